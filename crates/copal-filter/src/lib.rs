@@ -1,0 +1,1 @@
+//! Filter units, heat and rules; pure.

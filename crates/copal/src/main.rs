@@ -1,0 +1,2 @@
+//! The copal command.
+fn main() {}
