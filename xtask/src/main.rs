@@ -1,2 +1,74 @@
-//! Chores.
-fn main() {}
+//! The project's chores: `cargo xtask CHORE`.
+//!
+//! Each chore is a module; this file only says what they are called.
+#![expect(clippy::print_stdout, reason = "a command-line tool talks on standard output")]
+
+mod bench;
+mod ci;
+mod layers;
+mod tidy;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's chores")]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Format, lints, tidy, layers and all tests: what `make test` and CI run
+    Ci,
+    /// Check what keeps code and documents true
+    Tidy {
+        /// Record the present hash of every format source in its page
+        #[arg(long)]
+        fix: bool,
+    },
+    /// Check that crates depend only on those above them
+    Layers,
+    /// Run a suite of measurements; without a name, list them
+    Bench {
+        /// The suite
+        suite: Option<String>,
+        /// What the suite takes
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().chore) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(chore: Chore) -> Result<()> {
+    let root = root()?;
+    match chore {
+        Chore::Ci => ci::run(&root),
+        Chore::Tidy { fix } => tidy::run(&root, fix),
+        Chore::Layers => layers::run(&root),
+        Chore::Bench { suite, arguments } => bench::run(&root, suite.as_deref(), &arguments),
+    }
+}
+
+/// The repository: the parent of this crate's directory.
+fn root() -> Result<PathBuf> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Ok(manifest
+        .parent()
+        .context("xtask lies in the repository")?
+        .to_path_buf())
+}

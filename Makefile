@@ -1,0 +1,35 @@
+# Two commands matter: `make run` and `make test`. Both install what they need through apt.
+.DEFAULT_GOAL := help
+.PHONY: help run test build install bench dataset
+
+help:
+	@echo "make run               back up, change, back up again and restore a disk image made from this machine's files"
+	@echo "make run IMAGE=path    the same with your own disk image, which is only read"
+	@echo "make test              install what the tests need, then run every check and every test"
+	@echo "make build             the copal binary: target/release/copal"
+	@echo "make install           put it into ~/.cargo/bin"
+	@echo "make bench SUITE=name  measure; without SUITE, list the suites"
+	@echo "make dataset DIR=path  build the small real data set (root, apt, about 10 GB)"
+
+run:
+	@bash scripts/install-deps.sh
+	cargo xtask demo $(if $(IMAGE),--image "$(IMAGE)")
+
+test:
+	@bash scripts/install-deps.sh
+	cargo xtask ci
+
+build:
+	@bash scripts/install-deps.sh
+	cargo build --release --locked --package copal
+
+install: build
+	cargo install --locked --path crates/copal
+
+bench:
+	@bash scripts/install-deps.sh
+	cargo xtask bench $(SUITE)
+
+dataset:
+	@bash scripts/install-deps.sh dataset
+	cargo xtask dataset DIR=$(or $(DIR),.cache/dataset)

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Installs through apt what building, testing and `make run` need, and nothing when it is all there.
+#   install-deps.sh            compiler, file-system and disk-image tools
+#   install-deps.sh dataset    the same and the tools of `cargo xtask dataset`
+set -euo pipefail
+
+export DEBIAN_FRONTEND=noninteractive
+PATH=$PATH:/usr/sbin:/sbin
+
+# command:package
+wanted=(cc:build-essential mke2fs:e2fsprogs debugfs:e2fsprogs qemu-img:qemu-utils qemu-nbd:qemu-utils nbdinfo:libnbd-bin)
+if [ "${1:-}" = dataset ]; then
+    wanted+=(mmdebstrap:mmdebstrap losetup:mount mount:mount fstrim:util-linux)
+fi
+
+missing=()
+for pair in "${wanted[@]}"; do
+    command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+done
+if ! command -v cargo >/dev/null; then
+    echo "Rust is missing: install it from https://rustup.rs, then run this again." >&2
+    exit 1
+fi
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+mapfile -t packages < <(printf '%s\n' "${missing[@]}" | sort -u)
+if ! command -v apt-get >/dev/null; then
+    echo "Please install these (no apt-get here): ${packages[*]}" >&2
+    exit 1
+fi
+sudo=
+if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { echo "Please install as root: ${packages[*]}" >&2; exit 1; }
+    sudo="sudo -E"
+fi
+echo "installing ${packages[*]}"
+$sudo apt-get update -qq
+$sudo apt-get install -y -qq --no-install-recommends "${packages[@]}" </dev/null >/dev/null

@@ -1,0 +1,59 @@
+//! Everything a change must pass, in the order that fails soonest. `make test` runs this and CI runs
+//! `make test`.
+//!
+//! Not here: measurements (`bench`), which take minutes and judge numbers, not truth.
+
+use anyhow::{Context, Result, bail};
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+/// Runs all steps; stops at the first that fails.
+pub(crate) fn run(root: &Path) -> Result<()> {
+    step(root, "cargo fmt --all --check")?;
+    timed("tidy", || crate::tidy::run(root, false))?;
+    timed("layers", || crate::layers::run(root))?;
+    step(
+        root,
+        "cargo clippy --workspace --all-targets --locked --quiet -- -D warnings",
+    )?;
+    if Command::new("cargo")
+        .args(["nextest", "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        step(root, "cargo nextest run --workspace --locked --no-fail-fast")?;
+        step(root, "cargo test --workspace --locked --doc --no-fail-fast")
+    } else {
+        step(root, "cargo test --workspace --locked --no-fail-fast")
+    }
+}
+
+fn step(root: &Path, command: &str) -> Result<()> {
+    timed(command, || {
+        let mut words = command.split(' ');
+        let program = words.next().context("an empty command")?;
+        let status = Command::new(program)
+            .args(words)
+            .current_dir(root)
+            .stdin(Stdio::null())
+            .status()
+            .with_context(|| format!("starting {program}"))?;
+        if !status.success() {
+            bail!("`{command}` failed ({status})");
+        }
+        Ok(())
+    })
+}
+
+fn timed(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let started = Instant::now();
+    println!("ci: {name}");
+    work()?;
+    println!("ci: {name}: {:.1} s", started.elapsed().as_secs_f64());
+    Ok(())
+}

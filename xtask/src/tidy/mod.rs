@@ -1,0 +1,82 @@
+//! Checks that keep code and documents true: what a reviewer should not have to look for.
+//!
+//! Each check is pure over a `Tree` read once from disk and returns `Finding`s; `--fix` rewrites the one
+//! thing that is only a record (the hash of a source in its format page).
+//! Not here: formatting and lints (`ci` runs rustfmt and clippy), crate order (`layers`).
+
+mod formats;
+mod papers;
+mod sources;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use anyhow::{Result, bail};
+use std::{fmt, path::Path};
+pub(crate) use tree::Tree;
+
+/// One thing to repair, with its place.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) path: String,
+    /// From 1; 0 when the whole file is meant.
+    pub(crate) line: usize,
+    pub(crate) what: String,
+    /// A remark is printed and does not fail the run.
+    pub(crate) remark: bool,
+}
+
+impl Finding {
+    fn error(path: &str, line: usize, what: impl Into<String>) -> Self {
+        Finding {
+            path: path.to_owned(),
+            line,
+            what: what.into(),
+            remark: false,
+        }
+    }
+    fn remark(path: &str, line: usize, what: impl Into<String>) -> Self {
+        Finding {
+            remark: true,
+            ..Finding::error(path, line, what)
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.remark { "note: " } else { "" };
+        match self.line {
+            0 => write!(f, "{}: {kind}{}", self.path, self.what),
+            line => write!(f, "{}:{line}: {kind}{}", self.path, self.what),
+        }
+    }
+}
+
+/// Runs every check under `root`; with `fix`, first rewrites the hashes of format sources.
+pub(crate) fn run(root: &Path, fix: bool) -> Result<()> {
+    if fix {
+        for page in formats::rewrite_hashes(root, &Tree::read(root)?)? {
+            println!("tidy: recorded the new hash in {page}");
+        }
+    }
+    let tree = Tree::read(root)?;
+    let findings = check(&tree);
+    for finding in &findings {
+        println!("{finding}");
+    }
+    let errors = findings.iter().filter(|f| !f.remark).count();
+    if errors > 0 {
+        bail!("tidy: {errors} findings in {} files", tree.files().count());
+    }
+    println!("tidy: {} files, nothing to repair", tree.files().count());
+    Ok(())
+}
+
+/// All findings, in the order of the checks.
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = sources::check(tree);
+    findings.extend(formats::check(tree));
+    findings.extend(papers::check(tree));
+    findings
+}

@@ -1,0 +1,128 @@
+//! Each check of tidy, seen once green and once red.
+
+use super::{Tree, check, formats};
+
+const TABLE: (&str, &str) = (
+    "docs/papers.md",
+    "| 4.2 | objects | `crates/copal-a/src/lib.rs::Store` | |\n",
+);
+
+fn findings(files: &[(&str, &str)]) -> Vec<String> {
+    check(&Tree::of(files)).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_clean_tree_has_no_findings() {
+    let lib = "//! Store of things.\n//! Paper: draconis §4.2\npub struct Store {}\n";
+    assert_eq!(
+        findings(&[TABLE, ("crates/copal-a/src/lib.rs", lib)]),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn a_file_without_module_docs_is_found() {
+    let found = findings(&[TABLE, ("crates/copal-a/src/lib.rs", "pub struct Store {}\n")]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("no module docs"), "{found:?}");
+}
+
+#[test]
+fn a_name_that_gathers_is_found_as_file_and_as_crate() {
+    let lib = (
+        "crates/copal-a/src/lib.rs",
+        "//! Store of things.\npub struct Store {}\n",
+    );
+    for path in [
+        "crates/copal-a/src/utils.rs",
+        "crates/copal-common/src/lib.rs",
+        "crates/copal-a/src/helpers/a.rs",
+    ] {
+        let found = findings(&[TABLE, lib, (path, "//! Things of all kinds.\n")]);
+        assert_eq!(found.len(), 1, "{path}: {found:?}");
+    }
+}
+
+#[test]
+fn unfinished_and_silenced_code_is_found() {
+    for line in [
+        concat!("#[", "ignore]"),
+        concat!("todo", "!()"),
+        concat!("#[", "allow(dead_code)]"),
+    ] {
+        let lib = format!("//! Store of things.\npub struct Store {{}}\n{line}\n");
+        let found = findings(&[TABLE, ("crates/copal-a/src/lib.rs", &lib)]);
+        assert_eq!(found.len(), 1, "{line}: {found:?}");
+    }
+    let reason = concat!("#[", "allow(dead_code, reason = \"read by tests\")]");
+    let lib = format!("//! Store of things.\npub struct Store {{}}\n{reason}\n");
+    assert_eq!(
+        findings(&[TABLE, ("crates/copal-a/src/lib.rs", &lib)]),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn a_row_that_names_a_missing_item_is_found() {
+    let found = findings(&[
+        TABLE,
+        (
+            "crates/copal-a/src/lib.rs",
+            "//! Store of things.\npub struct Stores {}\n",
+        ),
+    ]);
+    assert_eq!(
+        found,
+        ["docs/papers.md:1: `crates/copal-a/src/lib.rs` defines no `Store`"]
+    );
+    let found = findings(&[TABLE]);
+    assert_eq!(
+        found,
+        ["docs/papers.md:1: `crates/copal-a/src/lib.rs` does not exist"]
+    );
+}
+
+#[test]
+fn a_source_that_cites_a_paper_needs_a_row() {
+    let lib = (
+        "crates/copal-a/src/lib.rs",
+        "//! Store of things.\npub struct Store {}\n",
+    );
+    let other = (
+        "crates/copal-a/src/journal.rs",
+        "//! Journal of the store.\n//! Paper: draconis §4.2\n",
+    );
+    let found = findings(&[TABLE, lib, other]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("no row"), "{found:?}");
+}
+
+#[test]
+fn a_suite_that_does_not_exist_is_found() {
+    let table = ("docs/papers.md", "| `cargo xtask bench no-such-suite` |\n");
+    assert_eq!(
+        findings(&[table]),
+        ["docs/papers.md:1: there is no suite `no-such-suite`"]
+    );
+}
+
+#[test]
+fn a_format_that_changed_without_its_page_is_found_until_recorded() {
+    let code = "//! Journal format.\n//! Format: docs/formats/journal.md\n";
+    let fresh = format!(
+        "# Journal\nSource: crates/copal-a/src/format.rs sha256:{}\n",
+        formats::hash(code)
+    );
+    let table = ("docs/papers.md", "");
+    let source = ("crates/copal-a/src/format.rs", code);
+    assert_eq!(
+        findings(&[table, source, ("docs/formats/journal.md", &fresh)]),
+        Vec::<String>::new()
+    );
+    let stale = fresh.replace("sha256:", "sha256:0");
+    let found = findings(&[table, source, ("docs/formats/journal.md", &stale)]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("read both"), "{found:?}");
+    let found = findings(&[table, source]);
+    assert_eq!(found.len(), 1, "the page is named and missing: {found:?}");
+}
