@@ -1,0 +1,210 @@
+//! What can go wrong, as sentences a person can act on, and the exit codes they stand for.
+//!
+//! Exit codes: backup design, section 14; restic's where restic has one.
+
+use crate::source::SourceError;
+use crate::target::TargetError;
+use copal_volume::VolumeError;
+
+/// Every way an operation on a repository can end early.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store holds no repository.
+    #[error("there is no repository here; make one with `copal init`")]
+    NoRepository,
+    /// The store already holds one.
+    #[error("a repository exists here already; nothing was changed")]
+    RepositoryExists,
+    /// No key slot opens with this password.
+    #[error("wrong password: none of the {slots} key slots of this repository opens with it")]
+    WrongPassword {
+        /// How many slots were tried.
+        slots: usize,
+    },
+    /// The repository is encrypted and no password was given.
+    #[error("this repository is encrypted: give its password with COPAL_PASSWORD_FILE or at the prompt")]
+    PasswordNeeded,
+    /// A password was given for a repository without one.
+    #[error("this repository was made with --insecure-no-password; open it without a password")]
+    PasswordNotUsed,
+    /// The repository was written by a newer program, or needs a feature this one has not.
+    #[error("{what} has version {found}, this program reads version {known}; use a newer copal")]
+    Version {
+        /// Which format.
+        what: &'static str,
+        /// Version in the file.
+        found: u16,
+        /// Newest version this program reads.
+        known: u16,
+    },
+    /// Nothing of that name.
+    #[error("no {what} named {name}")]
+    NotFound {
+        /// "VM", "snapshot", "disk".
+        what: &'static str,
+        /// As the user wrote it.
+        name: String,
+    },
+    /// A prefix that fits several.
+    #[error("{name} fits {count} snapshots; write more of the id")]
+    Ambiguous {
+        /// As the user wrote it.
+        name: String,
+        /// How many it fits.
+        count: usize,
+    },
+    /// The request itself makes no sense.
+    #[error("{reason}")]
+    Invalid {
+        /// What and why.
+        reason: String,
+    },
+    /// Somebody else works on it.
+    #[error("{what} is in use by another operation; wait for it to end and try again")]
+    Busy {
+        /// "VM web", "the repository".
+        what: String,
+    },
+    /// The session was fenced: another operation ended it because it seemed dead.
+    #[error("this backup was ended by another operation; nothing was published, run it again")]
+    Fenced,
+    /// A guard forbids it.
+    #[error("denied: {reason}")]
+    Denied {
+        /// Which guard, and how to satisfy it.
+        reason: String,
+    },
+    /// Stored bytes are not what was written.
+    #[error("{what} is damaged: {detail}; run `copal check --read-data`")]
+    Damaged {
+        /// Which object.
+        what: String,
+        /// What does not fit.
+        detail: String,
+    },
+    /// What was stored a moment ago did not open to the same bytes: bad memory or a broken processor.
+    #[error(
+        "a chunk changed between sealing and opening it; this machine's memory may be bad, stop using it"
+    )]
+    SelfCheck,
+    /// The source could not be read.
+    #[error("disk {disk}: {error}")]
+    Source {
+        /// Name of the disk.
+        disk: String,
+        /// Why.
+        #[source]
+        error: SourceError,
+    },
+    /// The target refused.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// `--strict-incremental` was given and a disk would have been read in full.
+    #[error("disk {disk} cannot be backed up incrementally: {reason}")]
+    FellBack {
+        /// Name of the disk.
+        disk: String,
+        /// Why.
+        reason: String,
+    },
+    /// Interrupted by the user; finished packs are kept and used by the next backup.
+    #[error("interrupted; {kept_bytes} bytes already stored are kept for the next backup")]
+    Cancelled {
+        /// Stored bytes that the next backup finds again.
+        kept_bytes: u64,
+    },
+    /// The store is full.
+    #[error("the store is full; forget snapshots and run `copal prune`, or grow it")]
+    NoSpace,
+    /// The store refused in another way.
+    #[error("the store failed: {0}")]
+    Volume(#[source] VolumeError),
+    /// The index failed; it can be deleted and rebuilt.
+    #[error("the chunk index failed: {0}; `copal repair index` rebuilds it")]
+    Index(#[source] copal_kv::Error),
+}
+
+/// Result of everything here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<VolumeError> for Error {
+    fn from(error: VolumeError) -> Error {
+        match error {
+            VolumeError::NoSpace => Error::NoSpace,
+            VolumeError::Corrupt { what } => Error::Damaged {
+                what: "a stored file".into(),
+                detail: what,
+            },
+            other => Error::Volume(other),
+        }
+    }
+}
+
+impl From<copal_kv::Error> for Error {
+    fn from(error: copal_kv::Error) -> Error {
+        match error {
+            copal_kv::Error::NoSpace => Error::NoSpace,
+            other => Error::Index(other),
+        }
+    }
+}
+
+impl Error {
+    /// The process exit code of this error.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Source { .. } => 3,
+            Error::NoRepository => 10,
+            Error::Busy { .. } | Error::Fenced => 11,
+            Error::WrongPassword { .. } | Error::PasswordNeeded | Error::PasswordNotUsed => 12,
+            Error::Damaged { .. } | Error::SelfCheck => 20,
+            Error::Denied { .. } => 21,
+            Error::FellBack { .. } => 22,
+            Error::Cancelled { .. } => 130,
+            _ => 1,
+        }
+    }
+    /// A short stable word for machines, as in `"code":"wrong_password"`.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::NoRepository => "no_repository",
+            Error::RepositoryExists => "repository_exists",
+            Error::WrongPassword { .. } => "wrong_password",
+            Error::PasswordNeeded => "password_needed",
+            Error::PasswordNotUsed => "password_not_used",
+            Error::Version { .. } => "version",
+            Error::NotFound { .. } => "not_found",
+            Error::Ambiguous { .. } => "ambiguous",
+            Error::Invalid { .. } => "invalid",
+            Error::Busy { .. } => "busy",
+            Error::Fenced => "fenced",
+            Error::Denied { .. } => "denied",
+            Error::Damaged { .. } => "damaged",
+            Error::SelfCheck => "self_check",
+            Error::Source { .. } => "source",
+            Error::Target(_) => "target",
+            Error::FellBack { .. } => "fell_back",
+            Error::Cancelled { .. } => "cancelled",
+            Error::NoSpace => "no_space",
+            Error::Volume(_) => "store",
+            Error::Index(_) => "index",
+        }
+    }
+    /// Stored bytes are wrong; `check` finds how much.
+    pub fn is_corruption(&self) -> bool {
+        match self {
+            Error::Damaged { .. } | Error::SelfCheck => true,
+            Error::Volume(error) => error.is_corruption(),
+            _ => false,
+        }
+    }
+    /// Trying again later may work.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Error::Busy { .. } | Error::Fenced => true,
+            Error::Volume(error) => error.is_retryable(),
+            _ => false,
+        }
+    }
+}

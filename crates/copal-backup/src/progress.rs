@@ -1,0 +1,76 @@
+//! What a long operation tells while it runs, and how it is asked to stop.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What an operation is doing now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Reading the catalog, the base and the block map.
+    Plan,
+    /// Reading, chunking and storing a disk. The total is the bytes to look at.
+    Read,
+    /// Writing recipes, the manifest and the record that makes the snapshot visible.
+    Publish,
+    /// Fetching chunks and writing them to a target. The total is the disk's data bytes.
+    Restore,
+    /// Walking snapshots and recipes. The total is bytes of recipes, when known.
+    Walk,
+    /// Decoding packs. The total is their stored bytes.
+    ReadData,
+    /// Unlinking and compacting packs. The total is the bytes to look at.
+    Sweep,
+    /// Reading pack footers into the index. The total is packs.
+    Index,
+}
+
+/// Receives progress; called from any thread of the operation, often: keep it cheap.
+pub trait Progress: Send + Sync {
+    /// A stage begins; `total` is in the stage's unit, 0 when not known. `what` names the disk or VM.
+    fn stage(&self, stage: Stage, what: &str, total: u64) {
+        let _ = (stage, what, total);
+    }
+    /// `delta` more units of the current stage are done.
+    fn advance(&self, delta: u64) {
+        let _ = delta;
+    }
+    /// Bytes newly stored in the repository since the last call, after compression.
+    fn stored(&self, delta_bytes: u64) {
+        let _ = delta_bytes;
+    }
+    /// Something a person may want to know and that does not end the operation.
+    fn notice(&self, message: &str) {
+        let _ = message;
+    }
+}
+
+/// Ignores everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+impl Progress for Silent {}
+
+/// Asks a running operation to stop at its next safe point; cheap to clone and to look at.
+#[derive(Clone, Debug, Default)]
+pub struct CancelFlag {
+    raised: Arc<AtomicBool>,
+}
+
+impl CancelFlag {
+    /// A flag that nobody has raised.
+    pub fn new() -> CancelFlag {
+        CancelFlag::default()
+    }
+    /// The flag behind a signal handler: whoever sets it to `true` cancels.
+    pub fn from_shared(raised: Arc<AtomicBool>) -> CancelFlag {
+        CancelFlag { raised }
+    }
+    /// Asks to stop. Safe from a signal handler's thread.
+    pub fn cancel(&self) {
+        self.raised.store(true, Ordering::Relaxed);
+    }
+    /// Whether somebody asked.
+    pub fn is_cancelled(&self) -> bool {
+        self.raised.load(Ordering::Relaxed)
+    }
+}

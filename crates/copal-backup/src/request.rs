@@ -1,0 +1,450 @@
+//! What is asked of a repository, and what it answers: plain values, no behaviour.
+//!
+//! Sizes are bytes, times are milliseconds since 1970 as stamped by the store.
+
+use crate::source::{ChangedExtents, Source};
+use copal_chunk::Profile;
+use std::fmt;
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+/// What opens a repository.
+#[derive(Clone, Debug)]
+pub enum Unlock {
+    /// The password of one of its key slots.
+    Password(Zeroizing<String>),
+    /// The repository was made with `--insecure-no-password`.
+    Insecure,
+}
+
+/// How a new repository is made.
+#[derive(Clone, Debug)]
+pub struct InitOptions {
+    /// Its first password, or none at all.
+    pub unlock: Unlock,
+    /// How disks are cut into chunks; fixed for the life of the repository.
+    pub profile: Profile,
+    /// Memory the password hash takes, in KiB; 65536 unless told otherwise.
+    pub argon2_memory_kib: u32,
+}
+
+impl InitOptions {
+    /// The defaults, with this password.
+    pub fn new(unlock: Unlock) -> InitOptions {
+        InitOptions {
+            unlock,
+            profile: Profile::Default,
+            argon2_memory_kib: 65_536,
+        }
+    }
+}
+
+/// What a repository says about itself.
+#[derive(Clone, Debug)]
+pub struct RepositoryInfo {
+    /// Its identity.
+    pub domain: uuid::Uuid,
+    /// How disks are cut into chunks.
+    pub profile: Profile,
+    /// Whether a password protects it.
+    pub encrypted: bool,
+    /// When it was made.
+    pub created_ms: u64,
+    /// Format version.
+    pub version: u16,
+}
+
+/// Identity of a snapshot: 16 random bytes, written as 32 hex digits, by people as the first 8.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SnapshotId(pub [u8; 16]);
+
+impl fmt::Display for SnapshotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+impl fmt::Debug for SnapshotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+impl SnapshotId {
+    /// The first 8 hex digits.
+    pub fn short(&self) -> String {
+        self.to_string()[..8].to_owned()
+    }
+}
+
+/// A VM the catalog knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vm {
+    /// Its identity for ever.
+    pub uuid: uuid::Uuid,
+    /// What people call it; unique in the repository.
+    pub name: String,
+}
+
+/// One disk to back up.
+pub struct DiskSource {
+    /// Its name within the VM: `sda`.
+    pub name: String,
+    /// Its bytes.
+    pub source: Box<dyn Source>,
+    /// What changed since a base snapshot, when somebody knows.
+    pub changed: Option<ChangedExtents>,
+}
+
+/// One backup of one VM.
+pub struct BackupRequest {
+    /// Name or UUID of the VM; a new one is entered in the catalog.
+    pub vm: String,
+    /// Its disks, in order; at least one.
+    pub disks: Vec<DiskSource>,
+    /// Words kept with the snapshot.
+    pub tags: Vec<String>,
+    /// Free text kept with the snapshot, for example the host it was taken on.
+    pub description: String,
+    /// Fail instead of reading a whole disk when its changed extents cannot be used.
+    pub strict_incremental: bool,
+    /// Ignore the base: read everything.
+    pub full: bool,
+    /// Memory the pipeline may hold, in bytes; [`BackupRequest::DEFAULT_MEMORY_BYTES`].
+    pub memory_bytes: u64,
+}
+
+impl BackupRequest {
+    /// Keeps a whole process with a 32 MiB engine under 100 MB.
+    pub const DEFAULT_MEMORY_BYTES: u64 = 40 << 20;
+    /// A backup of `vm` with the defaults.
+    pub fn new(vm: impl Into<String>, disks: Vec<DiskSource>) -> BackupRequest {
+        BackupRequest {
+            vm: vm.into(),
+            disks,
+            tags: Vec::new(),
+            description: String::new(),
+            strict_incremental: false,
+            full: false,
+            memory_bytes: BackupRequest::DEFAULT_MEMORY_BYTES,
+        }
+    }
+}
+
+/// How a disk was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskMode {
+    /// Only what the changed extents named.
+    Incremental,
+    /// Everything that is not a hole, compared with a base by fingerprint.
+    Rescan,
+    /// Everything that is not a hole; there was no base.
+    Full,
+}
+
+impl fmt::Display for DiskMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DiskMode::Incremental => "incremental",
+            DiskMode::Rescan => "rescan",
+            DiskMode::Full => "full",
+        })
+    }
+}
+
+/// What became of one disk.
+#[derive(Clone, Debug)]
+pub struct DiskSummary {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// How it was read.
+    pub mode: DiskMode,
+    /// Why it was not read incrementally; empty when it was.
+    pub reason: String,
+}
+
+/// Counters of a backup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackupCounts {
+    /// Sum of the disks' sizes.
+    pub logical_bytes: u64,
+    /// Bytes the changed extents named, or all data bytes without them.
+    pub dirty_bytes: u64,
+    /// Bytes read from the sources.
+    pub read_bytes: u64,
+    /// Bytes of the disks that are not holes.
+    pub data_bytes: u64,
+    /// Bytes read that the base held at the same place already, or that this backup stored before.
+    pub inner_dup_bytes: u64,
+    /// Bytes read that another snapshot or VM of the repository held.
+    pub cross_dup_bytes: u64,
+    /// Bytes read that nobody held.
+    pub new_bytes: u64,
+    /// Bytes added to the store: packs of chunks and recipes, the manifest.
+    pub stored_bytes: u64,
+    /// Chunks read and fingerprinted.
+    pub chunks: u64,
+    /// Chunks stored.
+    pub new_chunks: u64,
+    /// Segments the disks have.
+    pub segments: u64,
+    /// Segments kept from the base unread.
+    pub clean_segments: u64,
+}
+
+/// What a backup did.
+#[derive(Clone, Debug)]
+pub struct BackupSummary {
+    /// The new snapshot.
+    pub snapshot: SnapshotId,
+    /// Its VM.
+    pub vm: Vm,
+    /// The snapshot it builds on.
+    pub base: Option<SnapshotId>,
+    /// When it became visible.
+    pub created_ms: u64,
+    /// One per disk.
+    pub disks: Vec<DiskSummary>,
+    /// What was read and stored.
+    pub counts: BackupCounts,
+    /// Wall time of the whole.
+    pub duration: Duration,
+}
+
+/// One disk of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotDisk {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// How it was read.
+    pub mode: DiskMode,
+    /// Why it was not read incrementally; empty when it was.
+    pub reason: String,
+}
+
+/// A published snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its identity.
+    pub id: SnapshotId,
+    /// Its VM.
+    pub vm: Vm,
+    /// Position in the VM's history, ascending.
+    pub sequence: u64,
+    /// When it became visible, by the store's clock; ascending within a VM.
+    pub created_ms: u64,
+    /// The snapshot it was built on.
+    pub base: Option<SnapshotId>,
+    /// Words given at backup.
+    pub tags: Vec<String>,
+    /// Text given at backup.
+    pub description: String,
+    /// Its disks.
+    pub disks: Vec<SnapshotDisk>,
+    /// Counters of the backup that made it.
+    pub counts: BackupCounts,
+}
+
+/// What one disk of a snapshot consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskListing {
+    /// The disk.
+    pub disk: SnapshotDisk,
+    /// Bytes that are not holes.
+    pub data_bytes: u64,
+    /// Bytes that are.
+    pub hole_bytes: u64,
+    /// Chunk references.
+    pub chunks: u64,
+    /// Segments that hold data.
+    pub segments: u64,
+}
+
+/// What to restore.
+#[derive(Clone, Debug)]
+pub struct RestoreRequest {
+    /// Which snapshot.
+    pub snapshot: SnapshotId,
+    /// Which disk; `None` when the snapshot has one.
+    pub disk: Option<String>,
+    /// Fetches in flight, 1 to 64.
+    pub fetches: usize,
+    /// Memory the fetches may hold, in bytes.
+    pub memory_bytes: u64,
+}
+
+impl RestoreRequest {
+    /// The only disk of `snapshot`, with the defaults.
+    pub fn new(snapshot: SnapshotId) -> RestoreRequest {
+        RestoreRequest {
+            snapshot,
+            disk: None,
+            fetches: 8,
+            memory_bytes: 40 << 20,
+        }
+    }
+}
+
+/// What a restore did.
+#[derive(Clone, Debug)]
+pub struct RestoreSummary {
+    /// The snapshot.
+    pub snapshot: SnapshotId,
+    /// Name of the disk.
+    pub disk: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Bytes left as holes.
+    pub hole_bytes: u64,
+    /// Bytes fetched from packs.
+    pub fetched_bytes: u64,
+    /// Chunks written.
+    pub chunks: u64,
+    /// Wall time of the whole.
+    pub duration: Duration,
+}
+
+/// One thing that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Which object: a pack, a recipe, a manifest, a record.
+    pub what: String,
+    /// What does not fit.
+    pub detail: String,
+    /// Snapshots known to be hurt, as far as this check can tell.
+    pub snapshots: Vec<SnapshotId>,
+}
+
+/// What a check or a verification found.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// Everything that is wrong; empty when all is well.
+    pub damages: Vec<Damage>,
+    /// Damages beyond the first thousand are only counted.
+    pub more_damages: u64,
+    /// Snapshots walked.
+    pub snapshots: u64,
+    /// Packs whose structure was looked at.
+    pub packs: u64,
+    /// Recipes, pages and roots read.
+    pub recipes: u64,
+    /// Chunk references that resolve.
+    pub references: u64,
+    /// Frames decoded.
+    pub decoded_frames: u64,
+    /// Stored bytes decoded.
+    pub decoded_bytes: u64,
+    /// Packs of backups that never finished; the next backup uses them or `prune` frees them.
+    pub unfinished_packs: u64,
+}
+
+impl CheckReport {
+    /// Nothing wrong was found.
+    pub fn is_clean(&self) -> bool {
+        self.damages.is_empty() && self.more_damages == 0
+    }
+}
+
+/// How much of the packs a check decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ReadData {
+    /// None: structure only.
+    #[default]
+    No,
+    /// The packs whose number falls in slice `index` (from 1) of `of`.
+    Slice {
+        /// From 1 to `of`.
+        index: u32,
+        /// How many slices.
+        of: u32,
+    },
+    /// All.
+    All,
+}
+
+/// What `forget` did.
+#[derive(Clone, Debug, Default)]
+pub struct ForgetSummary {
+    /// Snapshots no longer visible.
+    pub forgotten: Vec<SnapshotId>,
+}
+
+/// How `prune` works.
+#[derive(Clone, Copy, Debug)]
+pub struct PruneOptions {
+    /// Packs are rewritten until at most this share of the stored bytes is unused, in percent; 0 to 100.
+    pub max_unused_percent: u8,
+    /// Find out and report, change nothing.
+    pub dry_run: bool,
+    /// Memory the mark may hold, in bytes; a repository that needs more is marked in several passes.
+    pub memory_bytes: u64,
+}
+
+impl Default for PruneOptions {
+    fn default() -> PruneOptions {
+        PruneOptions {
+            max_unused_percent: 0,
+            dry_run: false,
+            memory_bytes: 24 << 20,
+        }
+    }
+}
+
+/// What `prune` or `delete` did, or would do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PruneSummary {
+    /// Unfinished backups ended and swept.
+    pub swept_sessions: u64,
+    /// Frames that a live snapshot names.
+    pub live_frames: u64,
+    /// Frames that none names.
+    pub dead_frames: u64,
+    /// Packs unlinked because all of their frames were dead.
+    pub removed_packs: u64,
+    /// Packs rewritten because some were.
+    pub rewritten_packs: u64,
+    /// Stored bytes before.
+    pub before_bytes: u64,
+    /// Stored bytes after.
+    pub after_bytes: u64,
+    /// Passes the mark took under its memory bound.
+    pub mark_passes: u64,
+}
+
+/// Size and shape of a repository.
+#[derive(Clone, Debug, Default)]
+pub struct RepositoryStats {
+    /// VMs with at least one snapshot.
+    pub vms: u64,
+    /// Published snapshots.
+    pub snapshots: u64,
+    /// Sum of the logical sizes of all snapshots.
+    pub logical_bytes: u64,
+    /// Bytes of chunk packs.
+    pub chunk_pack_bytes: u64,
+    /// Bytes of recipe packs.
+    pub recipe_pack_bytes: u64,
+    /// Bytes of manifests, catalog and key slots.
+    pub metadata_bytes: u64,
+    /// Number of packs.
+    pub packs: u64,
+    /// Chunks stored.
+    pub chunks: u64,
+    /// Backups that never finished.
+    pub unfinished_sessions: u64,
+}
+
+/// What a rebuild of the index did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexSummary {
+    /// Packs whose footers were read.
+    pub packs: u64,
+    /// Rows entered.
+    pub rows: u64,
+    /// Packs whose footer cannot be read; their chunks are unknown until they are healed.
+    pub damaged_packs: u64,
+}
