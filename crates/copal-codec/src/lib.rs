@@ -1,6 +1,30 @@
-//! Bytes, checked: readers and writers, CRC32C, and the envelope of every on-disk format.
+//! Bytes, checked: the floor under every on-disk format of Copal.
+//!
+//! - [`Reader`] takes bytes apart. No length it reads is used before it is bounded; it neither panics nor allocates.
+//! - [`Put`] puts bytes together, little-endian, into a [`Writer`] over a fixed slice or into a `Vec<u8>`.
+//! - [`varint`] is LEB128 with one encoding per value.
+//! - [`Envelope`] is the 32-byte header every file, superblock and page chain starts with.
+//! - [`crc32c()`] is the checksum of blocks, records and frames.
+//!
+//! Format: docs/formats/envelope.md v1
+//! Not here: what any body means. Each layer keeps its formats in its own `format.rs`, by hand, never by serde.
 
-/// CRC32C of `bytes`, continuing from `seed` (0 to start).
+mod envelope;
+mod reader;
+pub mod varint;
+mod writer;
+
+pub use envelope::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, NotZeroPadding};
+pub use reader::{DecodeError, Reader};
+pub use writer::{Overflow, Put, Writer};
+
+/// CRC32C (Castagnoli) of `bytes`, continuing from `seed` (0 to start).
+///
+/// `crc32c(crc32c(0, a), b)` equals the sum of `a` and `b` joined.
+#[must_use]
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, bytes)
 }
+
+#[cfg(test)]
+mod tests;

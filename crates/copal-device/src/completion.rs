@@ -1,0 +1,334 @@
+//! One value that arrives later, with two faces: `wait()` for threads, `Future` for any executor.
+//!
+//! A [`Completer`] delivers the value of its [`Completion`]. Whoever builds a state machine on completions
+//! (the object store's group commit) hangs the next step on [`Completion::on_complete`] and owns no thread.
+//!
+//! Invariants
+//! - The value is delivered once, to one of: `wait`, `try_take`, the future, or the hook.
+//! - Dropping a completion detaches: the operation goes on, keeps its buffers, and its value is dropped.
+//! - A hook runs outside every lock of this module, on the thread that delivers the value.
+//! - Dropping a completer undelivered is a bug of its owner: the waiter panics instead of waiting for ever,
+//!   and a hook is dropped (so a chain of `map`s ends the same way).
+
+use parking_lot::{Condvar, Mutex};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// Something without a thread of its own, moved on by those who wait: a fault or emulated device.
+pub trait Drive: Send + Sync {
+    /// Runs the next pending event; `false` when there is none.
+    fn drive(&self) -> bool;
+}
+
+/// How long a waiter on a driven device sleeps before it looks again: another thread may have queued an
+/// event and left. Only tests have driven devices.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+type Hook<T> = Box<dyn FnOnce(T) + Send>;
+
+enum State<T> {
+    Pending {
+        hook: Option<Hook<T>>,
+        waker: Option<Waker>,
+    },
+    Ready(T),
+    Taken,
+    Abandoned,
+}
+
+struct Slot<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+    driver: Option<Arc<dyn Drive>>,
+}
+
+/// One value that arrives later. Dropping it detaches the operation.
+#[must_use = "dropping a completion detaches its operation; wait() for it, or hang a hook on it"]
+pub struct Completion<T> {
+    inner: Inner<T>,
+}
+
+enum Inner<T> {
+    Ready(Option<T>),
+    Waiting(Arc<Slot<T>>),
+}
+
+/// The delivering end of a [`Completion`].
+pub struct Completer<T> {
+    slot: Option<Arc<Slot<T>>>,
+}
+
+// A completion only ever moves its value out; it never pins it in place.
+impl<T> Unpin for Completion<T> {}
+
+impl<T> Completion<T> {
+    /// A value that is already there.
+    pub fn ready(value: T) -> Completion<T> {
+        Completion {
+            inner: Inner::Ready(Some(value)),
+        }
+    }
+
+    /// A completion and the end that delivers it. With a `driver`, waiting drives it.
+    pub fn pair(driver: Option<Arc<dyn Drive>>) -> (Completer<T>, Completion<T>) {
+        let state = Mutex::new(State::Pending {
+            hook: None,
+            waker: None,
+        });
+        let slot = Arc::new(Slot {
+            state,
+            changed: Condvar::new(),
+            driver,
+        });
+        let completer = Completer {
+            slot: Some(Arc::clone(&slot)),
+        };
+        (
+            completer,
+            Completion {
+                inner: Inner::Waiting(slot),
+            },
+        )
+    }
+
+    /// Blocks until the value is there. On a driven device this runs its events.
+    ///
+    /// # Panics
+    /// When the value was taken before, or its completer was dropped undelivered.
+    pub fn wait(mut self) -> T {
+        loop {
+            if let Some(value) = self.try_take() {
+                return value;
+            }
+            let Inner::Waiting(slot) = &self.inner else {
+                panic!("the value of this completion was taken before");
+            };
+            slot.block();
+        }
+    }
+
+    /// The value if it is there. Drives nothing and never blocks.
+    pub fn try_take(&mut self) -> Option<T> {
+        match &mut self.inner {
+            Inner::Ready(value) => value.take(),
+            Inner::Waiting(slot) => slot.take(),
+        }
+    }
+
+    /// Whether the value is there to be taken.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        match &self.inner {
+            Inner::Ready(value) => value.is_some(),
+            Inner::Waiting(slot) => matches!(*slot.state.lock(), State::Ready(_)),
+        }
+    }
+}
+
+impl<T: Send + 'static> Completion<T> {
+    /// Calls `hook` with the value: at once on this thread when it is there, else on the thread that delivers
+    /// it (a device's own). So the caller holds no lock that `hook` takes, and `hook` neither blocks nor waits
+    /// for another completion; it may submit.
+    ///
+    /// # Panics
+    /// When the value was taken before.
+    pub fn on_complete(self, hook: impl FnOnce(T) + Send + 'static) {
+        match self.inner {
+            Inner::Ready(Some(value)) => hook(value),
+            Inner::Ready(None) => panic!("the value of this completion was taken before"),
+            Inner::Waiting(slot) => slot.hang(hook),
+        }
+    }
+
+    /// The completion of `change` applied to the value; `change` runs as a hook does.
+    pub fn map<U: Send + 'static>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Completion<U> {
+        match self.inner {
+            Inner::Ready(Some(value)) => Completion::ready(change(value)),
+            Inner::Ready(None) => panic!("the value of this completion was taken before"),
+            Inner::Waiting(slot) => {
+                let (completer, mapped) = Completion::pair(slot.driver.clone());
+                slot.hang(move |value| completer.complete(change(value)));
+                mapped
+            }
+        }
+    }
+
+    /// All values in the order of `parts`, when the last has arrived.
+    pub fn join(parts: Vec<Completion<T>>) -> Completion<Vec<T>> {
+        let driver = parts.iter().find_map(|part| match &part.inner {
+            Inner::Ready(_) => None,
+            Inner::Waiting(slot) => Some(slot.driver.clone()),
+        });
+        let Some(driver) = driver else {
+            return Completion::ready(parts.into_iter().map(Completion::wait).collect());
+        };
+        let (completer, joined) = Completion::pair(driver);
+        let missing = parts.len();
+        let gather = Arc::new(Mutex::new(Gather {
+            values: (0..missing).map(|_| None).collect(),
+            missing,
+            completer: Some(completer),
+        }));
+        for (index, part) in parts.into_iter().enumerate() {
+            let gather = Arc::clone(&gather);
+            part.on_complete(move |value| Gather::put(&gather, index, value));
+        }
+        joined
+    }
+}
+
+struct Gather<T> {
+    values: Vec<Option<T>>,
+    missing: usize,
+    completer: Option<Completer<Vec<T>>>,
+}
+
+impl<T> Gather<T> {
+    fn put(gather: &Mutex<Gather<T>>, index: usize, value: T) {
+        let mut inside = gather.lock();
+        inside.values[index] = Some(value);
+        inside.missing -= 1;
+        if inside.missing > 0 {
+            return;
+        }
+        let all = std::mem::take(&mut inside.values).into_iter().flatten().collect();
+        let completer = inside.completer.take();
+        drop(inside);
+        if let Some(completer) = completer {
+            completer.complete(all);
+        }
+    }
+}
+
+impl<T> Slot<T> {
+    fn take(&self) -> Option<T> {
+        let mut state = self.state.lock();
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Ready(value) => Some(value),
+            State::Taken => panic!("the value of this completion was taken before"),
+            State::Abandoned => panic!("an operation was dropped before it completed"),
+            pending @ State::Pending { .. } => {
+                *state = pending;
+                None
+            }
+        }
+    }
+
+    /// Returns when something may have changed.
+    fn block(&self) {
+        let driven = match &self.driver {
+            Some(driver) if driver.drive() => return,
+            driver => driver.is_some(),
+        };
+        let mut state = self.state.lock();
+        if !matches!(*state, State::Pending { .. }) {
+            return;
+        }
+        if driven {
+            self.changed.wait_for(&mut state, LOOK_AGAIN);
+        } else {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn hang(&self, hook: impl FnOnce(T) + Send + 'static)
+    where
+        T: 'static,
+    {
+        let mut state = self.state.lock();
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Pending { waker, .. } => {
+                *state = State::Pending {
+                    hook: Some(Box::new(hook)),
+                    waker,
+                }
+            }
+            State::Ready(value) => {
+                drop(state);
+                hook(value);
+            }
+            State::Taken => panic!("the value of this completion was taken before"),
+            State::Abandoned => {}
+        }
+    }
+}
+
+impl<T> Completer<T> {
+    /// Delivers `value`; runs the hook, if one hangs here, on this thread.
+    pub fn complete(mut self, value: T) {
+        let Some(slot) = self.slot.take() else { return };
+        let mut state = slot.state.lock();
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Pending { hook: Some(hook), .. } => {
+                drop(state);
+                hook(value);
+            }
+            State::Pending { hook: None, waker } => {
+                *state = State::Ready(value);
+                drop(state);
+                slot.changed.notify_all();
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            settled => *state = settled,
+        }
+    }
+}
+
+impl<T> Drop for Completer<T> {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot.take() else { return };
+        let mut state = slot.state.lock();
+        if let State::Pending { hook, waker } = std::mem::replace(&mut *state, State::Abandoned) {
+            drop(state);
+            slot.changed.notify_all();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+            drop(hook);
+        }
+    }
+}
+
+impl<T> Future for Completion<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        loop {
+            if let Some(value) = self.try_take() {
+                return Poll::Ready(value);
+            }
+            let Inner::Waiting(slot) = &self.inner else {
+                panic!("the value of this completion was taken before");
+            };
+            if slot.driver.as_ref().is_some_and(|driver| driver.drive()) {
+                continue;
+            }
+            if let State::Pending { waker, .. } = &mut *slot.state.lock() {
+                *waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Completion<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Completion")
+            .field("ready", &self.is_ready())
+            .finish()
+    }
+}
+
+impl<T> std::fmt::Debug for Completer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Completer").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

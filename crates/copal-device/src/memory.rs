@@ -1,0 +1,138 @@
+//! A device in memory: completes in `submit`, forgets nothing, loses everything at the end of the process.
+//!
+//! The plain twin of a real device for tests above this layer. Crashes and faults are the fault device's.
+
+use crate::device::{check_io, check_range};
+use crate::error::DeviceError;
+use crate::tally::Tally;
+use crate::{AlignedBuf, Completion, Counters, Device, Geometry, Image, Io, IoDone, IoKind};
+use parking_lot::RwLock;
+use std::sync::Arc;
+
+/// Geometry of devices in memory: 4 KiB blocks, durable at once, discards of a block or more.
+pub(crate) fn memory_geometry(size: u64) -> Geometry {
+    Geometry {
+        size,
+        logical_block: 4096,
+        dma_alignment: 512,
+        max_io: 1 << 20,
+        volatile_cache: true,
+        fua: true,
+        discard_unit: 4096,
+    }
+}
+
+/// A device in memory. Each I/O completes before `submit` returns.
+pub struct MemoryDevice {
+    image: RwLock<Image>,
+    max_size: u64,
+    tally: Tally,
+}
+
+impl MemoryDevice {
+    /// `size` zero bytes, a multiple of 4096; grows without limit.
+    ///
+    /// # Panics
+    /// When `size` is not a multiple of 4096.
+    #[expect(clippy::new_ret_no_self, reason = "callers want the trait object")]
+    pub fn new(size: u64) -> Arc<dyn Device> {
+        MemoryDevice::from_image(Image::zeroed(size), u64::MAX)
+    }
+
+    /// A device that holds `image` and refuses to grow beyond `max_size` bytes.
+    ///
+    /// # Panics
+    /// When the size of the image is not a multiple of 4096.
+    #[must_use]
+    pub fn from_image(image: Image, max_size: u64) -> Arc<dyn Device> {
+        assert!(
+            image.size().is_multiple_of(4096),
+            "the size of a device is a multiple of its block"
+        );
+        Arc::new(MemoryDevice {
+            image: RwLock::new(image),
+            max_size,
+            tally: Tally::default(),
+        })
+    }
+
+    fn run(&self, io: Io) -> IoDone {
+        let mut kind = io.kind;
+        let result = self.apply(io.at, &mut kind);
+        IoDone {
+            result,
+            buf: kind.into_buf(),
+        }
+    }
+
+    fn apply(&self, at: u64, kind: &mut IoKind) -> Result<(), DeviceError> {
+        match kind {
+            IoKind::Read(buf) => self.image.read().read(at, buf),
+            IoKind::Write { buf, .. } => self.image.write().write(at, buf),
+            IoKind::Flush => {}
+            // Anything may be read from here on; a pattern shows who relies on it.
+            IoKind::Discard(len) => self.image.write().fill(at, *len, 0xd5),
+            IoKind::WriteZeroes(len) => self.image.write().fill(at, *len, 0),
+        }
+        self.tally.count(kind);
+        Ok(())
+    }
+}
+
+impl Device for MemoryDevice {
+    fn geometry(&self) -> Geometry {
+        memory_geometry(self.image.read().size())
+    }
+
+    fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
+        let geometry = self.geometry();
+        let done = ios.into_iter().map(|io| match check_io(&geometry, &io) {
+            Ok(()) => self.run(io),
+            Err(error) => IoDone {
+                result: Err(error),
+                buf: io.kind.into_buf(),
+            },
+        });
+        Completion::ready(done.collect())
+    }
+
+    fn read_now(&self, at: u64, mut buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        check_range(&self.geometry(), "read", at, buf.len() as u64)?;
+        self.image.read().read(at, &mut buf);
+        self.tally.read(buf.len());
+        Ok(buf)
+    }
+
+    fn write_through(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        check_range(&self.geometry(), "write", at, buf.len() as u64)?;
+        self.image.write().write(at, &buf);
+        self.tally.write(buf.len(), true);
+        Ok(buf)
+    }
+
+    fn grow(&self, size: u64) -> Result<u64, DeviceError> {
+        let mut image = self.image.write();
+        let have = image.size();
+        let wanted = size.next_multiple_of(4096);
+        if wanted <= have {
+            return Ok(have);
+        }
+        if wanted > self.max_size {
+            return Err(DeviceError::CannotGrow {
+                size: have,
+                wanted,
+                reason: "its limit is reached",
+            });
+        }
+        image.resize(wanted);
+        Ok(wanted)
+    }
+
+    fn counters(&self) -> Counters {
+        self.tally.counters()
+    }
+
+    fn drive(&self) -> bool {
+        false
+    }
+}
