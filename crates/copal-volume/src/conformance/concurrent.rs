@@ -1,0 +1,215 @@
+//! Promises that only matter when many threads act at once.
+
+use super::{Random, body, volume};
+use crate::error::VolumeError;
+use crate::store::{Consistency, PutOptions, ReadOptions, Remove, VolumeStore};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+const THREADS: u64 = 8;
+
+pub(super) fn one_winner(store: &dyn VolumeStore) {
+    let vid = volume(store, "v");
+    for round in 0..12_u64 {
+        let name = round.to_be_bytes();
+        // Inline bodies, separate bodies and streams take part.
+        let size = [100, 6000, 70_000][round as usize % 3];
+        let barrier = Barrier::new(THREADS as usize);
+        let answers: Vec<_> = thread::scope(|scope| {
+            let racers: Vec<_> = (0..THREADS)
+                .map(|racer| {
+                    let barrier = &barrier;
+                    scope.spawn(move || {
+                        let bytes = body(racer, size);
+                        barrier.wait();
+                        if racer % 4 == 3 {
+                            let options = PutOptions::default();
+                            let mut writer = store.writer(vid, &name, &options)?;
+                            writer.append(bytes)?;
+                            writer.commit()
+                        } else {
+                            store.put(vid, &name, bytes, &PutOptions::default())
+                        }
+                    })
+                })
+                .collect();
+            let join = |racer: thread::ScopedJoinHandle<'_, _>| racer.join().expect("no panic");
+            racers.into_iter().map(join).collect()
+        });
+        let winners: Vec<usize> = (0..answers.len())
+            .filter(|&racer| answers[racer].is_ok())
+            .collect();
+        assert_eq!(winners.len(), 1, "round {round}: {answers:?}");
+        let winner = answers[winners[0]].as_ref().expect("the winner");
+        for answer in &answers {
+            if let Err(error) = answer {
+                assert_eq!(*error, VolumeError::Exists { fid: winner.fid });
+            }
+        }
+        let read = store.get(vid, &name, 0..u64::MAX, &ReadOptions::default());
+        assert!(
+            read.expect("get") == body(winners[0] as u64, size),
+            "the file is the winner's"
+        );
+    }
+}
+
+pub(super) fn strict_reads(store: &dyn VolumeStore) {
+    const FILES: u64 = 60;
+    let vid = volume(store, "v");
+    let acknowledged = AtomicU64::new(0);
+    let last_time_ms = AtomicU64::new(0);
+    let strict = ReadOptions {
+        consistency: Consistency::Strict,
+        if_file: None,
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..FILES {
+                let info = store
+                    .put(vid, &n.to_be_bytes(), body(n, 500), &PutOptions::default())
+                    .expect("put");
+                last_time_ms.store(info.created_ms, Ordering::SeqCst);
+                acknowledged.store(n + 1, Ordering::SeqCst);
+            }
+        });
+        for reader in 0..3 {
+            let (acknowledged, last_time_ms) = (&acknowledged, &last_time_ms);
+            scope.spawn(move || {
+                let mut random = Random::new(reader);
+                loop {
+                    let seen = acknowledged.load(Ordering::SeqCst);
+                    if seen > 0 {
+                        let n = seen - 1 - random.below(seen.min(3));
+                        let read = store.get(vid, &n.to_be_bytes(), 0..u64::MAX, &strict);
+                        assert_eq!(read.expect("an acknowledged file"), body(n, 500));
+                        let time_ms = last_time_ms.load(Ordering::SeqCst);
+                        let listed = store.list(vid, b"", None, 1000).expect("list");
+                        assert!(listed.len() as u64 >= seen, "list misses acknowledged files");
+                        let mine = store.put(
+                            vid,
+                            &[b'r', reader as u8, seen as u8, random.next_u64() as u8],
+                            body(0, 3),
+                            &PutOptions::default(),
+                        );
+                        if let Ok(info) = mine {
+                            assert!(
+                                info.created_ms >= time_ms,
+                                "created after an acknowledged file but with an earlier time"
+                            );
+                        }
+                    }
+                    if seen == FILES {
+                        break;
+                    }
+                    thread::yield_now();
+                }
+            });
+        }
+    });
+}
+
+pub(super) fn list_under_changes(store: &dyn VolumeStore) {
+    const STABLE: u64 = 60;
+    let vid = volume(store, "v");
+    let name = |n: u64, noise: bool| [&n.to_be_bytes()[..], if noise { b"x" } else { b"" }].concat();
+    for n in 0..STABLE {
+        store
+            .put(vid, &name(n, false), body(n, 30), &PutOptions::default())
+            .expect("put");
+    }
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for writer in 0..2_u64 {
+            let stop = &stop;
+            scope.spawn(move || {
+                let mut random = Random::new(writer);
+                while !stop.load(Ordering::SeqCst) {
+                    let noisy = name(random.below(STABLE), true);
+                    let put = store.put(vid, &noisy, body(writer, 3000), &PutOptions::default());
+                    match put {
+                        Ok(info) => store.delete(vid, &noisy, info.fid).expect("delete"),
+                        Err(VolumeError::Exists { .. }) => {}
+                        Err(error) => panic!("put: {error}"),
+                    }
+                }
+            });
+        }
+        let mut random = Random::new(77);
+        let pages = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..30 {
+                let limit = 1 + random.below(20) as usize;
+                let mut seen: Vec<Vec<u8>> = Vec::new();
+                loop {
+                    let after = seen.last().map(Vec::as_slice);
+                    let page = store.list(vid, b"", after, limit).expect("list");
+                    if page.is_empty() {
+                        break;
+                    }
+                    seen.extend(page.iter().map(|(name, _)| name.to_vec()));
+                }
+                assert!(seen.windows(2).all(|w| w[0] < w[1]), "order or duplicates");
+                let stable = seen.iter().filter(|name| name.len() == 8).count() as u64;
+                assert_eq!(stable, STABLE, "a file present throughout was missed");
+            }
+        }));
+        stop.store(true, Ordering::SeqCst);
+        assert!(pages.is_ok(), "list under concurrent changes");
+    });
+}
+
+pub(super) fn remove_race(store: &dyn VolumeStore) {
+    for round in 0..6_u64 {
+        let how = if round % 2 == 0 {
+            Remove::WithFiles
+        } else {
+            Remove::IfEmpty
+        };
+        let vid = volume(store, "v");
+        let barrier = Barrier::new(5);
+        let (removed, created) = thread::scope(|scope| {
+            let creators: Vec<_> = (0..4_u64)
+                .map(|creator| {
+                    let barrier = &barrier;
+                    scope.spawn(move || {
+                        barrier.wait();
+                        let mut made = 0_u64;
+                        for n in 0..6_u64 {
+                            let name = [creator as u8, n as u8];
+                            match store.put(vid, &name, body(n, 5000), &PutOptions::default()) {
+                                Ok(_) => made += 1,
+                                Err(VolumeError::VolumeGone) => break,
+                                Err(error) => panic!("put: {error}"),
+                            }
+                        }
+                        made
+                    })
+                })
+                .collect();
+            let remover = scope.spawn(|| {
+                barrier.wait();
+                store.remove_volume(vid, how)
+            });
+            let removed = remover.join().expect("no panic");
+            let made = creators.into_iter().map(|c| c.join().expect("no panic"));
+            (removed, made.sum::<u64>())
+        });
+        match removed {
+            Ok(()) => {
+                assert!(
+                    how == Remove::WithFiles || created == 0,
+                    "acknowledged files lost"
+                );
+                assert_eq!(store.volume_stats(vid), Err(VolumeError::VolumeGone));
+                assert_eq!(store.open_volume("v"), Err(VolumeError::NotFound));
+            }
+            Err(VolumeError::NotEmpty) => {
+                assert_eq!(how, Remove::IfEmpty);
+                assert_eq!(store.volume_stats(vid).expect("stats").files, created);
+                store.remove_volume(vid, Remove::WithFiles).expect("remove");
+            }
+            Err(error) => panic!("remove: {error}"),
+        }
+    }
+}

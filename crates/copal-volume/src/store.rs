@@ -1,0 +1,254 @@
+//! The seam between those who keep files and those who keep volumes.
+
+use crate::error::VolumeError;
+use crate::ids::{FileId, VolumeId};
+use bytes::Bytes;
+use std::ops::Range;
+
+/// The head of a file: everything but its bytes. Never changes while the file lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileInfo {
+    /// Identity of this very file; another file of the same name has another.
+    pub fid: FileId,
+    /// Length of the body in bytes.
+    pub size: u64,
+    /// CRC32C of the whole body.
+    pub crc32c: u32,
+    /// When the file became visible, stamped by the store: ms since 1970. A file created after
+    /// another was acknowledged never has a smaller one, restarts and clock changes included.
+    pub created_ms: u64,
+    /// What the caller passed in [`PutOptions`].
+    pub metadata: Bytes,
+}
+
+/// How a file is written.
+#[derive(Clone, Debug, Default)]
+pub struct PutOptions {
+    /// Small caller metadata, at most 1 KiB, returned by `stat` and `list`.
+    pub metadata: Bytes,
+}
+
+/// Which acknowledged operations a read must have seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Consistency {
+    /// May still show a file that was just deleted. An embedded store answers as for `Strict`.
+    #[default]
+    Available,
+    /// Sees every create and delete acknowledged before the read began.
+    Strict,
+}
+
+/// How a file is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadOptions {
+    /// What the read must have seen.
+    pub consistency: Consistency,
+    /// Read only this very file; a name that now means another is `NotFound`.
+    pub if_file: Option<FileId>,
+}
+
+/// Which kind of storage a volume wants; one local node takes all and keeps the wish.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeOptions {
+    /// Copies to keep; none: the pool's default.
+    pub replicas: Option<u8>,
+    /// Class of disk, at most 255 bytes; none: any.
+    pub class: Option<String>,
+    /// Limit on the bytes of live files; none: the store's size.
+    pub quota_bytes: Option<u64>,
+}
+
+/// What `remove_volume` does with files still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remove {
+    /// Refuse with `NotEmpty`.
+    IfEmpty,
+    /// Remove them with the volume. Volumes below it are never removed along.
+    WithFiles,
+}
+
+/// What became of a create whose outcome was unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The file is there.
+    Committed,
+    /// The file is not there and never will be (again).
+    Aborted,
+}
+
+/// What the caller of `settle` would like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settle {
+    /// Keep the file if any copy of it is whole.
+    Commit,
+    /// Bury the file unless it is settled already.
+    Abort,
+}
+
+/// Totals over the live files of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeStats {
+    /// Number of files.
+    pub files: u64,
+    /// Sum of their sizes in bytes.
+    pub bytes: u64,
+}
+
+/// Streams one file; visible at `commit`, abandoned on drop.
+pub trait FileWriter: Send {
+    /// Adds bytes at the end. May block on the device; holds at most one 4 MiB piece in memory.
+    /// # Errors
+    /// `NoSpace`, `TooLarge`, `QuotaExceeded`, `Failed`; the writer is then only good for dropping.
+    fn append(&mut self, data: Bytes) -> Result<(), VolumeError>;
+    /// Makes the file visible, whole and durable.
+    /// # Errors
+    /// As [`VolumeStore::put`]. Also after an `append` that failed: then nothing becomes visible.
+    fn commit(self: Box<Self>) -> Result<FileInfo, VolumeError>;
+}
+
+/// Volumes of immutable files. Blocking; call from a thread of your own.
+///
+/// Every operation on a volume that was removed (or never was) answers `VolumeGone`; every
+/// operation may answer `Unavailable` or `Failed`, every write `NoSpace` or `Denied`, every read
+/// `Corrupt`. Names follow the rules of [`check_file_name`](crate::check_file_name) and
+/// [`split_path`](crate::split_path), else `InvalidName`.
+pub trait VolumeStore: Send + Sync {
+    /// Creates an empty volume below `parent` (`""`: the root); durable on return.
+    /// # Errors
+    /// `VolumeExists`; `NotFound`: no such parent.
+    fn create_volume(
+        &self,
+        parent: &str,
+        name: &str,
+        options: &VolumeOptions,
+    ) -> Result<VolumeId, VolumeError>;
+
+    /// The volume at `path`, components joined by `/`.
+    /// # Errors
+    /// `NotFound`.
+    fn open_volume(&self, path: &str) -> Result<VolumeId, VolumeError>;
+
+    /// Moves a volume, with all volumes below it, to another path whose parent exists. Ids stay.
+    /// # Errors
+    /// `NotFound`: no such volume or no such new parent. `VolumeExists`: the new name is taken.
+    /// `InvalidName`: the new path lies below the old one.
+    fn rename_volume(&self, from: &str, to: &str) -> Result<(), VolumeError>;
+
+    /// Up to `limit` direct children of `parent`, names bytewise ascending and above `after`.
+    /// # Errors
+    /// `NotFound`: no such parent.
+    fn list_volumes(
+        &self,
+        parent: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, VolumeId)>, VolumeError>;
+
+    /// Removes a volume, whole or not at all; its space returns without reading its files.
+    /// # Errors
+    /// `NotEmpty`: it holds volumes, or files and `how` is `IfEmpty`.
+    fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError>;
+
+    /// Creates a file: exclusive, whole or absent, durable on return.
+    /// # Errors
+    /// `Exists`: the name is taken, final for this call. `Unknown`: `settle` it. `TooLarge`,
+    /// `QuotaExceeded`, `NoSpace`: nothing was written.
+    fn put(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        body: Bytes,
+        options: &PutOptions,
+    ) -> Result<FileInfo, VolumeError>;
+
+    /// Starts a file that is streamed; the name is decided at `commit`.
+    /// # Errors
+    /// As [`put`](VolumeStore::put); `Exists` may come here already, or only at `commit`.
+    fn writer(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        options: &PutOptions,
+    ) -> Result<Box<dyn FileWriter>, VolumeError>;
+
+    /// The part of `range` that lies inside the file: shorter at its end, empty beyond it.
+    /// The answer is checked against stored checksums; it is held in memory as a whole.
+    /// # Errors
+    /// `NotFound`; `Corrupt`.
+    fn get(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        range: Range<u64>,
+        options: &ReadOptions,
+    ) -> Result<Bytes, VolumeError>;
+
+    /// The head of a file; reads no body.
+    /// # Errors
+    /// `NotFound`; `Corrupt`.
+    fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError>;
+
+    /// Up to `limit` files whose names begin with `prefix` and are above `after`, bytewise
+    /// ascending. Paging by the last name shows every file that was there throughout exactly once.
+    /// # Errors
+    /// `Corrupt`.
+    fn list(
+        &self,
+        vid: VolumeId,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError>;
+
+    /// Deletes the file if the name still means `fid`; else nothing happens, and that is no
+    /// error. Durable on return; may be repeated.
+    /// # Errors
+    /// Only those common to all operations.
+    fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError>;
+
+    /// Ends an `Unknown`: final when it returns. A file that was acknowledged stays, whatever
+    /// is wanted.
+    /// # Errors
+    /// Only those common to all operations.
+    fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Result<Outcome, VolumeError>;
+
+    /// Creates several small files (name, body, options), one answer each in the same order; one
+    /// durable write, not atomic as a whole.
+    /// # Errors
+    /// `TooLarge`: above 4 MiB together, nothing was written.
+    fn put_batch(
+        &self,
+        vid: VolumeId,
+        files: Vec<(Bytes, Bytes, PutOptions)>,
+    ) -> Result<Vec<Result<FileInfo, VolumeError>>, VolumeError>;
+
+    /// Reads several whole files, one answer each in the same order. Once the answer holds
+    /// 4 MiB, further files are answered `TooLarge` and may be asked for again.
+    /// # Errors
+    /// Only those common to all operations.
+    fn get_batch(
+        &self,
+        vid: VolumeId,
+        names: &[Bytes],
+        options: &ReadOptions,
+    ) -> Result<Vec<Result<Bytes, VolumeError>>, VolumeError>;
+
+    /// Deletes several files as [`delete`](VolumeStore::delete) does; one durable write.
+    /// # Errors
+    /// `TooLarge`: names above 4 MiB together, nothing was deleted.
+    fn delete_batch(
+        &self,
+        vid: VolumeId,
+        files: &[(Bytes, FileId)],
+    ) -> Result<Vec<Result<(), VolumeError>>, VolumeError>;
+
+    /// Counts the live files of a volume. May scan all heads of the volume.
+    /// # Errors
+    /// `Corrupt`.
+    fn volume_stats(&self, vid: VolumeId) -> Result<VolumeStats, VolumeError>;
+
+    /// Returns the space of deleted files now instead of in background; a hint on a cluster.
+    /// # Errors
+    /// Only those common to all operations.
+    fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError>;
+}
