@@ -1,20 +1,26 @@
-//! Chunking and fingerprints: segments, content-defined and fixed chunks, holes; pure.
+//! How the bytes of a disk become chunks: segments, holes, content-defined and fixed cuts, ids.
+//!
+//! Design: backup layer, section 4. Paper: low-profile-dedup §1 and §5 (2 MB segments, 4 KB average
+//! chunks; here 16 KiB, see the design's table).
+//!
+//! Invariants
+//! - Pure: no clock, no randomness, no I/O. The same bytes and key give the same chunks for ever.
+//! - The chunks of a segment depend on the bytes of that segment and on nothing else.
+//! - An aligned 4 KiB block of zero bytes is always a hole, whether or not the source says so.
+//! - Re-chunking what changed gives exactly what chunking from scratch gives ([`rechunk`]).
+//!
+//! Not here: compression, sealing, packs, and the decision what is a duplicate (`copal-backup`).
 
-/// How disks are cut into chunks; fixed when a repository is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum Profile {
-    /// Content-defined, 4 KiB to 64 KiB, 16 KiB on average.
-    #[default]
-    Default,
-    /// Content-defined, 2 KiB to 16 KiB, 4 KiB on average, as in the paper.
-    Paper,
-    /// Fixed 4 KiB.
-    Fixed4K,
-    /// Fixed 8 KiB.
-    Fixed8K,
-    /// Fixed 16 KiB.
-    Fixed16K,
-    /// Fixed 64 KiB: for cloned templates; sizes betray nothing.
-    Clone,
-}
+mod gear;
+mod hole;
+mod id;
+mod profile;
+mod rechunk;
+mod segment;
+
+pub use gear::Chunker;
+pub use hole::{BLOCK_BYTES, is_zero};
+pub use id::{ChunkId, IdKey};
+pub use profile::Profile;
+pub use rechunk::{Dirty, Fresh, rechunk};
+pub use segment::{Piece, SEGMENT_BYTES, chunks_of, split};

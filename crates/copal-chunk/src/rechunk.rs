@@ -1,0 +1,220 @@
+//! Re-chunking: from the old pieces of a segment and the blocks that changed to the new pieces,
+//! reading little more than what changed.
+//!
+//! Why this equals chunking from scratch: a cut depends only on the bytes from the chunk's start to
+//! the cut and on where its run ends ([`Chunker`]). Going from left to right, suppose the new pieces
+//! are right up to a position. Whether a block is a hole is known without reading for each block that
+//! did not change (a chunk never holds an aligned zero block) and by reading for the others. If the
+//! old pieces have a chunk that starts here, none of its bytes changed, and either a chunk follows it
+//! (so a hash, the maximum or the grid cut it) or its run still ends where it ended, then the new chunk is
+//! the old one. Otherwise bytes are read, a few blocks at a time, until the cut is found.
+//!
+//! Not here: hashing the fresh pieces, and reading (the caller's closure does).
+
+use crate::gear::Chunker;
+use crate::hole::{BLOCK_BYTES, is_zero};
+use crate::segment::{Piece, SEGMENT_BYTES, piece};
+
+/// What happened to one 4 KiB block since the old pieces were cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dirty {
+    /// Nothing.
+    Clean,
+    /// Written: its bytes must be read.
+    Written,
+    /// Known to be zero now, without reading.
+    Zeroed,
+}
+
+/// One piece of the new segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fresh {
+    /// The old chunk at this index of the old pieces, unread.
+    Kept(usize),
+    /// Cut anew: a chunk whose bytes are in the buffer, or a hole.
+    New(Piece),
+}
+
+/// Blocks read at once beyond what changed, while looking for a cut.
+const STEP_BLOCKS: usize = 2;
+
+/// Computes the new pieces of a segment.
+///
+/// `old` are all pieces of the old segment, `dirty` has one entry per 4 KiB block of the new one,
+/// `buffer` has its length and receives what is read; `read(range, bytes)` fills `bytes` with that range of the new
+/// segment. Old and new segment may differ in length; then the blocks from the shorter end on must be dirty.
+/// # Errors
+/// Those of `read`.
+/// # Panics
+/// When `dirty` or `buffer` has the wrong length.
+pub fn rechunk<E>(
+    chunker: &Chunker,
+    old: &[Piece],
+    dirty: &[Dirty],
+    buffer: &mut [u8],
+    mut read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+) -> Result<Vec<Fresh>, E> {
+    let length = buffer.len();
+    assert!(
+        length <= SEGMENT_BYTES,
+        "a segment has at most {SEGMENT_BYTES} bytes"
+    );
+    assert_eq!(dirty.len(), length.div_ceil(BLOCK_BYTES), "one entry per block");
+    let mut blocks = Blocks {
+        have: vec![false; dirty.len()],
+        zero: vec![false; dirty.len()],
+    };
+    blocks.read_written(dirty, buffer, &mut read)?;
+    blocks.zeros_of_old(old, dirty);
+
+    let mut fresh = Vec::with_capacity(old.len() + 8);
+    let mut next_old = 0;
+    let mut at = 0;
+    while at < length {
+        if at.is_multiple_of(BLOCK_BYTES) && blocks.zero[at / BLOCK_BYTES] {
+            let end = blocks.run_end(at, length, true);
+            fresh.push(Fresh::New(piece(at, end, true)));
+            at = end;
+            continue;
+        }
+        let run_end = blocks.run_end(at, length, false);
+        while next_old < old.len() && (old[next_old].start as usize) < at {
+            next_old += 1;
+        }
+        if let Some(end) = kept_end(old, next_old, at, run_end, dirty) {
+            fresh.push(Fresh::Kept(next_old));
+            at = end;
+            continue;
+        }
+        let end = blocks.find_cut(chunker, at, run_end, buffer, &mut read)?;
+        fresh.push(Fresh::New(piece(at, end, false)));
+        at = end;
+    }
+    Ok(fresh)
+}
+
+/// Where the old chunk at `index` ends, if the new segment has that very chunk at `at`.
+fn kept_end(old: &[Piece], index: usize, at: usize, run_end: usize, dirty: &[Dirty]) -> Option<usize> {
+    let candidate = old.get(index)?;
+    let end = candidate.end() as usize;
+    if candidate.hole || candidate.start as usize != at || end > run_end {
+        return None;
+    }
+    let mut touched = dirty.get(at / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES))?.iter();
+    if touched.any(|&block| block != Dirty::Clean) {
+        return None;
+    }
+    let cut_by_content = old.get(index + 1).is_some_and(|next| !next.hole);
+    (cut_by_content || end == run_end).then_some(end)
+}
+
+/// What is known about the blocks of the new segment.
+struct Blocks {
+    /// The buffer holds its bytes.
+    have: Vec<bool>,
+    /// All of its bytes are zero.
+    zero: Vec<bool>,
+}
+
+impl Blocks {
+    fn read_written<E>(
+        &mut self,
+        dirty: &[Dirty],
+        buffer: &mut [u8],
+        read: &mut impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let length = buffer.len();
+        let mut block = 0;
+        while block < dirty.len() {
+            if dirty[block] == Dirty::Clean {
+                block += 1;
+                continue;
+            }
+            if dirty[block] == Dirty::Zeroed {
+                self.zero[block] = true;
+                block += 1;
+                continue;
+            }
+            let first = block;
+            while block < dirty.len() && dirty[block] == Dirty::Written {
+                block += 1;
+            }
+            let range = first * BLOCK_BYTES..(block * BLOCK_BYTES).min(length);
+            read(range.start, &mut buffer[range.clone()])?;
+            for (index, bytes) in (first..block).zip(buffer[range].chunks(BLOCK_BYTES)) {
+                self.have[index] = true;
+                self.zero[index] = is_zero(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn zeros_of_old(&mut self, old: &[Piece], dirty: &[Dirty]) {
+        for hole in old.iter().filter(|piece| piece.hole) {
+            let blocks = hole.start as usize / BLOCK_BYTES..(hole.end() as usize).div_ceil(BLOCK_BYTES);
+            let blocks = blocks.start..blocks.end.min(dirty.len());
+            for (zero, &state) in self.zero[blocks.clone()].iter_mut().zip(&dirty[blocks]) {
+                *zero |= state == Dirty::Clean;
+            }
+        }
+    }
+
+    /// End of the run of blocks that are all zero, or all not, that holds `at`.
+    fn run_end(&self, at: usize, length: usize, zero: bool) -> usize {
+        let first = at / BLOCK_BYTES;
+        let blocks = self.zero[first..]
+            .iter()
+            .take_while(|&&block| block == zero)
+            .count();
+        ((first + blocks) * BLOCK_BYTES).min(length)
+    }
+
+    fn find_cut<E>(
+        &mut self,
+        chunker: &Chunker,
+        at: usize,
+        run_end: usize,
+        buffer: &mut [u8],
+        read: &mut impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let mut have_end = self.fill(at, at + 1, run_end, buffer, read)?;
+        loop {
+            // Scans again from the chunk's start after each step: short against the read it follows.
+            let ends = have_end == run_end;
+            if let Some(length) = chunker.cut(at, &buffer[at..have_end], ends) {
+                return Ok(at + length);
+            }
+            have_end = self.fill(at, have_end + 1, run_end, buffer, read)?;
+        }
+    }
+
+    /// Makes sure that the bytes from `at` to at least `need` are in the buffer; how far they are, up to
+    /// `run_end`.
+    fn fill<E>(
+        &mut self,
+        at: usize,
+        need: usize,
+        run_end: usize,
+        buffer: &mut [u8],
+        read: &mut impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let run_blocks = run_end.div_ceil(BLOCK_BYTES);
+        let mut block = at / BLOCK_BYTES;
+        while block < run_blocks && (self.have[block] || block * BLOCK_BYTES < need) {
+            if self.have[block] {
+                block += 1;
+                continue;
+            }
+            let wanted = (block + STEP_BLOCKS).min(run_blocks);
+            let last = (block..wanted).find(|&index| self.have[index]).unwrap_or(wanted);
+            let range = block * BLOCK_BYTES..(last * BLOCK_BYTES).min(buffer.len());
+            read(range.start, &mut buffer[range])?;
+            self.have[block..last].fill(true);
+            block = last;
+        }
+        Ok((block * BLOCK_BYTES).min(run_end))
+    }
+}
+
+#[cfg(test)]
+mod tests;

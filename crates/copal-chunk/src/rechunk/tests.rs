@@ -1,0 +1,192 @@
+use super::*;
+use crate::profile::Profile;
+use crate::segment::split;
+use proptest::prelude::*;
+use std::convert::Infallible;
+
+/// A change of some blocks of a segment.
+#[derive(Clone, Debug)]
+enum Change {
+    Noise {
+        block: usize,
+        blocks: usize,
+        seed: u8,
+    },
+    Zero {
+        block: usize,
+        blocks: usize,
+        told: bool,
+    },
+    /// A few bytes only, so that most of the block is as before.
+    Poke {
+        block: usize,
+        at: usize,
+        value: u8,
+    },
+    /// Reported as written although nothing changed.
+    Rewrite {
+        block: usize,
+        blocks: usize,
+    },
+}
+
+fn change(blocks: usize) -> impl Strategy<Value = Change> {
+    prop_oneof![
+        (0..blocks, 1..40usize, any::<u8>()).prop_map(|(block, blocks, seed)| Change::Noise {
+            block,
+            blocks,
+            seed
+        }),
+        (0..blocks, 1..40usize, any::<bool>()).prop_map(|(block, blocks, told)| Change::Zero {
+            block,
+            blocks,
+            told
+        }),
+        (0..blocks, 0..BLOCK_BYTES, any::<u8>()).prop_map(|(block, at, value)| Change::Poke {
+            block,
+            at,
+            value
+        }),
+        (0..blocks, 1..20usize).prop_map(|(block, blocks)| Change::Rewrite { block, blocks }),
+    ]
+}
+
+fn fill(bytes: &mut [u8], seed: u64) {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for byte in bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        *byte = state as u8;
+    }
+}
+
+fn apply(data: &mut [u8], dirty: &mut [Dirty], change: &Change) {
+    let total = dirty.len();
+    let clip = |block: usize, blocks: usize| block.min(total)..(block + blocks).min(total);
+    let length = data.len();
+    let bytes = |range: &std::ops::Range<usize>| {
+        (range.start * BLOCK_BYTES).min(length)..(range.end * BLOCK_BYTES).min(length)
+    };
+    match *change {
+        Change::Noise { block, blocks, seed } => {
+            let range = clip(block, blocks);
+            fill(&mut data[bytes(&range)], u64::from(seed));
+            dirty[range].fill(Dirty::Written);
+        }
+        Change::Zero { block, blocks, told } => {
+            let range = clip(block, blocks);
+            data[bytes(&range)].fill(0);
+            dirty[range].fill(if told { Dirty::Zeroed } else { Dirty::Written });
+        }
+        Change::Poke { block, at, value } => {
+            let range = clip(block, 1);
+            if let Some(byte) = data[bytes(&range)].get_mut(at) {
+                *byte = value;
+            }
+            dirty[range].fill(Dirty::Written);
+        }
+        Change::Rewrite { block, blocks } => {
+            for entry in &mut dirty[clip(block, blocks)] {
+                if *entry == Dirty::Clean {
+                    *entry = Dirty::Written;
+                }
+            }
+        }
+    }
+}
+
+fn check(profile: Profile, before: &[u8], after: &[u8], dirty: &[Dirty]) -> usize {
+    let chunker = Chunker::new(profile, &[3; 32]);
+    let old = split(&chunker, before);
+    let mut buffer = vec![0xEE; after.len()];
+    let mut read_bytes = 0;
+    let fresh = rechunk(&chunker, &old, dirty, &mut buffer, |at, bytes| {
+        bytes.copy_from_slice(&after[at..at + bytes.len()]);
+        read_bytes += bytes.len();
+        Ok::<(), Infallible>(())
+    })
+    .unwrap();
+    let pieces: Vec<Piece> = fresh
+        .iter()
+        .map(|fresh| match *fresh {
+            Fresh::Kept(index) => {
+                let piece = old[index];
+                assert_eq!(
+                    before[piece.range()],
+                    after[piece.range()],
+                    "a kept chunk is unchanged"
+                );
+                piece
+            }
+            Fresh::New(piece) => {
+                if !piece.hole {
+                    assert_eq!(
+                        buffer[piece.range()],
+                        after[piece.range()],
+                        "a fresh chunk was read"
+                    );
+                }
+                piece
+            }
+        })
+        .collect();
+    assert_eq!(pieces, split(&chunker, after));
+    read_bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #[test]
+    fn rechunking_equals_chunking_from_scratch(
+        seed: u8,
+        length in 1usize..600_000,
+        first in prop::collection::vec(change(150), 0..12),
+        then in prop::collection::vec(change(150), 1..8),
+        profile in 0usize..6,
+    ) {
+        let mut before = vec![0; length];
+        fill(&mut before, u64::from(seed));
+        let mut dirty = vec![Dirty::Clean; length.div_ceil(BLOCK_BYTES)];
+        first.iter().for_each(|change| apply(&mut before, &mut dirty, change));
+        dirty.fill(Dirty::Clean);
+        let mut after = before.clone();
+        then.iter().for_each(|change| apply(&mut after, &mut dirty, change));
+        check(Profile::ALL[profile], &before, &after, &dirty);
+    }
+
+    #[test]
+    fn a_segment_that_grew_or_shrank_is_rechunked_at_its_end(seed: u8, old in 1usize..300_000, new in 1usize..300_000) {
+        let mut before = vec![0; old.max(new)];
+        fill(&mut before, u64::from(seed));
+        let after = before[..new].to_vec();
+        before.truncate(old);
+        let mut dirty = vec![Dirty::Clean; new.div_ceil(BLOCK_BYTES)];
+        let from = (old.min(new) / BLOCK_BYTES).min(dirty.len());
+        dirty[from..].fill(Dirty::Written);
+        check(Profile::Default, &before, &after, &dirty);
+    }
+}
+
+#[test]
+fn one_dirty_run_reads_little_around_it() {
+    let mut before = vec![0; SEGMENT_BYTES];
+    fill(&mut before, 77);
+    let mut after = before.clone();
+    let mut dirty = vec![Dirty::Clean; SEGMENT_BYTES / BLOCK_BYTES];
+    apply(
+        &mut after,
+        &mut dirty,
+        &Change::Noise {
+            block: 200,
+            blocks: 64,
+            seed: 5,
+        },
+    );
+    let read = check(Profile::Default, &before, &after, &dirty);
+    let dirty_bytes = 64 * BLOCK_BYTES;
+    assert!(
+        read >= dirty_bytes && read < dirty_bytes + 3 * (64 << 10),
+        "{read}"
+    );
+}

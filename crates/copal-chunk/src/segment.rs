@@ -1,0 +1,97 @@
+//! A segment, 2 MiB of a disk, split into holes and chunks.
+
+use crate::gear::Chunker;
+use crate::hole::{BLOCK_BYTES, is_zero};
+
+/// Length and alignment of segments, in bytes. The last segment of a disk may be shorter.
+pub const SEGMENT_BYTES: usize = 2 << 20;
+
+/// A run of bytes of a segment: one chunk, or one hole as long as it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// First byte within the segment.
+    pub start: u32,
+    /// Length in bytes, never 0.
+    pub length: u32,
+    /// All zero; not stored.
+    pub hole: bool,
+}
+
+impl Piece {
+    /// One past the last byte.
+    pub fn end(&self) -> u32 {
+        self.start + self.length
+    }
+    /// The bytes of the segment it stands for.
+    pub fn range(&self) -> std::ops::Range<usize> {
+        self.start as usize..self.end() as usize
+    }
+}
+
+/// Splits a whole segment. The pieces ascend, touch, and cover it exactly.
+///
+/// # Panics
+/// When `segment` is longer than [`SEGMENT_BYTES`].
+pub fn split(chunker: &Chunker, segment: &[u8]) -> Vec<Piece> {
+    assert!(
+        segment.len() <= SEGMENT_BYTES,
+        "a segment has at most {SEGMENT_BYTES} bytes"
+    );
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    while at < segment.len() {
+        let hole_end = zero_run_end(segment, at);
+        if hole_end > at {
+            pieces.push(piece(at, hole_end, true));
+            at = hole_end;
+            continue;
+        }
+        let run_end = data_run_end(segment, at);
+        while at < run_end {
+            let length = chunker
+                .cut(at, &segment[at..run_end], true)
+                .unwrap_or(run_end - at);
+            pieces.push(piece(at, at + length, false));
+            at += length;
+        }
+    }
+    pieces
+}
+
+/// The chunks among pieces.
+pub fn chunks_of(pieces: &[Piece]) -> impl Iterator<Item = &Piece> {
+    pieces.iter().filter(|piece| !piece.hole)
+}
+
+pub(crate) fn piece(start: usize, end: usize, hole: bool) -> Piece {
+    Piece {
+        start: start as u32,
+        length: (end - start) as u32,
+        hole,
+    }
+}
+
+fn zero_run_end(segment: &[u8], mut at: usize) -> usize {
+    while at < segment.len() {
+        let end = (at + BLOCK_BYTES).min(segment.len());
+        if !is_zero(&segment[at..end]) {
+            break;
+        }
+        at = end;
+    }
+    at
+}
+
+fn data_run_end(segment: &[u8], mut at: usize) -> usize {
+    while at < segment.len() {
+        let end = (at + BLOCK_BYTES).min(segment.len());
+        if is_zero(&segment[at..end]) {
+            break;
+        }
+        at = end;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests;
