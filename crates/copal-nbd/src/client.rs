@@ -1,0 +1,309 @@
+//! Blocking client with many requests in flight.
+//!
+//! The caller's threads send; one thread per connection receives and answers whoever waits. A
+//! connection that broke, timed out or met a broken rule stays dead: connect again.
+//! Shared by reference between threads. Not here: writing; Copal reads disks over NBD.
+
+use crate::{
+    Context, ExportInfo, Map, NbdError, Uri,
+    assemble::Assembly,
+    handshake,
+    receive::{self, Body, Pending, Shared, StatusReply},
+    stream::Stream,
+    wire::{self, Command, limits},
+};
+use parking_lot::Mutex;
+use std::{
+    io::Write,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, sync_channel},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// Metadata contexts to ask for; those the server does not have are left out without error.
+    pub contexts: Vec<String>,
+    /// How long the handshake, and later each single request, may take.
+    pub timeout: Duration,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> ConnectOptions {
+        ConnectOptions {
+            contexts: vec![wire::BASE_ALLOCATION.to_owned()],
+            timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Bytes of one read.
+#[derive(Debug)]
+pub struct ReadReply {
+    /// The bytes asked for.
+    pub data: Vec<u8>,
+    /// Parts of `data` the server declared holes (they are zero), ascending.
+    pub holes: Vec<Range<u32>>,
+}
+
+/// A read on the wire.
+#[derive(Debug)]
+pub struct PendingRead {
+    answer: Receiver<Result<ReadReply, NbdError>>,
+    waiter: Waiter,
+}
+
+impl PendingRead {
+    /// Waits for the bytes.
+    ///
+    /// # Errors
+    /// `Request`: the server could not read, the connection goes on. `TimedOut` and all others:
+    /// the connection is dead.
+    pub fn wait(self) -> Result<ReadReply, NbdError> {
+        self.waiter.wait(&self.answer)
+    }
+}
+
+/// Ends the connection when a request takes too long.
+#[derive(Clone)]
+struct Waiter {
+    shared: Arc<Shared>,
+    socket: Arc<Stream>,
+    timeout: Duration,
+}
+
+impl std::fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waiter")
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Waiter {
+    fn wait<T>(&self, answer: &Receiver<Result<T, NbdError>>) -> Result<T, NbdError> {
+        match answer.recv_timeout(self.timeout) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => {
+                let error = NbdError::TimedOut {
+                    seconds: self.timeout.as_secs(),
+                };
+                self.shared.end(error.clone());
+                self.socket.shutdown();
+                Err(error)
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(NbdError::Closed),
+        }
+    }
+}
+
+/// A connection to one export.
+pub struct Client {
+    export: ExportInfo,
+    contexts: Vec<Context>,
+    writer: Mutex<Stream>,
+    cookie: AtomicU64,
+    waiter: Waiter,
+    receiver: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client")
+            .field("export", &self.export)
+            .field("contexts", &self.contexts)
+            .finish()
+    }
+}
+
+impl Client {
+    /// Connects and chooses the export. Blocks up to the time limit per message.
+    ///
+    /// # Errors
+    /// `Connect`: nothing listens there. `Refused`: no such export, TLS required. `Protocol`: not
+    /// an NBD server, or a broken one.
+    pub fn connect(uri: &Uri, options: &ConnectOptions) -> Result<Client, NbdError> {
+        let mut stream = Stream::connect(&uri.address)?;
+        stream.set_timeout(Some(options.timeout))?;
+        let wanted: Vec<&str> = options.contexts.iter().map(String::as_str).collect();
+        let session = handshake::negotiate(&mut stream, &uri.export, &wanted)?;
+        // From here on the receiver may idle for as long as nothing is asked; requests have the
+        // limit instead.
+        stream.set_timeout(None)?;
+        let shared = Arc::new(Shared::default());
+        let reader = std::io::BufReader::with_capacity(16 << 10, stream.try_clone()?);
+        let socket = Arc::new(stream.try_clone()?);
+        let receiver = std::thread::Builder::new()
+            .name("nbd-receive".to_owned())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || receive::run(reader, &shared, session.structured)
+            })?;
+        Ok(Client {
+            export: session.export,
+            contexts: session.contexts,
+            writer: Mutex::new(stream),
+            cookie: AtomicU64::new(1),
+            waiter: Waiter {
+                shared,
+                socket,
+                timeout: options.timeout,
+            },
+            receiver: Some(receiver),
+        })
+    }
+
+    /// Names of the metadata contexts of an export that match `queries`; all when empty. Uses a
+    /// connection of its own.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn list_contexts(uri: &Uri, queries: &[&str], timeout: Duration) -> Result<Vec<String>, NbdError> {
+        let mut stream = Stream::connect(&uri.address)?;
+        stream.set_timeout(Some(timeout))?;
+        handshake::list_contexts(&mut stream, &uri.export, queries)
+    }
+
+    /// Size of the export in bytes.
+    pub fn size(&self) -> u64 {
+        self.export.size
+    }
+
+    /// What the server said about the export.
+    pub fn export(&self) -> &ExportInfo {
+        &self.export
+    }
+
+    /// Metadata contexts the server answers about.
+    pub fn contexts(&self) -> &[Context] {
+        &self.contexts
+    }
+
+    /// Asks for `len` bytes at `offset` and returns at once, unless 64 requests are on the wire
+    /// already: then waits for room. `offset` and `len` must be multiples of the export's block size.
+    ///
+    /// # Errors
+    /// `OutOfRange`: outside of the export, unaligned, empty or longer than the longest read.
+    /// Otherwise the connection is dead.
+    pub fn start_read(&self, offset: u64, len: u32) -> Result<PendingRead, NbdError> {
+        self.check(offset, u64::from(len))?;
+        if len > self.export.max_read_bytes {
+            return Err(NbdError::OutOfRange {
+                offset,
+                len: u64::from(len),
+                size: self.export.size,
+            });
+        }
+        let (sender, answer) = sync_channel(1);
+        let body = Body::Read {
+            assembly: Assembly::new(offset, len),
+            answer: sender,
+        };
+        self.send(Command::Read, offset, len, body)?;
+        Ok(PendingRead {
+            answer,
+            waiter: self.waiter.clone(),
+        })
+    }
+
+    /// Fills `buf` from `offset`, with as many requests in flight as it takes. Blocks.
+    /// `offset` and the length must be multiples of the export's block size.
+    ///
+    /// # Errors
+    /// As [`Client::start_read`] and [`PendingRead::wait`].
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), NbdError> {
+        const PIECE_BYTES: u32 = 512 << 10;
+        self.check(offset, buf.len() as u64)?;
+        let block = self.export.block_bytes;
+        let piece = PIECE_BYTES.max(block).min(self.export.max_read_bytes) as usize;
+        let mut pending = Vec::new();
+        for (at, part) in (offset..).step_by(piece).zip(buf.chunks(piece)) {
+            pending.push(self.start_read(at, part.len() as u32)?);
+        }
+        for (part, read) in buf.chunks_mut(piece).zip(pending) {
+            part.copy_from_slice(&read.wait()?.data);
+        }
+        Ok(())
+    }
+
+    /// Extents of every context from `offset` on: (context number, (length, flags) pairs). The
+    /// server decides how far an answer reaches; it may be less or more than `len`. Blocks.
+    ///
+    /// # Errors
+    /// As [`Client::start_read`].
+    pub fn block_status(&self, offset: u64, len: u32) -> Result<StatusReply, NbdError> {
+        self.check(offset, u64::from(len))?;
+        let (sender, answer) = sync_channel(1);
+        let body = Body::Status {
+            offset,
+            len,
+            found: Vec::new(),
+            answer: sender,
+        };
+        self.send(Command::BlockStatus, offset, len, body)?;
+        self.waiter.wait(&answer)
+    }
+
+    /// Extents of the context `name` over `range`, neighbours with equal flags merged.
+    ///
+    /// # Errors
+    /// `NoContext`: the server did not agree to answer about it.
+    pub fn map(&self, name: &str, range: Range<u64>) -> Result<Map<'_>, NbdError> {
+        let context = self.contexts.iter().find(|context| context.name == name);
+        let context = context.ok_or_else(|| NbdError::NoContext {
+            name: name.to_owned(),
+        })?;
+        Ok(Map::new(self, context.id, range))
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<(), NbdError> {
+        let size = self.export.size;
+        let block = u64::from(self.export.block_bytes);
+        let inside = offset.checked_add(len).is_some_and(|end| end <= size);
+        if !inside || len == 0 || !offset.is_multiple_of(block) || !len.is_multiple_of(block) {
+            return Err(NbdError::OutOfRange { offset, len, size });
+        }
+        Ok(())
+    }
+
+    fn send(&self, command: Command, offset: u64, len: u32, body: Body) -> Result<(), NbdError> {
+        let cookie = self.cookie.fetch_add(1, Ordering::Relaxed);
+        let shared = &self.waiter.shared;
+        {
+            let mut state = shared.state.lock();
+            while state.dead.is_none() && state.on_wire >= limits::IN_FLIGHT {
+                shared.room.wait(&mut state);
+            }
+            if let Some(error) = &state.dead {
+                return Err(error.clone());
+            }
+            state.on_wire += 1;
+            state.pending.insert(cookie, Pending { body, failed: None });
+        }
+        let request = wire::encode_request(command, cookie, offset, len);
+        if let Err(error) = self.writer.lock().write_all(&request) {
+            let error = NbdError::from(error);
+            shared.end(error.clone());
+            return Err(error);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let goodbye = wire::encode_request(Command::Disconnect, 0, 0, 0);
+        // The peer may have gone already.
+        let _ = self.writer.lock().write_all(&goodbye);
+        self.waiter.socket.shutdown();
+        if let Some(receiver) = self.receiver.take() {
+            let _ = receiver.join();
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The handshake: from the server's greeting to an export that takes requests.
+//!
+//! Generic over the stream, so that tests feed it bytes. Order: flags, structured replies,
+//! metadata contexts, GO. A server without structured replies or contexts still serves reads.
+
+use crate::{
+    NbdError,
+    wire::{self, Cursor, OptionKind, limits},
+};
+use std::io::{Read, Write};
+
+/// A metadata context the server agreed to answer about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// Its number on this connection.
+    pub id: u32,
+    /// Its name, such as `base:allocation`.
+    pub name: String,
+}
+
+/// What the server says about the export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportInfo {
+    /// Size of the disk in bytes.
+    pub size: u64,
+    /// Transmission flags as sent; bit 1 is "read-only".
+    pub flags: u16,
+    /// Requests must be multiples of this many bytes; a power of two.
+    pub block_bytes: u32,
+    /// Longest read to ask for, in bytes; a multiple of `block_bytes`.
+    pub max_read_bytes: u32,
+}
+
+/// Outcome of a handshake.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    pub(crate) export: ExportInfo,
+    pub(crate) structured: bool,
+    pub(crate) contexts: Vec<Context>,
+}
+
+/// One reply to an option, with its payload.
+struct Reply {
+    kind: u32,
+    payload: Vec<u8>,
+}
+
+/// Greets the server and chooses an export; asks for those of `wanted` contexts that exist.
+pub(crate) fn negotiate<S: Read + Write>(
+    stream: &mut S,
+    export: &str,
+    wanted: &[&str],
+) -> Result<Session, NbdError> {
+    greet(stream)?;
+    if export.len() > limits::STRING_BYTES || wanted.iter().any(|w| w.len() > limits::STRING_BYTES) {
+        return Err(NbdError::protocol("a name is longer than 4096 bytes"));
+    }
+    let structured = ask_structured(stream)?;
+    let contexts = if structured && !wanted.is_empty() {
+        set_contexts(stream, export, wanted)?
+    } else {
+        Vec::new()
+    };
+    let export = go(stream, export)?;
+    Ok(Session {
+        export,
+        structured,
+        contexts,
+    })
+}
+
+/// Lists the metadata contexts that match `queries` (all of them when empty), then leaves.
+pub(crate) fn list_contexts<S: Read + Write>(
+    stream: &mut S,
+    export: &str,
+    queries: &[&str],
+) -> Result<Vec<String>, NbdError> {
+    greet(stream)?;
+    let mut names = Vec::new();
+    if ask_structured(stream)? {
+        let data = wire::encode_meta_context_request(export, queries);
+        send(stream, OptionKind::ListMetaContext, &data)?;
+        names = meta_contexts(stream, OptionKind::ListMetaContext)?
+            .into_iter()
+            .map(|c| c.name)
+            .collect();
+    }
+    send(stream, OptionKind::Abort, &[])?;
+    Ok(names)
+}
+
+fn greet<S: Read + Write>(stream: &mut S) -> Result<(), NbdError> {
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting)?;
+    let mut cursor = Cursor::new(&greeting);
+    if cursor.u64()? != wire::NBD_MAGIC {
+        return Err(NbdError::protocol("it does not greet like an NBD server"));
+    }
+    if cursor.u64()? != wire::OPTION_MAGIC {
+        return Err(NbdError::protocol(
+            "it speaks the oldstyle protocol, which has no exports by name",
+        ));
+    }
+    let flags = cursor.u16()?;
+    if flags & wire::FLAG_FIXED_NEWSTYLE == 0 {
+        return Err(NbdError::protocol("it does not speak fixed newstyle"));
+    }
+    let answer = u32::from(flags & (wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES));
+    stream.write_all(&answer.to_be_bytes())?;
+    Ok(())
+}
+
+fn send<S: Write>(stream: &mut S, option: OptionKind, data: &[u8]) -> Result<(), NbdError> {
+    stream.write_all(&wire::encode_option(option, data))?;
+    Ok(())
+}
+
+fn receive<S: Read>(stream: &mut S, option: OptionKind) -> Result<Reply, NbdError> {
+    let mut header = [0; 20];
+    stream.read_exact(&mut header)?;
+    let header = wire::decode_option_reply(&header)?;
+    if header.option != option as u32 {
+        return Err(NbdError::protocol(format!(
+            "it answered option {} instead of {}",
+            header.option,
+            option.name()
+        )));
+    }
+    let mut payload = vec![0; header.len as usize];
+    stream.read_exact(&mut payload)?;
+    Ok(Reply {
+        kind: header.kind,
+        payload,
+    })
+}
+
+fn refused(option: OptionKind, reply: &Reply) -> NbdError {
+    let name = wire::option_error_name(reply.kind);
+    let words = String::from_utf8_lossy(&reply.payload);
+    let reason = if words.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{name} ({words})")
+    };
+    NbdError::Refused {
+        option: option.name(),
+        reason,
+    }
+}
+
+fn ask_structured<S: Read + Write>(stream: &mut S) -> Result<bool, NbdError> {
+    send(stream, OptionKind::StructuredReply, &[])?;
+    let reply = receive(stream, OptionKind::StructuredReply)?;
+    match reply.kind {
+        wire::REPLY_ACK => Ok(true),
+        kind if kind & wire::REPLY_ERROR_BIT != 0 => Ok(false),
+        kind => Err(NbdError::protocol(format!(
+            "it answered STRUCTURED_REPLY with {kind}"
+        ))),
+    }
+}
+
+fn set_contexts<S: Read + Write>(
+    stream: &mut S,
+    export: &str,
+    wanted: &[&str],
+) -> Result<Vec<Context>, NbdError> {
+    send(
+        stream,
+        OptionKind::SetMetaContext,
+        &wire::encode_meta_context_request(export, wanted),
+    )?;
+    let contexts = meta_contexts(stream, OptionKind::SetMetaContext)?;
+    for (at, context) in contexts.iter().enumerate() {
+        if contexts[..at]
+            .iter()
+            .any(|other| other.id == context.id || other.name == context.name)
+        {
+            return Err(NbdError::protocol("it names a metadata context twice"));
+        }
+    }
+    Ok(contexts)
+}
+
+fn meta_contexts<S: Read>(stream: &mut S, option: OptionKind) -> Result<Vec<Context>, NbdError> {
+    let mut contexts = Vec::new();
+    for _ in 0..limits::OPTION_REPLIES {
+        let reply = receive(stream, option)?;
+        match reply.kind {
+            wire::REPLY_ACK => return Ok(contexts),
+            wire::REPLY_META_CONTEXT => {
+                let mut cursor = Cursor::new(&reply.payload);
+                let id = cursor.u32()?;
+                let name = std::str::from_utf8(cursor.rest())
+                    .map_err(|_| NbdError::protocol("the name of a metadata context is not UTF-8"))?;
+                contexts.push(Context {
+                    id,
+                    name: name.to_owned(),
+                });
+            }
+            // A server that knows no contexts serves data all the same.
+            wire::REPLY_ERR_UNSUP => return Ok(Vec::new()),
+            kind if kind & wire::REPLY_ERROR_BIT != 0 => return Err(refused(option, &reply)),
+            kind => {
+                return Err(NbdError::protocol(format!(
+                    "it answered {} with {kind}",
+                    option.name()
+                )));
+            }
+        }
+    }
+    Err(NbdError::protocol("it answers an option without end"))
+}
+
+fn go<S: Read + Write>(stream: &mut S, export: &str) -> Result<ExportInfo, NbdError> {
+    send(stream, OptionKind::Go, &wire::encode_info_request(export))?;
+    let mut size_and_flags = None;
+    let (mut block_bytes, mut max_read_bytes) = (1u32, limits::READ_BYTES);
+    for _ in 0..limits::OPTION_REPLIES {
+        let reply = receive(stream, OptionKind::Go)?;
+        match reply.kind {
+            wire::REPLY_ACK => {
+                let (size, flags) = size_and_flags
+                    .ok_or_else(|| NbdError::protocol("it started without telling the size of the export"))?;
+                return Ok(ExportInfo {
+                    size,
+                    flags,
+                    block_bytes,
+                    max_read_bytes,
+                });
+            }
+            wire::REPLY_INFO => {
+                let mut cursor = Cursor::new(&reply.payload);
+                match cursor.u16()? {
+                    wire::INFO_EXPORT => {
+                        let (size, flags) = (cursor.u64()?, cursor.u16()?);
+                        if i64::try_from(size).is_err() {
+                            return Err(NbdError::protocol(format!(
+                                "an export of {size} bytes cannot exist"
+                            )));
+                        }
+                        size_and_flags = Some((size, flags));
+                    }
+                    wire::INFO_BLOCK_SIZE => {
+                        (block_bytes, max_read_bytes) = block_sizes(&mut cursor)?;
+                    }
+                    // Names and descriptions are for people; unknown kinds may be skipped.
+                    _ => continue,
+                }
+                if !cursor.is_empty() {
+                    return Err(NbdError::protocol("an INFO reply is longer than its fields"));
+                }
+            }
+            wire::REPLY_SERVER => return Err(NbdError::protocol("it answered GO with a list")),
+            kind if kind & wire::REPLY_ERROR_BIT != 0 => return Err(refused(OptionKind::Go, &reply)),
+            kind => return Err(NbdError::protocol(format!("it answered GO with {kind}"))),
+        }
+    }
+    Err(NbdError::protocol("it answers GO without end"))
+}
+
+/// Smallest unit and longest read, made safe to calculate with.
+fn block_sizes(cursor: &mut Cursor<'_>) -> Result<(u32, u32), NbdError> {
+    let (smallest, _preferred, longest) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
+    if !smallest.is_power_of_two() || smallest > 64 << 10 {
+        return Err(NbdError::protocol(format!("a block size of {smallest} bytes")));
+    }
+    if longest < smallest {
+        return Err(NbdError::protocol("its longest request is shorter than a block"));
+    }
+    let longest = longest.min(limits::READ_BYTES);
+    Ok((smallest, longest - longest % smallest))
+}

@@ -1,0 +1,103 @@
+//! Walk over the extents of one metadata context.
+//!
+//! A block status reply may be shorter or longer than asked; the walk goes on from where it ended
+//! and clips what reaches past the range.
+
+use crate::{Client, NbdError};
+use std::ops::Range;
+
+/// A run of bytes with the same flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes, never 0.
+    pub len: u64,
+    /// Flags of the context: `STATE_HOLE`, `STATE_ZERO` or `STATE_DIRTY`.
+    pub flags: u32,
+}
+
+/// Iterator over extents, ascending, without gaps, neighbours with equal flags merged.
+#[derive(Debug)]
+pub struct Map<'a> {
+    client: &'a Client,
+    context: u32,
+    asked: Range<u64>,
+    /// Extents of the last reply, last first.
+    ready: Vec<Extent>,
+    failed: bool,
+}
+
+/// What one request asks about: less than 4 GiB, a multiple of every block size.
+const ASK_BYTES: u64 = 2 << 30;
+
+impl<'a> Map<'a> {
+    pub(crate) fn new(client: &'a Client, context: u32, asked: Range<u64>) -> Map<'a> {
+        Map {
+            client,
+            context,
+            asked,
+            ready: Vec::new(),
+            failed: false,
+        }
+    }
+
+    /// Next extent as the server cut it.
+    fn pull(&mut self) -> Option<Result<Extent, NbdError>> {
+        if self.failed {
+            return None;
+        }
+        if self.ready.is_empty()
+            && self.asked.start < self.asked.end
+            && let Err(error) = self.ask()
+        {
+            self.failed = true;
+            return Some(Err(error));
+        }
+        self.ready.pop().map(Ok)
+    }
+
+    fn ask(&mut self) -> Result<(), NbdError> {
+        let len = (self.asked.end - self.asked.start).min(ASK_BYTES) as u32;
+        let reply = self.client.block_status(self.asked.start, len)?;
+        let (_, extents) = reply
+            .into_iter()
+            .find(|(context, _)| *context == self.context)
+            .ok_or_else(|| NbdError::protocol("a block status leaves out a context"))?;
+        for (len, flags) in extents {
+            let len = u64::from(len).min(self.asked.end - self.asked.start);
+            if len > 0 {
+                self.ready.push(Extent {
+                    offset: self.asked.start,
+                    len,
+                    flags,
+                });
+                self.asked.start += len;
+            }
+        }
+        self.ready.reverse();
+        Ok(())
+    }
+}
+
+impl Iterator for Map<'_> {
+    type Item = Result<Extent, NbdError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut extent = match self.pull()? {
+            Ok(extent) => extent,
+            Err(error) => return Some(Err(error)),
+        };
+        loop {
+            match self.pull() {
+                Some(Ok(next)) if next.flags == extent.flags => extent.len += next.len,
+                Some(Ok(next)) => {
+                    self.ready.push(next);
+                    return Some(Ok(extent));
+                }
+                Some(Err(error)) => return Some(Err(error)),
+                None => return Some(Ok(extent)),
+            }
+        }
+    }
+}

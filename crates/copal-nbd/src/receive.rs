@@ -1,0 +1,275 @@
+//! The receiving half of a connection: replies in, waiting requests answered.
+//!
+//! One thread runs [`run`] until the connection ends; every request then still waiting gets the
+//! error that ended it. Generic over the reader, so that tests feed it any bytes.
+
+use crate::{
+    NbdError,
+    assemble::Assembly,
+    client::ReadReply,
+    wire::{self, ChunkHeader, Cursor, limits},
+};
+use parking_lot::{Condvar, Mutex};
+use std::{collections::HashMap, io::Read, sync::mpsc::SyncSender};
+
+/// Extents of one context: its number, and (length, flags) pairs from the start of the request.
+pub(crate) type StatusReply = Vec<(u32, Vec<(u32, u32)>)>;
+
+/// A request on the wire.
+pub(crate) struct Pending {
+    pub(crate) body: Body,
+    /// First error the server reported; the answer once the reply is complete.
+    pub(crate) failed: Option<NbdError>,
+}
+
+/// What the request wants.
+pub(crate) enum Body {
+    Read {
+        assembly: Assembly,
+        answer: SyncSender<Result<ReadReply, NbdError>>,
+    },
+    Status {
+        offset: u64,
+        len: u32,
+        found: StatusReply,
+        answer: SyncSender<Result<StatusReply, NbdError>>,
+    },
+}
+
+impl Pending {
+    fn describe(&self) -> (&'static str, u64, u32) {
+        match &self.body {
+            Body::Read { assembly, .. } => ("read", assembly.offset(), assembly.len()),
+            Body::Status { offset, len, .. } => ("block status", *offset, *len),
+        }
+    }
+
+    fn fail(&mut self, errno: u32, words: &str) {
+        let (request, offset, len) = self.describe();
+        let message = if words.is_empty() {
+            String::new()
+        } else {
+            format!(": {words}")
+        };
+        self.failed.get_or_insert(NbdError::Request {
+            request,
+            offset,
+            len,
+            errno,
+            message,
+        });
+    }
+
+    /// Answers the caller; one who has stopped waiting is not missed.
+    fn settle(self, lost: Option<&NbdError>) {
+        let failed = lost.cloned().or(self.failed);
+        match self.body {
+            Body::Read { assembly, answer } => {
+                let result = match failed {
+                    Some(error) => Err(error),
+                    None => assembly.finish().map(|(data, holes)| ReadReply { data, holes }),
+                };
+                let _ = answer.send(result);
+            }
+            Body::Status { found, answer, .. } => {
+                let result = match failed {
+                    Some(error) => Err(error),
+                    None if found.is_empty() => {
+                        Err(NbdError::protocol("a block status reply describes no context"))
+                    }
+                    None => Ok(found),
+                };
+                let _ = answer.send(result);
+            }
+        }
+    }
+}
+
+/// What the sending and the receiving half share.
+#[derive(Default)]
+pub(crate) struct Shared {
+    pub(crate) state: Mutex<State>,
+    /// Signalled when a request leaves the wire or the connection ends.
+    pub(crate) room: Condvar,
+}
+
+/// Requests on the wire, and why there will be no more.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) pending: HashMap<u64, Pending>,
+    /// Requests on the wire, including one whose chunk is being read right now.
+    pub(crate) on_wire: usize,
+    pub(crate) dead: Option<NbdError>,
+}
+
+impl Shared {
+    fn take(&self, cookie: u64) -> Result<Pending, NbdError> {
+        let found = self.state.lock().pending.remove(&cookie);
+        found.ok_or_else(|| NbdError::protocol("a reply to a request that was not made"))
+    }
+
+    fn put_back(&self, cookie: u64, pending: Pending) {
+        self.state.lock().pending.insert(cookie, pending);
+    }
+
+    fn finish(&self, pending: Pending) {
+        pending.settle(None);
+        let mut state = self.state.lock();
+        // `end` may have emptied the table while this reply was being read.
+        state.on_wire = state.on_wire.saturating_sub(1);
+        drop(state);
+        self.room.notify_all();
+    }
+
+    /// Ends the connection: whoever waits, and whoever asks later, gets `error`.
+    pub(crate) fn end(&self, error: NbdError) {
+        let waiting = {
+            let mut state = self.state.lock();
+            state.dead.get_or_insert(error.clone());
+            state.on_wire = 0;
+            std::mem::take(&mut state.pending)
+        };
+        for pending in waiting.into_values() {
+            pending.settle(Some(&error));
+        }
+        self.room.notify_all();
+    }
+}
+
+/// Reads replies until the connection ends.
+pub(crate) fn run<R: Read>(mut reader: R, shared: &Shared, structured: bool) {
+    loop {
+        if let Err(error) = one_reply(&mut reader, shared, structured) {
+            return shared.end(error);
+        }
+    }
+}
+
+fn one_reply<R: Read>(reader: &mut R, shared: &Shared, structured: bool) -> Result<(), NbdError> {
+    let mut magic = [0; 4];
+    reader.read_exact(&mut magic)?;
+    match u32::from_be_bytes(magic) {
+        wire::SIMPLE_REPLY_MAGIC => simple_reply(reader, shared, structured),
+        wire::STRUCTURED_REPLY_MAGIC if structured => {
+            let mut header = [0; 16];
+            reader.read_exact(&mut header)?;
+            chunk(reader, shared, wire::decode_chunk_header(&header)?)
+        }
+        other => Err(NbdError::protocol(format!("a reply begins with {other:#010x}"))),
+    }
+}
+
+/// Runs `work` on a request taken off the table; an error ends the connection and answers it too.
+fn with_pending(
+    shared: &Shared,
+    cookie: u64,
+    work: impl FnOnce(&mut Pending) -> Result<bool, NbdError>,
+) -> Result<(), NbdError> {
+    let mut pending = shared.take(cookie)?;
+    match work(&mut pending) {
+        Ok(true) => shared.finish(pending),
+        Ok(false) => shared.put_back(cookie, pending),
+        Err(error) => {
+            pending.settle(Some(&error));
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn simple_reply<R: Read>(reader: &mut R, shared: &Shared, structured: bool) -> Result<(), NbdError> {
+    let mut rest = [0; 12];
+    reader.read_exact(&mut rest)?;
+    let mut cursor = Cursor::new(&rest);
+    let (errno, cookie) = (cursor.u32()?, cursor.u64()?);
+    with_pending(shared, cookie, |pending| {
+        if errno != 0 {
+            pending.fail(errno, "");
+            return Ok(true);
+        }
+        match &mut pending.body {
+            Body::Read { assembly, .. } if !structured => reader.read_exact(assembly.whole()?)?,
+            _ => return Err(NbdError::protocol("a simple reply where chunks were agreed on")),
+        }
+        Ok(true)
+    })
+}
+
+fn chunk<R: Read>(reader: &mut R, shared: &Shared, header: ChunkHeader) -> Result<(), NbdError> {
+    with_pending(shared, header.cookie, |pending| {
+        match header.kind {
+            wire::CHUNK_NONE => {
+                if !header.done || header.len != 0 {
+                    return Err(NbdError::protocol(
+                        "an empty chunk that is not the last, or not empty",
+                    ));
+                }
+            }
+            wire::CHUNK_OFFSET_DATA => data_chunk(reader, pending, header.len)?,
+            wire::CHUNK_OFFSET_HOLE => {
+                let payload = payload(reader, header.len, 12)?;
+                let mut cursor = Cursor::new(&payload);
+                let (offset, len) = (cursor.u64()?, cursor.u32()?);
+                if !cursor.is_empty() {
+                    return Err(NbdError::protocol("a hole chunk is longer than its fields"));
+                }
+                read_of(pending)?.hole_chunk(offset, len)?;
+            }
+            wire::CHUNK_BLOCK_STATUS => {
+                let payload = payload(reader, header.len, limits::STATUS_BYTES)?;
+                let (context, extents) = wire::decode_block_status(&payload)?;
+                let Body::Status { found, .. } = &mut pending.body else {
+                    return Err(NbdError::protocol("a block status answers a read"));
+                };
+                if found.iter().any(|(other, _)| *other == context) {
+                    return Err(NbdError::protocol("a block status describes one context twice"));
+                }
+                if found.len() >= limits::OPTION_REPLIES {
+                    return Err(NbdError::protocol("a block status describes too many contexts"));
+                }
+                found.push((context, extents));
+            }
+            wire::CHUNK_ERROR | wire::CHUNK_ERROR_OFFSET => {
+                let payload = payload(reader, header.len, limits::ERROR_BYTES)?;
+                let (errno, words) = wire::decode_error_chunk(&payload)?;
+                pending.fail(errno, &words);
+            }
+            // The top bit marks errors we do not know by name; the request failed all the same.
+            kind if kind & 0x8000 != 0 => {
+                let payload = payload(reader, header.len, limits::ERROR_BYTES)?;
+                let (errno, words) = wire::decode_error_chunk(&payload)?;
+                pending.fail(errno, &words);
+            }
+            kind => return Err(NbdError::protocol(format!("a chunk of unknown kind {kind}"))),
+        }
+        Ok(header.done)
+    })
+}
+
+fn read_of(pending: &mut Pending) -> Result<&mut Assembly, NbdError> {
+    match &mut pending.body {
+        Body::Read { assembly, .. } => Ok(assembly),
+        Body::Status { .. } => Err(NbdError::protocol("data answers a block status")),
+    }
+}
+
+fn data_chunk<R: Read>(reader: &mut R, pending: &mut Pending, len: u32) -> Result<(), NbdError> {
+    let mut offset = [0; 8];
+    let len = len
+        .checked_sub(offset.len() as u32)
+        .ok_or_else(|| NbdError::protocol("a data chunk is shorter than its offset"))?;
+    reader.read_exact(&mut offset)?;
+    let space = read_of(pending)?.data_chunk(u64::from_be_bytes(offset), len)?;
+    reader.read_exact(space)?;
+    Ok(())
+}
+
+/// Reads a payload of `len` bytes, at most `limit`.
+fn payload<R: Read>(reader: &mut R, len: u32, limit: u32) -> Result<Vec<u8>, NbdError> {
+    if len > limit {
+        return Err(NbdError::protocol(format!("a chunk claims {len} bytes")));
+    }
+    let mut payload = vec![0; len as usize];
+    reader.read_exact(&mut payload)?;
+    Ok(payload)
+}

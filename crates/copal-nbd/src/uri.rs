@@ -1,0 +1,167 @@
+//! NBD addresses as people write them: `nbd://host[:port]/export`, `nbd+unix:///export?socket=/path`.
+//!
+//! Specified by the NBD project's `doc/uri.md`. Not here: TLS (`nbds:`), vsock, ssh.
+
+use crate::NbdError;
+use std::path::PathBuf;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// Host name or address, and port.
+    Tcp(String, u16),
+    /// Path of a unix socket.
+    Unix(PathBuf),
+}
+
+/// An export of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uri {
+    /// Where the server listens.
+    pub address: Address,
+    /// Name of the export; empty for the default one.
+    pub export: String,
+}
+
+impl Uri {
+    /// True for text that begins like an NBD address, so that it cannot be meant as a file name.
+    pub fn looks_like(text: &str) -> bool {
+        ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://"]
+            .iter()
+            .any(|scheme| text.starts_with(scheme))
+    }
+
+    /// Parses an address.
+    ///
+    /// # Errors
+    /// `BadUri` with the reason.
+    pub fn parse(text: &str) -> Result<Uri, NbdError> {
+        let bad = |reason| NbdError::BadUri {
+            uri: text.to_owned(),
+            reason,
+        };
+        if let Some(rest) = text.strip_prefix("nbd+unix://") {
+            let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+            let export = path.strip_prefix('/').ok_or(bad("a unix address has no host"))?;
+            let socket = query
+                .split('&')
+                .find_map(|pair| pair.strip_prefix("socket="))
+                .ok_or(bad("it has no ?socket="))?;
+            let socket = decode_percent(socket).ok_or(bad("broken % escape"))?;
+            if socket.is_empty() {
+                return Err(bad("the socket is empty"));
+            }
+            let export = decode_percent(export).ok_or(bad("broken % escape"))?;
+            return Ok(Uri {
+                address: Address::Unix(PathBuf::from(socket)),
+                export,
+            });
+        }
+        let Some(rest) = text.strip_prefix("nbd://") else {
+            return Err(bad(if text.starts_with("nbds") {
+                "TLS is not supported"
+            } else {
+                "unknown scheme"
+            }));
+        };
+        let rest = rest.split_once('?').map_or(rest, |(path, _)| path);
+        let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
+        let (host, port) = split_port(authority).ok_or(bad("broken host or port"))?;
+        let export = decode_percent(export).ok_or(bad("broken % escape"))?;
+        Ok(Uri {
+            address: Address::Tcp(host, port),
+            export,
+        })
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Address::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// `host`, `host:port`, `[v6]`, `[v6]:port`; 10809 is the protocol's port.
+fn split_port(authority: &str) -> Option<(String, u16)> {
+    const PORT: u16 = 10809;
+    let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
+        let (host, after) = rest.split_once(']')?;
+        match after.strip_prefix(':') {
+            Some(port) => (host, port.parse().ok()?),
+            None if after.is_empty() => (host, PORT),
+            None => return None,
+        }
+    } else {
+        match authority.split_once(':') {
+            Some((host, port)) => (host, port.parse().ok()?),
+            None => (authority, PORT),
+        }
+    };
+    Some((if host.is_empty() { "localhost" } else { host }.to_owned(), port))
+}
+
+fn decode_percent(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let digit = |b: u8| char::from(b).to_digit(16);
+        out.push((digit(bytes.next()?)? * 16 + digit(bytes.next()?)?) as u8);
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_people_write_are_understood() {
+        let tcp = |host: &str, port, export: &str| Uri {
+            address: Address::Tcp(host.into(), port),
+            export: export.into(),
+        };
+        for (text, want) in [
+            ("nbd://box", tcp("box", 10809, "")),
+            ("nbd://box/", tcp("box", 10809, "")),
+            ("nbd://box:7/vm%201", tcp("box", 7, "vm 1")),
+            ("nbd://[::1]:7/a/b", tcp("::1", 7, "a/b")),
+            ("nbd://[fe80::1]", tcp("fe80::1", 10809, "")),
+            ("nbd:///disk", tcp("localhost", 10809, "disk")),
+            (
+                "nbd+unix:///snap?socket=/run/a%20b.sock",
+                Uri {
+                    address: Address::Unix("/run/a b.sock".into()),
+                    export: "snap".into(),
+                },
+            ),
+        ] {
+            assert_eq!(Uri::parse(text).unwrap(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn broken_addresses_are_refused() {
+        for text in [
+            "",
+            "box",
+            "nbds://box",
+            "nbd+unix://host/x?socket=/s",
+            "nbd+unix:///x",
+            "nbd+unix:///x?socket=",
+            "nbd://box:port/",
+            "nbd://[::1/",
+            "nbd://box/%zz",
+            "nbd://box/%f",
+            "nbd://box/%ff",
+        ] {
+            assert!(matches!(Uri::parse(text), Err(NbdError::BadUri { .. })), "{text}");
+        }
+    }
+}

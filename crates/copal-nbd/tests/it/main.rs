@@ -1,0 +1,6 @@
+//! The client against a real `qemu-nbd` and against servers that follow a script, honest and not.
+
+mod fuzz;
+mod qemu;
+mod script;
+mod scripted;
