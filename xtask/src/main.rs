@@ -14,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
 };
+use xtask::dataset::{self, parameters::Parameters};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "The project's chores")]
@@ -34,6 +35,15 @@ enum Chore {
     },
     /// Check that crates depend only on those above them
     Layers,
+    /// Build the data set of disk images: KEY=VALUE words, such as DIR=/data VMS=4 DAYS=3 SIZE=1G
+    ///
+    /// Keys: DIR VMS DAYS SIZE ROLES SEED CLONE_RATIO PRIVATE_MB CHURN_MB DB_MB DB_PAGES_DAY SKEW
+    /// PART=none|mbr|gpt FMT=raw|qcow2. Needs root and `scripts/install-deps.sh dataset`.
+    #[command(verbatim_doc_comment)]
+    Dataset {
+        /// Parameters; the defaults are the small set of 4 VMs, 3 days and 1 GiB
+        parameters: Vec<String>,
+    },
     /// Run a suite of measurements; without a name, list them
     Bench {
         /// The suite
@@ -60,6 +70,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Ci => ci::run(&root),
         Chore::Tidy { fix } => tidy::run(&root, fix),
         Chore::Layers => layers::run(&root),
+        Chore::Dataset { parameters } => dataset::build(&Parameters::parse(&parameters)?),
         Chore::Bench { suite, arguments } => bench::run(&root, suite.as_deref(), &arguments),
     }
 }

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Installs the backup programs that `cargo xtask bench backup-peers` stands beside, the newest that the
+# package registries give, into .cache/peers (or $COPAL_PEERS). What is there already is kept.
+#   restic   the Go module proxy if it serves the module, else Debian's package
+#   rustic   crates.io, built here (about 10 minutes on two cores)
+#   borg     PyPI in a virtual environment, else Debian's package
+# versions.txt records what came from where.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+peers=${COPAL_PEERS:-$PWD/.cache/peers}
+mkdir -p "$peers/bin"
+peers=$(cd "$peers" && pwd)
+export DEBIAN_FRONTEND=noninteractive
+sudo=
+[ "$(id -u)" = 0 ] || sudo="sudo -E"
+
+apt_updated=
+apt_install() {
+    [ -n "$apt_updated" ] || { $sudo apt-get update -qq && apt_updated=1; }
+    $sudo apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null
+}
+
+if [ ! -x "$peers/bin/restic" ]; then
+    built=
+    if command -v go >/dev/null; then
+        scratch=$(mktemp -d)
+        (
+            cd "$scratch" && go mod init peers && go get github.com/restic/restic@latest &&
+                go build -o "$peers/bin/restic" github.com/restic/restic/cmd/restic
+        ) >"$peers/restic.log" 2>&1 && built=1
+        rm -rf "$scratch"
+    fi
+    if [ -z "$built" ]; then
+        echo "restic: the Go module proxy does not serve it (restic.log); taking Debian's package"
+        command -v restic >/dev/null || apt_install restic
+        ln -sf "$(command -v restic)" "$peers/bin/restic"
+    fi
+fi
+
+if [ ! -x "$peers/bin/rustic" ]; then
+    cargo install rustic-rs --locked --root "$peers" >"$peers/rustic.log" 2>&1 ||
+        echo "rustic: building failed, see $peers/rustic.log"
+fi
+
+if [ ! -x "$peers/bin/borg" ]; then
+    apt_install python3-venv python3-dev build-essential pkg-config \
+        libssl-dev libacl1-dev liblz4-dev libzstd-dev libxxhash-dev
+    if python3 -m venv "$peers/borg" >"$peers/borg.log" 2>&1 &&
+        "$peers/borg/bin/pip" install -q borgbackup >>"$peers/borg.log" 2>&1; then
+        ln -sf "$peers/borg/bin/borg" "$peers/bin/borg"
+    else
+        echo "borg: PyPI's did not build (borg.log); taking Debian's package"
+        command -v borg >/dev/null || apt_install borgbackup
+        ln -sf "$(command -v borg)" "$peers/bin/borg"
+    fi
+fi
+
+{
+    "$peers/bin/restic" version
+    "$peers/bin/rustic" --version
+    "$peers/bin/borg" --version
+} | tee "$peers/versions.txt"

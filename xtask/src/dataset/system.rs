@@ -1,0 +1,123 @@
+//! Programs and mounts of the builder; a mount is undone when its guard is dropped.
+
+use anyhow::{Context, Result, bail};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// Runs a program; its output is shown only when it fails.
+pub(super) fn run(program: &str, arguments: &[&str]) -> Result<()> {
+    let output = Command::new(program)
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| {
+            format!("starting {program}; `scripts/install-deps.sh dataset` installs what is needed")
+        })?;
+    if !output.status.success() {
+        let text = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let lines: Vec<&str> = text.lines().collect();
+        let end = lines[lines.len().saturating_sub(20)..].join("\n");
+        bail!(
+            "{program} {} failed ({}):\n{end}",
+            arguments.join(" "),
+            output.status
+        );
+    }
+    Ok(())
+}
+
+/// A path as text for a command line; ours are plain.
+pub(super) fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// A file system inside an image, mounted read-write through a loop device.
+pub(super) struct Mounted {
+    root: tempfile::TempDir,
+    /// Mounts inside, undone last to first.
+    inner: Vec<PathBuf>,
+    mounted: bool,
+}
+
+impl Mounted {
+    pub(super) fn new(image: &Path, offset_bytes: u64) -> Result<Mounted> {
+        let root = tempfile::tempdir().context("making a mount point")?;
+        let options = format!("loop,offset={offset_bytes}");
+        run(
+            "mount",
+            &["-t", "ext4", "-o", &options, &text(image), &text(root.path())],
+        )?;
+        Ok(Mounted {
+            root,
+            inner: Vec::new(),
+            mounted: true,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Makes `source` visible at `target` below the root, as package scripts expect `/proc` to be.
+    pub(super) fn bind(&mut self, source: &Path, target: &str) -> Result<()> {
+        let place = self.root.path().join(target);
+        fs::create_dir_all(&place)?;
+        run("mount", &["--bind", &text(source), &text(&place)])?;
+        self.inner.push(place);
+        Ok(())
+    }
+
+    /// Runs a program inside, with the image as its root.
+    pub(super) fn chroot(&self, arguments: &[&str]) -> Result<()> {
+        let root = text(self.root.path());
+        let mut all = vec![
+            root.as_str(),
+            "/usr/bin/env",
+            "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+        ];
+        all.extend(arguments);
+        run("chroot", &all)
+    }
+
+    /// Gives the blocks that files freed back to the image file as holes.
+    pub(super) fn trim(&self) -> Result<()> {
+        run("fstrim", &[&text(self.root.path())])
+    }
+
+    /// Undoes the mounts inside; the image stays mounted.
+    pub(super) fn unbind(&mut self) -> Result<()> {
+        while let Some(place) = self.inner.pop() {
+            run("umount", &[&text(&place)])?;
+        }
+        Ok(())
+    }
+
+    /// Unmounts, so that the image holds everything.
+    pub(super) fn close(mut self) -> Result<()> {
+        self.unbind()?;
+        run("umount", &[&text(self.root.path())])?;
+        self.mounted = false;
+        Ok(())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Only after an error; the first error is the one to report.
+        for place in self.inner.drain(..).rev() {
+            let _ = run("umount", &["-l", &text(&place)]);
+        }
+        if self.mounted {
+            let _ = run("umount", &["-l", &text(self.root.path())]);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! A program run to its end, with what it cost: processor time, wall time, peak memory.
+//!
+//! The numbers are the kernel's for the process and the children it waited for (`wait4`). Peak memory is
+//! that of the largest single process. The kernel counts the memory of whoever starts a program into the
+//! program's peak, so callers keep their own small (tens of MB at most).
+//! Not here: what the numbers are compared with (`report`).
+#![expect(unsafe_code, reason = "wait4 has no safe binding among our dependencies")]
+
+use anyhow::{Context, Result, bail};
+use std::{
+    io::Read,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// What one run of a program cost.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// Exit code; 128 + signal when a signal ended it.
+    pub code: i32,
+    /// User and system time together.
+    pub cpu: Duration,
+    /// From start to end.
+    pub wall: Duration,
+    /// Largest resident set of one process.
+    pub peak_bytes: u64,
+    /// Standard output, captured whole.
+    pub stdout: String,
+    /// Standard error, captured whole.
+    pub stderr: String,
+}
+
+impl Run {
+    /// The run itself if the program exited with 0.
+    ///
+    /// # Errors
+    /// Names the program, its exit code and the end of its standard error.
+    pub fn success(self, what: &str) -> Result<Run> {
+        if self.code == 0 {
+            return Ok(self);
+        }
+        let output = if self.stderr.trim().is_empty() {
+            &self.stdout
+        } else {
+            &self.stderr
+        };
+        let lines: Vec<&str> = output.trim().lines().collect();
+        let end = lines[lines.len().saturating_sub(15)..].join("\n");
+        bail!("{what} failed with exit code {}:\n{end}", self.code)
+    }
+}
+
+/// Runs `command` to its end without standard input, capturing its output.
+/// Blocks until the program and whoever inherited its output are done.
+///
+/// # Errors
+/// The program cannot be started. A failing program is `Ok` with its code.
+pub fn run(command: &mut Command) -> Result<Run> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let started = Instant::now();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting {program}"))?;
+    let stdout = collect(child.stdout.take());
+    let stderr = collect(child.stderr.take());
+    let (status, usage) = wait(&child).with_context(|| format!("waiting for {program}"))?;
+    let wall = started.elapsed();
+    let text = |reader: thread::JoinHandle<Vec<u8>>| {
+        reader
+            .join()
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    };
+    Ok(Run {
+        code: exit_code(status),
+        cpu: time(usage.ru_utime) + time(usage.ru_stime),
+        wall,
+        peak_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+        stdout: text(stdout),
+        stderr: text(stderr),
+    })
+}
+
+fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // A pipe that breaks ends the text; the exit code tells what happened.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
+
+fn wait(child: &Child) -> Result<(libc::c_int, libc::rusage)> {
+    let pid = libc::pid_t::try_from(child.id()).context("a process id that does not fit")?;
+    let mut status = 0;
+    // SAFETY: an all-zero `rusage` is a valid value of a struct of integers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: both pointers are to live locals of the types the call writes; `pid` is our own child,
+        // which nobody else waits for because `Child` is neither waited on nor dropped meanwhile.
+        let answer = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
+        if answer == pid {
+            return Ok((status, usage));
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error).context("wait4");
+        }
+    }
+}
+
+fn exit_code(status: libc::c_int) -> i32 {
+    if libc::WIFEXITED(status) {
+        libc::WEXITSTATUS(status)
+    } else {
+        128 + libc::WTERMSIG(status)
+    }
+}
+
+fn time(value: libc::timeval) -> Duration {
+    let seconds = u64::try_from(value.tv_sec).unwrap_or(0);
+    let micros = u32::try_from(value.tv_usec).unwrap_or(0);
+    Duration::new(seconds, micros * 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_measured_and_its_output_captured() {
+        let run = run(Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"])).expect("sh runs");
+        assert_eq!(
+            (run.code, run.stdout.as_str(), run.stderr.as_str()),
+            (3, "out\n", "err\n")
+        );
+        assert!(
+            run.peak_bytes > 100_000,
+            "a shell occupies memory: {}",
+            run.peak_bytes
+        );
+        assert!(run.success("sh").is_err());
+    }
+
+    #[test]
+    fn a_killed_program_reports_its_signal() {
+        let run = run(Command::new("sh").args(["-c", "kill -9 $$"])).expect("sh runs");
+        assert_eq!(run.code, 128 + 9);
+    }
+
+    #[test]
+    fn a_missing_program_is_an_error_that_names_it() {
+        let error = run(&mut Command::new("no-such-program-anywhere")).expect_err("it is missing");
+        assert!(format!("{error:#}").contains("no-such-program-anywhere"));
+    }
+}

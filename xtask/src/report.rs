@@ -1,0 +1,137 @@
+//! Results of one suite: rows of numbers with their targets, printed and kept.
+//!
+//! Kept as `bench/results/latest/<suite>.json`: `{command, commit, machine, rows}`, each row
+//! `{name, value, unit, target, ok}`. A row without a target is a fact, with `ok` null. A missed target is
+//! printed as what it is; it does not make the run fail.
+
+use crate::{
+    machine::{self, Machine},
+    table::Table,
+};
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::{fs, path::Path};
+
+/// One measured number.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What was measured.
+    pub name: String,
+    /// The number.
+    pub value: f64,
+    /// Its unit; empty for a ratio.
+    pub unit: String,
+    /// What it should be, such as `<= 0.9`.
+    pub target: Option<String>,
+    /// Whether it is.
+    pub ok: Option<bool>,
+}
+
+/// Rows gathered by a suite.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The command line that made them.
+    pub command: String,
+    /// The code measured.
+    pub commit: String,
+    /// Where.
+    pub machine: Machine,
+    /// The numbers.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// An empty report of the running command.
+    pub fn new(root: &Path, scratch: &Path) -> Report {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        Report {
+            command: format!("cargo xtask bench {}", arguments.join(" ")),
+            commit: machine::commit(root),
+            machine: Machine::here(scratch),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a number without a target.
+    pub fn fact(&mut self, name: impl Into<String>, value: f64, unit: &str) {
+        self.rows.push(Row {
+            name: name.into(),
+            value,
+            unit: unit.to_owned(),
+            target: None,
+            ok: None,
+        });
+    }
+
+    /// Adds a number that should not exceed `limit`.
+    pub fn at_most(&mut self, name: impl Into<String>, value: f64, unit: &str, limit: f64) {
+        self.judged(name.into(), value, unit, format!("<= {limit}"), value <= limit);
+    }
+
+    /// Adds a number that should reach `limit`.
+    pub fn at_least(&mut self, name: impl Into<String>, value: f64, unit: &str, limit: f64) {
+        self.judged(name.into(), value, unit, format!(">= {limit}"), value >= limit);
+    }
+
+    /// Adds a number that must be exactly `wanted`.
+    pub fn exactly(&mut self, name: impl Into<String>, value: f64, unit: &str, wanted: f64) {
+        self.judged(name.into(), value, unit, format!("= {wanted}"), value == wanted);
+    }
+
+    fn judged(&mut self, name: String, value: f64, unit: &str, target: String, ok: bool) {
+        self.rows.push(Row {
+            name,
+            value,
+            unit: unit.to_owned(),
+            target: Some(target),
+            ok: Some(ok),
+        });
+    }
+
+    /// Prints the rows and writes them below `root` as the latest results of `suite`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    #[expect(clippy::print_stdout, reason = "a report is for people first")]
+    pub fn finish(&self, root: &Path, suite: &str) -> Result<()> {
+        let mut table = Table::new(&[suite, "value", "unit", "target", ""]);
+        for row in &self.rows {
+            let verdict = match row.ok {
+                Some(true) => "ok",
+                Some(false) => "MISSED",
+                None => "",
+            };
+            let target = row.target.clone().unwrap_or_default();
+            table.row([
+                row.name.clone(),
+                number(row.value),
+                row.unit.clone(),
+                target,
+                verdict.to_owned(),
+            ]);
+        }
+        println!("\n{table}");
+        let directory = root.join("bench/results/latest");
+        fs::create_dir_all(&directory).context("creating bench/results/latest")?;
+        let path = directory.join(format!("{suite}.json"));
+        fs::write(&path, serde_json::to_string_pretty(self)?)
+            .with_context(|| format!("writing {}", path.display()))?;
+        let missed = self.rows.iter().filter(|row| row.ok == Some(false)).count();
+        println!(
+            "{} rows, {missed} targets missed, written to {}",
+            self.rows.len(),
+            path.display()
+        );
+        Ok(())
+    }
+}
+
+/// Three significant places, no exponent, no trailing zeros of a whole number.
+fn number(value: f64) -> String {
+    match value.abs() {
+        _ if value.fract() == 0.0 => format!("{value:.0}"),
+        size if size >= 100.0 => format!("{value:.1}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
