@@ -1,7 +1,8 @@
 //! Devices: where bytes meet storage, below the object store.
 //!
 //! A [`Device`] takes reads, writes, flushes and discards and completes them in any order. Behind the trait
-//! stand a preallocated file or block device ([`open_file`]) and a memory device ([`MemoryDevice`]).
+//! stand a preallocated file or block device ([`open_file`]), a memory device ([`MemoryDevice`]), and one that records,
+//! crashes and fails on request ([`fault`], [`crash`]).
 //!
 //! The crash contract, which is all that code above may assume:
 //! - C1 a logical block is written whole or not at all; nothing larger is.
@@ -19,10 +20,14 @@
 
 mod buffer;
 mod completion;
+pub mod crash;
 mod device;
 mod error;
+pub mod fault;
 mod image;
 mod memory;
+mod random;
+mod record;
 mod tally;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT};
@@ -31,6 +36,7 @@ pub use device::{Class, Counters, Device, Geometry, Io, IoDone, IoKind};
 pub use error::{DeviceError, OpenError};
 pub use image::Image;
 pub use memory::MemoryDevice;
+pub use record::History;
 
 use std::{path::Path, sync::Arc};
 

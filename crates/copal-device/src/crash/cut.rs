@@ -1,0 +1,273 @@
+//! What is durable and what is open at one step of a history.
+//!
+//! Invariants
+//! - Open changes stand in the order they completed, those still in flight last, in the order they began: a later
+//!   one lies over an earlier one where both survive.
+//! - Where a change became durable, open changes that completed before it are cut away: they cannot come back.
+
+use super::states::{Limits, States};
+use crate::Image;
+use crate::image::{PAGE, Page};
+use crate::record::{Change, Event, History};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Longest fill that is torn at every block; longer ones are torn into this many pieces.
+const FILL_PIECES: u64 = 4;
+
+/// What one unit of tearing holds.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// A whole page of the image's tree, shared.
+    Page(Arc<Page>),
+    /// Bytes of a write, from an offset on.
+    Bytes(Arc<[u8]>, usize),
+    Fill(u8),
+    /// The device's length; `at` is the new one.
+    Size,
+}
+
+/// A part of a change that survives or is lost as a whole.
+#[derive(Clone, Debug)]
+pub(super) struct Unit {
+    pub(super) at: u64,
+    pub(super) len: u64,
+    content: Content,
+}
+
+impl Unit {
+    pub(super) fn apply(&self, image: &mut Image) {
+        if let Content::Size = self.content {
+            image.resize(image.size().max(self.at));
+            return;
+        }
+        // A change beyond an end that did not survive is lost with it.
+        if self.at + self.len > image.size() {
+            return;
+        }
+        match &self.content {
+            Content::Page(page) => image.set_page(self.at / PAGE as u64, Some(Arc::clone(page))),
+            Content::Bytes(data, from) => image.write(self.at, &data[*from..*from + self.len as usize]),
+            Content::Fill(byte) => image.fill(self.at, self.len, *byte),
+            Content::Size => {}
+        }
+    }
+
+    fn overlaps(&self, other: &Unit) -> bool {
+        let sized = !matches!(self.content, Content::Size) && !matches!(other.content, Content::Size);
+        sized && self.at < other.at + other.len && other.at < self.at + self.len
+    }
+
+    /// What is left of this unit outside `over`.
+    fn outside(self, over: &Unit) -> Vec<Unit> {
+        if !self.overlaps(over) {
+            return vec![self];
+        }
+        let end = self.at + self.len;
+        let before = self.at..over.at.clamp(self.at, end);
+        let after = (over.at + over.len).clamp(self.at, end)..end;
+        [before, after]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .map(|part| self.part(part))
+            .collect()
+    }
+
+    fn part(&self, range: std::ops::Range<u64>) -> Unit {
+        let skip = (range.start - self.at) as usize;
+        let content = match &self.content {
+            Content::Page(page) => Content::Bytes(Arc::from(&page[..]), skip),
+            Content::Bytes(data, from) => Content::Bytes(Arc::clone(data), from + skip),
+            Content::Fill(byte) => Content::Fill(*byte),
+            Content::Size => Content::Size,
+        };
+        Unit {
+            at: range.start,
+            len: range.end - range.start,
+            content,
+        }
+    }
+}
+
+/// Cuts a change into the units it may tear into.
+fn units_of(change: &Change, block: u64) -> Vec<Unit> {
+    match change {
+        Change::Bytes { at, data, .. } => (0..data.len() as u64)
+            .step_by(block as usize)
+            .map(|from| {
+                let len = block.min(data.len() as u64 - from);
+                Unit {
+                    at: at + from,
+                    len,
+                    content: content_of(data, from as usize, at + from, len),
+                }
+            })
+            .collect(),
+        Change::Fill { at, len, byte } => {
+            let piece = len.div_ceil(FILL_PIECES).next_multiple_of(block).max(block);
+            (0..*len)
+                .step_by(piece as usize)
+                .map(|from| Unit {
+                    at: at + from,
+                    len: piece.min(len - from),
+                    content: Content::Fill(*byte),
+                })
+                .collect()
+        }
+        Change::Size { size } => vec![Unit {
+            at: *size,
+            len: 0,
+            content: Content::Size,
+        }],
+    }
+}
+
+fn content_of(data: &Arc<[u8]>, from: usize, at: u64, len: u64) -> Content {
+    let whole_page = len == PAGE as u64 && at.is_multiple_of(PAGE as u64);
+    match data[from..].first_chunk::<PAGE>() {
+        Some(page) if whole_page => Content::Page(Arc::new(*page)),
+        _ => Content::Bytes(Arc::clone(data), from),
+    }
+}
+
+/// A change that no completed flush covers.
+#[derive(Clone, Debug)]
+pub(super) struct Open {
+    pub(super) id: u64,
+    pub(super) units: Vec<Unit>,
+    /// Its place among completions; `None` while in flight.
+    ended: Option<u64>,
+    alone: bool,
+}
+
+/// Follows a history event by event.
+pub(super) struct Replay {
+    durable: Image,
+    open: Vec<Open>,
+    /// For each flush in flight, the number of changes that had ended when it began.
+    flushes: HashMap<u64, u64>,
+    ended: u64,
+    block: u64,
+}
+
+impl Replay {
+    pub(super) fn new(history: &History) -> Replay {
+        let block = u64::from(history.logical_block);
+        Replay {
+            durable: history.start.clone(),
+            open: Vec::new(),
+            flushes: HashMap::new(),
+            ended: 0,
+            block,
+        }
+    }
+
+    pub(super) fn event(&mut self, event: &Event) {
+        match event {
+            Event::Begin { id, change } => {
+                let units = units_of(change, self.block);
+                let alone = change.is_durable_by_itself();
+                self.open.push(Open {
+                    id: *id,
+                    units,
+                    ended: None,
+                    alone,
+                });
+            }
+            Event::End { id } => self.end(*id),
+            Event::FlushBegin { id } => {
+                self.flushes.insert(*id, self.ended);
+            }
+            Event::FlushEnd { id, honest } => {
+                if let (Some(covered), true) = (self.flushes.remove(id), *honest) {
+                    self.make_durable(|open| open.ended.is_some_and(|ended| ended < covered));
+                }
+            }
+            Event::Rot { at, data } => self.durable.write(*at, data),
+            Event::Reset { image } => {
+                self.durable = image.clone();
+                self.open.clear();
+                self.flushes.clear();
+            }
+        }
+    }
+
+    /// Moves a change from "in flight" to its place among the completed.
+    fn end(&mut self, id: u64) {
+        let Some(index) = self.open.iter().position(|open| open.id == id) else {
+            return;
+        };
+        let mut open = self.open.remove(index);
+        open.ended = Some(self.ended);
+        self.ended += 1;
+        let alone = open.alone;
+        let in_flight = self.open.partition_point(|other| other.ended.is_some());
+        self.open.insert(in_flight, open);
+        if alone {
+            self.make_durable(|other| other.id == id);
+        }
+    }
+
+    fn make_durable(&mut self, covered: impl Fn(&Open) -> bool) {
+        let (durable, mut open): (Vec<Open>, Vec<Open>) =
+            std::mem::take(&mut self.open).into_iter().partition(covered);
+        for change in &durable {
+            for unit in &change.units {
+                unit.apply(&mut self.durable);
+            }
+            let earlier = |other: &&mut Open| other.ended.is_some() && other.ended < change.ended;
+            for older in open.iter_mut().filter(earlier) {
+                for over in &change.units {
+                    older.units = std::mem::take(&mut older.units)
+                        .into_iter()
+                        .flat_map(|unit| unit.outside(over))
+                        .collect();
+                }
+            }
+        }
+        open.retain(|change| !change.units.is_empty());
+        self.open = open;
+    }
+
+    pub(super) fn cut(&self, step: usize) -> Cut {
+        Cut {
+            step,
+            durable: self.durable.clone(),
+            open: self.open.clone().into(),
+        }
+    }
+}
+
+/// One moment of a history: what is durable for certain, and what a crash may keep or lose.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    pub(super) step: usize,
+    pub(super) durable: Image,
+    pub(super) open: Arc<[Open]>,
+}
+
+impl Cut {
+    /// Events that happened before.
+    #[must_use]
+    pub fn step(&self) -> usize {
+        self.step
+    }
+
+    /// Changes that a crash here may lose, wholly or in part.
+    #[must_use]
+    pub fn open_changes(&self) -> usize {
+        self.open.len()
+    }
+
+    /// What is left when everything open is lost.
+    #[must_use]
+    pub fn durable(&self) -> &Image {
+        &self.durable
+    }
+
+    /// The states a crash here may leave.
+    #[must_use]
+    pub fn states(&self, limits: &Limits) -> States {
+        States::new(self.clone(), limits)
+    }
+}

@@ -1,0 +1,349 @@
+//! The enumerator against a model that knows, block by block, what may be read after a crash.
+
+use super::*;
+use crate::fault::{FaultDevice, FaultOptions, Order};
+use crate::random::Random;
+use crate::{AlignedBuf, Class, Completion, Device, Image, Io, IoDone, IoKind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const BLOCK: u64 = 4096;
+
+fn device(blocks: u64, order: Order) -> Arc<FaultDevice> {
+    let options = FaultOptions {
+        order,
+        ..FaultOptions::default()
+    };
+    FaultDevice::with_options(Image::zeroed(blocks * BLOCK), options)
+}
+
+fn block_of(value: u8, blocks: u64) -> AlignedBuf {
+    let mut buf = AlignedBuf::zeroed((blocks * BLOCK) as usize);
+    buf.fill(value);
+    buf
+}
+
+fn submit(dev: &FaultDevice, at: u64, kind: IoKind) -> Completion<Vec<IoDone>> {
+    dev.submit(vec![Io {
+        at: at * BLOCK,
+        kind,
+        class: Class::Commit,
+    }])
+}
+
+fn write(value: u8, blocks: u64) -> IoKind {
+    IoKind::Write {
+        buf: block_of(value, blocks),
+        fua: false,
+    }
+}
+
+/// First byte of each block.
+fn values(image: &Image) -> Vec<u8> {
+    (0..image.size() / BLOCK)
+        .map(|block| {
+            let mut byte = [0; BLOCK as usize];
+            image.read(block * BLOCK, &mut byte);
+            assert!(
+                byte.iter().all(|other| *other == byte[0]),
+                "block {block} is torn inside"
+            );
+            byte[0]
+        })
+        .collect()
+}
+
+fn reachable(history: &History, step: usize) -> BTreeSet<Vec<u8>> {
+    let limits = Limits {
+        exhaustive: 20,
+        ..Limits::default()
+    };
+    states(history, step, &limits)
+        .map(|state| values(state.image()))
+        .collect()
+}
+
+/// What a block may hold: the durable value, then later values not covered by a flush, oldest first.
+#[derive(Clone)]
+struct Block {
+    durable: u8,
+    open: Vec<u8>,
+}
+
+fn product(blocks: &[Block]) -> BTreeSet<Vec<u8>> {
+    let mut all = BTreeSet::from([Vec::new()]);
+    for block in blocks {
+        let choices: BTreeSet<u8> = block.open.iter().copied().chain([block.durable]).collect();
+        all = all
+            .iter()
+            .flat_map(|prefix| choices.iter().map(|choice| [&prefix[..], &[*choice]].concat()))
+            .collect();
+    }
+    all
+}
+
+#[test]
+fn exhaustive_states_are_exactly_what_the_contract_allows() {
+    for seed in 0..150 {
+        let mut random = Random::new(seed);
+        let dev = device(5, Order::Immediate);
+        let mut model = vec![
+            Block {
+                durable: 0,
+                open: Vec::new()
+            };
+            5
+        ];
+        let mut steps = vec![(0, model.clone())];
+        for value in 1..=7u8 {
+            let at = random.below(5);
+            let len = 1 + random.below((5 - at).min(2));
+            let covered = &mut model[at as usize..(at + len) as usize];
+            match random.below(5) {
+                0 => {
+                    drop(submit(&dev, 0, IoKind::Flush));
+                    for block in &mut model {
+                        block.durable = block.open.pop().unwrap_or(block.durable);
+                        block.open.clear();
+                    }
+                }
+                1 => {
+                    dev.write_through(at * BLOCK, block_of(value, len)).unwrap();
+                    covered.fill(Block {
+                        durable: value,
+                        open: Vec::new(),
+                    });
+                }
+                2 => {
+                    drop(submit(&dev, at, IoKind::WriteZeroes(len * BLOCK)));
+                    covered.iter_mut().for_each(|block| block.open.push(0));
+                }
+                _ => {
+                    drop(submit(&dev, at, write(value, len)));
+                    covered.iter_mut().for_each(|block| block.open.push(value));
+                }
+            }
+            steps.push((dev.step(), model.clone()));
+        }
+        let history = dev.history();
+        for (step, model) in &steps {
+            assert_eq!(
+                reachable(&history, *step),
+                product(model),
+                "seed {seed} step {step}\n{}",
+                history.describe()
+            );
+        }
+        let last = cuts(&history).last().unwrap();
+        assert_eq!(last.step(), history.len());
+    }
+}
+
+#[test]
+fn a_flush_covers_only_what_completed_before_it_began() {
+    let dev = device(2, Order::Fifo);
+    let first = submit(&dev, 0, write(1, 1));
+    let early = submit(&dev, 0, IoKind::Flush);
+    dev.settle();
+    assert_eq!(
+        reachable(&dev.history(), dev.step()),
+        BTreeSet::from([vec![0, 0], vec![1, 0]])
+    );
+    drop((first, early));
+    submit(&dev, 0, IoKind::Flush).wait();
+    assert_eq!(
+        reachable(&dev.history(), dev.step()),
+        BTreeSet::from([vec![1, 0]])
+    );
+}
+
+#[test]
+fn a_write_in_flight_may_survive_and_is_not_hurt_by_the_completion_order() {
+    let dev = device(2, Order::Fifo);
+    drop(submit(&dev, 0, write(1, 1)));
+    let step = dev.step();
+    drop(submit(&dev, 1, write(2, 1)));
+    let second = dev.pending()[1].id;
+    assert!(dev.complete(second));
+    submit(&dev, 0, IoKind::Flush).wait();
+    let history = dev.history();
+    assert_eq!(
+        reachable(&history, step),
+        BTreeSet::from([vec![0, 0], vec![1, 0]])
+    );
+    let after = reachable(&history, dev.step());
+    assert_eq!(
+        after,
+        BTreeSet::from([vec![0, 2], vec![1, 2]]),
+        "the first was in flight when the flush began"
+    );
+}
+
+#[test]
+fn a_durable_write_makes_nothing_else_durable_and_cannot_be_undone_by_an_older_one() {
+    let dev = device(2, Order::Immediate);
+    submit(&dev, 0, write(1, 2)).wait();
+    dev.write_through(0, block_of(2, 1)).unwrap();
+    assert_eq!(
+        reachable(&dev.history(), dev.step()),
+        BTreeSet::from([vec![2, 0], vec![2, 1]])
+    );
+    submit(&dev, 0, IoKind::Flush).wait();
+    assert_eq!(
+        reachable(&dev.history(), dev.step()),
+        BTreeSet::from([vec![2, 1]])
+    );
+}
+
+#[test]
+fn growth_is_open_until_flushed_and_what_was_written_beyond_is_lost_with_it() {
+    let dev = device(1, Order::Immediate);
+    assert_eq!(dev.grow(2 * BLOCK).unwrap(), 2 * BLOCK);
+    submit(&dev, 1, write(7, 1)).wait();
+    let seen = reachable(&dev.history(), dev.step());
+    assert_eq!(seen, BTreeSet::from([vec![0], vec![0, 0], vec![0, 7]]));
+    submit(&dev, 0, IoKind::Flush).wait();
+    assert_eq!(
+        reachable(&dev.history(), dev.step()),
+        BTreeSet::from([vec![0, 7]])
+    );
+}
+
+#[test]
+fn discarded_ranges_may_read_as_something_else_before_the_flush_already() {
+    let dev = device(1, Order::Immediate);
+    dev.write_through(0, block_of(7, 1)).unwrap();
+    submit(&dev, 0, IoKind::Discard(BLOCK)).wait();
+    assert_eq!(
+        reachable(&dev.history(), dev.step()),
+        BTreeSet::from([vec![7], vec![0xd5]])
+    );
+}
+
+#[test]
+fn writes_tear_at_the_logical_block() {
+    let options = FaultOptions {
+        logical_block: 512,
+        order: Order::Immediate,
+        ..FaultOptions::default()
+    };
+    let dev = FaultDevice::with_options(Image::zeroed(BLOCK), options);
+    submit(&dev, 0, write(9, 1)).wait();
+    let all = states(&dev.history(), dev.step(), &Limits::default());
+    assert_eq!(all.count_all(), 1 << 8);
+    let mut seen = BTreeSet::new();
+    for state in all {
+        let mut bytes = vec![0; BLOCK as usize];
+        state.image().read(0, &mut bytes);
+        let sectors: Vec<u8> = bytes.chunks(512).map(|sector| sector[0]).collect();
+        assert!(
+            bytes
+                .chunks(512)
+                .all(|sector| sector.iter().all(|byte| *byte == sector[0]))
+        );
+        seen.insert(sectors);
+    }
+    assert_eq!(seen.len(), 1 << 8);
+}
+
+/// Beyond the exhaustive limit: the promised members are all there, and number `n` is always the same state.
+#[test]
+fn sampled_states_hold_none_all_singles_prefixes_and_tears() {
+    let dev = device(40, Order::Immediate);
+    for at in 0..20 {
+        submit(&dev, at * 2, write(at as u8 + 1, 2)).wait();
+    }
+    let history = dev.history();
+    let all = states(&history, dev.step(), &Limits::default());
+    let by_value: BTreeMap<Vec<u8>, u64> = all
+        .clone()
+        .map(|state| (values(state.image()), state.index()))
+        .collect();
+    let whole = |keep: &dyn Fn(u8) -> bool| -> Vec<u8> {
+        (0..40u8)
+            .map(|block| block / 2 + 1)
+            .map(|value| if keep(value) { value } else { 0 })
+            .collect()
+    };
+    assert!(by_value.contains_key(&whole(&|_| false)));
+    assert!(by_value.contains_key(&whole(&|_| true)));
+    for one in 1..=20 {
+        assert!(by_value.contains_key(&whole(&|value| value == one)));
+        assert!(by_value.contains_key(&whole(&|value| value != one)));
+        assert!(by_value.contains_key(&whole(&|value| value <= one)));
+        let mut torn = whole(&|value| value != one);
+        torn[usize::from(one) * 2 - 1] = one;
+        assert!(
+            by_value.contains_key(&torn),
+            "second half of {one} alone lost its first"
+        );
+    }
+    assert!(by_value.len() > 250, "{} different states", by_value.len());
+    for (value, index) in by_value.iter().step_by(17) {
+        let state = all.get(*index).unwrap();
+        assert_eq!(&values(state.image()), value);
+        assert_eq!(state.index(), *index);
+        assert!(state.describe().contains(&format!("state {index}")));
+    }
+    assert!(all.get(all.count_all()).is_none());
+}
+
+#[test]
+fn the_cut_points_reach_every_state_that_any_step_reaches() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let options = FaultOptions {
+            seed,
+            ..FaultOptions::default()
+        };
+        let dev = FaultDevice::with_options(Image::zeroed(4 * BLOCK), options);
+        for value in 1..=6u8 {
+            match random.below(4) {
+                0 => drop(submit(&dev, 0, IoKind::Flush)),
+                1 => drop(
+                    dev.write_through(random.below(4) * BLOCK, block_of(value, 1))
+                        .unwrap(),
+                ),
+                _ => drop(submit(&dev, random.below(4), write(value, 1))),
+            }
+            if random.one_in(2) {
+                dev.drive();
+            }
+        }
+        dev.settle();
+        let history = dev.history();
+        let points = history.cut_points();
+        for step in 0..=history.len() {
+            let next = points.iter().find(|point| **point >= step).unwrap();
+            let (here, there) = (reachable(&history, step), reachable(&history, *next));
+            assert!(
+                here.is_subset(&there),
+                "seed {seed} step {step}\n{}",
+                history.describe()
+            );
+        }
+        let swept: Vec<u64> = all_cuts(&history)
+            .map(|cut| cut.states(&Limits::default()).count_all())
+            .collect();
+        let alone: Vec<u64> = (0..=history.len())
+            .map(|step| states(&history, step, &Limits::default()).count_all())
+            .collect();
+        assert_eq!(swept, alone);
+    }
+}
+
+#[test]
+fn a_crash_state_can_crash_again() {
+    let dev = device(2, Order::Immediate);
+    submit(&dev, 0, write(1, 1)).wait();
+    for state in states(&dev.history(), dev.step(), &Limits::default()) {
+        let first = values(state.image())[0];
+        let again = state.fault_device(1);
+        submit(&again, 1, write(5, 1)).wait();
+        assert_eq!(
+            reachable(&again.history(), again.step()),
+            BTreeSet::from([vec![first, 0], vec![first, 5]])
+        );
+        assert_eq!(state.device().geometry().size, 2 * BLOCK);
+    }
+}

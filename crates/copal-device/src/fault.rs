@@ -1,0 +1,430 @@
+//! A device in memory that records what happens to it and misbehaves on request.
+//!
+//! It owns no thread: whoever waits for a completion runs its events, in submission order or in an order drawn
+//! from its seed, so one thread and one seed are one run. [`FaultDevice::history`] feeds the crash enumerator
+//! ([`crate::crash`]); [`FaultDevice::inject`] arms single faults, a [`FaultBudget`] leaves them to chance.
+//!
+//! What is modelled
+//! - The medium and the kernel above it outlive the handle: [`FaultDevice::reopen`] is "the process was killed and
+//!   started again". Completed writes are still there, none of them durable (C5).
+//! - A failed write or flush poisons the handle (C7). Reopening after a failed flush finds a device that was reset:
+//!   some legal crash state, durable from then on.
+//! - Discarded ranges read as junk (C6).
+//! - A pristine shadow is kept from the first fault on, for oracles and for [`FaultDevice::heal`].
+
+mod inject;
+mod medium;
+
+pub use inject::{Fault, FaultBudget, FlushFault, WriteFault};
+
+use crate::completion::Drive;
+use crate::device::{check_io, check_range};
+use crate::error::DeviceError;
+use crate::memory::memory_geometry;
+use crate::record::History;
+use crate::tally::Tally;
+use crate::{
+    AlignedBuf, Class, Completer, Completion, Counters, Device, Geometry, Image, Io, IoDone, IoKind,
+};
+use medium::{Medium, Plan};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Which of the I/Os in flight completes next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Before `submit` returns.
+    Immediate,
+    /// As submitted.
+    Fifo,
+    /// Last submitted first: the slowest device for whoever came first.
+    Lifo,
+    /// Drawn from the seed.
+    #[default]
+    Shuffled,
+}
+
+/// What a fault device is like.
+#[derive(Clone, Debug)]
+pub struct FaultOptions {
+    /// Seed of everything drawn by chance.
+    pub seed: u64,
+    /// Order of completions.
+    pub order: Order,
+    /// Unit of tearing in bytes: 512 or 4096.
+    pub logical_block: u32,
+    /// Growth beyond this is refused.
+    pub max_size: u64,
+    /// Faults left to chance.
+    pub budget: FaultBudget,
+    /// Keep the history. Without it long runs need no memory for it.
+    pub record: bool,
+}
+
+impl Default for FaultOptions {
+    fn default() -> FaultOptions {
+        FaultOptions {
+            seed: 0,
+            order: Order::Shuffled,
+            logical_block: 4096,
+            max_size: u64::MAX,
+            budget: FaultBudget::default(),
+            record: true,
+        }
+    }
+}
+
+/// An I/O that was submitted and has not completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PendingIo {
+    /// For [`FaultDevice::complete`].
+    pub id: u64,
+    /// "read", "write", "flush", "discard" or "write zeroes".
+    pub op: &'static str,
+    /// First byte.
+    pub at: u64,
+    /// Bytes.
+    pub len: u64,
+    /// As submitted.
+    pub class: Class,
+}
+
+struct Pending {
+    id: u64,
+    io: Io,
+    plan: Plan,
+    completer: Completer<IoDone>,
+}
+
+struct State {
+    medium: Medium,
+    queue: Vec<Pending>,
+    /// Handles of earlier generations are dead.
+    generation: u64,
+}
+
+/// What all handles share: the medium, and what is in flight to it.
+struct Disk {
+    state: Mutex<State>,
+    tally: Tally,
+    options: FaultOptions,
+}
+
+/// A recording, misbehaving device in memory. See the module's text.
+pub struct FaultDevice {
+    disk: Arc<Disk>,
+    generation: u64,
+}
+
+impl FaultDevice {
+    /// `size` zero bytes, a multiple of 4096; completions in an order drawn from `seed`.
+    #[must_use]
+    pub fn new(size: u64, seed: u64) -> Arc<FaultDevice> {
+        FaultDevice::from_image(Image::zeroed(size), seed)
+    }
+
+    /// As [`FaultDevice::new`], with `image` on it, wholly durable.
+    #[must_use]
+    pub fn from_image(image: Image, seed: u64) -> Arc<FaultDevice> {
+        FaultDevice::with_options(
+            image,
+            FaultOptions {
+                seed,
+                ..FaultOptions::default()
+            },
+        )
+    }
+
+    /// A device that holds `image` and behaves as `options` say.
+    ///
+    /// # Panics
+    /// When the size or the logical block do not fit one another.
+    #[must_use]
+    pub fn with_options(image: Image, options: FaultOptions) -> Arc<FaultDevice> {
+        assert!(
+            matches!(options.logical_block, 512 | 4096),
+            "a logical block is 512 or 4096 bytes"
+        );
+        assert!(
+            image.size().is_multiple_of(u64::from(options.logical_block)),
+            "the size of a device is a multiple of its block"
+        );
+        let medium = Medium::new(image, &options);
+        let state = Mutex::new(State {
+            medium,
+            queue: Vec::new(),
+            generation: 0,
+        });
+        Arc::new(FaultDevice {
+            disk: Arc::new(Disk {
+                state,
+                tally: Tally::default(),
+                options,
+            }),
+            generation: 0,
+        })
+    }
+
+    /// Everything that happened so far.
+    #[must_use]
+    pub fn history(&self) -> History {
+        self.disk.state.lock().medium.history.clone()
+    }
+
+    /// Events so far: note it when something is acknowledged, and demand that from all later steps.
+    #[must_use]
+    pub fn step(&self) -> usize {
+        self.disk.state.lock().medium.history.len()
+    }
+
+    /// What reads return now, without faults of reading.
+    #[must_use]
+    pub fn image(&self) -> Image {
+        self.disk.state.lock().medium.image.clone()
+    }
+
+    /// What it would hold had no fault struck.
+    #[must_use]
+    pub fn pristine(&self) -> Image {
+        let state = self.disk.state.lock();
+        state
+            .medium
+            .shadow
+            .as_ref()
+            .unwrap_or(&state.medium.image)
+            .clone()
+    }
+
+    /// Arms a fault.
+    pub fn inject(&self, fault: Fault) {
+        self.disk.state.lock().medium.inject(fault);
+    }
+
+    /// Disarms all faults and repairs the medium: it then holds, durably, what it should.
+    pub fn heal(&self) {
+        self.disk.state.lock().medium.heal();
+    }
+
+    /// What is in flight, in order of submission.
+    #[must_use]
+    pub fn pending(&self) -> Vec<PendingIo> {
+        let state = self.disk.state.lock();
+        state
+            .queue
+            .iter()
+            .map(|pending| PendingIo {
+                id: pending.id,
+                op: pending.io.kind.name(),
+                at: pending.io.at,
+                len: pending.io.kind.len_bytes(),
+                class: pending.io.class,
+            })
+            .collect()
+    }
+
+    /// Completes this one next, whatever the order; `false` when it is not in flight.
+    pub fn complete(&self, id: u64) -> bool {
+        self.disk
+            .run(|queue| queue.iter().position(|pending| pending.id == id))
+    }
+
+    /// Runs events until nothing is in flight.
+    pub fn settle(&self) {
+        while self.disk.drive() {}
+    }
+
+    /// The process dies and another opens the device: I/Os in flight happen or not, as the seed says; this and all
+    /// earlier handles answer `Poisoned` from now on. The history goes on.
+    #[must_use]
+    pub fn reopen(&self) -> Arc<FaultDevice> {
+        let (generation, orphans) = {
+            let mut state = self.disk.state.lock();
+            let orphans = std::mem::take(&mut state.queue);
+            for pending in &orphans {
+                state.medium.orphan(&pending.plan);
+            }
+            state.medium.revive();
+            state.generation += 1;
+            (state.generation, orphans)
+        };
+        for pending in orphans {
+            let buf = pending.io.kind.into_buf();
+            pending.completer.complete(IoDone {
+                result: Err(DeviceError::Poisoned),
+                buf,
+            });
+        }
+        Arc::new(FaultDevice {
+            disk: Arc::clone(&self.disk),
+            generation,
+        })
+    }
+}
+
+impl Disk {
+    /// Runs the pending I/O that `choose` names.
+    fn run(&self, choose: impl FnOnce(&[Pending]) -> Option<usize>) -> bool {
+        let mut state = self.state.lock();
+        let Some(index) = choose(&state.queue) else {
+            return false;
+        };
+        let Pending {
+            io, plan, completer, ..
+        } = state.queue.remove(index);
+        let mut kind = io.kind;
+        let result = state.medium.execute(io.at, &mut kind, plan);
+        drop(state);
+        if result.is_ok() {
+            self.tally.count(&kind);
+        }
+        completer.complete(IoDone {
+            result,
+            buf: kind.into_buf(),
+        });
+        true
+    }
+
+    fn geometry(&self, size: u64) -> Geometry {
+        Geometry {
+            logical_block: self.options.logical_block,
+            ..memory_geometry(size)
+        }
+    }
+}
+
+impl Drive for Disk {
+    fn drive(&self) -> bool {
+        let chance = match self.options.order {
+            Order::Shuffled => self.state.lock().medium.random.next(),
+            _ => 0,
+        };
+        let order = self.options.order;
+        self.run(|queue| {
+            let last = queue.len().checked_sub(1)?;
+            Some(match order {
+                Order::Immediate | Order::Fifo => 0,
+                Order::Lifo => last,
+                Order::Shuffled => (chance % (last as u64 + 1)) as usize,
+            })
+        })
+    }
+}
+
+impl State {
+    fn admit(&mut self, geometry: &Geometry, generation: u64, io: &Io) -> Result<(u64, Plan), DeviceError> {
+        check_io(geometry, io)?;
+        if generation != self.generation {
+            return Err(DeviceError::Poisoned);
+        }
+        self.medium.begin(io.at, &io.kind)
+    }
+}
+
+impl Device for FaultDevice {
+    fn geometry(&self) -> Geometry {
+        let size = self.disk.state.lock().medium.image.size();
+        self.disk.geometry(size)
+    }
+
+    fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
+        let mut parts = Vec::with_capacity(ios.len());
+        let mut own = Vec::new();
+        let mut state = self.disk.state.lock();
+        let geometry = self.disk.geometry(state.medium.image.size());
+        for io in ios {
+            match state.admit(&geometry, self.generation, &io) {
+                Ok((id, plan)) => {
+                    let driver: Arc<dyn Drive> = self.disk.clone();
+                    let (completer, part) = Completion::pair(Some(driver));
+                    state.queue.push(Pending {
+                        id,
+                        io,
+                        plan,
+                        completer,
+                    });
+                    own.push(id);
+                    parts.push(part);
+                }
+                Err(error) => {
+                    parts.push(Completion::ready(IoDone {
+                        result: Err(error),
+                        buf: io.kind.into_buf(),
+                    }));
+                }
+            }
+        }
+        drop(state);
+        if self.disk.options.order == Order::Immediate {
+            for id in own {
+                self.complete(id);
+            }
+        }
+        Completion::join(parts)
+    }
+
+    fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        let mut state = self.disk.state.lock();
+        let geometry = self.disk.geometry(state.medium.image.size());
+        check_range(&geometry, "read", at, buf.len() as u64)?;
+        if self.generation != state.generation {
+            return Err(DeviceError::Poisoned);
+        }
+        let mut kind = IoKind::Read(buf);
+        let (_, plan) = state.medium.begin(at, &kind)?;
+        state.medium.execute(at, &mut kind, plan)?;
+        self.disk.tally.count(&kind);
+        drop(state);
+        kind.into_buf().ok_or(DeviceError::Poisoned)
+    }
+
+    fn write_through(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        let mut state = self.disk.state.lock();
+        let geometry = self.disk.geometry(state.medium.image.size());
+        let io = Io {
+            at,
+            kind: IoKind::Write { buf, fua: true },
+            class: Class::Commit,
+        };
+        let (_, plan) = state.admit(&geometry, self.generation, &io)?;
+        let mut kind = io.kind;
+        state.medium.execute(at, &mut kind, plan)?;
+        self.disk.tally.count(&kind);
+        drop(state);
+        kind.into_buf().ok_or(DeviceError::Poisoned)
+    }
+
+    fn grow(&self, size: u64) -> Result<u64, DeviceError> {
+        let mut state = self.disk.state.lock();
+        if self.generation != state.generation {
+            return Err(DeviceError::Poisoned);
+        }
+        let wanted = size.next_multiple_of(u64::from(self.disk.options.logical_block));
+        state.medium.grow(wanted, self.disk.options.max_size)
+    }
+
+    fn counters(&self) -> Counters {
+        self.disk.tally.counters()
+    }
+
+    fn drive(&self) -> bool {
+        self.disk.drive()
+    }
+
+    fn driver(&self) -> Option<Arc<dyn Drive>> {
+        Some(self.disk.clone())
+    }
+}
+
+impl std::fmt::Debug for FaultDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.disk.state.lock();
+        f.debug_struct("FaultDevice")
+            .field("size", &state.medium.image.size())
+            .field("events", &state.medium.history.len())
+            .field("in_flight", &state.queue.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,340 @@
+//! The medium of a fault device: its bytes, its recorded life, and the faults that are armed.
+//!
+//! Invariants
+//! - How a write or flush goes wrong is drawn when it is submitted, so skipping counts submissions.
+//! - The history holds what the medium suffers, the shadow what it should have.
+
+use super::FaultOptions;
+use super::inject::{Fault, FaultBudget, FlushFault, WriteFault};
+use crate::crash;
+use crate::random::Random;
+use crate::record::{Change, Event, History};
+use crate::{DeviceError, Image, IoKind};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What discarded bytes read as: nothing a format would take for its own.
+const JUNK: u8 = 0xd5;
+
+/// What a submitted command will do when it completes.
+pub(super) struct Plan {
+    id: u64,
+    /// What reaches the medium.
+    change: Option<Change>,
+    /// What should.
+    meant: Option<Change>,
+    fails: bool,
+    lies: bool,
+}
+
+pub(super) struct Medium {
+    pub(super) image: Image,
+    pub(super) shadow: Option<Image>,
+    pub(super) history: History,
+    pub(super) random: Random,
+    record: bool,
+    block: u64,
+    next_id: u64,
+    poisoned: bool,
+    flush_failed: bool,
+    unreadable: BTreeSet<u64>,
+    stale: Vec<(std::ops::Range<u64>, Image)>,
+    armed: Vec<Fault>,
+    budget: FaultBudget,
+}
+
+impl Medium {
+    pub(super) fn new(image: Image, options: &FaultOptions) -> Medium {
+        let faulty = options.budget.one_in > 0;
+        Medium {
+            shadow: faulty.then(|| image.clone()),
+            history: History::new(image.clone(), options.logical_block),
+            image,
+            random: Random::new(options.seed),
+            record: options.record,
+            block: u64::from(options.logical_block),
+            next_id: 0,
+            poisoned: false,
+            flush_failed: false,
+            unreadable: BTreeSet::new(),
+            stale: Vec::new(),
+            armed: Vec::new(),
+            budget: options.budget,
+        }
+    }
+
+    fn note(&mut self, event: Event) {
+        if self.record {
+            self.history.events.push(event);
+        }
+    }
+
+    /// Accepts a command: from here on a crash may keep any part of it.
+    pub(super) fn begin(&mut self, at: u64, kind: &IoKind) -> Result<(u64, Plan), DeviceError> {
+        if self.poisoned && !matches!(kind, IoKind::Read(_)) {
+            return Err(DeviceError::Poisoned);
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut plan = Plan {
+            id,
+            change: None,
+            meant: None,
+            fails: false,
+            lies: false,
+        };
+        match kind {
+            IoKind::Read(_) => {}
+            IoKind::Write { buf, fua } => {
+                let meant = Change::Bytes {
+                    at,
+                    data: Arc::from(&buf[..]),
+                    fua: *fua,
+                };
+                plan.change = match self.write_fault() {
+                    None => Some(meant.clone()),
+                    Some(WriteFault::Lost) => None,
+                    Some(WriteFault::Misdirected { to }) => {
+                        let to = to.min(self.image.size() - buf.len() as u64);
+                        Some(Change::Bytes {
+                            at: to,
+                            data: Arc::from(&buf[..]),
+                            fua: *fua,
+                        })
+                    }
+                    Some(WriteFault::Error) => {
+                        plan.fails = true;
+                        Some(meant.clone())
+                    }
+                };
+                plan.meant = Some(meant);
+            }
+            IoKind::Discard(len) => {
+                plan.meant = Some(Change::Fill {
+                    at,
+                    len: *len,
+                    byte: JUNK,
+                })
+            }
+            IoKind::WriteZeroes(len) => {
+                plan.meant = Some(Change::Fill {
+                    at,
+                    len: *len,
+                    byte: 0,
+                })
+            }
+            IoKind::Flush => {
+                let fault = self.flush_fault();
+                plan.fails = fault == Some(FlushFault::Error);
+                plan.lies = fault == Some(FlushFault::Lie);
+                self.note(Event::FlushBegin { id });
+            }
+        }
+        if matches!(kind, IoKind::Discard(_) | IoKind::WriteZeroes(_)) {
+            plan.change = plan.meant.clone();
+        }
+        if let Some(change) = &plan.change {
+            self.note(Event::Begin {
+                id,
+                change: change.clone(),
+            });
+        }
+        Ok((id, plan))
+    }
+
+    /// Completes a command.
+    pub(super) fn execute(&mut self, at: u64, kind: &mut IoKind, plan: Plan) -> Result<(), DeviceError> {
+        let (op, len) = (kind.name(), kind.len_bytes());
+        let failed = || DeviceError::io(op, at, len, std::io::Error::from_raw_os_error(libc::EIO));
+        match kind {
+            IoKind::Read(buf) => return if self.read(at, buf) { Ok(()) } else { Err(failed()) },
+            IoKind::Flush if plan.fails => {
+                self.flush_failed = true;
+                self.poisoned = true;
+                return Err(failed());
+            }
+            IoKind::Flush => self.note(Event::FlushEnd {
+                id: plan.id,
+                honest: !plan.lies,
+            }),
+            IoKind::Write { .. } if plan.fails => {
+                self.poisoned = true;
+                self.orphan(&plan);
+                return Err(failed());
+            }
+            IoKind::Write { .. } | IoKind::Discard(_) | IoKind::WriteZeroes(_) => {
+                self.take_effect(&plan);
+                if plan.change.is_some() {
+                    self.note(Event::End { id: plan.id });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_effect(&mut self, plan: &Plan) {
+        if let Some(change) = &plan.change {
+            change.apply(&mut self.image);
+            if let Change::Bytes { at, data, .. } = change {
+                let (first, last) = (*at / self.block, (*at + data.len() as u64) / self.block);
+                self.unreadable.retain(|block| !(first..last).contains(block));
+            }
+        }
+        if let (Some(meant), Some(shadow)) = (&plan.meant, &mut self.shadow) {
+            meant.apply(shadow);
+        }
+    }
+
+    /// A command that nobody will hear of: it happens or not. Its change stays open for ever.
+    pub(super) fn orphan(&mut self, plan: &Plan) {
+        if self.random.one_in(2) {
+            self.take_effect(plan);
+        }
+    }
+
+    /// A new handle. After a failed flush the device was reset and holds some legal state, durably.
+    pub(super) fn revive(&mut self) {
+        self.poisoned = false;
+        if !std::mem::take(&mut self.flush_failed) || !self.record {
+            return;
+        }
+        let limits = crash::Limits {
+            seed: self.random.next(),
+            ..crash::Limits::default()
+        };
+        let states = crash::states(&self.history, self.history.len(), &limits);
+        let index = self.random.below(states.count_all());
+        if let Some(state) = states.get(index) {
+            self.image = state.image().clone();
+            self.note(Event::Reset {
+                image: self.image.clone(),
+            });
+        }
+    }
+
+    pub(super) fn grow(&mut self, wanted: u64, max_size: u64) -> Result<u64, DeviceError> {
+        let size = self.image.size();
+        if self.poisoned {
+            return Err(DeviceError::Poisoned);
+        }
+        if wanted <= size {
+            return Ok(size);
+        }
+        if wanted > max_size || self.grow_fault() {
+            return Err(DeviceError::CannotGrow {
+                size,
+                wanted,
+                reason: "its file system is full",
+            });
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        let change = Change::Size { size: wanted };
+        change.apply(&mut self.image);
+        if let Some(shadow) = &mut self.shadow {
+            change.apply(shadow);
+        }
+        self.note(Event::Begin { id, change });
+        self.note(Event::End { id });
+        Ok(wanted)
+    }
+
+    fn read(&mut self, at: u64, buf: &mut [u8]) -> bool {
+        let blocks = buf.len() as u64 / self.block;
+        if let Some(fault) = self.budget.read(&mut self.random, at, blocks, self.block) {
+            self.inject(fault);
+        }
+        let first = at / self.block;
+        if self.unreadable.range(first..first + blocks).next().is_some() {
+            return false;
+        }
+        self.image.read(at, buf);
+        for (range, old) in &self.stale {
+            let from = range.start.max(at);
+            let to = range.end.min(at + buf.len() as u64).min(old.size());
+            if from < to {
+                old.read(from, &mut buf[(from - at) as usize..(to - at) as usize]);
+            }
+        }
+        true
+    }
+
+    pub(super) fn inject(&mut self, fault: Fault) {
+        if self.shadow.is_none() {
+            self.shadow = Some(self.image.clone());
+        }
+        match fault {
+            Fault::ReadError { at, len } => {
+                self.unreadable
+                    .extend(at / self.block..(at + len).div_ceil(self.block));
+            }
+            Fault::StaleRead { at, len } => self.stale.push((at..at + len, self.image.clone())),
+            Fault::BitFlip { at, bit } => {
+                let mut byte = [0];
+                self.image.read(at, &mut byte);
+                byte[0] ^= 1 << (bit % 8);
+                self.image.write(at, &byte);
+                self.note(Event::Rot {
+                    at,
+                    data: Arc::from(&byte[..]),
+                });
+            }
+            Fault::Write { .. } | Fault::Flush { .. } | Fault::Grow { .. } => self.armed.push(fault),
+        }
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.armed.clear();
+        self.stale.clear();
+        self.unreadable.clear();
+        self.budget = FaultBudget::default();
+        if let Some(shadow) = self.shadow.take() {
+            self.image = shadow;
+            self.note(Event::Reset {
+                image: self.image.clone(),
+            });
+        }
+    }
+
+    fn write_fault(&mut self) -> Option<WriteFault> {
+        let armed = self.strike(|fault| match fault {
+            Fault::Write { skip, fault } => Some((skip, *fault)),
+            _ => None,
+        });
+        let blocks = self.image.size() / self.block;
+        armed.or_else(|| self.budget.write(&mut self.random, blocks, self.block))
+    }
+
+    fn flush_fault(&mut self) -> Option<FlushFault> {
+        let armed = self.strike(|fault| match fault {
+            Fault::Flush { skip, fault } => Some((skip, *fault)),
+            _ => None,
+        });
+        armed.or_else(|| self.budget.flush(&mut self.random))
+    }
+
+    fn grow_fault(&mut self) -> bool {
+        let armed = self.strike(|fault| match fault {
+            Fault::Grow { skip } => Some((skip, ())),
+            _ => None,
+        });
+        armed.is_some() || self.budget.grow(&mut self.random)
+    }
+
+    /// Counts one command against every armed fault of its kind; returns the one that strikes.
+    fn strike<F>(&mut self, mut of_kind: impl FnMut(&mut Fault) -> Option<(&mut u32, F)>) -> Option<F> {
+        let mut struck = None;
+        self.armed.retain_mut(|fault| match of_kind(fault) {
+            Some((skip, _)) if *skip > 0 => {
+                *skip -= 1;
+                true
+            }
+            Some((_, effect)) if struck.is_none() => {
+                struck = Some(effect);
+                false
+            }
+            _ => true,
+        });
+        struck
+    }
+}

@@ -1,0 +1,143 @@
+//! What happened to a device, in the order it happened: enough to rebuild every state a crash may leave.
+//!
+//! A history starts from an image that is wholly durable. Each change begins (from then on a crash may keep any
+//! part of it) and ends (from then on a flush that begins covers it). Epochs are cut by *completed* flushes, and
+//! a flush covers only what had ended when it *began* (C3); a `fua` write is durable by its own end (C4).
+//!
+//! Invariants
+//! - A change is recorded as it reaches the medium: a misdirected write with its real address, a lost one not at all.
+//! - Steps count events; step `n` is the moment after the first `n`.
+
+use crate::Image;
+use std::sync::Arc;
+
+/// Bytes changed by one command.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    /// `data` written at `at`.
+    Bytes { at: u64, data: Arc<[u8]>, fua: bool },
+    /// `len` bytes set to `byte`: zeroes, or the junk that a discarded range reads as.
+    Fill { at: u64, len: u64, byte: u8 },
+    /// The device became `size` bytes long.
+    Size { size: u64 },
+}
+
+impl Change {
+    pub(crate) fn is_durable_by_itself(&self) -> bool {
+        matches!(self, Change::Bytes { fua: true, .. })
+    }
+
+    /// Does it to an image.
+    pub(crate) fn apply(&self, image: &mut Image) {
+        match self {
+            Change::Bytes { at, data, .. } => image.write(*at, data),
+            Change::Fill { at, len, byte } => image.fill(*at, *len, *byte),
+            Change::Size { size } => image.resize(*size),
+        }
+    }
+}
+
+/// One event; `id` joins beginnings and ends.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// A change was submitted.
+    Begin { id: u64, change: Change },
+    /// It completed.
+    End { id: u64 },
+    /// A flush was submitted.
+    FlushBegin { id: u64 },
+    /// It completed; one that lied covers nothing.
+    FlushEnd { id: u64, honest: bool },
+    /// The medium changed by itself, durably: rot.
+    Rot { at: u64, data: Arc<[u8]> },
+    /// A device that had failed was reset; this is what it holds, durably.
+    Reset { image: Image },
+}
+
+/// The recorded life of a device. Cloning is cheap in bytes, linear in events.
+#[derive(Clone, Debug)]
+pub struct History {
+    pub(crate) start: Image,
+    pub(crate) events: Vec<Event>,
+    pub(crate) logical_block: u32,
+}
+
+impl History {
+    pub(crate) fn new(start: Image, logical_block: u32) -> History {
+        History {
+            start,
+            events: Vec::new(),
+            logical_block,
+        }
+    }
+
+    /// Events recorded; also the last step.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether nothing happened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// The steps that matter most: just before anything becomes durable, and the end. Between two of them the
+    /// possible states only grow, and so does what was acknowledged, so these steps include all others'
+    /// states, held to stricter demands. (Where states are sampled, more steps still mean more samples.)
+    #[must_use]
+    pub fn cut_points(&self) -> Vec<usize> {
+        let mut durable_by_itself = std::collections::HashSet::new();
+        let mut points = Vec::new();
+        for (step, event) in self.events.iter().enumerate() {
+            match event {
+                Event::Begin { id, change } if change.is_durable_by_itself() => {
+                    durable_by_itself.insert(*id);
+                }
+                Event::End { id } if durable_by_itself.contains(id) => points.push(step),
+                Event::FlushEnd { .. } | Event::Reset { .. } => points.push(step),
+                _ => {}
+            }
+        }
+        points.push(self.events.len());
+        points
+    }
+
+    /// One line per event, for the report of a failed test.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        use std::fmt::Write;
+        let mut out = String::new();
+        for (step, event) in self.events.iter().enumerate() {
+            let line = match event {
+                Event::Begin {
+                    id,
+                    change: Change::Bytes { at, data, fua },
+                } => {
+                    let fua = if *fua { " fua" } else { "" };
+                    format!("write {id}: {} bytes at {at}{fua}", data.len())
+                }
+                Event::Begin {
+                    id,
+                    change: Change::Fill { at, len, byte },
+                } => {
+                    format!("fill {id}: {len} bytes at {at} with {byte:#04x}")
+                }
+                Event::Begin {
+                    id,
+                    change: Change::Size { size },
+                } => format!("grow {id}: to {size} bytes"),
+                Event::End { id } => format!("done {id}"),
+                Event::FlushBegin { id } => format!("flush {id}"),
+                Event::FlushEnd { id, honest: true } => format!("flushed {id}"),
+                Event::FlushEnd { id, honest: false } => format!("flush {id} lied"),
+                Event::Rot { at, data } => format!("rot: {} bytes at {at}", data.len()),
+                Event::Reset { .. } => String::from("reset after a failure"),
+            };
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "{step:5} {line}");
+        }
+        out
+    }
+}
