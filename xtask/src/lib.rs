@@ -4,6 +4,7 @@
 //! The chores themselves are in the binary (`main.rs`); the suites of measurements in `bench/`.
 
 pub mod changes;
+pub mod copal;
 pub mod dataset;
 pub mod machine;
 pub mod metered;

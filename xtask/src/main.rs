@@ -5,6 +5,7 @@
 
 mod bench;
 mod ci;
+mod demo;
 mod layers;
 mod tidy;
 
@@ -35,6 +36,12 @@ enum Chore {
     },
     /// Check that crates depend only on those above them
     Layers,
+    /// Do the main job on a disk image and print what it cost: what `make run` runs
+    Demo {
+        /// Your own disk image instead of one made here; it is only read
+        #[arg(long)]
+        image: Option<PathBuf>,
+    },
     /// Build the data set of disk images: KEY=VALUE words, such as DIR=/data VMS=4 DAYS=3 SIZE=1G
     ///
     /// Keys: DIR VMS DAYS SIZE ROLES SEED CLONE_RATIO PRIVATE_MB CHURN_MB DB_MB DB_PAGES_DAY SKEW
@@ -70,6 +77,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Ci => ci::run(&root),
         Chore::Tidy { fix } => tidy::run(&root, fix),
         Chore::Layers => layers::run(&root),
+        Chore::Demo { image } => demo::run(&root, demo::named(image).as_deref()),
         Chore::Dataset { parameters } => dataset::build(&Parameters::parse(&parameters)?),
         Chore::Bench { suite, arguments } => bench::run(&root, suite.as_deref(), &arguments),
     }

@@ -41,7 +41,10 @@ const WORDS: [&str; 24] = [
 ];
 
 /// Appends about `bytes` of log lines.
-pub(super) fn append_log(path: &Path, bytes: u64, day: u32, random: &mut Random) -> Result<()> {
+///
+/// # Errors
+/// A file cannot be written.
+pub fn append_log(path: &Path, bytes: u64, day: u32, random: &mut Random) -> Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
@@ -77,7 +80,10 @@ pub(super) fn append_log(path: &Path, bytes: u64, day: u32, random: &mut Random)
 }
 
 /// Makes a database file of whole pages.
-pub(super) fn write_database(path: &Path, bytes: u64, random: &mut Random) -> Result<()> {
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write_database(path: &Path, bytes: u64, random: &mut Random) -> Result<()> {
     let mut file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
     for number in 0..bytes / PAGE_BYTES as u64 {
         file.write_all(&page(number, 0, random))
@@ -87,7 +93,10 @@ pub(super) fn write_database(path: &Path, bytes: u64, random: &mut Random) -> Re
 }
 
 /// Rewrites `count` pages at random places of an existing database, in place.
-pub(super) fn rewrite_pages(path: &Path, count: u64, day: u32, random: &mut Random) -> Result<()> {
+///
+/// # Errors
+/// A file cannot be written.
+pub fn rewrite_pages(path: &Path, count: u64, day: u32, random: &mut Random) -> Result<()> {
     let file = OpenOptions::new()
         .write(true)
         .open(path)
@@ -102,7 +111,7 @@ pub(super) fn rewrite_pages(path: &Path, count: u64, day: u32, random: &mut Rand
 }
 
 /// Header, rows of text and numbers, some free space: compresses about two to one.
-fn page(number: u64, day: u32, random: &mut Random) -> Vec<u8> {
+pub fn page(number: u64, day: u32, random: &mut Random) -> Vec<u8> {
     let mut page = Vec::with_capacity(PAGE_BYTES);
     page.extend_from_slice(&number.to_le_bytes());
     page.extend_from_slice(&u64::from(day).to_le_bytes());
@@ -118,7 +127,10 @@ fn page(number: u64, day: u32, random: &mut Random) -> Vec<u8> {
 }
 
 /// Writes files of 1 MiB on average, incompressible, below `directory`; returns how many.
-pub(super) fn write_private(directory: &Path, prefix: &str, bytes: u64, random: &mut Random) -> Result<u32> {
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write_private(directory: &Path, prefix: &str, bytes: u64, random: &mut Random) -> Result<u32> {
     fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
     let mut left = bytes;
     let mut count = 0;

@@ -218,7 +218,14 @@ fn install(
     let paths: Vec<String> = files.iter().map(|file| format!("/mnt/{file}")).collect();
     let mut command = vec!["dpkg", "--skip-same-version", "--force-confnew", "-i"];
     command.extend(paths.iter().map(String::as_str));
-    mounted.chroot(&command)?;
+    // A pass leaves out packages that need an earlier one configured before they are unpacked.
+    let mut passes = 1;
+    while let Err(error) = mounted.chroot(&command) {
+        if passes == 5 {
+            return Err(error);
+        }
+        passes += 1;
+    }
     fs::write(record, name)?;
     mounted.unbind()?;
     fs::remove_file(policy).context("removing policy-rc.d")

@@ -14,7 +14,7 @@ pub mod content;
 mod days;
 pub mod oracle;
 pub mod parameters;
-mod random;
+pub mod random;
 mod roles;
 mod system;
 

@@ -1,12 +1,13 @@
 //! Seeded numbers for the data set: the same parameters give the same content (SplitMix64).
 
-pub(super) struct Random {
+/// One stream of numbers.
+pub struct Random {
     state: u64,
 }
 
 impl Random {
     /// A stream of its own for each list of numbers.
-    pub(super) fn new(seeds: &[u64]) -> Random {
+    pub fn new(seeds: &[u64]) -> Random {
         let mut random = Random {
             state: 0x0c09_a1ca_5eed_0001,
         };
@@ -17,7 +18,12 @@ impl Random {
         random
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    /// The next 64 bits.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a stream without an end is no iterator"
+    )]
+    pub fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,18 +32,19 @@ impl Random {
     }
 
     /// A number below `bound`, which is not 0.
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    pub(super) fn fill(&mut self, bytes: &mut [u8]) {
+    /// Fills `bytes` with noise.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
         }
     }
 
     /// 16 bytes in the form of a UUID.
-    pub(super) fn uuid(&mut self) -> String {
+    pub fn uuid(&mut self) -> String {
         let (high, low) = (self.next(), self.next());
         let node = low & 0xffff_ffff_ffff;
         format!(

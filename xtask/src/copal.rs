@@ -1,0 +1,168 @@
+//! The built `copal` binary under the meter: what a person would type, with `--json` and its cost.
+//!
+//! Not here: any knowledge of a repository's inside; this is the user's side of the command line.
+
+use crate::metered::{self, Run};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// One repository and the binary that works on it.
+pub struct Copal {
+    binary: PathBuf,
+    repository: PathBuf,
+    password_file: PathBuf,
+}
+
+/// A finished command: its cost and the summary it printed.
+pub struct Done {
+    /// What it cost.
+    pub run: Run,
+    /// Its JSON line of type `summary`; null if it printed none.
+    pub summary: Value,
+}
+
+impl Done {
+    /// A number of the summary by its name, wherever it stands in it; 0 when absent.
+    pub fn number(&self, name: &str) -> u64 {
+        find(&self.summary, name).and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    /// A text of the summary by its name.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        find(&self.summary, name).and_then(Value::as_str)
+    }
+}
+
+fn find<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+    match value {
+        Value::Object(map) => map
+            .get(name)
+            .or_else(|| map.values().find_map(|inner| find(inner, name))),
+        Value::Array(items) => items.iter().find_map(|inner| find(inner, name)),
+        _ => None,
+    }
+}
+
+/// Builds the release binary and returns its path.
+///
+/// # Errors
+/// The build fails; its output has been shown.
+pub fn build_release(root: &Path) -> Result<PathBuf> {
+    let status = Command::new("cargo")
+        .args(["build", "--release", "--locked", "--package", "copal"])
+        .current_dir(root)
+        .status()
+        .context("starting cargo")?;
+    if !status.success() {
+        bail!("building copal failed");
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(target.join("release/copal"))
+}
+
+impl Copal {
+    /// A repository at `repository`, which `init` will make, with a password kept in a file beside it.
+    ///
+    /// # Errors
+    /// The password file cannot be written.
+    pub fn new(binary: &Path, repository: &Path) -> Result<Copal> {
+        let password_file = repository.with_extension("password");
+        fs::write(&password_file, "correct horse battery staple\n").context("writing a password file")?;
+        Ok(Copal {
+            binary: binary.to_owned(),
+            repository: repository.to_owned(),
+            password_file,
+        })
+    }
+
+    /// Where it is.
+    pub fn repository(&self) -> &Path {
+        &self.repository
+    }
+
+    /// The file its password is in.
+    pub fn password_file(&self) -> &Path {
+        &self.password_file
+    }
+
+    /// Makes the repository.
+    ///
+    /// # Errors
+    /// `copal init` fails.
+    pub fn init(&self) -> Result<Done> {
+        self.run("init", &[] as &[&str])
+    }
+
+    /// Backs up one disk of `vm`.
+    ///
+    /// # Errors
+    /// `copal backup` fails.
+    pub fn backup(&self, vm: &str, image: &Path, changed_extents: Option<&Path>) -> Result<Done> {
+        let mut arguments: Vec<&OsStr> = vec!["--vm".as_ref(), vm.as_ref()];
+        if let Some(path) = changed_extents {
+            arguments.extend(["--changed-extents".as_ref(), path.as_os_str()]);
+        }
+        arguments.push(image.as_os_str());
+        self.run("backup", &arguments)
+    }
+
+    /// Restores a snapshot's disk into a new file.
+    ///
+    /// # Errors
+    /// `copal restore` fails.
+    pub fn restore(&self, snapshot: &str, target: &Path) -> Result<Done> {
+        self.run(
+            "restore",
+            &[snapshot.as_ref(), "--target".as_ref(), target.as_os_str()],
+        )
+    }
+
+    /// Any command, with `--repo` and `--json`.
+    ///
+    /// # Errors
+    /// It cannot be started, or exits with another code than 0.
+    pub fn run(&self, command: &str, arguments: &[impl AsRef<OsStr>]) -> Result<Done> {
+        let mut process = Command::new(&self.binary);
+        process
+            .arg(command)
+            .arg("--repo")
+            .arg(&self.repository)
+            .arg("--json")
+            .args(arguments)
+            .env_remove("COPAL_REPOSITORY")
+            .env("COPAL_PASSWORD_FILE", &self.password_file);
+        let run = metered::run(&mut process)?.success(&format!("copal {command}"))?;
+        let summary = run
+            .stdout
+            .lines()
+            .rev()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .find(|line| line.get("message_type").and_then(Value::as_str) == Some("summary"))
+            .unwrap_or(Value::Null);
+        Ok(Done { run, summary })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_found_wherever_it_stands() {
+        let text =
+            r#"{"message_type":"summary","counts":{"read_bytes":7},"disks":[{"name":"sda","mode":"full"}]}"#;
+        let done = Done {
+            run: Run::default(),
+            summary: serde_json::from_str(text).expect("valid"),
+        };
+        assert_eq!(done.number("read_bytes"), 7);
+        assert_eq!(done.number("absent"), 0);
+        assert_eq!(done.text("mode"), Some("full"));
+    }
+}
