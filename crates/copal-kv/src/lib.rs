@@ -1,5 +1,11 @@
 //! LSM key-value engine on `copal-object`.
 #![allow(missing_docs, unused_variables, clippy::todo)]
+pub mod cache;
+pub mod cursor;
+pub mod entry;
+pub mod merge;
+pub mod table;
+
 use bytes::Bytes;
 use std::{
     ops::{Bound, Range},

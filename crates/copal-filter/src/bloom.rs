@@ -1,0 +1,105 @@
+//! Bloom units of 4 bits per key and 3 probes: the unit of the paper.
+//!
+//! Paper: elasticbf §3.1. Each unit has its own hash function, so FPRs multiply: .1469^k.
+
+use crate::{
+    error::DoesNotFit,
+    hash::KeyHash,
+    page::FilterPage,
+    unit::{Kind, UnitKind},
+};
+
+/// Units per page.
+pub(crate) const UNITS: u8 = 6;
+const BITS_PER_KEY: u64 = 4;
+const PROBES: u32 = 3;
+/// A probe position comes from 21 bits of the unit's hash.
+const PROBE_BITS: u32 = 21;
+
+/// The first units of a partition's page in memory, one after the other.
+#[derive(Clone, Debug)]
+pub struct BloomUnits {
+    words: Box<[u64]>,
+    unit_words: u32,
+    count: u8,
+}
+
+impl BloomUnits {
+    /// Lays the words of the loaded units end to end; each has `unit_words` words.
+    ///
+    /// # Panics
+    /// When `words` is not `count` units long.
+    pub fn new(words: Vec<u64>, unit_words: u32, count: u8) -> BloomUnits {
+        assert_eq!(words.len(), unit_words as usize * usize::from(count));
+        BloomUnits {
+            words: words.into_boxed_slice(),
+            unit_words,
+            count,
+        }
+    }
+
+    /// Units loaded.
+    pub fn count(&self) -> u8 {
+        self.count
+    }
+
+    /// Bytes of memory behind this value.
+    pub fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.words)
+    }
+
+    /// False: the key is not in the partition.
+    pub fn may_contain(&self, hash: KeyHash) -> bool {
+        let bits = self.unit_words * 64;
+        self.words
+            .chunks_exact(self.unit_words as usize)
+            .enumerate()
+            .all(|(unit, words)| {
+                positions(hash, unit as u8, bits).all(|at| words[(at / 64) as usize] >> (at % 64) & 1 == 1)
+            })
+    }
+}
+
+fn positions(hash: KeyHash, unit: u8, bits: u32) -> impl Iterator<Item = u32> {
+    let h = hash.unit_hash(u64::from(unit));
+    (0..PROBES).map(move |i| {
+        let part = h >> (i * PROBE_BITS) & ((1 << PROBE_BITS) - 1);
+        ((part * u64::from(bits)) >> PROBE_BITS) as u32
+    })
+}
+
+/// Kind marker: see [`UnitKind`].
+pub(crate) struct Bloom;
+
+impl UnitKind for Bloom {
+    const KIND: Kind = Kind::Bloom;
+    const UNITS: u8 = UNITS;
+
+    fn unit_bytes(keys: u32) -> u32 {
+        (u64::from(keys) * BITS_PER_KEY).div_ceil(64).max(1) as u32 * 8
+    }
+
+    fn fpr(units: u8) -> f64 {
+        (1.0 - (-f64::from(PROBES) / BITS_PER_KEY as f64).exp()).powi(PROBES as i32 * i32::from(units))
+    }
+
+    fn build(hashes: &[KeyHash], uid: u64, store_seed: u64) -> Result<FilterPage, DoesNotFit> {
+        let unit_bytes = Self::unit_bytes(hashes.len() as u32);
+        let mut units = vec![vec![0u64; unit_bytes as usize / 8]; usize::from(UNITS)];
+        for (unit, words) in units.iter_mut().enumerate() {
+            for &hash in hashes {
+                for at in positions(hash, unit as u8, unit_bytes * 8) {
+                    words[(at / 64) as usize] |= 1 << (at % 64);
+                }
+            }
+        }
+        Ok(FilterPage::from_units(
+            Kind::Bloom,
+            hashes.len() as u32,
+            unit_bytes * 8,
+            &units,
+            uid,
+            store_seed,
+        ))
+    }
+}

@@ -1,0 +1,441 @@
+//! Data block: up to about 4 KiB of entries, prefix-compressed, with a full key every 16 entries.
+//!
+//! Format: docs/formats/kv-table.md v1, "Data block"
+//! Invariants
+//! - The checksum is seeded with (partition uid, block number): a block read from the wrong place is damaged,
+//!   and a partition copied byte for byte stays valid.
+//! - Restarts are checked once at decoding; entries are checked when walked, so nothing here can panic on
+//!   crafted bytes.
+
+use super::error::Damage;
+use crate::entry::{Entry, EntryKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, compare, pack_tag, unpack_tag};
+use bytes::Bytes;
+use copal_codec::{Put, Reader, crc32c};
+use std::cmp::Ordering;
+
+/// Bytes at which a block is closed.
+pub(crate) const TARGET_BYTES: usize = 4096;
+/// A block may grow this far beyond its target for one more entry.
+const SLACK_BYTES: usize = 512;
+/// Entries between two full keys.
+const RESTART_INTERVAL: u32 = 16;
+/// Codec u8, stored length u32, raw length u32, checksum u32.
+pub(crate) const TRAILER_BYTES: usize = 13;
+/// One entry of the largest key and value, and its restart.
+pub(crate) const MAX_RAW_BYTES: usize = MAX_KEY_BYTES + MAX_VALUE_BYTES + 4096;
+/// lz4 cannot do better than this.
+const MAX_LZ4_RATIO: usize = 255;
+
+const CODEC_NONE: u8 = 0;
+const CODEC_LZ4: u8 = 1;
+
+/// Checksum seed of the parts of one partition.
+pub(crate) fn seed(uid: u64, number: u32) -> u32 {
+    let mut bytes = [0; 12];
+    bytes[..8].copy_from_slice(&uid.to_le_bytes());
+    bytes[8..].copy_from_slice(&number.to_le_bytes());
+    crc32c(0, &bytes)
+}
+
+/// Collects the entries of one block.
+#[derive(Default)]
+pub(crate) struct BlockBuilder {
+    raw: Vec<u8>,
+    restarts: Vec<u32>,
+    since_restart: u32,
+    last_key: Vec<u8>,
+}
+
+impl BlockBuilder {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    /// Bytes of the block if it ended here, before compression.
+    pub(crate) fn bytes(&self) -> usize {
+        self.raw.len() + 4 * self.restarts.len() + 4 + TRAILER_BYTES
+    }
+
+    /// Whether the block should end before `entry`.
+    pub(crate) fn is_full_for(&self, entry: &Entry<'_>) -> bool {
+        let grown = self.bytes() + entry.key.len() + entry.value.len() + 8;
+        self.bytes() >= TARGET_BYTES || self.bytes() >= TARGET_BYTES / 4 && grown > TARGET_BYTES + SLACK_BYTES
+    }
+
+    /// Appends an entry, which the caller keeps in order.
+    pub(crate) fn add(&mut self, entry: &Entry<'_>) {
+        let mut shared = 0;
+        if self.restarts.is_empty() || self.since_restart == RESTART_INTERVAL {
+            self.restarts.push(self.raw.len() as u32);
+            self.since_restart = 0;
+        } else {
+            shared = common_prefix(&self.last_key, entry.key);
+        }
+        self.since_restart += 1;
+        self.raw.put_varint(shared as u64);
+        self.raw.put_varint((entry.key.len() - shared) as u64);
+        self.raw.put_varint(entry.value.len() as u64);
+        self.raw.put_varint(pack_tag(entry.seq, entry.kind));
+        self.raw.put_bytes(&entry.key[shared..]);
+        self.raw.put_bytes(entry.value);
+        self.last_key.truncate(shared);
+        self.last_key.extend_from_slice(&entry.key[shared..]);
+    }
+
+    /// Appends the finished block to `out` and starts an empty one. Compressed only if that saves an eighth.
+    pub(crate) fn finish(&mut self, out: &mut Vec<u8>, compress: bool, uid: u64, number: u32) {
+        for &restart in &self.restarts {
+            self.raw.put_u32(restart);
+        }
+        self.raw.put_u32(self.restarts.len() as u32);
+        let from = out.len();
+        let packed = if compress {
+            lz4_flex::block::compress(&self.raw)
+        } else {
+            Vec::new()
+        };
+        if compress && packed.len() < self.raw.len() - self.raw.len() / 8 {
+            seal(out, CODEC_LZ4, &packed, self.raw.len());
+        } else {
+            seal(out, CODEC_NONE, &self.raw, self.raw.len());
+        }
+        let sum = crc32c(seed(uid, number), &out[from..]);
+        out.put_u32(sum);
+        self.raw.clear();
+        self.restarts.clear();
+        self.since_restart = 0;
+        self.last_key.clear();
+    }
+}
+
+fn seal(out: &mut Vec<u8>, codec: u8, stored: &[u8], raw_len: usize) {
+    out.put_bytes(stored);
+    out.put_u8(codec);
+    out.put_u32(stored.len() as u32);
+    out.put_u32(raw_len as u32);
+}
+
+/// Length of the longest common prefix.
+pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// Bytes of the block that ends at the end of `bytes`, trailer included; `None` if no block can end there.
+/// Lets a partition be walked backwards when its index page is lost.
+pub(crate) fn len_of_last(bytes: &[u8]) -> Option<usize> {
+    let trailer = bytes.last_chunk::<TRAILER_BYTES>()?;
+    let stored = u32::from_le_bytes([trailer[1], trailer[2], trailer[3], trailer[4]]) as usize;
+    let len = stored.checked_add(TRAILER_BYTES)?;
+    (len <= bytes.len()).then_some(len)
+}
+
+/// A checked, decompressed block.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    /// Entries, then restarts, then their number.
+    raw: Bytes,
+    entries_end: usize,
+    restarts: usize,
+}
+
+impl Block {
+    /// Checks and decompresses a stored block, trailer included. Owns exactly the bytes it needs.
+    pub(crate) fn decode(stored: &[u8], uid: u64, number: u32) -> Result<Block, Damage> {
+        let (payload, codec, raw_len) = open(stored, uid, number)?;
+        let raw = match codec {
+            CODEC_NONE => Bytes::copy_from_slice(payload),
+            _ => unpack(payload, raw_len)?,
+        };
+        Block::parse(raw)
+    }
+
+    /// As [`Block::decode`], but shares the stored bytes where the block is not compressed: for scans, whose
+    /// blocks do not stay.
+    pub(crate) fn decode_shared(stored: &Bytes, uid: u64, number: u32) -> Result<Block, Damage> {
+        let (payload, codec, raw_len) = open(stored, uid, number)?;
+        let raw = match codec {
+            CODEC_NONE => stored.slice(..payload.len()),
+            _ => unpack(payload, raw_len)?,
+        };
+        Block::parse(raw)
+    }
+
+    fn parse(raw: Bytes) -> Result<Block, Damage> {
+        let (rest, count) = raw.split_last_chunk::<4>().ok_or(Damage::Field("length"))?;
+        let restarts = u32::from_le_bytes(*count) as usize;
+        let entries_end = restarts
+            .checked_mul(4)
+            .and_then(|bytes| rest.len().checked_sub(bytes))
+            .ok_or(Damage::Field("number of restarts"))?;
+        let (offsets, _) = rest[entries_end..].as_chunks::<4>();
+        let mut offsets = offsets.iter().map(|o| u32::from_le_bytes(*o) as usize);
+        let mut last = offsets
+            .next()
+            .filter(|&first| first == 0)
+            .ok_or(Damage::Field("first restart"))?;
+        for offset in offsets {
+            if offset <= last {
+                return Err(Damage::Field("restart"));
+            }
+            last = offset;
+        }
+        if last >= entries_end {
+            return Err(Damage::Field("restart"));
+        }
+        Ok(Block {
+            raw,
+            entries_end,
+            restarts,
+        })
+    }
+
+    /// Bytes of memory behind this block.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.raw.len()
+    }
+
+    fn restart(&self, i: usize) -> usize {
+        let at = self.entries_end + 4 * i;
+        // Checked by `parse`: i < restarts.
+        u32::from_le_bytes([self.raw[at], self.raw[at + 1], self.raw[at + 2], self.raw[at + 3]]) as usize
+    }
+
+    fn parts_at(&self, at: usize) -> Result<Parts, Damage> {
+        let mut from = Reader::new(&self.raw[at..self.entries_end]);
+        let shared = from.bounded(MAX_KEY_BYTES)?;
+        let unshared = from.bounded(MAX_KEY_BYTES)?;
+        let value_len = from.bounded(MAX_VALUE_BYTES)?;
+        let (seq, kind) = unpack_tag(from.varint()?).ok_or(Damage::Field("entry kind"))?;
+        let rest = at + from.position();
+        from.bytes(unshared)?;
+        from.bytes(value_len)?;
+        Ok(Parts {
+            shared,
+            rest,
+            value: rest + unshared,
+            end: at + from.position(),
+            seq,
+            kind,
+        })
+    }
+}
+
+/// Checks the trailer; returns payload, codec and raw length.
+fn open(stored: &[u8], uid: u64, number: u32) -> Result<(&[u8], u8, usize), Damage> {
+    let (checked, sum) = stored.split_last_chunk::<4>().ok_or(Damage::Field("length"))?;
+    let (sum, computed) = (u32::from_le_bytes(*sum), crc32c(seed(uid, number), checked));
+    if sum != computed {
+        return Err(Damage::Checksum {
+            stored: sum,
+            computed,
+        });
+    }
+    let (payload, trailer) = checked.split_last_chunk::<9>().ok_or(Damage::Field("length"))?;
+    let mut trailer = Reader::new(trailer);
+    let (codec, stored_len, raw_len) = (trailer.u8()?, trailer.u32()? as usize, trailer.u32()? as usize);
+    if stored_len != payload.len() {
+        return Err(Damage::Field("stored length"));
+    }
+    let raw_len_possible = match codec {
+        CODEC_NONE => raw_len == stored_len,
+        CODEC_LZ4 => raw_len <= MAX_RAW_BYTES && raw_len <= stored_len.saturating_mul(MAX_LZ4_RATIO),
+        _ => return Err(Damage::Field("codec")),
+    };
+    if !raw_len_possible {
+        return Err(Damage::Field("raw length"));
+    }
+    Ok((payload, codec, raw_len))
+}
+
+fn unpack(payload: &[u8], raw_len: usize) -> Result<Bytes, Damage> {
+    let mut raw = vec![0; raw_len];
+    match lz4_flex::block::decompress_into(payload, &mut raw) {
+        Ok(len) if len == raw_len => Ok(raw.into()),
+        _ => Err(Damage::Codec),
+    }
+}
+
+/// One entry taken apart; offsets into the block.
+struct Parts {
+    shared: usize,
+    rest: usize,
+    value: usize,
+    end: usize,
+    seq: u64,
+    kind: EntryKind,
+}
+
+/// Walks one block both ways.
+pub(crate) struct BlockCursor {
+    block: Block,
+    key: Vec<u8>,
+    /// Offset of the current entry; the cursor is valid when `here` is set.
+    at: usize,
+    here: Option<Here>,
+}
+
+#[derive(Clone, Copy)]
+struct Here {
+    seq: u64,
+    kind: EntryKind,
+    value: usize,
+    end: usize,
+}
+
+impl BlockCursor {
+    pub(crate) fn new(block: Block) -> BlockCursor {
+        BlockCursor {
+            block,
+            key: Vec::new(),
+            at: 0,
+            here: None,
+        }
+    }
+
+    pub(crate) fn entry(&self) -> Option<Entry<'_>> {
+        self.here.map(|here| Entry {
+            key: &self.key,
+            seq: here.seq,
+            kind: here.kind,
+            value: &self.block.raw[here.value..here.end],
+        })
+    }
+
+    pub(crate) fn valid(&self) -> bool {
+        self.here.is_some()
+    }
+
+    /// The current value, sharing the block.
+    pub(crate) fn value(&self) -> Bytes {
+        self.here
+            .map_or_else(Bytes::new, |here| self.block.raw.slice(here.value..here.end))
+    }
+
+    pub(crate) fn first(&mut self) -> Result<(), Damage> {
+        self.restart(0)
+    }
+
+    pub(crate) fn last(&mut self) -> Result<(), Damage> {
+        self.restart(self.block.restarts - 1)?;
+        self.run_until(self.block.entries_end)
+    }
+
+    pub(crate) fn next(&mut self) -> Result<(), Damage> {
+        match self.here {
+            Some(here) if here.end < self.block.entries_end => self.read(here.end),
+            _ => {
+                self.here = None;
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn prev(&mut self) -> Result<(), Damage> {
+        if self.here.is_none() || self.at == 0 {
+            self.here = None;
+            return Ok(());
+        }
+        let here = self.at;
+        let restart = self.partition_restarts(|block, i| Ok(block.restart(i) < here))?;
+        self.restart(restart)?;
+        self.run_until(here)
+    }
+
+    /// First entry at or after `(key, seq)`.
+    pub(crate) fn seek(&mut self, key: &[u8], seq: u64) -> Result<(), Damage> {
+        self.restart_before(key, seq)?;
+        while let Some(entry) = self.entry() {
+            if compare(entry.position(), (key, seq)) != Ordering::Less {
+                break;
+            }
+            self.next()?;
+        }
+        Ok(())
+    }
+
+    /// Last entry at or before `(key, seq)`.
+    pub(crate) fn seek_for_prev(&mut self, key: &[u8], seq: u64) -> Result<(), Damage> {
+        self.seek(key, seq)?;
+        match self.entry() {
+            None => self.last(),
+            Some(entry) if compare(entry.position(), (key, seq)) == Ordering::Greater => self.prev(),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Goes to the last restart whose entry lies before `(key, seq)`, or to the first.
+    fn restart_before(&mut self, key: &[u8], seq: u64) -> Result<(), Damage> {
+        let restart = self.partition_restarts(|block, i| {
+            let parts = block.parts_at(block.restart(i))?;
+            if parts.shared != 0 {
+                return Err(Damage::Field("restart key"));
+            }
+            let at = (&block.raw[parts.rest..parts.value], parts.seq);
+            Ok(compare(at, (key, seq)) == Ordering::Less)
+        })?;
+        self.restart(restart)
+    }
+
+    /// The last restart for which `before` holds (it holds for a prefix of them), or 0.
+    fn partition_restarts(
+        &self,
+        before: impl Fn(&Block, usize) -> Result<bool, Damage>,
+    ) -> Result<usize, Damage> {
+        let (mut low, mut high) = (0, self.block.restarts);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if before(&self.block, middle)? {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low.saturating_sub(1))
+    }
+
+    fn restart(&mut self, i: usize) -> Result<(), Damage> {
+        self.key.clear();
+        self.read(self.block.restart(i))
+    }
+
+    /// Goes on until the entry that ends at `end`.
+    fn run_until(&mut self, end: usize) -> Result<(), Damage> {
+        while let Some(here) = self.here {
+            if here.end == end {
+                return Ok(());
+            }
+            if here.end > end {
+                return self.fail(Damage::Field("entry length"));
+            }
+            self.read(here.end)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the entry at `at`, whose shared bytes stand in `self.key`.
+    fn read(&mut self, at: usize) -> Result<(), Damage> {
+        let parts = match self.block.parts_at(at) {
+            Ok(parts) => parts,
+            Err(damage) => return self.fail(damage),
+        };
+        if parts.shared > self.key.len() || parts.shared + (parts.value - parts.rest) > MAX_KEY_BYTES {
+            return self.fail(Damage::Field("shared length"));
+        }
+        self.key.truncate(parts.shared);
+        self.key
+            .extend_from_slice(&self.block.raw[parts.rest..parts.value]);
+        self.at = at;
+        self.here = Some(Here {
+            seq: parts.seq,
+            kind: parts.kind,
+            value: parts.value,
+            end: parts.end,
+        });
+        Ok(())
+    }
+
+    fn fail(&mut self, damage: Damage) -> Result<(), Damage> {
+        self.here = None;
+        Err(damage)
+    }
+}

@@ -1,0 +1,336 @@
+//! Walks the entries of one table both ways.
+//!
+//! Invariants
+//! - One block is held at a time, and at most one read-ahead window of one partition.
+//! - Read-ahead starts small and doubles while blocks are taken in order; any jump starts it anew.
+//! - Blocks cut from a window share its memory and are never put into the cache.
+
+use super::{
+    block::{Block, BlockCursor},
+    error::{Damage, Place, TableError},
+    index::{BlockAt, IndexPage},
+    read::Table,
+};
+use crate::{
+    Error,
+    cache::Page,
+    cursor::Cursor,
+    entry::{Entry, MAX_SEQ},
+};
+use bytes::Bytes;
+use copal_device::Class;
+use std::sync::Arc;
+
+/// Read-ahead of a short scan, after its first block.
+const FIRST_WINDOW_BYTES: u64 = 16 << 10;
+/// Read-ahead of a long one.
+const LAST_WINDOW_BYTES: u64 = 256 << 10;
+
+/// How a table is walked.
+#[derive(Clone, Copy, Debug)]
+pub struct Scan {
+    /// Importance of its reads.
+    pub class: Class,
+    /// Start with the full read-ahead: merges and verification, which take everything.
+    pub whole: bool,
+}
+
+impl Default for Scan {
+    fn default() -> Scan {
+        Scan {
+            class: Class::Foreground,
+            whole: false,
+        }
+    }
+}
+
+/// Cursor over one table. Range tombstones are not applied.
+pub struct TableCursor {
+    table: Arc<Table>,
+    scan: Scan,
+    partition: u32,
+    index: Option<Arc<IndexPage>>,
+    block_number: u32,
+    block: Option<BlockCursor>,
+    window: Window,
+}
+
+/// Bytes read ahead of one partition.
+#[derive(Default)]
+struct Window {
+    bytes: Bytes,
+    partition: u32,
+    /// Place of the first byte in the partition.
+    start: u64,
+    /// Where the block after the one taken last begins.
+    expected: u64,
+    size: u64,
+}
+
+impl Table {
+    /// A cursor over all entries of the table; not valid until it is moved.
+    pub fn cursor(self: &Arc<Table>, scan: Scan) -> TableCursor {
+        TableCursor {
+            table: self.clone(),
+            scan,
+            partition: 0,
+            index: None,
+            block_number: 0,
+            block: None,
+            window: Window::default(),
+        }
+    }
+}
+
+/// Which end of a block to start at.
+enum End {
+    First,
+    Last,
+}
+
+impl TableCursor {
+    fn partitions(&self) -> u32 {
+        self.table.fences.len() as u32
+    }
+
+    fn place(&self) -> Place {
+        Place::Block {
+            partition: self.partition,
+            block: self.block_number,
+        }
+    }
+
+    fn damaged(&mut self, damage: Damage, place: Place) -> TableError {
+        self.block = None;
+        damage.at(self.table.id, place)
+    }
+
+    /// Makes `partition` current and returns its index page.
+    fn enter(&mut self, partition: u32) -> Result<Arc<IndexPage>, TableError> {
+        if let Some(index) = &self.index
+            && self.partition == partition
+        {
+            return Ok(index.clone());
+        }
+        self.block = None;
+        self.index = None;
+        let index = self.table.index(partition, self.scan.class)?;
+        self.partition = partition;
+        self.index = Some(index.clone());
+        Ok(index)
+    }
+
+    /// Makes a block of the current partition current.
+    fn take(&mut self, at: BlockAt) -> Result<(), TableError> {
+        self.block = None;
+        self.block_number = at.number;
+        let key = self.table.block_key(self.partition, at.number);
+        let block = match self.table.cache.get(key) {
+            Some(Page::Block(block)) => block,
+            _ => self.read(at)?,
+        };
+        self.window.expected = at.range().end;
+        self.block = Some(BlockCursor::new(block));
+        Ok(())
+    }
+
+    fn read(&mut self, at: BlockAt) -> Result<Block, TableError> {
+        let partition = self.table.partition(self.partition);
+        let sequential = self.window.partition == self.partition && self.window.expected == at.offset;
+        let inside = self.window.partition == self.partition
+            && at.offset >= self.window.start
+            && at.range().end <= self.window.start + self.window.bytes.len() as u64;
+        if !inside && !sequential && !self.scan.whole {
+            // A jump: most likely a short scan, so the block is worth keeping.
+            self.window.size = 0;
+            return self.table.block(self.partition, at, self.scan.class);
+        }
+        if !inside {
+            self.window.size = match self.scan.whole {
+                true => LAST_WINDOW_BYTES,
+                false => (self.window.size * 2).clamp(FIRST_WINDOW_BYTES, LAST_WINDOW_BYTES),
+            };
+            let end = (at.offset + self.window.size.max(at.len)).min(partition.data_len);
+            let range = partition.offset + at.offset..partition.offset + end;
+            self.window.bytes = self.table.read(range, self.scan.class)?;
+            self.window.partition = self.partition;
+            self.window.start = at.offset;
+        }
+        let from = (at.offset - self.window.start) as usize;
+        let to = from + at.len as usize;
+        if to <= self.window.bytes.len()
+            && let Ok(block) =
+                Block::decode_shared(&self.window.bytes.slice(from..to), partition.uid, at.number)
+        {
+            return Ok(block);
+        }
+        self.table.read_block(self.partition, at, self.scan.class)
+    }
+
+    /// Goes to one end of block `number` of `partition`.
+    fn enter_block(&mut self, partition: u32, number: u32, end: &End) -> Result<(), TableError> {
+        let index = self.enter(partition)?;
+        let at = index
+            .block(number)
+            .map_err(|damage| self.damaged(damage, Place::Index(partition)))?;
+        self.take(at)?;
+        let place = self.place();
+        let Some(block) = &mut self.block else {
+            return Ok(());
+        };
+        let moved = match end {
+            End::First => block.first(),
+            End::Last => block.last(),
+        };
+        moved.map_err(|damage| self.damaged(damage, place))
+    }
+
+    /// Goes to the first entry behind the current block.
+    fn next_block(&mut self) -> Result<(), TableError> {
+        let blocks = self.index.as_ref().map_or(0, |index| index.blocks());
+        if self.block_number + 1 < blocks {
+            self.enter_block(self.partition, self.block_number + 1, &End::First)
+        } else if self.partition + 1 < self.partitions() {
+            self.enter_block(self.partition + 1, 0, &End::First)
+        } else {
+            self.block = None;
+            Ok(())
+        }
+    }
+
+    /// Goes to the last entry before the current block.
+    fn prev_block(&mut self) -> Result<(), TableError> {
+        if self.block_number > 0 {
+            self.enter_block(self.partition, self.block_number - 1, &End::Last)
+        } else if self.partition > 0 {
+            let blocks = self.enter(self.partition - 1)?.blocks();
+            self.enter_block(self.partition, blocks - 1, &End::Last)
+        } else {
+            self.block = None;
+            Ok(())
+        }
+    }
+
+    /// Goes to the block that would hold `(key, seq)`; false when the table has no entries.
+    fn seek_block(&mut self, key: &[u8], seq: u64) -> Result<bool, TableError> {
+        self.block = None;
+        let Some(partition) = self.table.fences.find(key) else {
+            return Ok(false);
+        };
+        let index = self.enter(partition as u32)?;
+        let at = index
+            .find(key, seq)
+            .map_err(|damage| self.damaged(damage, Place::Index(self.partition)))?;
+        self.take(at)?;
+        Ok(true)
+    }
+
+    /// Moves inside the current block.
+    fn within(
+        &mut self,
+        step: impl FnOnce(&mut BlockCursor) -> Result<(), Damage>,
+    ) -> Result<bool, TableError> {
+        let place = self.place();
+        let Some(block) = &mut self.block else {
+            return Ok(false);
+        };
+        match step(block) {
+            Ok(()) => Ok(block.valid()),
+            Err(damage) => Err(self.damaged(damage, place)),
+        }
+    }
+
+    /// Whatever the step was, an error leaves the cursor not valid.
+    fn settle(&mut self, moved: Result<(), TableError>) -> Result<(), Error> {
+        moved.map_err(|error| {
+            self.block = None;
+            error.into()
+        })
+    }
+
+    fn try_seek(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
+        if self.seek_block(key, seq)? && !self.within(|block| block.seek(key, seq))? {
+            self.next_block()?;
+        }
+        Ok(())
+    }
+
+    fn try_seek_for_prev(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
+        if self.seek_block(key, seq)? && !self.within(|block| block.seek_for_prev(key, seq))? {
+            self.prev_block()?;
+        }
+        Ok(())
+    }
+
+    fn try_next(&mut self) -> Result<(), TableError> {
+        if self.block.is_some() && !self.within(BlockCursor::next)? {
+            self.next_block()?;
+        }
+        Ok(())
+    }
+
+    fn try_prev(&mut self) -> Result<(), TableError> {
+        if self.block.is_some() && !self.within(BlockCursor::prev)? {
+            self.prev_block()?;
+        }
+        Ok(())
+    }
+
+    fn try_first(&mut self) -> Result<(), TableError> {
+        self.block = None;
+        if self.partitions() > 0 {
+            self.enter_block(0, 0, &End::First)?;
+        }
+        Ok(())
+    }
+
+    fn try_last(&mut self) -> Result<(), TableError> {
+        self.block = None;
+        if self.partitions() > 0 {
+            let partition = self.partitions() - 1;
+            let blocks = self.enter(partition)?.blocks();
+            self.enter_block(partition, blocks - 1, &End::Last)?;
+        }
+        Ok(())
+    }
+}
+
+impl Cursor for TableCursor {
+    fn first(&mut self) -> Result<(), Error> {
+        let moved = self.try_first();
+        self.settle(moved)
+    }
+
+    fn last(&mut self) -> Result<(), Error> {
+        let moved = self.try_last();
+        self.settle(moved)
+    }
+
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<(), Error> {
+        let moved = self.try_seek(key, seq.min(MAX_SEQ));
+        self.settle(moved)
+    }
+
+    fn seek_for_prev(&mut self, key: &[u8], seq: u64) -> Result<(), Error> {
+        let moved = self.try_seek_for_prev(key, seq.min(MAX_SEQ));
+        self.settle(moved)
+    }
+
+    fn next(&mut self) -> Result<(), Error> {
+        let moved = self.try_next();
+        self.settle(moved)
+    }
+
+    fn prev(&mut self) -> Result<(), Error> {
+        let moved = self.try_prev();
+        self.settle(moved)
+    }
+
+    fn entry(&self) -> Option<Entry<'_>> {
+        self.block.as_ref()?.entry()
+    }
+
+    fn value(&self) -> Bytes {
+        self.block.as_ref().map_or_else(Bytes::new, BlockCursor::value)
+    }
+}

@@ -1,0 +1,135 @@
+//! Footer: where the sections behind the partitions lie. Two equal copies end the table.
+//!
+//! Format: docs/formats/kv-table.md v1, "Footer"
+
+use super::error::{Damage, Place, TableError};
+use copal_codec::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, Put, Reader, crc32c};
+use copal_object::ObjectId;
+use std::ops::Range;
+
+/// Bytes of one copy: one sector, so that a torn write hurts at most one.
+pub(crate) const FOOTER_BYTES: usize = 512;
+
+const FORMAT: Format = Format {
+    magic: *b"CPLTABLE",
+    name: "table",
+    oldest: 1,
+    version: 1,
+    known_flags: 0,
+};
+
+/// One section: where, and its checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Section {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) crc: u32,
+}
+
+impl Section {
+    pub(crate) fn of(offset: u64, bytes: &[u8]) -> Section {
+        Section {
+            offset,
+            len: bytes.len() as u64,
+            crc: crc32c(0, bytes),
+        }
+    }
+
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.len
+    }
+
+    pub(crate) fn check(&self, bytes: &[u8]) -> Result<(), Damage> {
+        let computed = crc32c(0, bytes);
+        if computed != self.crc || bytes.len() as u64 != self.len {
+            return Err(Damage::Checksum {
+                stored: self.crc,
+                computed,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Contents of both footers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Footer {
+    /// The object the table was written as.
+    pub(crate) object: ObjectId,
+    /// End of the last partition; the tombstones begin here.
+    pub(crate) partitions_end: u64,
+    pub(crate) tombstones: Section,
+    pub(crate) fences: Section,
+    pub(crate) properties: Section,
+}
+
+impl Footer {
+    pub(crate) fn encode(&self) -> [u8; FOOTER_BYTES] {
+        let mut out = [0; FOOTER_BYTES];
+        let mut to = copal_codec::Writer::new(&mut out[ENVELOPE_LEN..]);
+        to.put_u64(self.object.0);
+        to.put_u64(self.partitions_end);
+        for section in [self.tombstones, self.fences, self.properties] {
+            to.put_u64(section.offset);
+            to.put_u64(section.len);
+            to.put_u32(section.crc);
+        }
+        Envelope::seal(&FORMAT, 0, 0, &mut out);
+        out
+    }
+
+    fn decode(bytes: &[u8], object_len: u64) -> Result<Footer, Damage> {
+        let (_, body) = Envelope::open(&FORMAT, bytes)?;
+        let mut from = Reader::new(body);
+        let (object, partitions_end) = (ObjectId(from.u64()?), from.u64()?);
+        let [tombstones, fences, properties] =
+            [section(&mut from)?, section(&mut from)?, section(&mut from)?];
+        from.zeros(from.remaining())?;
+        let mut end = partitions_end;
+        for section in [tombstones, fences, properties] {
+            if section.offset != end || section.len > object_len {
+                return Err(Damage::Field("section"));
+            }
+            end = section.range().end;
+        }
+        if partitions_end > object_len || end > object_len - 2 * FOOTER_BYTES as u64 {
+            return Err(Damage::Field("section"));
+        }
+        Ok(Footer {
+            object,
+            partitions_end,
+            tombstones,
+            fences,
+            properties,
+        })
+    }
+
+    /// Decodes the footer from the last [`FOOTER_BYTES`] x 2 of an object, whichever copy is intact.
+    pub(crate) fn from_tail(tail: &[u8], object: ObjectId, object_len: u64) -> Result<Footer, TableError> {
+        let mut error = Damage::Field("length").at(object, Place::Footer);
+        if object_len < 2 * FOOTER_BYTES as u64 {
+            return Err(error);
+        }
+        for copy in tail.rchunks_exact(FOOTER_BYTES).take(2) {
+            match Footer::decode(copy, object_len) {
+                Ok(footer) if footer.object == object => return Ok(footer),
+                Ok(_) => error = Damage::Field("object number").at(object, Place::Footer),
+                Err(Damage::Envelope(
+                    source @ (EnvelopeError::Version { .. }
+                    | EnvelopeError::Flags { .. }
+                    | EnvelopeError::Reserved { .. }),
+                )) => error = TableError::Unsupported { object, source },
+                Err(damage) => error = damage.at(object, Place::Footer),
+            }
+        }
+        Err(error)
+    }
+}
+
+fn section(from: &mut Reader<'_>) -> Result<Section, Damage> {
+    Ok(Section {
+        offset: from.u64()?,
+        len: from.u64()?,
+        crc: from.u32()?,
+    })
+}

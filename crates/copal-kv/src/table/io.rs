@@ -1,0 +1,66 @@
+//! What a table is read from and written to: an object, or bytes in memory for tests and tools.
+
+use bytes::Bytes;
+use copal_device::Class;
+use copal_object::{ObjectId, ObjectWriter, Store, StoreError};
+use std::ops::Range;
+
+/// Bytes that can be read anywhere.
+pub(crate) trait ReadAt: Send + Sync {
+    /// The bytes of `range`; fewer only at the end.
+    fn read_at(&self, range: Range<u64>, class: Class) -> Result<Bytes, StoreError>;
+    /// Bytes there are.
+    fn len(&self) -> Result<u64, StoreError>;
+}
+
+/// A table in an object.
+pub(crate) struct ObjectSource {
+    pub(crate) store: Store,
+    pub(crate) id: ObjectId,
+}
+
+impl ReadAt for ObjectSource {
+    fn read_at(&self, range: Range<u64>, class: Class) -> Result<Bytes, StoreError> {
+        self.store.read(self.id, range, class).wait()
+    }
+
+    fn len(&self) -> Result<u64, StoreError> {
+        self.store
+            .stat(self.id)
+            .map(|stat| stat.len)
+            .ok_or(StoreError::NotFound(self.id))
+    }
+}
+
+impl ReadAt for Bytes {
+    fn read_at(&self, range: Range<u64>, _: Class) -> Result<Bytes, StoreError> {
+        let end = range.end.min(Bytes::len(self) as u64);
+        Ok(self.slice(range.start.min(end) as usize..end as usize))
+    }
+
+    fn len(&self) -> Result<u64, StoreError> {
+        Ok(Bytes::len(self) as u64)
+    }
+}
+
+/// Takes the bytes of a table in order.
+pub trait Sink {
+    /// Takes the next bytes.
+    ///
+    /// # Errors
+    /// The device failed or is full.
+    fn append(&mut self, data: &[u8]) -> Result<(), StoreError>;
+}
+
+impl Sink for ObjectWriter {
+    fn append(&mut self, data: &[u8]) -> Result<(), StoreError> {
+        ObjectWriter::append(self, data)
+    }
+}
+
+impl Sink for Vec<u8> {
+    fn append(&mut self, data: &[u8]) -> Result<(), StoreError> {
+        self.extend_from_slice(data);
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! Sorted table: an immutable object of the entries of one keyspace.
+//!
+//! ```text
+//! [partition: data blocks | index page | filter page] ... [range tombstones] [fences] [properties] [footer x 2]
+//! ```
+//!
+//! Format: docs/formats/kv-table.md v1, docs/formats/kv-filter-page.md v1
+//! Paper:  elasticbf §3.1
+//! Invariants
+//! - Entries ascend strictly by (user key, newest first); all versions of a key are in one partition.
+//! - No length read from disk is used before it is bounded by its enclosing part.
+//! - A damaged filter page means "no filter", a damaged index page is rebuilt from the blocks; a damaged block
+//!   is an error that names it, never an absent key.
+//!
+//! Not here: choosing tables (versions, compaction), visibility of versions, value objects.
+
+pub(crate) mod block;
+mod builder;
+pub(crate) mod counters;
+mod cursor;
+mod error;
+mod fences;
+mod filter;
+mod footer;
+pub(crate) mod index;
+mod io;
+mod meta;
+mod read;
+mod tombstones;
+mod verify;
+
+pub use builder::{TableBuilder, TableOptions};
+pub use counters::ReadCounts;
+pub use cursor::{Scan, TableCursor};
+pub use error::{Damage, Place, TableError};
+pub use io::Sink;
+pub use meta::{TableMeta, ValueUse};
+pub use read::{Found, ReadOptions, Table};
+pub use tombstones::RangeTombstones;
+pub use verify::{Damaged, VerifyReport};
+
+#[cfg(test)]
+mod tests;

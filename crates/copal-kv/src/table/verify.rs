@@ -1,0 +1,219 @@
+//! Full check of a table: every checksum, every entry, every order.
+//!
+//! Reads the device, never the cache.
+
+use super::{
+    block::{Block, BlockCursor},
+    error::{Damage, Place, TableError},
+    index::{BlockAt, IndexPage},
+    read::Table,
+};
+use crate::entry::compare;
+use bytes::Bytes;
+use copal_codec::crc32c;
+use copal_device::Class;
+use copal_filter::FilterPage;
+use copal_object::StoreError;
+use std::{cmp::Ordering, ops::Range};
+
+/// Bytes checked per read.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// What a full check found.
+#[derive(Clone, Debug, Default)]
+pub struct VerifyReport {
+    /// Data blocks found intact.
+    pub blocks: u64,
+    /// Entries found intact.
+    pub entries: u64,
+    /// What is damaged, in the order of the object.
+    pub damaged: Vec<Damaged>,
+}
+
+/// One damaged part.
+#[derive(Clone, Debug)]
+pub struct Damaged {
+    /// Where and what.
+    pub error: TableError,
+    /// Keys that may be lost: from the first of the partition up to the first of the next one (`None`: to the
+    /// end of the table). Absent for index and filter pages, which cost speed but no data.
+    pub lost: Option<(Bytes, Option<Bytes>)>,
+}
+
+impl VerifyReport {
+    /// Whether nothing is damaged.
+    pub fn is_clean(&self) -> bool {
+        self.damaged.is_empty()
+    }
+
+    fn found(&mut self, error: TableError, lost: Option<(Bytes, Option<Bytes>)>) -> Result<(), TableError> {
+        match error {
+            // The device fails or the store is closed: nothing is known about the bytes.
+            TableError::Object(ref object) if !matches!(object, StoreError::Corrupt { .. }) => Err(error),
+            error => {
+                self.damaged.push(Damaged { error, lost });
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Table {
+    /// Reads everything and checks it. Damage is reported, not returned as an error. Blocks for long.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn verify(&self, class: Class) -> Result<VerifyReport, TableError> {
+        let mut report = VerifyReport::default();
+        let mut last = None;
+        for partition in 0..self.fences.len() as u32 {
+            self.verify_pages(partition, class, &mut report)?;
+            match self.index(partition, class) {
+                Ok(index) => self.verify_blocks(partition, &index, class, &mut last, &mut report)?,
+                Err(error) => report.found(error, Some(self.keys_of(partition)))?,
+            }
+        }
+        if report.is_clean() {
+            self.verify_whole(class, &mut report)?;
+        }
+        Ok(report)
+    }
+
+    /// Keys a partition may hold.
+    fn keys_of(&self, partition: u32) -> (Bytes, Option<Bytes>) {
+        let fence = |i: usize| Bytes::copy_from_slice(self.fences.fence(i));
+        let i = partition as usize;
+        let start = if i == 0 {
+            self.meta.smallest.clone()
+        } else {
+            fence(i)
+        };
+        (start, (i + 1 < self.fences.len()).then(|| fence(i + 1)))
+    }
+
+    /// Index page and filter page as stored.
+    fn verify_pages(
+        &self,
+        partition: u32,
+        class: Class,
+        report: &mut VerifyReport,
+    ) -> Result<(), TableError> {
+        let at = self.partition(partition);
+        let index = self.read(at.index(), class).and_then(|bytes| {
+            let decoded = IndexPage::decode(&bytes, at.uid, at.data_len);
+            decoded.map_err(|damage| damage.at(self.id, Place::Index(partition)))
+        });
+        if let Err(error) = index {
+            report.found(error, None)?;
+        }
+        if at.filter_len == 0 {
+            return Ok(());
+        }
+        let filter = self.read(at.filter(), class).and_then(|bytes| {
+            let checked = FilterPage::verify(&bytes, at.uid, self.options.store_seed);
+            checked.map_err(|damage| Damage::Filter(damage).at(self.id, Place::Filter(partition)))
+        });
+        match filter {
+            Ok(()) => Ok(()),
+            Err(error) => report.found(error, None),
+        }
+    }
+
+    fn verify_blocks(
+        &self,
+        partition: u32,
+        index: &IndexPage,
+        class: Class,
+        last: &mut Option<(Vec<u8>, u64)>,
+        report: &mut VerifyReport,
+    ) -> Result<(), TableError> {
+        let (mut window, mut start) = (Bytes::new(), 0);
+        for number in 0..index.blocks() {
+            let at = index
+                .block(number)
+                .map_err(|damage| damage.at(self.id, Place::Index(partition)))?;
+            if at.offset < start || at.range().end > start + window.len() as u64 {
+                (window, start) = (self.read(self.step_from(partition, at), class)?, at.offset);
+            }
+            let from = (at.offset - start) as usize;
+            let stored = window.slice(from.min(window.len())..(from + at.len as usize).min(window.len()));
+            match self.check_block(partition, number, &stored, last) {
+                Ok(entries) => {
+                    report.blocks += 1;
+                    report.entries += entries;
+                }
+                Err(damage) => {
+                    let error = damage.at(
+                        self.id,
+                        Place::Block {
+                            partition,
+                            block: number,
+                        },
+                    );
+                    report.found(error, Some(self.keys_of(partition)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn step_from(&self, partition: u32, at: BlockAt) -> Range<u64> {
+        let partition = self.partition(partition);
+        let end = (at.offset + STEP_BYTES.max(at.len)).min(partition.data_len);
+        partition.offset + at.offset..partition.offset + end
+    }
+
+    /// Walks one block; returns its entries.
+    fn check_block(
+        &self,
+        partition: u32,
+        number: u32,
+        stored: &Bytes,
+        last: &mut Option<(Vec<u8>, u64)>,
+    ) -> Result<u64, Damage> {
+        let mut cursor = BlockCursor::new(Block::decode_shared(
+            stored,
+            self.partition(partition).uid,
+            number,
+        )?);
+        let (mut entries, (start, end)) = (0, self.keys_of(partition));
+        cursor.first()?;
+        while let Some(entry) = cursor.entry() {
+            let ascends = last
+                .as_ref()
+                .is_none_or(|(key, seq)| compare((key, *seq), entry.position()) == Ordering::Less);
+            if !ascends || entry.key < start || end.as_ref().is_some_and(|end| entry.key >= end) {
+                return Err(Damage::Order);
+            }
+            let (key, seq) = last.get_or_insert_default();
+            key.clear();
+            key.extend_from_slice(entry.key);
+            *seq = entry.seq;
+            entries += 1;
+            cursor.next()?;
+        }
+        Ok(entries)
+    }
+
+    /// Counts, and the checksum over the object up to its properties: padding and sections too.
+    fn verify_whole(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
+        if report.entries != self.meta.entries {
+            let error = Damage::Field("number of entries").at(self.id, Place::Object);
+            report.found(error, Some((self.meta.smallest.clone(), None)))?;
+        }
+        let (mut computed, mut at) = (0, 0);
+        while at < self.checked_bytes {
+            let end = self.checked_bytes.min(at + STEP_BYTES);
+            computed = crc32c(computed, &self.read(at..end, class)?);
+            at = end;
+        }
+        if computed != self.object_crc {
+            let damage = Damage::Checksum {
+                stored: self.object_crc,
+                computed,
+            };
+            report.found(damage.at(self.id, Place::Object), None)?;
+        }
+        Ok(())
+    }
+}
