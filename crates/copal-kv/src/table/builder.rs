@@ -356,16 +356,18 @@ impl<S: Sink> TableBuilder<S> {
             EntryKind::Delete => self.meta.deletes += 1,
             EntryKind::Put => self.meta.value_bytes += entry.value.len() as u64,
             EntryKind::Pointer => {
-                let pointer = ValuePointer::decode(entry.value).expect("a pointer entry holds a pointer");
+                let Some((object, len)) = pointer_head(entry.value) else {
+                    return;
+                };
                 let none = ValueUse {
-                    object: pointer.object,
+                    object,
                     values: 0,
                     bytes: 0,
                     key_bytes: 0,
                 };
-                let used = self.value_objects.entry(pointer.object).or_insert(none);
+                let used = self.value_objects.entry(object).or_insert(none);
                 used.values += 1;
-                used.bytes += u64::from(pointer.len);
+                used.bytes += u64::from(len);
                 used.key_bytes += entry.key.len() as u64;
             }
         }

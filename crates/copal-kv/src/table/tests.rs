@@ -1,1 +1,5 @@
+//! Tables in memory against a model.
 
+mod support;
+
+mod lookups;

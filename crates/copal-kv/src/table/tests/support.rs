@@ -1,0 +1,123 @@
+//! Tables built in memory, and a small seeded generator.
+
+use super::super::{ReadOptions, Table, TableBuilder, TableMeta, TableOptions};
+use crate::{
+    cache::TableCache,
+    entry::{Entry, EntryKind},
+};
+use bytes::Bytes;
+use copal_filter::Kind;
+use copal_object::{Lifetime, ObjectId};
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
+
+pub(super) const SEED: u64 = 42;
+pub(super) const ID: ObjectId = ObjectId(7);
+
+/// (key, newest first) -> what the version says: the internal order of a `BTreeMap`.
+pub(super) type Model = BTreeMap<(Vec<u8>, Reverse<u64>), (EntryKind, Vec<u8>)>;
+
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub(super) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+pub(super) fn options(compress: bool, filter: Kind) -> TableOptions {
+    TableOptions {
+        compress,
+        filter,
+        store_seed: SEED,
+        lifetime: Lifetime::Medium,
+        expected_bytes: 0,
+    }
+}
+
+pub(super) fn build(model: &Model, options: TableOptions) -> (Bytes, TableMeta) {
+    let mut builder = TableBuilder::with_sink(Vec::new(), ID, options);
+    for ((key, seq), (kind, value)) in model {
+        builder
+            .add(Entry {
+                key,
+                seq: seq.0,
+                kind: *kind,
+                value,
+            })
+            .unwrap();
+    }
+    let (bytes, meta) = builder.finish_sink().unwrap();
+    (bytes.into(), meta)
+}
+
+pub(super) fn open(bytes: Bytes, cache: &Arc<TableCache>, filter_columns: u8) -> Arc<Table> {
+    Table::open_bytes(
+        bytes,
+        ID,
+        cache.clone(),
+        ReadOptions {
+            store_seed: SEED,
+            filter_columns,
+        },
+    )
+    .unwrap()
+}
+
+pub(super) fn cache() -> Arc<TableCache> {
+    TableCache::new(4 << 20, 1 << 20)
+}
+
+/// A model of `keys` keys in which some have many versions, some values are empty and some are large.
+pub(super) fn mixed(random: &mut Random, keys: usize) -> Model {
+    let mut model = Model::new();
+    for _ in 0..keys {
+        let shape = random.below(100);
+        let mut key = match shape {
+            0..40 => b"user/profile/".to_vec(),
+            40..60 => b"zz".to_vec(),
+            _ => Vec::new(),
+        };
+        let len = if shape == 99 {
+            1 + random.below(60_000) as usize
+        } else {
+            random.below(12) as usize
+        };
+        key.extend(random.bytes(len));
+        let versions = match random.below(20) {
+            0 => 1 + random.below(40),
+            1..5 => 1 + random.below(4),
+            _ => 1,
+        };
+        for _ in 0..versions {
+            let kind = if random.below(6) == 0 {
+                EntryKind::Delete
+            } else {
+                EntryKind::Put
+            };
+            let len = match random.below(40) {
+                0 => random.below(30_000),
+                1..10 => 0,
+                _ => random.below(400),
+            };
+            let value = if kind == EntryKind::Put {
+                random.bytes(len as usize)
+            } else {
+                Vec::new()
+            };
+            model.insert((key.clone(), Reverse(random.below(1000))), (kind, value));
+        }
+    }
+    model
+}
