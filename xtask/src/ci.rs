@@ -13,6 +13,7 @@ use std::{
 /// Runs all steps; stops at the first that fails.
 pub(crate) fn run(root: &Path) -> Result<()> {
     step(root, "cargo fmt --all --check")?;
+    step(root, "cargo fmt --manifest-path bench/Cargo.toml --check")?;
     timed("tidy", || crate::tidy::run(root, false))?;
     timed("layers", || crate::layers::run(root))?;
     step(

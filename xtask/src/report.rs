@@ -25,6 +25,9 @@ pub struct Row {
     pub target: Option<String>,
     /// Whether it is.
     pub ok: Option<bool>,
+    /// Kept and not printed.
+    #[serde(skip)]
+    detail: bool,
 }
 
 /// Rows gathered by a suite.
@@ -54,12 +57,27 @@ impl Report {
 
     /// Adds a number without a target.
     pub fn fact(&mut self, name: impl Into<String>, value: f64, unit: &str) {
+        let (name, unit) = (name.into(), unit.to_owned());
         self.rows.push(Row {
-            name: name.into(),
+            name,
             value,
-            unit: unit.to_owned(),
+            unit,
             target: None,
             ok: None,
+            detail: false,
+        });
+    }
+
+    /// Adds a number that is kept and not printed: one of many behind a printed one.
+    pub fn detail(&mut self, name: impl Into<String>, value: f64, unit: &str) {
+        let (name, unit) = (name.into(), unit.to_owned());
+        self.rows.push(Row {
+            name,
+            value,
+            unit,
+            target: None,
+            ok: None,
+            detail: true,
         });
     }
 
@@ -85,6 +103,7 @@ impl Report {
             unit: unit.to_owned(),
             target: Some(target),
             ok: Some(ok),
+            detail: false,
         });
     }
 
@@ -95,7 +114,7 @@ impl Report {
     #[expect(clippy::print_stdout, reason = "a report is for people first")]
     pub fn finish(&self, root: &Path, suite: &str) -> Result<()> {
         let mut table = Table::new(&[suite, "value", "unit", "target", ""]);
-        for row in &self.rows {
+        for row in self.rows.iter().filter(|row| !row.detail) {
             let verdict = match row.ok {
                 Some(true) => "ok",
                 Some(false) => "MISSED",

@@ -1,0 +1,53 @@
+//! Suites of measurements, one module each. `cargo xtask bench NAME` builds and runs this.
+//!
+//! Not here: how a program is metered and how rows are kept (`xtask::metered`, `xtask::report`).
+
+mod memory;
+mod peers;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask bench", about = "Measurements, each with its targets")]
+struct Arguments {
+    #[command(subcommand)]
+    suite: Suite,
+}
+
+#[derive(Subcommand)]
+enum Suite {
+    /// Repository size, processor time, memory and restore beside restic, rustic and borg
+    BackupPeers(peers::Options),
+    /// Peak memory of each command, also on a 100 GB sparse image
+    BackupMemory(memory::Options),
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("bench lies in the repository")?;
+    match Arguments::parse().suite {
+        Suite::BackupPeers(options) => peers::run(root, &options),
+        Suite::BackupMemory(options) => memory::run(root, &options),
+    }
+}
+
+/// Where the data set, the peers and scratch are, unless told otherwise.
+fn default_below_cache(root: &Path, given: Option<&PathBuf>, name: &str) -> PathBuf {
+    given.cloned().unwrap_or_else(|| root.join(".cache").join(name))
+}
