@@ -58,7 +58,7 @@ impl OneProbeUnits {
 
 fn position(hash: KeyHash, unit: u8, bits: u32) -> u32 {
     let h = hash.unit_hash(FIRST_HASH + u64::from(unit));
-    ((h >> 32) * u64::from(bits) >> 32) as u32
+    (((h >> 32) * u64::from(bits)) >> 32) as u32
 }
 
 /// Kind marker: see [`UnitKind`].
