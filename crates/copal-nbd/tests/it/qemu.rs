@@ -9,6 +9,7 @@ use std::{
 
 /// Whether the programs of QEMU are there; missing ones are a loud skip, or a failure where the
 /// suite must be complete.
+#[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
 fn have_qemu() -> bool {
     let there = |program: &str| Command::new(program).arg("--version").output().is_ok();
     let have = there("qemu-nbd") && there("qemu-img") && there("qemu-io");

@@ -235,7 +235,7 @@ fn broken_handshakes_are_refused() {
             "oldstyle",
             Script::default()
                 .raw(b"NBDMAGIC")
-                .u64(0x0042_0281_8612_53)
+                .u64(0x0000_4202_8186_1253)
                 .u64(4096)
                 .raw(&[0; 128]),
         ),
