@@ -5,6 +5,7 @@ pub mod error;
 pub mod progress;
 pub mod repository;
 pub mod request;
+pub mod retention;
 pub mod source;
 pub mod target;
 

@@ -5,7 +5,15 @@
 //! - Every byte of the disk is covered exactly once, by `write_at` or by `hole`.
 //! - An ordered target is fed in ascending order from one thread; any other in any order from several.
 //!
-//! Not here: the targets themselves.
+//! Not here: the targets themselves (`file`, `device`, `stream`; `open` chooses).
+
+pub mod device;
+pub mod file;
+pub mod open;
+mod punch;
+pub mod stream;
+#[cfg(test)]
+mod tests;
 
 /// Why a target refused.
 #[derive(Debug, thiserror::Error)]

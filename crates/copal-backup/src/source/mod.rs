@@ -9,6 +9,17 @@
 //! Not here: finding out what changed since the last backup (that is handed in as
 //! [`ChangedExtents`]), and restore targets (`target`).
 
+mod changed;
+pub mod file;
+pub mod nbd;
+pub mod open;
+pub mod qcow2;
+pub mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use changed::{MAX_EXTENTS, parse_changed_extents, read_changed_extents};
+
 use std::ops::Range;
 
 /// What a run of bytes of a disk is known to hold.

@@ -1,0 +1,237 @@
+//! A raw disk image or a block device, read where it lies.
+//!
+//! Invariants
+//! - Holes (`SEEK_HOLE`) are never read.
+//! - Reading leaves the page cache as it was: what is cached is taken from there, the rest is read
+//!   around it (`O_DIRECT`), so a backup evicts nothing that a guest needs. A file system without
+//!   `O_DIRECT` is read through the cache, and what was read is dropped again.
+//! - Memory is a few bounce buffers of 1 MiB, whatever the size of the image.
+//!
+//! Not here: formats other than raw (`qcow2`), deciding which it is (`open`).
+
+use super::{Extent, ExtentKind, Source, SourceError};
+use parking_lot::Mutex;
+use rustix::{
+    fs::{Advice, Mode, OFlags, SeekFrom},
+    io::{Errno, ReadWriteFlags},
+};
+use std::{
+    fs::{File, OpenOptions},
+    io::IoSliceMut,
+    num::NonZeroU64,
+    os::unix::fs::{FileExt, FileTypeExt},
+    path::{Path, PathBuf},
+};
+
+/// What `O_DIRECT` wants of addresses, offsets and lengths; enough for every Linux block device
+/// with blocks of at most 4 KiB, which are all there are.
+const ALIGN: u64 = 4096;
+const BOUNCE_BYTES: usize = 1 << 20;
+/// Bounce buffers kept for the next read.
+const BOUNCES_KEPT: usize = 8;
+
+/// A regular file or a block device.
+#[derive(Debug)]
+pub struct FileSource {
+    path: PathBuf,
+    file: File,
+    /// The same file opened around the page cache; `None` where that is not possible.
+    direct: Option<File>,
+    size_bytes: u64,
+    has_map: bool,
+    bounces: Mutex<Vec<Vec<u8>>>,
+}
+
+impl FileSource {
+    /// Opens a raw image or a block device for reading.
+    ///
+    /// # Errors
+    /// It does not exist, may not be read, or is neither a file nor a block device.
+    pub fn open(path: &Path) -> Result<FileSource, SourceError> {
+        let failed = |action| {
+            move |error| SourceError::Io {
+                action,
+                what: path.display().to_string(),
+                error,
+            }
+        };
+        let file = OpenOptions::new().read(true).open(path).map_err(failed("open"))?;
+        let kind = file.metadata().map_err(failed("open"))?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            let what = if kind.is_dir() {
+                "a directory"
+            } else {
+                "not a disk image"
+            };
+            return Err(SourceError::Unusable {
+                reason: format!(
+                    "{} is {what}; name an image file or a block device, or - for standard input",
+                    path.display()
+                ),
+            });
+        }
+        // The end of a block device is found by seeking; its metadata says 0.
+        let size_bytes =
+            rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| failed("measure")(e.into()))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+        let direct = rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from);
+        Ok(FileSource {
+            path: path.to_owned(),
+            file,
+            direct,
+            size_bytes,
+            has_map: kind.is_file(),
+            bounces: Mutex::new(Vec::new()),
+        })
+    }
+
+    fn failed(&self, action: &'static str) -> impl Fn(std::io::Error) -> SourceError {
+        move |error| SourceError::Io {
+            action,
+            what: self.path.display().to_string(),
+            error,
+        }
+    }
+
+    /// Takes what the page cache holds from the front of the range; returns how much that was.
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < buf.len() {
+            let mut slices = [IoSliceMut::new(&mut buf[done..])];
+            match rustix::io::preadv2(
+                &self.file,
+                &mut slices,
+                offset + done as u64,
+                ReadWriteFlags::NOWAIT,
+            ) {
+                Ok(0) | Err(_) => break,
+                Ok(read) => done += read,
+            }
+        }
+        done
+    }
+
+    /// Reads around the page cache, through a bounce buffer because of the alignment.
+    fn read_direct(&self, direct: &File, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        let mut bounce = self
+            .bounces
+            .lock()
+            .pop()
+            .unwrap_or_else(|| vec![0; BOUNCE_BYTES + ALIGN as usize]);
+        let shift = bounce.as_ptr().align_offset(ALIGN as usize);
+        let aligned = &mut bounce[shift..shift + BOUNCE_BYTES];
+        let mut done = 0;
+        let mut result = Ok(());
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let skip = (at % ALIGN) as usize;
+            let want = (skip + buf.len() - done)
+                .next_multiple_of(ALIGN as usize)
+                .min(BOUNCE_BYTES);
+            match rustix::io::pread(direct, &mut aligned[..want], at - skip as u64) {
+                Ok(read) => {
+                    let fresh = read.saturating_sub(skip).min(buf.len() - done);
+                    buf[done..done + fresh].copy_from_slice(&aligned[skip..skip + fresh]);
+                    done += fresh;
+                    if fresh == 0 {
+                        break;
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        let mut bounces = self.bounces.lock();
+        if bounces.len() < BOUNCES_KEPT {
+            bounces.push(bounce);
+        }
+        result.map(|()| done)
+    }
+
+    /// Reads through the page cache and drops what was read.
+    fn read_buffered(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(len) = NonZeroU64::new(done as u64) {
+            // Advice only; a refusal costs memory of the page cache, nothing else.
+            let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::DontNeed);
+        }
+        Ok(done)
+    }
+}
+
+impl Source for FileSource {
+    fn size_bytes(&self) -> Option<u64> {
+        Some(self.size_bytes)
+    }
+
+    fn extent_at(&self, offset: u64) -> Result<Extent, SourceError> {
+        let extent = |end: u64, kind| Extent {
+            offset,
+            length: end.min(self.size_bytes) - offset,
+            kind,
+        };
+        if !self.has_map {
+            return Ok(extent(self.size_bytes, ExtentKind::Data));
+        }
+        let data = match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) => data,
+            // No data from here to the end.
+            Err(Errno::NXIO) => return Ok(extent(self.size_bytes, ExtentKind::Zero)),
+            // A file system without a map: all of it is data.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(extent(self.size_bytes, ExtentKind::Data)),
+            Err(error) => return Err(self.failed("map")(error.into())),
+        };
+        if data > offset {
+            return Ok(extent(data, ExtentKind::Zero));
+        }
+        let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(offset));
+        let hole = hole.map_err(|error| self.failed("map")(error.into()))?;
+        // A hole at `offset` right after data there: somebody is writing; read it.
+        Ok(extent(
+            if hole > offset { hole } else { self.size_bytes },
+            ExtentKind::Data,
+        ))
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        let len = buf
+            .len()
+            .min(usize::try_from(self.size_bytes.saturating_sub(offset)).unwrap_or(usize::MAX));
+        let buf = &mut buf[..len];
+        let mut done = self.read_cached(offset, buf);
+        if done < len
+            && let Some(direct) = &self.direct
+        {
+            match self.read_direct(direct, offset + done as u64, &mut buf[done..]) {
+                Ok(read) => done += read,
+                // The device wants another alignment than ours: through the cache, then.
+                Err(Errno::INVAL) => {}
+                Err(error) => return Err(self.failed("read")(error.into())),
+            }
+        }
+        if done < len {
+            let rest = self.read_buffered(offset + done as u64, &mut buf[done..]);
+            done += rest.map_err(self.failed("read"))?;
+        }
+        if done < len {
+            let (what, at) = (self.path.display().to_string(), offset + done as u64);
+            return Err(SourceError::Short {
+                what,
+                at,
+                expected: self.size_bytes,
+            });
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,219 @@
+//! A qcow2 image, read through `qemu-nbd`.
+//!
+//! The format has backing files, compression, encryption, snapshots and 20 years of corner cases;
+//! QEMU reads all of them. One `qemu-nbd --read-only` per image is started on a unix socket in a
+//! private directory and serves this process alone.
+//!
+//! Invariants
+//! - `qemu-nbd` ends with us: killed when the source is dropped; gone by itself when our
+//!   connection closes, however this process ended, because it serves one client and then exits.
+//! - The socket is ours before `qemu-nbd` starts (it is handed over as an open file), so there is
+//!   nothing to wait for, and its directory is gone once we are connected.
+//! - A Ctrl-C on the terminal reaches us and not it: it runs in a process group of its own.
+
+use super::{Source, SourceError, nbd::NbdSource};
+use crate::source::{ChangedExtents, Extent};
+use copal_nbd::{Address, Uri};
+use std::{
+    io::Read,
+    os::{
+        fd::OwnedFd,
+        unix::{fs::PermissionsExt, net::UnixListener, process::CommandExt},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+/// First bytes of a qcow2 image.
+pub const MAGIC: [u8; 4] = *b"QFI\xfb";
+/// Longest path of a unix socket, with room for our file name.
+const SOCKET_DIR_BYTES: usize = 80;
+/// How much of the server's complaint is kept.
+const STDERR_BYTES: u64 = 4096;
+
+/// A qcow2 image behind its own `qemu-nbd`.
+pub struct Qcow2Source {
+    // Dropped first: closing the connection lets the server end by itself.
+    export: NbdSource,
+    _server: Server,
+}
+
+impl Qcow2Source {
+    /// Starts `qemu-nbd` for the image and connects to it; names a persistent dirty bitmap to map.
+    ///
+    /// # Errors
+    /// `qemu-nbd` is not installed, or refuses the image (its own words are in the message).
+    pub fn open(path: &Path, bitmap: Option<&str>) -> Result<Qcow2Source, SourceError> {
+        // A file that we may not read deserves our own words, not those of a helper.
+        std::fs::File::open(path).map_err(|error| io("open", path, error))?;
+        let program = find_program("qemu-nbd").ok_or_else(|| SourceError::Unusable {
+            reason: format!(
+                "{} is a qcow2 image, which Copal reads through qemu-nbd, and that is not installed; \
+                 run `apt install qemu-utils`",
+                path.display()
+            ),
+        })?;
+        // Around the page cache where the file system can; where it cannot, qemu-nbd says so.
+        match start(&program, path, bitmap, "none") {
+            Err(error) if error.to_string().contains("O_DIRECT") => {
+                start(&program, path, bitmap, "writeback")
+            }
+            other => other,
+        }
+    }
+
+    /// What the dirty bitmap given to [`Qcow2Source::open`] says has changed.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn changed(&self, bitmap: &str, base: Option<String>) -> Result<ChangedExtents, SourceError> {
+        self.export.changed(bitmap, base)
+    }
+}
+
+impl Source for Qcow2Source {
+    fn size_bytes(&self) -> Option<u64> {
+        self.export.size_bytes()
+    }
+    fn block_bytes(&self) -> u32 {
+        self.export.block_bytes()
+    }
+    fn extent_at(&self, offset: u64) -> Result<Extent, SourceError> {
+        self.export.extent_at(offset)
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        self.export.read_at(offset, buf)
+    }
+}
+
+/// The running helper; dropping it ends it.
+struct Server {
+    child: Child,
+}
+
+impl Server {
+    /// Ends the server and returns what it complained about.
+    fn complaint(&mut self) -> String {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let mut words = Vec::new();
+        if let Some(stderr) = self.child.stderr.take() {
+            let _ = stderr.take(STDERR_BYTES).read_to_end(&mut words);
+        }
+        let words = String::from_utf8_lossy(&words);
+        words
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .collect::<Vec<_>>()
+            .join("; ")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already, which is what we want.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn io(action: &'static str, path: &Path, error: std::io::Error) -> SourceError {
+    SourceError::Io {
+        action,
+        what: path.display().to_string(),
+        error,
+    }
+}
+
+fn start(
+    program: &Path,
+    image: &Path,
+    bitmap: Option<&str>,
+    cache: &str,
+) -> Result<Qcow2Source, SourceError> {
+    let dir = private_dir()?;
+    let socket = dir.path().join("nbd.sock");
+    let listener = UnixListener::bind(&socket).map_err(|error| io("listen on", &socket, error))?;
+    let mut server = spawn(program, image, bitmap, cache, listener)?;
+    let uri = Uri {
+        address: Address::Unix(socket),
+        export: String::new(),
+    };
+    match NbdSource::connect_to(&image.display().to_string(), &uri, bitmap) {
+        Ok(export) => Ok(Qcow2Source {
+            export,
+            _server: server,
+        }),
+        Err(error) => {
+            let complaint = server.complaint();
+            if complaint.is_empty() {
+                return Err(error);
+            }
+            Err(SourceError::Unusable {
+                reason: format!("qemu-nbd cannot serve {}: {complaint}", image.display()),
+            })
+        }
+    }
+}
+
+/// A directory that nobody else may enter, short enough to hold a socket.
+fn private_dir() -> Result<tempfile::TempDir, SourceError> {
+    let base = std::env::temp_dir();
+    let base = if base.as_os_str().len() <= SOCKET_DIR_BYTES {
+        base
+    } else {
+        PathBuf::from("/tmp")
+    };
+    let mut builder = tempfile::Builder::new();
+    builder
+        .prefix("copal-")
+        .permissions(std::fs::Permissions::from_mode(0o700));
+    builder
+        .tempdir_in(&base)
+        .map_err(|error| io("make a directory in", &base, error))
+}
+
+/// Starts the server on a socket that listens already, the way systemd hands one over: as file 3,
+/// with `LISTEN_FDS` and the server's own process id in `LISTEN_PID`, which only a shell that
+/// becomes the server can know.
+fn spawn(
+    program: &Path,
+    image: &Path,
+    bitmap: Option<&str>,
+    cache: &str,
+    listener: UnixListener,
+) -> Result<Server, SourceError> {
+    const HAND_OVER: &str = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"";
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", HAND_OVER, "qemu-nbd"]).arg(program);
+    command.args(["--read-only", "--format=qcow2", "--export-name="]);
+    command.arg(format!("--cache={cache}"));
+    if let Some(name) = bitmap {
+        command.arg(format!("--bitmap={name}"));
+    }
+    command.arg("--").arg(absolute(image)?);
+    command
+        .stdin(OwnedFd::from(listener))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .process_group(0);
+    let child = command.spawn().map_err(|error| io("start", program, error))?;
+    Ok(Server { child })
+}
+
+/// `nbd:...` or `json:...` would be addresses to QEMU; a path from the root never is.
+fn absolute(image: &Path) -> Result<PathBuf, SourceError> {
+    std::path::absolute(image).map_err(|error| io("find", image, error))
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|program| {
+            program
+                .metadata()
+                .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+        })
+}

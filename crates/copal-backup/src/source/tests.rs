@@ -1,0 +1,281 @@
+//! Sources over real files, pipes and `qemu-nbd`.
+
+use super::{open::ImageFormat, *};
+use std::{
+    fs::File,
+    io::Write,
+    os::unix::fs::{FileExt, PermissionsExt},
+    path::Path,
+    process::Command,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// 16 MiB: data at 1 MiB (64 KiB), at 9 MiB (1 MiB + 7 bytes), holes elsewhere.
+fn sparse_image(path: &Path) -> Vec<u8> {
+    let mut bytes = vec![0; 16 << 20];
+    bytes[1 << 20..(1 << 20) + (64 << 10)].fill(0xa1);
+    for (at, byte) in bytes[9 << 20..(10 << 20) + 7].iter_mut().enumerate() {
+        *byte = (at / 3) as u8 | 1;
+    }
+    let file = File::create(path).unwrap();
+    file.set_len(16 * MIB).unwrap();
+    file.write_all_at(&bytes[1 << 20..(1 << 20) + (64 << 10)], MIB)
+        .unwrap();
+    file.write_all_at(&bytes[9 << 20..(10 << 20) + 7], 9 * MIB)
+        .unwrap();
+    bytes
+}
+
+/// Reads everything the way a backup does: extent by extent, holes unread.
+fn read_all(source: &dyn Source) -> (Vec<u8>, u64) {
+    let size = source.size_bytes().unwrap();
+    let mut bytes = vec![0; size as usize];
+    let mut zero_bytes = 0;
+    for extent in extents(source, 0..size) {
+        let extent = extent.unwrap();
+        match extent.kind {
+            ExtentKind::Zero => zero_bytes += extent.length,
+            ExtentKind::Data => {
+                let part = &mut bytes[extent.offset as usize..extent.end() as usize];
+                assert_eq!(source.read_at(extent.offset, part).unwrap(), part.len());
+            }
+        }
+    }
+    (bytes, zero_bytes)
+}
+
+#[test]
+fn a_sparse_file_gives_its_bytes_and_its_holes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.raw");
+    let bytes = sparse_image(&path);
+    let source = open::open(path.to_str().unwrap(), ImageFormat::Auto, None)
+        .unwrap()
+        .source;
+    let (read, zero_bytes) = read_all(&*source);
+    assert!(read == bytes);
+    assert!(zero_bytes > 14 * MIB, "only {zero_bytes} bytes of holes");
+    // Odd offsets and lengths, and past the end.
+    let mut buf = vec![7; 300_001];
+    assert_eq!(source.read_at(9 * MIB + 13, &mut buf).unwrap(), buf.len());
+    assert!(buf == bytes[(9 << 20) + 13..][..300_001]);
+    assert_eq!(source.read_at(16 * MIB - 5, &mut buf).unwrap(), 5);
+    assert_eq!(source.read_at(17 * MIB, &mut buf).unwrap(), 0);
+}
+
+#[test]
+fn a_read_around_the_page_cache_equals_one_through_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.raw");
+    let mut bytes: Vec<u8> = (0..5_000_123u32).map(|at| (at ^ (at >> 9)) as u8).collect();
+    std::fs::write(&path, &bytes).unwrap();
+    let file = File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    let source = file::FileSource::open(&path).unwrap();
+    for (offset, len) in [
+        (0, 5_000_123),
+        (1, 4_999_000),
+        (4095, 2),
+        (4096, 1 << 20),
+        (3 << 20, 1_854_395),
+    ] {
+        // Drop what the cache holds, so that the other path is taken where the file system has it.
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let mut buf = vec![0; len];
+        assert_eq!(source.read_at(offset, &mut buf).unwrap(), len);
+        assert!(buf == bytes[offset as usize..][..len], "{offset}+{len}");
+    }
+    // A write that lies in the cache only is seen as well.
+    bytes[100..200].fill(0xee);
+    File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .write_all_at(&bytes[100..200], 100)
+        .unwrap();
+    let mut buf = vec![0; 8192];
+    source.read_at(0, &mut buf).unwrap();
+    assert!(buf == bytes[..8192]);
+}
+
+#[test]
+fn a_file_that_shrinks_under_the_reader_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.raw");
+    std::fs::write(&path, vec![1; 100_000]).unwrap();
+    let source = file::FileSource::open(&path).unwrap();
+    File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(50_000)
+        .unwrap();
+    let error = source.read_at(40_000, &mut vec![0; 60_000]).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            SourceError::Short {
+                at: 50_000,
+                expected: 100_000,
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_stream_is_read_once_in_order() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let bytes: Vec<u8> = (0..300_000u32).map(|at| (at / 7) as u8).collect();
+    std::thread::scope(|scope| {
+        let sent = &bytes;
+        scope.spawn(move || {
+            sent.chunks(777)
+                .for_each(|piece| writer.write_all(piece).unwrap())
+        });
+        let source = stream::StreamSource::new("pipe", Box::new(reader));
+        assert_eq!(source.size_bytes(), None);
+        let mut buf = vec![0; 200_000];
+        assert_eq!(source.read_at(0, &mut buf).unwrap(), 200_000);
+        assert!(buf == bytes[..200_000]);
+        assert!(source.read_at(0, &mut buf).is_err());
+        assert_eq!(source.read_at(200_000, &mut buf).unwrap(), 100_000);
+        assert!(buf[..100_000] == bytes[200_000..]);
+        assert_eq!(source.read_at(300_000, &mut buf).unwrap(), 0);
+    });
+}
+
+fn reason(opened: Result<open::Opened, SourceError>) -> String {
+    opened.err().expect("refused").to_string()
+}
+
+#[test]
+fn the_format_is_never_guessed_from_content_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(spec("guest.raw"), b"QFI\xfb and what a guest would add").unwrap();
+    std::fs::write(spec("not.qcow2"), [0; 4096]).unwrap();
+    std::fs::write(spec("tiny.img"), b"QF").unwrap();
+    assert!(reason(open::open(&spec("guest.raw"), ImageFormat::Auto, None)).contains("--format qcow2"));
+    assert!(reason(open::open(&spec("not.qcow2"), ImageFormat::Auto, None)).contains("--format raw"));
+    assert!(reason(open::open(&spec("not.qcow2"), ImageFormat::Qcow2, None)).contains("--format raw"));
+    for (name, format) in [
+        ("guest.raw", ImageFormat::Raw),
+        ("not.qcow2", ImageFormat::Raw),
+        ("tiny.img", ImageFormat::Auto),
+    ] {
+        assert!(open::open(&spec(name), format, None).is_ok(), "{name}");
+    }
+    assert!(reason(open::open(&spec("none"), ImageFormat::Auto, None)).contains("cannot open"));
+    assert!(reason(open::open(dir.path().to_str().unwrap(), ImageFormat::Auto, None)).contains("directory"));
+    assert!(reason(open::open(&spec("tiny.img"), ImageFormat::Raw, Some("b"))).contains("dirty bitmaps"));
+    assert!(
+        reason(open::open("nbd+unix:///x?socket=/none", ImageFormat::Auto, None)).contains("no NBD server")
+    );
+}
+
+/// Whether the programs of QEMU are there; missing ones are a loud skip, or a failure where the
+/// suite must be complete.
+#[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
+fn have_qemu() -> bool {
+    let there = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    let have = there("qemu-nbd") && there("qemu-img") && there("qemu-io");
+    if !have {
+        let required = std::env::var_os("COPAL_TEST_REQUIRE_QEMU").is_some();
+        assert!(!required, "qemu-nbd is missing: apt install qemu-utils");
+        eprintln!("SKIPPED: qemu-nbd is missing; apt install qemu-utils");
+    }
+    have
+}
+
+fn run(program: &str, args: &[&str]) {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{program} {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Process ids of the `qemu-nbd` that serve `image`.
+fn servers_of(image: &Path) -> Vec<String> {
+    let image = image.to_str().unwrap();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let serving = processes.filter(|process| {
+        let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        line.contains("qemu-nbd") && line.contains(image)
+    });
+    serving
+        .map(|process| process.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+#[test]
+fn a_qcow2_image_is_served_and_its_server_ends() {
+    if !have_qemu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (raw, qcow2) = (dir.path().join("disk.raw"), dir.path().join("disk.qcow2"));
+    let bytes = sparse_image(&raw);
+    run(
+        "qemu-img",
+        &[
+            "convert",
+            "-f",
+            "raw",
+            "-O",
+            "qcow2",
+            raw.to_str().unwrap(),
+            qcow2.to_str().unwrap(),
+        ],
+    );
+    let spec = qcow2.to_str().unwrap();
+    run("qemu-img", &["bitmap", "--add", "-g", "64K", spec, "copal-0"]);
+    run("qemu-io", &["-f", "qcow2", "-c", "write -P 0xbb 3M 100k", spec]);
+
+    let opened = open::open(spec, ImageFormat::Auto, Some("copal-0")).unwrap();
+    assert_eq!(servers_of(&qcow2).len(), 1);
+    let (read, zero_bytes) = read_all(&*opened.source);
+    let mut want = bytes.clone();
+    want[3 << 20..(3 << 20) + (100 << 10)].fill(0xbb);
+    assert!(read == want);
+    assert!(zero_bytes > 14 * MIB, "only {zero_bytes} bytes of holes");
+    let dirty = ChangedExtent {
+        offset: 3 * MIB,
+        length: 128 << 10,
+        kind: ChangeKind::Dirty,
+    };
+    assert_eq!(
+        opened.changed,
+        Some(ChangedExtents {
+            size_bytes: 16 * MIB,
+            base: None,
+            extents: vec![dirty]
+        })
+    );
+    drop(opened);
+    assert!(servers_of(&qcow2).is_empty());
+
+    assert!(reason(open::open(spec, ImageFormat::Auto, Some("no-such"))).contains("no-such"));
+    let image = File::options().write(true).open(&qcow2).unwrap();
+    image.write_all_at(&[0xff; 64], 8).unwrap();
+    let broken = reason(open::open(spec, ImageFormat::Auto, None));
+    assert!(broken.starts_with("qemu-nbd cannot serve"), "{broken}");
+    assert!(servers_of(&qcow2).is_empty());
+}
+
+#[test]
+fn an_unreadable_image_is_refused_in_our_own_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("locked.qcow2");
+    std::fs::write(&path, b"QFI\xfb").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
+    if File::open(&path).is_ok() {
+        return; // root reads everything
+    }
+    assert!(reason(open::open(path.to_str().unwrap(), ImageFormat::Qcow2, None)).contains("cannot open"));
+}
