@@ -3,6 +3,7 @@
 //! Not here: how a program is metered and how rows are kept (`xtask::metered`, `xtask::report`).
 
 mod memory;
+mod objects;
 mod peers;
 
 use anyhow::{Context, Result};
@@ -25,6 +26,11 @@ enum Suite {
     BackupPeers(peers::Options),
     /// Peak memory of each command, also on a 100 GB sparse image
     BackupMemory(memory::Options),
+    /// Device commands of each operation of the object store
+    ObjectCommands(objects::commands::Options),
+    /// Durable append: file system against stream
+    #[command(name = "draconis-fig9")]
+    DraconisFig9(objects::figure9::Options),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +50,8 @@ fn run() -> Result<()> {
     match Arguments::parse().suite {
         Suite::BackupPeers(options) => peers::run(root, &options),
         Suite::BackupMemory(options) => memory::run(root, &options),
+        Suite::ObjectCommands(options) => objects::commands::run(root, &options),
+        Suite::DraconisFig9(options) => objects::figure9::run(root, &options),
     }
 }
 
