@@ -1,11 +1,31 @@
-//! Data node on the key-value engine. Here: the embedded one.
-#![allow(missing_docs, unused_variables, clippy::todo)]
-/// All of `VolumeStore` on one `copal-kv` store: no network, no runtime.
-pub struct LocalStore {
-    _p: (),
-}
-impl LocalStore {
-    pub fn open(kv: copal_kv::Store) -> Result<LocalStore, copal_volume::VolumeError> {
-        todo!()
-    }
-}
+//! Data node: volumes of immutable files on the key-value engine.
+//!
+//! Here is the embedded node, [`LocalStore`]: all of
+//! [`VolumeStore`](copal_volume::VolumeStore) in one `copal-kv` store, one process, no network.
+//! Rows, keys and keyspaces are those of a data server, with the group number 0, one member and
+//! a constant epoch; journal, digests and gossip are off.
+//!
+//! Format: docs/formats/data-rows.md v1
+//! Paper:  beanfs §3.4.2 (the files of a volume lie together), §3.3 (operations on files)
+//!
+//! Invariants
+//! - One operation is one atomic batch: a name, its file's head and the last of its pieces appear
+//!   together or not at all.
+//! - Acknowledged means durable on the device.
+//! - Nothing is read before it is checked: heads against a checksum that covers their key, bodies
+//!   against theirs.
+//!
+//! Not here: replication and its rules, servers (not built yet); ids, names and the promises
+//! of a volume store (`copal-volume`).
+
+mod check;
+mod error;
+mod format;
+mod gate;
+mod keys;
+mod local;
+mod spaces;
+mod times;
+
+pub use check::{CheckOptions, CheckReport, Damage};
+pub use local::{LocalOptions, LocalStore};

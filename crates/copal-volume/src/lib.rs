@@ -32,7 +32,7 @@ pub use error::VolumeError;
 pub use ids::{FileId, FileIds, MAX_MS, OpId, VolumeId, random_incarnation};
 pub use limits::{
     MAX_BATCH_BYTES, MAX_FILE_BYTES, MAX_FILE_NAME_BYTES, MAX_METADATA_BYTES, MAX_VOLUME_DEPTH,
-    MAX_VOLUME_NAME_BYTES, check_metadata,
+    MAX_VOLUME_NAME_BYTES, check_metadata, check_volume_options,
 };
 pub use memory::MemoryStore;
 pub use names::{check_file_name, check_volume_name, split_parent, split_path};

@@ -1,6 +1,7 @@
 //! Sizes no store of volumes goes beyond.
 
 use crate::error::VolumeError;
+use crate::store::VolumeOptions;
 
 /// Longest name of a file, in bytes.
 pub const MAX_FILE_NAME_BYTES: usize = 1280;
@@ -24,6 +25,21 @@ pub fn check_metadata(metadata: &[u8]) -> Result<(), VolumeError> {
             what: "the metadata of the file",
             bytes: metadata.len() as u64,
             limit: MAX_METADATA_BYTES as u64,
+        });
+    }
+    Ok(())
+}
+
+/// Refuses options that a store cannot keep: the class of disk has at most 255 bytes.
+/// # Errors
+/// `TooLarge`.
+pub fn check_volume_options(options: &VolumeOptions) -> Result<(), VolumeError> {
+    let class_len = options.class.as_ref().map_or(0, String::len);
+    if class_len > usize::from(u8::MAX) {
+        return Err(VolumeError::TooLarge {
+            what: "the name of the class of disk",
+            bytes: class_len as u64,
+            limit: u64::from(u8::MAX),
         });
     }
     Ok(())

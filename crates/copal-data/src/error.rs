@@ -1,0 +1,40 @@
+//! What an error of the engine means to a user of volumes.
+
+use copal_volume::VolumeError;
+
+/// The meaning of an engine error in a read, or in a write that certainly did not happen.
+pub(crate) fn of_engine(error: &copal_kv::Error) -> VolumeError {
+    if error.is_no_space() {
+        return VolumeError::NoSpace;
+    }
+    if error.is_corruption() {
+        return VolumeError::Corrupt {
+            what: error.to_string(),
+        };
+    }
+    match error {
+        copal_kv::Error::ReadOnly | copal_kv::Error::Object(copal_object::StoreError::ReadOnly) => {
+            read_only()
+        }
+        other => VolumeError::Failed {
+            reason: other.to_string(),
+        },
+    }
+}
+
+/// A write to a store that is open for reading only.
+pub(crate) fn read_only() -> VolumeError {
+    VolumeError::Denied {
+        reason: "the store is open read-only".to_owned(),
+    }
+}
+
+/// The engine refused the batch before writing any of it.
+pub(crate) fn refused_cleanly(error: &copal_kv::Error) -> bool {
+    error.is_no_space() || matches!(of_engine(error), VolumeError::Denied { .. })
+}
+
+/// Damage found in a row or a body.
+pub(crate) fn corrupt(what: impl Into<String>) -> VolumeError {
+    VolumeError::Corrupt { what: what.into() }
+}

@@ -1,0 +1,127 @@
+//! Rows about the store itself: identity, next volume id, clock marks, the one group.
+
+use super::frame::{Kind, RowError, open, seal, start, verify};
+use bytes::Bytes;
+use copal_codec::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, Put, Reader};
+
+/// Key of the identity.
+pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
+/// Key of the next volume id.
+pub(crate) const NEXT_VID_KEY: &[u8] = b"next-vid";
+/// Keys of clock marks begin so.
+pub(crate) const MARK_PREFIX: &[u8] = b"mark/";
+/// A group's key is its big-endian number.
+pub(crate) const GROUP_KEY_LEN: usize = 4;
+
+const IDENTITY: Format = Format {
+    magic: *b"COPALDAT",
+    name: "volume store",
+    oldest: 1,
+    version: 1,
+    known_flags: 0,
+};
+
+/// Who this store is, and the version of all its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoreIdentity {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) created_ms: u64,
+}
+
+impl StoreIdentity {
+    /// The row under [`IDENTITY_KEY`].
+    pub(crate) fn row(&self) -> Bytes {
+        let mut row = vec![0; ENVELOPE_LEN];
+        row.put_bytes(&self.uuid);
+        row.put_u64(self.created_ms);
+        Envelope::seal(&IDENTITY, 0, 0, &mut row);
+        Bytes::from(row)
+    }
+}
+
+/// Reads the row under [`IDENTITY_KEY`].
+pub(crate) fn parse_identity(row: &[u8]) -> Result<StoreIdentity, EnvelopeError> {
+    let (_, body) = Envelope::open(&IDENTITY, row)?;
+    let cut = || EnvelopeError::Truncated {
+        name: IDENTITY.name,
+        wanted: (ENVELOPE_LEN + 24) as u64,
+        found: row.len() as u64,
+    };
+    let mut input = Reader::new(body);
+    let uuid = input.array().map_err(|_| cut())?;
+    let created_ms = input.u64().map_err(|_| cut())?;
+    Ok(StoreIdentity { uuid, created_ms })
+}
+
+/// A number of the store, under its own key.
+pub(crate) fn number_row(key: &[u8], number: u64) -> Bytes {
+    let mut row = start(Kind::Number, 0, 8);
+    row.put_u64(number);
+    seal(key, &mut row);
+    Bytes::from(row)
+}
+
+/// Reads a number of the store.
+pub(crate) fn parse_number_row(key: &[u8], row: &[u8]) -> Result<u64, RowError> {
+    let mut input = Reader::new(row);
+    let frame = open(Kind::Number, 0, &mut input)?;
+    verify(&frame, key, row)?;
+    let number = input.u64()?;
+    input.finish()?;
+    Ok(number)
+}
+
+/// Key of a clock mark: no acknowledged operation is later than the highest mark.
+pub(crate) fn mark_key(mark_ms: u64) -> [u8; 13] {
+    let mut key = [0; 13];
+    key[..5].copy_from_slice(MARK_PREFIX);
+    key[5..].copy_from_slice(&mark_ms.to_be_bytes());
+    key
+}
+
+/// The row of a clock mark; its time is in the key.
+pub(crate) fn mark_row(key: &[u8]) -> Bytes {
+    let mut row = start(Kind::Mark, 0, 0);
+    seal(key, &mut row);
+    Bytes::from(row)
+}
+
+/// The time of a clock mark.
+pub(crate) fn parse_mark(key: &[u8], row: &[u8]) -> Result<u64, RowError> {
+    let mut input = Reader::new(row);
+    let frame = open(Kind::Mark, 0, &mut input)?;
+    input.finish()?;
+    verify(&frame, key, row)?;
+    let mut time = Reader::new(key.get(MARK_PREFIX.len()..).unwrap_or(&[]));
+    let mark_ms = u64::from_be_bytes(time.array()?);
+    time.finish()?;
+    Ok(mark_ms)
+}
+
+/// The row of a group with one member in state N.
+pub(crate) fn group_row(key: &[u8], epoch: u64) -> Bytes {
+    let mut row = start(Kind::Group, 0, 16);
+    row.put_u64(epoch);
+    row.put_u8(b'N');
+    row.put_zeros(7);
+    seal(key, &mut row);
+    Bytes::from(row)
+}
+
+/// The epoch of a group whose only member is in state N.
+pub(crate) fn parse_group_row(key: &[u8], row: &[u8]) -> Result<u64, RowError> {
+    let mut input = Reader::new(row);
+    let frame = open(Kind::Group, 0, &mut input)?;
+    verify(&frame, key, row)?;
+    let epoch = input.u64()?;
+    let role = input.u8()?;
+    input.zeros(7)?;
+    input.finish()?;
+    if role != b'N' {
+        return Err(RowError::Value {
+            field: "role",
+            value: u64::from(role),
+        });
+    }
+    Ok(epoch)
+}

@@ -1,0 +1,133 @@
+//! Volumes and their names.
+
+use super::frame::{Kind, RowError, open, seal, start, verify};
+use bytes::Bytes;
+use copal_codec::{Put, Reader};
+use copal_volume::{MAX_VOLUME_NAME_BYTES, VolumeId, VolumeOptions};
+
+const NONE_U64: u64 = u64::MAX;
+const FLAG_CLASS: u16 = 1;
+
+/// Whether a volume is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum VolumeState {
+    /// Its name leads to it.
+    Live = 1,
+    /// Removed; its rows are being purged.
+    Removing = 2,
+}
+
+/// What the store knows of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VolumeRow {
+    pub(crate) state: VolumeState,
+    pub(crate) parent: VolumeId,
+    pub(crate) name: String,
+    pub(crate) created_ms: u64,
+    pub(crate) replicas: Option<u8>,
+    pub(crate) class: Option<String>,
+    pub(crate) quota_bytes: Option<u64>,
+}
+
+impl VolumeRow {
+    /// A live volume.
+    pub(crate) fn new(parent: VolumeId, name: &str, created_ms: u64, options: &VolumeOptions) -> VolumeRow {
+        VolumeRow {
+            state: VolumeState::Live,
+            parent,
+            name: name.to_owned(),
+            created_ms,
+            replicas: options.replicas.filter(|&replicas| replicas > 0),
+            class: options.class.clone(),
+            quota_bytes: options.quota_bytes.filter(|&quota| quota != NONE_U64),
+        }
+    }
+
+    /// The row under `key`.
+    pub(crate) fn row(&self, key: &[u8]) -> Bytes {
+        let class = self.class.as_deref().unwrap_or("");
+        let flags = if self.class.is_some() { FLAG_CLASS } else { 0 };
+        let mut row = start(Kind::Volume, flags, 32 + self.name.len() + class.len());
+        row.put_u64(self.parent.0);
+        row.put_u64(self.created_ms);
+        row.put_u64(self.quota_bytes.unwrap_or(NONE_U64));
+        row.put_u8(self.state as u8);
+        row.put_u8(self.replicas.unwrap_or(0));
+        row.put_u8(self.name.len() as u8);
+        row.put_u8(class.len() as u8);
+        row.put_zeros(4);
+        row.put_bytes(self.name.as_bytes());
+        row.put_bytes(class.as_bytes());
+        seal(key, &mut row);
+        Bytes::from(row)
+    }
+
+    /// Reads the row under `key`.
+    pub(crate) fn parse(key: &[u8], row: &[u8]) -> Result<VolumeRow, RowError> {
+        let mut input = Reader::new(row);
+        let frame = open(Kind::Volume, FLAG_CLASS, &mut input)?;
+        verify(&frame, key, row)?;
+        let parent = VolumeId(input.u64()?);
+        let created_ms = input.u64()?;
+        let quota = input.u64()?;
+        let state = match input.u8()? {
+            1 => VolumeState::Live,
+            2 => VolumeState::Removing,
+            other => return Err(value("state", other)),
+        };
+        let replicas = input.u8()?;
+        let name_len = input.u8()?;
+        let class_len = input.u8()?;
+        input.zeros(4)?;
+        let name = text("name", input.bytes(usize::from(name_len))?)?;
+        let class = text("class", input.bytes(usize::from(class_len))?)?;
+        input.finish()?;
+        Ok(VolumeRow {
+            state,
+            parent,
+            name,
+            created_ms,
+            replicas: (replicas > 0).then_some(replicas),
+            class: (frame.flags & FLAG_CLASS != 0).then_some(class),
+            quota_bytes: (quota != NONE_U64).then_some(quota),
+        })
+    }
+}
+
+const _: () = assert!(MAX_VOLUME_NAME_BYTES <= u8::MAX as usize);
+
+fn value(field: &'static str, value: u8) -> RowError {
+    RowError::Value {
+        field,
+        value: u64::from(value),
+    }
+}
+
+fn text(field: &'static str, bytes: &[u8]) -> Result<String, RowError> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(error) => Err(RowError::Value {
+            field,
+            value: u64::from(bytes[error.valid_up_to()]),
+        }),
+    }
+}
+
+/// The row that leads from a name to a volume.
+pub(crate) fn name_row(key: &[u8], vid: VolumeId) -> Bytes {
+    let mut row = start(Kind::Name, 0, 8);
+    row.put_u64(vid.0);
+    seal(key, &mut row);
+    Bytes::from(row)
+}
+
+/// The volume that a name leads to.
+pub(crate) fn parse_name_row(key: &[u8], row: &[u8]) -> Result<VolumeId, RowError> {
+    let mut input = Reader::new(row);
+    let frame = open(Kind::Name, 0, &mut input)?;
+    verify(&frame, key, row)?;
+    let vid = VolumeId(input.u64()?);
+    input.finish()?;
+    Ok(vid)
+}

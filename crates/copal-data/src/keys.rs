@@ -1,0 +1,152 @@
+//! Keys of the data node's rows.
+//!
+//! Format: docs/formats/data-rows.md v1
+//! Invariants
+//! - Every key is big-endian and begins with the group (u32), then the volume (u64): a group is
+//!   one range, and so is a volume in it.
+//! - Names stand last and unescaped, so rows are ordered as names are.
+
+use copal_volume::{FileId, VolumeId};
+use std::ops::Bound;
+
+/// The only group of an embedded store.
+pub(crate) const GROUP: u32 = 0;
+/// Parent of the volumes at the top.
+pub(crate) const ROOT: VolumeId = VolumeId(0);
+/// Bytes of group and volume: rows that share them share value objects.
+pub(crate) const VOLUME_PREFIX_LEN: usize = 12;
+
+/// Group and volume: all rows of a volume in one keyspace, or all names below a parent.
+pub(crate) fn volume(vid: VolumeId) -> [u8; VOLUME_PREFIX_LEN] {
+    let mut key = [0; VOLUME_PREFIX_LEN];
+    key[..4].copy_from_slice(&GROUP.to_be_bytes());
+    key[4..].copy_from_slice(&vid.0.to_be_bytes());
+    key
+}
+
+/// Key of a file's head (`files`), or of a volume's name below its parent (`names`).
+pub(crate) fn named(vid: VolumeId, name: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(VOLUME_PREFIX_LEN + name.len());
+    key.extend_from_slice(&volume(vid));
+    key.extend_from_slice(name);
+    key
+}
+
+/// Key of a staged upload (`uploads`); prefix of the pieces of a file.
+pub(crate) fn upload(vid: VolumeId, fid: FileId) -> [u8; 28] {
+    let mut key = [0; 28];
+    key[..12].copy_from_slice(&volume(vid));
+    key[12..].copy_from_slice(&fid.0.to_be_bytes());
+    key
+}
+
+/// Key of one piece of a file (`extents`) and of its checksums (`sums`).
+pub(crate) fn piece(vid: VolumeId, fid: FileId, index: u32) -> [u8; 32] {
+    let mut key = [0; 32];
+    key[..28].copy_from_slice(&upload(vid, fid));
+    key[28..].copy_from_slice(&index.to_be_bytes());
+    key
+}
+
+/// Volume and the rest of a key; `None` when the key is too short or of another group.
+pub(crate) fn split(key: &[u8]) -> Option<(VolumeId, &[u8])> {
+    let (prefix, rest) = key.split_at_checked(VOLUME_PREFIX_LEN)?;
+    let (group, vid) = prefix.split_at_checked(4)?;
+    if group != GROUP.to_be_bytes() {
+        return None;
+    }
+    Some((VolumeId(u64::from_be_bytes(vid.try_into().ok()?)), rest))
+}
+
+/// File and index of a piece's key, without its volume.
+pub(crate) fn split_piece(rest: &[u8]) -> Option<(FileId, u32)> {
+    let (fid, index) = rest.split_at_checked(16)?;
+    let fid = FileId(u128::from_be_bytes(fid.try_into().ok()?));
+    Some((fid, u32::from_be_bytes(index.try_into().ok()?)))
+}
+
+/// File of an upload's key, without its volume.
+pub(crate) fn split_upload(rest: &[u8]) -> Option<FileId> {
+    Some(FileId(u128::from_be_bytes(rest.try_into().ok()?)))
+}
+
+/// The first key above all that begin with `prefix`; `None` when there is none.
+pub(crate) fn above(prefix: &[u8]) -> Option<Vec<u8>> {
+    let keep = prefix.iter().rposition(|&byte| byte != 0xFF)? + 1;
+    let mut above = prefix[..keep].to_vec();
+    above[keep - 1] += 1;
+    Some(above)
+}
+
+/// A range of keys as the engine takes it.
+pub(crate) type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// All keys that begin with `prefix`, or only those above `after`.
+pub(crate) fn range(prefix: &[u8], after: Option<&[u8]>) -> KeyRange {
+    let start = match after {
+        Some(after) if after >= prefix => Bound::Excluded(after.to_vec()),
+        _ => Bound::Included(prefix.to_vec()),
+    };
+    let end = above(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+    (start, end)
+}
+
+/// The same range, borrowed.
+pub(crate) fn borrowed(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    (
+        range.0.as_ref().map(Vec::as_slice),
+        range.1.as_ref().map(Vec::as_slice),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_volume_are_one_range_in_name_order() {
+        let mut keys = vec![
+            named(VolumeId(2), b"a"),
+            named(VolumeId(1), b"\xff\xff"),
+            named(VolumeId(1), b"a\0"),
+            named(VolumeId(1), b"a"),
+            named(VolumeId(0x0100), b""),
+        ];
+        keys.sort();
+        let order: Vec<_> = keys.iter().map(|key| split(key).expect("own key")).collect();
+        assert_eq!(
+            order,
+            [
+                (VolumeId(1), &b"a"[..]),
+                (VolumeId(1), b"a\0"),
+                (VolumeId(1), b"\xff\xff"),
+                (VolumeId(2), b"a"),
+                (VolumeId(0x0100), b""),
+            ]
+        );
+        let end = above(&volume(VolumeId(1))).expect("there is one");
+        assert_eq!(end, volume(VolumeId(2)));
+    }
+
+    #[test]
+    fn piece_keys_come_apart() {
+        let fid = FileId::new(5, 6, 7);
+        let key = piece(VolumeId(9), fid, 3);
+        let (vid, rest) = split(&key).expect("own key");
+        assert_eq!((vid, split_piece(rest)), (VolumeId(9), Some((fid, 3))));
+        let key = upload(VolumeId(9), fid);
+        let (_, rest) = split(&key).expect("own key");
+        assert_eq!(split_upload(rest), Some(fid));
+        assert_eq!(split_piece(&rest[1..]), None);
+        assert_eq!(split(&key[..11]), None);
+        assert_eq!(split(&[1; 20]), None, "another group");
+    }
+
+    #[test]
+    fn the_key_above_a_prefix() {
+        assert_eq!(above(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(above(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(above(b"\xff\xff"), None);
+        assert_eq!(above(b""), None);
+    }
+}

@@ -1,0 +1,201 @@
+//! Bodies: how they are cut into rows, and how parts of them are read and checked.
+//!
+//! Invariants
+//! - Whole bodies are checked against the CRC32C of the file; parts against the checksums of the
+//!   blocks they touch, which are read with them.
+//! - Writing slices the caller's bytes and copies nothing; reading one piece copies nothing either.
+
+use crate::error::{corrupt, of_engine};
+use crate::format::{
+    BLOCK_BYTES, FileHead, INLINE_BYTES, PIECE_BYTES, block_sum, parse_sums, piece_len, pieces_of, sums_row,
+};
+use crate::keys;
+use crate::spaces::Spaces;
+use bytes::Bytes;
+use copal_codec::crc32c;
+use copal_kv::Batch;
+use copal_volume::{FileId, VolumeError, VolumeId};
+use std::ops::Range;
+
+/// Adds one piece of a body to a batch, with checksums of its blocks when the body needs them.
+/// `alone` is a body of one block: the file's own checksum covers it.
+pub(super) fn add_piece(
+    spaces: &Spaces,
+    batch: &mut Batch,
+    vid: VolumeId,
+    fid: FileId,
+    index: u32,
+    bytes: Bytes,
+    alone: bool,
+) {
+    let key = keys::piece(vid, fid, index);
+    if !alone {
+        batch.put(&spaces.sums, &key, sums_row(&key, &bytes));
+    }
+    batch.put(&spaces.extents, &key, bytes);
+}
+
+/// Whether a body of this size has no checksums of blocks.
+pub(crate) fn is_alone(size: u64) -> bool {
+    size <= BLOCK_BYTES
+}
+
+/// Adds the deletion of all pieces of a body to a batch.
+pub(super) fn delete_pieces(spaces: &Spaces, batch: &mut Batch, vid: VolumeId, fid: FileId, size: u64) {
+    if size <= INLINE_BYTES {
+        return;
+    }
+    for index in 0..pieces_of(size) {
+        let key = keys::piece(vid, fid, index);
+        batch.delete(&spaces.extents, &key);
+        if !is_alone(size) {
+            batch.delete(&spaces.sums, &key);
+        }
+    }
+}
+
+/// Reads `range` of a body, which must lie inside it, and checks it.
+/// # Errors
+/// `Corrupt` also when a piece is missing: then the file may have been deleted meanwhile.
+pub(crate) fn read(
+    spaces: &Spaces,
+    vid: VolumeId,
+    head: &FileHead,
+    range: Range<u64>,
+) -> Result<Bytes, VolumeError> {
+    debug_assert!(range.start <= range.end && range.end <= head.size);
+    let cut = |whole: Bytes| whole.slice(range.start as usize..range.end as usize);
+    if let Some(body) = &head.inline {
+        check_whole(head, crc32c(0, body))?;
+        return Ok(cut(body.clone()));
+    }
+    if range.is_empty() {
+        return Ok(Bytes::new());
+    }
+    if is_alone(head.size) {
+        let body = piece(spaces, vid, head, 0)?;
+        check_whole(head, crc32c(0, &body))?;
+        return Ok(cut(body));
+    }
+    if range == (0..head.size) {
+        return read_whole(spaces, vid, head);
+    }
+    let first = (range.start / PIECE_BYTES) as u32;
+    let last = ((range.end - 1) / PIECE_BYTES) as u32;
+    let part = |index: u32| {
+        let at = u64::from(index) * PIECE_BYTES;
+        let start = range.start.saturating_sub(at);
+        let end = (range.end - at).min(PIECE_BYTES);
+        read_part(spaces, vid, head, index, start..end)
+    };
+    if first == last {
+        return part(first);
+    }
+    let mut parts = Vec::with_capacity((range.end - range.start) as usize);
+    for index in first..=last {
+        parts.extend_from_slice(&part(index)?);
+    }
+    Ok(Bytes::from(parts))
+}
+
+fn read_whole(spaces: &Spaces, vid: VolumeId, head: &FileHead) -> Result<Bytes, VolumeError> {
+    let pieces = pieces_of(head.size);
+    let first = piece(spaces, vid, head, 0)?;
+    let mut sum = crc32c(0, &first);
+    if pieces == 1 {
+        check_whole(head, sum)?;
+        return Ok(first);
+    }
+    let mut body = Vec::with_capacity(head.size as usize);
+    body.extend_from_slice(&first);
+    drop(first);
+    for index in 1..pieces {
+        let piece = piece(spaces, vid, head, index)?;
+        sum = crc32c(sum, &piece);
+        body.extend_from_slice(&piece);
+    }
+    check_whole(head, sum)?;
+    Ok(Bytes::from(body))
+}
+
+fn check_whole(head: &FileHead, sum: u32) -> Result<(), VolumeError> {
+    if sum == head.crc32c {
+        return Ok(());
+    }
+    Err(corrupt(format!(
+        "the body of file {}: its checksum is {:08x}, its bytes give {sum:08x}",
+        head.fid, head.crc32c
+    )))
+}
+
+/// One whole piece, its length checked.
+fn piece(spaces: &Spaces, vid: VolumeId, head: &FileHead, index: u32) -> Result<Bytes, VolumeError> {
+    let key = keys::piece(vid, head.fid, index);
+    let bytes = spaces.extents.get(&key).map_err(|e| of_engine(&e))?;
+    let bytes = bytes.ok_or_else(|| missing(head, index))?;
+    let wanted = piece_len(head.size, index);
+    if bytes.len() as u64 != wanted {
+        return Err(wrong_length(head, index, bytes.len(), wanted));
+    }
+    Ok(bytes)
+}
+
+/// Part of one piece, checked by the checksums of the blocks it touches.
+fn read_part(
+    spaces: &Spaces,
+    vid: VolumeId,
+    head: &FileHead,
+    index: u32,
+    range: Range<u64>,
+) -> Result<Bytes, VolumeError> {
+    let key = keys::piece(vid, head.fid, index);
+    let len = piece_len(head.size, index);
+    let sums = piece_sums(spaces, head, index, &key)?;
+    let first = range.start / BLOCK_BYTES;
+    let cover = first * BLOCK_BYTES..range.end.next_multiple_of(BLOCK_BYTES).min(len);
+    let bytes = spaces.extents.get_range(&key, cover.clone());
+    let bytes = bytes
+        .map_err(|e| of_engine(&e))?
+        .ok_or_else(|| missing(head, index))?;
+    if bytes.len() as u64 != cover.end - cover.start {
+        return Err(wrong_length(head, index, bytes.len(), cover.end - cover.start));
+    }
+    for (block, bytes) in (first..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
+        if sums.get(block as usize) != Some(&block_sum(&key, block as u32, bytes)) {
+            return Err(corrupt(format!(
+                "file {}, piece {index}, block {block}: its checksum differs",
+                head.fid
+            )));
+        }
+    }
+    let start = (range.start - cover.start) as usize;
+    Ok(bytes.slice(start..start + (range.end - range.start) as usize))
+}
+
+/// The checksums of the blocks of one piece.
+pub(crate) fn piece_sums(
+    spaces: &Spaces,
+    head: &FileHead,
+    index: u32,
+    key: &[u8],
+) -> Result<Vec<u32>, VolumeError> {
+    let row = spaces.sums.get(key).map_err(|e| of_engine(&e))?;
+    let row = row.ok_or_else(|| missing(head, index))?;
+    parse_sums(key, &row, piece_len(head.size, index)).map_err(|error| {
+        corrupt(format!(
+            "the checksums of piece {index} of file {}: {error}",
+            head.fid
+        ))
+    })
+}
+
+fn missing(head: &FileHead, index: u32) -> VolumeError {
+    corrupt(format!("piece {index} of file {} is missing", head.fid))
+}
+
+fn wrong_length(head: &FileHead, index: u32, found: usize, wanted: u64) -> VolumeError {
+    corrupt(format!(
+        "piece {index} of file {} gave {found} bytes, not {wanted}",
+        head.fid
+    ))
+}

@@ -1,0 +1,167 @@
+//! Creating a file whose body is in memory.
+
+use super::Inner;
+use super::body::{add_piece, is_alone};
+use super::writer::Upload;
+use crate::error::{corrupt, of_engine};
+use crate::format::{FileHead, INLINE_BYTES, PIECE_BYTES};
+use crate::gate::Inside;
+use crate::keys;
+use bytes::Bytes;
+use copal_codec::crc32c;
+use copal_volume::{
+    FileId, FileInfo, MAX_FILE_BYTES, OpId, PutOptions, VolumeError, VolumeId, check_file_name,
+    check_metadata,
+};
+use std::sync::Arc;
+
+/// A file that has everything but its operation id.
+pub(super) struct NewFile {
+    pub(super) fid: FileId,
+    pub(super) size: u64,
+    pub(super) crc32c: u32,
+    pub(super) metadata: Bytes,
+    pub(super) body: Body,
+}
+
+/// Where the body of a new file is.
+pub(super) enum Body {
+    /// Up to one piece, in memory.
+    Here(Bytes),
+    /// Staged under an upload row, whole.
+    Staged,
+}
+
+impl NewFile {
+    /// A file of at most one piece.
+    pub(super) fn small(fid: FileId, body: Bytes, metadata: Bytes) -> NewFile {
+        NewFile {
+            fid,
+            size: body.len() as u64,
+            crc32c: crc32c(0, &body),
+            metadata,
+            body: Body::Here(body),
+        }
+    }
+
+    /// Adds the rows that make the file visible to a batch; returns the head.
+    pub(super) fn put(
+        &self,
+        inner: &Inner,
+        batch: &mut copal_kv::Batch,
+        vid: VolumeId,
+        key: &[u8],
+        op: OpId,
+    ) -> FileHead {
+        let spaces = &inner.spaces;
+        let mut head = FileHead {
+            fid: self.fid,
+            op,
+            size: self.size,
+            crc32c: self.crc32c,
+            metadata: self.metadata.clone(),
+            inline: None,
+        };
+        match &self.body {
+            Body::Here(body) if self.size <= INLINE_BYTES => head.inline = Some(body.clone()),
+            Body::Here(body) => {
+                let alone = is_alone(self.size);
+                add_piece(spaces, batch, vid, self.fid, 0, body.clone(), alone);
+            }
+            Body::Staged => {
+                batch.delete(&spaces.uploads, &keys::upload(vid, self.fid));
+            }
+        }
+        batch.put(&spaces.files, key, head.row(key));
+        head
+    }
+}
+
+impl Inner {
+    pub(super) fn put(
+        self: &Arc<Self>,
+        vid: VolumeId,
+        name: &[u8],
+        body: Bytes,
+        options: &PutOptions,
+    ) -> Result<FileInfo, VolumeError> {
+        check_file_name(name)?;
+        check_metadata(&options.metadata)?;
+        check_size(body.len() as u64)?;
+        self.writable()?;
+        let key = keys::named(vid, name);
+        if body.len() as u64 <= PIECE_BYTES {
+            let inside = self.gate.enter(vid, &**self)?;
+            let file = NewFile::small(self.times.file(), body, options.metadata.clone());
+            return self.create(&inside, vid, key, &file);
+        }
+        // Above one piece: look before moving megabytes, stage, and look again under the name.
+        drop(self.gate.enter(vid, &**self)?);
+        self.must_be_free(&key)?;
+        let mut upload = Upload::start(self, vid);
+        upload.append(body)?;
+        upload.commit(key, options.metadata.clone())
+    }
+
+    /// Makes one file visible, or says who holds its name. The file's size is taken from the
+    /// volume's quota.
+    pub(super) fn create(
+        &self,
+        inside: &Inside<'_>,
+        vid: VolumeId,
+        key: Vec<u8>,
+        file: &NewFile,
+    ) -> Result<FileInfo, VolumeError> {
+        let reserved = self.gate.reserve(vec![key.clone()]);
+        self.must_be_free(&key)?;
+        inside.take(file.size)?;
+        let stamp = self.times.stamp();
+        let mut batch = self.kv.batch();
+        let head = file.put(self, &mut batch, vid, &key, stamp.op);
+        stamp.put(&self.spaces, &mut batch);
+        let committed = self.commit(batch);
+        drop(reserved);
+        match committed {
+            Ok(()) => {
+                self.times.confirm(&stamp);
+                Ok(head.info())
+            }
+            Err(error) => {
+                inside.give_back(file.size);
+                Err(error.of_create(file.fid))
+            }
+        }
+    }
+
+    /// `Exists` when the name under `key` has a live file.
+    pub(super) fn must_be_free(&self, key: &[u8]) -> Result<(), VolumeError> {
+        match self.head(key)? {
+            None => Ok(()),
+            Some(head) => Err(VolumeError::Exists { fid: head.fid }),
+        }
+    }
+
+    /// The head under `key`, if there is one.
+    pub(super) fn head(&self, key: &[u8]) -> Result<Option<FileHead>, VolumeError> {
+        let row = self.spaces.files.get(key).map_err(|e| of_engine(&e))?;
+        row.map(|row| {
+            FileHead::parse(key, &row).map_err(|error| {
+                let name = keys::split(key).map_or(&[][..], |(_, name)| name);
+                corrupt(format!("the head of file \"{}\": {error}", name.escape_ascii()))
+            })
+        })
+        .transpose()
+    }
+}
+
+/// Refuses a file above the limit.
+pub(super) fn check_size(bytes: u64) -> Result<(), VolumeError> {
+    if bytes > MAX_FILE_BYTES {
+        return Err(VolumeError::TooLarge {
+            what: "the file",
+            bytes,
+            limit: MAX_FILE_BYTES,
+        });
+    }
+    Ok(())
+}

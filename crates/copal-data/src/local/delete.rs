@@ -1,0 +1,67 @@
+//! Deleting files by id.
+
+use super::body::delete_pieces;
+use super::{CommitError, Inner};
+use crate::keys;
+use bytes::Bytes;
+use copal_volume::{FileId, MAX_BATCH_BYTES, VolumeError, VolumeId, check_file_name};
+
+impl Inner {
+    pub(super) fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {
+        check_file_name(name)?;
+        self.writable()?;
+        self.delete_keys(vid, &[(keys::named(vid, name), fid)])
+    }
+
+    pub(super) fn delete_batch(
+        &self,
+        vid: VolumeId,
+        files: &[(Bytes, FileId)],
+    ) -> Result<Vec<Result<(), VolumeError>>, VolumeError> {
+        let bytes: usize = files.iter().map(|(name, _)| name.len()).sum();
+        if bytes > MAX_BATCH_BYTES {
+            return Err(VolumeError::TooLarge {
+                what: "the batch",
+                bytes: bytes as u64,
+                limit: MAX_BATCH_BYTES as u64,
+            });
+        }
+        self.writable()?;
+        let checked: Vec<_> = files.iter().map(|(name, _)| check_file_name(name)).collect();
+        let keys: Vec<_> = files
+            .iter()
+            .zip(&checked)
+            .filter(|(_, checked)| checked.is_ok())
+            .map(|((name, fid), _)| (keys::named(vid, name), *fid))
+            .collect();
+        self.delete_keys(vid, &keys)?;
+        Ok(checked)
+    }
+
+    /// Deletes those files whose names still mean them, in one durable batch.
+    fn delete_keys(&self, vid: VolumeId, files: &[(Vec<u8>, FileId)]) -> Result<(), VolumeError> {
+        let inside = self.gate.enter(vid, self)?;
+        let _reserved = self
+            .gate
+            .reserve(files.iter().map(|(key, _)| key.clone()).collect());
+        let mut batch = self.kv.batch();
+        let mut freed_bytes = 0;
+        let mut seen = std::collections::BTreeSet::new();
+        for (key, fid) in files {
+            match self.head(key)? {
+                Some(head) if head.fid == *fid && seen.insert(*fid) => {
+                    batch.delete(&self.spaces.files, key);
+                    delete_pieces(&self.spaces, &mut batch, vid, *fid, head.size);
+                    freed_bytes += head.size;
+                }
+                _ => {}
+            }
+        }
+        if seen.is_empty() {
+            return Ok(());
+        }
+        self.commit(batch).map_err(CommitError::of_other)?;
+        inside.give_back(freed_bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,81 @@
+//! Walking the heads of a volume: list, totals, and what became of a file.
+
+use super::Inner;
+use crate::error::{corrupt, of_engine};
+use crate::format::FileHead;
+use crate::keys;
+use bytes::Bytes;
+use copal_volume::{FileId, FileInfo, Outcome, VolumeError, VolumeId, VolumeStats};
+
+impl Inner {
+    pub(super) fn list(
+        &self,
+        vid: VolumeId,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
+        let mut files = Vec::new();
+        let page = self.heads(vid, prefix, after, limit, &mut |name, head| {
+            files.push((Bytes::copy_from_slice(name), head.info()));
+            true
+        });
+        self.alive(vid)?;
+        page?;
+        Ok(files)
+    }
+
+    /// Counts the live files.
+    pub(super) fn count(&self, vid: VolumeId) -> Result<VolumeStats, VolumeError> {
+        let mut stats = VolumeStats::default();
+        self.heads(vid, b"", None, usize::MAX, &mut |_, head| {
+            stats.files += 1;
+            stats.bytes += head.size;
+            true
+        })?;
+        Ok(stats)
+    }
+
+    /// Whether the file is live. A write whose outcome is unknown closes the store for writing,
+    /// and only the next run, which has replayed the log, knows what became of it.
+    pub(super) fn settle(&self, vid: VolumeId, fid: FileId) -> Result<Outcome, VolumeError> {
+        self.writable()?;
+        let mut outcome = Outcome::Aborted;
+        let walk = self.heads(vid, b"", None, usize::MAX, &mut |_, head| {
+            if head.fid == fid {
+                outcome = Outcome::Committed;
+            }
+            outcome == Outcome::Aborted
+        });
+        self.alive(vid)?;
+        walk?;
+        Ok(outcome)
+    }
+
+    /// Shows up to `limit` heads in name order until `visit` says stop.
+    fn heads(
+        &self,
+        vid: VolumeId,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &FileHead) -> bool,
+    ) -> Result<(), VolumeError> {
+        let after = after.map(|after| keys::named(vid, after));
+        let range = keys::range(&keys::named(vid, prefix), after.as_deref());
+        for row in self.spaces.files.iter(keys::borrowed(&range)).take(limit) {
+            let (key, row) = row.map_err(|e| of_engine(&e))?;
+            let name = keys::split(&key).map_or(&[][..], |(_, name)| name);
+            let head = FileHead::parse(&key, &row).map_err(|error| {
+                corrupt(format!(
+                    "the head of file \"{}\" in volume {vid}: {error}",
+                    name.escape_ascii()
+                ))
+            })?;
+            if !visit(name, &head) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

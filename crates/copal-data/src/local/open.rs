@@ -1,0 +1,192 @@
+//! Opening: identity, clock marks, and freeing what a crash left behind.
+
+use super::{Inner, LocalStore};
+use crate::error::{corrupt, of_engine, read_only};
+use crate::format::{
+    GROUP_KEY_LEN, IDENTITY_KEY, MARK_PREFIX, NEXT_VID_KEY, StoreIdentity, VolumeRow, VolumeState, group_row,
+    number_row, parse_group_row, parse_identity, parse_mark,
+};
+use crate::gate::Gate;
+use crate::keys::{self, GROUP};
+use crate::spaces::Spaces;
+use crate::times::Times;
+use copal_kv::{Durability, Store};
+use copal_volume::{Clock, FileId, SystemClock, VolumeError, VolumeId, random_incarnation};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Keys deleted in one batch while freeing a dead upload.
+const SWEEP_BATCH: usize = 1000;
+/// Epoch of the only view an embedded group ever has.
+const EPOCH: u64 = 1;
+
+/// What a store takes from outside; the default is the machine's clock and randomness.
+#[derive(Clone, Default)]
+pub struct LocalOptions {
+    /// Wall clock; `None`: the machine's.
+    pub clock: Option<Arc<dyn Clock>>,
+    /// Incarnation in file ids; `None`: random. Never the same twice for one store.
+    pub incarnation: Option<u64>,
+}
+
+impl std::fmt::Debug for LocalOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalOptions")
+            .field("incarnation", &self.incarnation)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LocalStore {
+    /// As [`LocalStore::open`], with clock and incarnation from outside.
+    /// # Errors
+    /// As [`LocalStore::open`].
+    pub fn open_with(kv: Store, options: LocalOptions) -> Result<LocalStore, VolumeError> {
+        let clock = options.clock.unwrap_or_else(|| Arc::new(SystemClock));
+        let incarnation = match options.incarnation {
+            Some(incarnation) => incarnation,
+            None => random_incarnation().map_err(no_randomness)?,
+        };
+        let spaces = Spaces::open(&kv)?;
+        found(&kv, &spaces, &*clock)?;
+        let marks = marks(&spaces)?;
+        let inner = Inner {
+            times: Times::new(clock, incarnation, marks),
+            gate: Gate::default(),
+            tree: Mutex::new(()),
+            failed: Mutex::new(None),
+            kv,
+            spaces,
+        };
+        match inner.sweep() {
+            Err(error) if error == read_only() => {}
+            swept => swept?,
+        }
+        Ok(LocalStore {
+            inner: Arc::new(inner),
+        })
+    }
+}
+
+fn no_randomness(error: impl std::fmt::Display) -> VolumeError {
+    VolumeError::Failed {
+        reason: format!("the operating system gives no randomness: {error}"),
+    }
+}
+
+/// The identity of the store.
+pub(super) fn identity(spaces: &Spaces) -> Result<[u8; 16], VolumeError> {
+    let row = spaces.node.get(IDENTITY_KEY).map_err(|e| of_engine(&e))?;
+    let row = row.ok_or_else(|| corrupt("the identity of the store is missing"))?;
+    match parse_identity(&row) {
+        Ok(identity) => Ok(identity.uuid),
+        Err(error) if error.is_damage() => Err(corrupt(format!("the identity of the store: {error}"))),
+        Err(error) => Err(VolumeError::Failed {
+            reason: error.to_string(),
+        }),
+    }
+}
+
+/// Checks who the store is; makes it a volume store when it is new.
+fn found(kv: &Store, spaces: &Spaces, clock: &dyn Clock) -> Result<(), VolumeError> {
+    let group_key: [u8; GROUP_KEY_LEN] = GROUP.to_be_bytes();
+    let known = spaces.node.get(IDENTITY_KEY).map_err(|e| of_engine(&e))?;
+    if known.is_some() {
+        identity(spaces)?;
+        let group = spaces.groups.get(&group_key).map_err(|e| of_engine(&e))?;
+        let group = group.ok_or_else(|| corrupt("the row of the group is missing"))?;
+        let epoch = parse_group_row(&group_key, &group)
+            .map_err(|error| corrupt(format!("the row of the group: {error}")))?;
+        if epoch != EPOCH {
+            return Err(VolumeError::Failed {
+                reason: format!("the store is at epoch {epoch}: it belongs to a cluster"),
+            });
+        }
+        return Ok(());
+    }
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&random_incarnation().map_err(no_randomness)?.to_le_bytes());
+    uuid[8..].copy_from_slice(&random_incarnation().map_err(no_randomness)?.to_le_bytes());
+    let created_ms = clock.now_ms();
+    let identity = StoreIdentity { uuid, created_ms };
+    let mut batch = kv.batch();
+    batch.put(&spaces.node, IDENTITY_KEY, identity.row());
+    batch.put(&spaces.node, NEXT_VID_KEY, number_row(NEXT_VID_KEY, 1));
+    batch.put(&spaces.groups, &group_key, group_row(&group_key, EPOCH));
+    batch.commit(Durability::Device).map_err(|e| of_engine(&e))
+}
+
+/// Times of all clock marks. A damaged one is no reason to stop: the others and the clock remain.
+fn marks(spaces: &Spaces) -> Result<Vec<u64>, VolumeError> {
+    let mut marks = Vec::new();
+    for row in spaces.node.prefix(MARK_PREFIX) {
+        let (key, row) = row.map_err(|e| of_engine(&e))?;
+        match parse_mark(&key, &row) {
+            Ok(mark_ms) => marks.push(mark_ms),
+            Err(error) => tracing::warn!(%error, "a clock mark is damaged and was ignored"),
+        }
+    }
+    Ok(marks)
+}
+
+impl Inner {
+    /// Frees dead uploads and finishes removals. What is damaged stays for `check` to report.
+    fn sweep(&self) -> Result<(), VolumeError> {
+        let mut uploads = Vec::new();
+        for row in self.spaces.uploads.prefix(&[]).keys_only() {
+            let (key, _) = row.map_err(|e| of_engine(&e))?;
+            let Some((vid, rest)) = keys::split(&key) else {
+                continue;
+            };
+            if let Some(fid) = keys::split_upload(rest) {
+                uploads.push((vid, fid));
+            }
+        }
+        for &(vid, fid) in &uploads {
+            self.free_upload(vid, fid)?;
+        }
+        let mut removing = Vec::new();
+        for row in self.spaces.volumes.prefix(&[]) {
+            let (key, row) = row.map_err(|e| of_engine(&e))?;
+            let state = VolumeRow::parse(&key, &row).map(|row| row.state);
+            if let (Some((vid, [])), Ok(VolumeState::Removing)) = (keys::split(&key), state) {
+                removing.push(vid);
+            }
+        }
+        for &vid in &removing {
+            self.purge(vid)?;
+        }
+        if !uploads.is_empty() || !removing.is_empty() {
+            tracing::info!(
+                uploads = uploads.len(),
+                volumes = removing.len(),
+                "freed what an interrupted run had left"
+            );
+        }
+        Ok(())
+    }
+
+    /// Deletes the pieces of a dead upload, then its mark.
+    fn free_upload(&self, vid: VolumeId, fid: FileId) -> Result<(), VolumeError> {
+        let prefix = keys::upload(vid, fid);
+        for space in [&self.spaces.extents, &self.spaces.sums] {
+            let mut batch = self.kv.batch();
+            let mut pending = 0;
+            for row in space.prefix(&prefix).keys_only() {
+                let (key, _) = row.map_err(|e| of_engine(&e))?;
+                batch.delete(space, &key);
+                pending += 1;
+                if pending == SWEEP_BATCH {
+                    self.commit_behind(std::mem::replace(&mut batch, self.kv.batch()))?;
+                    pending = 0;
+                }
+            }
+            if pending > 0 {
+                self.commit_behind(batch)?;
+            }
+        }
+        let mut batch = self.kv.batch();
+        batch.delete(&self.spaces.uploads, &prefix);
+        self.commit_behind(batch)
+    }
+}

@@ -1,0 +1,197 @@
+//! Streaming a file: pieces are staged as they fill, the head makes them visible.
+//!
+//! Invariants
+//! - At most one piece of the file is in memory.
+//! - The upload's row is committed with or before its first piece.
+//! - Nothing staged outlives its writer: a commit that fails and a drop free it at once.
+
+use super::Inner;
+use super::body::add_piece;
+use super::create::{Body, NewFile, check_size};
+use crate::format::{PIECE_BYTES, upload_row};
+use crate::keys;
+use bytes::{Bytes, BytesMut};
+use copal_codec::crc32c;
+use copal_volume::{
+    FileId, FileInfo, FileWriter, PutOptions, VolumeError, VolumeId, check_file_name, check_metadata,
+};
+use std::sync::Arc;
+
+/// Starts a writer for a name that looks free now.
+pub(super) fn start(
+    inner: &Arc<Inner>,
+    vid: VolumeId,
+    name: &[u8],
+    options: &PutOptions,
+) -> Result<Box<dyn FileWriter>, VolumeError> {
+    check_file_name(name)?;
+    check_metadata(&options.metadata)?;
+    inner.writable()?;
+    drop(inner.gate.enter(vid, &**inner)?);
+    let key = keys::named(vid, name);
+    inner.must_be_free(&key)?;
+    Ok(Box::new(LocalWriter {
+        upload: Upload::start(inner, vid),
+        key,
+        metadata: options.metadata.clone(),
+    }))
+}
+
+struct LocalWriter {
+    upload: Upload,
+    key: Vec<u8>,
+    metadata: Bytes,
+}
+
+impl FileWriter for LocalWriter {
+    fn append(&mut self, data: Bytes) -> Result<(), VolumeError> {
+        self.upload.append(data)
+    }
+
+    fn commit(self: Box<Self>) -> Result<FileInfo, VolumeError> {
+        self.upload.commit(self.key, self.metadata)
+    }
+}
+
+/// A body on its way into the store.
+pub(super) struct Upload {
+    inner: Arc<Inner>,
+    vid: VolumeId,
+    fid: FileId,
+    /// Bytes appended.
+    size: u64,
+    crc32c: u32,
+    /// Pieces staged.
+    staged: u32,
+    /// The piece that is filling.
+    filling: BytesMut,
+    /// First failure; everything after it fails alike.
+    failed: Option<VolumeError>,
+    /// The pieces belong to a file now, or may.
+    done: bool,
+}
+
+impl Upload {
+    pub(super) fn start(inner: &Arc<Inner>, vid: VolumeId) -> Upload {
+        Upload {
+            inner: Arc::clone(inner),
+            vid,
+            fid: inner.times.file(),
+            size: 0,
+            crc32c: 0,
+            staged: 0,
+            filling: BytesMut::new(),
+            failed: None,
+            done: false,
+        }
+    }
+
+    /// Adds bytes; stages every piece that is full and certainly not the only one.
+    pub(super) fn append(&mut self, data: Bytes) -> Result<(), VolumeError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let appended = self.try_append(data);
+        if let Err(error) = &appended {
+            self.failed = Some(error.clone());
+        }
+        appended
+    }
+
+    fn try_append(&mut self, mut data: Bytes) -> Result<(), VolumeError> {
+        let size = self.size + data.len() as u64;
+        check_size(size)?;
+        self.inner.gate.enter(self.vid, &*self.inner)?.would_fit(size)?;
+        self.crc32c = crc32c(self.crc32c, &data);
+        self.size = size;
+        const PIECE: usize = PIECE_BYTES as usize;
+        while !data.is_empty() {
+            if self.filling.len() == PIECE {
+                let piece = std::mem::take(&mut self.filling).freeze();
+                self.stage(piece)?;
+            } else if self.filling.is_empty() && data.len() > PIECE {
+                // Whole pieces go as slices of the caller's bytes.
+                let piece = data.split_to(PIECE);
+                self.stage(piece)?;
+            } else {
+                let take = data.len().min(PIECE - self.filling.len());
+                self.filling.extend_from_slice(&data.split_to(take));
+            }
+        }
+        Ok(())
+    }
+
+    fn stage(&mut self, piece: Bytes) -> Result<(), VolumeError> {
+        let inner = &*self.inner;
+        inner.writable()?;
+        let _inside = inner.gate.enter(self.vid, inner)?;
+        let mut batch = inner.kv.batch();
+        if self.staged == 0 {
+            let key = keys::upload(self.vid, self.fid);
+            let row = upload_row(&key, self.fid.ms());
+            batch.put(&inner.spaces.uploads, &key, row);
+        }
+        let index = self.staged;
+        // Counted first: a failed batch may have left its rows.
+        self.staged += 1;
+        let spaces = &inner.spaces;
+        add_piece(spaces, &mut batch, self.vid, self.fid, index, piece, false);
+        inner.commit_behind(batch)
+    }
+
+    /// Makes the file visible under `key`.
+    pub(super) fn commit(mut self, key: Vec<u8>, metadata: Bytes) -> Result<FileInfo, VolumeError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.inner.writable()?;
+        let rest = std::mem::take(&mut self.filling).freeze();
+        let inner = Arc::clone(&self.inner);
+        let file = if self.staged == 0 {
+            NewFile::small(self.fid, rest, metadata)
+        } else {
+            if !rest.is_empty() {
+                self.stage(rest)?;
+            }
+            NewFile {
+                fid: self.fid,
+                size: self.size,
+                crc32c: self.crc32c,
+                metadata,
+                body: Body::Staged,
+            }
+        };
+        let inside = inner.gate.enter(self.vid, &*inner)?;
+        let created = inner.create(&inside, self.vid, key, &file);
+        // After an unknown outcome the pieces may belong to a visible file.
+        self.done = match &created {
+            Ok(_) => true,
+            Err(error) => error.is_unknown(),
+        };
+        created
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if self.done || self.staged == 0 {
+            return;
+        }
+        let inner = &*self.inner;
+        // A removed volume took the pieces along.
+        let Ok(_inside) = inner.gate.enter(self.vid, inner) else {
+            return;
+        };
+        let mut batch = inner.kv.batch();
+        for index in 0..self.staged {
+            let key = keys::piece(self.vid, self.fid, index);
+            batch.delete(&inner.spaces.extents, &key);
+            batch.delete(&inner.spaces.sums, &key);
+        }
+        let key = keys::upload(self.vid, self.fid);
+        batch.delete(&inner.spaces.uploads, &key);
+        if let Err(error) = inner.commit_behind(batch) {
+            tracing::warn!(%error, "an abandoned upload is freed at the next open");
+        }
+    }
+}

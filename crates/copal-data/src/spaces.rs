@@ -1,0 +1,80 @@
+//! The keyspaces of a data node and their options.
+//!
+//! Invariants
+//! - Rows with values of their own size class: heads stay in tables, bodies above
+//!   [`INLINE_BYTES`](crate::format::INLINE_BYTES) leave them.
+//! - Bodies are grouped by volume, so that removing a volume drops whole value objects unread
+//!   (docs/decisions/2026-11-21-value-groups-per-volume.md).
+
+use crate::error::{of_engine, read_only};
+use crate::keys::VOLUME_PREFIX_LEN;
+use copal_kv::{Keyspace, KeyspaceOptions, Store};
+use copal_volume::VolumeError;
+
+/// Handles of all keyspaces; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Spaces {
+    /// gid vid name -> head, and the body of a small file.
+    pub(crate) files: Keyspace,
+    /// gid vid fid index -> 4 MiB piece of a body.
+    pub(crate) extents: Keyspace,
+    /// gid vid fid index -> checksums of the blocks of a piece.
+    pub(crate) sums: Keyspace,
+    /// gid vid fid -> when an upload began.
+    pub(crate) uploads: Keyspace,
+    /// gid vid -> parent, name, state and options of a volume.
+    pub(crate) volumes: Keyspace,
+    /// gid parent name -> vid.
+    pub(crate) names: Keyspace,
+    /// gid -> epoch and role of the group.
+    pub(crate) groups: Keyspace,
+    /// Identity, next volume id, clock marks.
+    pub(crate) node: Keyspace,
+}
+
+/// Values of this keyspace never leave the tables.
+fn rows() -> KeyspaceOptions {
+    KeyspaceOptions {
+        group_prefix_len: 0,
+        separate_from_bytes: u32::MAX,
+        direct_from_bytes: u32::MAX,
+        compress: false,
+    }
+}
+
+impl Spaces {
+    /// Opens all keyspaces, creating those that are missing.
+    pub(crate) fn open(kv: &Store) -> Result<Spaces, VolumeError> {
+        let space = |name: &str, options: KeyspaceOptions| {
+            if let Some(space) = kv.open_keyspace(name).map_err(|e| of_engine(&e))? {
+                return Ok(space);
+            }
+            match kv.keyspace(name, options) {
+                Ok(space) => Ok(space),
+                Err(error) if of_engine(&error) == read_only() => Err(VolumeError::Denied {
+                    reason: "the store holds no volumes and is open read-only".to_owned(),
+                }),
+                Err(error) => Err(of_engine(&error)),
+            }
+        };
+        let bodies = KeyspaceOptions {
+            group_prefix_len: VOLUME_PREFIX_LEN as u8,
+            ..KeyspaceOptions::default()
+        };
+        Ok(Spaces {
+            files: space("files", rows())?,
+            extents: space("extents", bodies)?,
+            sums: space("sums", rows())?,
+            uploads: space("uploads", rows())?,
+            volumes: space("volumes", rows())?,
+            names: space("names", rows())?,
+            groups: space("groups", rows())?,
+            node: space("node", rows())?,
+        })
+    }
+
+    /// Those whose keys begin with group and volume and belong to the volume's files.
+    pub(crate) fn of_files(&self) -> [&Keyspace; 4] {
+        [&self.files, &self.extents, &self.sums, &self.uploads]
+    }
+}

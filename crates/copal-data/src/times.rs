@@ -1,0 +1,178 @@
+//! Ids and creation times that never go back, over restarts too (rule R1).
+//!
+//! The generator of ids starts above every time that an earlier run of the store may have
+//! acknowledged. For that the store keeps a *mark*: no operation is acknowledged with a time above
+//! a durable mark. A mark is set one second ahead and travels in the batch of the operation that
+//! needs it, so it costs one small row per second of activity and no write of its own. A clean
+//! close replaces it by the exact time; after a crash creation times may run up to a second ahead
+//! of the clock.
+//!
+//! Invariants
+//! - Every batch whose operation lies above the durable mark carries a mark above it.
+//! - Each mark is a row of its own (its time is in the key), so marks that commit in another order
+//!   than they were drawn cannot hide each other.
+
+use crate::format;
+use crate::spaces::Spaces;
+use copal_kv::Batch;
+use copal_volume::{Clock, FileId, FileIds, OpId};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+const AHEAD_MS: u64 = 1000;
+
+/// The store's generator of ids.
+pub(crate) struct Times {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+struct State {
+    ids: FileIds,
+    /// Highest mark known to be durable.
+    durable_ms: u64,
+    /// Highest mark put into any batch.
+    drawn_ms: u64,
+    /// Marks in the store, or on their way there.
+    marks: Vec<u64>,
+}
+
+/// The id of an operation, and the mark its batch has to carry.
+pub(crate) struct Stamp {
+    pub(crate) op: OpId,
+    mark_ms: Option<u64>,
+    /// Marks that a durable one has made useless.
+    stale: Vec<u64>,
+}
+
+impl Times {
+    /// Starts above all `marks` found in the store.
+    pub(crate) fn new(clock: Arc<dyn Clock>, incarnation: u64, marks: Vec<u64>) -> Times {
+        let durable_ms = marks.iter().copied().max().unwrap_or(0);
+        let floor_ms = if marks.is_empty() { 0 } else { durable_ms + 1 };
+        Times {
+            clock,
+            state: Mutex::new(State {
+                ids: FileIds::new(incarnation, floor_ms),
+                durable_ms,
+                drawn_ms: durable_ms,
+                marks,
+            }),
+        }
+    }
+
+    /// Id for a file whose writing starts now.
+    pub(crate) fn file(&self) -> FileId {
+        let now_ms = self.clock.now_ms();
+        self.state.lock().ids.draw_file(now_ms)
+    }
+
+    /// Id for an operation that is committed now; put the stamp into its batch.
+    pub(crate) fn stamp(&self) -> Stamp {
+        let now_ms = self.clock.now_ms();
+        let mut state = self.state.lock();
+        let op = state.ids.draw_op(now_ms);
+        if op.ms() <= state.durable_ms {
+            return Stamp {
+                op,
+                mark_ms: None,
+                stale: Vec::new(),
+            };
+        }
+        if op.ms() > state.drawn_ms {
+            state.drawn_ms = op.ms().saturating_add(AHEAD_MS);
+            let mark = state.drawn_ms;
+            state.marks.push(mark);
+        }
+        let durable_ms = state.durable_ms;
+        let stale = state.marks.extract_if(.., |mark| *mark < durable_ms);
+        let stale = stale.collect();
+        Stamp {
+            op,
+            mark_ms: Some(state.drawn_ms),
+            stale,
+        }
+    }
+
+    /// The batch with this stamp is durable.
+    pub(crate) fn confirm(&self, stamp: &Stamp) {
+        if let Some(mark_ms) = stamp.mark_ms {
+            let mut state = self.state.lock();
+            state.durable_ms = state.durable_ms.max(mark_ms);
+        }
+    }
+
+    /// For a clean close: replaces the marks by the exact time of the last operation. `false` when
+    /// there is nothing to write.
+    pub(crate) fn settle(&self, spaces: &Spaces, batch: &mut Batch) -> bool {
+        let mut state = self.state.lock();
+        let exact_ms = state.ids.high_ms();
+        if state.marks.is_empty() || state.marks == [exact_ms] {
+            return false;
+        }
+        for mark in std::mem::replace(&mut state.marks, vec![exact_ms]) {
+            if mark != exact_ms {
+                batch.delete(&spaces.node, &format::mark_key(mark));
+            }
+        }
+        put_mark(spaces, batch, exact_ms);
+        state.durable_ms = exact_ms;
+        state.drawn_ms = exact_ms;
+        true
+    }
+}
+
+impl Stamp {
+    /// Adds what the operation's batch must carry.
+    pub(crate) fn put(&self, spaces: &Spaces, batch: &mut Batch) {
+        if let Some(mark_ms) = self.mark_ms {
+            put_mark(spaces, batch, mark_ms);
+        }
+        for &mark in &self.stale {
+            batch.delete(&spaces.node, &format::mark_key(mark));
+        }
+    }
+}
+
+fn put_mark(spaces: &Spaces, batch: &mut Batch, mark_ms: u64) {
+    let key = format::mark_key(mark_ms);
+    batch.put(&spaces.node, &key, format::mark_row(&key));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use copal_volume::ManualClock;
+
+    fn times(now_ms: u64, marks: Vec<u64>) -> (Arc<ManualClock>, Times) {
+        let clock = Arc::new(ManualClock::new(now_ms));
+        (clock.clone(), Times::new(clock, 1, marks))
+    }
+
+    #[test]
+    fn an_operation_above_the_durable_mark_carries_a_mark() {
+        let (clock, times) = times(10_000, Vec::new());
+        let first = times.stamp();
+        assert_eq!(first.op.ms(), 10_000);
+        assert_eq!(first.mark_ms, Some(11_000));
+        // Not durable yet: another one carries the same mark.
+        let second = times.stamp();
+        assert_eq!(second.mark_ms, Some(11_000));
+        times.confirm(&second);
+        assert_eq!(times.stamp().mark_ms, None, "covered by a durable mark");
+        clock.set(11_001);
+        let third = times.stamp();
+        assert_eq!(third.mark_ms, Some(12_001));
+        assert_eq!(third.stale, [] as [u64; 0], "the only durable mark is kept");
+        times.confirm(&third);
+        clock.set(20_000);
+        assert_eq!(times.stamp().stale, [11_000]);
+    }
+
+    #[test]
+    fn a_restart_starts_above_every_mark() {
+        let (_, times) = times(5, vec![11_000, 12_500]);
+        assert_eq!(times.stamp().op.ms(), 12_501, "the clock went back");
+        assert!(times.file().ms() >= 12_501);
+    }
+}
