@@ -1,4 +1,6 @@
 //! How fast one core splits and names chunks: `cargo bench -p copal-chunk`.
+#![expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
+#![expect(clippy::print_stdout, reason = "a measurement prints its result")]
 
 use copal_chunk::{Chunker, IdKey, Profile, SEGMENT_BYTES, chunks_of, split};
 use std::hint::black_box;
