@@ -207,3 +207,6 @@ impl<C: Cursor> Cursor for MergingCursor<C> {
             .map_or_else(Bytes::new, |&top| self.children[top].value())
     }
 }
+
+#[cfg(test)]
+mod tests;

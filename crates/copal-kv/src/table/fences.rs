@@ -122,6 +122,11 @@ impl Fences {
         Some(low - 1)
     }
 
+    /// End of the last partition.
+    pub(crate) fn partitions_end(&self) -> u64 {
+        self.partitions.last().map_or(0, |last| last.filter().end)
+    }
+
     /// Bytes of memory behind this value.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.keys.capacity()
@@ -186,7 +191,7 @@ impl Fences {
             fences.push(&key, partition);
         }
         from.finish()?;
-        if fences.partitions.last().map_or(0, |last| last.filter().end) != end {
+        if fences.partitions_end() != end {
             return Err(Damage::Field("partition length"));
         }
         fences.seal();

@@ -74,8 +74,8 @@ impl Table {
         let seed = self.options.store_seed;
         let mut page = FilterPage::load(&bytes[split..], units, at.uid, seed);
         if page.is_err() {
-            let again = self.read(filter_start..end, Class::Foreground)?;
-            page = FilterPage::load(&again, units, at.uid, seed);
+            let again = self.read(start..end, Class::Foreground)?;
+            page = FilterPage::load(&again[split.min(again.len())..], units, at.uid, seed);
         }
         match page {
             Ok(units) => Ok(Some(Some(Box::new(Loaded {

@@ -2,4 +2,8 @@
 
 mod support;
 
+mod damage;
+mod golden;
 mod lookups;
+mod memory;
+mod shapes;
