@@ -188,6 +188,11 @@ pub trait Device: Send + Sync {
     /// Runs the next pending event of a device without a thread; `false` when idle, and always on real devices.
     fn drive(&self) -> bool;
 
+    /// What does the work: "memory", "io_uring", "thread pool". For a person to read.
+    fn engine(&self) -> &'static str {
+        "memory"
+    }
+
     /// What a waiter has to drive: give it to [`Completion::pair`] for completions that end by this device's
     /// I/Os. `None` for devices that complete by themselves.
     fn driver(&self) -> Option<Arc<dyn Drive>> {

@@ -1,5 +1,7 @@
 //! What can go wrong on a device, and when opening one.
 
+use rustix::io::Errno;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Why an I/O failed.
@@ -74,10 +76,76 @@ impl DeviceError {
     }
 }
 
-/// Why a device could not be opened.
+/// Why a device could not be opened. Every variant names the path as the caller gave it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
+    /// Nothing is there.
+    #[error("{path} does not exist; check the path, or create it first")]
+    NotFound {
+        /// As given by the caller.
+        path: String,
+    },
+    /// It was to be created and is there already.
+    #[error("{path} exists already; choose another path, or open it instead of creating it")]
+    Exists {
+        /// As given by the caller.
+        path: String,
+    },
+    /// The operating system says no.
+    #[error("{path} may not be {access} by this user; change its permissions or run as its owner")]
+    Permission {
+        /// As given by the caller.
+        path: String,
+        /// "read" or "read and written".
+        access: &'static str,
+    },
+    /// Its file system or device is read-only.
+    #[error("{path} is on read-only storage; remount it writable, or open it read-only")]
+    ReadOnlyStorage {
+        /// As given by the caller.
+        path: String,
+    },
+    /// Somebody else has it open.
+    #[error("{path} is in use by another process; wait for it to finish")]
+    Locked {
+        /// As given by the caller.
+        path: String,
+    },
+    /// There is no room to create it.
+    #[error("there is no room for {bytes} bytes at {path}; free some space or choose a smaller size")]
+    NoSpace {
+        /// As given by the caller.
+        path: String,
+        /// Bytes that were to be reserved.
+        bytes: u64,
+    },
+    /// Not a thing that holds bytes by address.
+    #[error("{path} is {found}; give a regular file or a block device")]
+    WrongKind {
+        /// As given by the caller.
+        path: String,
+        /// "a directory", "a pipe" and so on.
+        found: &'static str,
+    },
+    /// Its file system moves preallocated space at every write.
+    #[error(
+        "{path} is on {file_system}, which writes elsewhere each time; use another file system or allow it"
+    )]
+    CopyOnWrite {
+        /// As given by the caller.
+        path: String,
+        /// Name of the file system.
+        file_system: &'static str,
+    },
+    /// Its file system is memory.
+    #[error("{path} is on {file_system}, which loses everything at a reboot; use a disk or accept the loss")]
+    Volatile {
+        /// As given by the caller.
+        path: String,
+        /// Name of the file system.
+        file_system: &'static str,
+    },
     /// Any other system error.
     #[error("{path}: {source}")]
     Io {
@@ -87,10 +155,32 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
-    /// Somebody else has it open.
-    #[error("{path} is in use by another process; wait for it to finish")]
-    Locked {
-        /// As given by the caller.
-        path: String,
-    },
+}
+
+impl OpenError {
+    /// The variant that fits what the system said about `path`.
+    pub(crate) fn from_errno(path: &Path, read_only: bool, error: Errno) -> OpenError {
+        let path = path.display().to_string();
+        match error {
+            Errno::NOENT | Errno::NOTDIR => OpenError::NotFound { path },
+            Errno::EXIST => OpenError::Exists { path },
+            Errno::ACCESS | Errno::PERM => OpenError::Permission {
+                path,
+                access: if read_only { "read" } else { "read and written" },
+            },
+            Errno::ROFS => OpenError::ReadOnlyStorage { path },
+            Errno::BUSY | Errno::WOULDBLOCK => OpenError::Locked { path },
+            Errno::NOSPC | Errno::DQUOT => OpenError::NoSpace { path, bytes: 0 },
+            other => OpenError::Io {
+                path,
+                source: other.into(),
+            },
+        }
+    }
+
+    /// Waiting and trying again may help.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, OpenError::Locked { .. })
+    }
 }

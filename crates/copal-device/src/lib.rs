@@ -20,48 +20,26 @@
 
 mod buffer;
 mod completion;
+pub mod conformance;
 pub mod crash;
 mod device;
 mod error;
 pub mod fault;
+mod file;
 mod image;
 mod memory;
+mod pread;
+mod queue;
 mod random;
 mod record;
 mod tally;
+mod uring;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT};
 pub use completion::{Completer, Completion, Drive};
 pub use device::{Class, Counters, Device, Geometry, Io, IoDone, IoKind};
 pub use error::{DeviceError, OpenError};
+pub use file::{FileOptions, open_file};
 pub use image::Image;
 pub use memory::MemoryDevice;
 pub use record::History;
-
-use std::{path::Path, sync::Arc};
-
-/// How [`open_file`] opens.
-#[derive(Clone, Debug, Default)]
-pub struct FileOptions {
-    /// Create the file with this many bytes; it must not exist. `None`: it must exist.
-    pub create_size: Option<u64>,
-    /// Share the file with other readers and write nothing.
-    pub read_only: bool,
-    /// Use the thread pool even when the kernel offers io_uring.
-    pub force_pread: bool,
-    /// Accept a copy-on-write file system (btrfs, ZFS), where preallocation promises nothing.
-    pub allow_cow: bool,
-    /// Accept a file system in memory (tmpfs), where nothing survives a reboot.
-    pub unsafe_volatile: bool,
-}
-
-/// Opens a preallocated file or a block device: io_uring + O_DIRECT, pread/pwrite when the ring is refused.
-/// # Errors
-/// See [`OpenError`].
-pub fn open_file(path: &Path, _options: &FileOptions) -> Result<Arc<dyn Device>, OpenError> {
-    let source = std::io::Error::from(std::io::ErrorKind::Unsupported);
-    Err(OpenError::Io {
-        path: path.display().to_string(),
-        source,
-    })
-}

@@ -1,0 +1,173 @@
+//! Real devices: one preallocated file or a block device, with direct I/O.
+//!
+//! `submit` goes to an engine: the ring ([`crate::uring`]) or, where the kernel refuses it, a pool of threads
+//! ([`crate::pread`]). A solo read or durable write skips both and runs on the caller's thread.
+//!
+//! Paper: Draconis §4.2 proposes direct access past kernel and file system. The block layer stays here (Arrakis needs
+//! a device to give away); the page cache and, on a file whose space is written, the file system's metadata do not
+//! take part.
+
+mod block;
+mod filesystem;
+mod geometry;
+mod open;
+pub(crate) mod target;
+
+use crate::device::{check_io, check_range};
+use crate::error::{DeviceError, OpenError};
+use crate::pread::{self, Pool};
+use crate::queue::{Batch, Job, JobQueue, Reply};
+use crate::tally::Tally;
+use crate::uring::Ring;
+use crate::{AlignedBuf, Completion, Counters, Device, Geometry, Io, IoDone, IoKind};
+use std::path::Path;
+use std::sync::Arc;
+use target::Target;
+
+/// How [`open_file`] opens.
+#[derive(Clone, Debug, Default)]
+pub struct FileOptions {
+    /// Create the file with this many bytes, reserved; it must not exist. `None`: it must exist.
+    pub create_size: Option<u64>,
+    /// Share the file with other readers and write nothing.
+    pub read_only: bool,
+    /// Use the thread pool even when the kernel offers io_uring.
+    pub force_pread: bool,
+    /// Accept a copy-on-write file system (btrfs, ZFS), where preallocation promises nothing.
+    pub allow_cow: bool,
+    /// Accept a file system in memory (tmpfs), where nothing survives a reboot.
+    pub unsafe_volatile: bool,
+    /// Let discards punch holes into a file. The space goes back to the file system, and using it again costs
+    /// metadata inside a commit.
+    pub punch_holes: bool,
+}
+
+/// Opens a preallocated file or a block device: io_uring + O_DIRECT, pread/pwrite when the ring is refused.
+/// Blocks: it flushes what an earlier process may have left behind.
+/// # Errors
+/// See [`OpenError`].
+pub fn open_file(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, OpenError> {
+    let target = Arc::new(open::open(path, options)?);
+    let tally = Arc::new(Tally::default());
+    let engine = Engine::start(&target, &tally, options.force_pread).map_err(|source| OpenError::Io {
+        path: path.display().to_string(),
+        source,
+    })?;
+    Ok(Arc::new(FileDevice {
+        target,
+        tally,
+        engine,
+    }))
+}
+
+enum Engine {
+    Ring(Ring),
+    Pool(Pool),
+}
+
+impl Engine {
+    fn start(target: &Arc<Target>, tally: &Arc<Tally>, force_pread: bool) -> std::io::Result<Engine> {
+        if !force_pread {
+            match Ring::start(target, tally) {
+                Ok(ring) => return Ok(Engine::Ring(ring)),
+                Err(error) => tracing::info!(%error, "io_uring is refused here; using a pool of threads"),
+            }
+        }
+        Pool::start(target, tally, pread::THREADS).map(Engine::Pool)
+    }
+
+    fn queue(&self) -> &JobQueue {
+        match self {
+            Engine::Ring(ring) => ring.queue(),
+            Engine::Pool(pool) => pool.queue(),
+        }
+    }
+}
+
+struct FileDevice {
+    engine: Engine,
+    target: Arc<Target>,
+    tally: Arc<Tally>,
+}
+
+impl Device for FileDevice {
+    fn geometry(&self) -> Geometry {
+        self.target.geometry()
+    }
+
+    fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
+        if ios.is_empty() {
+            return Completion::ready(Vec::new());
+        }
+        let geometry = self.target.geometry();
+        let (completer, completion) = Completion::pair(None);
+        let mut alone = None;
+        let mut batch = None;
+        match ios.len() {
+            1 => alone = Some(completer),
+            len => batch = Some(Batch::new(len, completer)),
+        }
+        let jobs = ios.into_iter().enumerate().filter_map(|(place, io)| {
+            let reply = match (alone.take(), &batch) {
+                (Some(completer), _) => Reply::Alone(completer),
+                (None, Some(batch)) => Reply::Part(Arc::clone(batch), place),
+                (None, None) => return None,
+            };
+            match check_io(&geometry, &io) {
+                Ok(()) => Some(Job { io, reply }),
+                Err(error) => {
+                    // No hook hangs on the completion yet, so this runs nobody's code.
+                    reply.deliver(IoDone {
+                        result: Err(error),
+                        buf: io.kind.into_buf(),
+                    });
+                    None
+                }
+            }
+        });
+        self.engine.queue().push(jobs);
+        completion
+    }
+
+    fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        self.on_this_thread(at, IoKind::Read(buf))
+    }
+
+    fn write_through(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        self.on_this_thread(at, IoKind::Write { buf, fua: true })
+    }
+
+    fn grow(&self, size: u64) -> Result<u64, DeviceError> {
+        self.target.grow(size)
+    }
+
+    fn counters(&self) -> Counters {
+        self.tally.counters()
+    }
+
+    fn drive(&self) -> bool {
+        false
+    }
+
+    fn engine(&self) -> &'static str {
+        match self.engine {
+            Engine::Ring(_) => "io_uring",
+            Engine::Pool(_) => "thread pool",
+        }
+    }
+}
+
+impl FileDevice {
+    fn on_this_thread(&self, at: u64, mut kind: IoKind) -> Result<AlignedBuf, DeviceError> {
+        check_range(&self.target.geometry(), kind.name(), at, kind.len_bytes())?;
+        pread::run(&self.target, at, &mut kind)?;
+        self.tally.count(&kind);
+        match kind {
+            IoKind::Read(buf) | IoKind::Write { buf, .. } => Ok(buf),
+            IoKind::Flush | IoKind::Discard(_) | IoKind::WriteZeroes(_) => Ok(AlignedBuf::zeroed(0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! What a file or block device is like, from `statx`, an ioctl and sysfs. Nothing here is measured.
+
+use super::block;
+use super::target::{Kind, MAX_IO};
+use crate::Geometry;
+use rustix::fd::AsFd;
+use rustix::fs::{AtFlags, StatxFlags};
+use std::io;
+use std::path::PathBuf;
+
+/// Assumed where nobody says.
+const FALLBACK_BLOCK: u32 = 4096;
+
+/// Alignment that direct I/O asks for, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Alignment {
+    /// Of buffers in memory.
+    pub(super) memory: u32,
+    /// Of offsets and lengths: the logical block.
+    pub(super) offset: u32,
+}
+
+/// The alignment for direct I/O; `None` when the file system has none for this file.
+pub(super) fn alignment(file: impl AsFd, kind: Kind) -> io::Result<Option<Alignment>> {
+    let stat = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
+    if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 {
+        let (memory, offset) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
+        return Ok((offset > 0).then(|| Alignment {
+            memory,
+            offset: offset.max(512),
+        }));
+    }
+    let offset = match kind {
+        Kind::Block => rustix::fs::ioctl_blksszget(&file)?,
+        Kind::File { .. } => FALLBACK_BLOCK,
+    };
+    Ok(Some(Alignment {
+        memory: offset,
+        offset,
+    }))
+}
+
+/// The geometry of an open target.
+pub(super) fn geometry(file: impl AsFd, kind: Kind, alignment: Alignment) -> io::Result<Geometry> {
+    let stat = rustix::fs::fstat(&file)?;
+    let (bytes, device) = match kind {
+        Kind::Block => (block::size(&file)?, stat.st_rdev),
+        Kind::File { .. } => (stat.st_size as u64, stat.st_dev),
+    };
+    let queue = Queue::of(device);
+    let discard_unit = match kind {
+        Kind::File { punch_holes: false } => 0,
+        Kind::File { punch_holes: true } => FALLBACK_BLOCK.max(alignment.offset),
+        Kind::Block => queue.number("discard_granularity").unwrap_or(0),
+    };
+    Ok(Geometry {
+        size: bytes - bytes % u64::from(alignment.offset),
+        logical_block: alignment.offset,
+        dma_alignment: alignment.memory.max(1),
+        max_io: MAX_IO as u32,
+        volatile_cache: queue
+            .text("write_cache")
+            .is_none_or(|cache| cache != "write through"),
+        fua: queue.number("fua") == Some(1),
+        discard_unit,
+    })
+}
+
+/// The directory in sysfs that describes a disk's request queue.
+struct Queue(Option<PathBuf>);
+
+impl Queue {
+    fn of(device: rustix::fs::Dev) -> Queue {
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let disk = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+        // A partition has no queue of its own; its disk is the parent directory of the link's target.
+        let candidates = [disk.join("queue"), disk.join("../queue")];
+        Queue(candidates.into_iter().find(|path| path.is_dir()))
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.0.as_ref()?.join(name)).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    fn number(&self, name: &str) -> Option<u32> {
+        self.text(name)?.parse().ok()
+    }
+}

@@ -1,0 +1,216 @@
+//! Opening a target: existence, kind, lock, nature of the file system, direct I/O, and the flush that C5 asks for.
+//!
+//! Invariants
+//! - The lock is taken before a byte is read or the file is touched, and lives as long as the descriptor.
+//! - A file this call created is removed again when anything after that fails.
+
+use super::FileOptions;
+use super::filesystem::{Nature, is_too_full, nature};
+use super::geometry::{Alignment, alignment, geometry};
+use super::target::{Kind, Target};
+use crate::error::OpenError;
+use crate::{BUFFER_ALIGNMENT, Geometry};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::path::Path;
+
+/// Smallest alignment used without direct I/O.
+const BUFFERED: Alignment = Alignment {
+    memory: 1,
+    offset: 4096,
+};
+
+/// Opens or creates what `path` names and locks it.
+pub(super) fn open(path: &Path, options: &FileOptions) -> Result<Target, OpenError> {
+    match options.create_size {
+        None => {
+            let (fd, kind) = open_existing(path, options)?;
+            prepare(path, options, fd, kind)
+        }
+        Some(size) => {
+            let fd = create(path)?;
+            let kind = Kind::File {
+                punch_holes: options.punch_holes,
+            };
+            let made = allocate(path, &fd, size).and_then(|()| prepare(path, options, fd, kind));
+            if made.is_err() {
+                // The first error is the one to report; a file left behind is empty or unused.
+                let _ = std::fs::remove_file(path);
+            }
+            made
+        }
+    }
+}
+
+fn open_existing(path: &Path, options: &FileOptions) -> Result<(OwnedFd, Kind), OpenError> {
+    let failed = |error| OpenError::from_errno(path, options.read_only, error);
+    let before = kind_of(path, options, rustix::fs::stat(path).map_err(failed)?.st_mode)?;
+    let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
+    flags |= if options.read_only {
+        OFlags::RDONLY
+    } else {
+        OFlags::RDWR
+    };
+    if before == Kind::Block && !options.read_only {
+        flags |= OFlags::EXCL;
+    }
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+    let kind = kind_of(path, options, rustix::fs::fstat(&fd).map_err(failed)?.st_mode)?;
+    lock(path, &fd, options.read_only)?;
+    Ok((fd, kind))
+}
+
+fn kind_of(path: &Path, options: &FileOptions, mode: rustix::fs::RawMode) -> Result<Kind, OpenError> {
+    let found = match FileType::from_raw_mode(mode) {
+        FileType::RegularFile => {
+            return Ok(Kind::File {
+                punch_holes: options.punch_holes,
+            });
+        }
+        FileType::BlockDevice => return Ok(Kind::Block),
+        FileType::Directory => "a directory",
+        FileType::CharacterDevice => "a character device",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        _ => "something else",
+    };
+    Err(OpenError::WrongKind {
+        path: path.display().to_string(),
+        found,
+    })
+}
+
+fn create(path: &Path) -> Result<OwnedFd, OpenError> {
+    let flags = OFlags::CLOEXEC | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let fd =
+        rustix::fs::open(path, flags, mode).map_err(|error| OpenError::from_errno(path, false, error))?;
+    lock(path, &fd, false)?;
+    Ok(fd)
+}
+
+/// Reserves the space now, so that a full disk is met here.
+fn allocate(path: &Path, fd: &OwnedFd, size: u64) -> Result<(), OpenError> {
+    let bytes = size.next_multiple_of(4096);
+    let failed = |error| match error {
+        Errno::NOSPC | Errno::DQUOT => OpenError::NoSpace {
+            path: path.display().to_string(),
+            bytes,
+        },
+        other => OpenError::from_errno(path, false, other),
+    };
+    match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP) => rustix::fs::ftruncate(fd, bytes).map_err(failed),
+        other => other.map_err(failed),
+    }
+}
+
+fn lock(path: &Path, fd: &OwnedFd, shared: bool) -> Result<(), OpenError> {
+    let how = if shared {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    rustix::fs::flock(fd, how).map_err(|error| OpenError::from_errno(path, shared, error))
+}
+
+fn prepare(path: &Path, options: &FileOptions, fd: OwnedFd, kind: Kind) -> Result<Target, OpenError> {
+    let name = || path.display().to_string();
+    let failed = |source| OpenError::Io { path: name(), source };
+    let mut volatile = false;
+    if matches!(kind, Kind::File { .. }) {
+        match nature(&fd).map_err(failed)? {
+            Nature::CopyOnWrite(file_system) if !options.allow_cow => {
+                return Err(OpenError::CopyOnWrite {
+                    path: name(),
+                    file_system,
+                });
+            }
+            Nature::Volatile(file_system) if !options.unsafe_volatile => {
+                return Err(OpenError::Volatile {
+                    path: name(),
+                    file_system,
+                });
+            }
+            nature => volatile = matches!(nature, Nature::Volatile(_)),
+        }
+    }
+    let direct = if volatile {
+        None
+    } else {
+        make_direct(path, &fd, kind)?
+    };
+    let geometry = geometry(&fd, kind, direct.unwrap_or(BUFFERED)).map_err(failed)?;
+    make_durable(path, options, &fd, kind)?;
+    Ok(Target::new(
+        fd,
+        kind,
+        geometry_checked(path, geometry)?,
+        options.read_only,
+    ))
+}
+
+/// Turns the page cache off where it can be; `None`: I/O is buffered, and only flushes make it durable.
+fn make_direct(path: &Path, fd: &OwnedFd, kind: Kind) -> Result<Option<Alignment>, OpenError> {
+    let failed = |source| OpenError::Io {
+        path: path.display().to_string(),
+        source,
+    };
+    let found = alignment(fd, kind).map_err(failed)?;
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(|error| failed(error.into()))?;
+    let fits = |found: &Alignment| found.memory <= BUFFER_ALIGNMENT as u32 && found.offset <= 4096;
+    let wanted = found.filter(fits);
+    let set = wanted.map(|_| rustix::fs::fcntl_setfl(fd, (flags | OFlags::DIRECT) - OFlags::NONBLOCK));
+    if let Some(Ok(())) = set {
+        return Ok(wanted);
+    }
+    tracing::warn!(path = %path.display(), "no direct I/O here; the page cache will hold everything twice");
+    rustix::fs::fcntl_setfl(fd, flags - OFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
+    Ok(None)
+}
+
+fn geometry_checked(path: &Path, geometry: Geometry) -> Result<Geometry, OpenError> {
+    if geometry.logical_block.is_power_of_two() {
+        return Ok(geometry);
+    }
+    let source = std::io::Error::other(format!(
+        "its block of {} bytes is not usable",
+        geometry.logical_block
+    ));
+    Err(OpenError::Io {
+        path: path.display().to_string(),
+        source,
+    })
+}
+
+/// What a killed predecessor wrote is made durable before anyone reads it (C5), and so is the name.
+fn make_durable(path: &Path, options: &FileOptions, fd: &OwnedFd, kind: Kind) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Io {
+        path: path.display().to_string(),
+        source,
+    };
+    match rustix::fs::fsync(fd) {
+        // Without the right to write there is nothing of ours to make durable.
+        Err(_) if options.read_only => return Ok(()),
+        other => other.map_err(|error| failed(error.into()))?,
+    }
+    if kind == Kind::Block || options.read_only {
+        return Ok(());
+    }
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let directory = match rustix::fs::open(
+        parent,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) {
+        Ok(directory) => directory,
+        // A directory one may enter but not list cannot be flushed; only its creator has to.
+        Err(Errno::ACCESS) if options.create_size.is_none() => return Ok(()),
+        Err(error) => return Err(failed(error.into())),
+    };
+    rustix::fs::fsync(&directory).map_err(|error| failed(error.into()))
+}

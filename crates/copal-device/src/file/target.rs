@@ -1,0 +1,206 @@
+//! An open file or block device, and the blocking commands on it. Both engines and the caller's own thread use it.
+//!
+//! Invariants
+//! - Every command is whole or an error: short transfers and interrupted calls go on by themselves.
+//! - Zeros are written, never merely promised: `FALLOC_FL_ZERO_RANGE` leaves unwritten extents whose first use
+//!   would change file metadata inside a commit.
+
+use super::block;
+use super::filesystem::is_too_full;
+use crate::{AlignedBuf, DeviceError, Geometry};
+use parking_lot::Mutex;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::io::{self, IoSlice};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Longest single transfer in bytes.
+pub(crate) const MAX_IO: usize = 1 << 20;
+
+/// What stands behind the descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File { punch_holes: bool },
+    Block,
+}
+
+/// See the module's text.
+pub(crate) struct Target {
+    pub(crate) fd: OwnedFd,
+    pub(crate) kind: Kind,
+    /// Fixed but for `size`, which lives beside it.
+    fixed: Geometry,
+    size: AtomicU64,
+    read_only: bool,
+    poisoned: AtomicBool,
+    growing: Mutex<()>,
+}
+
+impl Target {
+    pub(crate) fn new(fd: OwnedFd, kind: Kind, geometry: Geometry, read_only: bool) -> Target {
+        let size = AtomicU64::new(geometry.size);
+        Target {
+            fd,
+            kind,
+            fixed: geometry,
+            size,
+            read_only,
+            poisoned: AtomicBool::new(false),
+            growing: Mutex::new(()),
+        }
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry {
+            size: self.size.load(Ordering::Acquire),
+            ..self.fixed
+        }
+    }
+
+    /// `Err` when this handle may not write, or no longer.
+    pub(crate) fn may_write(&self) -> Result<(), DeviceError> {
+        if self.poisoned.load(Ordering::Acquire) {
+            return Err(DeviceError::Poisoned);
+        }
+        if self.read_only {
+            Err(DeviceError::ReadOnly)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// `Err` when an earlier write or flush failed: what a flush covered then is unknown.
+    pub(crate) fn may_flush(&self) -> Result<(), DeviceError> {
+        if self.poisoned.load(Ordering::Acquire) {
+            Err(DeviceError::Poisoned)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A write or flush failed: no more of either on this handle.
+    pub(crate) fn poison(&self) {
+        self.poisoned.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match rustix::io::pread(&self.fd, &mut buf[done..], at + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => done += read,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write(&self, at: u64, buf: &[u8], durable: bool) -> io::Result<()> {
+        let flags = if durable {
+            ReadWriteFlags::DSYNC
+        } else {
+            ReadWriteFlags::empty()
+        };
+        let mut done = 0;
+        while done < buf.len() {
+            match rustix::io::pwritev2(&self.fd, &[IoSlice::new(&buf[done..])], at + done as u64, flags) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => done += written,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Once: an interrupted or failed flush is not tried again, for the kernel may have dropped what it failed on.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(&self.fd)?)
+    }
+
+    /// A hint: what the device or file system cannot give up it keeps.
+    pub(crate) fn discard(&self, at: u64, len: u64) -> io::Result<()> {
+        let result = match self.kind {
+            Kind::File { punch_holes: false } => Ok(()),
+            Kind::File { punch_holes: true } => {
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&self.fd, mode, at, len).map_err(io::Error::from)
+            }
+            Kind::Block => block::discard(&self.fd, at, len),
+        };
+        match result {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+            other => other,
+        }
+    }
+
+    pub(crate) fn write_zeroes(&self, at: u64, len: u64) -> io::Result<()> {
+        if self.kind == Kind::Block {
+            return block::zero_out(&self.fd, at, len);
+        }
+        let mut done = 0;
+        while done < len {
+            let step = (len - done).min(MAX_IO as u64);
+            self.write(at + done, &zeros()[..step as usize], false)?;
+            done += step;
+        }
+        Ok(())
+    }
+
+    /// Reserves the space, so that a full host is met here and not inside a commit.
+    pub(crate) fn grow(&self, wanted: u64) -> Result<u64, DeviceError> {
+        let wanted = wanted.next_multiple_of(u64::from(self.fixed.logical_block).max(4096));
+        let _one_at_a_time = self.growing.lock();
+        let size = self.size.load(Ordering::Acquire);
+        if wanted <= size {
+            return Ok(size);
+        }
+        self.may_write()?;
+        let refused = |reason| Err(DeviceError::CannotGrow { size, wanted, reason });
+        if self.kind == Kind::Block {
+            return refused("a block device has the size it has");
+        }
+        if is_too_full(&self.fd, wanted - size) {
+            return refused("its file system is full");
+        }
+        match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), size, wanted - size) {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP) => match rustix::fs::ftruncate(&self.fd, wanted) {
+                Ok(()) => {}
+                Err(error) => return Err(DeviceError::io("grow", size, wanted - size, error.into())),
+            },
+            Err(error) => {
+                // Some of it may have been added: give it back. If that fails too, a longer file does no harm.
+                if let Err(error) = rustix::fs::ftruncate(&self.fd, size) {
+                    tracing::warn!(%error, "a file could not be cut back after it failed to grow");
+                }
+                return match error {
+                    Errno::NOSPC => refused("its file system is full"),
+                    Errno::DQUOT => refused("the quota is used up"),
+                    Errno::FBIG => refused("its file system allows no larger file"),
+                    other => Err(DeviceError::io("grow", size, wanted - size, other.into())),
+                };
+            }
+        }
+        self.size.store(wanted, Ordering::Release);
+        Ok(wanted)
+    }
+}
+
+impl Drop for Target {
+    /// Gives the lock back at once: the kernel may hold the descriptor a little longer than we do.
+    fn drop(&mut self) {
+        if let Err(error) = rustix::fs::flock(&self.fd, FlockOperation::Unlock) {
+            tracing::debug!(%error, "a lock could not be given back before its file is closed");
+        }
+    }
+}
+
+/// [`MAX_IO`] zero bytes, shared; allocated at the first use.
+pub(crate) fn zeros() -> &'static AlignedBuf {
+    static ZEROS: OnceLock<AlignedBuf> = OnceLock::new();
+    ZEROS.get_or_init(|| AlignedBuf::zeroed(MAX_IO))
+}

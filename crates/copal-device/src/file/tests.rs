@@ -1,0 +1,161 @@
+//! Failures that a healthy disk does not show, on both engines.
+
+use super::*;
+use crate::Class;
+use crate::file::target::Kind;
+
+/// A device whose descriptor may only be read, while the device believes it may write: every write fails.
+fn unwritable(force_pread: bool) -> (tempfile::NamedTempFile, FileDevice) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let fd = std::fs::File::open(file.path()).unwrap().into();
+    let geometry = crate::memory::memory_geometry(1 << 20);
+    let target = Arc::new(Target::new(
+        fd,
+        Kind::File { punch_holes: false },
+        geometry,
+        false,
+    ));
+    let tally = Arc::new(Tally::default());
+    let engine = Engine::start(&target, &tally, force_pread).unwrap();
+    (
+        file,
+        FileDevice {
+            engine,
+            target,
+            tally,
+        },
+    )
+}
+
+fn io(at: u64, kind: IoKind) -> Vec<Io> {
+    vec![Io {
+        at,
+        kind,
+        class: Class::Commit,
+    }]
+}
+
+fn result(device: &FileDevice, at: u64, kind: IoKind) -> Result<(), DeviceError> {
+    device.submit(io(at, kind)).wait().remove(0).result
+}
+
+fn a_write() -> IoKind {
+    IoKind::Write {
+        buf: AlignedBuf::zeroed(4096),
+        fua: false,
+    }
+}
+
+#[test]
+fn a_failed_write_poisons_writes_and_flushes_but_not_reads() {
+    for force_pread in [false, true] {
+        let (_file, device) = unwritable(force_pread);
+        assert!(result(&device, 0, IoKind::Flush).is_ok());
+        assert_eq!(
+            result(&device, 0, a_write()).unwrap_err().raw_os_error(),
+            Some(libc::EBADF)
+        );
+        for kind in [
+            a_write(),
+            IoKind::Flush,
+            IoKind::WriteZeroes(4096),
+            IoKind::Discard(4096),
+        ] {
+            let name = kind.name();
+            assert!(
+                matches!(result(&device, 0, kind), Err(DeviceError::Poisoned)),
+                "{name}"
+            );
+        }
+        let through = device.write_through(0, AlignedBuf::zeroed(4096));
+        assert!(matches!(through, Err(DeviceError::Poisoned)));
+        assert!(matches!(device.grow(2 << 20), Err(DeviceError::Poisoned)));
+        assert!(result(&device, 0, IoKind::Read(AlignedBuf::zeroed(4096))).is_ok());
+        assert_eq!(device.counters().writes, 0, "what failed is not counted");
+    }
+}
+
+#[test]
+fn a_failed_durable_write_on_the_callers_thread_poisons_the_engine_too() {
+    for force_pread in [false, true] {
+        let (_file, device) = unwritable(force_pread);
+        let through = device.write_through(0, AlignedBuf::zeroed(4096));
+        assert_eq!(through.unwrap_err().raw_os_error(), Some(libc::EBADF));
+        assert!(matches!(
+            result(&device, 0, IoKind::Flush),
+            Err(DeviceError::Poisoned)
+        ));
+    }
+}
+
+#[test]
+fn failed_zeroes_poison_as_well() {
+    for force_pread in [false, true] {
+        let (_file, device) = unwritable(force_pread);
+        assert!(result(&device, 0, IoKind::WriteZeroes(3 << 18)).is_err());
+        assert!(matches!(
+            result(&device, 0, a_write()),
+            Err(DeviceError::Poisoned)
+        ));
+    }
+}
+
+#[test]
+fn a_read_beyond_the_end_of_a_shortened_file_is_damage_and_poisons_nothing() {
+    for force_pread in [false, true] {
+        let (file, device) = unwritable(force_pread);
+        file.as_file().set_len(8192 + 100).unwrap();
+        for at in [8192, 65536] {
+            let error = result(&device, at, IoKind::Read(AlignedBuf::zeroed(4096))).unwrap_err();
+            assert!(
+                matches!(
+                    error,
+                    DeviceError::Io {
+                        op: "read",
+                        len: 4096,
+                        ..
+                    }
+                ),
+                "{error}"
+            );
+            assert!(device.read_now(at, AlignedBuf::zeroed(4096)).is_err());
+        }
+        assert!(result(&device, 0, IoKind::Flush).is_ok());
+    }
+}
+
+#[test]
+fn dropping_a_device_finishes_what_was_submitted() {
+    for force_pread in [false, true] {
+        let (_file, device) = unwritable(force_pread);
+        let reads: Vec<_> = (0..200)
+            .map(|at| device.submit(io(at * 4096, IoKind::Read(AlignedBuf::zeroed(4096)))))
+            .collect();
+        drop(device);
+        for mut completion in reads {
+            let done = completion
+                .try_take()
+                .expect("everything has completed when the drop returns");
+            assert!(done[0].result.is_ok());
+        }
+    }
+}
+
+/// The last handle may go away inside a hook, on the engine's own thread, which cannot join itself.
+#[test]
+fn a_device_may_be_dropped_by_its_own_hook() {
+    for force_pread in [false, true] {
+        let (_file, device) = unwritable(force_pread);
+        let device = Arc::new(device);
+        let (completer, completion) = Completion::pair(None);
+        let inner = Arc::clone(&device);
+        let read = device.submit(io(0, IoKind::Read(AlignedBuf::zeroed(4096))));
+        drop(device);
+        read.on_complete(move |_| {
+            drop(inner);
+            completer.complete(());
+        });
+        completion.wait();
+    }
+}

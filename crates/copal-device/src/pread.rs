@@ -1,0 +1,109 @@
+//! Engine without io_uring: a small pool of threads that do one blocking command each.
+//!
+//! Chosen when the kernel or a container's seccomp filter refuses the ring. Not a degraded mode: it keeps the same
+//! contract and runs the same conformance suite. It also serves the ring's engine with the commands the ring has not.
+
+use crate::file::target::Target;
+use crate::queue::{Job, JobQueue, enter_engine_thread};
+use crate::tally::Tally;
+use crate::{DeviceError, IoDone, IoKind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Threads of a pool that stands in for the ring; also its queue depth.
+pub(crate) const THREADS: usize = 8;
+
+/// A pool. Dropping it finishes what waits and joins its threads.
+pub(crate) struct Pool {
+    queue: Arc<JobQueue>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// A pool of `threads` threads on `target`.
+    pub(crate) fn start(target: &Arc<Target>, tally: &Arc<Tally>, threads: usize) -> std::io::Result<Pool> {
+        let queue = Arc::new(JobQueue::new(threads, || {}));
+        let mut pool = Pool {
+            queue,
+            threads: Vec::with_capacity(threads),
+        };
+        for number in 0..threads {
+            let (queue, target, tally) = (Arc::clone(&pool.queue), Arc::clone(target), Arc::clone(tally));
+            let builder = std::thread::Builder::new().name(format!("copal-io-{number}"));
+            pool.threads
+                .push(builder.spawn(move || serve(&queue, &target, &tally))?);
+        }
+        Ok(pool)
+    }
+
+    pub(crate) fn queue(&self) -> &JobQueue {
+        &self.queue
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.queue.close();
+        for thread in self.threads.drain(..) {
+            join_unless_self(thread);
+        }
+    }
+}
+
+/// Joins an engine's thread, unless a hook on that very thread drops the engine: then it ends by itself.
+pub(crate) fn join_unless_self(thread: JoinHandle<()>) {
+    if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+        tracing::error!("a thread of a device panicked; I/Os may have been left without an answer");
+    }
+}
+
+fn serve(queue: &JobQueue, target: &Target, tally: &Tally) {
+    enter_engine_thread();
+    while let Some(Job { mut io, reply }) = queue.take_blocking() {
+        let result = run(target, io.at, &mut io.kind);
+        if result.is_ok() {
+            tally.count(&io.kind);
+        }
+        queue.finished(io.class);
+        reply.deliver(IoDone {
+            result,
+            buf: io.kind.into_buf(),
+        });
+    }
+}
+
+/// One command, here and now. Poisons the target as the contract says (C7).
+pub(crate) fn run(target: &Target, at: u64, kind: &mut IoKind) -> Result<(), DeviceError> {
+    let (op, len) = (kind.name(), kind.len_bytes());
+    allowed(target, kind)?;
+    let result = match kind {
+        IoKind::Read(buf) => target.read(at, buf),
+        IoKind::Write { buf, fua } => target.write(at, buf, *fua),
+        IoKind::Flush => target.flush(),
+        IoKind::Discard(len) => target.discard(at, *len),
+        IoKind::WriteZeroes(len) => target.write_zeroes(at, *len),
+    };
+    result.map_err(|error| {
+        if poisons(kind) {
+            target.poison();
+        }
+        DeviceError::io(op, at, len, error)
+    })
+}
+
+/// Whether this handle may still do that.
+pub(crate) fn allowed(target: &Target, kind: &IoKind) -> Result<(), DeviceError> {
+    match kind {
+        IoKind::Read(_) => Ok(()),
+        IoKind::Flush => target.may_flush(),
+        IoKind::Write { .. } | IoKind::Discard(_) | IoKind::WriteZeroes(_) => target.may_write(),
+    }
+}
+
+/// Whether its failure leaves the medium unknown.
+pub(crate) fn poisons(kind: &IoKind) -> bool {
+    matches!(
+        kind,
+        IoKind::Write { .. } | IoKind::Flush | IoKind::WriteZeroes(_)
+    )
+}

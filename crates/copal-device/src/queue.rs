@@ -1,0 +1,245 @@
+//! What waits for a real device: a bounded queue of three classes, shared by both engines.
+//!
+//! Invariants
+//! - Commit goes first, then Foreground. Background has at most a quarter of the depth while others are about, and
+//!   never more than three quarters, so a commit that arrives finds room; while it waits a quarter is kept for it.
+//! - Whoever submits blocks while [`LIMIT`] I/Os wait, but an engine's own thread never does: it empties the queue,
+//!   and a hook that runs on it may submit.
+//! - Every job taken is returned by [`JobQueue::finished`].
+
+use crate::completion::Completer;
+use crate::{Class, Io, IoDone};
+use parking_lot::{Condvar, Mutex};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// I/Os that may wait before submitters block.
+const LIMIT: usize = 1024;
+
+/// Where one result goes.
+pub(crate) enum Reply {
+    /// The only I/O of its call.
+    Alone(Completer<Vec<IoDone>>),
+    /// One of several, at this place.
+    Part(Arc<Batch>, usize),
+}
+
+impl Reply {
+    pub(crate) fn deliver(self, done: IoDone) {
+        match self {
+            Reply::Alone(completer) => completer.complete(vec![done]),
+            Reply::Part(batch, place) => batch.put(place, done),
+        }
+    }
+}
+
+/// Results of one call, gathered until the last is there.
+pub(crate) struct Batch(Mutex<Gathered>);
+
+struct Gathered {
+    done: Vec<Option<IoDone>>,
+    missing: usize,
+    completer: Option<Completer<Vec<IoDone>>>,
+}
+
+impl Batch {
+    pub(crate) fn new(len: usize, completer: Completer<Vec<IoDone>>) -> Arc<Batch> {
+        let done = (0..len).map(|_| None).collect();
+        Arc::new(Batch(Mutex::new(Gathered {
+            done,
+            missing: len,
+            completer: Some(completer),
+        })))
+    }
+
+    fn put(&self, place: usize, done: IoDone) {
+        let mut gathered = self.0.lock();
+        gathered.done[place] = Some(done);
+        gathered.missing -= 1;
+        if gathered.missing > 0 {
+            return;
+        }
+        let all = gathered.done.drain(..).flatten().collect();
+        let completer = gathered.completer.take();
+        drop(gathered);
+        if let Some(completer) = completer {
+            completer.complete(all);
+        }
+    }
+}
+
+/// One I/O and where its result goes.
+pub(crate) struct Job {
+    pub(crate) io: Io,
+    pub(crate) reply: Reply,
+}
+
+struct Waiting {
+    classes: [VecDeque<Job>; 3],
+    running: [usize; 3],
+    depth: usize,
+    closed: bool,
+    /// The ring's thread sleeps in the kernel and has to be woken.
+    asleep: bool,
+}
+
+/// Wakes an engine that sleeps in the kernel.
+type Wake = Box<dyn Fn() + Send + Sync>;
+
+/// The queue in front of an engine.
+pub(crate) struct JobQueue {
+    waiting: Mutex<Waiting>,
+    work: Condvar,
+    space: Condvar,
+    wake: Wake,
+}
+
+/// What an engine's thread gets when it asks for a job.
+pub(crate) enum Taken {
+    /// Start this one.
+    Job(Job),
+    /// Nothing may start now.
+    Nothing,
+    /// Nothing waits, nothing runs, and nothing will come.
+    Closed,
+}
+
+thread_local! {
+    static IS_ENGINE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that this thread empties a queue and must never block on one.
+pub(crate) fn enter_engine_thread() {
+    IS_ENGINE.with(|engine| engine.set(true));
+}
+
+const COMMIT: usize = 0;
+const FOREGROUND: usize = 1;
+const BACKGROUND: usize = 2;
+
+fn index_of(class: Class) -> usize {
+    match class {
+        Class::Commit => COMMIT,
+        Class::Foreground => FOREGROUND,
+        Class::Background => BACKGROUND,
+    }
+}
+
+impl JobQueue {
+    /// A queue that lets `depth` I/Os run at once; `wake` is called when something comes for a sleeping engine.
+    pub(crate) fn new(depth: usize, wake: impl Fn() + Send + Sync + 'static) -> JobQueue {
+        let waiting = Waiting {
+            classes: Default::default(),
+            running: [0; 3],
+            depth,
+            closed: false,
+            asleep: false,
+        };
+        JobQueue {
+            waiting: Mutex::new(waiting),
+            work: Condvar::new(),
+            space: Condvar::new(),
+            wake: Box::new(wake),
+        }
+    }
+
+    /// Adds jobs; blocks while the queue is full.
+    pub(crate) fn push(&self, jobs: impl Iterator<Item = Job>) {
+        let mut waiting = self.waiting.lock();
+        for job in jobs {
+            while waiting.queued() >= LIMIT && !IS_ENGINE.with(Cell::get) {
+                self.space.wait(&mut waiting);
+            }
+            waiting.classes[index_of(job.io.class)].push_back(job);
+            self.work.notify_one();
+            if std::mem::take(&mut waiting.asleep) {
+                (self.wake)();
+            }
+        }
+    }
+
+    /// The next job, without blocking. With `Nothing` the engine counts as asleep until something is pushed that
+    /// could start at once; at full depth only a completion helps, and that wakes it anyway.
+    pub(crate) fn take(&self) -> Taken {
+        let mut waiting = self.waiting.lock();
+        let taken = self.next(&mut waiting);
+        waiting.asleep = matches!(taken, Taken::Nothing) && waiting.running() < waiting.depth;
+        taken
+    }
+
+    /// The next job; blocks until there is one. `None`: the queue is closed and empty.
+    pub(crate) fn take_blocking(&self) -> Option<Job> {
+        let mut waiting = self.waiting.lock();
+        loop {
+            match self.next(&mut waiting) {
+                Taken::Job(job) => return Some(job),
+                Taken::Closed => return None,
+                Taken::Nothing if waiting.closed && waiting.queued() == 0 => return None,
+                Taken::Nothing => self.work.wait(&mut waiting),
+            }
+        }
+    }
+
+    fn next(&self, waiting: &mut Waiting) -> Taken {
+        if let Some(class) = waiting.choose()
+            && let Some(job) = waiting.classes[class].pop_front()
+        {
+            waiting.running[class] += 1;
+            self.space.notify_one();
+            return Taken::Job(job);
+        }
+        let over = waiting.closed && waiting.queued() == 0 && waiting.running() == 0;
+        if over { Taken::Closed } else { Taken::Nothing }
+    }
+
+    /// A job of `class` has ended: its place is free.
+    pub(crate) fn finished(&self, class: Class) {
+        let mut waiting = self.waiting.lock();
+        waiting.running[index_of(class)] -= 1;
+        self.work.notify_one();
+    }
+
+    /// No more jobs will be pushed; those that wait are still done.
+    pub(crate) fn close(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.closed = true;
+        waiting.asleep = false;
+        self.work.notify_all();
+        (self.wake)();
+    }
+}
+
+impl Waiting {
+    fn queued(&self) -> usize {
+        self.classes.iter().map(VecDeque::len).sum()
+    }
+
+    fn running(&self) -> usize {
+        self.running.iter().sum()
+    }
+
+    /// The class whose turn it is.
+    fn choose(&self) -> Option<usize> {
+        let waits = |class: usize| !self.classes[class].is_empty();
+        let running = self.running();
+        if running >= self.depth {
+            return None;
+        }
+        if waits(COMMIT) {
+            return Some(COMMIT);
+        }
+        let quarter = (self.depth / 4).max(1);
+        let alone = !waits(FOREGROUND) && running == self.running[BACKGROUND];
+        let share = if alone { self.depth - quarter } else { quarter };
+        let background = waits(BACKGROUND) && self.running[BACKGROUND] < share.max(1);
+        let others = running - self.running[BACKGROUND];
+        if waits(FOREGROUND) && !(background && others >= self.depth - quarter) {
+            return Some(FOREGROUND);
+        }
+        background.then_some(BACKGROUND)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! Who goes first, and who blocks.
+
+use super::*;
+use crate::{Completion, IoKind};
+
+fn jobs(class: Class, count: usize) -> impl Iterator<Item = Job> {
+    (0..count).map(move |_| {
+        let (completer, completion) = Completion::pair(None);
+        drop(completion);
+        Job {
+            io: Io {
+                at: 0,
+                kind: IoKind::Flush,
+                class,
+            },
+            reply: Reply::Alone(completer),
+        }
+    })
+}
+
+fn take(queue: &JobQueue) -> Option<Class> {
+    match queue.take() {
+        Taken::Job(job) => {
+            let class = job.io.class;
+            job.reply.deliver(IoDone {
+                result: Ok(()),
+                buf: None,
+            });
+            Some(class)
+        }
+        Taken::Nothing | Taken::Closed => None,
+    }
+}
+
+fn take_all(queue: &JobQueue) -> Vec<Class> {
+    std::iter::from_fn(|| take(queue)).collect()
+}
+
+#[test]
+fn commits_go_first_and_background_yields_down_to_a_quarter() {
+    let queue = JobQueue::new(8, || {});
+    queue.push(jobs(Class::Background, 20));
+    queue.push(jobs(Class::Foreground, 20));
+    queue.push(jobs(Class::Commit, 2));
+    let first = take_all(&queue);
+    let count = |class| first.iter().filter(|other| **other == class).count();
+    assert_eq!(first[..2], [Class::Commit, Class::Commit]);
+    assert_eq!(
+        (first.len(), count(Class::Foreground), count(Class::Background)),
+        (8, 4, 2)
+    );
+}
+
+#[test]
+fn background_alone_leaves_room_for_a_commit() {
+    let queue = JobQueue::new(8, || {});
+    queue.push(jobs(Class::Background, 20));
+    assert_eq!(take_all(&queue).len(), 6);
+    queue.push(jobs(Class::Commit, 1));
+    assert_eq!(take(&queue), Some(Class::Commit));
+    assert_eq!(take(&queue), None, "no more background while a commit runs");
+    queue.finished(Class::Commit);
+    queue.finished(Class::Background);
+    assert_eq!(take(&queue), Some(Class::Background));
+}
+
+#[test]
+fn a_depth_of_one_still_serves_every_class() {
+    let queue = JobQueue::new(1, || {});
+    for class in [Class::Background, Class::Foreground, Class::Commit] {
+        queue.push(jobs(class, 1));
+        assert_eq!(take(&queue), Some(class));
+        queue.finished(class);
+    }
+}
+
+#[test]
+fn a_full_queue_blocks_others_but_not_its_own_engine() {
+    let queue = Arc::new(JobQueue::new(4, || {}));
+    queue.push(jobs(Class::Foreground, LIMIT));
+    let other = Arc::clone(&queue);
+    let blocked = std::thread::spawn(move || other.push(jobs(Class::Commit, 10)));
+    let engine = Arc::clone(&queue);
+    std::thread::spawn(move || {
+        enter_engine_thread();
+        engine.push(jobs(Class::Commit, 1));
+    })
+    .join()
+    .unwrap();
+    let mut taken = 0;
+    while taken < LIMIT + 11 {
+        match take(&queue) {
+            Some(class) => {
+                queue.finished(class);
+                taken += 1;
+            }
+            None => std::thread::yield_now(),
+        }
+    }
+    blocked.join().unwrap();
+}
+
+#[test]
+fn closing_drains_what_waits_and_then_ends() {
+    let woken = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = Arc::clone(&woken);
+    let queue = JobQueue::new(4, move || {
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(matches!(queue.take(), Taken::Nothing));
+    queue.push(jobs(Class::Foreground, 2));
+    assert_eq!(
+        woken.load(std::sync::atomic::Ordering::Relaxed),
+        1,
+        "woken once, it was asleep"
+    );
+    queue.close();
+    assert_eq!(take_all(&queue).len(), 2);
+    assert!(matches!(queue.take(), Taken::Nothing), "two still run");
+    queue.finished(Class::Foreground);
+    queue.finished(Class::Foreground);
+    assert!(matches!(queue.take(), Taken::Closed));
+    assert!(queue.take_blocking().is_none());
+}

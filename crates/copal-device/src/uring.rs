@@ -1,0 +1,365 @@
+//! Engine on io_uring: one thread owns the ring and everything in flight.
+//!
+//! Submitters put jobs into the queue; the thread moves them into the ring as the queue's rules allow, sleeps in the
+//! kernel, and delivers results (so hooks run on it). A sleeping ring is woken through an eventfd it polls.
+//!
+//! Invariants
+//! - The buffer of an I/O stays in its slot from submission until its completion is reaped; nobody else has it.
+//! - The thread ends only when the queue is closed and nothing is in flight.
+//! - Commands the ring lacks (discard, write zeroes on block devices) go to a thread beside it, started at need.
+//!
+//! Not used, with reasons: SQPOLL (12 against 79 thousand IOPS on two shared cores), IOPOLL (needs poll queues), linked
+//! entries (they serialise).
+#![expect(unsafe_code, reason = "hands buffers to the kernel")]
+
+use crate::file::target::{Kind, MAX_IO, Target, zeros};
+use crate::pread::{self, Pool, join_unless_self};
+use crate::queue::{Job, JobQueue, Taken, enter_engine_thread};
+use crate::tally::Tally;
+use crate::{DeviceError, IoDone, IoKind};
+use io_uring::{IoUring, opcode, squeue, types};
+use rustix::event::EventfdFlags;
+use rustix::fd::{AsRawFd, OwnedFd};
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+/// I/Os in flight at most.
+const DEPTH: usize = 64;
+/// Entries of the submission ring: all in flight and the wake-up poll fit.
+const ENTRIES: u32 = 128;
+/// Names the completion of the wake-up poll.
+const WAKE: u64 = u64::MAX;
+
+/// The engine. Dropping it finishes what waits and joins its thread.
+pub(crate) struct Ring {
+    queue: Arc<JobQueue>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ring {
+    /// Starts the engine on `target`.
+    /// # Errors
+    /// What `io_uring_setup` says: ENOSYS, EPERM where it is blocked. Then use the pool.
+    pub(crate) fn start(target: &Arc<Target>, tally: &Arc<Tally>) -> io::Result<Ring> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let event = Arc::new(rustix::event::eventfd(0, flags)?);
+        let bell = Arc::clone(&event);
+        let queue = Arc::new(JobQueue::new(DEPTH, move || ring_bell(&bell)));
+        let (target, tally, jobs) = (Arc::clone(target), Arc::clone(tally), Arc::clone(&queue));
+        let (report, started) = sync_channel(1);
+        let builder = std::thread::Builder::new().name(String::from("copal-uring"));
+        let thread = builder.spawn(move || serve(&target, &tally, &jobs, &event, &report))?;
+        let ring = Ring {
+            queue,
+            thread: Some(thread),
+        };
+        match started.recv() {
+            Ok(result) => result.map(|()| ring),
+            Err(_) => Err(io::Error::other("the thread of the ring ended before it began")),
+        }
+    }
+
+    pub(crate) fn queue(&self) -> &JobQueue {
+        &self.queue
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.queue.close();
+        if let Some(thread) = self.thread.take() {
+            join_unless_self(thread);
+        }
+    }
+}
+
+fn ring_bell(event: &OwnedFd) {
+    // It fails only when the counter is full, and then the ring is being woken already.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+}
+
+/// A ring of the newest kind the kernel has; it must be made on the thread that will submit.
+fn make_ring(target: &Target) -> io::Result<IoUring> {
+    let newest = IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .build(ENTRIES);
+    let ring = match newest {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::new(ENTRIES)?,
+        other => other?,
+    };
+    ring.submitter().register_files(&[target.fd.as_raw_fd()])?;
+    Ok(ring)
+}
+
+fn serve(
+    target: &Arc<Target>,
+    tally: &Arc<Tally>,
+    queue: &Arc<JobQueue>,
+    event: &OwnedFd,
+    report: &SyncSender<io::Result<()>>,
+) {
+    enter_engine_thread();
+    let made = make_ring(target);
+    let ring = match made {
+        Ok(ring) => ring,
+        Err(error) => {
+            // The starter waits for this; if it is gone there is nobody to tell.
+            let _ = report.send(Err(error));
+            return;
+        }
+    };
+    let _ = report.send(Ok(()));
+    let mut reactor = Reactor {
+        ring,
+        target,
+        tally,
+        queue,
+        event,
+        slots: (0..DEPTH).map(|_| None).collect(),
+        free: (0..DEPTH).collect(),
+        reaped: Vec::with_capacity(ENTRIES as usize * 2),
+        polling: false,
+        beside: None,
+    };
+    if let Err(error) = reactor.run() {
+        reactor.give_up(&error);
+    }
+    // The kernel takes a closed ring apart later, at leisure; the file and its lock must not wait for that.
+    if let Err(error) = reactor.ring.submitter().unregister_files() {
+        tracing::debug!(%error, "a ring kept its file a little longer");
+    }
+}
+
+/// An I/O in the kernel's hands.
+struct InFlight {
+    job: Job,
+    /// Bytes transferred so far.
+    done: u64,
+}
+
+struct Reactor<'a> {
+    ring: IoUring,
+    target: &'a Arc<Target>,
+    tally: &'a Arc<Tally>,
+    queue: &'a Arc<JobQueue>,
+    event: &'a OwnedFd,
+    slots: Vec<Option<InFlight>>,
+    free: Vec<usize>,
+    reaped: Vec<(u64, i32)>,
+    polling: bool,
+    beside: Option<Pool>,
+}
+
+impl Reactor<'_> {
+    fn run(&mut self) -> io::Result<()> {
+        loop {
+            if self.fill() {
+                return Ok(());
+            }
+            self.poll_bell();
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) => match error.raw_os_error() {
+                    // Interrupted, or the completion ring has to be emptied first.
+                    Some(libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
+                    _ => return Err(error),
+                },
+            }
+            self.reap();
+        }
+    }
+
+    /// Starts what may start; true when there is nothing left to do, ever.
+    fn fill(&mut self) -> bool {
+        loop {
+            match self.queue.take() {
+                Taken::Job(job) => self.accept(job),
+                Taken::Nothing => return false,
+                Taken::Closed => return true,
+            }
+        }
+    }
+
+    fn accept(&mut self, job: Job) {
+        if let Err(error) = pread::allowed(self.target, &job.io.kind) {
+            return self.answer(job, Err(error));
+        }
+        let beside = match job.io.kind {
+            IoKind::Discard(_) => true,
+            IoKind::WriteZeroes(_) => self.target.kind == Kind::Block,
+            IoKind::Read(_) | IoKind::Write { .. } | IoKind::Flush => false,
+        };
+        if beside {
+            return self.hand_over(job);
+        }
+        match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot] = Some(InFlight { job, done: 0 });
+                self.issue(slot);
+            }
+            None => unreachable!("the queue gives out at most as many jobs as there are slots"),
+        }
+    }
+
+    fn hand_over(&mut self, job: Job) {
+        if self.beside.is_none() {
+            match Pool::start(self.target, self.tally, 1) {
+                Ok(pool) => self.beside = Some(pool),
+                Err(error) => {
+                    let (op, len) = (job.io.kind.name(), job.io.kind.len_bytes());
+                    let at = job.io.at;
+                    return self.answer(job, Err(DeviceError::io(op, at, len, error)));
+                }
+            }
+        }
+        self.queue.finished(job.io.class);
+        if let Some(pool) = &self.beside {
+            pool.queue().push(std::iter::once(job));
+        }
+    }
+
+    /// Puts what is left of a slot's I/O into the ring.
+    fn issue(&mut self, slot: usize) {
+        let Some(InFlight { job, done }) = &mut self.slots[slot] else {
+            return;
+        };
+        let at = job.io.at + *done;
+        let file = types::Fixed(0);
+        let skip = *done as usize;
+        let entry = match &mut job.io.kind {
+            IoKind::Read(buf) => {
+                let rest = &mut buf[skip..];
+                opcode::Read::new(file, rest.as_mut_ptr(), rest.len() as u32)
+                    .offset(at)
+                    .build()
+            }
+            IoKind::Write { buf, fua } => {
+                let flags = if *fua { libc::RWF_DSYNC } else { 0 };
+                let rest = &buf[skip..];
+                opcode::Write::new(file, rest.as_ptr(), rest.len() as u32)
+                    .offset(at)
+                    .rw_flags(flags)
+                    .build()
+            }
+            IoKind::WriteZeroes(len) => {
+                let rest = &zeros()[..(*len - *done).min(MAX_IO as u64) as usize];
+                opcode::Write::new(file, rest.as_ptr(), rest.len() as u32)
+                    .offset(at)
+                    .build()
+            }
+            IoKind::Flush | IoKind::Discard(_) => opcode::Fsync::new(file)
+                .flags(types::FsyncFlags::DATASYNC)
+                .build(),
+        };
+        self.push(&entry.user_data(slot as u64));
+    }
+
+    fn poll_bell(&mut self) {
+        if !self.polling {
+            self.polling = true;
+            let poll = opcode::PollAdd::new(types::Fd(self.event.as_raw_fd()), libc::POLLIN as u32);
+            self.push(&poll.build().user_data(WAKE));
+        }
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: an entry names memory of a slot's buffer or of the shared zeros. The slot keeps its buffer until the
+        // completion is reaped (`give_up` leaks it), the zeros are never freed; the file is registered, and `target`
+        // outlives the ring.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        assert!(
+            pushed.is_ok(),
+            "the ring has room for everything in flight and one poll"
+        );
+    }
+
+    fn reap(&mut self) {
+        let mut reaped = std::mem::take(&mut self.reaped);
+        reaped.extend(
+            self.ring
+                .completion()
+                .map(|entry| (entry.user_data(), entry.result())),
+        );
+        for (name, result) in reaped.drain(..) {
+            if name == WAKE {
+                self.polling = false;
+                // Empties the counter; the next poll then waits for the next ring of the bell.
+                let _ = rustix::io::read(self.event, &mut [0u8; 8]);
+            } else {
+                self.completed(name as usize, result);
+            }
+        }
+        self.reaped = reaped;
+    }
+
+    fn completed(&mut self, slot: usize, result: i32) {
+        let Some(in_flight) = &mut self.slots[slot] else {
+            return;
+        };
+        let kind = &in_flight.job.io.kind;
+        let left = kind.len_bytes() - in_flight.done;
+        let transfer = !matches!(kind, IoKind::Flush);
+        let outcome = match result {
+            error if error < 0 => {
+                let again = transfer && matches!(-error, libc::EINTR | libc::EAGAIN);
+                if again {
+                    return self.issue(slot);
+                }
+                Err(io::Error::from_raw_os_error(-error))
+            }
+            0 if transfer && matches!(kind, IoKind::Read(_)) => Err(io::ErrorKind::UnexpectedEof.into()),
+            0 if transfer => Err(io::ErrorKind::WriteZero.into()),
+            moved if transfer && (moved as u64) < left => {
+                in_flight.done += moved as u64;
+                return self.issue(slot);
+            }
+            _ => Ok(()),
+        };
+        let Some(InFlight { job, .. }) = self.slots[slot].take() else {
+            return;
+        };
+        self.free.push(slot);
+        let io = &job.io;
+        let result = outcome.map_err(|error| {
+            if pread::poisons(&io.kind) {
+                self.target.poison();
+            }
+            DeviceError::io(io.kind.name(), io.at, io.kind.len_bytes(), error)
+        });
+        self.answer(job, result);
+    }
+
+    fn answer(&self, job: Job, result: Result<(), DeviceError>) {
+        if result.is_ok() {
+            self.tally.count(&job.io.kind);
+        }
+        self.queue.finished(job.io.class);
+        job.reply.deliver(IoDone {
+            result,
+            buf: job.io.kind.into_buf(),
+        });
+    }
+
+    /// The ring itself failed: what is in flight may still reach memory and medium. Its buffers are leaked, the
+    /// device is poisoned, and everything is answered with an error from now on.
+    fn give_up(&mut self, error: &io::Error) {
+        tracing::error!(%error, "the io_uring of a device failed; the device takes no more I/O");
+        self.target.poison();
+        for slot in &mut self.slots {
+            if let Some(InFlight { job, .. }) = slot.take() {
+                std::mem::forget(job.io.kind);
+                self.queue.finished(job.io.class);
+                job.reply.deliver(IoDone {
+                    result: Err(DeviceError::Poisoned),
+                    buf: None,
+                });
+            }
+        }
+        while let Some(job) = self.queue.take_blocking() {
+            self.answer(job, Err(DeviceError::Poisoned));
+        }
+    }
+}

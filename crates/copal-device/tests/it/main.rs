@@ -1,0 +1,13 @@
+//! Integration tests of `copal-device`: the conformance suite on every device, and opening real files and disks.
+
+mod block_device;
+mod conformance;
+mod open;
+mod seccomp;
+
+use std::path::Path;
+
+/// A directory on a real disk: `/tmp` may be memory.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap()
+}
