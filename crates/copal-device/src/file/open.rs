@@ -93,13 +93,17 @@ fn create(path: &Path) -> Result<OwnedFd, OpenError> {
 /// Reserves the space now, so that a full disk is met here.
 fn allocate(path: &Path, fd: &OwnedFd, size: u64) -> Result<(), OpenError> {
     let bytes = size.next_multiple_of(4096);
+    let no_space = || OpenError::NoSpace {
+        path: path.display().to_string(),
+        bytes,
+    };
     let failed = |error| match error {
-        Errno::NOSPC | Errno::DQUOT => OpenError::NoSpace {
-            path: path.display().to_string(),
-            bytes,
-        },
+        Errno::NOSPC | Errno::DQUOT => no_space(),
         other => OpenError::from_errno(path, false, other),
     };
+    if is_too_full(fd, bytes) {
+        return Err(no_space());
+    }
     match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, bytes) {
         Err(Errno::OPNOTSUPP) => rustix::fs::ftruncate(fd, bytes).map_err(failed),
         other => other.map_err(failed),
