@@ -81,14 +81,15 @@ pub(crate) fn above(prefix: &[u8]) -> Option<Vec<u8>> {
 /// A range of keys as the engine takes it.
 pub(crate) type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// All keys that begin with `prefix`, or only those above `after`.
+/// All keys that begin with `prefix`, or only those above `after`. Never starts above its end.
 pub(crate) fn range(prefix: &[u8], after: Option<&[u8]>) -> KeyRange {
-    let start = match after {
-        Some(after) if after >= prefix => Bound::Excluded(after.to_vec()),
+    let end = above(prefix);
+    let start = match (after, &end) {
+        (Some(after), Some(end)) if after >= end.as_slice() => Bound::Included(end.clone()),
+        (Some(after), _) if after >= prefix => Bound::Excluded(after.to_vec()),
         _ => Bound::Included(prefix.to_vec()),
     };
-    let end = above(prefix).map_or(Bound::Unbounded, Bound::Excluded);
-    (start, end)
+    (start, end.map_or(Bound::Unbounded, Bound::Excluded))
 }
 
 /// The same range, borrowed.
@@ -105,7 +106,7 @@ mod tests {
 
     #[test]
     fn rows_of_a_volume_are_one_range_in_name_order() {
-        let mut keys = vec![
+        let mut keys = [
             named(VolumeId(2), b"a"),
             named(VolumeId(1), b"\xff\xff"),
             named(VolumeId(1), b"a\0"),
@@ -148,5 +149,18 @@ mod tests {
         assert_eq!(above(b"a\xff\xff"), Some(b"b".to_vec()));
         assert_eq!(above(b"\xff\xff"), None);
         assert_eq!(above(b""), None);
+    }
+
+    #[test]
+    fn a_range_never_starts_above_its_end() {
+        let bounds = |prefix: &[u8], after: &[u8]| range(prefix, Some(after));
+        let (start, end) = bounds(b"b", b"a");
+        assert_eq!(start, Bound::Included(b"b".to_vec()));
+        assert_eq!(end, Bound::Excluded(b"c".to_vec()));
+        assert_eq!(bounds(b"b", b"bx").0, Bound::Excluded(b"bx".to_vec()));
+        let (start, end) = bounds(b"b", b"cx");
+        assert_eq!(start, Bound::Included(b"c".to_vec()));
+        assert_eq!(end, Bound::Excluded(b"c".to_vec()), "empty");
+        assert_eq!(range(b"\xff", None).1, Bound::Unbounded);
     }
 }

@@ -9,6 +9,15 @@ use std::thread;
 
 const THREADS: u64 = 8;
 
+/// Tells the other threads when this one ends, also by a panic.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 pub(super) fn one_winner(store: &dyn VolumeStore) {
     let vid = volume(store, "v");
     for round in 0..12_u64 {
@@ -60,12 +69,14 @@ pub(super) fn strict_reads(store: &dyn VolumeStore) {
     let vid = volume(store, "v");
     let acknowledged = AtomicU64::new(0);
     let last_time_ms = AtomicU64::new(0);
+    let done = AtomicBool::new(false);
     let strict = ReadOptions {
         consistency: Consistency::Strict,
         if_file: None,
     };
     thread::scope(|scope| {
         scope.spawn(|| {
+            let _done = SetOnDrop(&done);
             for n in 0..FILES {
                 let info = store
                     .put(vid, &n.to_be_bytes(), body(n, 500), &PutOptions::default())
@@ -75,10 +86,11 @@ pub(super) fn strict_reads(store: &dyn VolumeStore) {
             }
         });
         for reader in 0..3 {
-            let (acknowledged, last_time_ms) = (&acknowledged, &last_time_ms);
+            let (acknowledged, last_time_ms, done) = (&acknowledged, &last_time_ms, &done);
             scope.spawn(move || {
                 let mut random = Random::new(reader);
                 loop {
+                    let last_round = done.load(Ordering::SeqCst);
                     let seen = acknowledged.load(Ordering::SeqCst);
                     if seen > 0 {
                         let n = seen - 1 - random.below(seen.min(3));
@@ -100,7 +112,7 @@ pub(super) fn strict_reads(store: &dyn VolumeStore) {
                             );
                         }
                     }
-                    if seen == FILES {
+                    if last_round {
                         break;
                     }
                     thread::yield_now();
@@ -147,6 +159,10 @@ pub(super) fn list_under_changes(store: &dyn VolumeStore) {
                     if page.is_empty() {
                         break;
                     }
+                    assert!(
+                        seen.last().is_none_or(|last| **last < *page[0].0),
+                        "a page begins above the last one"
+                    );
                     seen.extend(page.iter().map(|(name, _)| name.to_vec()));
                 }
                 assert!(seen.windows(2).all(|w| w[0] < w[1]), "order or duplicates");

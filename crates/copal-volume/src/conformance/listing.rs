@@ -60,6 +60,7 @@ pub(super) fn pages(store: &dyn VolumeStore) {
             if page.is_empty() {
                 break;
             }
+            assert!(page.first() > seen.last(), "a page begins above the last one");
             seen.extend(page);
         }
         assert_eq!(seen, all, "pages of {limit}");

@@ -10,6 +10,8 @@
 //! Not here: durability and damage, which need the store's own device (see each store's tests).
 
 mod batch;
+#[cfg(test)]
+mod broken;
 mod concurrent;
 mod files;
 mod listing;

@@ -263,3 +263,6 @@ impl Drop for Names<'_> {
         self.gate.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests;
