@@ -1,0 +1,450 @@
+//! What can be typed: commands, options and the help that teaches them. One definition makes the
+//! parser, `--help` and the shell completions.
+//!
+//! Not here: what the words mean (`commands`).
+
+use crate::human;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+    0  done
+    1  failed; the sentence on standard error says why
+    2  the words of the command line make no sense
+    3  a source could not be read (missing image, bad disk, qemu-nbd missing); no snapshot was made
+   10  no repository there, or the file is not a Copal store
+   11  another process is using the store
+   12  wrong password, or no password where one is needed
+   20  stored data is damaged, cut off or missing
+   21  denied: by a guard of the retention rules, or because the store is read-only
+   22  --strict-incremental: a disk could not be backed up from its changed extents
+  130  interrupted; the store is consistent
+Any other code is a failure too.
+
+Environment:
+  COPAL_REPOSITORY     the repository, instead of --repo
+  COPAL_PASSWORD_FILE  a file whose first line is the password, instead of --password-file
+  COPAL_PASSWORD       the password itself; a file is safer
+  COPAL_LOG            more words on standard error, such as info or copal_object=debug
+
+A first tour:
+  export COPAL_REPOSITORY=/backup/copal COPAL_PASSWORD_FILE=/root/copal.password
+  copal init
+  copal backup --vm web /var/lib/images/web.raw
+  copal snapshots
+  copal restore latest --vm web --target /tmp/web.raw
+  copal prune --keep-daily 7 --keep-weekly 4";
+
+/// Backs up disks of virtual machines: deduplicated, compressed, encrypted, deleted in seconds.
+///
+/// A repository is a directory with one preallocated file. The second backup of a disk stores what
+/// changed, and with --changed-extents it also reads only what changed.
+#[derive(Debug, Parser)]
+#[command(name = "copal", version, after_help = EXIT_CODES, propagate_version = true, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options that every command takes, before or after its name.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Common options")]
+pub(crate) struct Common {
+    /// Directory of the repository
+    #[arg(long, short, global = true, env = "COPAL_REPOSITORY", value_name = "DIR")]
+    pub(crate) repo: Option<PathBuf>,
+    /// File whose first line is the password
+    #[arg(long, global = true, env = "COPAL_PASSWORD_FILE", value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+    /// Make or open a repository without encryption: whoever reads the file reads the disks
+    #[arg(long, global = true)]
+    pub(crate) insecure_no_password: bool,
+    /// Speak JSON lines on standard output: {"v":1,"message_type":"status|verbose|summary|error|exit_error",...}
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Show no progress and no notices
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+    /// Most memory the process may take
+    #[arg(long, global = true, value_name = "SIZE", default_value = "96M", value_parser = human::parse_bytes)]
+    pub(crate) memory: u64,
+    /// Most bytes the store file may grow to (default: as far as its file system goes)
+    #[arg(long, global = true, value_name = "SIZE", value_parser = human::parse_bytes)]
+    pub(crate) store_limit: Option<u64>,
+    /// Use pread and pwrite even where the kernel offers io_uring
+    #[arg(long, global = true)]
+    pub(crate) no_io_uring: bool,
+    /// Accept a repository on a copy-on-write file system (btrfs, ZFS), where preallocation promises nothing
+    #[arg(long, global = true)]
+    pub(crate) allow_cow: bool,
+    /// Accept a repository on a file system in memory (tmpfs), which a reboot empties
+    #[arg(long, global = true)]
+    pub(crate) allow_volatile: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a repository
+    Init(Init),
+    /// Back up the disks of one VM
+    Backup(Backup),
+    /// List snapshots
+    Snapshots(Snapshots),
+    /// Show what the disks of a snapshot consist of
+    Ls(Ls),
+    /// Write a disk of a snapshot to a file, a block device or standard output
+    Restore(Restore),
+    /// Decode every chunk of a snapshot and compare it with its fingerprint
+    Verify(Verify),
+    /// Look for damage in the whole repository
+    Check(Check),
+    /// Make snapshots invisible, by name or by a retention policy; frees nothing yet
+    Forget(Forget),
+    /// Free the space of forgotten snapshots, rewriting nothing
+    Delete(Delete),
+    /// Forget by policy, free the space and rewrite packs that are partly unused
+    Prune(Prune),
+    /// Show the size and shape of the repository
+    Stats,
+    /// Repair what can be rebuilt
+    #[command(subcommand)]
+    Repair(Repair),
+    /// Show the version
+    Version,
+    /// Print a completion script for a shell
+    Completions(Completions),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The repository is encrypted with the password; there is no way back to the data without it.
+
+Examples:
+  copal init --repo /backup/copal --password-file /root/copal.password
+  copal init --repo /backup/copal                (asks for the password)")]
+pub(crate) struct Init {
+    /// Bytes to preallocate; the store file grows when they are used up
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = human::parse_bytes)]
+    pub(crate) size: u64,
+    /// How disks are cut into chunks, fixed for the life of the repository
+    #[arg(long, value_enum, default_value_t = Chunking::Default)]
+    pub(crate) chunking: Chunking,
+}
+
+/// How disks are cut into chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Chunking {
+    /// Content-defined, 16 KiB on average: the best for nearly everybody
+    Default,
+    /// Content-defined, 4 KiB on average, as in the paper: a little less space, four times the index
+    Paper,
+    /// Fixed 64 KiB: for disks cloned from one template; sizes betray nothing
+    Clone,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+IMAGE is a raw image (sparse or not), a block device, a qcow2 image (read through qemu-nbd), an NBD
+export (nbd://host/export, nbd+unix:///export?socket=/path), or - for standard input. The image must
+not change while it is read: back up a snapshot of a running VM, not its disk.
+
+A format is never guessed from content alone, because a guest can write a qcow2 header into its raw
+disk: name qcow2 images .qcow2, or say --format.
+
+--changed-extents takes {\"v\":1,\"size\":N,\"base\":\"<snapshot>\",\"extents\":[{\"offset\":O,\"length\":L,
+\"type\":\"dirty\"|\"zero\"}]} or what `nbdinfo --json --map=qemu:dirty-bitmap:NAME URI` prints. It is
+refused when it speaks of another size or another base than the newest snapshot; what it does not
+name is taken from that snapshot unread.
+
+Examples:
+  copal backup --vm web /var/lib/images/web.raw
+  copal backup --vm db --disk sda=/dev/vg/db-root --disk sdb=/dev/vg/db-data
+  copal backup --vm web web.qcow2 --changed-extents today.json
+  copal backup --vm web --disk sda='nbd+unix:///snap?socket=/run/vm.sock' --bitmap copal-0
+  zstdcat old.raw.zst | copal backup --vm archive -")]
+pub(crate) struct Backup {
+    /// Name or UUID of the VM; a new one is entered
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vm: String,
+    /// The only disk of the VM; it is called sda
+    #[arg(
+        value_name = "IMAGE",
+        required_unless_present = "disks",
+        conflicts_with = "disks"
+    )]
+    pub(crate) image: Option<String>,
+    /// One disk of several (repeat)
+    #[arg(long = "disk", value_name = "NAME=IMAGE")]
+    pub(crate) disks: Vec<String>,
+    /// Format of image files
+    #[arg(long, value_enum, default_value_t = Format::Auto)]
+    pub(crate) format: Format,
+    /// What changed since the newest snapshot, as a JSON file; NAME=FILE with several disks (repeat)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) changed_extents: Vec<String>,
+    /// Take what changed from this dirty bitmap of a qcow2 image or an NBD export
+    #[arg(long, value_name = "NAME", conflicts_with = "changed_extents")]
+    pub(crate) bitmap: Option<String>,
+    /// Snapshot that the changed extents or the bitmap are relative to, when they do not say so themselves
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub(crate) base: Option<String>,
+    /// Read everything, whatever changed
+    #[arg(long, conflicts_with_all = ["changed_extents", "bitmap", "strict_incremental"])]
+    pub(crate) full: bool,
+    /// Fail (exit code 22) instead of reading a whole disk when its changed extents cannot be used
+    #[arg(long)]
+    pub(crate) strict_incremental: bool,
+    /// Word kept with the snapshot (repeat)
+    #[arg(long = "tag", value_name = "WORD")]
+    pub(crate) tags: Vec<String>,
+    /// Text kept with the snapshot
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) description: String,
+}
+
+/// Format of an image file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// By name and first bytes together; asks when they disagree
+    Auto,
+    /// The bytes of the file are the bytes of the disk
+    Raw,
+    /// Read through qemu-nbd (apt install qemu-utils)
+    Qcow2,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Snapshots {
+    /// Only those of this VM (name or UUID)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vm: Option<String>,
+}
+
+/// A snapshot as people name it.
+#[derive(Debug, Args)]
+pub(crate) struct Which {
+    /// Id, a unique beginning of one (4 digits or more), or `latest`
+    #[arg(value_name = "SNAPSHOT")]
+    pub(crate) snapshot: String,
+    /// VM that `latest` means, by name or UUID
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vm: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A new file is written as FILE.copal-partial and gets its name when it is whole. Holes stay holes.
+Whatever exists already is refused unless --force is given.
+
+Examples:
+  copal restore latest --vm web --target /tmp/web.raw
+  copal restore 3fa8c1d2 --disk sdb --target /dev/vg/db-data --force
+  copal restore latest --vm web --target - | qemu-img convert -f raw -O qcow2 /dev/stdin web.qcow2")]
+pub(crate) struct Restore {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// File, block device, or - for standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) target: String,
+    /// Which disk, when the snapshot has several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) disk: Option<String>,
+    /// Overwrite an existing file or a block device
+    #[arg(long, alias = "overwrite")]
+    pub(crate) force: bool,
+    /// Packs fetched at the same time
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) fetches: u8,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without options every reference is followed and every pack's structure is looked at; --read-data also
+decodes the data. Damage is listed with the snapshots it hurts, and the exit code is 20.
+
+Examples:
+  copal check
+  copal check --read-data
+  copal check --read-data-subset 3/7             (a seventh per day of the week)")]
+pub(crate) struct Check {
+    /// Decode all data and compare it with its fingerprints
+    #[arg(long)]
+    pub(crate) read_data: bool,
+    /// Decode one slice of the packs: n/t
+    #[arg(long, value_name = "n/t", value_parser = parse_slice, conflicts_with = "read_data")]
+    pub(crate) read_data_subset: Option<(u32, u32)>,
+}
+
+/// What to keep. Options apply in this order, from the newest snapshot back.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Retention")]
+pub(crate) struct Keep {
+    /// Keep the newest so many
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) keep_last: u32,
+    /// Keep the newest of each of the last N hours that have one
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) keep_hourly: u32,
+    /// The same for days
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) keep_daily: u32,
+    /// The same for ISO weeks
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) keep_weekly: u32,
+    /// The same for months
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) keep_monthly: u32,
+    /// The same for years
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) keep_yearly: u32,
+    /// Keep all that are at most this much older than the newest: 30d, 1y6m, 12h
+    #[arg(long, value_name = "DURATION", value_parser = copal_backup::retention::parse_within)]
+    pub(crate) keep_within: Option<jiff::SignedDuration>,
+    /// Keep all that carry this tag (repeat)
+    #[arg(long, value_name = "WORD")]
+    pub(crate) keep_tag: Vec<String>,
+}
+
+const RETENTION_HELP: &str = "\
+Retention follows Proxmox Backup Server: each VM is judged alone; hours, days and so on without a
+snapshot do not count; a period that an earlier option already keeps a snapshot of is not counted
+again; --keep-within and --keep-tag come on top. A policy that would remove more than half of a VM's
+snapshots (of five or more) needs --force.";
+
+#[derive(Debug, Args)]
+#[command(after_help = RETENTION_HELP, after_long_help = format!("{RETENTION_HELP}
+
+Examples:
+  copal forget 3fa8c1d2
+  copal forget --vm web --keep-last 3 --keep-daily 7 --keep-weekly 4 --dry-run"))]
+pub(crate) struct Forget {
+    /// Snapshots to forget: ids or unique beginnings
+    #[arg(value_name = "SNAPSHOT")]
+    pub(crate) snapshots: Vec<String>,
+    /// Only snapshots of this VM (name or UUID)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vm: Option<String>,
+    #[command(flatten)]
+    pub(crate) keep: Keep,
+    /// Say what would be forgotten and why, change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Forget more than half of a VM's snapshots at once
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Delete {
+    /// Snapshots to forget first: ids or unique beginnings
+    #[arg(value_name = "SNAPSHOT")]
+    pub(crate) snapshots: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = RETENTION_HELP, after_long_help = format!("{RETENTION_HELP}
+
+Examples:
+  copal prune                                    (only what was forgotten before)
+  copal prune --keep-daily 7 --keep-weekly 4"))]
+pub(crate) struct Prune {
+    /// Judge only snapshots of this VM (name or UUID)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vm: Option<String>,
+    #[command(flatten)]
+    pub(crate) keep: Keep,
+    /// Unused share of the stored bytes to leave, in percent; rewriting less is faster
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) max_unused: u8,
+    /// Say what would happen, change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Forget more than half of a VM's snapshots at once
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Repair {
+    /// Throw the index of chunks away and build it anew from the packs
+    Index,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  copal completions bash > /etc/bash_completion.d/copal")]
+pub(crate) struct Completions {
+    /// Which shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// `3/7`.
+fn parse_slice(text: &str) -> Result<(u32, u32), String> {
+    let parsed = text
+        .split_once('/')
+        .and_then(|(n, t)| Some((n.parse().ok()?, t.parse().ok()?)));
+    match parsed {
+        Some((n, t)) if (1..=t).contains(&n) => Ok((n, t)),
+        _ => Err(format!("{text:?} is not a slice like 3/7")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_promised_forms_are_understood() {
+        for line in [
+            "copal init --repo R",
+            "copal backup --repo R --vm NAME IMAGE",
+            "copal backup --repo R --vm NAME --disk sda=IMAGE --disk sdb=OTHER",
+            "copal --repo R backup --vm NAME -",
+            "copal snapshots --repo R --json",
+            "copal restore --repo R latest --vm NAME --target OUT",
+            "copal restore --repo R 3fa8 --target - --overwrite",
+            "copal forget --repo R --keep-last 1 --keep-within 1y6m --dry-run",
+            "copal check --repo R --read-data-subset 3/7",
+            "copal prune --repo R --keep-daily 7 --memory 64M",
+            "copal completions bash",
+        ] {
+            Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        for line in [
+            "copal",
+            "copal backup --vm NAME",
+            "copal backup IMAGE",
+            "copal backup --vm NAME IMAGE --disk sda=IMAGE",
+            "copal restore 3fa8",
+            "copal check --read-data-subset 8/7",
+            "copal check --read-data-subset 0/7",
+            "copal forget --keep-within 3",
+            "copal stats --memory lots",
+        ] {
+            assert!(Arguments::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Values of the library as JSON. Field names are a promise: they are added to, never renamed.
+
+use crate::human::utc_time;
+use copal_backup::{BackupCounts, DiskSummary, Snapshot, SnapshotDisk, Vm};
+use serde_json::{Value, json};
+
+pub(crate) fn vm(vm: &Vm) -> Value {
+    json!({ "uuid": vm.uuid.to_string(), "name": vm.name })
+}
+
+pub(crate) fn counts(counts: &BackupCounts) -> Value {
+    json!({
+        "logical_bytes": counts.logical_bytes,
+        "dirty_bytes": counts.dirty_bytes,
+        "read_bytes": counts.read_bytes,
+        "data_bytes": counts.data_bytes,
+        "inner_dup_bytes": counts.inner_dup_bytes,
+        "cross_dup_bytes": counts.cross_dup_bytes,
+        "new_bytes": counts.new_bytes,
+        "stored_bytes": counts.stored_bytes,
+        "chunks": counts.chunks,
+        "new_chunks": counts.new_chunks,
+        "segments": counts.segments,
+        "clean_segments": counts.clean_segments,
+    })
+}
+
+pub(crate) fn disk_summary(disk: &DiskSummary) -> Value {
+    json!({
+        "name": disk.name,
+        "size_bytes": disk.size_bytes,
+        "mode": disk.mode.to_string(),
+        "reason": disk.reason,
+    })
+}
+
+pub(crate) fn disk(disk: &SnapshotDisk) -> Value {
+    json!({
+        "name": disk.name,
+        "size_bytes": disk.size_bytes,
+        "mode": disk.mode.to_string(),
+        "reason": disk.reason,
+    })
+}
+
+pub(crate) fn snapshot(snapshot: &Snapshot) -> Value {
+    json!({
+        "id": snapshot.id.to_string(),
+        "short_id": snapshot.id.short(),
+        "vm": vm(&snapshot.vm),
+        "sequence": snapshot.sequence,
+        "time": utc_time(snapshot.created_ms),
+        "created_ms": snapshot.created_ms,
+        "base": snapshot.base.map(|id| id.to_string()),
+        "tags": snapshot.tags,
+        "description": snapshot.description,
+        "disks": snapshot.disks.iter().map(disk).collect::<Vec<_>>(),
+        "counts": counts(&snapshot.counts),
+    })
+}
+
+/// Peak memory of this process so far, as the kernel counts it; 0 where it does not say.
+pub(crate) fn peak_memory_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// Seconds with milliseconds.
+pub(crate) fn seconds(duration: std::time::Duration) -> f64 {
+    (duration.as_secs_f64() * 1000.0).round() / 1000.0
+}

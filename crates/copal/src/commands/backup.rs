@@ -1,0 +1,264 @@
+//! `copal backup`.
+
+use super::{Context, as_json, close};
+use crate::{
+    arguments::{Backup, Format},
+    failure::{Failure, Outcome},
+    human,
+    repository::Access,
+    stdin::Stdin,
+};
+use copal_backup::{
+    BackupRequest, BackupSummary, DiskSource,
+    source::{
+        ChangedExtents,
+        open::{self, ImageFormat, Opened as OpenedImage},
+        read_changed_extents,
+        stream::StreamSource,
+    },
+};
+use serde_json::json;
+use std::path::Path;
+
+/// A disk as it was typed.
+#[derive(Debug, PartialEq, Eq)]
+struct Typed {
+    name: String,
+    image: String,
+    changed_extents: Option<String>,
+}
+
+pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
+    let memory = context.memory()?;
+    // Sources first: a missing image is said before a password is asked for.
+    let disks = open_disks(context, backup)?;
+    let opened = context.open(Access::Write)?;
+    let mut request = BackupRequest::new(backup.vm.clone(), disks);
+    request.tags.clone_from(&backup.tags);
+    request.description.clone_from(&backup.description);
+    request.strict_incremental = backup.strict_incremental;
+    request.full = backup.full;
+    request.memory_bytes = memory.pipeline;
+    let meter = context.meter();
+    let outcome = opened.repository().backup(request, &meter, &context.cancel);
+    drop(meter);
+    let summary = close(opened, outcome.map_err(Failure::from))?;
+    report(context, &summary);
+    Ok(())
+}
+
+fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>> {
+    let format = match backup.format {
+        Format::Auto => ImageFormat::Auto,
+        Format::Raw => ImageFormat::Raw,
+        Format::Qcow2 => ImageFormat::Qcow2,
+    };
+    let mut disks = Vec::new();
+    for typed in typed_disks(backup)? {
+        let opened = if typed.image == "-" {
+            let reader = Box::new(Stdin::new(context.cancel.clone()));
+            OpenedImage {
+                source: Box::new(StreamSource::new("standard input", reader)),
+                changed: None,
+            }
+        } else {
+            open::open(&typed.image, format, backup.bitmap.as_deref())?
+        };
+        let listed = typed
+            .changed_extents
+            .map(|file| read_changed_extents(Path::new(&file)))
+            .transpose()?;
+        let changed = listed
+            .or(opened.changed)
+            .map(|list| with_base(list, backup.base.as_deref()));
+        disks.push(DiskSource {
+            name: typed.name,
+            source: opened.source,
+            changed: changed.transpose()?,
+        });
+    }
+    Ok(disks)
+}
+
+/// The base that the command line names, for a list that names none; they may not disagree.
+fn with_base(mut list: ChangedExtents, base: Option<&str>) -> Outcome<ChangedExtents> {
+    match (&list.base, base) {
+        (Some(listed), Some(typed)) if !(listed.starts_with(typed) || typed.starts_with(listed.as_str())) => {
+            Err(Failure::usage(format!(
+                "the changed extents are relative to {listed}, not to {typed}"
+            )))
+        }
+        (None, Some(typed)) => {
+            list.base = Some(typed.to_owned());
+            Ok(list)
+        }
+        _ => Ok(list),
+    }
+}
+
+fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
+    let mut disks: Vec<Typed> = Vec::new();
+    if let Some(image) = &backup.image {
+        disks.push(Typed {
+            name: "sda".into(),
+            image: image.clone(),
+            changed_extents: None,
+        });
+    }
+    for disk in &backup.disks {
+        let (name, image) = disk
+            .split_once('=')
+            .filter(|(name, image)| !name.is_empty() && !image.is_empty())
+            .ok_or_else(|| Failure::usage(format!("--disk {disk:?} is not of the form NAME=IMAGE")))?;
+        if disks.iter().any(|other| other.name == name) {
+            return Err(Failure::usage(format!(
+                "there are two disks called {name}; give each its own name"
+            )));
+        }
+        disks.push(Typed {
+            name: name.into(),
+            image: image.into(),
+            changed_extents: None,
+        });
+    }
+    if disks.iter().filter(|disk| disk.image == "-").count() > 1 {
+        return Err(Failure::usage("only one disk can come from standard input"));
+    }
+    for typed in &backup.changed_extents {
+        let named = typed.split_once('=').and_then(|(name, file)| {
+            let at = disks.iter().position(|disk| disk.name == name)?;
+            Some((at, file))
+        });
+        let (at, file) = match named {
+            Some(found) => found,
+            None if disks.len() == 1 => (0, typed.as_str()),
+            None => {
+                return Err(Failure::usage(format!(
+                    "--changed-extents {typed:?}: with several disks say NAME=FILE, with the name of a disk"
+                )));
+            }
+        };
+        if disks[at].changed_extents.replace(file.to_owned()).is_some() {
+            return Err(Failure::usage(format!(
+                "two lists of changed extents for disk {}",
+                disks[at].name
+            )));
+        }
+    }
+    Ok(disks)
+}
+
+fn report(context: &Context<'_>, summary: &BackupSummary) {
+    let counts = &summary.counts;
+    let fields = json!({
+        "command": "backup",
+        "snapshot": summary.snapshot.to_string(),
+        "short_id": summary.snapshot.short(),
+        "vm": as_json::vm(&summary.vm),
+        "base": summary.base.map(|id| id.to_string()),
+        "time": human::utc_time(summary.created_ms),
+        "created_ms": summary.created_ms,
+        "disks": summary.disks.iter().map(as_json::disk_summary).collect::<Vec<_>>(),
+        "counts": as_json::counts(counts),
+        "seconds": as_json::seconds(summary.duration),
+        "peak_memory_bytes": as_json::peak_memory_bytes(),
+    });
+    context.output.summary(fields, || {
+        let mut text = format!("snapshot {} of {}\n", summary.snapshot.short(), summary.vm.name);
+        for disk in &summary.disks {
+            text.push_str(&format!(
+                "  {}: {}, {}",
+                disk.name,
+                human::bytes(disk.size_bytes),
+                disk.mode
+            ));
+            if !disk.reason.is_empty() {
+                text.push_str(&format!(" ({})", disk.reason));
+            }
+            text.push('\n');
+        }
+        text.push_str(&format!(
+            "  read {}, new {}, stored {}, {}\n",
+            human::bytes(counts.read_bytes),
+            human::bytes(counts.new_bytes),
+            human::bytes(counts.stored_bytes),
+            human::seconds(summary.duration.as_secs_f64()),
+        ));
+        text
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+    use clap::Parser;
+
+    fn typed(line: &str) -> Result<Vec<(String, String, Option<String>)>, String> {
+        let words = ["copal", "backup", "--vm", "v"]
+            .into_iter()
+            .chain(line.split(' '));
+        let arguments = Arguments::try_parse_from(words).unwrap();
+        let Command::Backup(backup) = arguments.command else {
+            panic!("not a backup")
+        };
+        let disks = typed_disks(&backup).map_err(|failure| failure.sentence)?;
+        Ok(disks
+            .into_iter()
+            .map(|disk| (disk.name, disk.image, disk.changed_extents))
+            .collect())
+    }
+
+    #[test]
+    fn disks_and_their_lists_find_each_other() {
+        let disk = |name: &str, image: &str, list: Option<&str>| {
+            (name.to_owned(), image.to_owned(), list.map(str::to_owned))
+        };
+        for (line, want) in [
+            ("a.raw", vec![disk("sda", "a.raw", None)]),
+            (
+                "a.raw --changed-extents c.json",
+                vec![disk("sda", "a.raw", Some("c.json"))],
+            ),
+            (
+                "a.raw --changed-extents day=1.json",
+                vec![disk("sda", "a.raw", Some("day=1.json"))],
+            ),
+            (
+                "a.raw --changed-extents sda=1.json",
+                vec![disk("sda", "a.raw", Some("1.json"))],
+            ),
+            (
+                "--disk x=nbd://h/e?a=b --disk y=- --changed-extents y=l",
+                vec![disk("x", "nbd://h/e?a=b", None), disk("y", "-", Some("l"))],
+            ),
+        ] {
+            assert_eq!(typed(line), Ok(want), "{line}");
+        }
+        for (line, reason) in [
+            ("--disk sda", "NAME=IMAGE"),
+            ("--disk =x", "NAME=IMAGE"),
+            ("--disk a=x --disk a=y", "two disks called a"),
+            ("--disk a=- --disk b=-", "standard input"),
+            ("--disk a=x --disk b=y --changed-extents l", "NAME=FILE"),
+            ("a.raw --changed-extents l --changed-extents m", "two lists"),
+        ] {
+            assert!(typed(line).unwrap_err().contains(reason), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_list_and_the_command_line_may_not_name_different_bases() {
+        let list = |base: Option<&str>| ChangedExtents {
+            size_bytes: 1,
+            base: base.map(str::to_owned),
+            extents: Vec::new(),
+        };
+        let base = |listed, typed| with_base(list(listed), typed).map(|list| list.base);
+        assert_eq!(base(None, None).unwrap(), None);
+        assert_eq!(base(None, Some("ab")).unwrap().as_deref(), Some("ab"));
+        assert_eq!(base(Some("abcd"), Some("ab")).unwrap().as_deref(), Some("abcd"));
+        assert_eq!(base(Some("abcd"), None).unwrap().as_deref(), Some("abcd"));
+        assert!(base(Some("abcd"), Some("cd")).is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! `copal check` and `copal verify`.
+
+use super::{Context, as_json, close};
+use crate::{
+    arguments::{Check, Verify},
+    failure::{Failure, Outcome, exit},
+    human,
+    repository::Access,
+};
+use copal_backup::{CheckReport, ReadData};
+use serde_json::{Value, json};
+
+pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
+    let read_data = match (check.read_data, check.read_data_subset) {
+        (true, _) => ReadData::All,
+        (false, Some((index, of))) => ReadData::Slice { index, of },
+        (false, None) => ReadData::No,
+    };
+    let opened = context.open(Access::Read)?;
+    let meter = context.meter();
+    let report = opened.repository().check(read_data, &meter, &context.cancel);
+    drop(meter);
+    let report = close(opened, report.map_err(Failure::from))?;
+    conclude(context, "check", "the repository", &report, Value::Null)
+}
+
+pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
+    let opened = context.open(Access::Read)?;
+    let repository = opened.repository();
+    let meter = context.meter();
+    let report = repository
+        .resolve(&verify.which.snapshot, verify.which.vm.as_deref())
+        .and_then(|snapshot| Ok((repository.verify(snapshot.id, &meter, &context.cancel)?, snapshot)));
+    drop(meter);
+    let (report, snapshot) = close(opened, report.map_err(Failure::from))?;
+    let subject = format!("snapshot {} of {}", snapshot.id.short(), snapshot.vm.name);
+    conclude(context, "verify", &subject, &report, as_json::snapshot(&snapshot))
+}
+
+/// Lists what is wrong; damage is exit code 20.
+fn conclude(
+    context: &Context<'_>,
+    command: &str,
+    subject: &str,
+    report: &CheckReport,
+    snapshot: Value,
+) -> Outcome<()> {
+    for damage in &report.damages {
+        let hurt: Vec<String> = damage.snapshots.iter().map(ToString::to_string).collect();
+        let mut sentence = format!("{}: {}", damage.what, damage.detail);
+        if !hurt.is_empty() {
+            let short: Vec<String> = damage
+                .snapshots
+                .iter()
+                .map(copal_backup::SnapshotId::short)
+                .collect();
+            sentence.push_str(&format!("; hurts {}", short.join(", ")));
+        }
+        let fields = json!({
+            "code": "damaged",
+            "message": sentence,
+            "what": damage.what,
+            "detail": damage.detail,
+            "snapshots": hurt,
+        });
+        context.output.error(fields, &sentence);
+    }
+    let damages = report.damages.len() as u64 + report.more_damages;
+    let mut fields = json!({
+        "command": command,
+        "clean": report.is_clean(),
+        "damages": damages,
+        "snapshots": report.snapshots,
+        "packs": report.packs,
+        "recipes": report.recipes,
+        "references": report.references,
+        "decoded_frames": report.decoded_frames,
+        "decoded_bytes": report.decoded_bytes,
+        "unfinished_packs": report.unfinished_packs,
+        "peak_memory_bytes": as_json::peak_memory_bytes(),
+    });
+    if !snapshot.is_null() {
+        fields["snapshot"] = snapshot;
+    }
+    context.output.summary(fields, || {
+        let mut text = format!(
+            "{subject}: {} snapshots, {} packs, {} references",
+            report.snapshots, report.packs, report.references
+        );
+        if report.decoded_frames > 0 {
+            let bytes = human::bytes(report.decoded_bytes);
+            text.push_str(&format!(
+                ", {} chunks decoded from {bytes}",
+                report.decoded_frames
+            ));
+        }
+        text.push_str(if damages == 0 { "; no damage found\n" } else { "\n" });
+        text
+    });
+    if damages == 0 {
+        return Ok(());
+    }
+    let sentence = format!(
+        "{subject} is damaged in {damages} {}; make new backups (they store lost chunks again) and restore what is \
+         whole",
+        if damages == 1 { "place" } else { "places" }
+    );
+    Err(Failure::new(exit::DAMAGED, "damaged", sentence))
+}

@@ -1,0 +1,198 @@
+//! `copal forget`: which snapshots go, one reason each, behind the guards.
+
+use super::{Context, as_json, close, resolve_all};
+use crate::{
+    arguments::{Forget, Keep},
+    failure::{Failure, Outcome, exit},
+    human,
+    output::Output,
+    repository::{Access, Opened},
+};
+use copal_backup::{
+    Snapshot, SnapshotId,
+    retention::{self, Candidate, Policy},
+};
+use serde_json::json;
+
+/// One snapshot and what is to become of it.
+pub(super) struct Judged {
+    snapshot: Snapshot,
+    keep: bool,
+    reason: String,
+}
+
+impl Judged {
+    /// It stays.
+    pub(super) fn is_kept(&self) -> bool {
+        self.keep
+    }
+}
+
+/// Fewer snapshots of a VM than this may all but one go at once without `--force`.
+const BRAKE_FROM: usize = 5;
+
+pub(super) fn run(context: &Context<'_>, forget: &Forget) -> Outcome<()> {
+    let policy = policy(&forget.keep);
+    match (policy.is_empty(), forget.snapshots.is_empty()) {
+        (true, true) => {
+            return Err(Failure::usage(
+                "forget which? name snapshots, or say what to keep (--keep-last 3)",
+            ));
+        }
+        (false, false) => return Err(Failure::usage("name snapshots or say what to keep, not both")),
+        _ => {}
+    }
+    let access = if forget.dry_run {
+        Access::Read
+    } else {
+        Access::Write
+    };
+    let opened = context.open(access)?;
+    let outcome = judge(&opened, forget, &policy).and_then(|judged| {
+        if !forget.dry_run {
+            forget_all(&opened, &judged)?;
+        }
+        Ok(judged)
+    });
+    let judged = close(opened, outcome)?;
+    report(*context.output, "forget", forget.dry_run, &judged);
+    Ok(())
+}
+
+fn judge(opened: &Opened, forget: &Forget, policy: &Policy) -> Outcome<Vec<Judged>> {
+    if policy.is_empty() {
+        let named = resolve_all(opened, &forget.snapshots, forget.vm.as_deref())?;
+        let reason = || "named on the command line".to_owned();
+        return Ok(named
+            .into_iter()
+            .map(|snapshot| Judged {
+                snapshot,
+                keep: false,
+                reason: reason(),
+            })
+            .collect());
+    }
+    by_policy(opened, forget.vm.as_deref(), policy, forget.force)
+}
+
+/// Judges every VM alone, in the time zone of this machine.
+pub(super) fn by_policy(
+    opened: &Opened,
+    vm: Option<&str>,
+    policy: &Policy,
+    force: bool,
+) -> Outcome<Vec<Judged>> {
+    let mut snapshots = opened.repository().snapshots(vm)?;
+    snapshots.sort_by_key(|snapshot| (snapshot.vm.uuid, snapshot.created_ms));
+    let zone = jiff::tz::TimeZone::system();
+    let mut judged = Vec::with_capacity(snapshots.len());
+    for group in snapshots.chunk_by(|a, b| a.vm.uuid == b.vm.uuid) {
+        let candidates: Vec<Candidate> = group
+            .iter()
+            .map(|snapshot| Candidate {
+                created_ms: snapshot.created_ms,
+                tags: snapshot.tags.clone(),
+            })
+            .collect();
+        let verdicts = retention::judge(policy, &candidates, &zone);
+        let gone = verdicts.iter().filter(|verdict| !verdict.is_keep()).count();
+        if !force && group.len() >= BRAKE_FROM && gone * 2 > group.len() {
+            return Err(Failure::new(
+                exit::DENIED,
+                "denied",
+                format!(
+                    "this would forget {gone} of the {} snapshots of {}; add --force if that is meant, nothing was changed",
+                    group.len(),
+                    group[0].vm.name
+                ),
+            ));
+        }
+        judged.extend(group.iter().zip(verdicts).map(|(snapshot, verdict)| Judged {
+            snapshot: snapshot.clone(),
+            keep: verdict.is_keep(),
+            reason: verdict.to_string(),
+        }));
+    }
+    Ok(judged)
+}
+
+/// Forgets those that are not kept.
+pub(super) fn forget_all(opened: &Opened, judged: &[Judged]) -> Outcome<Vec<SnapshotId>> {
+    let gone: Vec<SnapshotId> = judged.iter().filter(|j| !j.keep).map(|j| j.snapshot.id).collect();
+    if gone.is_empty() {
+        return Ok(gone);
+    }
+    Ok(opened.repository().forget(&gone)?.forgotten)
+}
+
+pub(super) fn policy(keep: &Keep) -> Policy {
+    Policy {
+        last: keep.keep_last,
+        hourly: keep.keep_hourly,
+        daily: keep.keep_daily,
+        weekly: keep.keep_weekly,
+        monthly: keep.keep_monthly,
+        yearly: keep.keep_yearly,
+        within: keep.keep_within,
+        tags: keep.keep_tag.clone(),
+    }
+}
+
+/// The judged snapshots as JSON, for the summary of this command and of `prune`.
+pub(super) fn judged_json(judged: &[Judged]) -> serde_json::Value {
+    judged
+        .iter()
+        .map(|one| {
+            json!({
+                "id": one.snapshot.id.to_string(),
+                "vm": as_json::vm(&one.snapshot.vm),
+                "time": human::utc_time(one.snapshot.created_ms),
+                "action": if one.keep { "keep" } else { "forget" },
+                "reason": one.reason,
+            })
+        })
+        .collect()
+}
+
+/// The judged snapshots as a table.
+pub(super) fn judged_text(judged: &[Judged], dry_run: bool) -> String {
+    let gone = match dry_run {
+        true => "would forget",
+        false => "forgot",
+    };
+    let rows: Vec<Vec<String>> = judged
+        .iter()
+        .map(|one| {
+            vec![
+                if one.keep { "kept" } else { gone }.to_owned(),
+                one.snapshot.id.short(),
+                human::local_time(one.snapshot.created_ms),
+                one.snapshot.vm.name.clone(),
+                one.reason.clone(),
+            ]
+        })
+        .collect();
+    human::table(&["", "ID", "Time", "VM", "Reason"], &rows)
+}
+
+fn report(output: Output, command: &str, dry_run: bool, judged: &[Judged]) {
+    let forgotten = judged.iter().filter(|one| !one.keep).count();
+    let fields = json!({
+        "command": command,
+        "dry_run": dry_run,
+        "forgotten": forgotten,
+        "kept": judged.len() - forgotten,
+        "snapshots": judged_json(judged),
+        "peak_memory_bytes": as_json::peak_memory_bytes(),
+    });
+    output.summary(fields, || {
+        if judged.is_empty() {
+            return "no snapshots\n".to_owned();
+        }
+        let mut text = judged_text(judged, dry_run);
+        if forgotten > 0 && !dry_run {
+            text.push_str("Their space returns with `copal delete` or `copal prune`.\n");
+        }
+        text
+    });
+}

@@ -1,0 +1,110 @@
+//! `copal snapshots` and `copal ls`.
+
+use super::{Context, as_json, close};
+use crate::{
+    arguments::{Ls, Snapshots},
+    failure::{Failure, Outcome},
+    human,
+    repository::Access,
+};
+use serde_json::json;
+
+pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome<()> {
+    let opened = context.open(Access::Read)?;
+    let found = opened
+        .repository()
+        .snapshots(snapshots.vm.as_deref())
+        .map_err(Failure::from);
+    let found = close(opened, found)?;
+    let fields = json!({
+        "command": "snapshots",
+        "snapshots": found.iter().map(as_json::snapshot).collect::<Vec<_>>(),
+    });
+    context.output.summary(fields, || {
+        if found.is_empty() {
+            return "no snapshots\n".to_owned();
+        }
+        let rows: Vec<Vec<String>> = found
+            .iter()
+            .map(|snapshot| {
+                let names = snapshot
+                    .disks
+                    .iter()
+                    .map(|disk| disk.name.as_str())
+                    .collect::<Vec<_>>();
+                vec![
+                    snapshot.id.short(),
+                    human::local_time(snapshot.created_ms),
+                    snapshot.vm.name.clone(),
+                    names.join(" "),
+                    human::bytes(snapshot.counts.logical_bytes),
+                    human::bytes(snapshot.counts.new_bytes),
+                    human::bytes(snapshot.counts.stored_bytes),
+                    snapshot.tags.join(" "),
+                ]
+            })
+            .collect();
+        human::table(
+            &["ID", "Time", "VM", "Disks", "Size", "New", "Stored", "Tags"],
+            &rows,
+        )
+    });
+    Ok(())
+}
+
+pub(super) fn ls(context: &Context<'_>, ls: &Ls) -> Outcome<()> {
+    let opened = context.open(Access::Read)?;
+    let repository = opened.repository();
+    let found = repository
+        .resolve(&ls.which.snapshot, ls.which.vm.as_deref())
+        .and_then(|snapshot| Ok((repository.ls(snapshot.id)?, snapshot)))
+        .map_err(Failure::from);
+    let (disks, snapshot) = close(opened, found)?;
+    let fields = json!({
+        "command": "ls",
+        "snapshot": as_json::snapshot(&snapshot),
+        "disks": disks
+            .iter()
+            .map(|listing| {
+                json!({
+                    "name": listing.disk.name,
+                    "size_bytes": listing.disk.size_bytes,
+                    "mode": listing.disk.mode.to_string(),
+                    "reason": listing.disk.reason,
+                    "data_bytes": listing.data_bytes,
+                    "hole_bytes": listing.hole_bytes,
+                    "chunks": listing.chunks,
+                    "segments": listing.segments,
+                })
+            })
+            .collect::<Vec<_>>(),
+    });
+    context.output.summary(fields, || {
+        let rows: Vec<Vec<String>> = disks
+            .iter()
+            .map(|listing| {
+                vec![
+                    listing.disk.name.clone(),
+                    human::bytes(listing.disk.size_bytes),
+                    human::bytes(listing.data_bytes),
+                    human::bytes(listing.hole_bytes),
+                    listing.chunks.to_string(),
+                    listing.disk.mode.to_string(),
+                    listing.disk.reason.clone(),
+                ]
+            })
+            .collect();
+        let title = format!(
+            "snapshot {} of {}, {}\n",
+            snapshot.id.short(),
+            snapshot.vm.name,
+            human::local_time(snapshot.created_ms)
+        );
+        title
+            + &human::table(
+                &["Disk", "Size", "Data", "Holes", "Chunks", "Mode", "Reason"],
+                &rows,
+            )
+    });
+    Ok(())
+}

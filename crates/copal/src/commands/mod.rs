@@ -1,0 +1,114 @@
+//! One file per command: what was typed becomes a request, the answer becomes words.
+
+mod as_json;
+mod backup;
+mod check;
+mod forget;
+mod init;
+mod list;
+mod prune;
+mod restore;
+mod stats;
+
+use crate::{
+    arguments::{Arguments, Command},
+    failure::{Failure, Outcome},
+    meter::Meter,
+    output::{Output, write_out},
+    repository::{self, Access, Opened},
+    signals,
+};
+use clap::CommandFactory;
+use copal_backup::{CancelFlag, Snapshot};
+use serde_json::json;
+
+/// What a command that works on a repository gets.
+pub(crate) struct Context<'a> {
+    arguments: &'a Arguments,
+    output: &'a Output,
+    cancel: CancelFlag,
+}
+
+/// Runs the command that was typed.
+pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
+    match &arguments.command {
+        Command::Version => {
+            version(output);
+            return Ok(());
+        }
+        Command::Completions(completions) => {
+            let mut script = Vec::new();
+            clap_complete::generate(completions.shell, &mut Arguments::command(), "copal", &mut script);
+            write_out(&String::from_utf8_lossy(&script));
+            return Ok(());
+        }
+        _ => {}
+    }
+    let context = Context {
+        arguments,
+        output,
+        cancel: signals::catch()?,
+    };
+    let result = match &arguments.command {
+        Command::Init(init) => init::run(&context, init),
+        Command::Backup(backup) => backup::run(&context, backup),
+        Command::Snapshots(snapshots) => list::snapshots(&context, snapshots),
+        Command::Ls(ls) => list::ls(&context, ls),
+        Command::Restore(restore) => restore::run(&context, restore),
+        Command::Verify(verify) => check::verify(&context, verify),
+        Command::Check(check) => check::check(&context, check),
+        Command::Forget(forget) => forget::run(&context, forget),
+        Command::Delete(delete) => prune::delete(&context, delete),
+        Command::Prune(prune) => prune::prune(&context, prune),
+        Command::Stats => stats::stats(&context),
+        Command::Repair(_) => stats::repair_index(&context),
+        Command::Version | Command::Completions(_) => Ok(()),
+    };
+    result.map_err(|failure| failure.or_interrupted(context.cancel.is_cancelled()))
+}
+
+impl Context<'_> {
+    fn open(&self, access: Access) -> Outcome<Opened> {
+        repository::open(&self.arguments.common, access)
+    }
+
+    fn memory(&self) -> Outcome<repository::Memory> {
+        repository::Memory::share(self.arguments.common.memory)
+    }
+
+    fn meter(&self) -> Meter {
+        Meter::start(*self.output, &self.cancel)
+    }
+}
+
+/// Closes the store after an operation, whatever became of it; its own failure comes first.
+fn close<T>(opened: Opened, outcome: Outcome<T>) -> Outcome<T> {
+    let closed = opened.close();
+    let value = outcome?;
+    closed?;
+    Ok(value)
+}
+
+/// Several snapshots named by people, each once, in the order given.
+fn resolve_all(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<Vec<Snapshot>> {
+    let mut found: Vec<Snapshot> = Vec::new();
+    for name in names {
+        if name == "latest" {
+            return Err(Failure::usage(
+                "give ids here: `latest` is another snapshot as soon as one is gone",
+            ));
+        }
+        let snapshot = opened.repository().resolve(name, vm)?;
+        if found.iter().all(|other| other.id != snapshot.id) {
+            found.push(snapshot);
+        }
+    }
+    Ok(found)
+}
+
+fn version(output: &Output) {
+    let version = env!("CARGO_PKG_VERSION");
+    output.summary(json!({ "command": "version", "version": version }), || {
+        format!("copal {version}\n")
+    });
+}

@@ -1,0 +1,105 @@
+//! `copal restore`.
+
+use super::{Context, as_json, close};
+use crate::{
+    arguments::Restore,
+    failure::{Failure, Outcome},
+    human,
+    output::write_err,
+    repository::{Access, Opened},
+};
+use copal_backup::{RestoreRequest, RestoreSummary, Snapshot, target};
+use serde_json::json;
+use std::io::IsTerminal;
+
+pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
+    let memory = context.memory()?;
+    let to_stdout = restore.target == "-";
+    if to_stdout && context.output.is_json() {
+        return Err(Failure::usage(
+            "standard output cannot carry both the disk and JSON; give --target a file",
+        ));
+    }
+    if to_stdout && std::io::stdout().is_terminal() {
+        return Err(Failure::usage(
+            "standard output is a terminal; send it into a pipe or a file",
+        ));
+    }
+    let opened = context.open(Access::Read)?;
+    let outcome = copy(context, restore, &opened, memory.pipeline);
+    let (snapshot, summary) = close(opened, outcome)?;
+    let fields = json!({
+        "command": "restore",
+        "snapshot": summary.snapshot.to_string(),
+        "vm": as_json::vm(&snapshot.vm),
+        "disk": summary.disk,
+        "target": restore.target,
+        "size_bytes": summary.size_bytes,
+        "written_bytes": summary.written_bytes,
+        "hole_bytes": summary.hole_bytes,
+        "fetched_bytes": summary.fetched_bytes,
+        "chunks": summary.chunks,
+        "seconds": as_json::seconds(summary.duration),
+        "peak_memory_bytes": as_json::peak_memory_bytes(),
+    });
+    let text = || {
+        format!(
+            "restored {} of snapshot {} ({}) to {}: {}, {} of them holes, {}\n",
+            summary.disk,
+            summary.snapshot.short(),
+            snapshot.vm.name,
+            restore.target,
+            human::bytes(summary.size_bytes),
+            human::bytes(summary.hole_bytes),
+            human::seconds(summary.duration.as_secs_f64()),
+        )
+    };
+    if to_stdout {
+        write_err(&text());
+    } else {
+        context.output.summary(fields, text);
+    }
+    Ok(())
+}
+
+fn copy(
+    context: &Context<'_>,
+    restore: &Restore,
+    opened: &Opened,
+    memory_bytes: u64,
+) -> Outcome<(Snapshot, RestoreSummary)> {
+    let repository = opened.repository();
+    let snapshot = repository.resolve(&restore.which.snapshot, restore.which.vm.as_deref())?;
+    refuse_unknown_disk(&snapshot, restore.disk.as_deref())?;
+    let mut request = RestoreRequest::new(snapshot.id);
+    request.disk.clone_from(&restore.disk);
+    request.fetches = usize::from(restore.fetches);
+    request.memory_bytes = memory_bytes;
+    let target = target::open::open(&restore.target, restore.force)?;
+    let meter = context.meter();
+    let summary = repository.restore(&request, &*target, &meter, &context.cancel);
+    drop(meter);
+    Ok((snapshot, summary?))
+}
+
+/// Before the target is opened: a mistyped name must not cost an existing file.
+fn refuse_unknown_disk(snapshot: &Snapshot, disk: Option<&str>) -> Outcome<()> {
+    let names: Vec<&str> = snapshot.disks.iter().map(|disk| disk.name.as_str()).collect();
+    match disk {
+        Some(name) if !names.contains(&name) => Err(Failure::plain(
+            "not_found",
+            format!(
+                "snapshot {} has no disk {name}; it has {}",
+                snapshot.id.short(),
+                names.join(", ")
+            ),
+        )),
+        None if names.len() != 1 => Err(Failure::usage(format!(
+            "snapshot {} has {} disks; choose one with --disk: {}",
+            snapshot.id.short(),
+            names.len(),
+            names.join(", ")
+        ))),
+        _ => Ok(()),
+    }
+}

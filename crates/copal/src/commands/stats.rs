@@ -1,0 +1,94 @@
+//! `copal stats` and `copal repair index`.
+
+use super::{Context, as_json, close};
+use crate::{
+    failure::{Failure, Outcome},
+    human,
+    repository::Access,
+};
+use serde_json::json;
+
+pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
+    let opened = context.open(Access::Read)?;
+    let (info, space) = (opened.repository().info(), opened.space());
+    let stats = opened.repository().stats().map_err(Failure::from);
+    let stats = close(opened, stats)?;
+    let fields = json!({
+        "command": "stats",
+        "domain": info.domain.to_string(),
+        "encrypted": info.encrypted,
+        "created_ms": info.created_ms,
+        "vms": stats.vms,
+        "snapshots": stats.snapshots,
+        "logical_bytes": stats.logical_bytes,
+        "chunk_pack_bytes": stats.chunk_pack_bytes,
+        "recipe_pack_bytes": stats.recipe_pack_bytes,
+        "metadata_bytes": stats.metadata_bytes,
+        "packs": stats.packs,
+        "chunks": stats.chunks,
+        "unfinished_sessions": stats.unfinished_sessions,
+        "store": {
+            "size_bytes": space.size_bytes,
+            "live_bytes": space.live_bytes,
+            "staged_bytes": space.staged_bytes,
+            "quarantine_bytes": space.quarantine_bytes,
+            "reserved_bytes": space.reserved_bytes,
+            "free_bytes": space.free_bytes,
+        },
+        "peak_memory_bytes": as_json::peak_memory_bytes(),
+    });
+    context.output.summary(fields, || {
+        let packs = stats.chunk_pack_bytes + stats.recipe_pack_bytes;
+        let ratio = stats.logical_bytes as f64 / packs.max(1) as f64;
+        let rows: Vec<Vec<String>> = [
+            ("VMs", stats.vms.to_string()),
+            ("Snapshots", stats.snapshots.to_string()),
+            ("Disks as they were", human::bytes(stats.logical_bytes)),
+            (
+                "In packs",
+                format!("{} ({ratio:.1} times less)", human::bytes(packs)),
+            ),
+            ("  of it recipes", human::bytes(stats.recipe_pack_bytes)),
+            ("Catalog", human::bytes(stats.metadata_bytes)),
+            ("Packs, chunks", format!("{}, {}", stats.packs, stats.chunks)),
+            ("Unfinished backups", stats.unfinished_sessions.to_string()),
+            ("Store file", human::bytes(space.size_bytes)),
+            ("  of it used", human::bytes(space.live_bytes)),
+            ("  free inside", human::bytes(space.free_bytes)),
+            ("Encrypted", if info.encrypted { "yes" } else { "no" }.to_owned()),
+            ("Made", human::local_time(info.created_ms)),
+        ]
+        .into_iter()
+        .map(|(name, value)| vec![name.to_owned(), value])
+        .collect();
+        rows.iter()
+            .map(|row| format!("{:<20} {}\n", row[0], row[1]))
+            .collect()
+    });
+    Ok(())
+}
+
+pub(super) fn repair_index(context: &Context<'_>) -> Outcome<()> {
+    let opened = context.open(Access::Write)?;
+    let meter = context.meter();
+    let summary = opened
+        .repository()
+        .repair_index(&meter, &context.cancel)
+        .map_err(Failure::from);
+    drop(meter);
+    let summary = close(opened, summary)?;
+    let fields = json!({
+        "command": "repair index",
+        "packs": summary.packs,
+        "rows": summary.rows,
+        "damaged_packs": summary.damaged_packs,
+        "peak_memory_bytes": as_json::peak_memory_bytes(),
+    });
+    context.output.summary(fields, || {
+        format!(
+            "index rebuilt: {} rows from {} packs, {} packs unreadable\n",
+            summary.rows, summary.packs, summary.damaged_packs
+        )
+    });
+    Ok(())
+}

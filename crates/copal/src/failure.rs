@@ -1,0 +1,97 @@
+//! How a command fails: a sentence, a word for machines, an exit code.
+
+use copal_backup::{Error, source::SourceError, target::TargetError};
+use copal_volume::VolumeError;
+
+/// The end of a command that did not do what it was asked to.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// As documented in `--help`.
+    pub(crate) exit_code: u8,
+    /// Short and stable: `wrong_password`.
+    pub(crate) code: &'static str,
+    /// What happened and what to do.
+    pub(crate) sentence: String,
+}
+
+/// Result of everything in this program.
+pub(crate) type Outcome<T> = Result<T, Failure>;
+
+/// Exit codes that this program gives itself; the others come from `copal_backup::Error`.
+pub(crate) mod exit {
+    pub(crate) const FAILURE: u8 = 1;
+    pub(crate) const USAGE: u8 = 2;
+    pub(crate) const SOURCE: u8 = 3;
+    pub(crate) const NO_REPOSITORY: u8 = 10;
+    pub(crate) const BUSY: u8 = 11;
+    pub(crate) const PASSWORD: u8 = 12;
+    pub(crate) const DAMAGED: u8 = 20;
+    pub(crate) const DENIED: u8 = 21;
+    pub(crate) const INTERRUPTED: u8 = 130;
+}
+
+impl Failure {
+    pub(crate) fn new(exit_code: u8, code: &'static str, sentence: impl Into<String>) -> Failure {
+        Failure {
+            exit_code,
+            code,
+            sentence: sentence.into(),
+        }
+    }
+
+    /// The words of the command line make no sense.
+    pub(crate) fn usage(sentence: impl Into<String>) -> Failure {
+        Failure::new(exit::USAGE, "usage", sentence)
+    }
+
+    /// A plain failure.
+    pub(crate) fn plain(code: &'static str, sentence: impl Into<String>) -> Failure {
+        Failure::new(exit::FAILURE, code, sentence)
+    }
+
+    /// The store is open for reading only.
+    pub(crate) fn read_only(sentence: impl Into<String>) -> Failure {
+        Failure::new(exit::DENIED, "read_only", sentence)
+    }
+
+    /// The operation was interrupted, whatever it says itself: a source that was told to stop
+    /// reports a failed read.
+    pub(crate) fn or_interrupted(self, interrupted: bool) -> Failure {
+        if interrupted && self.exit_code != exit::INTERRUPTED {
+            return Failure::new(
+                exit::INTERRUPTED,
+                "cancelled",
+                "interrupted; the store is consistent, what finished backups hold is kept, run the command again",
+            );
+        }
+        self
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure {
+            exit_code: error.exit_code(),
+            code: error.code(),
+            sentence: error.to_string(),
+        }
+    }
+}
+
+impl From<SourceError> for Failure {
+    fn from(error: SourceError) -> Failure {
+        Failure::new(exit::SOURCE, "source", error.to_string())
+    }
+}
+
+impl From<TargetError> for Failure {
+    fn from(error: TargetError) -> Failure {
+        Failure::plain("target", error.to_string())
+    }
+}
+
+impl From<VolumeError> for Failure {
+    fn from(error: VolumeError) -> Failure {
+        Failure::from(Error::from(error))
+    }
+}

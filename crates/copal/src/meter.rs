@@ -1,0 +1,263 @@
+//! Progress of an operation, shown by a thread of its own.
+//!
+//! The operation adds to counters; the thread looks at them: ten times a second for a bar, once a
+//! second for JSON, every few seconds for plain lines.
+
+use crate::{
+    human,
+    output::{Output, ProgressStyle, write_err},
+};
+use copal_backup::{CancelFlag, Progress, Stage};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
+use parking_lot::{Condvar, Mutex};
+use serde_json::json;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// Receives progress and shows it until dropped.
+pub(crate) struct Meter {
+    shared: Arc<Shared>,
+    shower: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    output: Output,
+    style: ProgressStyle,
+    cancel: CancelFlag,
+    done: AtomicU64,
+    stored: AtomicU64,
+    state: Mutex<State>,
+    wake: Condvar,
+    bar: Option<ProgressBar>,
+}
+
+struct State {
+    stage: Option<Stage>,
+    what: String,
+    total: u64,
+    stage_began: Instant,
+    ended: bool,
+    told_interrupted: bool,
+}
+
+fn stage_word(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Plan => "plan",
+        Stage::Read => "read",
+        Stage::Publish => "publish",
+        Stage::Restore => "restore",
+        Stage::Walk => "walk",
+        Stage::ReadData => "read-data",
+        Stage::Sweep => "sweep",
+        Stage::Index => "index",
+        _ => "work",
+    }
+}
+
+/// Stages whose unit is bytes.
+fn counts_bytes(stage: Stage) -> bool {
+    !matches!(stage, Stage::Index)
+}
+
+impl Meter {
+    pub(crate) fn start(output: Output, cancel: &CancelFlag) -> Meter {
+        let style = output.progress_style();
+        let bar = (style == ProgressStyle::Bar).then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            bar.set_style(BarStyle::default_spinner());
+            bar
+        });
+        let state = State {
+            stage: None,
+            what: String::new(),
+            total: 0,
+            stage_began: Instant::now(),
+            ended: false,
+            told_interrupted: false,
+        };
+        let shared = Arc::new(Shared {
+            output,
+            style,
+            cancel: cancel.clone(),
+            done: AtomicU64::new(0),
+            stored: AtomicU64::new(0),
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            bar,
+        });
+        let shower = (style != ProgressStyle::None).then(|| {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || shared.show())
+        });
+        Meter { shared, shower }
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.shared.state.lock().ended = true;
+        self.shared.wake.notify_all();
+        if let Some(shower) = self.shower.take() {
+            let _ = shower.join();
+        }
+        if let Some(bar) = &self.shared.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Progress for Meter {
+    fn stage(&self, stage: Stage, what: &str, total: u64) {
+        let mut state = self.shared.state.lock();
+        self.shared.done.store(0, Ordering::Relaxed);
+        state.stage = Some(stage);
+        what.clone_into(&mut state.what);
+        state.total = total;
+        state.stage_began = Instant::now();
+        if let Some(bar) = &self.shared.bar {
+            set_style(bar, stage, total);
+        }
+    }
+
+    fn advance(&self, delta: u64) {
+        self.shared.done.fetch_add(delta, Ordering::Relaxed);
+    }
+
+    fn stored(&self, delta_bytes: u64) {
+        self.shared.stored.fetch_add(delta_bytes, Ordering::Relaxed);
+    }
+
+    fn notice(&self, message: &str) {
+        match &self.shared.bar {
+            Some(bar) => bar.println(message),
+            None => self.shared.output.notice(message),
+        }
+    }
+}
+
+fn set_style(bar: &ProgressBar, stage: Stage, total: u64) {
+    let template = match (total > 0, counts_bytes(stage)) {
+        (true, true) => {
+            "{msg} [{bar:30}] {percent:>3}% {bytes}/{total_bytes}, {bytes_per_sec}, ETA {eta}{prefix}"
+        }
+        (true, false) => "{msg} [{bar:30}] {pos}/{len}, ETA {eta}{prefix}",
+        (false, true) => "{spinner} {msg} {bytes}, {bytes_per_sec}{prefix}",
+        (false, false) => "{spinner} {msg} {pos}{prefix}",
+    };
+    bar.set_length(total);
+    bar.reset();
+    // The templates are ours; one that does not parse would only cost the bar its looks.
+    if let Ok(style) = BarStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+}
+
+impl Shared {
+    fn show(&self) {
+        let step = match self.style {
+            ProgressStyle::Bar => Duration::from_millis(100),
+            ProgressStyle::Json => Duration::from_secs(1),
+            _ => Duration::from_secs(5),
+        };
+        let mut next = Instant::now() + step;
+        let mut state = self.state.lock();
+        while !state.ended {
+            // Shorter steps than the showing takes, so that an interruption is answered at once.
+            let until = next.min(Instant::now() + Duration::from_millis(200));
+            self.wake.wait_until(&mut state, until);
+            if self.cancel.is_cancelled() && !state.told_interrupted {
+                state.told_interrupted = true;
+                self.tell("interrupted: stopping where the store is consistent; once more stops at once");
+            }
+            if Instant::now() >= next && !state.ended {
+                self.show_once(&state);
+                next = Instant::now() + step;
+            }
+        }
+    }
+
+    fn tell(&self, sentence: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(sentence),
+            None => self.output.notice(sentence),
+        }
+    }
+
+    fn show_once(&self, state: &State) {
+        let Some(stage) = state.stage else { return };
+        let (done, stored) = (
+            self.done.load(Ordering::Relaxed),
+            self.stored.load(Ordering::Relaxed),
+        );
+        let seconds = state.stage_began.elapsed().as_secs_f64();
+        match self.style {
+            ProgressStyle::None => {}
+            ProgressStyle::Json => self.output.message(
+                "status",
+                json!({
+                    "stage": stage_word(stage),
+                    "what": state.what,
+                    "done": done,
+                    "total": state.total,
+                    "stored_bytes": stored,
+                    "seconds": (seconds * 1000.0).round() / 1000.0,
+                }),
+            ),
+            ProgressStyle::Bar => {
+                let Some(bar) = &self.bar else { return };
+                bar.set_message(format!("{} {}", stage_word(stage), state.what));
+                bar.set_prefix(savings(stage, done, stored));
+                bar.set_position(done);
+            }
+            ProgressStyle::Lines => {
+                write_err(&format!("{}\n", self.line(stage, state, done, stored, seconds)))
+            }
+        }
+    }
+
+    fn line(&self, stage: Stage, state: &State, done: u64, stored: u64, seconds: f64) -> String {
+        let mut line = format!("{} {}: ", stage_word(stage), state.what);
+        let count = |n: u64| {
+            if counts_bytes(stage) {
+                human::bytes(n)
+            } else {
+                n.to_string()
+            }
+        };
+        line.push_str(&count(done));
+        if state.total > 0 {
+            line.push_str(&format!(
+                " of {} ({:.0} %)",
+                count(state.total),
+                done as f64 * 100.0 / state.total as f64
+            ));
+        }
+        if seconds > 0.0 && done > 0 {
+            let rate = done as f64 / seconds;
+            line.push_str(&format!(", {}/s", count(rate as u64)));
+            if state.total > done {
+                line.push_str(&format!(
+                    ", {} left",
+                    human::seconds((state.total - done) as f64 / rate)
+                ));
+            }
+        }
+        line.push_str(&savings(stage, done, stored));
+        line
+    }
+}
+
+/// What deduplication and compression save so far.
+fn savings(stage: Stage, done: u64, stored: u64) -> String {
+    if stage != Stage::Read || done == 0 {
+        return String::new();
+    }
+    let saved = 100.0 - (stored as f64 * 100.0 / done as f64).min(100.0);
+    format!(", stored {} ({saved:.0} % saved)", human::bytes(stored))
+}

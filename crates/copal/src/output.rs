@@ -1,0 +1,118 @@
+//! What a command says: JSON lines for machines, text for people.
+//!
+//! A JSON line is `{"v":1,"message_type":T, ...}` with T one of `status`, `verbose`, `summary`,
+//! `error`, `exit_error`; version 1 gains fields and never loses one.
+
+use crate::failure::Failure;
+use serde_json::{Map, Value, json};
+use std::io::{self, IsTerminal, Write};
+
+/// Version of the JSON lines.
+pub(crate) const JSON_VERSION: u32 = 1;
+
+/// Standard output and standard error of one command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    json: bool,
+    quiet: bool,
+}
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProgressStyle {
+    /// Not at all.
+    None,
+    /// A bar that moves, on standard error.
+    Bar,
+    /// A line now and then, on standard error.
+    Lines,
+    /// `status` messages on standard output.
+    Json,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool, quiet: bool) -> Output {
+        Output { json, quiet }
+    }
+
+    pub(crate) fn is_json(self) -> bool {
+        self.json
+    }
+
+    pub(crate) fn progress_style(self) -> ProgressStyle {
+        match (self.quiet, self.json, io::stderr().is_terminal()) {
+            (true, _, _) => ProgressStyle::None,
+            (_, true, _) => ProgressStyle::Json,
+            (_, _, true) => ProgressStyle::Bar,
+            (_, _, false) => ProgressStyle::Lines,
+        }
+    }
+
+    /// One JSON line; `fields` must be an object.
+    pub(crate) fn message(self, message_type: &str, fields: Value) {
+        if !self.json {
+            return;
+        }
+        let mut line = Map::new();
+        line.insert("v".into(), JSON_VERSION.into());
+        line.insert("message_type".into(), message_type.into());
+        if let Value::Object(fields) = fields {
+            line.extend(fields);
+        }
+        write_out(&format!("{}\n", Value::Object(line)));
+    }
+
+    /// The result of a command: its JSON line, or its text.
+    pub(crate) fn summary(self, fields: Value, text: impl FnOnce() -> String) {
+        if self.json {
+            self.message("summary", fields);
+        } else {
+            write_out(&text());
+        }
+    }
+
+    /// Something worth knowing that is not the result.
+    pub(crate) fn notice(self, sentence: &str) {
+        self.message("verbose", json!({ "message": sentence }));
+        if !self.json && !self.quiet {
+            write_err(&format!("{sentence}\n"));
+        }
+    }
+
+    /// Something wrong that does not end the command.
+    pub(crate) fn error(self, fields: Value, sentence: &str) {
+        self.message("error", fields);
+        if !self.json {
+            write_err(&format!("copal: {sentence}\n"));
+        }
+    }
+
+    /// The end of a command that failed.
+    pub(crate) fn failure(self, failure: &Failure) {
+        self.exit_error(failure);
+        write_err(&format!("copal: {}\n", failure.sentence));
+    }
+
+    /// The JSON line of a failure.
+    pub(crate) fn exit_error(self, failure: &Failure) {
+        self.message(
+            "exit_error",
+            json!({
+                "exit_code": failure.exit_code,
+                "code": failure.code,
+                "message": failure.sentence,
+            }),
+        );
+    }
+}
+
+/// A reader that went away (`copal snapshots | head`) is no failure of ours.
+pub(crate) fn write_out(text: &str) {
+    let _ = io::stdout().write_all(text.as_bytes());
+    let _ = io::stdout().flush();
+}
+
+/// Standard error has nobody to complain to.
+pub(crate) fn write_err(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}

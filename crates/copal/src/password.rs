@@ -1,0 +1,106 @@
+//! Where the password comes from: a file, the environment, or a person at a terminal.
+//!
+//! Order: `--password-file` (or `COPAL_PASSWORD_FILE`), `COPAL_PASSWORD`, a prompt. Never the
+//! command line itself, which every process of the machine can read.
+
+use crate::{
+    arguments::Common,
+    failure::{Failure, Outcome, exit},
+};
+use copal_backup::Unlock;
+use std::{io::IsTerminal, path::Path};
+use zeroize::Zeroizing;
+
+/// Password files longer than this are something else.
+const FILE_BYTES: u64 = 64 << 10;
+
+fn failure(sentence: impl Into<String>) -> Failure {
+    Failure::new(exit::PASSWORD, "password_needed", sentence)
+}
+
+/// The first password of a new repository.
+pub(crate) fn for_init(common: &Common) -> Outcome<Unlock> {
+    if common.insecure_no_password {
+        return Ok(Unlock::Insecure);
+    }
+    if let Some(password) = configured(common)? {
+        return Ok(Unlock::Password(password));
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(failure(
+            "a new repository needs a password: give --password-file or COPAL_PASSWORD_FILE, or \
+             --insecure-no-password for a repository that anyone can read",
+        ));
+    }
+    let password = prompt("password of the new repository: ")?;
+    if *password != *prompt("the same again: ")? {
+        return Err(failure("the two passwords differ; nothing was made, try again"));
+    }
+    Ok(Unlock::Password(refuse_empty(password)?))
+}
+
+/// What opens an existing repository; `encrypted` is what the store says about itself.
+pub(crate) fn for_open(common: &Common, encrypted: bool) -> Outcome<Unlock> {
+    if common.insecure_no_password {
+        return Ok(Unlock::Insecure);
+    }
+    if let Some(password) = configured(common)? {
+        // Also for a repository without one: whoever configures a password must not be served a
+        // store that somebody exchanged for one in clear.
+        return Ok(Unlock::Password(password));
+    }
+    if !encrypted {
+        return Ok(Unlock::Insecure);
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(failure(
+            "this repository is encrypted: give its password with --password-file or COPAL_PASSWORD_FILE",
+        ));
+    }
+    Ok(Unlock::Password(prompt("password of the repository: ")?))
+}
+
+/// A password given without asking anybody.
+fn configured(common: &Common) -> Outcome<Option<Zeroizing<String>>> {
+    if let Some(path) = &common.password_file {
+        return read_file(path).and_then(refuse_empty).map(Some);
+    }
+    match std::env::var("COPAL_PASSWORD") {
+        Ok(password) => refuse_empty(Zeroizing::new(password)).map(Some),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => Err(failure("COPAL_PASSWORD is not UTF-8")),
+    }
+}
+
+fn refuse_empty(password: Zeroizing<String>) -> Outcome<Zeroizing<String>> {
+    if password.is_empty() {
+        return Err(failure(
+            "the password is empty; give one, or --insecure-no-password for none",
+        ));
+    }
+    Ok(password)
+}
+
+/// The first line of the file.
+fn read_file(path: &Path) -> Outcome<Zeroizing<String>> {
+    use std::io::Read;
+    let failed = |reason: String| {
+        failure(format!(
+            "cannot read the password from {}: {reason}",
+            path.display()
+        ))
+    };
+    let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+    let mut text = Zeroizing::new(String::new());
+    file.take(FILE_BYTES)
+        .read_to_string(&mut text)
+        .map_err(|error| failed(error.to_string()))?;
+    Ok(Zeroizing::new(text.lines().next().unwrap_or_default().to_owned()))
+}
+
+fn prompt(question: &str) -> Outcome<Zeroizing<String>> {
+    let answer = rpassword::prompt_password(question);
+    answer
+        .map(Zeroizing::new)
+        .map_err(|error| failure(format!("cannot ask for the password: {error}")))
+}

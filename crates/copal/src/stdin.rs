@@ -1,0 +1,43 @@
+//! Standard input that stops waiting when the user interrupts.
+//!
+//! A blocked read on a pipe is not ended by a signal, so we wait with `poll` in short steps.
+
+use copal_backup::CancelFlag;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::io::{self, Read};
+
+/// Reads file 0 until the flag is raised; then every read fails.
+pub(crate) struct Stdin {
+    cancel: CancelFlag,
+    inner: io::Stdin,
+}
+
+impl Stdin {
+    pub(crate) fn new(cancel: CancelFlag) -> Stdin {
+        Stdin {
+            cancel,
+            inner: io::stdin(),
+        }
+    }
+}
+
+impl Read for Stdin {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        const STEP: Timespec = Timespec {
+            tv_sec: 0,
+            tv_nsec: 100_000_000,
+        };
+        loop {
+            if self.cancel.is_cancelled() {
+                return Err(io::Error::other("interrupted"));
+            }
+            let mut files = [PollFd::new(&self.inner, PollFlags::IN)];
+            match rustix::event::poll(&mut files, Some(&STEP)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                // Below the buffer of `io::Stdin`, which `poll` would not see.
+                Ok(_) => return Ok(rustix::io::read(&self.inner, &mut *buf)?),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
