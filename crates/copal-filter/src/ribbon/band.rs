@@ -88,8 +88,9 @@ impl Band {
                 } else {
                     let (rest, results) = (row >> 1, u64::from(self.results[slot]));
                     for (j, window) in windows.iter_mut().enumerate() {
-                        let parity = u64::from((*window & rest).count_ones());
-                        *window = *window << 1 | ((parity ^ results >> j) & 1);
+                        // `count_ones() & 1` alone becomes the processor's parity flag.
+                        let parity = u64::from((*window & rest).count_ones() & 1);
+                        *window = *window << 1 | (parity ^ (results >> j & 1));
                     }
                 }
             }

@@ -57,7 +57,7 @@ impl Columns {
         let offset = slot % 64;
         if offset == 0 {
             for &word in &self.words[at..at + k] {
-                if ((word & row).count_ones() ^ results) & 1 != 0 {
+                if (word & row).count_ones() & 1 != results & 1 {
                     return false;
                 }
                 results >>= 1;
@@ -67,7 +67,7 @@ impl Columns {
             let (low, high) = self.words[at..at + 2 * k].split_at(k);
             for (&low, &high) in low.iter().zip(high) {
                 let word = low >> offset | high << (64 - offset);
-                if ((word & row).count_ones() ^ results) & 1 != 0 {
+                if (word & row).count_ones() & 1 != results & 1 {
                     return false;
                 }
                 results >>= 1;

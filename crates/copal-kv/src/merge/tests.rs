@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 
 /// Entries in memory. Fails every move once its fuse has burnt down.
 struct List {
-    entries: Vec<(Vec<u8>, u64, u8)>,
+    entries: Vec<Row>,
     at: Option<usize>,
     fuse: u32,
 }
@@ -82,8 +82,11 @@ impl Random {
     }
 }
 
+/// Key, sequence, child.
+type Row = (Vec<u8>, u64, u8);
+
 /// Children and, sorted with the newer child first, everything they hold.
-fn children(random: &mut Random) -> (Vec<List>, Vec<(Vec<u8>, u64, u8)>) {
+fn children(random: &mut Random) -> (Vec<List>, Vec<Row>) {
     let mut all = Vec::new();
     let lists = (0..random.below(7) as u8)
         .map(|child| {

@@ -202,9 +202,18 @@ impl Block {
 
     fn parts_at(&self, at: usize) -> Result<Parts, Damage> {
         let mut from = Reader::new(&self.raw[at..self.entries_end]);
-        let shared = from.bounded(MAX_KEY_BYTES)?;
-        let unshared = from.bounded(MAX_KEY_BYTES)?;
-        let value_len = from.bounded(MAX_VALUE_BYTES)?;
+        let (shared, unshared, value_len) = match self.raw[at..self.entries_end] {
+            // Most lengths fit one byte each.
+            [shared, unshared, value_len, ..] if (shared | unshared | value_len) < 0x80 => {
+                from.bytes(3)?;
+                (usize::from(shared), usize::from(unshared), usize::from(value_len))
+            }
+            _ => (
+                from.bounded(MAX_KEY_BYTES)?,
+                from.bounded(MAX_KEY_BYTES)?,
+                from.bounded(MAX_VALUE_BYTES)?,
+            ),
+        };
         let (seq, kind) = unpack_tag(from.varint()?).ok_or(Damage::Field("entry kind"))?;
         let rest = at + from.position();
         from.bytes(unshared)?;

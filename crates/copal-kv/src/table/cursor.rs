@@ -1,30 +1,24 @@
 //! Walks the entries of one table both ways.
 //!
 //! Invariants
-//! - One block is held at a time, and at most one read-ahead window of one partition.
-//! - Read-ahead starts small and doubles while blocks are taken in order; any jump starts it anew.
-//! - Blocks cut from a window share its memory and are never put into the cache.
+//! - One block is held at a time, and at most one window of blocks read ahead.
+//! - After an error the cursor is not valid.
 
 use super::{
-    block::{Block, BlockCursor},
+    block::BlockCursor,
     error::{Damage, Place, TableError},
     index::{BlockAt, IndexPage},
     read::Table,
+    readahead::ReadAhead,
 };
 use crate::{
     Error,
-    cache::Page,
     cursor::Cursor,
     entry::{Entry, MAX_SEQ},
 };
 use bytes::Bytes;
 use copal_device::Class;
 use std::sync::Arc;
-
-/// Read-ahead of a short scan, after its first block.
-const FIRST_WINDOW_BYTES: u64 = 16 << 10;
-/// Read-ahead of a long one.
-const LAST_WINDOW_BYTES: u64 = 256 << 10;
 
 /// How a table is walked.
 #[derive(Clone, Copy, Debug)]
@@ -52,19 +46,7 @@ pub struct TableCursor {
     index: Option<Arc<IndexPage>>,
     block_number: u32,
     block: Option<BlockCursor>,
-    window: Window,
-}
-
-/// Bytes read ahead of one partition.
-#[derive(Default)]
-struct Window {
-    bytes: Bytes,
-    partition: u32,
-    /// Place of the first byte in the partition.
-    start: u64,
-    /// Where the block after the one taken last begins.
-    expected: u64,
-    size: u64,
+    ahead: ReadAhead,
 }
 
 impl Table {
@@ -77,7 +59,7 @@ impl Table {
             index: None,
             block_number: 0,
             block: None,
-            window: Window::default(),
+            ahead: ReadAhead::default(),
         }
     }
 }
@@ -124,47 +106,9 @@ impl TableCursor {
     fn take(&mut self, at: BlockAt) -> Result<(), TableError> {
         self.block = None;
         self.block_number = at.number;
-        let key = self.table.block_key(self.partition, at.number);
-        let block = match self.table.cache.get(key) {
-            Some(Page::Block(block)) => block,
-            _ => self.read(at)?,
-        };
-        self.window.expected = at.range().end;
+        let block = self.ahead.take(&self.table, self.scan, self.partition, at)?;
         self.block = Some(BlockCursor::new(block));
         Ok(())
-    }
-
-    fn read(&mut self, at: BlockAt) -> Result<Block, TableError> {
-        let partition = self.table.partition(self.partition);
-        let sequential = self.window.partition == self.partition && self.window.expected == at.offset;
-        let inside = self.window.partition == self.partition
-            && at.offset >= self.window.start
-            && at.range().end <= self.window.start + self.window.bytes.len() as u64;
-        if !inside && !sequential && !self.scan.whole {
-            // A jump: most likely a short scan, so the block is worth keeping.
-            self.window.size = 0;
-            return self.table.block(self.partition, at, self.scan.class);
-        }
-        if !inside {
-            self.window.size = match self.scan.whole {
-                true => LAST_WINDOW_BYTES,
-                false => (self.window.size * 2).clamp(FIRST_WINDOW_BYTES, LAST_WINDOW_BYTES),
-            };
-            let end = (at.offset + self.window.size.max(at.len)).min(partition.data_len);
-            let range = partition.offset + at.offset..partition.offset + end;
-            self.window.bytes = self.table.read(range, self.scan.class)?;
-            self.window.partition = self.partition;
-            self.window.start = at.offset;
-        }
-        let from = (at.offset - self.window.start) as usize;
-        let to = from + at.len as usize;
-        if to <= self.window.bytes.len()
-            && let Ok(block) =
-                Block::decode_shared(&self.window.bytes.slice(from..to), partition.uid, at.number)
-        {
-            return Ok(block);
-        }
-        self.table.read_block(self.partition, at, self.scan.class)
     }
 
     /// Goes to one end of block `number` of `partition`.

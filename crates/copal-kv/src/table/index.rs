@@ -189,7 +189,7 @@ impl IndexPage {
     /// Walks all entries: sizes add up, separators ascend, restarts point where they should.
     fn check(&self) -> Result<(), Damage> {
         let mut walk = Walk::from_restart(self, 0)?;
-        let mut before: Option<(Vec<u8>, u64)> = None;
+        let mut before: Option<(&[u8], u64)> = None;
         for number in 0..self.blocks {
             if number.is_multiple_of(RESTART_INTERVAL)
                 && self.restart(number / RESTART_INTERVAL)? != (walk.from.position(), walk.next_offset)
@@ -202,12 +202,10 @@ impl IndexPage {
             }
             if number > 0 {
                 let here = (separator.suffix, separator.continues.unwrap_or(MAX_SEQ));
-                if let Some((suffix, seq)) = &before
-                    && compare((suffix, *seq), here) != Ordering::Less
-                {
+                if before.is_some_and(|before| compare(before, here) != Ordering::Less) {
                     return Err(Damage::Order);
                 }
-                before = Some((here.0.to_vec(), here.1));
+                before = Some(here);
             }
         }
         if walk.next_offset != self.data_len || walk.from.position() != self.restarts_at {

@@ -26,6 +26,7 @@ pub(crate) mod index;
 mod io;
 mod meta;
 mod read;
+mod readahead;
 mod tombstones;
 mod verify;
 

@@ -6,4 +6,5 @@ mod damage;
 mod golden;
 mod lookups;
 mod memory;
+mod scans;
 mod shapes;

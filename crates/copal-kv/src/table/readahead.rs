@@ -1,0 +1,125 @@
+//! Read-ahead of one cursor, both ways.
+//!
+//! Invariants
+//! - One window of one partition is held at a time, at most [`LAST_WINDOW_BYTES`] or one block.
+//! - The window grows while blocks are taken in order, across partitions too; any jump starts it anew.
+//! - Blocks cut from a window share its memory and are never put into the cache; the block after a jump is.
+
+use super::{block::Block, cursor::Scan, error::TableError, index::BlockAt, read::Table};
+use crate::cache::Page;
+use bytes::Bytes;
+
+/// Read-ahead of a short scan, after its first block.
+const FIRST_WINDOW_BYTES: u64 = 16 << 10;
+/// Read-ahead of a long one.
+const LAST_WINDOW_BYTES: u64 = 256 << 10;
+
+/// How a block lies to the one taken before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Travel {
+    Jump,
+    Forward,
+    Backward,
+}
+
+/// Bytes of one partition read ahead, and the block taken last.
+#[derive(Default)]
+pub(super) struct ReadAhead {
+    bytes: Bytes,
+    partition: u32,
+    /// Place of the first byte in the partition.
+    start: u64,
+    size: u64,
+    last: Option<(u32, BlockAt)>,
+}
+
+impl ReadAhead {
+    /// Takes a block: from the cache, the window, or the device.
+    pub(super) fn take(
+        &mut self,
+        table: &Table,
+        scan: Scan,
+        partition: u32,
+        at: BlockAt,
+    ) -> Result<Block, TableError> {
+        let travel = self.travel(table, partition, at);
+        self.last = Some((partition, at));
+        if let Some(Page::Block(block)) = table.cache.get(table.block_key(partition, at.number)) {
+            return Ok(block);
+        }
+        if !self.holds(partition, at) {
+            match travel {
+                Travel::Jump if !scan.whole => {
+                    // Most likely a short scan, so the block is worth keeping.
+                    self.size = 0;
+                    return table.block(partition, at, scan.class);
+                }
+                Travel::Jump => self.size = LAST_WINDOW_BYTES,
+                _ if scan.whole => self.size = LAST_WINDOW_BYTES,
+                _ => self.size = (self.size * 2).clamp(FIRST_WINDOW_BYTES, LAST_WINDOW_BYTES),
+            }
+            self.fill(table, scan, partition, at, travel)?;
+        }
+        let from = at.offset.saturating_sub(self.start) as usize;
+        let cut = self
+            .bytes
+            .get(from..)
+            .and_then(|rest| rest.get(..at.len as usize));
+        if cut.is_some() {
+            let stored = self.bytes.slice(from..from + at.len as usize);
+            if let Ok(block) = Block::decode_shared(&stored, table.partition(partition).uid, at.number) {
+                return Ok(block);
+            }
+        }
+        table.read_block(partition, at, scan.class)
+    }
+
+    fn holds(&self, partition: u32, at: BlockAt) -> bool {
+        self.partition == partition
+            && at.offset >= self.start
+            && at.range().end <= self.start + self.bytes.len() as u64
+    }
+
+    /// Reads a window that begins with the block, or ends with it when going backward.
+    fn fill(
+        &mut self,
+        table: &Table,
+        scan: Scan,
+        partition: u32,
+        at: BlockAt,
+        travel: Travel,
+    ) -> Result<(), TableError> {
+        let place = table.partition(partition);
+        let size = self.size.max(at.len);
+        let (start, end) = match travel {
+            Travel::Backward => (at.range().end.saturating_sub(size), at.range().end),
+            _ => (at.offset, (at.offset + size).min(place.data_len)),
+        };
+        self.bytes = Bytes::new();
+        self.bytes = table.read(place.offset + start..place.offset + end, scan.class)?;
+        (self.partition, self.start) = (partition, start);
+        Ok(())
+    }
+
+    fn travel(&self, table: &Table, partition: u32, at: BlockAt) -> Travel {
+        let Some((last_partition, last)) = self.last else {
+            return Travel::Jump;
+        };
+        let ends = |partition: u32, at: BlockAt| at.range().end == table.partition(partition).data_len;
+        let forward = if partition == last_partition {
+            at.offset == last.range().end
+        } else {
+            partition == last_partition + 1 && at.offset == 0 && ends(last_partition, last)
+        };
+        let backward = if partition == last_partition {
+            at.range().end == last.offset
+        } else {
+            partition + 1 == last_partition && last.offset == 0 && ends(partition, at)
+        };
+        match (forward, backward) {
+            (true, _) => Travel::Forward,
+            (_, true) => Travel::Backward,
+            _ => Travel::Jump,
+        }
+    }
+}

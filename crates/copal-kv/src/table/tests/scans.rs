@@ -1,0 +1,146 @@
+//! What scans read: few, growing, in both directions, and never through the cache.
+
+use super::{
+    super::{ReadOptions, Scan, Table, io::ReadAt},
+    support::{ID, Model, Random, SEED, build, options},
+};
+use crate::{
+    cache::TableCache,
+    cursor::Cursor,
+    entry::{EntryKind, MAX_SEQ},
+};
+use bytes::Bytes;
+use copal_device::Class;
+use copal_filter::Kind;
+use copal_object::StoreError;
+use std::{
+    cmp::Reverse,
+    ops::Range,
+    sync::{Arc, Mutex},
+};
+
+type Reads = Arc<Mutex<Vec<(Range<u64>, Class)>>>;
+
+struct Recorded {
+    bytes: Bytes,
+    reads: Reads,
+}
+
+impl ReadAt for Recorded {
+    fn read_at(&self, range: Range<u64>, class: Class) -> Result<Bytes, StoreError> {
+        self.reads.lock().unwrap().push((range.clone(), class));
+        self.bytes.read_at(range, class)
+    }
+
+    fn len(&self) -> Result<u64, StoreError> {
+        Ok(self.bytes.len() as u64)
+    }
+}
+
+/// 9 000 keys with 500 B values: about 4.6 MB in five partitions.
+fn table(cache: &Arc<TableCache>) -> (Arc<Table>, Vec<Vec<u8>>, Reads) {
+    let mut random = Random(30);
+    let mut model = Model::new();
+    for _ in 0..9000 {
+        model.insert(
+            (random.bytes(12), Reverse(1)),
+            (EntryKind::Put, random.bytes(500)),
+        );
+    }
+    let (bytes, _) = build(&model, options(false, Kind::Ribbon));
+    let reads = Reads::default();
+    let source = Box::new(Recorded {
+        bytes,
+        reads: reads.clone(),
+    });
+    let read = ReadOptions {
+        store_seed: SEED,
+        filter_columns: 6,
+    };
+    let table = Table::open_source(source, ID, cache.clone(), read).unwrap();
+    for partition in 0..table.meta().partitions {
+        table.index(partition, Class::Foreground).unwrap();
+    }
+    reads.lock().unwrap().clear();
+    (table, model.into_keys().map(|(key, _)| key).collect(), reads)
+}
+
+fn taken(reads: &Reads) -> Vec<(Range<u64>, Class)> {
+    std::mem::take(&mut reads.lock().unwrap())
+}
+
+#[test]
+fn a_long_scan_reads_in_large_pieces_in_either_direction() {
+    let cache = TableCache::new(1 << 20, 0);
+    let (table, keys, reads) = table(&cache);
+    let pages = cache.bytes().pages;
+    for forward in [true, false] {
+        let mut cursor = table.cursor(Scan::default());
+        if forward { cursor.first() } else { cursor.last() }.unwrap();
+        let mut seen = 0;
+        while cursor.valid() {
+            seen += 1;
+            if forward { cursor.next() } else { cursor.prev() }.unwrap();
+        }
+        assert_eq!(seen, keys.len());
+        let reads = taken(&reads);
+        assert!(
+            reads.len() < 45,
+            "{} reads of {} bytes",
+            reads.len(),
+            table.meta().bytes
+        );
+        let bytes: u64 = reads.iter().map(|(range, _)| range.end - range.start).sum();
+        assert!(
+            bytes < table.meta().bytes + (table.meta().bytes >> 4),
+            "little is read twice: {bytes}"
+        );
+        assert!(
+            reads
+                .iter()
+                .all(|(range, _)| range.end - range.start <= 256 << 10)
+        );
+    }
+    assert!(
+        cache.bytes().pages < pages + 12_000,
+        "two first blocks stay, nothing else"
+    );
+}
+
+#[test]
+fn a_short_scan_reads_little_and_a_repeated_one_nothing() {
+    let cache = TableCache::new(1 << 20, 0);
+    let (table, keys, reads) = table(&cache);
+    for round in 0..2 {
+        let mut cursor = table.cursor(Scan::default());
+        cursor.seek(&keys[4000], MAX_SEQ).unwrap();
+        cursor.next().unwrap();
+        let bytes: u64 = taken(&reads)
+            .iter()
+            .map(|(range, _)| range.end - range.start)
+            .sum();
+        assert!(
+            bytes <= if round == 0 { 21 << 10 } else { 17 << 10 },
+            "round {round}: {bytes}"
+        );
+    }
+}
+
+#[test]
+fn a_merge_reads_in_large_pieces_of_its_own_class_and_leaves_the_cache_alone() {
+    let cache = TableCache::new(1 << 20, 0);
+    let (table, keys, reads) = table(&cache);
+    let pages = cache.bytes().pages;
+    let mut cursor = table.cursor(Scan {
+        class: Class::Background,
+        whole: true,
+    });
+    cursor.seek(&keys[100], MAX_SEQ).unwrap();
+    while cursor.valid() {
+        cursor.next().unwrap();
+    }
+    let reads = taken(&reads);
+    assert!(reads.len() < 30, "{}", reads.len());
+    assert!(reads.iter().all(|(_, class)| *class == Class::Background));
+    assert_eq!(cache.bytes().pages, pages);
+}
