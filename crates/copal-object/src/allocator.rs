@@ -1,0 +1,232 @@
+//! Allocator: one bit per page, found by first fit in the neighbourhood last used by the same kind and lifetime.
+//!
+//! The truth is in memory and derived from the tables at open; nothing of it is on disk except which zones have been
+//! written once.
+//! Invariants
+//! - A page is free, or owned, never both: taking an owned page or freeing a free one panics (our own bug).
+//! - Chunks without a free page are skipped without looking at their bits.
+//! Not here: quarantine and reserves (`space`).
+
+use crate::run::{RUN_PAGES_MAX, Run};
+
+const WORD_PAGES: u64 = 64;
+const CHUNK_WORDS: usize = 64;
+/// Pages of a zone, the unit of "written once": 1 MiB of 4 KiB pages. A multiple of 64.
+pub(crate) const ZONE_PAGES: u64 = 256;
+/// Classes of data placed apart from one another.
+pub(crate) const CLASSES: usize = 6;
+
+/// Free and taken pages of a store.
+#[derive(Debug)]
+pub(crate) struct Allocator {
+    /// Bit set: taken.
+    bits: Vec<u64>,
+    /// Free pages per chunk of words.
+    chunk_free: Vec<u32>,
+    free: u64,
+    pages: u64,
+    /// Where each class goes on, in words.
+    cursors: [usize; CLASSES],
+    /// Bit per zone: every page of it was written once.
+    written: Vec<bool>,
+}
+
+impl Allocator {
+    /// All of `pages` pages are free, none was written.
+    pub(crate) fn new(pages: u64) -> Allocator {
+        let mut allocator = Allocator {
+            bits: Vec::new(),
+            chunk_free: Vec::new(),
+            free: 0,
+            pages: 0,
+            cursors: [0; CLASSES],
+            written: Vec::new(),
+        };
+        allocator.grow(pages);
+        for (class, cursor) in allocator.cursors.iter_mut().enumerate() {
+            *cursor = (pages / WORD_PAGES) as usize / (CLASSES + 1) * class;
+        }
+        allocator
+    }
+
+    /// Adds free pages at the end.
+    pub(crate) fn grow(&mut self, pages: u64) {
+        if pages <= self.pages {
+            return;
+        }
+        let words = pages.div_ceil(WORD_PAGES) as usize;
+        self.bits.resize(words, u64::MAX);
+        self.chunk_free.resize(words.div_ceil(CHUNK_WORDS), 0);
+        self.written.resize(pages.div_ceil(ZONE_PAGES) as usize, false);
+        let from = self.pages;
+        self.pages = pages;
+        self.set_free(from, pages);
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    pub(crate) fn free_pages(&self) -> u64 {
+        self.free
+    }
+
+    /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
+    pub(crate) fn take(&mut self, run: Run) -> bool {
+        if run.end() > self.pages || !self.is_free(run) {
+            return false;
+        }
+        for (word, mask) in masks(run.at, run.end()) {
+            self.bits[word] |= mask;
+            self.chunk_free[word / CHUNK_WORDS] -= mask.count_ones();
+        }
+        self.free -= u64::from(run.pages);
+        true
+    }
+
+    /// Whether all pages of `run` are free.
+    pub(crate) fn is_free(&self, run: Run) -> bool {
+        masks(run.at, run.end()).all(|(word, mask)| self.bits[word] & mask == 0)
+    }
+
+    /// Whether no page of `run` is free.
+    pub(crate) fn is_taken(&self, run: Run) -> bool {
+        run.end() <= self.pages && masks(run.at, run.end()).all(|(word, mask)| self.bits[word] & mask == mask)
+    }
+
+    /// Gives `run` back.
+    ///
+    /// # Panics
+    /// When a page of it is free already.
+    pub(crate) fn release(&mut self, run: Run) {
+        assert!(self.is_taken(run), "pages {}..{} are freed twice", run.at, run.end());
+        self.set_free(run.at, run.end());
+    }
+
+    fn set_free(&mut self, from: u64, to: u64) {
+        for (word, mask) in masks(from, to) {
+            self.bits[word] &= !mask;
+            self.chunk_free[word / CHUNK_WORDS] += mask.count_ones();
+        }
+        self.free += to - from;
+    }
+
+    /// Takes `pages` pages in as few runs as first fit finds; `None` when fewer are free.
+    pub(crate) fn allocate(&mut self, pages: u64, class: usize) -> Option<Vec<Run>> {
+        if pages > self.free {
+            return None;
+        }
+        let mut runs = Vec::new();
+        let mut left = pages;
+        let mut shortest = left;
+        while left > 0 {
+            let want = left.min(RUN_PAGES_MAX.into());
+            shortest = shortest.min(want);
+            match self.find(shortest, want, class, false) {
+                Some(run) => {
+                    assert!(self.take(run), "a run that was found free is free");
+                    left -= u64::from(run.pages);
+                    runs.push(run);
+                }
+                None => shortest = (shortest / 2).max(1),
+            }
+        }
+        Some(runs)
+    }
+
+    /// Takes one run of `pages` pages, in written zones only if asked so.
+    pub(crate) fn allocate_run(&mut self, pages: u32, class: usize, written: bool) -> Option<Run> {
+        let run = self.find(pages.into(), pages.into(), class, written)?;
+        assert!(self.take(run), "a run that was found free is free");
+        Some(run)
+    }
+
+    /// First free run of at least `shortest` pages from the cursor of `class` on; at most `want` of it.
+    fn find(&mut self, shortest: u64, want: u64, class: usize, written: bool) -> Option<Run> {
+        let start = self.cursors[class].min(self.bits.len().saturating_sub(1));
+        let found = self
+            .scan(start, self.bits.len(), shortest, want, written)
+            .or_else(|| self.scan(0, self.bits.len(), shortest, want, written))?;
+        self.cursors[class] = (found.end() / WORD_PAGES) as usize;
+        Some(found)
+    }
+
+    fn scan(&self, from: usize, to: usize, shortest: u64, want: u64, written: bool) -> Option<Run> {
+        let mut open: Option<u64> = None;
+        let close = |open: &mut Option<u64>, end: u64| {
+            let at = open.take()?;
+            (end - at >= shortest).then(|| Run::new(at, (end - at).min(want) as u32))
+        };
+        let mut word = from;
+        while word < to {
+            if word.is_multiple_of(CHUNK_WORDS) && self.chunk_free[word / CHUNK_WORDS] == 0 {
+                if let Some(run) = close(&mut open, word as u64 * WORD_PAGES) {
+                    return Some(run);
+                }
+                word += CHUNK_WORDS;
+                continue;
+            }
+            let first_page = word as u64 * WORD_PAGES;
+            let usable = !written || self.written[(first_page / ZONE_PAGES) as usize];
+            let taken = if usable { self.bits[word] } else { u64::MAX };
+            let mut bit = 0;
+            while bit < 64 {
+                let rest = taken >> bit;
+                if rest & 1 == 1 {
+                    if let Some(run) = close(&mut open, first_page + bit) {
+                        return Some(run);
+                    }
+                    bit += u64::from(rest.trailing_ones());
+                } else {
+                    let at = *open.get_or_insert(first_page + bit);
+                    bit += u64::from(rest.trailing_zeros()).min(64 - bit);
+                    if first_page + bit - at >= want {
+                        return Some(Run::new(at, want as u32));
+                    }
+                }
+            }
+            word += 1;
+        }
+        close(&mut open, (to as u64 * WORD_PAGES).min(self.pages))
+    }
+
+    /// Notes that every page of `run` has been written; whole zones inside it count from now on.
+    pub(crate) fn note_written(&mut self, run: Run) {
+        let first = run.at.div_ceil(ZONE_PAGES) as usize;
+        let last = (run.end() / ZONE_PAGES) as usize;
+        for zone in self.written.iter_mut().take(last).skip(first) {
+            *zone = true;
+        }
+    }
+
+    /// Runs of written zones, for the checkpoint: first zone and number of zones.
+    pub(crate) fn written_zones(&self) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (zone, _) in self.written.iter().enumerate().filter(|(_, written)| **written) {
+            match runs.last_mut() {
+                Some((at, zones)) if *at + *zones == zone as u64 => *zones += 1,
+                _ => runs.push((zone as u64, 1)),
+            }
+        }
+        runs
+    }
+}
+
+/// Words and bit masks that cover pages `from..to`.
+fn masks(from: u64, to: u64) -> impl Iterator<Item = (usize, u64)> {
+    let mut page = from;
+    std::iter::from_fn(move || {
+        if page >= to {
+            return None;
+        }
+        let bit = page % WORD_PAGES;
+        let count = (WORD_PAGES - bit).min(to - page);
+        let mask = if count == 64 { u64::MAX } else { ((1 << count) - 1) << bit };
+        let word = (page / WORD_PAGES) as usize;
+        page += count;
+        Some((word, mask))
+    })
+}
+
+#[cfg(test)]
+mod tests;

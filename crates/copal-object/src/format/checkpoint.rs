@@ -1,0 +1,88 @@
+//! Checkpoint: all tables at one record, as a chain of pages of up to 64 KiB.
+//!
+//! Format: docs/formats/object-checkpoint.md v1
+//! Invariants
+//! - Each page holds place, length and hash of the next; the superblock holds those of the first. A lost or misdirected
+//!   write has a right sum of its own and is caught only from its parent.
+//! - A page is checked against its hash before a byte of it is read.
+
+use super::hash128;
+use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, EnvelopeError, Format, NotZeroPadding, Put, Reader};
+
+/// Most bytes of one chain page.
+pub(crate) const CHAIN_PAGE_MAX: usize = 64 << 10;
+const LINKS_LEN: usize = 48;
+/// Bytes of a chain page before its part of the body.
+pub(crate) const HEAD_LEN: usize = ENVELOPE_LEN + LINKS_LEN;
+const FORMAT: Format =
+    Format { magic: *b"COPALCKP", name: "checkpoint page", oldest: 1, version: 1, known_flags: 0 };
+
+/// Place, length and hash of a chain page, kept in its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Link {
+    /// First device page; with `bytes` 0: there is none.
+    pub(crate) at: u64,
+    pub(crate) bytes: u32,
+    pub(crate) hash: u128,
+}
+
+/// Why a chain page was refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChainError {
+    #[error("its hash differs from the one in its parent")]
+    Hash,
+    #[error(transparent)]
+    Envelope(#[from] EnvelopeError),
+    #[error(transparent)]
+    Padding(#[from] NotZeroPadding),
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    #[error("its links do not fit the chain")]
+    Links,
+}
+
+/// Encodes one chain page into `out` (whole device pages); returns the hash its parent keeps.
+///
+/// # Panics
+/// When `part` does not fit into `out`: the caller cut it to size.
+pub(crate) fn encode_page(lsn: u64, index: u32, next: &Link, part: &[u8], out: &mut [u8]) -> u128 {
+    let mut links = Vec::with_capacity(LINKS_LEN);
+    links.put_u64(lsn);
+    links.put_u32(index);
+    links.put_u32(next.bytes);
+    links.put_u64(next.at);
+    links.put_u128(next.hash);
+    links.put_zeros(8);
+    debug_assert_eq!(links.len(), LINKS_LEN);
+    let used = HEAD_LEN + part.len();
+    assert!(used <= out.len(), "the part was cut to the page");
+    out[ENVELOPE_LEN..HEAD_LEN].copy_from_slice(&links);
+    out[HEAD_LEN..used].copy_from_slice(part);
+    out[used..].fill(0);
+    Envelope::seal(&FORMAT, 0, 0, &mut out[..used]);
+    hash128(out)
+}
+
+/// Checks one chain page against its parent's link; returns the link to the next and its part of the body.
+pub(crate) fn decode_page<'a>(
+    bytes: &'a [u8],
+    hash: u128,
+    lsn: u64,
+    index: u32,
+) -> Result<(Link, &'a [u8]), ChainError> {
+    if hash128(bytes) != hash {
+        return Err(ChainError::Hash);
+    }
+    let (envelope, body) = Envelope::open(&FORMAT, bytes)?;
+    envelope.check_padding(&FORMAT, bytes)?;
+    let mut input = Reader::new(body);
+    let found_lsn = input.u64()?;
+    let found_index = input.u32()?;
+    let next_bytes = input.u32()?;
+    let next = Link { at: input.u64()?, bytes: next_bytes, hash: input.u128()? };
+    input.zeros(8)?;
+    if found_lsn != lsn || found_index != index || next.bytes as usize > CHAIN_PAGE_MAX {
+        return Err(ChainError::Links);
+    }
+    Ok((next, input.rest()))
+}

@@ -1,0 +1,25 @@
+//! Disk formats, by hand: superblock, journal record, checkpoint page, frame.
+//!
+//! Format: docs/formats/object-superblock.md, object-record.md, object-checkpoint.md, object-frame.md
+//! Invariants
+//! - Little-endian. Reserved bytes are zero and checked. Every byte of every structure is under a checksum.
+//! - No length or count is used before it is bounded by the bytes that are there.
+//! Not here: what the content means (`tables`), where it lies (`journal`, `checkpoint`, `superblock`).
+
+pub(crate) mod checkpoint;
+pub(crate) mod frame;
+pub(crate) mod ops;
+pub(crate) mod record;
+pub(crate) mod superblock;
+
+use xxhash_rust::xxh3;
+
+/// XXH3-64, for the hash chain of the journal.
+pub(crate) fn hash64(bytes: &[u8]) -> u64 {
+    xxh3::xxh3_64(bytes)
+}
+
+/// XXH3-128, kept in the parent of a checkpoint page or sum trailer.
+pub(crate) fn hash128(bytes: &[u8]) -> u128 {
+    xxh3::xxh3_128(bytes)
+}

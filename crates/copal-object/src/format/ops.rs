@@ -1,0 +1,285 @@
+//! Operations inside a journal record: physical, so that replay decides nothing.
+//!
+//! Format: docs/formats/object-record.md v1
+
+use crate::{Check, CreateOptions, Lifetime, ObjectKind, run::Run};
+use copal_codec::{DecodeError, Put, Reader};
+
+/// One step from one state of the tables to the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RecordOp {
+    Create { id: u64, what: Traits },
+    /// Pages `at..` of the object are now at `run`; one sum per unit. `epoch` 0: the record's own.
+    Map { id: u64, at: u64, run: Run, epoch: u64, sums: Vec<u32> },
+    /// A sealed object: data pages, then its sum trailer, whose hash is here.
+    Publish { id: u64, what: Traits, len: u64, runs: Vec<Run>, trailer: u128, epoch: u64 },
+    Unmap { id: u64, at: u64, pages: u64 },
+    /// A unit was cut: the rest is a unit of its own, in the same place.
+    Resum { id: u64, at: u64, pages: u32, sum: u32 },
+    Length { id: u64, len: u64 },
+    Clone { from: u64, to: u64 },
+    Seal { id: u64 },
+    Delete { id: u64 },
+    StreamExtent { id: u64, run: Run, first: u64, incarnation: u64 },
+    StreamTrim { id: u64, upto: u64 },
+    /// The record counts only if this frame survives.
+    Dep { id: u64, frame: u64 },
+    /// Frames below these numbers are durable.
+    Durable { streams: Vec<(u64, u64)> },
+    /// A mount: records after it carry `mount`; open streams go on at the given places.
+    Mount { mount: u64, cuts: Vec<Cut> },
+    /// The store has this many pages.
+    Grow { pages: u64 },
+}
+
+/// Where a stream goes on after a mount: everything behind the first `kept` pages of piece number `piece` is a new use
+/// of the space; later pieces are given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) id: u64,
+    pub(crate) piece: u32,
+    pub(crate) kept: u32,
+    pub(crate) next: u64,
+    pub(crate) incarnation: u64,
+}
+
+/// `CreateOptions` as stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Traits {
+    pub(crate) kind: ObjectKind,
+    pub(crate) lifetime: Lifetime,
+    pub(crate) check: Check,
+    /// log2 of the expected size, rounded up; 0 when unknown.
+    pub(crate) expected_log2: u8,
+    pub(crate) label: [u8; 16],
+}
+
+impl Traits {
+    pub(crate) fn of(opts: &CreateOptions) -> Traits {
+        let expected = opts.expected_bytes;
+        let expected_log2 = if expected < 2 { 0 } else { (64 - (expected - 1).leading_zeros()) as u8 };
+        Traits { kind: opts.kind, lifetime: opts.lifetime, check: opts.check, expected_log2, label: opts.label }
+    }
+
+    pub(crate) fn put(&self, out: &mut impl Put) {
+        out.put_u8(match self.kind {
+            ObjectKind::Plain => 0,
+            ObjectKind::Sealed => 1,
+            ObjectKind::Stream => 2,
+        });
+        out.put_u8(match self.lifetime {
+            Lifetime::Short => 0,
+            Lifetime::Medium => 1,
+            Lifetime::Long => 2,
+        });
+        out.put_u8(match self.check {
+            Check::Pages => 0,
+            Check::Caller => 1,
+        });
+        out.put_u8(self.expected_log2);
+        out.put_bytes(&self.label);
+    }
+
+    pub(crate) fn take(input: &mut Reader<'_>) -> Result<Traits, DecodeError> {
+        let at = input.position();
+        let known = |value: u8, max: u8| {
+            if value > max {
+                return Err(DecodeError::TooLong { at, len: value.into(), max: max.into() });
+            }
+            Ok(value)
+        };
+        let kind = match known(input.u8()?, 2)? {
+            0 => ObjectKind::Plain,
+            1 => ObjectKind::Sealed,
+            _ => ObjectKind::Stream,
+        };
+        let lifetime = match known(input.u8()?, 2)? {
+            0 => Lifetime::Short,
+            1 => Lifetime::Medium,
+            _ => Lifetime::Long,
+        };
+        let check = if known(input.u8()?, 1)? == 0 { Check::Pages } else { Check::Caller };
+        let expected_log2 = known(input.u8()?, 64)?;
+        Ok(Traits { kind, lifetime, check, expected_log2, label: input.array()? })
+    }
+}
+
+const CREATE: u8 = 1;
+const MAP: u8 = 2;
+const PUBLISH: u8 = 3;
+const UNMAP: u8 = 4;
+const RESUM: u8 = 5;
+const LENGTH: u8 = 6;
+const CLONE: u8 = 7;
+const SEAL: u8 = 8;
+const DELETE: u8 = 9;
+const STREAM_EXTENT: u8 = 10;
+const STREAM_TRIM: u8 = 11;
+const DEP: u8 = 12;
+const DURABLE: u8 = 13;
+const MOUNT: u8 = 14;
+const GROW: u8 = 15;
+
+impl RecordOp {
+    /// Appends the operation: one byte of kind, then its fields.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            RecordOp::Create { id, what } => {
+                out.put_u8(CREATE);
+                out.put_u64(*id);
+                what.put(out);
+            }
+            RecordOp::Map { id, at, run, epoch, sums } => {
+                out.put_u8(MAP);
+                out.put_u64(*id);
+                out.put_u64(*at);
+                put_run(out, *run);
+                out.put_u64(*epoch);
+                out.put_u32(sums.len() as u32);
+                sums.iter().for_each(|&sum| out.put_u32(sum));
+            }
+            RecordOp::Publish { id, what, len, runs, trailer, epoch } => {
+                out.put_u8(PUBLISH);
+                out.put_u64(*id);
+                what.put(out);
+                out.put_u64(*len);
+                out.put_u32(runs.len() as u32);
+                runs.iter().for_each(|&run| put_run(out, run));
+                out.put_u128(*trailer);
+                out.put_u64(*epoch);
+            }
+            RecordOp::Unmap { id, at, pages } => put_words(out, UNMAP, &[*id, *at, *pages]),
+            RecordOp::Resum { id, at, pages, sum } => {
+                put_words(out, RESUM, &[*id, *at]);
+                out.put_u32(*pages);
+                out.put_u32(*sum);
+            }
+            RecordOp::Length { id, len } => put_words(out, LENGTH, &[*id, *len]),
+            RecordOp::Clone { from, to } => put_words(out, CLONE, &[*from, *to]),
+            RecordOp::Seal { id } => put_words(out, SEAL, &[*id]),
+            RecordOp::Delete { id } => put_words(out, DELETE, &[*id]),
+            RecordOp::StreamExtent { id, run, first, incarnation } => {
+                out.put_u8(STREAM_EXTENT);
+                out.put_u64(*id);
+                put_run(out, *run);
+                out.put_u64(*first);
+                out.put_u64(*incarnation);
+            }
+            RecordOp::StreamTrim { id, upto } => put_words(out, STREAM_TRIM, &[*id, *upto]),
+            RecordOp::Dep { id, frame } => put_words(out, DEP, &[*id, *frame]),
+            RecordOp::Durable { streams } => {
+                out.put_u8(DURABLE);
+                out.put_u32(streams.len() as u32);
+                for (id, frame) in streams {
+                    out.put_u64(*id);
+                    out.put_u64(*frame);
+                }
+            }
+            RecordOp::Mount { mount, cuts } => {
+                put_words(out, MOUNT, &[*mount]);
+                out.put_u32(cuts.len() as u32);
+                for cut in cuts {
+                    out.put_u64(cut.id);
+                    out.put_u32(cut.piece);
+                    out.put_u32(cut.kept);
+                    out.put_u64(cut.next);
+                    out.put_u64(cut.incarnation);
+                }
+            }
+            RecordOp::Grow { pages } => put_words(out, GROW, &[*pages]),
+        }
+    }
+
+    /// Reads one operation. Counts are bounded by the bytes that are left before anything is allocated.
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<RecordOp, DecodeError> {
+        let at = input.position();
+        Ok(match input.u8()? {
+            CREATE => RecordOp::Create { id: input.u64()?, what: Traits::take(input)? },
+            MAP => RecordOp::Map {
+                id: input.u64()?,
+                at: input.u64()?,
+                run: take_run(input)?,
+                epoch: input.u64()?,
+                sums: take_list(input, 4, Reader::u32)?,
+            },
+            PUBLISH => RecordOp::Publish {
+                id: input.u64()?,
+                what: Traits::take(input)?,
+                len: input.u64()?,
+                runs: take_list(input, 12, take_run)?,
+                trailer: input.u128()?,
+                epoch: input.u64()?,
+            },
+            UNMAP => RecordOp::Unmap { id: input.u64()?, at: input.u64()?, pages: input.u64()? },
+            RESUM => RecordOp::Resum {
+                id: input.u64()?,
+                at: input.u64()?,
+                pages: input.u32()?,
+                sum: input.u32()?,
+            },
+            LENGTH => RecordOp::Length { id: input.u64()?, len: input.u64()? },
+            CLONE => RecordOp::Clone { from: input.u64()?, to: input.u64()? },
+            SEAL => RecordOp::Seal { id: input.u64()? },
+            DELETE => RecordOp::Delete { id: input.u64()? },
+            STREAM_EXTENT => RecordOp::StreamExtent {
+                id: input.u64()?,
+                run: take_run(input)?,
+                first: input.u64()?,
+                incarnation: input.u64()?,
+            },
+            STREAM_TRIM => RecordOp::StreamTrim { id: input.u64()?, upto: input.u64()? },
+            DEP => RecordOp::Dep { id: input.u64()?, frame: input.u64()? },
+            DURABLE => RecordOp::Durable {
+                streams: take_list(input, 16, |input| Ok((input.u64()?, input.u64()?)))?,
+            },
+            MOUNT => RecordOp::Mount { mount: input.u64()?, cuts: take_list(input, 32, take_cut)? },
+            GROW => RecordOp::Grow { pages: input.u64()? },
+            unknown => return Err(DecodeError::TooLong { at, len: unknown.into(), max: GROW.into() }),
+        })
+    }
+}
+
+fn put_words(out: &mut Vec<u8>, kind: u8, words: &[u64]) {
+    out.put_u8(kind);
+    words.iter().for_each(|&word| out.put_u64(word));
+}
+
+pub(crate) fn put_run(out: &mut impl Put, run: Run) {
+    out.put_u64(run.at);
+    out.put_u32(run.pages);
+}
+
+/// A run of at least one page whose end does not overflow.
+pub(crate) fn take_run(input: &mut Reader<'_>) -> Result<Run, DecodeError> {
+    let at = input.position();
+    let run = Run::new(input.u64()?, input.u32()?);
+    if run.pages == 0 || run.at >= 1 << 48 {
+        return Err(DecodeError::TooLong { at, len: run.at, max: (1 << 48) - 1 });
+    }
+    Ok(run)
+}
+
+fn take_cut(input: &mut Reader<'_>) -> Result<Cut, DecodeError> {
+    Ok(Cut {
+        id: input.u64()?,
+        piece: input.u32()?,
+        kept: input.u32()?,
+        next: input.u64()?,
+        incarnation: input.u64()?,
+    })
+}
+
+/// A u32 count and that many items of at least `item_len` bytes.
+pub(crate) fn take_list<'a, T>(
+    input: &mut Reader<'a>,
+    item_len: usize,
+    mut take: impl FnMut(&mut Reader<'a>) -> Result<T, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    let at = input.position();
+    let count = input.u32()? as usize;
+    let max = input.remaining() / item_len;
+    if count > max {
+        return Err(DecodeError::TooLong { at, len: count as u64, max: max as u64 });
+    }
+    (0..count).map(|_| take(input)).collect()
+}

@@ -1,0 +1,134 @@
+//! Journal record: the operations of one commit group.
+//!
+//! Format: docs/formats/object-record.md v1
+//! Invariants
+//! - The sum covers the whole pages of the record, header and padding included.
+//! - `previous` is the XXH3-64 of the record before: a stale record cannot follow a new one.
+
+use super::ops::RecordOp;
+use copal_codec::{DecodeError, Put, Reader, crc32c};
+
+/// Bytes before the operations.
+pub(crate) const HEADER_LEN: usize = 80;
+const MAGIC: u32 = 0x4c4a_5043; // "CPJL"
+const SUM_AT: usize = 4;
+
+/// Header of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RecordHeader {
+    /// Low half of the store's uuid.
+    pub(crate) store: u64,
+    pub(crate) mount: u64,
+    /// Counts records, through all mounts.
+    pub(crate) seq: u64,
+    pub(crate) previous: u64,
+    /// Transactions in it; they have the positions `first_lsn..`.
+    pub(crate) transactions: u16,
+    /// Epoch that was open when it was written.
+    pub(crate) epoch: u64,
+    /// Everything of epochs up to this is durable.
+    pub(crate) flushed_epoch: u64,
+    pub(crate) first_lsn: u64,
+    /// Records below this number are durable.
+    pub(crate) flushed_seq: u64,
+}
+
+/// Why bytes are not a record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RecordError {
+    #[error("no record")]
+    Magic,
+    #[error("its length is impossible")]
+    Length,
+    #[error("its checksum differs")]
+    Sum,
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+/// Encodes a record into `out`, whose length is the whole pages it takes.
+///
+/// # Panics
+/// When `ops` does not fit: the caller sized `out` with [`pages_for`].
+pub(crate) fn encode(header: &RecordHeader, ops: &[u8], out: &mut [u8]) {
+    let used = HEADER_LEN + ops.len();
+    assert!(used <= out.len(), "the buffer was sized for the record");
+    let mut head = Vec::with_capacity(HEADER_LEN);
+    head.put_u32(MAGIC);
+    head.put_u32(0);
+    head.put_u64(header.store);
+    head.put_u64(header.mount);
+    head.put_u64(header.seq);
+    head.put_u64(header.previous);
+    head.put_u32(used as u32);
+    head.put_u16(header.transactions);
+    head.put_u16(0);
+    head.put_u64(header.epoch);
+    head.put_u64(header.flushed_epoch);
+    head.put_u64(header.first_lsn);
+    head.put_u64(header.flushed_seq);
+    debug_assert_eq!(head.len(), HEADER_LEN);
+    out[..HEADER_LEN].copy_from_slice(&head);
+    out[HEADER_LEN..used].copy_from_slice(ops);
+    out[used..].fill(0);
+    let sum = crc32c(0, out);
+    out[SUM_AT..SUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Pages of a record with `ops_len` bytes of operations.
+pub(crate) fn pages_for(ops_len: usize, page_bytes: usize) -> usize {
+    (HEADER_LEN + ops_len).div_ceil(page_bytes)
+}
+
+/// Length in bytes that the record starting at `bytes` claims, header included, when it is no longer than `max`.
+/// Lets the reader fetch the rest before [`decode`].
+pub(crate) fn claimed_len(bytes: &[u8], max: usize) -> Result<usize, RecordError> {
+    let mut input = Reader::new(bytes);
+    if input.u32()? != MAGIC {
+        return Err(RecordError::Magic);
+    }
+    input.bytes(36)?;
+    let len = input.u32()? as usize;
+    if !(HEADER_LEN..=max).contains(&len) {
+        return Err(RecordError::Length);
+    }
+    Ok(len)
+}
+
+/// Checks the record that fills the whole pages `bytes`; returns its header and operations.
+/// Not checked here: store, mount, seq and chain.
+pub(crate) fn decode(bytes: &[u8]) -> Result<(RecordHeader, Vec<RecordOp>), RecordError> {
+    let len = claimed_len(bytes, bytes.len())?;
+    let (before, rest) = bytes.split_at(SUM_AT);
+    let stored = Reader::new(rest).u32()?;
+    let computed = crc32c(crc32c(crc32c(0, before), &[0; 4]), &rest[4..]);
+    if stored != computed {
+        return Err(RecordError::Sum);
+    }
+    let mut input = Reader::new(&bytes[..len]);
+    input.bytes(8)?;
+    let store = input.u64()?;
+    let mount = input.u64()?;
+    let seq = input.u64()?;
+    let previous = input.u64()?;
+    input.bytes(4)?;
+    let transactions = input.u16()?;
+    input.zeros(2)?;
+    let header = RecordHeader {
+        store,
+        mount,
+        seq,
+        previous,
+        transactions,
+        epoch: input.u64()?,
+        flushed_epoch: input.u64()?,
+        first_lsn: input.u64()?,
+        flushed_seq: input.u64()?,
+    };
+    let mut ops = Vec::new();
+    while !input.is_empty() {
+        ops.push(RecordOp::decode(&mut input)?);
+    }
+    Reader::new(&bytes[len..]).zeros(bytes.len() - len)?;
+    Ok((header, ops))
+}

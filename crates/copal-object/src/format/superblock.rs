@@ -1,0 +1,160 @@
+//! Superblock: what must be known before anything else can be read. Four copies.
+//!
+//! Format: docs/formats/object-superblock.md v1
+//! Invariants
+//! - Even generations go to copies 0 and 2, odd ones to 1 and 3: a torn update hurts only the older one.
+
+use super::hash128;
+use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, EnvelopeError, Format, NotZeroPadding, Put, Reader};
+
+/// Bytes of one copy.
+pub(crate) const SUPERBLOCK_LEN: usize = 4096;
+/// Where the copies lie, in bytes. Fixed: growth moves nothing.
+pub(crate) const COPIES: [u64; 4] = [0, 1 << 20, 32 << 20, 48 << 20];
+/// A store is at least this long, so that all copies have a place.
+pub(crate) const STORE_BYTES_MIN: u64 = 64 << 20;
+/// The `cow` backend.
+pub(crate) const BACKEND_COW: u8 = 1;
+
+const BODY_LEN: usize = 160;
+const FORMAT: Format =
+    Format { magic: *b"COPALSUP", name: "superblock", oldest: 1, version: 1, known_flags: 0 };
+
+/// Content of a superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) uuid: u128,
+    pub(crate) generation: u64,
+    pub(crate) backend: u8,
+    pub(crate) logical_block: u32,
+    pub(crate) page_bytes: u32,
+    pub(crate) size_bytes: u64,
+    /// First page and pages of the journal.
+    pub(crate) journal_at: u64,
+    pub(crate) journal_pages: u64,
+    /// First page, bytes, position and hash of the checkpoint's first chain page.
+    pub(crate) checkpoint_at: u64,
+    pub(crate) checkpoint_bytes: u64,
+    pub(crate) checkpoint_lsn: u64,
+    pub(crate) checkpoint_hash: u128,
+    /// Stands for the hash of the record before the first one after the checkpoint.
+    pub(crate) chain_seed: u64,
+    /// The mount under which that record is written.
+    pub(crate) mount: u64,
+}
+
+/// Why one copy was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SuperblockError {
+    #[error(transparent)]
+    Envelope(#[from] EnvelopeError),
+    #[error(transparent)]
+    Padding(#[from] NotZeroPadding),
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    #[error("its hash differs")]
+    Hash,
+    #[error("its field {0} has an impossible value")]
+    Field(&'static str),
+}
+
+impl Superblock {
+    /// The two copies that this generation is written to.
+    pub(crate) fn places(generation: u64) -> [usize; 2] {
+        if generation.is_multiple_of(2) { [0, 2] } else { [1, 3] }
+    }
+
+    /// Bytes of copy `copy`.
+    pub(crate) fn encode(&self, copy: u8) -> [u8; SUPERBLOCK_LEN] {
+        let mut body = Vec::with_capacity(BODY_LEN);
+        body.put_u128(self.uuid);
+        body.put_u64(self.generation);
+        body.put_u8(self.backend);
+        body.put_u8(copy);
+        body.put_zeros(2);
+        body.put_u32(self.logical_block);
+        body.put_u32(self.page_bytes);
+        body.put_zeros(4); // segment size of the `log` backend
+        body.put_u64(self.size_bytes);
+        body.put_u64(self.journal_at);
+        body.put_u64(self.journal_pages);
+        body.put_u64(self.checkpoint_at);
+        body.put_u64(self.checkpoint_bytes);
+        body.put_u64(self.checkpoint_lsn);
+        body.put_u128(self.checkpoint_hash);
+        body.put_u64(self.chain_seed);
+        body.put_u64(self.mount);
+        body.put_zeros(16); // place, length and sum of the device profile
+        let hash = hash128(&body);
+        body.put_u128(hash);
+        debug_assert_eq!(body.len(), BODY_LEN);
+        let mut out = [0; SUPERBLOCK_LEN];
+        let used = ENVELOPE_LEN + BODY_LEN;
+        out[ENVELOPE_LEN..used].copy_from_slice(&body);
+        Envelope::seal(&FORMAT, 0, 0, &mut out[..used]);
+        out
+    }
+
+    /// Checks and reads one copy. Fields are checked against one another, not against the device.
+    pub(crate) fn decode(bytes: &[u8], copy: u8) -> Result<Superblock, SuperblockError> {
+        let (envelope, body) = Envelope::open(&FORMAT, bytes)?;
+        envelope.check_padding(&FORMAT, bytes)?;
+        let mut input = Reader::new(body);
+        let uuid = input.u128()?;
+        let generation = input.u64()?;
+        let backend = input.u8()?;
+        let found_copy = input.u8()?;
+        input.zeros(2)?;
+        let logical_block = input.u32()?;
+        let page_bytes = input.u32()?;
+        input.zeros(4)?;
+        let size_bytes = input.u64()?;
+        let journal_at = input.u64()?;
+        let journal_pages = input.u64()?;
+        let checkpoint_at = input.u64()?;
+        let checkpoint_bytes = input.u64()?;
+        let checkpoint_lsn = input.u64()?;
+        let checkpoint_hash = input.u128()?;
+        let chain_seed = input.u64()?;
+        let mount = input.u64()?;
+        input.zeros(16)?;
+        let hashed = input.position();
+        let hash = input.u128()?;
+        input.finish()?;
+        if hash != hash128(&body[..hashed]) {
+            return Err(SuperblockError::Hash);
+        }
+        let superblock = Superblock {
+            uuid,
+            generation,
+            backend,
+            logical_block,
+            page_bytes,
+            size_bytes,
+            journal_at,
+            journal_pages,
+            checkpoint_at,
+            checkpoint_bytes,
+            checkpoint_lsn,
+            checkpoint_hash,
+            chain_seed,
+            mount,
+        };
+        superblock.validate(found_copy == copy)?;
+        Ok(superblock)
+    }
+
+    fn validate(&self, copy_is_right: bool) -> Result<(), SuperblockError> {
+        let page = u64::from(self.page_bytes);
+        let pages = self.size_bytes.checked_div(page).unwrap_or(0);
+        let inside = |at: u64, len: u64| len > 0 && at.checked_add(len).is_some_and(|end| end <= pages);
+        let field = |ok: bool, name: &'static str| if ok { Ok(()) } else { Err(SuperblockError::Field(name)) };
+        field(copy_is_right, "copy")?;
+        field(self.backend == BACKEND_COW, "backend")?;
+        field(self.page_bytes.is_power_of_two() && (4096..=65_536).contains(&page), "page size")?;
+        field(self.size_bytes >= STORE_BYTES_MIN && self.size_bytes <= 1 << 60, "size")?;
+        field(inside(self.journal_at, self.journal_pages), "journal")?;
+        field(self.checkpoint_bytes.is_multiple_of(page) && self.checkpoint_bytes <= 65_536, "checkpoint")?;
+        field(inside(self.checkpoint_at, self.checkpoint_bytes / page), "checkpoint")
+    }
+}

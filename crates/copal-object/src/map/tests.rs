@@ -1,0 +1,88 @@
+//! The extent map against one place and one sum per page.
+
+use super::*;
+use std::collections::BTreeMap;
+
+/// A sum that tells which places it covers.
+fn sum_of(places: &[u64]) -> u32 {
+    places.iter().fold(17u32, |sum, &place| sum.wrapping_mul(31).wrapping_add(place as u32))
+}
+
+fn sums_for(run: Run, unit: u32) -> Vec<u32> {
+    let places: Vec<u64> = (run.at..run.end()).collect();
+    places.chunks(unit as usize).map(sum_of).collect()
+}
+
+/// What a transaction does after a cut: every unit whose sum is 0 gets the sum of what is left of it.
+fn heal(map: &mut ExtentMap, unit: u32) {
+    let cut: Vec<Extent> =
+        map.iter().filter(|extent| extent.run.pages <= unit && map.sums_of(extent.at, unit) == [0]).collect();
+    for extent in cut {
+        let places: Vec<u64> = (extent.run.at..extent.run.end()).collect();
+        assert!(map.resum(extent.at, extent.run.pages, sum_of(&places), unit));
+    }
+}
+
+#[test]
+fn places_and_sums_follow_random_inserts_and_removes() {
+    for unit in [1u32, 4, 16] {
+        let mut seed = u64::from(unit);
+        let mut next = move |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let mut map = ExtentMap::default();
+        let mut model: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut place = 100u64;
+        for _ in 0..3000 {
+            let at = next(120);
+            let pages = 1 + next(40);
+            let mut removed: Vec<u64> =
+                map.remove(at, at + pages, unit).iter().flat_map(|run| run.at..run.end()).collect();
+            removed.sort_unstable();
+            let mut expected: Vec<u64> = (at..at + pages).filter_map(|page| model.remove(&page)).collect();
+            expected.sort_unstable();
+            assert_eq!(removed, expected);
+            if next(3) > 0 {
+                place += next(2);
+                let run = Run::new(place, pages as u32);
+                map.insert(at, run, &sums_for(run, unit), unit);
+                (0..pages).for_each(|i| drop(model.insert(at + i, place + i)));
+                place += pages;
+            }
+            heal(&mut map, unit);
+            let mut seen = BTreeMap::new();
+            for extent in map.iter() {
+                (0..u64::from(extent.run.pages)).for_each(|i| drop(seen.insert(extent.at + i, extent.run.at + i)));
+                assert_eq!(map.sums_of(extent.at, unit), sums_for(extent.run, unit), "{extent:?}");
+            }
+            assert_eq!(seen, model);
+        }
+    }
+}
+
+#[test]
+fn appends_that_lie_side_by_side_become_one_extent() {
+    let mut map = ExtentMap::default();
+    for page in 0..1000u64 {
+        map.insert(page, Run::new(5000 + page, 1), &[page as u32], 1);
+    }
+    assert_eq!(map.len(), 1);
+    assert_eq!(map.sums_of(0, 1).len(), 1000);
+    assert_eq!(map.sums_of(0, 1)[999], 999);
+}
+
+#[test]
+fn a_long_run_is_split_and_a_published_one_has_no_sums() {
+    let mut map = ExtentMap::default();
+    map.insert(0, Run::new(0, 200_000), &[], 16);
+    assert_eq!(map.pages(), 200_000);
+    assert!(map.iter().all(|extent| map.sums_of(extent.at, 16).is_empty()));
+    assert_eq!(map.overlapping(70_000, 70_001).count(), 1);
+}
+
+/// O7: 16 bytes per extent.
+#[test]
+fn an_extent_takes_sixteen_bytes() {
+    assert_eq!(size_of::<Packed>(), 16);
+}

@@ -1,0 +1,234 @@
+//! Words of the interface: ids, kinds, operations, options, reports.
+//!
+//! Not here: what they do (`store`), what they look like on disk (`format`).
+
+use crate::Staged;
+use bytes::Bytes;
+use std::ops::Range;
+
+/// Name of an object, chosen by the caller. Object 1 is where an upper layer keeps its root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId(pub u64);
+
+/// Position in the store's one commit order. The first transaction has 1; 0 is before all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lsn(pub u64);
+
+/// Number of a frame in its stream, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct FramePos(pub u64);
+
+/// What may be done with an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectKind {
+    /// Written, appended, truncated, punched.
+    Plain,
+    /// Immutable.
+    Sealed,
+    /// Framed and append-only; see `append_frame`.
+    Stream,
+}
+
+/// How long the bytes are expected to live; objects that die together are placed together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Seconds to minutes: logs, young tables.
+    Short,
+    /// In between, or unknown.
+    Medium,
+    /// For good.
+    Long,
+}
+
+/// Who verifies a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// The store: one CRC32C per page, verified on each read. Reads are rounded to pages.
+    Pages,
+    /// The caller: its blocks carry sums. The store sums each 64 KiB for recovery and scrub only.
+    Caller,
+}
+
+/// When a commit answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ack {
+    /// Its place in the order is fixed; the store owns the bytes.
+    Ordered,
+    /// It and all earlier commits have completed on the device: survives a kill.
+    Written,
+    /// It and all earlier commits survive power loss.
+    Durable,
+}
+
+/// What a new object is.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Plain or stream; `writer` makes sealed objects.
+    pub kind: ObjectKind,
+    /// Placement hint.
+    pub lifetime: Lifetime,
+    /// Placement hint: final size, 0 when unknown.
+    pub expected_bytes: u64,
+    /// Who verifies reads.
+    pub check: Check,
+    /// Free text for tools; not interpreted.
+    pub label: [u8; 16],
+}
+
+impl Default for CreateOptions {
+    fn default() -> CreateOptions {
+        CreateOptions {
+            kind: ObjectKind::Plain,
+            lifetime: Lifetime::Medium,
+            expected_bytes: 0,
+            check: Check::Pages,
+            label: [0; 16],
+        }
+    }
+}
+
+/// One step of a transaction; steps see the effects of earlier ones.
+pub enum Op {
+    /// A new, empty object.
+    Create {
+        /// Its name.
+        id: ObjectId,
+        /// What it is.
+        opts: CreateOptions,
+    },
+    /// Names what an `ObjectWriter` produced.
+    Publish(Staged),
+    /// Overwrites; beyond the end it extends, and what lies between reads as zeros.
+    Write {
+        /// A plain object.
+        id: ObjectId,
+        /// Offset in bytes.
+        at: u64,
+        /// The bytes.
+        data: Bytes,
+    },
+    /// Appends; `at` must equal the length, so two appenders cannot interleave unnoticed.
+    Append {
+        /// A plain object.
+        id: ObjectId,
+        /// The length the caller expects.
+        at: u64,
+        /// The bytes.
+        data: Bytes,
+    },
+    /// Cuts, or extends with zeros.
+    Truncate {
+        /// A plain object.
+        id: ObjectId,
+        /// The new length in bytes.
+        len: u64,
+    },
+    /// Frees the pages that lie wholly inside `range` (a last partial page counts as whole when the range reaches
+    /// the end): they read as zeros. Bytes of pages partly inside keep their values. The length stays.
+    Punch {
+        /// A plain object; one that was sealed by `Seal` too.
+        id: ObjectId,
+        /// Bytes no longer needed.
+        range: Range<u64>,
+    },
+    /// Makes a plain object immutable.
+    Seal {
+        /// The object.
+        id: ObjectId,
+    },
+    /// A second object with the same bytes; whole pages are shared.
+    Clone {
+        /// Plain or sealed.
+        from: ObjectId,
+        /// Must not exist.
+        to: ObjectId,
+    },
+    /// Frames below `upto` are no longer needed; whole extents are freed.
+    TrimStream {
+        /// A stream.
+        id: ObjectId,
+        /// First frame that is kept.
+        upto: FramePos,
+    },
+    /// Removes the object and frees its space.
+    Delete {
+        /// Any kind.
+        id: ObjectId,
+    },
+}
+
+/// Operations that happen all or not at all.
+#[derive(Default)]
+pub struct Txn {
+    /// In order.
+    pub ops: Vec<Op>,
+    /// The transaction counts only if these frames survive.
+    pub after: Vec<(ObjectId, FramePos)>,
+}
+
+/// How to lay out a new store.
+#[derive(Clone, Debug, Default)]
+pub struct MkfsOptions {
+    /// Unit of allocation: 4096, 8192 or 16384. Default 4096.
+    pub page_bytes: Option<u32>,
+    /// Size of the journal. Default clamp(size/32, 8 MiB, 256 MiB).
+    pub journal_bytes: Option<u64>,
+}
+
+/// How to open a store.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Nothing is written, not even the mount record.
+    pub read_only: bool,
+    /// The store does not grow beyond this. Default: as far as the device can.
+    pub max_size_bytes: Option<u64>,
+    /// Open although acknowledged commits are damaged, and drop them.
+    pub accept_tail_loss: bool,
+}
+
+/// What recovery found.
+#[derive(Clone, Debug, Default)]
+pub struct RecoveryReport {
+    /// Records after the checkpoint that count.
+    pub records_replayed: u64,
+    /// Why the last records were dropped: they were never acknowledged as durable.
+    pub tail_dropped: Option<String>,
+    /// Superblock copies that were damaged or old (rewritten unless the store is read-only).
+    pub superblock_copies_repaired: u32,
+    /// Streams whose acknowledged frames are damaged: `frames` ends with `Corrupt` there.
+    pub damaged_streams: Vec<ObjectId>,
+}
+
+/// Where the bytes of a store are. The parts add up to `size_bytes`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Space {
+    /// Size of the store.
+    pub size_bytes: u64,
+    /// Reachable from an object or stream, superblocks, journal and checkpoint.
+    pub live_bytes: u64,
+    /// Written, not yet published.
+    pub staged_bytes: u64,
+    /// Freed, not yet reusable.
+    pub quarantine_bytes: u64,
+    /// Kept by `reserve` and by the store itself.
+    pub reserved_bytes: u64,
+    /// To be had without growing.
+    pub free_bytes: u64,
+}
+
+/// What is known of an object without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its name.
+    pub id: ObjectId,
+    /// What it was created as; `Sealed` for published objects.
+    pub kind: ObjectKind,
+    /// Immutable.
+    pub sealed: bool,
+    /// Length in bytes; for a stream the number of the next frame.
+    pub len: u64,
+    /// Pages it occupies, in bytes (shared ones counted in full).
+    pub allocated_bytes: u64,
+    /// As given when it was created.
+    pub label: [u8; 16],
+}
