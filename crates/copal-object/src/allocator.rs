@@ -99,7 +99,12 @@ impl Allocator {
     /// # Panics
     /// When a page of it is free already.
     pub(crate) fn release(&mut self, run: Run) {
-        assert!(self.is_taken(run), "pages {}..{} are freed twice", run.at, run.end());
+        assert!(
+            self.is_taken(run),
+            "pages {}..{} are freed twice",
+            run.at,
+            run.end()
+        );
         self.set_free(run.at, run.end());
     }
 
@@ -221,7 +226,11 @@ fn masks(from: u64, to: u64) -> impl Iterator<Item = (usize, u64)> {
         }
         let bit = page % WORD_PAGES;
         let count = (WORD_PAGES - bit).min(to - page);
-        let mask = if count == 64 { u64::MAX } else { ((1 << count) - 1) << bit };
+        let mask = if count == 64 {
+            u64::MAX
+        } else {
+            ((1 << count) - 1) << bit
+        };
         let word = (page / WORD_PAGES) as usize;
         page += count;
         Some((word, mask))

@@ -9,7 +9,9 @@ use std::ops::Range;
 #[non_exhaustive]
 pub enum StoreError {
     /// The store and, where it may grow, the device below it are full. Poisons nothing: delete and go on.
-    #[error("the store is full: {needed_bytes} bytes needed, {free_bytes} free; delete something or allow it to grow")]
+    #[error(
+        "the store is full: {needed_bytes} bytes needed, {free_bytes} free; delete something or allow it to grow"
+    )]
     NoSpace {
         /// Bytes the operation needs.
         needed_bytes: u64,
@@ -39,7 +41,9 @@ pub enum StoreError {
     #[error("object {} is of a kind that this operation does not work on", .0.0)]
     WrongKind(ObjectId),
     /// `after` names a commit or frame that does not exist.
-    #[error("the operation is to come after something that does not exist: frame {frame:?} of {stream:?}, commit {lsn}")]
+    #[error(
+        "the operation is to come after something that does not exist: frame {frame:?} of {stream:?}, commit {lsn}"
+    )]
     UnknownDependency {
         /// The stream, for a transaction.
         stream: Option<ObjectId>,

@@ -23,8 +23,11 @@ impl SharedRuns {
         self.split(run.at);
         self.split(run.end());
         let mut at = run.at;
-        let inside: Vec<(u64, u32)> =
-            self.runs.range(run.at..run.end()).map(|(&at, &(pages, _))| (at, pages)).collect();
+        let inside: Vec<(u64, u32)> = self
+            .runs
+            .range(run.at..run.end())
+            .map(|(&at, &(pages, _))| (at, pages))
+            .collect();
         for (start, pages) in inside {
             if start > at {
                 self.runs.insert(at, ((start - at) as u32, 1));
@@ -54,8 +57,11 @@ impl SharedRuns {
         self.split(run.at);
         self.split(run.end());
         let mut at = run.at;
-        let inside: Vec<(u64, u32, u32)> =
-            self.runs.range(run.at..run.end()).map(|(&at, &(pages, extra))| (at, pages, extra)).collect();
+        let inside: Vec<(u64, u32, u32)> = self
+            .runs
+            .range(run.at..run.end())
+            .map(|(&at, &(pages, extra))| (at, pages, extra))
+            .collect();
         for (start, pages, extra) in inside {
             if start > at {
                 freed.push(Run::new(at, (start - at) as u32));
@@ -74,7 +80,9 @@ impl SharedRuns {
 
     /// Makes `page` a boundary between runs.
     fn split(&mut self, page: u64) {
-        let Some((&at, &(pages, extra))) = self.runs.range(..page).next_back() else { return };
+        let Some((&at, &(pages, extra))) = self.runs.range(..page).next_back() else {
+            return;
+        };
         let end = at + u64::from(pages);
         if end <= page {
             return;
@@ -102,7 +110,9 @@ mod tests {
     fn owners_are_counted_page_by_page() {
         let mut random = 7u64;
         let mut next = move |below: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) % below
         };
         let mut shared = SharedRuns::default();

@@ -109,7 +109,12 @@ pub(crate) fn unit_pages(check: Check, page_bytes: usize) -> u32 {
 
 impl Tables {
     pub(crate) fn new(page_bytes: usize, pages: u64) -> Tables {
-        Tables { page_bytes, pages, entries: BTreeMap::new(), shared: SharedRuns::default() }
+        Tables {
+            page_bytes,
+            pages,
+            entries: BTreeMap::new(),
+            shared: SharedRuns::default(),
+        }
     }
 
     pub(crate) fn object(&self, id: u64) -> Option<&Object> {
@@ -144,10 +149,17 @@ impl Tables {
     pub(crate) fn apply(&mut self, op: &RecordOp, lsn: u64, effect: &mut Effect) -> Result<(), Misfit> {
         match op {
             RecordOp::Create { id, what } => self.create(*id, *what, lsn),
-            RecordOp::Map { id, at, run, sums, .. } => self.map(*id, *at, *run, sums, effect),
-            RecordOp::Publish { id, what, len, runs, trailer, .. } => {
-                self.publish(*id, *what, *len, runs, *trailer)
-            }
+            RecordOp::Map {
+                id, at, run, sums, ..
+            } => self.map(*id, *at, *run, sums, effect),
+            RecordOp::Publish {
+                id,
+                what,
+                len,
+                runs,
+                trailer,
+                ..
+            } => self.publish(*id, *what, *len, runs, *trailer),
             RecordOp::Unmap { id, at, pages } => self.unmap(*id, *at, *pages, effect),
             RecordOp::Resum { id, at, pages, sum } => self.resum(*id, *at, *pages, *sum),
             RecordOp::Length { id, len } => {
@@ -160,8 +172,18 @@ impl Tables {
                 Ok(())
             }
             RecordOp::Delete { id } => self.delete(*id, effect),
-            RecordOp::StreamExtent { id, run, first, incarnation } => {
-                let piece = Piece { run: *run, first: *first, incarnation: *incarnation, lsn };
+            RecordOp::StreamExtent {
+                id,
+                run,
+                first,
+                incarnation,
+            } => {
+                let piece = Piece {
+                    run: *run,
+                    first: *first,
+                    incarnation: *incarnation,
+                    lsn,
+                };
                 self.stream_extent(*id, piece)
             }
             RecordOp::StreamTrim { id, upto } => self.stream_trim(*id, *upto, effect),
@@ -178,23 +200,49 @@ impl Tables {
     fn plain(&mut self, id: u64) -> Result<&mut Object, Misfit> {
         match self.entries.get_mut(&id) {
             Some(Entry::Object(object)) => Ok(object),
-            Some(Entry::Stream(_)) => Err(Misfit { id, what: "it is a stream" }),
-            None => Err(Misfit { id, what: "it does not exist" }),
+            Some(Entry::Stream(_)) => Err(Misfit {
+                id,
+                what: "it is a stream",
+            }),
+            None => Err(Misfit {
+                id,
+                what: "it does not exist",
+            }),
         }
     }
 
     fn vacant(&self, id: u64) -> Result<(), Misfit> {
-        if self.entries.contains_key(&id) { Err(Misfit { id, what: "it exists" }) } else { Ok(()) }
+        if self.entries.contains_key(&id) {
+            Err(Misfit {
+                id,
+                what: "it exists",
+            })
+        } else {
+            Ok(())
+        }
     }
 
     fn inside(&self, id: u64, run: Run) -> Result<(), Misfit> {
-        if run.end() > self.pages { Err(Misfit { id, what: "its pages are outside the store" }) } else { Ok(()) }
+        if run.end() > self.pages {
+            Err(Misfit {
+                id,
+                what: "its pages are outside the store",
+            })
+        } else {
+            Ok(())
+        }
     }
 
     fn create(&mut self, id: u64, what: Traits, lsn: u64) -> Result<(), Misfit> {
         self.vacant(id)?;
         let entry = if what.kind == ObjectKind::Stream {
-            Entry::Stream(Stream { what, pieces: Vec::new(), trimmed: 0, durable: 0, lsn })
+            Entry::Stream(Stream {
+                what,
+                pieces: Vec::new(),
+                trimmed: 0,
+                durable: 0,
+                lsn,
+            })
         } else {
             let sealed = what.kind == ObjectKind::Sealed;
             Entry::Object(Object {
@@ -210,21 +258,20 @@ impl Tables {
         Ok(())
     }
 
-    fn map(
-        &mut self,
-        id: u64,
-        at: u64,
-        run: Run,
-        sums: &[u32],
-        effect: &mut Effect,
-    ) -> Result<(), Misfit> {
+    fn map(&mut self, id: u64, at: u64, run: Run, sums: &[u32], effect: &mut Effect) -> Result<(), Misfit> {
         self.inside(id, run)?;
         let page_bytes = self.page_bytes;
         let object = self.plain(id)?;
         let unit = object.unit(page_bytes);
         let end = at.saturating_add(run.pages.into());
-        if end > OBJECT_PAGES_MAX || sums.len() != run.pages.div_ceil(unit) as usize || object.trailer.is_some() {
-            return Err(Misfit { id, what: "its extent does not fit" });
+        if end > OBJECT_PAGES_MAX
+            || sums.len() != run.pages.div_ceil(unit) as usize
+            || object.trailer.is_some()
+        {
+            return Err(Misfit {
+                id,
+                what: "its extent does not fit",
+            });
         }
         let removed = object.map.remove(at, end, unit);
         object.map.insert(at, run, sums, unit);
@@ -232,7 +279,14 @@ impl Tables {
         Ok(())
     }
 
-    fn publish(&mut self, id: u64, what: Traits, len: u64, runs: &[Run], trailer: u128) -> Result<(), Misfit> {
+    fn publish(
+        &mut self,
+        id: u64,
+        what: Traits,
+        len: u64,
+        runs: &[Run],
+        trailer: u128,
+    ) -> Result<(), Misfit> {
         self.vacant(id)?;
         let unit = unit_pages(what.check, self.page_bytes);
         let mut map = ExtentMap::default();
@@ -240,7 +294,10 @@ impl Tables {
         for &run in runs {
             self.inside(id, run)?;
             if at + u64::from(run.pages) > OBJECT_PAGES_MAX {
-                return Err(Misfit { id, what: "it is too long" });
+                return Err(Misfit {
+                    id,
+                    what: "it is too long",
+                });
             }
             map.insert(at, run, &[], unit);
             at += u64::from(run.pages);
@@ -248,10 +305,20 @@ impl Tables {
         let data = len.div_ceil(self.page_bytes as u64);
         let wanted = data + trailer_pages(data, unit, self.page_bytes);
         if wanted != at {
-            return Err(Misfit { id, what: "its extents do not fit its length" });
+            return Err(Misfit {
+                id,
+                what: "its extents do not fit its length",
+            });
         }
         let trailer = Some(Box::new(trailer));
-        let object = Object { what, sealed: true, shares: false, len, map, trailer };
+        let object = Object {
+            what,
+            sealed: true,
+            shares: false,
+            len,
+            map,
+            trailer,
+        };
         self.entries.insert(id, Entry::Object(object));
         Ok(())
     }
@@ -260,7 +327,10 @@ impl Tables {
         let page_bytes = self.page_bytes;
         let object = self.plain(id)?;
         if object.trailer.is_some() {
-            return Err(Misfit { id, what: "it is immutable" });
+            return Err(Misfit {
+                id,
+                what: "it is immutable",
+            });
         }
         let unit = object.unit(page_bytes);
         let removed = object.map.remove(at, at.saturating_add(pages), unit);
@@ -275,7 +345,10 @@ impl Tables {
         if object.trailer.is_none() && pages > 0 && object.map.resum(at, pages, sum, unit) {
             Ok(())
         } else {
-            Err(Misfit { id, what: "the sum belongs to no unit" })
+            Err(Misfit {
+                id,
+                what: "the sum belongs to no unit",
+            })
         }
     }
 
@@ -303,21 +376,32 @@ impl Tables {
         let runs = match self.entries.remove(&id) {
             Some(Entry::Object(object)) => object.map.iter().map(|extent| extent.run).collect(),
             Some(Entry::Stream(stream)) => stream.pieces.iter().map(|piece| piece.run).collect(),
-            None => return Err(Misfit { id, what: "it does not exist" }),
+            None => {
+                return Err(Misfit {
+                    id,
+                    what: "it does not exist",
+                });
+            }
         };
         self.shared.release(runs, &mut effect.freed);
         Ok(())
     }
 
     fn stream_of(&mut self, id: u64) -> Result<&mut Stream, Misfit> {
-        self.stream_mut(id).ok_or(Misfit { id, what: "it is no stream" })
+        self.stream_mut(id).ok_or(Misfit {
+            id,
+            what: "it is no stream",
+        })
     }
 
     fn stream_extent(&mut self, id: u64, piece: Piece) -> Result<(), Misfit> {
         self.inside(id, piece.run)?;
         let stream = self.stream_of(id)?;
         if stream.pieces.last().is_some_and(|last| last.first > piece.first) {
-            return Err(Misfit { id, what: "its extents are out of order" });
+            return Err(Misfit {
+                id,
+                what: "its extents are out of order",
+            });
         }
         stream.pieces.push(piece);
         Ok(())
@@ -326,8 +410,14 @@ impl Tables {
     fn stream_trim(&mut self, id: u64, upto: u64, effect: &mut Effect) -> Result<(), Misfit> {
         let stream = self.stream_of(id)?;
         stream.trimmed = stream.trimmed.max(upto);
-        let dead = stream.pieces.windows(2).take_while(|pair| pair[1].first <= upto).count();
-        effect.freed.extend(stream.pieces.drain(..dead).map(|piece| piece.run));
+        let dead = stream
+            .pieces
+            .windows(2)
+            .take_while(|pair| pair[1].first <= upto)
+            .count();
+        effect
+            .freed
+            .extend(stream.pieces.drain(..dead).map(|piece| piece.run));
         Ok(())
     }
 
@@ -345,20 +435,37 @@ impl Tables {
         let stream = self.stream_of(id)?;
         let index = cut.piece as usize;
         let Some(piece) = stream.pieces.get_mut(index) else {
-            return if stream.pieces.is_empty() { Ok(()) } else { Err(Misfit { id, what: "it is cut outside" }) };
+            return if stream.pieces.is_empty() {
+                Ok(())
+            } else {
+                Err(Misfit {
+                    id,
+                    what: "it is cut outside",
+                })
+            };
         };
         if cut.kept > piece.run.pages {
-            return Err(Misfit { id, what: "it is cut outside" });
+            return Err(Misfit {
+                id,
+                what: "it is cut outside",
+            });
         }
         let kept = cut.kept;
         let rest = Run::new(piece.run.at + u64::from(kept), piece.run.pages - kept);
         piece.run.pages = kept;
-        effect.freed.extend(stream.pieces.drain(index + 1..).map(|piece| piece.run));
+        effect
+            .freed
+            .extend(stream.pieces.drain(index + 1..).map(|piece| piece.run));
         if kept == 0 {
             stream.pieces.pop();
         }
         if rest.pages > 0 {
-            stream.pieces.push(Piece { run: rest, first: cut.next, incarnation: cut.incarnation, lsn });
+            stream.pieces.push(Piece {
+                run: rest,
+                first: cut.next,
+                incarnation: cut.incarnation,
+                lsn,
+            });
         }
         Ok(())
     }

@@ -14,8 +14,13 @@ pub(crate) const CHAIN_PAGE_MAX: usize = 64 << 10;
 const LINKS_LEN: usize = 48;
 /// Bytes of a chain page before its part of the body.
 pub(crate) const HEAD_LEN: usize = ENVELOPE_LEN + LINKS_LEN;
-const FORMAT: Format =
-    Format { magic: *b"COPALCKP", name: "checkpoint page", oldest: 1, version: 1, known_flags: 0 };
+const FORMAT: Format = Format {
+    magic: *b"COPALCKP",
+    name: "checkpoint page",
+    oldest: 1,
+    version: 1,
+    known_flags: 0,
+};
 
 /// Place, length and hash of a chain page, kept in its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -79,7 +84,11 @@ pub(crate) fn decode_page<'a>(
     let found_lsn = input.u64()?;
     let found_index = input.u32()?;
     let next_bytes = input.u32()?;
-    let next = Link { at: input.u64()?, bytes: next_bytes, hash: input.u128()? };
+    let next = Link {
+        at: input.u64()?,
+        bytes: next_bytes,
+        hash: input.u128()?,
+    };
     input.zeros(8)?;
     if found_lsn != lsn || found_index != index || next.bytes as usize > CHAIN_PAGE_MAX {
         return Err(ChainError::Links);

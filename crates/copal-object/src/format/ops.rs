@@ -8,28 +8,81 @@ use copal_codec::{DecodeError, Put, Reader};
 /// One step from one state of the tables to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecordOp {
-    Create { id: u64, what: Traits },
+    Create {
+        id: u64,
+        what: Traits,
+    },
     /// Pages `at..` of the object are now at `run`; one sum per unit. `epoch` 0: the record's own.
-    Map { id: u64, at: u64, run: Run, epoch: u64, sums: Vec<u32> },
+    Map {
+        id: u64,
+        at: u64,
+        run: Run,
+        epoch: u64,
+        sums: Vec<u32>,
+    },
     /// A sealed object: data pages, then its sum trailer, whose hash is here.
-    Publish { id: u64, what: Traits, len: u64, runs: Vec<Run>, trailer: u128, epoch: u64 },
-    Unmap { id: u64, at: u64, pages: u64 },
+    Publish {
+        id: u64,
+        what: Traits,
+        len: u64,
+        runs: Vec<Run>,
+        trailer: u128,
+        epoch: u64,
+    },
+    Unmap {
+        id: u64,
+        at: u64,
+        pages: u64,
+    },
     /// A unit was cut: the rest is a unit of its own, in the same place.
-    Resum { id: u64, at: u64, pages: u32, sum: u32 },
-    Length { id: u64, len: u64 },
-    Clone { from: u64, to: u64 },
-    Seal { id: u64 },
-    Delete { id: u64 },
-    StreamExtent { id: u64, run: Run, first: u64, incarnation: u64 },
-    StreamTrim { id: u64, upto: u64 },
+    Resum {
+        id: u64,
+        at: u64,
+        pages: u32,
+        sum: u32,
+    },
+    Length {
+        id: u64,
+        len: u64,
+    },
+    Clone {
+        from: u64,
+        to: u64,
+    },
+    Seal {
+        id: u64,
+    },
+    Delete {
+        id: u64,
+    },
+    StreamExtent {
+        id: u64,
+        run: Run,
+        first: u64,
+        incarnation: u64,
+    },
+    StreamTrim {
+        id: u64,
+        upto: u64,
+    },
     /// The record counts only if this frame survives.
-    Dep { id: u64, frame: u64 },
+    Dep {
+        id: u64,
+        frame: u64,
+    },
     /// Frames below these numbers are durable.
-    Durable { streams: Vec<(u64, u64)> },
+    Durable {
+        streams: Vec<(u64, u64)>,
+    },
     /// A mount: records after it carry `mount`; open streams go on at the given places.
-    Mount { mount: u64, cuts: Vec<Cut> },
+    Mount {
+        mount: u64,
+        cuts: Vec<Cut>,
+    },
     /// The store has this many pages.
-    Grow { pages: u64 },
+    Grow {
+        pages: u64,
+    },
 }
 
 /// Where a stream goes on after a mount: everything behind the first `kept` pages of piece number `piece` is a new use
@@ -57,8 +110,18 @@ pub(crate) struct Traits {
 impl Traits {
     pub(crate) fn of(opts: &CreateOptions) -> Traits {
         let expected = opts.expected_bytes;
-        let expected_log2 = if expected < 2 { 0 } else { (64 - (expected - 1).leading_zeros()) as u8 };
-        Traits { kind: opts.kind, lifetime: opts.lifetime, check: opts.check, expected_log2, label: opts.label }
+        let expected_log2 = if expected < 2 {
+            0
+        } else {
+            (64 - (expected - 1).leading_zeros()) as u8
+        };
+        Traits {
+            kind: opts.kind,
+            lifetime: opts.lifetime,
+            check: opts.check,
+            expected_log2,
+            label: opts.label,
+        }
     }
 
     pub(crate) fn put(&self, out: &mut impl Put) {
@@ -84,7 +147,11 @@ impl Traits {
         let at = input.position();
         let known = |value: u8, max: u8| {
             if value > max {
-                return Err(DecodeError::TooLong { at, len: value.into(), max: max.into() });
+                return Err(DecodeError::TooLong {
+                    at,
+                    len: value.into(),
+                    max: max.into(),
+                });
             }
             Ok(value)
         };
@@ -98,9 +165,19 @@ impl Traits {
             1 => Lifetime::Medium,
             _ => Lifetime::Long,
         };
-        let check = if known(input.u8()?, 1)? == 0 { Check::Pages } else { Check::Caller };
+        let check = if known(input.u8()?, 1)? == 0 {
+            Check::Pages
+        } else {
+            Check::Caller
+        };
         let expected_log2 = known(input.u8()?, 64)?;
-        Ok(Traits { kind, lifetime, check, expected_log2, label: input.array()? })
+        Ok(Traits {
+            kind,
+            lifetime,
+            check,
+            expected_log2,
+            label: input.array()?,
+        })
     }
 }
 
@@ -129,7 +206,13 @@ impl RecordOp {
                 out.put_u64(*id);
                 what.put(out);
             }
-            RecordOp::Map { id, at, run, epoch, sums } => {
+            RecordOp::Map {
+                id,
+                at,
+                run,
+                epoch,
+                sums,
+            } => {
                 out.put_u8(MAP);
                 out.put_u64(*id);
                 out.put_u64(*at);
@@ -138,7 +221,14 @@ impl RecordOp {
                 out.put_u32(sums.len() as u32);
                 sums.iter().for_each(|&sum| out.put_u32(sum));
             }
-            RecordOp::Publish { id, what, len, runs, trailer, epoch } => {
+            RecordOp::Publish {
+                id,
+                what,
+                len,
+                runs,
+                trailer,
+                epoch,
+            } => {
                 out.put_u8(PUBLISH);
                 out.put_u64(*id);
                 what.put(out);
@@ -158,7 +248,12 @@ impl RecordOp {
             RecordOp::Clone { from, to } => put_words(out, CLONE, &[*from, *to]),
             RecordOp::Seal { id } => put_words(out, SEAL, &[*id]),
             RecordOp::Delete { id } => put_words(out, DELETE, &[*id]),
-            RecordOp::StreamExtent { id, run, first, incarnation } => {
+            RecordOp::StreamExtent {
+                id,
+                run,
+                first,
+                incarnation,
+            } => {
                 out.put_u8(STREAM_EXTENT);
                 out.put_u64(*id);
                 put_run(out, *run);
@@ -194,7 +289,10 @@ impl RecordOp {
     pub(crate) fn decode(input: &mut Reader<'_>) -> Result<RecordOp, DecodeError> {
         let at = input.position();
         Ok(match input.u8()? {
-            CREATE => RecordOp::Create { id: input.u64()?, what: Traits::take(input)? },
+            CREATE => RecordOp::Create {
+                id: input.u64()?,
+                what: Traits::take(input)?,
+            },
             MAP => RecordOp::Map {
                 id: input.u64()?,
                 at: input.u64()?,
@@ -210,15 +308,25 @@ impl RecordOp {
                 trailer: input.u128()?,
                 epoch: input.u64()?,
             },
-            UNMAP => RecordOp::Unmap { id: input.u64()?, at: input.u64()?, pages: input.u64()? },
+            UNMAP => RecordOp::Unmap {
+                id: input.u64()?,
+                at: input.u64()?,
+                pages: input.u64()?,
+            },
             RESUM => RecordOp::Resum {
                 id: input.u64()?,
                 at: input.u64()?,
                 pages: input.u32()?,
                 sum: input.u32()?,
             },
-            LENGTH => RecordOp::Length { id: input.u64()?, len: input.u64()? },
-            CLONE => RecordOp::Clone { from: input.u64()?, to: input.u64()? },
+            LENGTH => RecordOp::Length {
+                id: input.u64()?,
+                len: input.u64()?,
+            },
+            CLONE => RecordOp::Clone {
+                from: input.u64()?,
+                to: input.u64()?,
+            },
             SEAL => RecordOp::Seal { id: input.u64()? },
             DELETE => RecordOp::Delete { id: input.u64()? },
             STREAM_EXTENT => RecordOp::StreamExtent {
@@ -227,14 +335,29 @@ impl RecordOp {
                 first: input.u64()?,
                 incarnation: input.u64()?,
             },
-            STREAM_TRIM => RecordOp::StreamTrim { id: input.u64()?, upto: input.u64()? },
-            DEP => RecordOp::Dep { id: input.u64()?, frame: input.u64()? },
+            STREAM_TRIM => RecordOp::StreamTrim {
+                id: input.u64()?,
+                upto: input.u64()?,
+            },
+            DEP => RecordOp::Dep {
+                id: input.u64()?,
+                frame: input.u64()?,
+            },
             DURABLE => RecordOp::Durable {
                 streams: take_list(input, 16, |input| Ok((input.u64()?, input.u64()?)))?,
             },
-            MOUNT => RecordOp::Mount { mount: input.u64()?, cuts: take_list(input, 32, take_cut)? },
+            MOUNT => RecordOp::Mount {
+                mount: input.u64()?,
+                cuts: take_list(input, 32, take_cut)?,
+            },
             GROW => RecordOp::Grow { pages: input.u64()? },
-            unknown => return Err(DecodeError::TooLong { at, len: unknown.into(), max: GROW.into() }),
+            unknown => {
+                return Err(DecodeError::TooLong {
+                    at,
+                    len: unknown.into(),
+                    max: GROW.into(),
+                });
+            }
         })
     }
 }
@@ -254,7 +377,11 @@ pub(crate) fn take_run(input: &mut Reader<'_>) -> Result<Run, DecodeError> {
     let at = input.position();
     let run = Run::new(input.u64()?, input.u32()?);
     if run.pages == 0 || run.at >= 1 << 48 {
-        return Err(DecodeError::TooLong { at, len: run.at, max: (1 << 48) - 1 });
+        return Err(DecodeError::TooLong {
+            at,
+            len: run.at,
+            max: (1 << 48) - 1,
+        });
     }
     Ok(run)
 }
@@ -279,7 +406,11 @@ pub(crate) fn take_list<'a, T>(
     let count = input.u32()? as usize;
     let max = input.remaining() / item_len;
     if count > max {
-        return Err(DecodeError::TooLong { at, len: count as u64, max: max as u64 });
+        return Err(DecodeError::TooLong {
+            at,
+            len: count as u64,
+            max: max as u64,
+        });
     }
     (0..count).map(|_| take(input)).collect()
 }

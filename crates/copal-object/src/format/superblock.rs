@@ -16,9 +16,14 @@ pub(crate) const STORE_BYTES_MIN: u64 = 64 << 20;
 /// The `cow` backend.
 pub(crate) const BACKEND_COW: u8 = 1;
 
-const BODY_LEN: usize = 160;
-const FORMAT: Format =
-    Format { magic: *b"COPALSUP", name: "superblock", oldest: 1, version: 1, known_flags: 0 };
+const BODY_LEN: usize = 152;
+const FORMAT: Format = Format {
+    magic: *b"COPALSUP",
+    name: "superblock",
+    oldest: 1,
+    version: 1,
+    known_flags: 0,
+};
 
 /// Content of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +66,11 @@ pub(crate) enum SuperblockError {
 impl Superblock {
     /// The two copies that this generation is written to.
     pub(crate) fn places(generation: u64) -> [usize; 2] {
-        if generation.is_multiple_of(2) { [0, 2] } else { [1, 3] }
+        if generation.is_multiple_of(2) {
+            [0, 2]
+        } else {
+            [1, 3]
+        }
     }
 
     /// Bytes of copy `copy`.
@@ -148,13 +157,31 @@ impl Superblock {
         let page = u64::from(self.page_bytes);
         let pages = self.size_bytes.checked_div(page).unwrap_or(0);
         let inside = |at: u64, len: u64| len > 0 && at.checked_add(len).is_some_and(|end| end <= pages);
-        let field = |ok: bool, name: &'static str| if ok { Ok(()) } else { Err(SuperblockError::Field(name)) };
+        let field = |ok: bool, name: &'static str| {
+            if ok {
+                Ok(())
+            } else {
+                Err(SuperblockError::Field(name))
+            }
+        };
         field(copy_is_right, "copy")?;
         field(self.backend == BACKEND_COW, "backend")?;
-        field(self.page_bytes.is_power_of_two() && (4096..=65_536).contains(&page), "page size")?;
-        field(self.size_bytes >= STORE_BYTES_MIN && self.size_bytes <= 1 << 60, "size")?;
+        field(
+            self.page_bytes.is_power_of_two() && (4096..=65_536).contains(&page),
+            "page size",
+        )?;
+        field(
+            self.size_bytes >= STORE_BYTES_MIN && self.size_bytes <= 1 << 60,
+            "size",
+        )?;
         field(inside(self.journal_at, self.journal_pages), "journal")?;
-        field(self.checkpoint_bytes.is_multiple_of(page) && self.checkpoint_bytes <= 65_536, "checkpoint")?;
-        field(inside(self.checkpoint_at, self.checkpoint_bytes / page), "checkpoint")
+        field(
+            self.checkpoint_bytes.is_multiple_of(page) && self.checkpoint_bytes <= 65_536,
+            "checkpoint",
+        )?;
+        field(
+            inside(self.checkpoint_at, self.checkpoint_bytes / page),
+            "checkpoint",
+        )
     }
 }

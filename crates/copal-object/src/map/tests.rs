@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 /// A sum that tells which places it covers.
 fn sum_of(places: &[u64]) -> u32 {
-    places.iter().fold(17u32, |sum, &place| sum.wrapping_mul(31).wrapping_add(place as u32))
+    places.iter().fold(17u32, |sum, &place| {
+        sum.wrapping_mul(31).wrapping_add(place as u32)
+    })
 }
 
 fn sums_for(run: Run, unit: u32) -> Vec<u32> {
@@ -15,8 +17,10 @@ fn sums_for(run: Run, unit: u32) -> Vec<u32> {
 
 /// What a transaction does after a cut: every unit whose sum is 0 gets the sum of what is left of it.
 fn heal(map: &mut ExtentMap, unit: u32) {
-    let cut: Vec<Extent> =
-        map.iter().filter(|extent| extent.run.pages <= unit && map.sums_of(extent.at, unit) == [0]).collect();
+    let cut: Vec<Extent> = map
+        .iter()
+        .filter(|extent| extent.run.pages <= unit && map.sums_of(extent.at, unit) == [0])
+        .collect();
     for extent in cut {
         let places: Vec<u64> = (extent.run.at..extent.run.end()).collect();
         assert!(map.resum(extent.at, extent.run.pages, sum_of(&places), unit));
@@ -28,7 +32,9 @@ fn places_and_sums_follow_random_inserts_and_removes() {
     for unit in [1u32, 4, 16] {
         let mut seed = u64::from(unit);
         let mut next = move |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) % below
         };
         let mut map = ExtentMap::default();
@@ -37,8 +43,11 @@ fn places_and_sums_follow_random_inserts_and_removes() {
         for _ in 0..3000 {
             let at = next(120);
             let pages = 1 + next(40);
-            let mut removed: Vec<u64> =
-                map.remove(at, at + pages, unit).iter().flat_map(|run| run.at..run.end()).collect();
+            let mut removed: Vec<u64> = map
+                .remove(at, at + pages, unit)
+                .iter()
+                .flat_map(|run| run.at..run.end())
+                .collect();
             removed.sort_unstable();
             let mut expected: Vec<u64> = (at..at + pages).filter_map(|page| model.remove(&page)).collect();
             expected.sort_unstable();
@@ -53,8 +62,13 @@ fn places_and_sums_follow_random_inserts_and_removes() {
             heal(&mut map, unit);
             let mut seen = BTreeMap::new();
             for extent in map.iter() {
-                (0..u64::from(extent.run.pages)).for_each(|i| drop(seen.insert(extent.at + i, extent.run.at + i)));
-                assert_eq!(map.sums_of(extent.at, unit), sums_for(extent.run, unit), "{extent:?}");
+                (0..u64::from(extent.run.pages))
+                    .for_each(|i| drop(seen.insert(extent.at + i, extent.run.at + i)));
+                assert_eq!(
+                    map.sums_of(extent.at, unit),
+                    sums_for(extent.run, unit),
+                    "{extent:?}"
+                );
             }
             assert_eq!(seen, model);
         }

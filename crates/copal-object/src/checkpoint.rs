@@ -1,0 +1,308 @@
+//! Checkpoint: writes the tables beside the live ones and switches to them, so that the journal can be reused.
+//!
+//! Steps, driven by the engine: snapshot right after a record was written (so tables and journal agree) and write its
+//! chain; flush; write the superblock; flush; only then free the journal behind and the old chain.
+//! Design: object.md §6 (R7, R8), §8
+//! Invariants
+//! - A checkpoint never overwrites the live one, and a flush separates it from its superblock (R8).
+//! - The journal's tail moves only when the superblock that passes it is durable (R7).
+//! Not here: the bytes of the tables (`snapshot`), reading them back (`recovery`).
+
+use crate::{
+    broken::Flaw,
+    format::{
+        checkpoint::{CHAIN_PAGE_MAX, HEAD_LEN, Link, encode_page},
+        superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
+    },
+    run::{Run, pages_of},
+    snapshot,
+    state::{Inner, State, Tag},
+};
+use copal_device::{AlignedBuf, Class, Io, IoKind};
+
+/// Placement class of checkpoints.
+pub(crate) const CHECKPOINT_CLASS: usize = 4;
+
+/// Where a checkpoint in the making stands.
+#[derive(Debug, Default)]
+enum Step {
+    #[default]
+    Idle,
+    /// Chain pages are on their way.
+    Writing(Pending),
+    /// The chain has to be flushed first.
+    Flushing(Pending, u64),
+    /// The superblock is on its way.
+    Switching(Pending),
+    /// The superblock has to be flushed.
+    Finishing(Pending, u64),
+}
+
+/// What becomes true when the new superblock is durable.
+#[derive(Debug)]
+struct Pending {
+    superblock: Superblock,
+    runs: Vec<Run>,
+    /// The journal starts here.
+    tail: u64,
+    /// Everything of epochs up to here is durable then.
+    epoch: u64,
+}
+
+/// The live checkpoint, and the one in the making.
+#[derive(Debug)]
+pub(crate) struct Checkpointer {
+    /// Newest superblock on the device.
+    pub(crate) superblock: Superblock,
+    /// Pages of the live checkpoint.
+    pub(crate) runs: Vec<Run>,
+    step: Step,
+    /// One is wanted now, whatever the journal looks like.
+    pub(crate) forced: bool,
+    pub(crate) finished: u64,
+}
+
+impl Checkpointer {
+    pub(crate) fn new(superblock: Superblock, runs: Vec<Run>) -> Checkpointer {
+        Checkpointer {
+            superblock,
+            runs,
+            step: Step::Idle,
+            forced: false,
+            finished: 0,
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.step, Step::Idle)
+    }
+
+    /// Pages of the one in the making.
+    pub(crate) fn pending_pages(&self) -> u64 {
+        match &self.step {
+            Step::Idle => 0,
+            Step::Writing(pending)
+            | Step::Flushing(pending, _)
+            | Step::Switching(pending)
+            | Step::Finishing(pending, _) => pages_of(&pending.runs),
+        }
+    }
+}
+
+impl Inner {
+    /// A record was just submitted: tables and journal agree now.
+    pub(crate) fn after_close(&self, state: &mut State) {
+        let due = state.journal.used_pages() * 2 > state.journal.pages || state.checkpointer.forced;
+        if due && state.checkpointer.is_idle() {
+            self.start_checkpoint(state);
+        }
+    }
+
+    fn start_checkpoint(&self, state: &mut State) {
+        let journal = &state.journal;
+        let position = snapshot::Position {
+            uuid: self.shape.uuid,
+            lsn: state.groups.last_lsn,
+            next_seq: journal.seq,
+            journal_head: journal.head,
+            epoch: state.epochs.open,
+        };
+        let durable: std::collections::HashMap<u64, u64> =
+            state.tails.iter().map(|(&id, tail)| (id, tail.durable)).collect();
+        let body = snapshot::encode(
+            &state.tables,
+            &position,
+            &durable,
+            &state.space.allocator.written_zones(),
+        );
+        let Some(runs) = self.chain_space(state, body.len()) else {
+            return;
+        };
+        state.checkpointer.forced = false;
+        state.space.checkpoint_pages = pages_of(&runs);
+        let (head, ios) = chain(self, position.lsn, &body, &runs);
+        let generation = state.checkpointer.superblock.generation + 1;
+        let superblock = Superblock {
+            generation,
+            size_bytes: state.tables.pages * self.shape.page_bytes as u64,
+            checkpoint_at: head.at,
+            checkpoint_bytes: head.bytes.into(),
+            checkpoint_lsn: position.lsn,
+            checkpoint_hash: head.hash,
+            chain_seed: state.journal.previous,
+            mount: state.journal.mount,
+            ..state.checkpointer.superblock.clone()
+        };
+        let pending = Pending {
+            superblock,
+            runs,
+            tail: position.journal_head,
+            epoch: position.epoch,
+        };
+        state.checkpointer.step = Step::Writing(pending);
+        state.outbox.push((Tag::Checkpoint, ios));
+    }
+
+    /// Space for the chain of a body: one run per chain page.
+    fn chain_space(&self, state: &mut State, body_len: usize) -> Option<Vec<Run>> {
+        if self.shape.broken.by(Flaw::CheckpointInPlace) {
+            let runs = state.checkpointer.runs.clone();
+            if chain_sizes(body_len, self.shape.page_bytes).len() == runs.len() {
+                return Some(runs);
+            }
+        }
+        let mut runs = Vec::new();
+        for bytes in chain_sizes(body_len, self.shape.page_bytes) {
+            let pages = (bytes / self.shape.page_bytes) as u32;
+            match state.space.allocator.allocate_run(pages, CHECKPOINT_CLASS, false) {
+                Some(run) => runs.push(run),
+                None => {
+                    tracing::warn!("no space for a checkpoint yet");
+                    runs.into_iter()
+                        .for_each(|run| state.space.allocator.release(run));
+                    return None;
+                }
+            }
+        }
+        Some(runs)
+    }
+
+    /// Takes the next step when what it waits for is flushed.
+    pub(crate) fn step_checkpoint(&self, state: &mut State) -> bool {
+        if state.checkpointer.forced && state.checkpointer.is_idle() && state.groups.is_open_empty() {
+            self.start_checkpoint(state);
+            return !state.checkpointer.is_idle();
+        }
+        let flushed = state.epochs.flushed;
+        let one_epoch = self.shape.broken.by(Flaw::CheckpointOneEpoch);
+        match std::mem::take(&mut state.checkpointer.step) {
+            Step::Flushing(pending, epoch) if flushed >= epoch || one_epoch => {
+                let ios = superblock_ios(&pending.superblock);
+                state.outbox.push((Tag::Superblock, ios));
+                state.checkpointer.step = Step::Switching(pending);
+                true
+            }
+            Step::Flushing(pending, epoch) => {
+                state.epochs.want(epoch);
+                state.checkpointer.step = Step::Flushing(pending, epoch);
+                false
+            }
+            Step::Finishing(pending, epoch) if flushed >= epoch => {
+                self.finish_checkpoint(state, pending);
+                true
+            }
+            Step::Finishing(pending, epoch) => {
+                state.epochs.want(epoch);
+                state.checkpointer.step = Step::Finishing(pending, epoch);
+                false
+            }
+            step => {
+                state.checkpointer.step = step;
+                false
+            }
+        }
+    }
+
+    fn finish_checkpoint(&self, state: &mut State, pending: Pending) {
+        state.journal.tail = pending.tail;
+        state.epochs.durable_flushed = state.epochs.durable_flushed.max(pending.epoch);
+        if !self.shape.broken.by(Flaw::CheckpointInPlace) {
+            for run in std::mem::take(&mut state.checkpointer.runs) {
+                state.space.allocator.release(run);
+            }
+        }
+        state.checkpointer.runs = pending.runs;
+        state.checkpointer.superblock = pending.superblock;
+        state.checkpointer.finished += 1;
+    }
+
+    /// The chain is on the device: it carries the epoch open now.
+    pub(crate) fn checkpoint_written(&self, state: &mut State) {
+        if let Step::Writing(pending) = std::mem::take(&mut state.checkpointer.step) {
+            let epoch = state.epochs.open.max(pending.epoch);
+            state.epochs.want(epoch);
+            state.checkpointer.step = Step::Flushing(pending, epoch);
+        }
+    }
+
+    /// The superblock is on the device, not yet durable.
+    pub(crate) fn superblock_written(&self, state: &mut State) {
+        if let Step::Switching(pending) = std::mem::take(&mut state.checkpointer.step) {
+            if self.shape.broken.by(Flaw::JournalReusedEarly) {
+                state.journal.tail = pending.tail;
+            }
+            let epoch = state.epochs.open;
+            state.epochs.want(epoch);
+            state.checkpointer.step = Step::Finishing(pending, epoch);
+        }
+    }
+}
+
+/// Sizes in bytes of the chain pages for a body: whole device pages, at most 64 KiB.
+pub(crate) fn chain_sizes(body_len: usize, page_bytes: usize) -> Vec<usize> {
+    let part = CHAIN_PAGE_MAX - HEAD_LEN;
+    let mut sizes = vec![CHAIN_PAGE_MAX; body_len / part];
+    let rest = body_len % part;
+    if rest > 0 || sizes.is_empty() {
+        sizes.push((HEAD_LEN + rest).next_multiple_of(page_bytes));
+    }
+    sizes
+}
+
+/// Encodes a body as a chain in `runs`; returns the link to its first page and the writes, last page first.
+pub(crate) fn chain(inner: &Inner, lsn: u64, body: &[u8], runs: &[Run]) -> (Link, Vec<Io>) {
+    let page_bytes = inner.shape.page_bytes;
+    let (head, pages) = encode_chain(lsn, body, runs, page_bytes);
+    let ios = pages
+        .into_iter()
+        .flat_map(|(run, buf)| inner.write_ios(run, vec![buf], Class::Background))
+        .collect();
+    (head, ios)
+}
+
+/// The chain pages of a body, each with its place.
+pub(crate) fn encode_chain(
+    lsn: u64,
+    body: &[u8],
+    runs: &[Run],
+    page_bytes: usize,
+) -> (Link, Vec<(Run, AlignedBuf)>) {
+    let part = CHAIN_PAGE_MAX - HEAD_LEN;
+    let mut parts: Vec<&[u8]> = body.chunks(part).collect();
+    if parts.is_empty() {
+        parts.push(&[]);
+    }
+    debug_assert_eq!(parts.len(), runs.len());
+    let mut next = Link::default();
+    let mut pages = Vec::with_capacity(runs.len());
+    for (index, (part, &run)) in parts.iter().zip(runs).enumerate().rev() {
+        let mut buf = AlignedBuf::zeroed(run.pages as usize * page_bytes);
+        let hash = encode_page(lsn, index as u32, &next, part, &mut buf);
+        next = Link {
+            at: run.at,
+            bytes: buf.len() as u32,
+            hash,
+        };
+        pages.push((run, buf));
+    }
+    (next, pages)
+}
+
+/// Writes of a superblock to the two copies of its generation.
+pub(crate) fn superblock_ios(superblock: &Superblock) -> Vec<Io> {
+    Superblock::places(superblock.generation)
+        .into_iter()
+        .map(|copy| superblock_io(superblock, copy))
+        .collect()
+}
+
+/// Write of one copy of a superblock.
+pub(crate) fn superblock_io(superblock: &Superblock, copy: usize) -> Io {
+    let mut buf = AlignedBuf::zeroed(SUPERBLOCK_LEN);
+    buf.copy_from_slice(&superblock.encode(copy as u8));
+    Io {
+        at: COPIES[copy],
+        kind: IoKind::Write { buf, fua: false },
+        class: Class::Background,
+    }
+}

@@ -1,0 +1,350 @@
+//! The engine: steps groups, flushes and checkpoints forward. No thread of its own: called by whoever submits and by
+//! completions.
+//!
+//! A group closes when no flush is under way (so that everything that arrived meanwhile shares the next one), or when
+//! it is full. A flush starts when somebody waits for one.
+//! Design: object.md §5 (driving), §6
+//! Invariants
+//! - A record carries the epoch open when it is submitted (R6); the flush of that epoch waits for it and its data.
+//! - Acknowledgements come in commit order, and never after a failed write or flush (I9).
+
+use crate::{
+    Lsn, StoreError,
+    broken::Flaw,
+    epoch::Flushing,
+    format::{ops::RecordOp, record},
+    group::{ClosedGroup, OpenGroup},
+    run::Run,
+    state::{Inner, State, Tag, UNFLUSHED_BYTES_MAX, Waiter},
+};
+use copal_device::{AlignedBuf, Class, DeviceError, Io, IoKind};
+use std::sync::Arc;
+
+impl Inner {
+    /// Does everything that can be done now.
+    pub(crate) fn advance(&self, state: &mut State) {
+        if state.failure.is_some() {
+            self.fail_waiters(state);
+            return;
+        }
+        loop {
+            let mut progress = self.want_what_is_needed(state);
+            progress |= self.may_close_group(state) && self.close_group(state);
+            progress |= self.step_checkpoint(state);
+            progress |= self.start_flush(state);
+            progress |= self.submit_flush(state);
+            if !progress {
+                break;
+            }
+        }
+        self.settle(state);
+    }
+
+    /// Turns what callers wait for into epochs that have to be flushed.
+    fn want_what_is_needed(&self, state: &mut State) -> bool {
+        if state.unflushed_bytes > UNFLUSHED_BYTES_MAX {
+            let open = state.epochs.open;
+            state.epochs.want(open);
+            state.unflushed_bytes = 0;
+        }
+        if state.drain_epoch <= state.epochs.durable_flushed {
+            return false;
+        }
+        // R3: first the freeing epoch has to be flushed, then a record that says so.
+        if state.epochs.flushed < state.drain_epoch {
+            let epoch = state.drain_epoch;
+            state.epochs.want(epoch);
+            return false;
+        }
+        let carried = state
+            .groups
+            .closed
+            .iter()
+            .find(|group| group.carries >= state.drain_epoch);
+        if let Some(group) = carried {
+            let epoch = group.epoch;
+            state.epochs.want(epoch);
+            return false;
+        }
+        if state.groups.open.forced {
+            return false;
+        }
+        state.groups.open.forced = true;
+        state.groups.open.releasing = true;
+        true
+    }
+
+    fn may_close_group(&self, state: &State) -> bool {
+        if state.groups.is_open_empty() {
+            return false;
+        }
+        let full = state.groups.open.ops.len() > state.journal.record_bytes_max() / 2
+            || state.groups.open.transactions > 4096;
+        let idle = state.groups.records == 0 && (state.epochs.flushing.is_none() || self.shape.eager);
+        full || idle || self.flush_is_due(state)
+    }
+
+    /// Writes the record of the open group; `false` when the journal has no room for it.
+    pub(crate) fn close_group(&self, state: &mut State) -> bool {
+        let group = &state.groups.open;
+        let pages = record::pages_for(group.ops.len(), self.shape.page_bytes) as u64;
+        let keep = if group.releasing {
+            0
+        } else {
+            state.journal.kept_pages()
+        };
+        let Some(position) = state.journal.place(pages, keep) else {
+            return false;
+        };
+        let mut group = std::mem::take(&mut state.groups.open);
+        state.groups.open = OpenGroup {
+            number: group.number + 1,
+            ..OpenGroup::default()
+        };
+        let stale = self.shape.broken.by(Flaw::StampedClosing);
+        let epoch = match state.epochs.flushing {
+            Some(Flushing::Closing(epoch) | Flushing::Submitted(epoch)) if stale => epoch,
+            _ => state.epochs.begin_write(),
+        };
+        let mut buf = AlignedBuf::zeroed(pages as usize * self.shape.page_bytes);
+        let carries = state.epochs.flushed;
+        let seq = state.journal.seq;
+        let first_lsn = if group.transactions == 0 {
+            state.groups.last_lsn + 1
+        } else {
+            group.first_lsn
+        };
+        state.journal.write(
+            position,
+            &group.ops,
+            group.transactions,
+            first_lsn,
+            epoch,
+            carries,
+            &mut buf,
+        );
+        state.space.quarantine(epoch, std::mem::take(&mut group.freed));
+        let last_lsn = first_lsn + u64::from(group.transactions) - 1;
+        state.groups.closed_lsn = last_lsn;
+        state.groups.records += 1;
+        state.groups.closed.push_back(ClosedGroup {
+            number: group.number,
+            epoch,
+            last_lsn,
+            seq,
+            carries,
+            outstanding: group.outstanding + 1,
+        });
+        let run = state.journal.run(position, pages);
+        state.unflushed_bytes += buf.len() as u64;
+        let ios = self.write_ios(run, vec![buf], Class::Commit);
+        let counted = if stale && epoch < state.epochs.open {
+            u64::MAX
+        } else {
+            epoch
+        };
+        state.outbox.push((
+            Tag::Record {
+                group: group.number,
+                epoch: counted,
+            },
+            ios,
+        ));
+        self.after_close(state);
+        true
+    }
+
+    /// Whether a flush should start as soon as none is under way.
+    fn flush_is_due(&self, state: &State) -> bool {
+        if state.epochs.flushing.is_some() {
+            return false;
+        }
+        state.wanted_lsn > state.groups.durable_lsn || state.epochs.wanted > state.epochs.flushed
+    }
+
+    /// Closes the open epoch when somebody waits for something in it.
+    fn start_flush(&self, state: &mut State) -> bool {
+        if state.epochs.flushing.is_some() {
+            return false;
+        }
+        let commits =
+            state.wanted_lsn > state.groups.durable_lsn && state.groups.closed_lsn > state.groups.durable_lsn;
+        if !commits && state.epochs.wanted <= state.epochs.flushed {
+            return false;
+        }
+        state.epochs.close();
+        state.unflushed_bytes = 0;
+        true
+    }
+
+    fn submit_flush(&self, state: &mut State) -> bool {
+        let Some(epoch) = state.epochs.take_ready() else {
+            return false;
+        };
+        state.outbox.push((
+            Tag::Flush { epoch },
+            vec![Io {
+                at: 0,
+                kind: IoKind::Flush,
+                class: Class::Commit,
+            }],
+        ));
+        true
+    }
+
+    /// An I/O has completed. Takes the mutex; the caller pumps afterwards.
+    pub(crate) fn completed(self: &Arc<Inner>, tag: Tag, result: Result<(), DeviceError>) {
+        let mut state = self.state.lock();
+        if let Err(error) = result {
+            tracing::error!(%error, ?tag, "a write or flush failed; the store takes no more writes");
+            state.failure.get_or_insert(error);
+        }
+        match tag {
+            Tag::Data {
+                group,
+                epoch,
+                runs,
+                bytes,
+            } => {
+                runs.iter().for_each(|run| drop(state.in_flight.remove(&run.at)));
+                state.in_flight_bytes -= bytes;
+                state.epochs.end_write(epoch);
+                if state.failure.is_none() {
+                    state.groups.end_write(group);
+                }
+            }
+            Tag::Record { group, epoch } => {
+                state.groups.records -= 1;
+                state.epochs.end_write(epoch);
+                if state.failure.is_none() {
+                    state.groups.end_write(group);
+                }
+            }
+            Tag::Frame {
+                stream,
+                frame,
+                epoch,
+                run,
+                bytes,
+            } => {
+                state.in_flight.remove(&run.at);
+                state.in_flight_bytes -= bytes;
+                state.epochs.end_write(epoch);
+                if state.failure.is_none() {
+                    state.frame_written(stream, frame);
+                }
+            }
+            Tag::Flush { epoch } => {
+                if state.failure.is_none() {
+                    self.flush_completed(&mut state, epoch);
+                }
+            }
+            Tag::Checkpoint => {
+                if state.failure.is_none() {
+                    self.checkpoint_written(&mut state);
+                }
+            }
+            Tag::Superblock => {
+                if state.failure.is_none() {
+                    self.superblock_written(&mut state);
+                }
+            }
+        }
+    }
+
+    fn flush_completed(&self, state: &mut State, epoch: u64) {
+        state.epochs.end_flush(epoch);
+        let flushed = state.epochs.flushed;
+        if let Some((carried, seq)) = state.groups.flushed(flushed) {
+            state.epochs.durable_flushed = state.epochs.durable_flushed.max(carried);
+            state.journal.flushed_seq = seq;
+        }
+        state.frames_flushed(flushed);
+    }
+
+    /// Gives back what may be reused, and answers those whose turn has come.
+    pub(crate) fn settle(&self, state: &mut State) {
+        self.drain_quarantine(state);
+        state.settle_frames();
+        let (written, durable) = (state.groups.written_lsn, state.groups.durable_lsn);
+        while state
+            .written_waiters
+            .front()
+            .is_some_and(|waiter| waiter.lsn <= written)
+        {
+            let Some(Waiter { lsn, completer }) = state.written_waiters.pop_front() else {
+                break;
+            };
+            state.deliver(completer, Ok(Lsn(lsn)));
+        }
+        while state
+            .durable_waiters
+            .front()
+            .is_some_and(|waiter| waiter.lsn <= durable)
+        {
+            let Some(Waiter { lsn, completer }) = state.durable_waiters.pop_front() else {
+                break;
+            };
+            state.deliver(completer, Ok(Lsn(lsn)));
+        }
+    }
+
+    fn drain_quarantine(&self, state: &mut State) {
+        let broken = self.shape.broken;
+        let reusable = if broken.by(Flaw::ReuseAtOnce) {
+            u64::MAX
+        } else if broken.by(Flaw::ReuseAfterFlush) {
+            state.epochs.flushed
+        } else if broken.by(Flaw::ReuseAfterTwoFlushes) {
+            state.epochs.flushed.saturating_sub(1)
+        } else {
+            state.epochs.durable_flushed
+        };
+        let recent = &mut state.recent;
+        state.space.drain(reusable, |run| recent.forget(run));
+    }
+
+    fn fail_waiters(&self, state: &mut State) {
+        let Some(failure) = state.failure.clone() else {
+            return;
+        };
+        state.outbox.clear();
+        let waiters: Vec<Waiter> = state
+            .written_waiters
+            .drain(..)
+            .chain(state.durable_waiters.drain(..))
+            .collect();
+        for waiter in waiters {
+            state.deliver(waiter.completer, Err(StoreError::Device(failure.clone())));
+        }
+        state.fail_frames(&failure);
+    }
+
+    /// Write commands for `run`, whose bytes are `bufs` in order, each no longer than the device takes.
+    pub(crate) fn write_ios(&self, run: Run, bufs: Vec<AlignedBuf>, class: Class) -> Vec<Io> {
+        let most = self.shape.io_pages() as usize * self.shape.page_bytes;
+        let mut at = run.at;
+        let mut ios = Vec::with_capacity(bufs.len());
+        for buf in bufs {
+            let pages = (buf.len() / self.shape.page_bytes) as u64;
+            if buf.len() <= most {
+                ios.push(self.write_io(at, buf, class));
+            } else {
+                let mut within = at;
+                for part in buf.chunks(most) {
+                    ios.push(self.write_io(within, AlignedBuf::padded(part, 1), class));
+                    within += (part.len() / self.shape.page_bytes) as u64;
+                }
+            }
+            at += pages;
+        }
+        ios
+    }
+
+    /// Enters an internal transaction of one operation; returns its position.
+    pub(crate) fn enter_internal(&self, state: &mut State, op: &RecordOp) -> u64 {
+        let lsn = state.groups.take_lsn();
+        state.enter(op, lsn);
+        lsn
+    }
+}

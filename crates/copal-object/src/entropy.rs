@@ -1,0 +1,37 @@
+//! Random numbers for mounts, incarnations, uuids: the operating system's, or a seed's in tests.
+
+/// Where random numbers come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Entropy {
+    System,
+    #[cfg(test)]
+    Seed(u64),
+}
+
+impl Entropy {
+    /// A random number, never 0.
+    ///
+    /// # Panics
+    /// When the operating system has no randomness; there is no safe way to go on.
+    pub(crate) fn next(&mut self) -> u64 {
+        match self {
+            Entropy::System => loop {
+                let mut bytes = [0; 8];
+                if let Err(error) = getrandom::fill(&mut bytes) {
+                    panic!("the operating system gives no random numbers: {error}");
+                }
+                let value = u64::from_le_bytes(bytes);
+                if value != 0 {
+                    return value;
+                }
+            },
+            #[cfg(test)]
+            Entropy::Seed(state) => {
+                *state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (*state >> 1) | 1 << 63
+            }
+        }
+    }
+}

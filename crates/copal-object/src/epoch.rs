@@ -1,0 +1,92 @@
+//! Epochs: the intervals between flushes, and what each flush waits for.
+//!
+//! Design: object.md §6, R3, R6, R10
+//! Invariants
+//! - A write carries the epoch that is open when it is submitted; the flush of that epoch waits for it.
+//! - One flush at a time. While it waits or runs, the next epoch is open.
+//! - Epochs only grow, also across mounts.
+
+use std::collections::BTreeMap;
+
+/// State of the one flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flushing {
+    /// Waits for the writes of its epoch.
+    Closing(u64),
+    /// Is on the device.
+    Submitted(u64),
+}
+
+/// Which epoch is open, which are durable.
+#[derive(Debug)]
+pub(crate) struct Epochs {
+    pub(crate) open: u64,
+    /// Everything of epochs up to this is durable.
+    pub(crate) flushed: u64,
+    /// Largest `flushed` that a durable record or checkpoint carries: what recovery will trust (R3).
+    pub(crate) durable_flushed: u64,
+    /// Somebody waits for this epoch to be flushed.
+    pub(crate) wanted: u64,
+    pub(crate) flushing: Option<Flushing>,
+    outstanding: BTreeMap<u64, u32>,
+}
+
+impl Epochs {
+    /// After a mount: everything up to `flushed` is durable.
+    pub(crate) fn new(flushed: u64) -> Epochs {
+        Epochs {
+            open: flushed + 1,
+            flushed,
+            durable_flushed: flushed,
+            wanted: 0,
+            flushing: None,
+            outstanding: BTreeMap::new(),
+        }
+    }
+
+    /// A write is about to be submitted; returns the epoch it carries.
+    pub(crate) fn begin_write(&mut self) -> u64 {
+        *self.outstanding.entry(self.open).or_insert(0) += 1;
+        self.open
+    }
+
+    /// A write of `epoch` has completed.
+    pub(crate) fn end_write(&mut self, epoch: u64) {
+        if let Some(count) = self.outstanding.get_mut(&epoch) {
+            *count -= 1;
+            if *count == 0 {
+                self.outstanding.remove(&epoch);
+            }
+        }
+    }
+
+    /// Somebody waits for `epoch`.
+    pub(crate) fn want(&mut self, epoch: u64) {
+        self.wanted = self.wanted.max(epoch);
+    }
+
+    /// Closes the open epoch: its flush is next.
+    pub(crate) fn close(&mut self) {
+        debug_assert!(self.flushing.is_none());
+        self.flushing = Some(Flushing::Closing(self.open));
+        self.open += 1;
+    }
+
+    /// The epoch whose flush can go to the device now: all its writes have completed.
+    pub(crate) fn take_ready(&mut self) -> Option<u64> {
+        let Some(Flushing::Closing(epoch)) = self.flushing else {
+            return None;
+        };
+        if self.outstanding.range(..=epoch).next().is_some() {
+            return None;
+        }
+        self.flushing = Some(Flushing::Submitted(epoch));
+        Some(epoch)
+    }
+
+    /// The flush of `epoch` has completed.
+    pub(crate) fn end_flush(&mut self, epoch: u64) {
+        self.flushing = None;
+        self.flushed = self.flushed.max(epoch);
+    }
+}

@@ -1,0 +1,126 @@
+//! Reading a stream frame by frame.
+//!
+//! Not here: finding the end after a crash (`walk`); a reader of an open store knows where its stream ends.
+
+use crate::{FramePos, ObjectId, StoreError, state::Inner, tables::Piece, walk::ReadAhead};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Frames in order. Ends at the end of the log (`Ok(None)`) or at damage (`Err(Corrupt)`), told apart.
+pub struct FrameReader {
+    inner: Arc<Inner>,
+    id: u64,
+    next: u64,
+    /// Incarnation of the piece that is being read, page in it, and number of the frame there.
+    place: Option<(u64, u32, u64)>,
+    ahead: ReadAhead,
+}
+
+impl FrameReader {
+    pub(crate) fn new(inner: &Arc<Inner>, id: ObjectId, from: FramePos) -> Result<FrameReader, StoreError> {
+        let state = inner.state.lock();
+        let Some(stream) = state.tables.stream(id.0) else {
+            let known = state.tables.entries.contains_key(&id.0);
+            return Err(if known {
+                StoreError::WrongKind(id)
+            } else {
+                StoreError::NotFound(id)
+            });
+        };
+        let next = from.0.max(stream.trimmed);
+        Ok(FrameReader {
+            inner: Arc::clone(inner),
+            id: id.0,
+            next,
+            place: None,
+            ahead: ReadAhead::default(),
+        })
+    }
+
+    /// The next frame, or `None` at the end; frames appended later are seen by a later call. Blocks on the device.
+    /// # Errors
+    /// `Corrupt`: an acknowledged frame is damaged. `NotFound`: the stream was deleted meanwhile. `Device`.
+    pub fn next_frame(&mut self) -> Result<Option<(FramePos, Bytes)>, StoreError> {
+        let inner = Arc::clone(&self.inner);
+        let mut state = inner.state.lock();
+        let (piece, ticket) = loop {
+            let stream = state
+                .tables
+                .stream(self.id)
+                .ok_or(StoreError::NotFound(ObjectId(self.id)))?;
+            self.next = self.next.max(stream.trimmed);
+            let Some(tail) = state.tails.get(&self.id) else {
+                return Ok(None);
+            };
+            if self.next >= tail.next {
+                return if tail.damaged {
+                    Err(self.corrupt())
+                } else {
+                    Ok(None)
+                };
+            }
+            if tail.is_on_its_way(self.next) {
+                inner.wait_change(&mut state);
+                continue;
+            }
+            let found = stream
+                .pieces
+                .iter()
+                .rev()
+                .find(|piece| piece.first <= self.next)
+                .copied();
+            let piece = found.ok_or_else(|| self.corrupt())?;
+            break (piece, state.space.pin());
+        };
+        drop(state);
+        let result = self.read(&piece);
+        let mut state = inner.state.lock();
+        state.space.unpin(ticket);
+        inner.settle(&mut state);
+        result.map(Some)
+    }
+
+    fn corrupt(&self) -> StoreError {
+        StoreError::Corrupt {
+            id: ObjectId(self.id),
+            range: self.next..self.next + 1,
+        }
+    }
+
+    fn read(&mut self, piece: &Piece) -> Result<(FramePos, Bytes), StoreError> {
+        let (mut at, mut number) = match self.place {
+            Some((incarnation, at, number)) if incarnation == piece.incarnation && number <= self.next => {
+                (at, number)
+            }
+            _ => (0, piece.first),
+        };
+        loop {
+            let inner = Arc::clone(&self.inner);
+            let found = self
+                .ahead
+                .frame(piece, at, inner.shape.page_bytes, &|run| inner.read_pages(run))?;
+            let Some((header, pages, payload)) = found else {
+                return Err(self.corrupt());
+            };
+            if header.frame != number {
+                return Err(self.corrupt());
+            }
+            at += pages;
+            number += 1;
+            if header.frame == self.next {
+                self.next += 1;
+                self.place = Some((piece.incarnation, at, number));
+                return Ok((FramePos(header.frame), Bytes::from(payload)));
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for FrameReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FrameReader")
+            .field("id", &self.id)
+            .field("next", &self.next)
+            .finish_non_exhaustive()
+    }
+}

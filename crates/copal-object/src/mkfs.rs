@@ -1,0 +1,182 @@
+//! Making a store: an empty checkpoint, a zeroed journal, four superblocks.
+//!
+//! Invariants
+//! - The superblocks are written last, after a flush: a store that was not made completely is none.
+
+use crate::{
+    MkfsOptions, OpenError,
+    checkpoint::{chain_sizes, encode_chain, superblock_io},
+    entropy::Entropy,
+    format::superblock::{BACKEND_COW, COPIES, STORE_BYTES_MIN, SUPERBLOCK_LEN, Superblock},
+    run::Run,
+    snapshot::{self, Position},
+    tables::Tables,
+};
+use copal_device::{Class, Device, DeviceError, Io, IoKind};
+use std::{collections::HashMap, sync::Arc};
+
+/// Space written at mkfs for the first stream extents.
+const STREAM_SPACE_BYTES: u64 = 16 << 20;
+/// Journals up to this lie between the second and third superblock.
+const JOURNAL_BEFORE_THIRD_COPY: u64 = (32 << 20) - (2 << 20);
+
+/// Where things lie in a new store, in pages.
+struct Layout {
+    page_bytes: u64,
+    pages: u64,
+    journal: Run,
+    checkpoint: Run,
+    streams: Run,
+}
+
+fn layout(size: u64, options: &MkfsOptions) -> Result<Layout, OpenError> {
+    let refuse = |what: String| Err(OpenError::Options { what });
+    let page_bytes = u64::from(options.page_bytes.unwrap_or(4096));
+    if ![4096, 8192, 16_384].contains(&page_bytes) {
+        return refuse(format!("a page has 4096, 8192 or 16384 bytes, not {page_bytes}"));
+    }
+    let size = size / page_bytes * page_bytes;
+    if size < STORE_BYTES_MIN {
+        return refuse(format!(
+            "it takes at least {STORE_BYTES_MIN} bytes, the device has {size}"
+        ));
+    }
+    let default = (size / 32).clamp(8 << 20, 256 << 20);
+    let journal_bytes = options
+        .journal_bytes
+        .unwrap_or(default)
+        .next_multiple_of(page_bytes);
+    if journal_bytes < 16 * page_bytes || journal_bytes > size / 4 {
+        return refuse(format!(
+            "the journal takes between {} and {} bytes, not {journal_bytes}",
+            16 * page_bytes,
+            size / 4
+        ));
+    }
+    let after_second = (COPIES[1] + 65_536) / page_bytes;
+    let after_fourth = (COPIES[3] + 65_536) / page_bytes;
+    let journal_pages = (journal_bytes / page_bytes) as u32;
+    let journal = if journal_bytes <= JOURNAL_BEFORE_THIRD_COPY {
+        Run::new(after_second, journal_pages)
+    } else {
+        Run::new(after_fourth, journal_pages)
+    };
+    if journal.end() + 32 > size / page_bytes {
+        return refuse(format!(
+            "a journal of {journal_bytes} bytes does not fit into {size}"
+        ));
+    }
+    let checkpoint = Run::new(journal.end(), 1);
+    // Whole MiB behind the journal, clear of the superblock copies, on a store of any size.
+    let zone = (1 << 20) / page_bytes;
+    let first = checkpoint.end().next_multiple_of(zone);
+    let bytes = STREAM_SPACE_BYTES.min(size / 8);
+    let streams = Run::new(first, (bytes / page_bytes) as u32);
+    Ok(Layout {
+        page_bytes,
+        pages: size / page_bytes,
+        journal,
+        checkpoint,
+        streams,
+    })
+}
+
+/// Makes an empty store on `device`. Whatever was there is lost.
+pub(crate) fn mkfs(
+    device: &Arc<dyn Device>,
+    options: &MkfsOptions,
+    entropy: &mut Entropy,
+) -> Result<(), OpenError> {
+    let geometry = device.geometry();
+    let layout = layout(geometry.size, options)?;
+    let page = layout.page_bytes;
+    if u64::from(geometry.logical_block) > page {
+        let what = format!(
+            "the device writes {} bytes at once, more than a page",
+            geometry.logical_block
+        );
+        return Err(OpenError::Options { what });
+    }
+    let zero = |run: Run| Io {
+        at: run.at * page,
+        kind: IoKind::WriteZeroes(u64::from(run.pages) * page),
+        class: Class::Foreground,
+    };
+    let old: Vec<Io> = COPIES
+        .iter()
+        .map(|&at| Io {
+            at,
+            kind: IoKind::WriteZeroes(SUPERBLOCK_LEN as u64),
+            class: Class::Foreground,
+        })
+        .collect();
+    run(device, old)?;
+    run(device, vec![flush()])?;
+
+    let uuid = u128::from(entropy.next()) << 64 | u128::from(entropy.next());
+    let tables = Tables::new(page as usize, layout.pages);
+    let position = Position {
+        uuid,
+        lsn: 0,
+        next_seq: 1,
+        journal_head: 0,
+        epoch: 1,
+    };
+    // The zones around a superblock copy were written by it and by these zeros; either way they are written space.
+    let zone_pages = crate::allocator::ZONE_PAGES;
+    let first_zone = layout.streams.at.div_ceil(zone_pages);
+    let zones = (layout.streams.end() / zone_pages).saturating_sub(first_zone);
+    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[(first_zone, zones)]);
+    debug_assert_eq!(chain_sizes(body.len(), page as usize).len(), 1);
+    let (head, chain) = encode_chain(0, &body, &[layout.checkpoint], page as usize);
+    let mut writes: Vec<Io> = chain
+        .into_iter()
+        .map(|(run, buf)| Io {
+            at: run.at * page,
+            kind: IoKind::Write { buf, fua: false },
+            class: Class::Foreground,
+        })
+        .collect();
+    writes.push(zero(layout.journal));
+    writes.push(zero(layout.streams));
+    run(device, writes)?;
+    run(device, vec![flush()])?;
+
+    let superblock = Superblock {
+        uuid,
+        generation: 1,
+        backend: BACKEND_COW,
+        logical_block: geometry.logical_block,
+        page_bytes: page as u32,
+        size_bytes: layout.pages * page,
+        journal_at: layout.journal.at,
+        journal_pages: layout.journal.pages.into(),
+        checkpoint_at: head.at,
+        checkpoint_bytes: head.bytes.into(),
+        checkpoint_lsn: 0,
+        checkpoint_hash: head.hash,
+        chain_seed: entropy.next(),
+        mount: entropy.next(),
+    };
+    run(
+        device,
+        (0..COPIES.len())
+            .map(|copy| superblock_io(&superblock, copy))
+            .collect(),
+    )?;
+    run(device, vec![flush()])
+}
+
+fn flush() -> Io {
+    Io {
+        at: 0,
+        kind: IoKind::Flush,
+        class: Class::Commit,
+    }
+}
+
+fn run(device: &Arc<dyn Device>, ios: Vec<Io>) -> Result<(), OpenError> {
+    let done = device.submit(ios).wait();
+    let result: Result<(), DeviceError> = done.into_iter().try_for_each(|done| done.result);
+    Ok(result?)
+}

@@ -1,0 +1,358 @@
+//! Opening: recovery, then the mount that makes its result the only one there is.
+//!
+//! Design: object.md §13, R4, R9, R11, R13
+//! Invariants
+//! - Nothing is allocated before the mount record, or a checkpoint in its place, is durable (R4).
+//! - A read-only open writes nothing at all, not even a flush.
+
+use crate::{
+    OpenError, OpenOptions, RecoveryReport, StoreError,
+    broken::{Broken, Flaw},
+    checkpoint::{Checkpointer, superblock_io},
+    entropy::Entropy,
+    epoch::Epochs,
+    format::{
+        ops::{Cut, RecordOp},
+        record,
+        superblock::Superblock,
+    },
+    group::Groups,
+    journal::Journal,
+    recent::RecentPages,
+    recovery::{self, Recovered, Source},
+    run::pages_of,
+    space::{SpaceMap, stream_extent_smallest},
+    state::{Inner, Shape, State},
+    stream::Tail,
+};
+use copal_device::{Class, Device, DeviceError, Io, IoKind};
+use parking_lot::{Condvar, Mutex};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+/// What tests change about an open store.
+#[derive(Clone, Debug)]
+pub(crate) struct Tuning {
+    pub(crate) entropy: Entropy,
+    pub(crate) broken: Broken,
+    pub(crate) eager: bool,
+    pub(crate) stream_extent_pages: Option<u64>,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            entropy: Entropy::System,
+            broken: Broken::default(),
+            eager: false,
+            stream_extent_pages: None,
+        }
+    }
+}
+
+/// Opens the store on `device`.
+pub(crate) fn open(
+    device: Arc<dyn Device>,
+    options: &OpenOptions,
+    tuning: Tuning,
+) -> Result<(Arc<Inner>, RecoveryReport), OpenError> {
+    if !options.read_only && !tuning.broken.by(Flaw::NoFlushAtOpen) {
+        // What a killed process left in the cache is read next: it must not vanish later (R11).
+        submit(
+            device.as_ref(),
+            vec![Io {
+                at: 0,
+                kind: IoKind::Flush,
+                class: Class::Commit,
+            }],
+        )?;
+    }
+    let (superblock, _) = recovery::newest_superblock(device.as_ref())?;
+    let page_bytes = superblock.page_bytes as usize;
+    let source = Source {
+        device: device.as_ref(),
+        page_bytes,
+        broken: tuning.broken,
+    };
+    let recovered = recovery::recover(&source, options.accept_tail_loss)?;
+    let store_bytes = recovered.tables.pages * page_bytes as u64;
+    let device_bytes = device.geometry().size;
+    if device_bytes < store_bytes {
+        return Err(OpenError::Truncated {
+            store_bytes,
+            device_bytes,
+        });
+    }
+    let mut report = recovered.report.clone();
+    let stale = recovered.stale_copies.clone();
+    let inner = assemble(device, options, tuning, recovered)?;
+    if options.read_only {
+        report.superblock_copies_repaired = 0;
+        return Ok((inner, report));
+    }
+    if !inner.shape.broken.by(Flaw::NoMount) {
+        mount(&inner).map_err(|error| match error {
+            StoreError::Device(error) => OpenError::Device(error),
+            other => OpenError::Damaged {
+                what: format!("the store cannot be mounted: {other}"),
+            },
+        })?;
+    }
+    if !stale.is_empty() {
+        repair_superblocks(&inner, &stale)?;
+    }
+    Ok((inner, report))
+}
+
+fn submit(device: &dyn Device, ios: Vec<Io>) -> Result<(), DeviceError> {
+    device
+        .submit(ios)
+        .wait()
+        .into_iter()
+        .try_for_each(|done| done.result)
+}
+
+fn assemble(
+    device: Arc<dyn Device>,
+    options: &OpenOptions,
+    tuning: Tuning,
+    recovered: Recovered,
+) -> Result<Arc<Inner>, OpenError> {
+    let Recovered {
+        superblock,
+        mut tables,
+        checkpoint_runs,
+        ends,
+        zones,
+        ..
+    } = recovered;
+    let page_bytes = tables.page_bytes;
+    let allocator = recovery::derive_space(&mut tables, &superblock, &checkpoint_runs, &zones)?;
+    let mut space = SpaceMap::new(allocator);
+    space.checkpoint_pages = pages_of(&checkpoint_runs);
+    let shape = Shape {
+        page_bytes,
+        uuid: superblock.uuid,
+        read_only: options.read_only,
+        max_size_bytes: options.max_size_bytes.unwrap_or(u64::MAX) / page_bytes as u64 * page_bytes as u64,
+        geometry: device.geometry(),
+        stream_extent_pages: tuning
+            .stream_extent_pages
+            .unwrap_or_else(|| stream_extent_smallest(page_bytes)),
+        broken: tuning.broken,
+        eager: tuning.eager,
+    };
+    let tails = ends
+        .into_iter()
+        .map(|(id, end)| {
+            let tail = Tail {
+                next: end.next,
+                used: end.used,
+                piece: end.piece,
+                durable: end.next,
+                damaged: end.damaged,
+                pending: VecDeque::new(),
+            };
+            (id, tail)
+        })
+        .collect();
+    let journal = Journal {
+        at: superblock.journal_at,
+        pages: superblock.journal_pages,
+        head: recovered.head,
+        tail: recovered.tail,
+        seq: recovered.next_seq,
+        flushed_seq: recovered.next_seq,
+        previous: recovered.previous,
+        mount: superblock.mount,
+        store: superblock.uuid as u64,
+        page_bytes,
+    };
+    let state = State {
+        tables,
+        space,
+        epochs: Epochs::new(recovered.epoch),
+        journal,
+        groups: Groups::new(recovered.last_lsn),
+        checkpointer: Checkpointer::new(superblock, checkpoint_runs),
+        tails,
+        recent: RecentPages::default(),
+        entropy: tuning.entropy,
+        in_flight: BTreeMap::new(),
+        in_flight_bytes: 0,
+        unflushed_bytes: 0,
+        spare_extents: Vec::new(),
+        written_waiters: VecDeque::new(),
+        durable_waiters: VecDeque::new(),
+        wanted_lsn: 0,
+        drain_epoch: 0,
+        failure: None,
+        closed: false,
+        broken: tuning.broken,
+        outbox: Vec::new(),
+        deliveries: Vec::new(),
+    };
+    let driver = device.driver();
+    Ok(Arc::new(Inner {
+        device,
+        driver,
+        shape,
+        state: Mutex::new(state),
+        changed: Condvar::new(),
+        growing: Mutex::new(()),
+    }))
+}
+
+/// Writes the mount record and waits until it is durable; when the journal has no room for it, a checkpoint with a new
+/// chain seed stands in for it (R9).
+fn mount(inner: &Arc<Inner>) -> Result<(), StoreError> {
+    let mut state = inner.state.lock();
+    let mount = state.entropy.next();
+    let cuts = cut_streams(inner, &mut state);
+    let op = RecordOp::Mount { mount, cuts };
+    state.journal.mount = mount;
+    let mut encoded = Vec::new();
+    op.encode(&mut encoded);
+    let pages = record::pages_for(encoded.len(), inner.shape.page_bytes);
+    let fits = pages * inner.shape.page_bytes <= state.journal.record_bytes_max()
+        && state.journal.place(pages as u64, 0).is_some();
+    let lsn = state.groups.last_lsn;
+    state.enter(&op, lsn);
+    let goal = state.epochs.open;
+    if fits {
+        state.groups.open.forced = true;
+        state.groups.open.releasing = true;
+        let closed = inner.close_group(&mut state);
+        debug_assert!(closed, "the record was measured");
+        state.epochs.want(goal);
+    } else {
+        // The tables are as the record would have left them; the checkpoint says so instead.
+        state.groups.open.ops.clear();
+        let freed = std::mem::take(&mut state.groups.open.freed);
+        state.space.quarantine(goal, freed);
+        if !inner.shape.broken.by(Flaw::KeepChain) {
+            state.journal.previous = state.entropy.next();
+        }
+        state.checkpointer.forced = true;
+    }
+    let finished = state.checkpointer.finished;
+    loop {
+        if let Some(error) = &state.failure {
+            return Err(StoreError::Device(error.clone()));
+        }
+        inner.advance(&mut state);
+        let done = if fits {
+            state.epochs.flushed >= goal
+        } else {
+            state.checkpointer.finished > finished
+        };
+        if done {
+            return Ok(());
+        }
+        if state.outbox.is_empty() && !fits && state.checkpointer.is_idle() {
+            let page = inner.shape.page_bytes as u64;
+            return Err(StoreError::NoSpace {
+                needed_bytes: page,
+                free_bytes: 0,
+            });
+        }
+        inner.wait_change(&mut state);
+    }
+}
+
+/// Where each open stream goes on, under a new incarnation (R13). A damaged one stays as it is, so that the damage is
+/// found again.
+fn cut_streams(inner: &Inner, state: &mut State) -> Vec<Cut> {
+    let mut ids: Vec<u64> = state.tails.keys().copied().collect();
+    ids.sort_unstable();
+    let mut cuts = Vec::new();
+    for id in ids {
+        let (Some(tail), Some(stream)) = (state.tails.get_mut(&id), state.tables.stream(id)) else {
+            continue;
+        };
+        let Some(piece) = stream.pieces.get(tail.piece) else {
+            continue;
+        };
+        if tail.damaged {
+            continue;
+        }
+        let incarnation = if inner.shape.broken.by(Flaw::KeepIncarnation) {
+            piece.incarnation
+        } else {
+            state.entropy.next()
+        };
+        cuts.push(Cut {
+            id,
+            piece: tail.piece as u32,
+            kept: tail.used,
+            next: tail.next,
+            incarnation,
+        });
+        if tail.used < piece.run.pages {
+            tail.used = 0;
+        }
+    }
+    cuts
+}
+
+fn repair_superblocks(inner: &Inner, stale: &[usize]) -> Result<(), DeviceError> {
+    let superblock: Superblock = inner.state.lock().checkpointer.superblock.clone();
+    let ios = stale
+        .iter()
+        .map(|&copy| superblock_io(&superblock, copy))
+        .collect();
+    submit(inner.device.as_ref(), ios)?;
+    submit(
+        inner.device.as_ref(),
+        vec![Io {
+            at: 0,
+            kind: IoKind::Flush,
+            class: Class::Commit,
+        }],
+    )
+}
+
+/// Waiting for everything to be durable, checkpointing, and refusing writes from then on.
+pub(crate) fn close(inner: &Arc<Inner>) -> Result<(), StoreError> {
+    let mut state = inner.state.lock();
+    if inner.shape.read_only || state.closed {
+        state.closed = true;
+        return Ok(());
+    }
+    if let Some(error) = &state.failure {
+        return Err(StoreError::Device(error.clone()));
+    }
+    state.closed = true;
+    // Everything that is on its way becomes durable first, so that the checkpoint knows the end of every stream.
+    let lsn = state.groups.last_lsn;
+    let epoch = state.epochs.open;
+    state.wanted_lsn = state.wanted_lsn.max(lsn);
+    if state.tails.values().any(|tail| !tail.pending.is_empty()) {
+        state.epochs.want(epoch);
+    }
+    let mut checkpoint = None;
+    loop {
+        if let Some(error) = &state.failure {
+            return Err(StoreError::Device(error.clone()));
+        }
+        inner.advance(&mut state);
+        let settled = state.groups.durable_lsn >= lsn
+            && state.groups.is_open_empty()
+            && state.tails.values().all(|tail| tail.pending.is_empty());
+        match checkpoint {
+            None if settled && state.checkpointer.is_idle() => {
+                checkpoint = Some(state.checkpointer.finished + 1);
+                state.checkpointer.forced = true;
+                continue;
+            }
+            Some(goal) if state.checkpointer.finished >= goal => return Ok(()),
+            Some(_) if state.checkpointer.is_idle() && state.outbox.is_empty() => {
+                // No space for it: the journal says the same.
+                return Ok(());
+            }
+            _ => inner.wait_change(&mut state),
+        }
+    }
+}

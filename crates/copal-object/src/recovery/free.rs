@@ -1,0 +1,92 @@
+//! Free space, derived: what the tables, the journal, the checkpoint and the superblocks do not own.
+//!
+//! Invariants
+//! - No page has two owners, clones apart (I4); otherwise the store is damaged.
+
+use super::OpenError;
+use crate::{
+    allocator::Allocator,
+    format::superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
+    run::Run,
+    tables::{Entry, Tables},
+};
+
+/// The allocator of a store. Fills in which pages several objects share.
+pub(crate) fn derive_space(
+    tables: &mut Tables,
+    superblock: &Superblock,
+    checkpoint: &[Run],
+    zones: &[Run],
+) -> Result<Allocator, OpenError> {
+    let page = tables.page_bytes as u64;
+    let mut allocator = Allocator::new(tables.pages);
+    let mut take = |run: Run, what: &dyn Fn() -> String| {
+        if allocator.take(run) {
+            return Ok(());
+        }
+        let what = format!(
+            "pages {}..{} belong to {} and to something else",
+            run.at,
+            run.end(),
+            what()
+        );
+        Err(OpenError::Damaged { what })
+    };
+    for at in COPIES {
+        let pages = (SUPERBLOCK_LEN as u64).div_ceil(page) as u32;
+        take(Run::new(at / page, pages), &|| "a superblock".into())?;
+    }
+    take(
+        Run::new(superblock.journal_at, superblock.journal_pages as u32),
+        &|| "the journal".into(),
+    )?;
+    for &run in checkpoint {
+        take(run, &|| "the checkpoint".into())?;
+    }
+    let mut sharing: Vec<Run> = Vec::new();
+    for (id, entry) in &tables.entries {
+        match entry {
+            Entry::Object(object) if object.shares => {
+                sharing.extend(object.map.iter().map(|extent| extent.run))
+            }
+            Entry::Object(object) => {
+                for extent in object.map.iter() {
+                    take(extent.run, &|| format!("object {id}"))?;
+                }
+            }
+            Entry::Stream(stream) => {
+                for piece in &stream.pieces {
+                    take(piece.run, &|| format!("stream {id}"))?;
+                }
+            }
+        }
+    }
+    for (run, owners) in owners(&sharing) {
+        take(run, &|| "cloned objects".into())?;
+        (1..owners).for_each(|_| tables.shared.share(run));
+    }
+    for &zone in zones {
+        allocator.note_written(zone);
+    }
+    Ok(allocator)
+}
+
+/// Runs that do not overlap, with the number of owners of each.
+fn owners(runs: &[Run]) -> Vec<(Run, u32)> {
+    let mut edges: Vec<(u64, i64)> = runs
+        .iter()
+        .flat_map(|run| [(run.at, 1), (run.end(), -1)])
+        .collect();
+    edges.sort_unstable();
+    let mut out = Vec::new();
+    let mut count = 0i64;
+    let mut from = 0;
+    for (page, change) in edges {
+        if count > 0 && page > from {
+            out.push((Run::new(from, (page - from) as u32), count as u32));
+        }
+        count += change;
+        from = page;
+    }
+    out
+}

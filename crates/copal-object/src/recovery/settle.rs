@@ -1,0 +1,215 @@
+//! What counts: records whose data and frames survived, frames whose commits survived, to a fixed point (R14).
+//!
+//! A record that depends on a lost frame ends the journal; a frame that comes after a lost commit ends its stream; each
+//! may bring down more of the other. Both only ever get shorter, so it ends.
+
+use super::{OpenError, Source, Walked, apply, read_checkpoint, verify};
+use crate::{
+    broken::Flaw,
+    format::{ops::RecordOp, superblock::Superblock},
+    run::Run,
+    snapshot::Position,
+    tables::{Piece, Tables},
+    walk::{End, walk},
+};
+use std::collections::HashMap;
+
+/// The certain state.
+pub(crate) struct Settled {
+    pub(crate) tables: Tables,
+    /// Records that count.
+    pub(crate) kept: usize,
+    pub(crate) ends: HashMap<u64, End>,
+    pub(crate) dropped: Option<String>,
+}
+
+/// Pieces of a stream as they were before anything unflushed was trimmed or deleted: its frames are still there (R5).
+struct History {
+    pieces: Vec<Piece>,
+    trimmed: u64,
+}
+
+/// A record's dependency on a frame of a history.
+struct Dependency {
+    record: usize,
+    history: usize,
+    frame: u64,
+}
+
+pub(crate) fn settle(
+    source: &Source<'_>,
+    superblock: &Superblock,
+    walked: &Walked,
+    position: &Position,
+    accept_tail_loss: bool,
+) -> Result<Settled, OpenError> {
+    let mut kept = walked.records.len();
+    let mut dropped = None;
+    let mut verified = false;
+    loop {
+        let (mut tables, ..) = read_checkpoint(source, superblock)?;
+        let mut histories = Histories::default();
+        for index in 0..kept {
+            let record = &walked.records[index];
+            let in_tail = record.header.epoch > walked.flushed_epoch;
+            if in_tail {
+                histories.note(&tables, index, &record.ops);
+            }
+            apply(&mut tables, record)?;
+            if verified || !in_tail || source.broken.by(Flaw::NoDataSum) {
+                continue;
+            }
+            let there = verify::data_is_there(source, record, &tables, walked.flushed_epoch);
+            match there {
+                Ok(true) => {}
+                Ok(false) => {
+                    dropped = Some(format!(
+                        "data of record {} was not written whole",
+                        record.header.seq
+                    ));
+                    kept = index;
+                    break;
+                }
+                Err(error) if accept_tail_loss => {
+                    dropped = Some(format!(
+                        "data of record {} cannot be read: {error}",
+                        record.header.seq
+                    ));
+                    kept = index;
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if !verified && kept < walked.records.len() && dropped.is_some() {
+            // Data of what is left was verified on the way; the tables hold one record too many.
+            verified = true;
+            continue;
+        }
+        verified = true;
+        let last_lsn = walked.records[..kept]
+            .last()
+            .map_or(position.lsn, |record| record.last_lsn().max(position.lsn));
+        let limit = if source.broken.by(Flaw::AfterIgnored) {
+            u64::MAX
+        } else {
+            last_lsn
+        };
+        if !source.broken.by(Flaw::DepIgnored)
+            && let Some(index) = histories.first_lost(source, limit)?
+        {
+            dropped = Some(format!(
+                "record {} came after a frame that was lost",
+                walked.records[index].header.seq
+            ));
+            kept = index;
+            continue;
+        }
+        let mut ends = HashMap::new();
+        for (id, stream) in tables.streams() {
+            let mut end = end_of(source, &stream.pieces, limit)?;
+            end.next = end.next.max(stream.trimmed.min(end.next));
+            end.damaged |= end.next < stream.durable;
+            ends.insert(id, end);
+        }
+        return Ok(Settled {
+            tables,
+            kept,
+            ends,
+            dropped,
+        });
+    }
+}
+
+fn end_of(source: &Source<'_>, pieces: &[Piece], last_lsn: u64) -> Result<End, OpenError> {
+    let read = |run: Run| source.read(run);
+    Ok(walk(pieces, last_lsn, source.page_bytes, &read, |_, _| {})?)
+}
+
+#[derive(Default)]
+struct Histories {
+    all: Vec<History>,
+    current: HashMap<u64, usize>,
+    dependencies: Vec<Dependency>,
+}
+
+impl Histories {
+    /// Before `ops` of record `index` are applied to `tables`: remembers what later checks need.
+    fn note(&mut self, tables: &Tables, index: usize, ops: &[RecordOp]) {
+        for op in ops {
+            match op {
+                RecordOp::Create { id, .. } => {
+                    self.all.push(History {
+                        pieces: Vec::new(),
+                        trimmed: 0,
+                    });
+                    self.current.insert(*id, self.all.len() - 1);
+                }
+                RecordOp::StreamExtent {
+                    id,
+                    run,
+                    first,
+                    incarnation,
+                } => {
+                    let piece = Piece {
+                        run: *run,
+                        first: *first,
+                        incarnation: *incarnation,
+                        lsn: 0,
+                    };
+                    let history = self.of(tables, *id);
+                    self.all[history].pieces.push(piece);
+                }
+                RecordOp::StreamTrim { id, .. } | RecordOp::Delete { id } => drop(self.of(tables, *id)),
+                RecordOp::Dep { id, frame } => {
+                    let history = self.of(tables, *id);
+                    self.dependencies.push(Dependency {
+                        record: index,
+                        history,
+                        frame: *frame,
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn of(&mut self, tables: &Tables, id: u64) -> usize {
+        if let Some(&history) = self.current.get(&id) {
+            return history;
+        }
+        let history = match tables.stream(id) {
+            Some(stream) => History {
+                pieces: stream.pieces.clone(),
+                trimmed: stream.trimmed,
+            },
+            None => History {
+                pieces: Vec::new(),
+                trimmed: 0,
+            },
+        };
+        self.all.push(history);
+        self.current.insert(id, self.all.len() - 1);
+        self.all.len() - 1
+    }
+
+    /// The first record that depends on a frame that is lost.
+    fn first_lost(&self, source: &Source<'_>, last_lsn: u64) -> Result<Option<usize>, OpenError> {
+        let mut ends: HashMap<usize, u64> = HashMap::new();
+        for dependency in &self.dependencies {
+            let history = &self.all[dependency.history];
+            let end = match ends.get(&dependency.history) {
+                Some(&end) => end,
+                None => {
+                    let end = end_of(source, &history.pieces, last_lsn)?.next;
+                    ends.insert(dependency.history, end);
+                    end
+                }
+            };
+            if dependency.frame >= end.max(history.trimmed) {
+                return Ok(Some(dependency.record));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,236 @@
+//! The body of a checkpoint: all tables as one string of bytes.
+//!
+//! Format: docs/formats/object-checkpoint.md v1
+//! Not here: how the string is cut into chain pages (`checkpoint`).
+
+use crate::{
+    allocator::ZONE_PAGES,
+    format::ops::{Traits, put_run, take_list, take_run},
+    map::{ExtentMap, OBJECT_PAGES_MAX},
+    run::{RUN_PAGES_MAX, Run},
+    tables::{Entry, Object, Piece, Stream, Tables, unit_pages},
+};
+use copal_codec::{DecodeError, Put, Reader};
+use std::collections::HashMap;
+
+/// Where in the order of things a checkpoint stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) uuid: u128,
+    /// Last commit in it.
+    pub(crate) lsn: u64,
+    /// Number and position of the first record after it.
+    pub(crate) next_seq: u64,
+    pub(crate) journal_head: u64,
+    /// Everything of epochs up to this is durable when a superblock names the checkpoint.
+    pub(crate) epoch: u64,
+}
+
+const OBJECT: u8 = 0;
+const STREAM: u8 = 1;
+const SEALED: u8 = 1;
+const SHARES: u8 = 2;
+const PUBLISHED: u8 = 4;
+
+/// The tables as bytes. `durable`: frames known to be durable, by stream. `zones`: written zones.
+pub(crate) fn encode(
+    tables: &Tables,
+    position: &Position,
+    durable: &HashMap<u64, u64>,
+    zones: &[(u64, u64)],
+) -> Vec<u8> {
+    let mut out = Vec::new();
+    out.put_u128(position.uuid);
+    for word in [
+        position.lsn,
+        position.next_seq,
+        position.journal_head,
+        position.epoch,
+        tables.pages,
+    ] {
+        out.put_u64(word);
+    }
+    out.put_u32(zones.len() as u32);
+    for &(first, count) in zones {
+        out.put_u64(first);
+        out.put_u64(count);
+    }
+    out.put_u64(tables.entries.len() as u64);
+    for (&id, entry) in &tables.entries {
+        out.put_u64(id);
+        match entry {
+            Entry::Object(object) => put_object(&mut out, object, tables.page_bytes),
+            Entry::Stream(stream) => put_stream(&mut out, stream, durable.get(&id).copied().unwrap_or(0)),
+        }
+    }
+    out
+}
+
+fn put_object(out: &mut Vec<u8>, object: &Object, page_bytes: usize) {
+    out.put_u8(OBJECT);
+    object.what.put(out);
+    let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+    out.put_u8(
+        flag(object.sealed, SEALED) | flag(object.shares, SHARES) | flag(object.trailer.is_some(), PUBLISHED),
+    );
+    out.put_u64(object.len);
+    if let Some(trailer) = &object.trailer {
+        out.put_u128(**trailer);
+    }
+    let unit = object.unit(page_bytes);
+    out.put_u32(object.map.len() as u32);
+    for extent in object.map.iter() {
+        out.put_u32(extent.at as u32);
+        put_run(out, extent.run);
+        object
+            .map
+            .sums_of(extent.at, unit)
+            .iter()
+            .for_each(|&sum| out.put_u32(sum));
+    }
+}
+
+fn put_stream(out: &mut Vec<u8>, stream: &Stream, durable: u64) {
+    out.put_u8(STREAM);
+    stream.what.put(out);
+    out.put_u64(stream.trimmed);
+    out.put_u64(stream.durable.max(durable));
+    out.put_u32(stream.pieces.len() as u32);
+    for piece in &stream.pieces {
+        put_run(out, piece.run);
+        out.put_u64(piece.first);
+        out.put_u64(piece.incarnation);
+    }
+}
+
+/// The tables of a checkpoint, its position and the runs of written zones.
+pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<(Tables, Position, Vec<Run>), DecodeError> {
+    let mut input = Reader::new(body);
+    let uuid = input.u128()?;
+    let position = Position {
+        uuid,
+        lsn: input.u64()?,
+        next_seq: input.u64()?,
+        journal_head: input.u64()?,
+        epoch: input.u64()?,
+    };
+    let at = input.position();
+    let pages = input.u64()?;
+    bound(at, pages, 1 << 48)?;
+    let zones = take_list(&mut input, 16, |input| {
+        let at = input.position();
+        let (first, count) = (input.u64()?, input.u64()?);
+        bound(at, first.saturating_add(count), pages / ZONE_PAGES + 1)?;
+        bound(at, count, u64::from(u32::MAX) / ZONE_PAGES)?;
+        Ok(Run::new(first * ZONE_PAGES, (count * ZONE_PAGES) as u32))
+    })?;
+    let mut tables = Tables::new(page_bytes, pages);
+    let count = input.u64()?;
+    let mut before = None;
+    for _ in 0..count {
+        let at = input.position();
+        let id = input.u64()?;
+        if before.is_some_and(|before| before >= id) {
+            return Err(DecodeError::TooLong { at, len: id, max: id });
+        }
+        before = Some(id);
+        let at = input.position();
+        let entry = match input.u8()? {
+            OBJECT => Entry::Object(take_object(&mut input, page_bytes, pages)?),
+            STREAM => Entry::Stream(take_stream(&mut input, pages)?),
+            unknown => {
+                return Err(DecodeError::TooLong {
+                    at,
+                    len: unknown.into(),
+                    max: STREAM.into(),
+                });
+            }
+        };
+        tables.entries.insert(id, entry);
+    }
+    input.finish()?;
+    Ok((tables, position, zones))
+}
+
+fn bound(at: usize, value: u64, max: u64) -> Result<(), DecodeError> {
+    if value > max {
+        Err(DecodeError::TooLong { at, len: value, max })
+    } else {
+        Ok(())
+    }
+}
+
+fn take_object(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<Object, DecodeError> {
+    let what = Traits::take(input)?;
+    let at = input.position();
+    let flags = input.u8()?;
+    bound(at, flags.into(), (SEALED | SHARES | PUBLISHED).into())?;
+    let at = input.position();
+    let len = input.u64()?;
+    bound(at, len, OBJECT_PAGES_MAX * page_bytes as u64)?;
+    let published = flags & PUBLISHED != 0;
+    let trailer = if published {
+        Some(Box::new(input.u128()?))
+    } else {
+        None
+    };
+    let unit = unit_pages(what.check, page_bytes);
+    let mut map = ExtentMap::default();
+    let mut end = 0;
+    let at = input.position();
+    let extents = input.u32()?;
+    bound(at, extents.into(), (input.remaining() / 16) as u64)?;
+    for _ in 0..extents {
+        let at = input.position();
+        let page = u64::from(input.u32()?);
+        let run = take_run(input)?;
+        bound(at, run.end(), pages)?;
+        bound(at, run.pages.into(), RUN_PAGES_MAX.into())?;
+        bound(at, page + u64::from(run.pages), OBJECT_PAGES_MAX)?;
+        bound(at, end, page)?;
+        end = page + u64::from(run.pages);
+        let mut sums = Vec::new();
+        if !published {
+            for _ in 0..run.pages.div_ceil(unit) {
+                sums.push(input.u32()?);
+            }
+        }
+        map.insert(page, run, &sums, unit);
+    }
+    Ok(Object {
+        what,
+        sealed: flags & SEALED != 0,
+        shares: flags & SHARES != 0,
+        len,
+        map,
+        trailer,
+    })
+}
+
+fn take_stream(input: &mut Reader<'_>, pages: u64) -> Result<Stream, DecodeError> {
+    let what = Traits::take(input)?;
+    let trimmed = input.u64()?;
+    let durable = input.u64()?;
+    let mut first = 0;
+    let pieces = take_list(input, 28, |input| {
+        let at = input.position();
+        let run = take_run(input)?;
+        bound(at, run.end(), pages)?;
+        let piece = Piece {
+            run,
+            first: input.u64()?,
+            incarnation: input.u64()?,
+            lsn: 0,
+        };
+        bound(at, first, piece.first)?;
+        first = piece.first;
+        Ok(piece)
+    })?;
+    Ok(Stream {
+        what,
+        pieces,
+        trimmed,
+        durable,
+        lsn: 0,
+    })
+}

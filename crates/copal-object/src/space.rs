@@ -1,0 +1,151 @@
+//! Space: free pages, quarantine, reserves; who may take what.
+//!
+//! Design: object.md §12, R3, R5
+//! Invariants
+//! - owned = reachable + staged + quarantine; the rest is free.
+//! - Freed pages are reused only when a durable record or checkpoint says that the freeing epoch is flushed: until then
+//!   recovery may still verify what they held, or fall back to it.
+//! - They are not reused either while a read that began before they were freed is under way.
+
+use crate::{
+    allocator::{Allocator, ZONE_PAGES},
+    run::{Run, pages_of},
+};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Pages freed by one record.
+#[derive(Debug)]
+struct Freed {
+    epoch: u64,
+    ticket: u64,
+    runs: Vec<Run>,
+}
+
+/// Free, quarantined, staged and reserved pages.
+#[derive(Debug)]
+pub(crate) struct SpaceMap {
+    pub(crate) allocator: Allocator,
+    quarantine: VecDeque<Freed>,
+    quarantine_pages: u64,
+    /// Written or prepared, in no record yet.
+    pub(crate) staged_pages: u64,
+    /// Kept by callers of `reserve`.
+    pub(crate) reserved_pages: u64,
+    /// What a checkpoint of the present tables takes; refreshed with every checkpoint.
+    pub(crate) checkpoint_pages: u64,
+    tickets: BTreeSet<u64>,
+    next_ticket: u64,
+}
+
+impl SpaceMap {
+    pub(crate) fn new(allocator: Allocator) -> SpaceMap {
+        SpaceMap {
+            allocator,
+            quarantine: VecDeque::new(),
+            quarantine_pages: 0,
+            staged_pages: 0,
+            reserved_pages: 0,
+            checkpoint_pages: 1,
+            tickets: BTreeSet::new(),
+            next_ticket: 0,
+        }
+    }
+
+    /// Pages kept for deletes, trims, checkpoints: 2 %, and room for two checkpoints.
+    pub(crate) fn system_pages(&self) -> u64 {
+        (self.allocator.pages() / 50).max(2 * self.checkpoint_pages + 16)
+    }
+
+    /// Pages an ordinary operation may take.
+    pub(crate) fn available_pages(&self) -> u64 {
+        self.allocator
+            .free_pages()
+            .saturating_sub(self.system_pages())
+            .saturating_sub(self.reserved_pages)
+    }
+
+    pub(crate) fn quarantine_pages(&self) -> u64 {
+        self.quarantine_pages
+    }
+
+    /// Epoch that has to be flushed, and known as flushed, to empty the quarantine.
+    pub(crate) fn quarantine_epoch(&self) -> Option<u64> {
+        self.quarantine.back().map(|freed| freed.epoch)
+    }
+
+    /// Pages freed by a record of `epoch`.
+    pub(crate) fn quarantine(&mut self, epoch: u64, runs: Vec<Run>) {
+        if runs.is_empty() {
+            return;
+        }
+        self.quarantine_pages += pages_of(&runs);
+        self.quarantine.push_back(Freed {
+            epoch,
+            ticket: self.next_ticket,
+            runs,
+        });
+    }
+
+    /// Makes reusable what was freed in epochs up to `durable_flushed`; calls `reused` with each run.
+    pub(crate) fn drain(&mut self, durable_flushed: u64, mut reused: impl FnMut(Run)) -> bool {
+        let oldest = self.tickets.first().copied().unwrap_or(u64::MAX);
+        let mut any = false;
+        while let Some(first) = self.quarantine.front() {
+            if first.epoch > durable_flushed || oldest < first.ticket {
+                break;
+            }
+            let Some(freed) = self.quarantine.pop_front() else {
+                break;
+            };
+            for run in freed.runs {
+                self.quarantine_pages -= u64::from(run.pages);
+                self.allocator.release(run);
+                reused(run);
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// A read begins: what it looks at is not reused until [`SpaceMap::unpin`].
+    pub(crate) fn pin(&mut self) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.tickets.insert(ticket);
+        ticket
+    }
+
+    pub(crate) fn unpin(&mut self, ticket: u64) {
+        self.tickets.remove(&ticket);
+    }
+
+    /// Staged pages that will never be published. They were in no record, so they are free at once.
+    pub(crate) fn unstage(&mut self, runs: &[Run]) {
+        self.staged_pages -= pages_of(runs);
+        runs.iter().for_each(|&run| self.allocator.release(run));
+    }
+}
+
+/// Step by which a store of `size_bytes` grows.
+pub(crate) fn growth_step_bytes(size_bytes: u64) -> u64 {
+    (size_bytes / 8)
+        .clamp(32 << 20, 8 << 30)
+        .next_multiple_of(1 << 20)
+}
+
+/// Pages of a stream extent that follows `pieces` others: 1 MiB to 64 MiB, doubling, at least `wanted`.
+pub(crate) fn stream_extent_pages(pieces: usize, expected_log2: u8, smallest: u64, page_bytes: usize) -> u64 {
+    let largest = (64 << 20) / page_bytes as u64;
+    let doubled = smallest << (pieces as u32).min(6);
+    let expected = if expected_log2 == 0 {
+        0
+    } else {
+        (1u64 << expected_log2.min(40)) / page_bytes as u64
+    };
+    doubled.max(expected).clamp(smallest, largest.max(smallest))
+}
+
+/// Pages of the smallest stream extent in normal use.
+pub(crate) fn stream_extent_smallest(page_bytes: usize) -> u64 {
+    ((1 << 20) / page_bytes as u64).max(ZONE_PAGES.min(64))
+}

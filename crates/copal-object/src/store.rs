@@ -1,0 +1,227 @@
+//! The public face of an open store.
+//!
+//! Not here: any step of the work; each method names the module that does it.
+
+use crate::{
+    Ack, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions, ObjectId, ObjectKind, ObjectWriter,
+    OpenError, OpenOptions, RecoveryReport, Reservation, Space, Stat, StoreError, Txn,
+    entropy::Entropy,
+    open::{self, Tuning},
+    run::pages_of,
+    state::Inner,
+    tables::{Entry, Tables},
+};
+use bytes::Bytes;
+use copal_device::{Class, Completion, Counters, Device};
+use std::{ops::Range, sync::Arc};
+
+/// Handle of one open store; cheap to clone. Dropping the last one is like a kill: nothing that was acknowledged is lost,
+/// but only [`Store::close`] makes the next open cheap and later damage of the last commits detectable.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl Store {
+    /// Makes an empty store on `dev`, which is at least 64 MiB long. Whatever was there is lost. Blocks.
+    /// # Errors
+    /// `Options`: the sizes do not work. `Device`.
+    pub fn mkfs(dev: &Arc<dyn Device>, options: &MkfsOptions) -> Result<(), OpenError> {
+        crate::mkfs::mkfs(dev, options, &mut Entropy::System)
+    }
+
+    /// Opens a store, recovering from a crash if there was one. Blocks.
+    /// # Errors
+    /// `NotAStore`, `Damaged`, `Version`, `Truncated`: nothing was written. `TailLoss`: acknowledged commits are damaged.
+    /// `Device`.
+    pub fn open(dev: Arc<dyn Device>, options: &OpenOptions) -> Result<(Store, RecoveryReport), OpenError> {
+        Store::open_tuned(dev, options, Tuning::default())
+    }
+
+    pub(crate) fn open_tuned(
+        dev: Arc<dyn Device>,
+        options: &OpenOptions,
+        tuning: Tuning,
+    ) -> Result<(Store, RecoveryReport), OpenError> {
+        let (inner, report) = open::open(dev, options, tuning)?;
+        Ok((Store { inner }, report))
+    }
+
+    /// All operations or none, at the next place in the store's one order. Returns when the transaction has its place;
+    /// the completion when `ack` is reached. Blocks while 64 MiB are on their way to the device, while old bytes have
+    /// to be merged, and while the store drains freed space or grows. A transaction takes at most an eighth of the
+    /// journal (4 MiB) for its operations; its data is limited by space only.
+    /// # Errors
+    /// `NoSpace`, `Exists`, `NotFound`, `WrongKind`, `WrongLength`, `TooLarge`, `Corrupt` (of bytes to merge with),
+    /// `UnknownDependency`: nothing happened. `Device`, `Fenced`: reopen the store. `ReadOnly`.
+    pub fn commit(&self, txn: Txn, ack: Ack) -> Completion<Result<Lsn, StoreError>> {
+        self.inner.commit(txn, ack)
+    }
+
+    /// Durable up to and including `upto`; what was never committed counts as nothing.
+    /// # Errors
+    /// `Device`, `Fenced`: reopen the store.
+    pub fn sync(&self, upto: Lsn) -> Completion<Result<(), StoreError>> {
+        self.inner.sync(upto)
+    }
+
+    /// Bytes `range` of an object in its latest ordered version: short only at the end, holes read as zeros. Bytes still
+    /// on their way are waited for. On the caller's thread when one device read covers it and `class` is not
+    /// `Background`.
+    /// # Errors
+    /// `NotFound`, `WrongKind` (a stream). `Corrupt`: not the bytes that were written (`Check::Pages`). `Device`.
+    pub fn read(
+        &self,
+        id: ObjectId,
+        range: Range<u64>,
+        class: Class,
+    ) -> Completion<Result<Bytes, StoreError>> {
+        self.inner.read(id, &range, class)
+    }
+
+    /// Several reads at once, all on the device together.
+    pub fn read_many(
+        &self,
+        reads: &[(ObjectId, Range<u64>)],
+        class: Class,
+    ) -> Completion<Vec<Result<Bytes, StoreError>>> {
+        Completion::join(self.inner.read_many(reads, class))
+    }
+
+    /// Writes a large immutable object piece by piece; `Op::Publish` gives it its name.
+    /// # Errors
+    /// `Exists`, `Fenced`, `ReadOnly`.
+    pub fn writer(&self, id: ObjectId, opts: CreateOptions) -> Result<ObjectWriter, StoreError> {
+        if self.inner.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        let state = self.inner.state.lock();
+        state.writable()?;
+        if state.tables.entries.contains_key(&id.0) {
+            return Err(StoreError::Exists(id));
+        }
+        drop(state);
+        Ok(ObjectWriter::new(&self.inner, id, &opts))
+    }
+
+    /// Appends one frame. Solo and `Durable` it is one durable write on the caller's thread and no metadata; when others
+    /// wait for a flush anyway, it shares theirs.
+    /// `after`: the frame counts only if that commit survives. Payload at most 1 MiB less 64 bytes.
+    /// # Errors
+    /// `NotFound`, `WrongKind`, `TooLarge`, `NoSpace`, `UnknownDependency`. `Corrupt`: recovery found acknowledged frames
+    /// damaged; delete the stream. `Device`, `Fenced`, `ReadOnly`.
+    pub fn append_frame(
+        &self,
+        stream: ObjectId,
+        payload: Bytes,
+        after: Option<Lsn>,
+        ack: Ack,
+    ) -> Completion<Result<FramePos, StoreError>> {
+        self.inner.append_frame(stream, &payload, after, ack)
+    }
+
+    /// Reads frames from `from` on, or from the first that is kept.
+    /// # Errors
+    /// `NotFound`, `WrongKind`.
+    pub fn frames(&self, stream: ObjectId, from: FramePos) -> Result<FrameReader, StoreError> {
+        FrameReader::new(&self.inner, stream, from)
+    }
+
+    /// Keeps `bytes` of space for the caller until the reservation is dropped; to use it, drop it and commit.
+    /// # Errors
+    /// `NoSpace`, `Fenced`, `ReadOnly`.
+    pub fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
+        if self.inner.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        self.inner.reserve(bytes)
+    }
+
+    /// Where the bytes are.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        let state = self.inner.state.lock();
+        let page = self.inner.shape.page_bytes as u64;
+        let space = &state.space;
+        let free_now = space.allocator.free_pages();
+        let free = space.available_pages();
+        let quarantine = space.quarantine_pages() + pages_of(&state.groups.open.freed);
+        let live = state.tables.pages - free_now - quarantine - space.staged_pages;
+        Space {
+            size_bytes: state.tables.pages * page,
+            live_bytes: live * page,
+            staged_bytes: space.staged_pages * page,
+            quarantine_bytes: quarantine * page,
+            reserved_bytes: (free_now - free) * page,
+            free_bytes: free * page,
+        }
+    }
+
+    /// What is known of an object without reading it.
+    #[must_use]
+    pub fn stat(&self, id: ObjectId) -> Option<Stat> {
+        let state = self.inner.state.lock();
+        let entry = state.tables.entries.get(&id.0)?;
+        let next = state.tails.get(&id.0).map_or(0, |tail| tail.next);
+        Some(stat_of(&state.tables, id.0, entry, next))
+    }
+
+    /// Objects with id >= `from`, ascending, at most `limit`.
+    #[must_use]
+    pub fn list(&self, from: ObjectId, limit: usize) -> Vec<Stat> {
+        let state = self.inner.state.lock();
+        let next = |id| state.tails.get(id).map_or(0, |tail| tail.next);
+        let entries = state.tables.entries.range(from.0..).take(limit);
+        entries
+            .map(|(id, entry)| stat_of(&state.tables, *id, entry, next(id)))
+            .collect()
+    }
+
+    /// What reached the device since it was opened.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.inner.device.counters()
+    }
+
+    /// Makes everything durable, checkpoints and closes; later writes answer `Fenced`, reads go on. Blocks.
+    /// # Errors
+    /// `Device`: what was not acknowledged as durable may be lost.
+    pub fn close(&self) -> Result<(), StoreError> {
+        open::close(&self.inner)
+    }
+}
+
+fn stat_of(tables: &Tables, id: u64, entry: &Entry, next_frame: u64) -> Stat {
+    let page = tables.page_bytes as u64;
+    match entry {
+        Entry::Object(object) => Stat {
+            id: ObjectId(id),
+            kind: object.what.kind,
+            sealed: object.sealed,
+            len: object.len,
+            allocated_bytes: object.map.pages() * page,
+            label: object.what.label,
+        },
+        Entry::Stream(stream) => Stat {
+            id: ObjectId(id),
+            kind: ObjectKind::Stream,
+            sealed: false,
+            len: next_frame,
+            allocated_bytes: stream
+                .pieces
+                .iter()
+                .map(|piece| u64::from(piece.run.pages))
+                .sum::<u64>()
+                * page,
+            label: stream.what.label,
+        },
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("uuid", &self.inner.shape.uuid)
+            .finish_non_exhaustive()
+    }
+}

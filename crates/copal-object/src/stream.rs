@@ -1,0 +1,440 @@
+//! Streams at work: appending frames, and when each counts.
+//!
+//! A solo durable append is one write-through of whole pages, no metadata. When others wait for a flush anyway, it
+//! joins them.
+//! Design: object.md §7, R12, R14
+//! Invariants
+//! - Frames are acknowledged in order. A frame is durable when it was written through or its epoch is flushed, all
+//!   frames before it are durable, and so are the commit that entered its space and its `after`.
+//! - A frame never rewrites a page of an earlier one.
+//! Not here: finding the end after a crash (`walk`), reading (`frames`).
+
+use crate::{
+    Ack, FramePos, Lsn, ObjectId, StoreError,
+    broken::Flaw,
+    format::{
+        frame::{self, FrameHeader},
+        ops::RecordOp,
+    },
+    run::Run,
+    space,
+    state::{IN_FLIGHT_BYTES_MAX, Inner, State, Tag},
+    tables::Piece,
+};
+use bytes::Bytes;
+use copal_device::{AlignedBuf, Class, Completer, Completion, DeviceError, Io, IoKind};
+use parking_lot::MutexGuard;
+use std::{collections::VecDeque, sync::Arc};
+
+/// Placement class of stream extents.
+pub(crate) const STREAM_CLASS: usize = 0;
+
+type FrameCompleter = Completer<Result<FramePos, StoreError>>;
+
+/// One frame that is not acknowledged as durable yet.
+pub(crate) struct FrameState {
+    frame: u64,
+    /// Epoch it was written in; `None`: written through.
+    epoch: Option<u64>,
+    written: bool,
+    durable: bool,
+    /// Commit that must be durable too.
+    needs_lsn: u64,
+    waiter: Option<(Ack, FrameCompleter)>,
+}
+
+/// The end of an open stream.
+#[derive(Default)]
+pub(crate) struct Tail {
+    /// Number of the next frame.
+    pub(crate) next: u64,
+    /// Pages used of the last piece.
+    pub(crate) used: u32,
+    /// Piece the end was found in; used by the mount only.
+    pub(crate) piece: usize,
+    /// Frames below this are durable.
+    pub(crate) durable: u64,
+    /// Recovery found acknowledged frames damaged at `next`.
+    pub(crate) damaged: bool,
+    pub(crate) pending: VecDeque<FrameState>,
+}
+
+impl Tail {
+    /// Whether the write of `frame` has not completed yet.
+    pub(crate) fn is_on_its_way(&self, frame: u64) -> bool {
+        self.pending
+            .iter()
+            .any(|state| state.frame == frame && !state.written)
+    }
+}
+
+impl Inner {
+    /// See `Store::append_frame`.
+    pub(crate) fn append_frame(
+        self: &Arc<Inner>,
+        stream: ObjectId,
+        payload: &Bytes,
+        after: Option<Lsn>,
+        ack: Ack,
+    ) -> Completion<Result<FramePos, StoreError>> {
+        match self.try_append_frame(stream, payload, after.map_or(0, |lsn| lsn.0), ack) {
+            Ok(completion) => completion,
+            Err(error) => Completion::ready(Err(error)),
+        }
+    }
+
+    fn try_append_frame(
+        self: &Arc<Inner>,
+        stream: ObjectId,
+        payload: &Bytes,
+        after: u64,
+        ack: Ack,
+    ) -> Result<Completion<Result<FramePos, StoreError>>, StoreError> {
+        if self.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        let pages = frame::pages_for(payload.len(), self.shape.page_bytes) as u32;
+        if payload.len() > frame::FRAME_BYTES_MAX - frame::HEADER_LEN {
+            return Err(StoreError::TooLarge);
+        }
+        let mut state = self.state.lock();
+        let piece = loop {
+            state.writable()?;
+            let Some(entry) = state.tables.stream(stream.0) else {
+                let known = state.tables.entries.contains_key(&stream.0);
+                return Err(if known {
+                    StoreError::WrongKind(stream)
+                } else {
+                    StoreError::NotFound(stream)
+                });
+            };
+            if after > state.groups.last_lsn {
+                return Err(StoreError::UnknownDependency {
+                    stream: None,
+                    frame: None,
+                    lsn: after,
+                });
+            }
+            let last = entry.pieces.last().copied();
+            let extents = entry.pieces.len();
+            let expected = entry.what.expected_log2;
+            if state.in_flight_bytes > IN_FLIGHT_BYTES_MAX {
+                self.wait_change(&mut state);
+                continue;
+            }
+            let tail = state.tails.entry(stream.0).or_default();
+            if tail.damaged {
+                let range = tail.next..tail.next + 1;
+                return Err(StoreError::Corrupt { id: stream, range });
+            }
+            match last.filter(|piece| piece.run.pages - tail.used >= pages) {
+                Some(piece) => break piece,
+                None => self.extend_stream(&mut state, stream.0, pages, extents, expected)?,
+            }
+        };
+        Ok(self.write_frame(state, stream.0, piece, payload, pages, after, ack))
+    }
+
+    /// Enters one more extent for the stream, or prepares one; the caller looks again.
+    fn extend_stream(
+        self: &Arc<Inner>,
+        state: &mut MutexGuard<'_, State>,
+        stream: u64,
+        pages: u32,
+        extents: usize,
+        expected_log2: u8,
+    ) -> Result<(), StoreError> {
+        if state.groups.open.ops.len() + 64 > state.journal.record_bytes_max() - record_head() {
+            self.wait_change(state);
+            return Ok(());
+        }
+        let smallest = self.shape.stream_extent_pages.max(pages.into());
+        let wanted = space::stream_extent_pages(extents, expected_log2, smallest, self.shape.page_bytes);
+        let spare = state.spare_extents.iter().position(|run| run.pages >= pages);
+        let run = match spare {
+            Some(index) => {
+                let run = state.spare_extents.swap_remove(index);
+                state.space.staged_pages -= u64::from(run.pages);
+                Some(run)
+            }
+            None => {
+                let available = state.space.available_pages();
+                [wanted, smallest, pages.into()]
+                    .into_iter()
+                    .filter(|&size| size <= available)
+                    .find_map(|size| {
+                        state
+                            .space
+                            .allocator
+                            .allocate_run(size as u32, STREAM_CLASS, true)
+                    })
+            }
+        };
+        let Some(run) = run else {
+            return self.prepare_extent(state, wanted, pages);
+        };
+        let incarnation = state.entropy.next();
+        let first = state.tails.entry(stream).or_default().next;
+        self.enter_internal(
+            state,
+            &RecordOp::StreamExtent {
+                id: stream,
+                run,
+                first,
+                incarnation,
+            },
+        );
+        state.tails.entry(stream).or_default().used = 0;
+        Ok(())
+    }
+
+    /// Takes space that was never written, writes zeros over it, and sets it aside.
+    fn prepare_extent(
+        self: &Arc<Inner>,
+        state: &mut MutexGuard<'_, State>,
+        wanted: u64,
+        pages: u32,
+    ) -> Result<(), StoreError> {
+        let available = state.space.available_pages();
+        let found = [wanted, pages.into()]
+            .into_iter()
+            .filter(|&size| size <= available)
+            .find_map(|size| {
+                state
+                    .space
+                    .allocator
+                    .allocate_run(size as u32, STREAM_CLASS, false)
+            });
+        let Some(run) = found else {
+            return self.make_room(state, wanted.max(pages.into()), pages.into());
+        };
+        state.space.staged_pages += u64::from(run.pages);
+        let len = run.pages as usize * self.shape.page_bytes;
+        let io = Io {
+            at: self.shape.byte(run.at),
+            kind: IoKind::WriteZeroes(len as u64),
+            class: Class::Foreground,
+        };
+        let done = MutexGuard::unlocked(state, || self.device.submit(vec![io]).wait());
+        if let Err(error) = done.into_iter().try_for_each(|done| done.result) {
+            state.failure.get_or_insert(error.clone());
+            return Err(StoreError::Device(error));
+        }
+        state.space.allocator.note_written(run);
+        state.spare_extents.push(run);
+        Ok(())
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one step of append_frame, cut out for its length"
+    )]
+    fn write_frame(
+        self: &Arc<Inner>,
+        mut state: MutexGuard<'_, State>,
+        stream: u64,
+        piece: Piece,
+        payload: &Bytes,
+        pages: u32,
+        after: u64,
+        ack: Ack,
+    ) -> Completion<Result<FramePos, StoreError>> {
+        let (durable_lsn, wanted_lsn) = (state.groups.durable_lsn, state.wanted_lsn);
+        let idle = state.epochs.flushing.is_none() && wanted_lsn <= durable_lsn;
+        let early = self.shape.broken.by(Flaw::ThroughEarly);
+        let after = if after <= durable_lsn { 0 } else { after };
+        let needs_lsn = piece.lsn.max(after);
+        let tail = state.tails.entry(stream).or_default();
+        let through =
+            ack == Ack::Durable && idle && (early || (tail.pending.is_empty() && needs_lsn <= durable_lsn));
+        let run = Run::new(piece.run.at + u64::from(tail.used), pages);
+        let number = tail.next;
+        let header = FrameHeader {
+            incarnation: piece.incarnation,
+            frame: number,
+            flushed_frame: tail.durable,
+            after,
+        };
+        tail.next += 1;
+        tail.used += pages;
+        let mut buf = AlignedBuf::zeroed(pages as usize * self.shape.page_bytes);
+        frame::encode(&header, payload, &mut buf);
+        if through {
+            return self.write_frame_through(state, stream, run, number, needs_lsn, buf);
+        }
+        let bytes = buf.len() as u64;
+        let epoch = state.epochs.begin_write();
+        let (waiter, completion) = if ack == Ack::Ordered {
+            (None, Completion::ready(Ok(FramePos(number))))
+        } else {
+            let (completer, completion) = self.promise();
+            (Some((ack, completer)), completion)
+        };
+        if ack == Ack::Durable {
+            state.epochs.want(epoch);
+            state.wanted_lsn = state.wanted_lsn.max(needs_lsn);
+        }
+        let tail = state.tails.entry(stream).or_default();
+        tail.pending.push_back(FrameState {
+            frame: number,
+            epoch: Some(epoch),
+            written: false,
+            durable: false,
+            needs_lsn,
+            waiter,
+        });
+        state.in_flight.insert(run.at, run.pages);
+        state.in_flight_bytes += bytes;
+        state.unflushed_bytes += bytes;
+        let tag = Tag::Frame {
+            stream,
+            frame: number,
+            epoch,
+            run,
+            bytes,
+        };
+        let io = self.write_io(run.at, buf, Class::Commit);
+        state.outbox.push((tag, vec![io]));
+        drop(state);
+        self.pump();
+        completion
+    }
+
+    /// The hot path: one write that is durable when it returns, on the caller's thread.
+    fn write_frame_through(
+        self: &Arc<Inner>,
+        mut state: MutexGuard<'_, State>,
+        stream: u64,
+        run: Run,
+        number: u64,
+        needs_lsn: u64,
+        buf: AlignedBuf,
+    ) -> Completion<Result<FramePos, StoreError>> {
+        let ticket = state.space.pin();
+        let tail = state.tails.entry(stream).or_default();
+        tail.pending.push_back(FrameState {
+            frame: number,
+            epoch: None,
+            written: false,
+            durable: false,
+            needs_lsn,
+            waiter: None,
+        });
+        drop(state);
+        let result = self.device.write_through(self.shape.byte(run.at), buf);
+        let mut state = self.state.lock();
+        state.space.unpin(ticket);
+        let answer = match result {
+            Ok(_) => {
+                state.frame_through(stream, number);
+                if self.shape.broken.by(Flaw::ThroughIsFlush) {
+                    let open = state.epochs.open;
+                    state.epochs.close();
+                    state.epochs.end_flush(open);
+                    if let Some((carried, seq)) = state.groups.flushed(open) {
+                        state.epochs.durable_flushed = state.epochs.durable_flushed.max(carried);
+                        state.journal.flushed_seq = seq;
+                    }
+                    state.frames_flushed(open);
+                }
+                Ok(FramePos(number))
+            }
+            Err(error) => {
+                state.failure.get_or_insert(error.clone());
+                Err(StoreError::Device(error))
+            }
+        };
+        drop(state);
+        self.pump();
+        Completion::ready(answer)
+    }
+}
+
+fn record_head() -> usize {
+    crate::format::record::HEADER_LEN
+}
+
+impl State {
+    fn pending_frame(&mut self, stream: u64, frame: u64) -> Option<&mut FrameState> {
+        let pending = &mut self.tails.get_mut(&stream)?.pending;
+        pending.iter_mut().find(|state| state.frame == frame)
+    }
+
+    /// The write of a frame has completed.
+    pub(crate) fn frame_written(&mut self, stream: u64, frame: u64) {
+        if let Some(state) = self.pending_frame(stream, frame) {
+            state.written = true;
+        }
+    }
+
+    fn frame_through(&mut self, stream: u64, frame: u64) {
+        if let Some(state) = self.pending_frame(stream, frame) {
+            state.written = true;
+            state.durable = true;
+        }
+        self.settle_frames();
+    }
+
+    /// Everything of epochs up to `flushed` is durable.
+    pub(crate) fn frames_flushed(&mut self, flushed: u64) {
+        for state in self.tails.values_mut().flat_map(|tail| tail.pending.iter_mut()) {
+            state.durable |= state.epoch.is_some_and(|epoch| epoch <= flushed);
+        }
+    }
+
+    /// Acknowledges frames whose turn has come, in the order of each stream.
+    pub(crate) fn settle_frames(&mut self) {
+        let (written_lsn, durable_lsn) = (self.groups.written_lsn, self.groups.durable_lsn);
+        let mut answers = Vec::new();
+        for tail in self.tails.values_mut() {
+            for state in &mut tail.pending {
+                if !state.written {
+                    break;
+                }
+                let is_written = matches!(state.waiter, Some((Ack::Written, _)));
+                if is_written && state.needs_lsn <= written_lsn {
+                    answers.extend(state.waiter.take().map(|(_, completer)| (completer, state.frame)));
+                }
+            }
+            while tail
+                .pending
+                .front()
+                .is_some_and(|state| state.durable && state.needs_lsn <= durable_lsn)
+            {
+                let Some(state) = tail.pending.pop_front() else {
+                    break;
+                };
+                tail.durable = state.frame + 1;
+                answers.extend(state.waiter.map(|(_, completer)| (completer, state.frame)));
+            }
+        }
+        for (completer, frame) in answers {
+            self.deliver(completer, Ok(FramePos(frame)));
+        }
+    }
+
+    /// Answers every waiting frame with the failure.
+    pub(crate) fn fail_frames(&mut self, failure: &DeviceError) {
+        let waiters: Vec<FrameCompleter> = self
+            .tails
+            .values_mut()
+            .flat_map(|tail| tail.pending.iter_mut())
+            .filter_map(|state| state.waiter.take().map(|(_, completer)| completer))
+            .collect();
+        for completer in waiters {
+            self.deliver(completer, Err(StoreError::Device(failure.clone())));
+        }
+    }
+
+    /// The stream is gone: whoever waits for one of its frames learns that.
+    pub(crate) fn forget_stream(&mut self, stream: u64) {
+        let Some(tail) = self.tails.remove(&stream) else {
+            return;
+        };
+        for state in tail.pending {
+            if let Some((_, completer)) = state.waiter {
+                self.deliver(completer, Err(StoreError::NotFound(ObjectId(stream))));
+            }
+        }
+    }
+}

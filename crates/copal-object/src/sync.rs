@@ -1,0 +1,31 @@
+//! Waiting for commits to be durable.
+
+use crate::{
+    Lsn, StoreError,
+    state::{Inner, Waiter},
+};
+use copal_device::Completion;
+use std::sync::Arc;
+
+impl Inner {
+    /// See `Store::sync`.
+    pub(crate) fn sync(self: &Arc<Inner>, upto: Lsn) -> Completion<Result<(), StoreError>> {
+        let mut state = self.state.lock();
+        let lsn = upto.0.min(state.groups.last_lsn);
+        if lsn <= state.groups.durable_lsn {
+            return Completion::ready(Ok(()));
+        }
+        if let Err(error) = state.writable() {
+            return Completion::ready(Err(error));
+        }
+        let (completer, completion) = self.promise();
+        state.wanted_lsn = state.wanted_lsn.max(lsn);
+        let waiter = Waiter { lsn, completer };
+        // Waiters stand in the order of their positions; a sync may ask for an earlier one than the last.
+        let place = state.durable_waiters.partition_point(|other| other.lsn <= lsn);
+        state.durable_waiters.insert(place, waiter);
+        drop(state);
+        self.pump();
+        completion.map(|result: Result<Lsn, StoreError>| result.map(drop))
+    }
+}

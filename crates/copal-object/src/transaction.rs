@@ -1,0 +1,281 @@
+//! Transactions: checked against the tables, given space, turned into physical operations.
+//!
+//! Three steps: *check* (every reason to refuse, pages needed, units whose old bytes are needed), *fetch* (those units are
+//! read with the mutex released, then everything is checked again), *carry out* (cannot fail).
+//! Design: object.md §5, §9
+//! Invariants
+//! - A refused transaction has changed nothing and written nothing.
+//! - No byte on the device is overwritten while a record names it (I6): partial pages are merged and written elsewhere.
+//! - The last partial page of a `Check::Caller` object is a unit of its own, so that the next append replaces it whole.
+
+use crate::{
+    Ack, Lsn, ObjectId, Op, StoreError, Txn,
+    format::record,
+    run::Run,
+    state::{IN_FLIGHT_BYTES_MAX, Inner, State, Waiter},
+};
+use bytes::Bytes;
+use copal_device::Completion;
+use parking_lot::MutexGuard;
+use std::{collections::HashMap, sync::Arc};
+
+pub(crate) mod carry;
+pub(crate) mod check;
+
+/// Old content of pages that a transaction merges with or sums again, by device page.
+#[derive(Default)]
+pub(crate) struct Fetched {
+    pages: HashMap<u64, Bytes>,
+}
+
+impl Fetched {
+    pub(crate) fn page(&self, page: u64) -> Option<&Bytes> {
+        self.pages.get(&page)
+    }
+
+    pub(crate) fn has(&self, run: Run) -> bool {
+        (run.at..run.end()).all(|page| self.pages.contains_key(&page))
+    }
+
+    fn put(&mut self, run: Run, bytes: Bytes, page_bytes: usize) {
+        for index in 0..run.pages as usize {
+            let part = bytes.slice(index * page_bytes..(index + 1) * page_bytes);
+            self.pages.insert(run.at + index as u64, part);
+        }
+    }
+}
+
+/// A unit whose old bytes a transaction needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unit {
+    pub(crate) id: u64,
+    /// First page inside the object.
+    pub(crate) at: u64,
+    pub(crate) run: Run,
+    pub(crate) sum: u32,
+}
+
+impl Inner {
+    /// See `Store::commit`.
+    pub(crate) fn commit(self: &Arc<Inner>, txn: Txn, ack: Ack) -> Completion<Result<Lsn, StoreError>> {
+        match self.try_commit(txn, ack) {
+            Ok(completion) => completion,
+            Err(error) => Completion::ready(Err(error)),
+        }
+    }
+
+    fn try_commit(
+        self: &Arc<Inner>,
+        mut txn: Txn,
+        ack: Ack,
+    ) -> Result<Completion<Result<Lsn, StoreError>>, StoreError> {
+        if self.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        for op in &txn.ops {
+            if let Op::Publish(staged) = op
+                && !staged.belongs_to(self)
+            {
+                return Err(StoreError::NotFound(staged.id()));
+            }
+        }
+        join_appends(&mut txn.ops);
+        let mut fetched = Fetched::default();
+        let mut pins = Pins {
+            inner: self,
+            tickets: Vec::new(),
+        };
+        let mut state = self.state.lock();
+        let (needs, runs) = loop {
+            state.writable()?;
+            let needs = check::check(&state, &txn, &self.shape)?;
+            if let Some(unit) = needs.units.iter().find(|unit| !fetched.has(unit.run)) {
+                self.fetch(&mut state, unit, &mut fetched, &mut pins)?;
+                continue;
+            }
+            if state.in_flight_bytes > IN_FLIGHT_BYTES_MAX {
+                self.wait_change(&mut state);
+                continue;
+            }
+            let available = if needs.releases {
+                state.space.allocator.free_pages()
+            } else {
+                state.space.available_pages()
+            };
+            if needs.pages > available {
+                self.make_room(&mut state, needs.pages, needs.pages)?;
+                continue;
+            }
+            let runs = take_pages(&mut state, &needs);
+            let ops_bytes = needs.ops_bytes_with(&runs);
+            let room = state.journal.record_bytes_max() - record::HEADER_LEN;
+            if ops_bytes > room {
+                give_back(&mut state, runs);
+                return Err(StoreError::TooLarge);
+            }
+            if state.groups.open.ops.len() + ops_bytes > room {
+                // The open group is full and waits for the journal or for its turn.
+                give_back(&mut state, runs);
+                if !self.close_group(&mut state) {
+                    self.wait_change(&mut state);
+                }
+                continue;
+            }
+            break (needs, runs);
+        };
+        let bytes = self.carry_out(&mut state, txn, &needs, runs, &fetched);
+        let lsn = state.groups.last_lsn;
+        pins.release(&mut state);
+        let completion = self.acknowledge(&mut state, lsn, ack, bytes);
+        drop(state);
+        self.pump();
+        Ok(completion)
+    }
+
+    fn acknowledge(
+        &self,
+        state: &mut State,
+        lsn: u64,
+        ack: Ack,
+        bytes: u64,
+    ) -> Completion<Result<Lsn, StoreError>> {
+        state.in_flight_bytes += bytes;
+        state.unflushed_bytes += bytes;
+        if ack == Ack::Ordered {
+            return Completion::ready(Ok(Lsn(lsn)));
+        }
+        let (completer, completion) = self.promise();
+        let waiter = Waiter { lsn, completer };
+        if ack == Ack::Written {
+            state.written_waiters.push_back(waiter);
+        } else {
+            state.wanted_lsn = state.wanted_lsn.max(lsn);
+            state.durable_waiters.push_back(waiter);
+        }
+        completion
+    }
+
+    /// Brings the old bytes of one unit in, verified. Releases the mutex.
+    fn fetch(
+        self: &Arc<Inner>,
+        state: &mut MutexGuard<'_, State>,
+        unit: &Unit,
+        fetched: &mut Fetched,
+        pins: &mut Pins<'_>,
+    ) -> Result<(), StoreError> {
+        let page_bytes = self.shape.page_bytes;
+        if unit.run.pages == 1
+            && let Some(page) = state.recent.get(unit.run.at)
+        {
+            fetched.put(unit.run, Bytes::from_owner(page), page_bytes);
+            return Ok(());
+        }
+        if state.is_in_flight(unit.run) {
+            self.wait_change(state);
+            return Ok(());
+        }
+        // The unit stays where it is while it is pinned, even if another transaction frees it meanwhile.
+        pins.tickets.push(state.space.pin());
+        let bytes = MutexGuard::unlocked(state, || self.read_pages(unit.run))?;
+        if copal_codec::crc32c(0, &bytes) != unit.sum {
+            let from = self.shape.byte(unit.at);
+            let range = from..from + bytes.len() as u64;
+            return Err(StoreError::Corrupt {
+                id: ObjectId(unit.id),
+                range,
+            });
+        }
+        fetched.put(unit.run, Bytes::from(bytes), page_bytes);
+        Ok(())
+    }
+}
+
+/// Pins that end with the transaction, also when it is refused.
+struct Pins<'a> {
+    inner: &'a Arc<Inner>,
+    tickets: Vec<u64>,
+}
+
+impl Pins<'_> {
+    fn release(&mut self, state: &mut State) {
+        self.tickets
+            .drain(..)
+            .for_each(|ticket| state.space.unpin(ticket));
+    }
+}
+
+impl Drop for Pins<'_> {
+    fn drop(&mut self) {
+        if !self.tickets.is_empty() {
+            let mut state = self.inner.state.lock();
+            self.tickets
+                .drain(..)
+                .for_each(|ticket| state.space.unpin(ticket));
+        }
+    }
+}
+
+/// Runs of each operation, in its order.
+pub(crate) type Runs = Vec<Vec<Run>>;
+
+fn take_pages(state: &mut State, needs: &check::Needs) -> Runs {
+    let mut runs = Vec::with_capacity(needs.per_op.len());
+    for need in &needs.per_op {
+        let taken = if need.pages == 0 {
+            Some(Vec::new())
+        } else {
+            state.space.allocator.allocate(need.pages, need.class)
+        };
+        runs.push(taken.expect("the pages of a checked transaction are free"));
+    }
+    runs
+}
+
+fn give_back(state: &mut State, runs: Runs) {
+    for run in runs.into_iter().flatten() {
+        state.space.allocator.release(run);
+    }
+}
+
+/// Appends that follow one another become one, so that the page between them is written once.
+fn join_appends(ops: &mut Vec<Op>) {
+    let mut joined: Vec<Op> = Vec::with_capacity(ops.len());
+    let mut parts: Vec<Bytes> = Vec::new();
+    let flush = |joined: &mut Vec<Op>, parts: &mut Vec<Bytes>| {
+        if parts.len() > 1
+            && let Some(Op::Append { data, .. }) = joined.last_mut()
+        {
+            *data = Bytes::from(parts.concat());
+        }
+        parts.clear();
+    };
+    for op in ops.drain(..) {
+        if let Op::Append { id, at, data } = &op
+            && let Some(Op::Append {
+                id: before,
+                at: start,
+                ..
+            }) = joined.last()
+            && before == id
+            && start.checked_add(parts.iter().map(|part| part.len() as u64).sum()) == Some(*at)
+        {
+            parts.push(data.clone());
+            continue;
+        }
+        flush(&mut joined, &mut parts);
+        if let Op::Append { data, .. } = &op {
+            parts.push(data.clone());
+        }
+        joined.push(op);
+    }
+    flush(&mut joined, &mut parts);
+    *ops = joined;
+}
+
+/// Sums of consecutive units of `bytes`.
+pub(crate) fn unit_sums(bytes: &[u8], unit_bytes: usize) -> Vec<u32> {
+    bytes
+        .chunks(unit_bytes)
+        .map(|unit| copal_codec::crc32c(0, unit))
+        .collect()
+}

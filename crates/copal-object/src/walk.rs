@@ -1,0 +1,240 @@
+//! Walking the frames of a stream: where it ends, and whether that is a crash or damage.
+//!
+//! Design: object.md §7
+//! Invariants
+//! - The end is the first frame whose sum, incarnation or number is wrong, or whose commit is lost.
+//! - A hole before a valid frame that says the hole was durable is damage, not a crash.
+
+use crate::{
+    format::frame::{self, FRAME_BYTES_MAX, FrameHeader},
+    run::Run,
+    tables::Piece,
+};
+use copal_device::DeviceError;
+
+/// Reads whole pages.
+pub(crate) type ReadPages<'a> = &'a dyn Fn(Run) -> Result<Vec<u8>, DeviceError>;
+
+/// Where a stream ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// Number of the next frame.
+    pub(crate) next: u64,
+    /// Piece it goes to, and pages used of it. With no pieces: 0 and 0.
+    pub(crate) piece: usize,
+    pub(crate) used: u32,
+    /// Later frames show that this one was durable.
+    pub(crate) damaged: bool,
+}
+
+/// Pages read at once while walking.
+const WINDOW_PAGES: u32 = 64;
+
+/// A window over one piece, so that small frames do not cost a read each.
+struct Window<'a> {
+    read: ReadPages<'a>,
+    piece: Run,
+    page_bytes: usize,
+    at: u32,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Window<'a> {
+    fn new(read: ReadPages<'a>, piece: Run, page_bytes: usize) -> Window<'a> {
+        Window {
+            read,
+            piece,
+            page_bytes,
+            at: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Pages `at..at+pages` of the piece; `None` beyond its end.
+    fn pages(&mut self, at: u32, pages: u32) -> Result<Option<&[u8]>, DeviceError> {
+        if at.checked_add(pages).is_none_or(|end| end > self.piece.pages) {
+            return Ok(None);
+        }
+        let held = (self.bytes.len() / self.page_bytes) as u32;
+        if at < self.at || at + pages > self.at + held {
+            let count = pages.max(WINDOW_PAGES).min(self.piece.pages - at);
+            self.bytes = (self.read)(Run::new(self.piece.at + u64::from(at), count))?;
+            self.at = at;
+        }
+        let from = (at - self.at) as usize * self.page_bytes;
+        Ok(Some(&self.bytes[from..from + pages as usize * self.page_bytes]))
+    }
+}
+
+/// A valid frame at page `at` of a piece: its header, pages and payload.
+fn frame_at<'w>(
+    window: &'w mut Window<'_>,
+    at: u32,
+    incarnation: u64,
+) -> Result<Option<(FrameHeader, u32, &'w [u8])>, DeviceError> {
+    let page_bytes = window.page_bytes;
+    let Some(first) = window.pages(at, 1)? else {
+        return Ok(None);
+    };
+    let Ok((claimed, payload)) = frame::claimed(first) else {
+        return Ok(None);
+    };
+    if claimed.incarnation != incarnation {
+        return Ok(None);
+    }
+    let pages = frame::pages_for(payload, page_bytes) as u32;
+    let Some(bytes) = window.pages(at, pages)? else {
+        return Ok(None);
+    };
+    match frame::decode(bytes) {
+        Ok((header, payload)) => Ok(Some((
+            header,
+            pages,
+            &bytes[frame::HEADER_LEN..frame::HEADER_LEN + payload],
+        ))),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Finds the end of a stream. Frames whose `after` lies beyond `last_lsn` do not count.
+/// `each` sees every frame that counts.
+pub(crate) fn walk(
+    pieces: &[Piece],
+    last_lsn: u64,
+    page_bytes: usize,
+    read: ReadPages<'_>,
+    mut each: impl FnMut(u64, &[u8]),
+) -> Result<End, DeviceError> {
+    let mut end = End {
+        next: pieces.first().map_or(0, |piece| piece.first),
+        piece: 0,
+        used: 0,
+        damaged: false,
+    };
+    for (index, piece) in pieces.iter().enumerate() {
+        if piece.first != end.next {
+            break;
+        }
+        let limit = pieces.get(index + 1).map(|next| next.first);
+        let mut window = Window::new(read, piece.run, page_bytes);
+        end.piece = index;
+        end.used = 0;
+        while limit.is_none_or(|limit| end.next < limit) {
+            let Some((header, pages, payload)) = frame_at(&mut window, end.used, piece.incarnation)? else {
+                break;
+            };
+            if header.frame != end.next {
+                break;
+            }
+            if header.after > last_lsn {
+                // Its commit is lost, so nothing behind it was durable either.
+                return Ok(end);
+            }
+            each(header.frame, payload);
+            end.next += 1;
+            end.used += pages;
+        }
+        if limit.is_none_or(|limit| end.next < limit) {
+            break;
+        }
+    }
+    end.damaged = was_durable(pieces, &end, page_bytes, read)?;
+    Ok(end)
+}
+
+/// Whether a frame behind the end says that the frame at the end was durable.
+fn was_durable(
+    pieces: &[Piece],
+    end: &End,
+    page_bytes: usize,
+    read: ReadPages<'_>,
+) -> Result<bool, DeviceError> {
+    let Some(piece) = pieces.get(end.piece) else {
+        return Ok(false);
+    };
+    let frame_pages = (FRAME_BYTES_MAX / page_bytes) as u32;
+    let mut window = Window::new(read, piece.run, page_bytes);
+    // The frame behind starts within the longest frame's pages.
+    let last = piece.run.pages.min(end.used.saturating_add(frame_pages + 1));
+    let mut at = end.used;
+    let mut found = None;
+    while at < last {
+        match frame_at(&mut window, at, piece.incarnation)? {
+            Some((header, pages, _)) if header.frame > end.next => {
+                if header.flushed_frame > end.next {
+                    return Ok(true);
+                }
+                found = Some(at + pages);
+                break;
+            }
+            _ => at += 1,
+        }
+    }
+    // From there on frames follow one another again.
+    while let Some(at) = found {
+        found = match frame_at(&mut window, at, piece.incarnation)? {
+            Some((header, ..)) if header.flushed_frame > end.next => return Ok(true),
+            Some((_, pages, _)) => Some(at + pages),
+            None => None,
+        };
+    }
+    // The next piece follows only when this one was full; its frames may vouch too.
+    for piece in pieces.iter().skip(end.piece + 1) {
+        let mut window = Window::new(read, piece.run, page_bytes);
+        let mut at = 0;
+        while let Some((header, pages, _)) = frame_at(&mut window, at, piece.incarnation)? {
+            if header.frame > end.next && header.flushed_frame > end.next {
+                return Ok(true);
+            }
+            at += pages;
+        }
+    }
+    Ok(false)
+}
+
+/// Pages of a piece read ahead by a reader of an open store, which knows where the stream ends.
+#[derive(Default)]
+pub(crate) struct ReadAhead {
+    piece: Option<Run>,
+    at: u32,
+    bytes: Vec<u8>,
+}
+
+impl ReadAhead {
+    /// The valid frame at page `at` of `piece`. Pages already read are looked at first, then read again: the frame may
+    /// have been appended since.
+    pub(crate) fn frame(
+        &mut self,
+        piece: &Piece,
+        at: u32,
+        page_bytes: usize,
+        read: ReadPages<'_>,
+    ) -> Result<Option<(FrameHeader, u32, Vec<u8>)>, DeviceError> {
+        if self.piece != Some(piece.run) {
+            *self = ReadAhead {
+                piece: Some(piece.run),
+                ..ReadAhead::default()
+            };
+        }
+        let bytes = std::mem::take(&mut self.bytes);
+        let mut window = Window {
+            read,
+            piece: piece.run,
+            page_bytes,
+            at: self.at,
+            bytes,
+        };
+        let mut found = frame_at(&mut window, at, piece.incarnation)?.map(owned);
+        if found.is_none() {
+            window.bytes.clear();
+            found = frame_at(&mut window, at, piece.incarnation)?.map(owned);
+        }
+        self.at = window.at;
+        self.bytes = window.bytes;
+        Ok(found)
+    }
+}
+
+fn owned((header, pages, payload): (FrameHeader, u32, &[u8])) -> (FrameHeader, u32, Vec<u8>) {
+    (header, pages, payload.to_vec())
+}

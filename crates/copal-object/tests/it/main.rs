@@ -1,0 +1,3 @@
+//! The object store through its public face, on devices in memory.
+
+mod basics;
