@@ -1,0 +1,393 @@
+//! What the leader of a group does: make room, place values, log, insert, publish the sequences.
+//!
+//! Invariants
+//! - A group takes its sequences only when its last frame is acknowledged: sequences have no gaps.
+//! - `NoSpace` leaves log, value objects and memtable as they were. A group refused for lack of space is tried
+//!   again write by write, so that a delete is not refused because of its neighbour.
+
+use super::{
+    Write, WriteOp,
+    values::{DirectValues, Placement},
+};
+use crate::{
+    Durability, Error,
+    engine::Engine,
+    entry::{EntryKind, RangeTombstone},
+    key::KeyRange,
+    log::{Log, format::LogOp},
+    memtable::Memtable,
+    value::pointer::Pointer,
+    view::View,
+};
+use bytes::Bytes;
+use copal_object::{Ack, Lsn, Op, StoreError, Txn};
+use std::{sync::Arc, time::Instant};
+
+/// Unsynced bytes after which a `Deferred` group is made durable after all.
+const DEFERRED_BYTES: u64 = 1 << 20;
+
+/// What only the leader touches.
+pub(crate) struct Writer {
+    pub(crate) log: Log,
+    /// Bytes of `Deferred` groups since the log was last written through.
+    deferred_bytes: u64,
+    /// When the first of them was accepted.
+    pub(crate) deferred_since: Option<Instant>,
+}
+
+impl Writer {
+    pub(crate) fn new(log: Log) -> Writer {
+        Writer {
+            log,
+            deferred_bytes: 0,
+            deferred_since: None,
+        }
+    }
+
+    /// No deferred write waits any more.
+    pub(crate) fn settled(&mut self) {
+        self.deferred_bytes = 0;
+        self.deferred_since = None;
+    }
+}
+
+/// A group, encoded: operations for the log and what to insert once they are logged.
+struct Encoded {
+    log: Vec<u8>,
+    count: u32,
+    inserts: Vec<Insert>,
+}
+
+enum Insert {
+    Entry {
+        key: Bytes,
+        kind: EntryKind,
+        value: Bytes,
+    },
+    DeleteRange {
+        start: Bytes,
+        end: Bytes,
+    },
+}
+
+impl Engine {
+    /// Logs and applies `writes` as one group where that is possible; answers for each.
+    pub(crate) fn write_group(&self, writes: Vec<Write>) -> Vec<Result<(), Error>> {
+        let mut writer = self.writer.lock();
+        let frees_space = writes.iter().all(|write| write.frees_space);
+        let bytes = writes.iter().map(|write| write.user_bytes).sum();
+        let refused = |error: Error| writes.iter().map(|_| Err(error.clone())).collect();
+        if let Err(error) = self.make_room(&mut writer, frees_space) {
+            if error.is_no_space() && writes.len() > 1 {
+                return writes
+                    .iter()
+                    .map(|write| self.write_alone(&mut writer, write))
+                    .collect();
+            }
+            return refused(error);
+        }
+        let all: Vec<&Write> = writes.iter().collect();
+        let results = match self.log_and_apply(&mut writer, &all) {
+            Ok(()) => writes.iter().map(|_| Ok(())).collect(),
+            Err(error) if error.is_no_space() => writes
+                .iter()
+                .map(|write| self.write_alone(&mut writer, write))
+                .collect(),
+            Err(error) => return refused(error),
+        };
+        drop(writer);
+        self.pace(bytes);
+        results
+    }
+
+    /// One write as its own group; one that frees space may use the reserve.
+    fn write_alone(&self, writer: &mut Writer, write: &Write) -> Result<(), Error> {
+        let attempt = |writer: &mut Writer| {
+            self.make_room(writer, write.frees_space)?;
+            self.log_and_apply(writer, &[write])
+        };
+        match attempt(writer) {
+            Err(error) if error.is_no_space() && write.frees_space => {
+                self.reserve.open();
+                let result = attempt(writer);
+                self.reserve.refill(&self.objects);
+                self.signal.kick();
+                result
+            }
+            result => result,
+        }
+    }
+
+    fn log_and_apply(&self, writer: &mut Writer, writes: &[&Write]) -> Result<(), Error> {
+        self.poison.check()?;
+        let first_seq = self.snapshots.visible() + 1;
+        let mut values = self.direct_values.lock();
+        let mut placement = Placement::default();
+        let encoded = self.encode(&mut values, &mut placement, writes, first_seq);
+        let after = match self.append_values(&mut placement) {
+            Ok(after) => after,
+            Err(error) => return Err(self.take_back(&mut values, placement, error)),
+        };
+        let durability = writes
+            .iter()
+            .map(|write| write.durability)
+            .min()
+            .unwrap_or_default();
+        let ack = self.ack_for(writer, durability, encoded.log.len() as u64);
+        let logged = writer
+            .log
+            .append(&self.objects, first_seq, encoded.count, &encoded.log, after, ack);
+        if let Err(error) = logged {
+            return Err(self.take_back(&mut values, placement, error));
+        }
+        if ack == Ack::Ordered {
+            if writer.deferred_since.is_none() {
+                writer.deferred_since = Some(Instant::now());
+                self.signal.kick();
+            }
+        } else {
+            writer.settled();
+        }
+        let memtable = self.view().active.clone();
+        let last_seq = apply(&memtable, &mut values, encoded.inserts, first_seq);
+        placement
+            .touched
+            .into_values()
+            .for_each(|meta| memtable.note_value(meta));
+        drop(values);
+        self.snapshots.advance(last_seq);
+        let bytes = writes.iter().map(|write| write.user_bytes).sum();
+        self.counters.wrote(writes.len() as u64, bytes);
+        Ok(())
+    }
+
+    /// The acknowledgement a group waits for: of its most demanding write.
+    fn ack_for(&self, writer: &mut Writer, durability: Durability, bytes: u64) -> Ack {
+        match durability {
+            Durability::Device => Ack::Durable,
+            Durability::Process => Ack::Written,
+            Durability::Deferred => {
+                writer.deferred_bytes += bytes;
+                if writer.deferred_bytes > DEFERRED_BYTES {
+                    Ack::Written
+                } else {
+                    Ack::Ordered
+                }
+            }
+        }
+    }
+
+    fn encode(
+        &self,
+        values: &mut DirectValues,
+        placement: &mut Placement,
+        writes: &[&Write],
+        first_seq: u64,
+    ) -> Encoded {
+        let bytes = writes.iter().map(|write| write.log_bytes).sum();
+        let mut encoded = Encoded {
+            log: Vec::with_capacity(bytes),
+            count: 0,
+            inserts: Vec::new(),
+        };
+        for op in writes.iter().flat_map(|write| &write.ops) {
+            let seq = first_seq + u64::from(encoded.count);
+            encoded.count += 1;
+            let (logged, insert) = match op {
+                WriteOp::Put { key, value } => (
+                    LogOp::Put {
+                        key: key.clone(),
+                        value: value.clone(),
+                    },
+                    Insert::Entry {
+                        key: key.clone(),
+                        kind: EntryKind::Put,
+                        value: value.clone(),
+                    },
+                ),
+                WriteOp::Delete { key } => (
+                    LogOp::Delete { key: key.clone() },
+                    Insert::Entry {
+                        key: key.clone(),
+                        kind: EntryKind::Delete,
+                        value: Bytes::new(),
+                    },
+                ),
+                WriteOp::DeleteRange { start, end } => (
+                    LogOp::DeleteRange {
+                        start: start.clone(),
+                        end: end.clone(),
+                    },
+                    Insert::DeleteRange {
+                        start: start.clone(),
+                        end: end.clone(),
+                    },
+                ),
+                WriteOp::Direct {
+                    key,
+                    value,
+                    sums,
+                    group,
+                } => {
+                    let new_object = || self.new_object();
+                    let (object, offset) = values.place(placement, group, value, seq, new_object);
+                    let pointer = Pointer {
+                        object,
+                        offset,
+                        len: value.len() as u32,
+                        sums: sums.clone(),
+                    };
+                    let pointer = Bytes::from(pointer.to_vec());
+                    (
+                        LogOp::Pointer {
+                            key: key.clone(),
+                            pointer: pointer.clone(),
+                        },
+                        Insert::Entry {
+                            key: key.clone(),
+                            kind: EntryKind::Pointer,
+                            value: pointer,
+                        },
+                    )
+                }
+            };
+            logged.encode(&mut encoded.log);
+            encoded.inserts.push(insert);
+        }
+        encoded
+    }
+
+    /// Appends the values, ordered before the log frames; returns the commit the frames come after.
+    fn append_values(&self, placement: &mut Placement) -> Result<Option<Lsn>, StoreError> {
+        let mut after = None;
+        for ops in std::mem::take(&mut placement.txns) {
+            after = Some(
+                self.objects
+                    .commit(
+                        Txn {
+                            ops,
+                            ..Txn::default()
+                        },
+                        Ack::Ordered,
+                    )
+                    .wait()?,
+            );
+        }
+        Ok(after)
+    }
+
+    /// Cuts off what a failed group appended; turns the failure into what the writer is told.
+    fn take_back(&self, values: &mut DirectValues, placement: Placement, error: StoreError) -> Error {
+        let error = self.poison.failed_write(error);
+        let mut ops = values.undo(placement);
+        ops.retain(|op| match op {
+            Op::Truncate { id, len } => self.objects.stat(*id).is_some_and(|stat| stat.len > *len),
+            Op::Delete { id } => self.objects.stat(*id).is_some(),
+            _ => true,
+        });
+        if error.is_no_space() && !ops.is_empty() {
+            let undone = self
+                .objects
+                .commit(
+                    Txn {
+                        ops,
+                        ..Txn::default()
+                    },
+                    Ack::Ordered,
+                )
+                .wait();
+            if let Err(second) = undone {
+                // The lengths are no longer known to be those of the open objects.
+                self.poison.set(&format!("could not take back a value: {second}"));
+            }
+        }
+        error
+    }
+
+    /// Starts a new memtable when the active one is full; waits while the one before is not flushed yet.
+    fn make_room(&self, writer: &mut Writer, frees_space: bool) -> Result<(), Error> {
+        loop {
+            self.poison.check()?;
+            let view = self.view();
+            let limit = self.options.memtable_bytes();
+            let charged = view.active.charged_bytes();
+            if charged < limit {
+                return Ok(());
+            }
+            if view.frozen.is_empty() {
+                return self.rotate(writer);
+            }
+            if self.signal.flush_is_stuck() {
+                return if frees_space && charged < 2 * limit {
+                    Ok(())
+                } else {
+                    Err(Error::NoSpace)
+                };
+            }
+            self.signal
+                .wait_for_flush(|| self.view().frozen.len() < view.frozen.len());
+        }
+    }
+
+    /// Freezes the active memtable, if it holds anything, and opens a new log and memtable.
+    pub(crate) fn rotate(&self, writer: &mut Writer) -> Result<(), Error> {
+        let view = self.view();
+        if view.active.is_empty() {
+            return Ok(());
+        }
+        let generation = writer.log.generation + 1;
+        let fail = |error| self.poison.failed_write(error);
+        let log = Log::create(&self.objects, generation, self.new_object()).map_err(fail)?;
+        if let Err(error) = writer.log.sync(&self.objects, self.snapshots.visible() + 1) {
+            let ops = vec![Op::Delete { id: log.stream }];
+            let error = self.poison.failed_write(error);
+            if let Err(second) = self
+                .objects
+                .commit(
+                    Txn {
+                        ops,
+                        ..Txn::default()
+                    },
+                    Ack::Ordered,
+                )
+                .wait()
+            {
+                self.poison.set(&second.to_string());
+            }
+            return Err(error);
+        }
+        let active = Arc::new(Memtable::new(generation, log.stream));
+        writer.log = log;
+        writer.settled();
+        self.change_view(|view| {
+            let mut frozen = view.frozen.clone();
+            frozen.insert(0, view.active.clone());
+            View {
+                active,
+                frozen,
+                version: view.version.clone(),
+            }
+        });
+        self.signal.kick();
+        Ok(())
+    }
+}
+
+/// Inserts a logged group; returns its last sequence.
+fn apply(memtable: &Memtable, values: &mut DirectValues, inserts: Vec<Insert>, first_seq: u64) -> u64 {
+    let mut seq = first_seq;
+    for insert in inserts {
+        match insert {
+            Insert::Entry { key, kind, value } => memtable.insert(key, seq, kind, value),
+            Insert::DeleteRange { start, end } => {
+                values.close_within(&KeyRange {
+                    start: start.clone(),
+                    end: end.clone(),
+                });
+                memtable.insert_range_delete(RangeTombstone { start, end, seq });
+            }
+        }
+        seq += 1;
+    }
+    seq - 1
+}

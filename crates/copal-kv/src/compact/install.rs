@@ -1,0 +1,204 @@
+//! Making a new version: one object transaction, then the view.
+//!
+//! Invariants
+//! - Outputs are published, the manifest says so and a flushed log is deleted in one transaction.
+//! - Inputs are freed later, when no version from before is pinned (`garbage`); a crash leaves them to the
+//!   sweep at the next opening.
+
+use super::output::Written;
+use crate::{
+    Error,
+    engine::{Engine, Tree},
+    garbage::Item,
+    manifest::format::{Level, Record},
+    value::{interval::page_aligned, pointer::VALUE_PAGE},
+    version::{Slice, Version},
+    view::View,
+};
+use copal_object::{Ack, ObjectId, Op, Txn};
+use std::{collections::BTreeMap, ops::Range, sync::Arc, sync::atomic::Ordering};
+
+/// Operations in one transaction that frees garbage.
+const FREED_AT_ONCE: usize = 256;
+
+/// What one step of flush or merge changes.
+#[derive(Default)]
+pub(crate) struct Change {
+    pub(crate) ops: Vec<Op>,
+    pub(crate) records: Vec<Record>,
+    pub(crate) dead: BTreeMap<ObjectId, Vec<Range<u64>>>,
+    /// Generation of the memtable that this flush replaces.
+    pub(crate) flushed: Option<u64>,
+}
+
+impl Change {
+    /// Publishes a table into a run.
+    pub(crate) fn add_table(&mut self, written: Written, level: Level, run: u64) {
+        let object = written.meta.object;
+        let parts = vec![written.range.start..written.range.end];
+        self.ops.push(Op::Publish(written.staged));
+        self.records.push(Record::Table(written.meta));
+        self.records.push(Record::Slices {
+            object,
+            level,
+            run,
+            parts,
+        });
+    }
+}
+
+impl Engine {
+    /// Commits a change and shows it to readers.
+    pub(crate) fn install(&self, mut change: Change) -> Result<(), Error> {
+        self.poison.check()?;
+        let mut tree = self.tree.lock();
+        for (object, ranges) in &change.dead {
+            if tree.manifest.state.values.contains_key(object) || names_value(&change.records, *object) {
+                change.records.push(Record::Dead {
+                    object: *object,
+                    ranges: ranges.clone(),
+                });
+            }
+        }
+        let opened: Vec<_> = change
+            .records
+            .iter()
+            .filter_map(|record| {
+                if let Record::Table(meta) = record {
+                    Some(meta.clone())
+                } else {
+                    None
+                }
+            })
+            .collect();
+        let (ops, records) = (std::mem::take(&mut change.ops), &change.records);
+        tree.manifest
+            .commit(&self.objects, &self.poison, ops, records, Ack::Ordered)?;
+        for meta in opened {
+            let handle = self.open_table(&meta).inspect_err(|error| {
+                self.poison
+                    .set(&format!("a table that was just written cannot be read: {error}"));
+            })?;
+            tree.handles.insert(meta.object, handle);
+        }
+        let garbage = garbage_of(&mut tree, &change);
+        let version = Version::new(tree.next_epoch, &tree.manifest.state, &tree.handles, &self.epochs);
+        tree.next_epoch += 1;
+        let before = self.view().version.epoch;
+        self.counters
+            .debt_bytes
+            .store(super::jobs::debt(&version), Ordering::Relaxed);
+        let version = Arc::new(version);
+        self.change_view(|view| View {
+            active: view.active.clone(),
+            frozen: view
+                .frozen
+                .iter()
+                .filter(|memtable| Some(memtable.generation) != change.flushed)
+                .cloned()
+                .collect(),
+            version,
+        });
+        self.garbage.add(before, garbage);
+        Ok(())
+    }
+
+    /// Frees what no pinned version can reach any more.
+    pub(crate) fn free_garbage(&self) -> Result<(), Error> {
+        let items = self.garbage.take(&self.epochs);
+        if items.is_empty() {
+            return Ok(());
+        }
+        let mut ops: Vec<Op> = Vec::new();
+        {
+            let tree = self.tree.lock();
+            for item in items {
+                match item {
+                    Item::Delete(id) => ops.push(Op::Delete { id }),
+                    Item::Punch(id, range) if tree.manifest.state.values.contains_key(&id) => {
+                        ops.push(Op::Punch { id, range });
+                    }
+                    Item::Punch(..) => {}
+                }
+            }
+        }
+        while !ops.is_empty() {
+            let rest = ops.split_off(ops.len().min(FREED_AT_ONCE));
+            let txn = Txn {
+                ops: std::mem::replace(&mut ops, rest),
+                ..Txn::default()
+            };
+            let freed = self.objects.commit(txn, Ack::Ordered).wait();
+            freed.map_err(|error| self.poison.failed_write(error))?;
+        }
+        Ok(())
+    }
+}
+
+fn names_value(records: &[Record], object: ObjectId) -> bool {
+    records
+        .iter()
+        .any(|record| matches!(record, Record::Value(meta) if meta.object == object))
+}
+
+/// What the change leaves behind: tables without slices, dead bytes, dropped value objects.
+fn garbage_of(tree: &mut Tree, change: &Change) -> Vec<Item> {
+    let mut items = Vec::new();
+    for record in &change.records {
+        match record {
+            Record::Slices { object, parts, .. } if parts.is_empty() => {
+                items.extend(tree.handles.remove(object).map(|_| Item::Delete(*object)));
+            }
+            Record::DropValue { object } => items.push(Item::Delete(*object)),
+            Record::Dead { object, ranges } => {
+                let Some(value) = tree.manifest.state.values.get(object) else {
+                    continue;
+                };
+                for range in ranges {
+                    // The neighbours may be dead already: a page shared with them is free now.
+                    let joined = value.dead.holding(range);
+                    if let Some(pages) = page_aligned(&joined, VALUE_PAGE) {
+                        let near = widen(range, VALUE_PAGE);
+                        let pages = pages.start.max(near.start)..pages.end.min(near.end);
+                        if !pages.is_empty() {
+                            items.push(Item::Punch(*object, pages));
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    items
+}
+
+/// The pages that `range` touches.
+fn widen(range: &Range<u64>, page: u64) -> Range<u64> {
+    range.start / page * page..range.end.next_multiple_of(page)
+}
+
+/// Records that take `taken` out of slices of a run's tables, the rest staying where it is.
+pub(crate) fn take_out(slices: &[Slice], tree: &Tree, taken: &crate::key::KeyRange) -> Vec<Record> {
+    let mut objects: Vec<ObjectId> = slices.iter().map(|slice| slice.table.meta.object).collect();
+    objects.sort_unstable();
+    objects.dedup();
+    let mut records = Vec::new();
+    for object in objects {
+        let Some(table) = tree.manifest.state.tables.get(&object) else {
+            continue;
+        };
+        let mut parts = Vec::new();
+        for part in &table.parts {
+            let before = part.start.clone()..part.end.clone().min(taken.start.clone());
+            let after = part.start.clone().max(taken.end.clone())..part.end.clone();
+            parts.extend([before, after].into_iter().filter(|rest| rest.start < rest.end));
+        }
+        records.push(Record::Slices {
+            object,
+            level: table.level,
+            run: table.run,
+            parts,
+        });
+    }
+    records
+}

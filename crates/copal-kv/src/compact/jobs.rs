@@ -1,0 +1,167 @@
+//! Which merge comes next. Pure, apart from the queue of requests.
+
+use crate::{
+    Error,
+    key::KeyRange,
+    manifest::format::Level,
+    version::{Run, Version},
+};
+use bytes::Bytes;
+use copal_object::ObjectId;
+use parking_lot::Mutex;
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+};
+
+/// Runs of a tier that make it merge.
+pub(crate) const TIER_RUNS: usize = 4;
+/// Tiers above the bottom.
+const TIERS: u8 = 3;
+/// The last tier merges down when it holds this part of the bottom.
+const BOTTOM_FRACTION: u64 = 10;
+
+/// Where a merge writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) level: Level,
+    pub(crate) run: u64,
+}
+
+/// A merge under way.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Runs it takes from: one contiguous stretch of the version, newest first.
+    pub(crate) inputs: Vec<(Level, u64)>,
+    /// What is left of its key range.
+    pub(crate) range: KeyRange,
+    pub(crate) target: Target,
+    /// Value objects whose values are moved elsewhere.
+    pub(crate) rewrite: HashSet<ObjectId>,
+    /// Merge tables that nothing overlaps, too, if something in them can be dropped.
+    pub(crate) thorough: bool,
+}
+
+/// All keys.
+pub(crate) fn everything() -> KeyRange {
+    KeyRange {
+        start: Bytes::new(),
+        end: Bytes::from_static(&[0xff; 4]),
+    }
+}
+
+/// Bytes that merges have to move before no tier is full.
+pub(crate) fn debt(version: &Version) -> u64 {
+    let full = |level: &u8| version.level(Level(*level)).count() >= TIER_RUNS;
+    let bytes = |level: u8| version.level(Level(level)).map(|run| run.bytes()).sum::<u64>();
+    (0..TIERS).filter(full).map(bytes).sum()
+}
+
+/// The merge that the shape of the tree asks for.
+pub(crate) fn pick(version: &Version, next_run: u64) -> Option<Job> {
+    let level = (0..TIERS)
+        .map(Level)
+        .find(|level| version.level(*level).count() >= TIER_RUNS)?;
+    let total: u64 = version.level(level).map(|run| run.bytes()).sum();
+    let bottom = version.bottom().map_or(0, |run| run.bytes());
+    let down = total.saturating_mul(BOTTOM_FRACTION) >= bottom || level.0 + 1 >= TIERS;
+    let names = |run: &Arc<Run>| (run.level, run.id);
+    if down {
+        let inputs = version
+            .runs
+            .iter()
+            .filter(|run| run.level >= level)
+            .map(names)
+            .collect();
+        return Some(Job::new(inputs, everything(), bottom_target()));
+    }
+    let inputs: Vec<_> = version.level(level).collect();
+    let next = Level(level.0 + 1);
+    let start = inputs
+        .iter()
+        .filter_map(|run| run.slices.first())
+        .map(|slice| &slice.range.start)
+        .min();
+    // A merge that a crash interrupted goes on into the run it had begun.
+    let begun = version.level(next).next().filter(|run| {
+        let end = run.slices.last().map(|slice| &slice.range.end);
+        matches!((start, end), (Some(start), Some(end)) if end <= start)
+    });
+    let run = begun.map_or(next_run, |run| run.id);
+    let inputs = inputs.into_iter().map(names).collect();
+    Some(Job::new(inputs, everything(), Target { level: next, run }))
+}
+
+/// The bottom is always the run of this name.
+pub(crate) fn bottom_target() -> Target {
+    Target {
+        level: Level::BOTTOM,
+        run: 0,
+    }
+}
+
+/// A merge of everything in `range` to the bottom.
+pub(crate) fn to_bottom(version: &Version, range: KeyRange, rewrite: HashSet<ObjectId>) -> Job {
+    let inputs = version.runs.iter().map(|run| (run.level, run.id)).collect();
+    // Whole tables of the bottom: parts of tables would hold their space until the rest is merged.
+    let mut whole = range.clone();
+    for slice in version.bottom().iter().flat_map(|run| run.overlapping(&range)) {
+        whole.start = whole.start.min(slice.range.start.clone());
+        whole.end = whole.end.max(slice.range.end.clone());
+    }
+    Job {
+        rewrite,
+        thorough: true,
+        ..Job::new(inputs, whole, bottom_target())
+    }
+}
+
+impl Job {
+    fn new(inputs: Vec<(Level, u64)>, range: KeyRange, target: Target) -> Job {
+        Job {
+            inputs,
+            range,
+            target,
+            rewrite: HashSet::new(),
+            thorough: false,
+        }
+    }
+}
+
+/// A caller that waits for a range to be merged.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) range: KeyRange,
+    done: Mutex<Option<Result<(), Error>>>,
+}
+
+impl Request {
+    pub(crate) fn finish(&self, result: Result<(), Error>) {
+        *self.done.lock() = Some(result);
+    }
+
+    pub(crate) fn result(&self) -> Option<Result<(), Error>> {
+        self.done.lock().clone()
+    }
+}
+
+/// Requests in order of arrival.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    requests: Mutex<VecDeque<Arc<Request>>>,
+}
+
+impl Jobs {
+    pub(crate) fn request(&self, range: KeyRange) -> Arc<Request> {
+        let request = Arc::new(Request {
+            range,
+            done: Mutex::new(None),
+        });
+        self.requests.lock().push_back(request.clone());
+        request
+    }
+
+    pub(crate) fn next(&self) -> Option<Arc<Request>> {
+        self.requests.lock().pop_front()
+    }
+}

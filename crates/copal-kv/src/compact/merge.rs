@@ -1,0 +1,482 @@
+//! One flush, and one step of a merge.
+//!
+//! Invariants
+//! - All versions of a key go through one step: a step ends between user keys.
+//! - A step that fails leaves tree and value objects as they were.
+
+use super::{
+    install::{Change, take_out},
+    jobs::{Job, everything},
+    output::Output,
+    separate::{Separation, WorkerValues},
+    survivors::{Survivors, Verdict},
+};
+use crate::{
+    Error,
+    commit::values::GroupKey,
+    cursor::Cursor,
+    engine::Engine,
+    entry::{Entry, EntryKind, RangeTombstone},
+    key::{KEYSPACE_LEN, KeyRange, keyspace_of},
+    manifest::format::{Level, Record},
+    memtable::Memtable,
+    merge::MergingCursor,
+    options::KeyspaceOptions,
+    range_tombstones::{RangeTombstones, tombstones_of},
+    stats::Counters,
+    table::Scan,
+    value::{
+        self,
+        pointer::{Pointer, VALUE_PAGE},
+    },
+    version::{Run, Slice, Version},
+};
+use bytes::Bytes;
+use copal_device::Class;
+use copal_object::{ObjectId, Op};
+use std::{collections::HashSet, ops::Range, sync::Arc, time::Instant};
+
+/// Entries between two looks at whether a flush is due.
+const LOOK_EVERY: u64 = 1024;
+/// A table below this part of the wanted size is merged with its neighbours rather than moved.
+const SMALL_TABLE: u64 = 8;
+
+/// How a step treats values.
+struct Values<'a> {
+    engine: &'a Engine,
+    separation: Separation<'a>,
+    /// Take values from the keyspace's threshold on out of the tables.
+    separate: bool,
+    rewrite: &'a HashSet<ObjectId>,
+    options: Option<(u32, KeyspaceOptions)>,
+    dead: Vec<(ObjectId, Range<u64>)>,
+}
+
+impl Values<'_> {
+    /// Group of a key, and the size from which its values leave the tables.
+    fn group(&mut self, key: &[u8]) -> Option<(GroupKey, u32)> {
+        let keyspace = keyspace_of(key)?;
+        if self.options.as_ref().is_none_or(|(id, _)| *id != keyspace.0) {
+            self.options = Some((keyspace.0, self.engine.keyspace_options(keyspace)));
+        }
+        let (_, options) = self.options.as_ref()?;
+        Some((group_of(options, key)?, options.separate_from_bytes))
+    }
+
+    /// The entry as it goes into the table: its kind and value.
+    fn place(&mut self, entry: Entry<'_>) -> Result<Option<(EntryKind, Vec<u8>)>, Error> {
+        let engine = self.engine;
+        let failed = |error| engine.poison.failed_write(error);
+        match entry.kind {
+            EntryKind::Put if self.separate => {
+                let Some((group, from)) = self.group(entry.key) else {
+                    return Ok(None);
+                };
+                if entry.value.len() < from as usize {
+                    return Ok(None);
+                }
+                let new_object = || engine.new_object();
+                let pointer = self
+                    .separation
+                    .place(&group, entry.value, entry.seq, new_object)
+                    .map_err(failed)?;
+                Ok(Some((EntryKind::Pointer, pointer.to_vec())))
+            }
+            EntryKind::Pointer if !self.rewrite.is_empty() => {
+                let pointer = Pointer::decode(entry.value)?;
+                let Some((group, _)) = self.group(entry.key) else {
+                    return Ok(None);
+                };
+                if !self.rewrite.contains(&pointer.object) {
+                    return Ok(None);
+                }
+                let all = 0..u64::from(pointer.len);
+                let value = value::read(&engine.objects, entry.value, &all, Class::Background)?;
+                let new_object = || engine.new_object();
+                let moved = self
+                    .separation
+                    .place(&group, &value, entry.seq, new_object)
+                    .map_err(failed)?;
+                self.dead.push((pointer.object, pointer.range()));
+                Ok(Some((EntryKind::Pointer, moved.to_vec())))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Notes that the value of a dropped entry is dead.
+    fn drop_value(&mut self, entry: Entry<'_>) -> Result<(), Error> {
+        if entry.kind == EntryKind::Pointer {
+            let pointer = Pointer::decode(entry.value)?;
+            self.dead.push((pointer.object, pointer.range()));
+        }
+        Ok(())
+    }
+}
+
+/// The group that the value of `key` belongs to.
+pub(crate) fn group_of(options: &KeyspaceOptions, key: &[u8]) -> Option<GroupKey> {
+    let keyspace = keyspace_of(key)?;
+    let user = &key[KEYSPACE_LEN..];
+    let prefix = &user[..user.len().min(usize::from(options.group_prefix_len))];
+    Some(GroupKey {
+        keyspace,
+        prefix: Bytes::copy_from_slice(prefix),
+    })
+}
+
+impl Engine {
+    /// Makes tables of the oldest frozen memtable, if there is one; `true` when it did.
+    pub(crate) fn flush_oldest(&self, values: &mut WorkerValues) -> Result<bool, Error> {
+        let view = self.view();
+        let Some(memtable) = view.frozen.last().cloned() else {
+            return Ok(false);
+        };
+        let bottom = view.version.runs.is_empty();
+        drop(view);
+        let list = tombstones_of(&memtable.tombstones().clipped(&everything()));
+        let survivors = Survivors::new(RangeTombstones::new(&list), self.snapshots.stripes(), bottom);
+        let mut change = Change {
+            flushed: Some(memtable.generation),
+            ..Change::default()
+        };
+        change
+            .records
+            .extend(memtable.value_metas().into_iter().map(Record::Value));
+        change.records.push(flushed_record(&memtable));
+        change.ops.push(Op::Delete { id: memtable.log });
+        let mut cursor = memtable.cursor();
+        cursor.first()?;
+        let run = self.next_run();
+        let step = Step {
+            level: Level::TOP,
+            run,
+            range: everything(),
+            whole: true,
+            separate: true,
+        };
+        self.write_step(values, survivors, cursor, &step, &HashSet::new(), change, &[])?;
+        Counters::add(&self.counters.flushes, 1);
+        Counters::add(&self.counters.flushed_bytes, memtable.charged_bytes());
+        Ok(true)
+    }
+
+    fn next_run(&self) -> u64 {
+        self.tree.lock().manifest.state.next_run
+    }
+
+    /// Does the next step of `job`; `false` when nothing is left of it.
+    pub(crate) fn merge_step(&self, values: &mut WorkerValues, job: &mut Job) -> Result<bool, Error> {
+        let view = self.view();
+        let version = view.version.clone();
+        drop(view);
+        let runs: Vec<Arc<Run>> = version
+            .runs
+            .iter()
+            .filter(|run| job.inputs.contains(&(run.level, run.id)))
+            .cloned()
+            .collect();
+        let Some(range) = next_range(job, &runs) else {
+            return Ok(false);
+        };
+        if let Some((record, end)) = movable(job, &runs, &range, self.options.table_bytes / SMALL_TABLE) {
+            job.range.start = end;
+            self.install(Change {
+                records: vec![record],
+                ..Change::default()
+            })?;
+            return Ok(true);
+        }
+        let began = Instant::now();
+        let slices: Vec<Slice> = runs
+            .iter()
+            .flat_map(|run| run.overlapping(&range).cloned().collect::<Vec<_>>())
+            .collect();
+        let mut tombstones: Vec<RangeTombstone> = Vec::new();
+        for slice in &slices {
+            let inside = slice.table.tombstones.clipped(&slice.range.intersect(&range));
+            tombstones.extend(tombstones_of(&inside));
+        }
+        let bottom = !has_older(&version, &runs, &range);
+        let survivors = Survivors::new(
+            RangeTombstones::new(&tombstones),
+            self.snapshots.stripes(),
+            bottom,
+        );
+        let scan = Scan {
+            class: Class::Background,
+            whole: true,
+        };
+        let mut cursor = MergingCursor::new(runs.iter().map(|run| run.cursor(&range, scan)).collect());
+        cursor.first()?;
+        let Job { target, rewrite, .. } = job;
+        let step = Step {
+            level: target.level,
+            run: target.run,
+            range,
+            whole: false,
+            separate: false,
+        };
+        let cut = self.write_step(
+            values,
+            survivors,
+            cursor,
+            &step,
+            rewrite,
+            Change::default(),
+            &slices,
+        )?;
+        job.range.start = cut;
+        Counters::add(&self.counters.merges, 1);
+        Counters::add(&self.counters.merge_nanos, began.elapsed().as_nanos() as u64);
+        Ok(true)
+    }
+
+    /// Writes what survives of `cursor` into tables of a run and installs them. Returns where the step ended.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one call site for flush, one for merge; all of them differ"
+    )]
+    fn write_step(
+        &self,
+        worker: &mut WorkerValues,
+        mut survivors: Survivors,
+        mut cursor: impl Cursor,
+        step: &Step,
+        rewrite: &HashSet<ObjectId>,
+        mut change: Change,
+        inputs: &[Slice],
+    ) -> Result<Bytes, Error> {
+        self.poison.check()?;
+        let mut values = Values {
+            engine: self,
+            separation: Separation::new(&self.objects, worker),
+            separate: step.separate,
+            rewrite,
+            options: None,
+            dead: Vec::new(),
+        };
+        let mut output = Output::new(self, step.range.start.clone(), step.level == Level::BOTTOM);
+        // Values that are moved and values of a flush would meet in the same objects: then the flush waits.
+        let flush_between = (!step.whole && rewrite.is_empty()).then_some(&mut *worker);
+        let written = self.copy(
+            &mut values,
+            &mut survivors,
+            &mut cursor,
+            &mut output,
+            step,
+            flush_between,
+        );
+        let finished = written.and_then(|cut| {
+            let metas = values
+                .separation
+                .finish()
+                .map_err(|error| self.poison.failed_write(error))?;
+            Ok((cut, metas))
+        });
+        let (cut, metas) = match finished {
+            Ok(done) => done,
+            Err(error) => return Err(self.abandon(values.separation, error)),
+        };
+        let taken = KeyRange {
+            start: step.range.start.clone(),
+            end: cut.clone(),
+        };
+        let Values { separation, dead, .. } = values;
+        change.records.extend(metas.into_iter().map(Record::Value));
+        {
+            let tree = self.tree.lock();
+            change.records.extend(take_out(inputs, &tree, &taken));
+            for (object, range) in dead {
+                let direct = tree.manifest.state.values.get(&object).is_some_and(|value| !value.meta.by_worker)
+                    || change.records.iter().any(
+                        |record| matches!(record, Record::Value(meta) if meta.object == object && !meta.by_worker),
+                    );
+                let end = if direct {
+                    range.end.next_multiple_of(VALUE_PAGE)
+                } else {
+                    range.end
+                };
+                change.dead.entry(object).or_default().push(range.start..end);
+            }
+        }
+        let tables: u64 = output.written.iter().map(|written| written.meta.bytes).sum();
+        Counters::add(&self.counters.write_bytes, tables + separation.written);
+        for written in output.written {
+            change.add_table(written, step.level, step.run);
+        }
+        match self.install(change) {
+            Ok(()) => {
+                separation.keep(worker);
+                Ok(cut)
+            }
+            Err(error) => Err(self.abandon(separation, error)),
+        }
+    }
+
+    /// Copies entries until the step's table is full or its range ends; returns where it stopped.
+    fn copy(
+        &self,
+        values: &mut Values<'_>,
+        survivors: &mut Survivors,
+        cursor: &mut impl Cursor,
+        output: &mut Output<'_>,
+        step: &Step,
+        mut flush_between: Option<&mut WorkerValues>,
+    ) -> Result<Bytes, Error> {
+        let mut seen = 0u64;
+        while let Some(entry) = cursor.entry() {
+            seen += 1;
+            if !step.whole && seen.is_multiple_of(LOOK_EVERY) {
+                if self.signal.stopping() {
+                    return Err(Error::Closed);
+                }
+                if let Some(worker) = &mut flush_between {
+                    self.flush_all(worker)?;
+                }
+            }
+            if output.is_full_before(entry.key) {
+                let cut = Bytes::copy_from_slice(entry.key);
+                output.cut(survivors, cut.clone())?;
+                if !step.whole {
+                    return Ok(cut);
+                }
+            }
+            match survivors.judge(cursor)? {
+                Verdict::Drop => values.drop_value(entry)?,
+                Verdict::Keep { droppable } => match values.place(entry)? {
+                    None => output.add(entry, droppable)?,
+                    Some((kind, value)) => output.add(
+                        Entry {
+                            kind,
+                            value: &value,
+                            ..entry
+                        },
+                        droppable,
+                    )?,
+                },
+            }
+            cursor.next()?;
+        }
+        output.cut(survivors, step.range.end.clone())?;
+        Ok(step.range.end.clone())
+    }
+
+    /// Cuts off what a failed step appended to value objects.
+    fn abandon(&self, separation: Separation<'_>, error: Error) -> Error {
+        if self.poison.check().is_ok()
+            && let Err(second) = separation.abandon()
+        {
+            self.poison
+                .set(&format!("could not take back separated values: {second}"));
+        }
+        error
+    }
+}
+
+/// Where one step reads and writes.
+struct Step {
+    level: Level,
+    run: u64,
+    range: KeyRange,
+    /// All tables in one transaction (a flush), instead of one table per step.
+    whole: bool,
+    separate: bool,
+}
+
+fn flushed_record(memtable: &Memtable) -> Record {
+    Record::Flushed {
+        generation: memtable.generation,
+        last_seq: memtable.last_seq(),
+    }
+}
+
+/// The key range of the job's next step: from the next key that has work to the next key that has none.
+fn next_range(job: &Job, runs: &[Arc<Run>]) -> Option<KeyRange> {
+    let (upper, bottom): (Vec<&Arc<Run>>, Vec<&Arc<Run>>) = runs
+        .iter()
+        .partition(|run| run.level != job.target.level || job.target.level != Level::BOTTOM);
+    let needs_work = |slice: &Slice| {
+        let meta = &slice.table.meta;
+        job.thorough && meta.droppable > 0
+            || meta.values.iter().any(|(object, _)| job.rewrite.contains(object))
+    };
+    let upper_slices = upper.iter().flat_map(|run| run.overlapping(&job.range));
+    let bottom_slices = bottom
+        .iter()
+        .flat_map(|run| run.overlapping(&job.range))
+        .filter(|s| needs_work(s));
+    let first = upper_slices
+        .chain(bottom_slices)
+        .map(|slice| &slice.range.start)
+        .min()?;
+    let mut start = job.range.start.clone().max(first.clone());
+    let holding = bottom.iter().find_map(|run| run.find(&start));
+    if let Some(slice) = holding {
+        start = job.range.start.clone().max(slice.range.start.clone());
+    }
+    // The first table of the bottom that nothing above overlaps ends the step: it stays as it is.
+    let rest = KeyRange {
+        start: start.clone(),
+        end: job.range.end.clone(),
+    };
+    let untouched = |slice: &&Slice| {
+        slice.range.start > start
+            && !needs_work(slice)
+            && upper
+                .iter()
+                .all(|run| run.overlapping(&slice.range).next().is_none())
+    };
+    let end = bottom
+        .iter()
+        .flat_map(|run| run.overlapping(&rest))
+        .find(untouched);
+    let end = end.map_or(rest.end.clone(), |slice| slice.range.start.clone());
+    Some(KeyRange { start, end })
+}
+
+/// A table that no other input overlaps moves by a record of the manifest: the record, and where the table ends.
+fn movable(job: &Job, runs: &[Arc<Run>], range: &KeyRange, least_bytes: u64) -> Option<(Record, Bytes)> {
+    let slices: Vec<(&Arc<Run>, &Slice)> = runs
+        .iter()
+        .flat_map(|run| run.overlapping(range).map(move |slice| (run, slice)))
+        .collect();
+    let (run, first) = *slices
+        .iter()
+        .min_by(|a, b| a.1.range.start.cmp(&b.1.range.start))?;
+    let meta = &first.table.meta;
+    let alone = slices
+        .iter()
+        .all(|(other, slice)| Arc::ptr_eq(other, run) || !slice.range.overlaps(&first.range));
+    let target = job.target;
+    let settled = (run.level, run.id) == (target.level, target.run);
+    let clean = meta.droppable == 0 && !meta.values.iter().any(|(object, _)| job.rewrite.contains(object));
+    let whole = first.is_whole() && range.covers(&first.range);
+    if settled || !alone || !clean || !whole || meta.bytes < least_bytes {
+        return None;
+    }
+    let end = first.range.end.clone();
+    let parts = vec![first.range.start.clone()..end.clone()];
+    Some((
+        Record::Slices {
+            object: meta.object,
+            level: target.level,
+            run: target.run,
+            parts,
+        },
+        end,
+    ))
+}
+
+/// Whether a run behind the inputs holds keys of `range`.
+fn has_older(version: &Version, inputs: &[Arc<Run>], range: &KeyRange) -> bool {
+    let Some(last) = inputs.last() else { return true };
+    let behind = version
+        .runs
+        .iter()
+        .skip_while(|run| !Arc::ptr_eq(run, last))
+        .skip(1);
+    behind
+        .into_iter()
+        .any(|run| run.overlapping(range).next().is_some())
+}

@@ -1,0 +1,165 @@
+//! Tables that a flush or a merge writes, one behind the other.
+//!
+//! Invariants
+//! - A table ends between two user keys, at `table_bytes` or where the keyspace's compression changes.
+//! - The ranges of the tables of one step are disjoint and together cover the step's range; range tombstones
+//!   are clipped to them.
+
+use super::survivors::Survivors;
+use crate::{
+    Error,
+    engine::Engine,
+    entry::{Entry, RangeTombstone},
+    key::{KeyRange, KeyspaceId, keyspace_of, successor},
+    manifest::format::TableMeta,
+    table::{TableBuilder, TableOptions},
+};
+use bytes::Bytes;
+use copal_filter::Kind;
+use copal_object::{Lifetime, ObjectId, Staged};
+
+/// A written table, not yet published.
+pub(crate) struct Written {
+    pub(crate) staged: Staged,
+    pub(crate) meta: TableMeta,
+    pub(crate) range: KeyRange,
+}
+
+/// Writes the tables of one step.
+pub(crate) struct Output<'a> {
+    engine: &'a Engine,
+    lifetime: Lifetime,
+    /// Where the current table begins.
+    start: Bytes,
+    current: Option<Current>,
+    pub(crate) written: Vec<Written>,
+}
+
+struct Current {
+    object: ObjectId,
+    builder: TableBuilder,
+    droppable: u64,
+    keyspace: Option<KeyspaceId>,
+    compress: bool,
+    last_key: Vec<u8>,
+}
+
+impl<'a> Output<'a> {
+    /// Tables from `start` on. `long`: they go to the bottom.
+    pub(crate) fn new(engine: &'a Engine, start: Bytes, long: bool) -> Output<'a> {
+        let lifetime = if long { Lifetime::Long } else { Lifetime::Medium };
+        Output {
+            engine,
+            lifetime,
+            start,
+            current: None,
+            written: Vec::new(),
+        }
+    }
+
+    fn open(&mut self, compress: bool, keyspace: Option<KeyspaceId>) -> Result<&mut Current, Error> {
+        if self.current.is_none() {
+            let object = self.engine.new_object();
+            let options = TableOptions {
+                compress,
+                filter: Kind::Ribbon,
+                store_seed: self.engine.seed,
+                lifetime: self.lifetime,
+                expected_bytes: self.engine.options.table_bytes,
+            };
+            let builder = TableBuilder::new(&self.engine.objects, object, options)?;
+            let last_key = Vec::new();
+            self.current = Some(Current {
+                object,
+                builder,
+                droppable: 0,
+                keyspace,
+                compress,
+                last_key,
+            });
+        }
+        self.current.as_mut().ok_or(Error::Closed)
+    }
+
+    /// Whether the table should end before `key`.
+    pub(crate) fn is_full_before(&self, key: &[u8]) -> bool {
+        let Some(current) = &self.current else {
+            return false;
+        };
+        if *key == current.last_key[..] {
+            return false;
+        }
+        let keyspace = keyspace_of(key);
+        let other_kind = keyspace != current.keyspace
+            && keyspace.is_some_and(|id| self.engine.keyspace_options(id).compress != current.compress);
+        current.builder.estimated_bytes() >= self.engine.options.table_bytes || other_kind
+    }
+
+    pub(crate) fn add(&mut self, entry: Entry<'_>, droppable: bool) -> Result<(), Error> {
+        let keyspace = keyspace_of(entry.key);
+        let known = self
+            .current
+            .as_ref()
+            .is_some_and(|current| current.keyspace == keyspace);
+        let compress = match (&self.current, keyspace) {
+            (Some(current), _) if known => current.compress,
+            (_, Some(id)) => self.engine.keyspace_options(id).compress,
+            (_, None) => false,
+        };
+        let current = self.open(compress, keyspace)?;
+        current.keyspace = keyspace;
+        current.droppable += u64::from(droppable);
+        if entry.key != current.last_key {
+            current.last_key.clear();
+            current.last_key.extend_from_slice(entry.key);
+        }
+        current.builder.add(entry)?;
+        Ok(())
+    }
+
+    /// Ends the current table at `end`, giving it the range tombstones up to there.
+    pub(crate) fn cut(&mut self, survivors: &Survivors, end: Bytes) -> Result<(), Error> {
+        let range = KeyRange {
+            start: std::mem::replace(&mut self.start, end.clone()),
+            end,
+        };
+        let tombstones = survivors.tombstones(&range);
+        if !tombstones.is_empty() {
+            self.open(false, None)?;
+        }
+        let Some(mut current) = self.current.take() else {
+            return Ok(());
+        };
+        current.droppable += tombstones.len() as u64;
+        tombstones
+            .into_iter()
+            .for_each(|tombstone: RangeTombstone| current.builder.add_range_tombstone(tombstone));
+        let (staged, meta) = current.builder.finish()?;
+        let end = if meta.largest_is_exclusive {
+            meta.largest.clone()
+        } else {
+            successor(&meta.largest)
+        };
+        let values = meta
+            .value_objects
+            .iter()
+            .map(|used| (used.object, used.bytes))
+            .collect();
+        let meta = TableMeta {
+            object: current.object,
+            bytes: meta.bytes,
+            entries: meta.entries,
+            droppable: current.droppable,
+            max_seq: meta.max_seq,
+            start: meta.smallest.clone(),
+            end,
+            values,
+        };
+        let range = KeyRange {
+            start: meta.start.clone(),
+            end: meta.end.clone(),
+        };
+        self.written.push(Written { staged, meta, range });
+        Ok(())
+    }
+}

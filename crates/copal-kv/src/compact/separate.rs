@@ -1,0 +1,190 @@
+//! Values that a flush takes out of the tables, and values that collection moves: appended to the worker's own
+//! value objects, one open object per group.
+//!
+//! Format: docs/formats/kv-values.md v1
+//! Invariants
+//! - Everything is appended, in order, before the transaction that installs the pointers; a crash between
+//!   leaves bytes behind the accounted length, which the next opening cuts off.
+//! - What an abandoned step appended is cut off before the next append.
+
+use crate::{
+    commit::values::{GroupKey, OBJECT_BYTES, OpenObject, create_options},
+    manifest::format::ValueMeta,
+    value::pointer::{Pointer, piece_sums},
+};
+use bytes::Bytes;
+use copal_object::{Ack, ObjectId, Op, Store as Objects, StoreError, Txn};
+use std::collections::HashMap;
+
+/// Bytes buffered over all groups before they are appended.
+const BUFFER_BYTES: usize = 2 << 20;
+/// Open groups kept between steps.
+const MAX_OPEN: usize = 1024;
+
+/// Open objects of the worker between its steps.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerValues {
+    open: HashMap<GroupKey, OpenObject>,
+}
+
+impl WorkerValues {
+    pub(crate) fn open_objects(&self) -> Vec<ObjectId> {
+        self.open.values().map(|open| open.object).collect()
+    }
+
+    /// Closes an object: nothing more is appended to it.
+    pub(crate) fn close(&mut self, object: ObjectId) {
+        self.open.retain(|_, open| open.object != object);
+    }
+
+    /// Goes on appending to an object found at opening.
+    pub(crate) fn adopt(&mut self, group: GroupKey, open: OpenObject) {
+        if self.open.len() < MAX_OPEN && open.len < OBJECT_BYTES / 2 {
+            self.open.insert(group, open);
+        }
+    }
+}
+
+/// The values of one step.
+pub(crate) struct Separation<'a> {
+    objects: &'a Objects,
+    /// As they are with this step's appends.
+    open: HashMap<GroupKey, OpenObject>,
+    /// All objects this step touched, for the manifest.
+    touched: HashMap<ObjectId, ValueMeta>,
+    /// Lengths before the step; `None`: created by it.
+    before: HashMap<ObjectId, Option<u64>>,
+    buffers: HashMap<ObjectId, Vec<u8>>,
+    buffered: usize,
+    pub(crate) written: u64,
+}
+
+impl<'a> Separation<'a> {
+    pub(crate) fn new(objects: &'a Objects, values: &WorkerValues) -> Separation<'a> {
+        Separation {
+            objects,
+            open: values.open.clone(),
+            touched: HashMap::new(),
+            before: HashMap::new(),
+            buffers: HashMap::new(),
+            buffered: 0,
+            written: 0,
+        }
+    }
+
+    /// Gives `value` a place and returns the pointer to it.
+    pub(crate) fn place(
+        &mut self,
+        group: &GroupKey,
+        value: &[u8],
+        seq: u64,
+        new_object: impl FnOnce() -> ObjectId,
+    ) -> Result<Pointer, StoreError> {
+        let len = value.len() as u64;
+        let full = |open: &OpenObject| open.len > 0 && open.len + len > OBJECT_BYTES;
+        let mut open = match self.open.get(group).cloned() {
+            Some(open) if !full(&open) => open,
+            _ => {
+                let object = new_object();
+                let ops = vec![Op::Create {
+                    id: object,
+                    opts: create_options(OBJECT_BYTES),
+                }];
+                self.commit(ops)?;
+                self.before.insert(object, None);
+                OpenObject {
+                    object,
+                    len: 0,
+                    max_seq: 0,
+                }
+            }
+        };
+        self.before.entry(open.object).or_insert(Some(open.len));
+        let pointer = Pointer {
+            object: open.object,
+            offset: open.len,
+            len: value.len() as u32,
+            sums: piece_sums(value),
+        };
+        self.buffers
+            .entry(open.object)
+            .or_default()
+            .extend_from_slice(value);
+        self.buffered += value.len();
+        open.len += len;
+        open.max_seq = open.max_seq.max(seq);
+        self.touched.insert(open.object, open.meta(group, true));
+        self.open.insert(group.clone(), open);
+        if self.buffered >= BUFFER_BYTES {
+            self.append_buffers()?;
+        }
+        Ok(pointer)
+    }
+
+    fn append_buffers(&mut self) -> Result<(), StoreError> {
+        let mut ops = Vec::new();
+        for (object, buffer) in std::mem::take(&mut self.buffers) {
+            let end = self.touched.get(&object).map_or(0, |meta| meta.accounted);
+            let at = end - buffer.len() as u64;
+            ops.push(Op::Append {
+                id: object,
+                at,
+                data: Bytes::from(buffer),
+            });
+        }
+        self.written += self.buffered as u64;
+        self.buffered = 0;
+        if ops.is_empty() { Ok(()) } else { self.commit(ops) }
+    }
+
+    fn commit(&self, ops: Vec<Op>) -> Result<(), StoreError> {
+        self.objects
+            .commit(
+                Txn {
+                    ops,
+                    ..Txn::default()
+                },
+                Ack::Ordered,
+            )
+            .wait()
+            .map(drop)
+    }
+
+    /// Appends what is buffered; returns the objects as the manifest is to know them.
+    pub(crate) fn finish(&mut self) -> Result<Vec<ValueMeta>, StoreError> {
+        self.append_buffers()?;
+        Ok(self.touched.values().cloned().collect())
+    }
+
+    /// The step was installed: go on from here.
+    pub(crate) fn keep(self, values: &mut WorkerValues) {
+        if self.before.is_empty() {
+            return;
+        }
+        values.open = self.open;
+        while values.open.len() > MAX_OPEN {
+            let Some(group) = values.open.keys().next().cloned() else {
+                break;
+            };
+            values.open.remove(&group);
+        }
+    }
+
+    /// The step is abandoned: cuts off what it appended.
+    pub(crate) fn abandon(self) -> Result<(), StoreError> {
+        let undo = |(id, before): (ObjectId, Option<u64>)| {
+            let stat = self.objects.stat(id)?;
+            match before {
+                Some(len) => (stat.len > len).then_some(Op::Truncate { id, len }),
+                None => Some(Op::Delete { id }),
+            }
+        };
+        let ops: Vec<Op> = self
+            .before
+            .iter()
+            .map(|(id, before)| (*id, *before))
+            .filter_map(undo)
+            .collect();
+        if ops.is_empty() { Ok(()) } else { self.commit(ops) }
+    }
+}

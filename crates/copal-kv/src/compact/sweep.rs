@@ -1,0 +1,175 @@
+//! Freeing without reading: value objects that are dead, and what a range tombstone covers whole.
+//!
+//! Invariants
+//! - An object that commits or the worker may still append to, or that a memtable points into, stays.
+//! - A table is dropped unread only when the dropped entries take no live value object's accounting with them.
+
+use super::{
+    install::{Change, take_out},
+    separate::WorkerValues,
+};
+use crate::{
+    Error,
+    commit::values::GroupKey,
+    engine::Engine,
+    key::KeyRange,
+    manifest::{
+        format::{Record, ValueMeta},
+        state::ValueState,
+    },
+    range_tombstones::{RangeTombstones, tombstones_of},
+    value::pointer::VALUE_PAGE,
+    version::{Slice, Version},
+};
+use copal_object::ObjectId;
+use std::collections::HashSet;
+
+/// A value object is rewritten when more than this part of what it occupies is dead.
+const STALE_FRACTION: u64 = 4;
+/// Dead bytes below which a rewrite is not worth its reads.
+const STALE_LEAST: u64 = 256 << 10;
+
+impl Engine {
+    /// Value objects that something may still be appended to or that memtables point into.
+    fn busy_values(&self, values: &WorkerValues) -> HashSet<ObjectId> {
+        let direct = self.direct_values.lock();
+        let mut busy: HashSet<ObjectId> = direct.open_objects().into_iter().collect();
+        let view = self.view();
+        drop(direct);
+        busy.extend(
+            view.memtables()
+                .flat_map(|memtable| memtable.value_metas())
+                .map(|meta| meta.object),
+        );
+        busy.extend(values.open_objects());
+        busy
+    }
+
+    /// Drops what is wholly dead or wholly covered; `true` when something went.
+    pub(crate) fn sweep(&self, values: &mut WorkerValues) -> Result<bool, Error> {
+        let version = self.view().version.clone();
+        let covered = all_tombstones(&version);
+        let oldest = self.snapshots.stripes().oldest();
+        let purged = |meta: &ValueMeta| {
+            let group = GroupKey {
+                keyspace: meta.keyspace,
+                prefix: meta.group.clone(),
+            };
+            covered.covers_range(&group.range(), meta.max_seq, oldest)
+        };
+        let gone = |value: &ValueState| {
+            value.dead.total() >= value.meta.accounted && value.meta.accounted > 0 || purged(&value.meta)
+        };
+        let candidates: Vec<ObjectId> = {
+            let tree = self.tree.lock();
+            tree.manifest
+                .state
+                .values
+                .values()
+                .filter(|value| gone(value))
+                .map(|v| v.meta.object)
+                .collect()
+        };
+        let drops_tables = !covered.is_empty();
+        if candidates.is_empty() && !drops_tables {
+            return Ok(false);
+        }
+        // The worker's own open objects need not stay open for nothing.
+        candidates.iter().for_each(|object| values.close(*object));
+        let busy = self.busy_values(values);
+        let dropped: HashSet<ObjectId> = candidates
+            .into_iter()
+            .filter(|object| !busy.contains(object))
+            .collect();
+        let mut change = Change::default();
+        change
+            .records
+            .extend(dropped.iter().map(|object| Record::DropValue { object: *object }));
+        if drops_tables {
+            let tree = self.tree.lock();
+            let known = |object: &ObjectId| tree.manifest.state.values.contains_key(object);
+            for slice in covered_slices(&version, &covered, oldest) {
+                let loses = slice
+                    .table
+                    .meta
+                    .values
+                    .iter()
+                    .any(|(o, _)| known(o) && !dropped.contains(o));
+                if !loses {
+                    change
+                        .records
+                        .extend(take_out(std::slice::from_ref(slice), &tree, &slice.range));
+                }
+            }
+        }
+        if change.records.is_empty() {
+            return Ok(false);
+        }
+        drop(version);
+        self.install(change)?;
+        Ok(true)
+    }
+
+    /// A group's key range and its value objects whose dead bytes punching cannot free, if they are many.
+    pub(crate) fn stale_group(&self, values: &WorkerValues) -> Option<(KeyRange, HashSet<ObjectId>)> {
+        let busy = self.busy_values(values);
+        let tree = self.tree.lock();
+        let stale = |value: &&ValueState| {
+            let punched = value.dead.whole_pages(VALUE_PAGE);
+            let held = value.dead.total() - punched;
+            let occupied = value.meta.accounted.saturating_sub(punched);
+            held >= STALE_LEAST && held * STALE_FRACTION > occupied && !busy.contains(&value.meta.object)
+        };
+        let first = tree.manifest.state.values.values().find(stale)?;
+        let same = |value: &&ValueState| {
+            value.meta.keyspace == first.meta.keyspace && value.meta.group == first.meta.group
+        };
+        let objects = tree
+            .manifest
+            .state
+            .values
+            .values()
+            .filter(same)
+            .filter(stale)
+            .map(|v| v.meta.object)
+            .collect();
+        let group = GroupKey {
+            keyspace: first.meta.keyspace,
+            prefix: first.meta.group.clone(),
+        };
+        Some((group.range(), objects))
+    }
+
+    /// The range of a table in which most entries could be dropped now.
+    pub(crate) fn droppable_range(&self) -> Option<KeyRange> {
+        let oldest = self.snapshots.stripes().oldest();
+        let version = self.view().version.clone();
+        let slices = version.runs.iter().flat_map(|run| &run.slices);
+        let wasteful = |slice: &&Slice| {
+            let meta = &slice.table.meta;
+            meta.droppable * 2 > meta.entries && meta.droppable >= 1024 && meta.max_seq <= oldest
+        };
+        slices.into_iter().find(wasteful).map(|slice| slice.range.clone())
+    }
+}
+
+/// The range tombstones of all tables, in one set.
+fn all_tombstones(version: &Version) -> RangeTombstones {
+    let mut list = Vec::new();
+    for slice in version.runs.iter().flat_map(|run| &run.slices) {
+        if !slice.table.tombstones.is_empty() {
+            list.extend(tombstones_of(&slice.table.tombstones.clipped(&slice.range)));
+        }
+    }
+    RangeTombstones::new(&list)
+}
+
+/// Slices whose every entry an older-held-by-no-one tombstone covers.
+fn covered_slices<'a>(
+    version: &'a Version,
+    covered: &'a RangeTombstones,
+    oldest: u64,
+) -> impl Iterator<Item = &'a Slice> {
+    let slices = version.runs.iter().flat_map(|run| &run.slices);
+    slices.filter(move |slice| covered.covers_range(&slice.range, slice.table.meta.max_seq, oldest))
+}

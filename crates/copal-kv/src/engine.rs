@@ -1,0 +1,206 @@
+//! The engine: what commits, readers and the worker share.
+//!
+//! Invariants
+//! - Lock order: writer, direct values, tree, view. The worker never waits for the writer lock, as the writer
+//!   may be waiting for a flush.
+//! - A reader takes its sequence under the view's lock, so its memtables hold everything up to it.
+
+use crate::{
+    Error, KeyspaceOptions, Options, Stats,
+    cache::TableCache,
+    commit::{CommitQueue, Write, leader::Writer, values::DirectValues},
+    compact::jobs::Jobs,
+    garbage::{Epochs, Garbage},
+    key::KeyspaceId,
+    manifest::{
+        Manifest,
+        format::{Record, TableMeta},
+    },
+    memtable::Memtable,
+    pacing,
+    poison::Poison,
+    range_tombstones::RangeTombstones,
+    reserve::Reserve,
+    signal::Signal,
+    snapshots::Snapshots,
+    stats::Counters,
+    table::{ReadOptions, Table},
+    version::{Handles, TableHandle, Version},
+    view::View,
+};
+use copal_object::{Ack, ObjectId, Op, Store as Objects};
+use parking_lot::{Mutex, RwLock};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+/// The manifest and the tables it names, open.
+pub(crate) struct Tree {
+    pub(crate) manifest: Manifest,
+    pub(crate) handles: Handles,
+    pub(crate) next_epoch: u64,
+}
+
+/// See the module.
+pub(crate) struct Engine {
+    pub(crate) objects: Objects,
+    pub(crate) options: Options,
+    pub(crate) seed: u64,
+    pub(crate) cache: Arc<TableCache>,
+    pub(crate) queue: CommitQueue,
+    pub(crate) writer: Mutex<Writer>,
+    pub(crate) direct_values: Mutex<DirectValues>,
+    pub(crate) tree: Mutex<Tree>,
+    pub(crate) view: RwLock<Arc<View>>,
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) epochs: Arc<Epochs>,
+    pub(crate) garbage: Garbage,
+    pub(crate) signal: Arc<Signal>,
+    pub(crate) jobs: Jobs,
+    pub(crate) poison: Poison,
+    pub(crate) reserve: Reserve,
+    pub(crate) counters: Counters,
+    pub(crate) next_object: AtomicU64,
+    pub(crate) closed: AtomicBool,
+}
+
+impl Engine {
+    pub(crate) fn view(&self) -> Arc<View> {
+        self.view.read().clone()
+    }
+
+    /// A view and the newest sequence it may be read at.
+    pub(crate) fn view_now(&self) -> (Arc<View>, u64) {
+        let view = self.view.read();
+        (view.clone(), self.snapshots.visible())
+    }
+
+    /// Replaces the view by one made from it.
+    pub(crate) fn change_view(&self, change: impl FnOnce(&View) -> View) {
+        let mut view = self.view.write();
+        let new = Arc::new(change(&view));
+        let old = std::mem::replace(&mut *view, new);
+        drop(view);
+        // Dropped without the lock: the last holder of a version frees tables.
+        drop(old);
+    }
+
+    pub(crate) fn new_object(&self) -> ObjectId {
+        ObjectId(self.next_object.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Passes a batch through the log.
+    pub(crate) fn commit(&self, write: Write) -> Result<(), Error> {
+        if self.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        self.queue.commit(write, |writes| self.write_group(writes))
+    }
+
+    /// Makes a group pay for the debt it adds to.
+    pub(crate) fn pace(&self, bytes: u64) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let debt = load(&self.counters.debt_bytes);
+        let measured = pacing::Measured {
+            merge_nanos: load(&self.counters.merge_nanos),
+            flushed_bytes: load(&self.counters.flushed_bytes),
+        };
+        let limit = 16 * self.options.memtable_bytes();
+        if let Some(delay) = pacing::price(bytes, debt, limit, measured) {
+            self.signal.pay(delay);
+        }
+    }
+
+    /// Everything logged so far is durable.
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.poison.check()?;
+        let mut writer = self.writer.lock();
+        let next_seq = self.snapshots.visible() + 1;
+        let synced = writer.log.sync(&self.objects, next_seq);
+        synced.map_err(|error| self.poison.failed_write(error))?;
+        writer.settled();
+        Ok(())
+    }
+
+    /// Opens a table that the manifest names.
+    pub(crate) fn open_table(&self, meta: &TableMeta) -> Result<Arc<TableHandle>, Error> {
+        open_table(&self.objects, &self.cache, self.read_options(), meta)
+    }
+
+    fn read_options(&self) -> ReadOptions {
+        ReadOptions {
+            store_seed: self.seed,
+            filter_columns: self.options.filter_columns,
+        }
+    }
+
+    /// Options of a keyspace; the defaults for one that was dropped.
+    pub(crate) fn keyspace_options(&self, id: KeyspaceId) -> KeyspaceOptions {
+        let tree = self.tree.lock();
+        tree.manifest
+            .state
+            .keyspaces
+            .get(&id)
+            .map(|space| space.options.clone())
+            .unwrap_or_default()
+    }
+
+    /// Commits an edit of the manifest that changes no table.
+    pub(crate) fn edit(&self, ops: Vec<Op>, records: &[Record], ack: Ack) -> Result<(), Error> {
+        self.poison.check()?;
+        let mut tree = self.tree.lock();
+        tree.manifest
+            .commit(&self.objects, &self.poison, ops, records, ack)
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        self.counters.fill(&mut stats);
+        let reads = self.cache.counts();
+        stats.filter_probes = reads.filter_probes;
+        stats.filter_negatives = reads.filter_negatives;
+        stats.false_positives = reads.false_positives;
+        stats.data_block_reads = reads.data_block_reads;
+        stats.index_page_reads = reads.index_page_reads;
+        let memtables: u64 = self
+            .view()
+            .memtables()
+            .map(|memtable| memtable.charged_bytes())
+            .sum();
+        stats.memory_bytes = memtables + self.cache.bytes().total();
+        stats
+    }
+}
+
+/// Opens a table and cuts its range tombstones into fragments.
+pub(crate) fn open_table(
+    objects: &Objects,
+    cache: &Arc<TableCache>,
+    options: ReadOptions,
+    meta: &TableMeta,
+) -> Result<Arc<TableHandle>, Error> {
+    let table = Table::open(objects, meta.object, cache.clone(), options)?;
+    let list: Vec<_> = table.range_tombstones().iter().cloned().collect();
+    let tombstones = RangeTombstones::new(&list);
+    Ok(Arc::new(TableHandle {
+        meta: meta.clone(),
+        table,
+        tombstones,
+    }))
+}
+
+/// The first view of an opened store.
+pub(crate) fn first_view(active: Arc<Memtable>, frozen: Vec<Arc<Memtable>>, version: Version) -> View {
+    View {
+        active,
+        frozen,
+        version: Arc::new(version),
+    }
+}

@@ -1,0 +1,83 @@
+//! What can go wrong in the engine, as one family: every call may meet the device below it.
+
+use copal_object::StoreError;
+
+/// Why a call of this crate failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The object store below answered with an error.
+    #[error(transparent)]
+    Object(StoreError),
+    /// Bytes on disk are not what was written. Other ranges stay readable.
+    #[error("damaged: {what}")]
+    Corrupt {
+        /// Which structure, where, and how it was noticed.
+        what: String,
+    },
+    /// Nothing was written; deletes still work.
+    #[error("the store is full")]
+    NoSpace,
+    /// An earlier write failed. Reads go on; writes fail until the store is opened again.
+    #[error("the store is read-only until reopened: {reason}")]
+    Poisoned {
+        /// The first failure.
+        reason: String,
+    },
+    /// A write to a store opened with `read_only`.
+    #[error("the store is open read-only")]
+    ReadOnly,
+    /// The keyspace was dropped, or never existed.
+    #[error("keyspace {0} does not exist")]
+    NoKeyspace(String),
+    /// Keys are at most 65535 bytes long.
+    #[error("key of {0} bytes is longer than 65535")]
+    KeyTooLong(usize),
+    /// Values are at most 1 GiB long.
+    #[error("value of {0} bytes is longer than 1 GiB")]
+    ValueTooLong(usize),
+    /// One batch may log at most this many bytes; values written directly do not count.
+    #[error("batch of {bytes} bytes is longer than {limit}; split it")]
+    BatchTooLarge {
+        /// Bytes the batch would log.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The store was closed by [`crate::Store::close`].
+    #[error("the store is closed")]
+    Closed,
+}
+
+impl Error {
+    /// The bytes that were asked for are damaged; the same bytes elsewhere may help.
+    #[must_use]
+    pub fn is_corruption(&self) -> bool {
+        matches!(
+            self,
+            Error::Corrupt { .. } | Error::Object(StoreError::Corrupt { .. })
+        )
+    }
+
+    /// The store is full; deleting frees space.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Error::NoSpace | Error::Object(StoreError::NoSpace { .. }))
+    }
+
+    /// Damage found in `what`, noticed by `why`.
+    pub(crate) fn corrupt(what: impl std::fmt::Display, why: impl std::fmt::Display) -> Error {
+        Error::Corrupt {
+            what: format!("{what}: {why}"),
+        }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Error {
+        match error {
+            StoreError::NoSpace { .. } => Error::NoSpace,
+            other => Error::Object(other),
+        }
+    }
+}

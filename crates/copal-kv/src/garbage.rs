@@ -1,0 +1,98 @@
+//! Objects and bytes that no new reader wants but an old one may still read.
+//!
+//! Invariants
+//! - Something becomes garbage when a version is installed that does not name it. It is freed when no version
+//!   from before that moment is pinned any more.
+//! - Freeing is lost by a crash, never done too early: what no manifest names is swept at the next opening.
+
+use crate::signal::Signal;
+use copal_object::ObjectId;
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeSet, VecDeque},
+    ops::Range,
+    sync::Arc,
+};
+
+/// One thing to free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Item {
+    Delete(ObjectId),
+    Punch(ObjectId, Range<u64>),
+}
+
+/// Versions that are alive, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Epochs {
+    alive: Mutex<BTreeSet<u64>>,
+    signal: Arc<Signal>,
+}
+
+impl Epochs {
+    /// `signal` is kicked when a version goes: garbage may be free now.
+    pub(crate) fn new(signal: Arc<Signal>) -> Epochs {
+        Epochs {
+            alive: Mutex::default(),
+            signal,
+        }
+    }
+
+    pub(crate) fn enter(&self, epoch: u64) {
+        self.alive.lock().insert(epoch);
+    }
+
+    pub(crate) fn leave(&self, epoch: u64) {
+        self.alive.lock().remove(&epoch);
+        self.signal.kick();
+    }
+
+    fn oldest(&self) -> u64 {
+        self.alive.lock().first().copied().unwrap_or(u64::MAX)
+    }
+}
+
+/// What waits for old versions to go.
+#[derive(Debug, Default)]
+pub(crate) struct Garbage {
+    waiting: Mutex<VecDeque<(u64, Vec<Item>)>>,
+}
+
+impl Garbage {
+    /// `items` may still be read through versions up to `epoch`.
+    pub(crate) fn add(&self, epoch: u64, items: Vec<Item>) {
+        if !items.is_empty() {
+            self.waiting.lock().push_back((epoch, items));
+        }
+    }
+
+    /// Takes out what no living version can reach.
+    pub(crate) fn take(&self, epochs: &Epochs) -> Vec<Item> {
+        let mut waiting = self.waiting.lock();
+        let oldest = epochs.oldest();
+        let mut free = Vec::new();
+        while waiting.front().is_some_and(|(epoch, _)| *epoch < oldest) {
+            free.extend(waiting.pop_front().map(|(_, items)| items).unwrap_or_default());
+        }
+        free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_freed_while_an_older_version_lives() {
+        let (epochs, garbage) = (Epochs::default(), Garbage::default());
+        epochs.enter(1);
+        epochs.enter(2);
+        garbage.add(1, vec![Item::Delete(ObjectId(7))]);
+        epochs.enter(3);
+        garbage.add(2, vec![Item::Punch(ObjectId(8), 0..4096)]);
+        epochs.leave(2);
+        assert!(garbage.take(&epochs).is_empty());
+        epochs.leave(1);
+        assert_eq!(garbage.take(&epochs).len(), 2);
+        assert!(garbage.take(&epochs).is_empty());
+    }
+}

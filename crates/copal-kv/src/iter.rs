@@ -1,0 +1,220 @@
+//! Iterators over a key range at one sequence, from both ends.
+//!
+//! Invariants
+//! - The view is pinned: what an iterator has not reached yet is neither changed nor freed.
+//! - The two ends never cross: each takes what it yields off the range they share.
+
+use crate::{
+    Error,
+    cursor::Cursor,
+    engine::Engine,
+    entry::{EntryKind, MAX_SEQ},
+    key::{KeyRange, successor, user_key},
+    merge::MergingCursor,
+    range_tombstones::RangeTombstones,
+    read::Want,
+    snapshots::Held,
+    table::Scan,
+    version::Run,
+    view::View,
+};
+use bytes::Bytes;
+use std::sync::Arc;
+
+type Merged = MergingCursor<Box<dyn Cursor + Send>>;
+
+/// Both-way iterator over a key range: `next()` ascending, `next_back()` descending.
+///
+/// Sees the store as it was when the iterator was made. Blocks on reads. After an error it ends.
+pub struct Iter {
+    engine: Arc<Engine>,
+    view: Arc<View>,
+    /// Keeps a snapshot's sequence held as long as the iterator lives.
+    _held: Option<Arc<Held>>,
+    seq: u64,
+    /// What neither end has yielded or passed.
+    range: KeyRange,
+    keys_only: bool,
+    tombstones: Vec<Source>,
+    front: Option<Merged>,
+    back: Option<Merged>,
+}
+
+/// Where range tombstones come from.
+enum Source {
+    Memtable(Arc<RangeTombstones>),
+    Run(Arc<Run>),
+}
+
+impl Iter {
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        view: Arc<View>,
+        held: Option<Arc<Held>>,
+        seq: u64,
+        range: KeyRange,
+    ) -> Iter {
+        let memtables = view.memtables().map(|memtable| memtable.tombstones());
+        let memtables = memtables.filter(|set| !set.is_empty()).map(Source::Memtable);
+        let runs = view
+            .version
+            .runs
+            .iter()
+            .filter(|run| run.has_tombstones())
+            .cloned()
+            .map(Source::Run);
+        let tombstones = memtables.chain(runs).collect();
+        Iter {
+            engine: engine.clone(),
+            view,
+            _held: held,
+            seq,
+            range,
+            keys_only: false,
+            tombstones,
+            front: None,
+            back: None,
+        }
+    }
+
+    /// Keys only: separated values are not read; the value is empty.
+    #[must_use]
+    pub fn keys_only(mut self) -> Iter {
+        self.keys_only = true;
+        self
+    }
+
+    fn merged(&self) -> Merged {
+        let mut children: Vec<Box<dyn Cursor + Send>> = Vec::new();
+        for memtable in self.view.memtables() {
+            children.push(Box::new(memtable.cursor()));
+        }
+        for run in &self.view.version.runs {
+            children.push(Box::new(run.cursor(&self.range, Scan::default())));
+        }
+        MergingCursor::new(children)
+    }
+
+    fn covered(&self, key: &[u8], seq: u64) -> bool {
+        self.tombstones.iter().any(|source| match source {
+            Source::Memtable(set) => set.cover(key, self.seq) > seq,
+            Source::Run(run) => run.cover(key, self.seq) > seq,
+        })
+    }
+
+    fn item(&self, key: &Bytes, kind: EntryKind, value: Bytes) -> Result<(Bytes, Bytes), Error> {
+        let want = if self.keys_only {
+            Want::Presence
+        } else {
+            Want::all()
+        };
+        Ok((user_key(key), self.engine.resolve(kind, value, &want)?))
+    }
+
+    fn end<T>(&mut self) -> Option<T> {
+        self.range.start = self.range.end.clone();
+        (self.front, self.back) = (None, None);
+        None
+    }
+
+    fn step_front(&mut self) -> Result<Option<(Bytes, Bytes)>, Error> {
+        let mut cursor = match self.front.take() {
+            Some(cursor) => cursor,
+            None => {
+                let mut cursor = self.merged();
+                cursor.seek(&self.range.start, MAX_SEQ)?;
+                cursor
+            }
+        };
+        loop {
+            let Some(entry) = cursor.entry().filter(|entry| *entry.key < self.range.end[..]) else {
+                return Ok(self.end());
+            };
+            // Behind the start: another version of a key that was dealt with.
+            if *entry.key < self.range.start[..] || entry.seq > self.seq {
+                cursor.next()?;
+                continue;
+            }
+            let (key, seq, kind) = (Bytes::copy_from_slice(entry.key), entry.seq, entry.kind);
+            self.range.start = successor(&key);
+            if kind == EntryKind::Delete || self.covered(&key, seq) {
+                cursor.next()?;
+                continue;
+            }
+            let item = self.item(&key, kind, cursor.value())?;
+            cursor.next()?;
+            self.front = Some(cursor);
+            return Ok(Some(item));
+        }
+    }
+
+    fn step_back(&mut self) -> Result<Option<(Bytes, Bytes)>, Error> {
+        let mut cursor = match self.back.take() {
+            Some(cursor) => cursor,
+            None => {
+                let mut cursor = self.merged();
+                cursor.seek_for_prev(&self.range.end, MAX_SEQ)?;
+                cursor
+            }
+        };
+        loop {
+            let Some(entry) = cursor.entry().filter(|entry| *entry.key >= self.range.start[..]) else {
+                return Ok(self.end());
+            };
+            if *entry.key >= self.range.end[..] {
+                cursor.prev()?;
+                continue;
+            }
+            // Going back, a key's versions come oldest first: the last visible one counts.
+            let key = Bytes::copy_from_slice(entry.key);
+            let mut newest = None;
+            while let Some(entry) = cursor.entry().filter(|entry| *entry.key == key[..]) {
+                if entry.seq <= self.seq {
+                    newest = Some((entry.seq, entry.kind, cursor.value()));
+                }
+                cursor.prev()?;
+            }
+            self.range.end = key.clone();
+            let Some((seq, kind, value)) = newest else {
+                continue;
+            };
+            if kind != EntryKind::Delete && !self.covered(&key, seq) {
+                let item = self.item(&key, kind, value)?;
+                self.back = Some(cursor);
+                return Ok(Some(item));
+            }
+        }
+    }
+}
+
+impl Iterator for Iter {
+    type Item = Result<(Bytes, Bytes), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.range.is_empty() {
+            return self.end();
+        }
+        match self.step_front() {
+            Ok(item) => item.map(Ok),
+            Err(error) => {
+                self.end::<()>();
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+impl DoubleEndedIterator for Iter {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        if self.range.is_empty() {
+            return self.end();
+        }
+        match self.step_back() {
+            Ok(item) => item.map(Ok),
+            Err(error) => {
+                self.end::<()>();
+                Some(Err(error))
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Internal keys: the keyspace's id (4 bytes, big-endian), then the user's key, ordered bytewise.
+//!
+//! Invariants
+//! - All keyspaces share one key order, one log and one tree; a keyspace is a range of it.
+//! - Every range inside the engine is `[start, end)` with an end: keyspace ids stay below `u32::MAX`.
+
+use crate::Error;
+use bytes::Bytes;
+use std::ops::Bound;
+
+/// Bytes of the keyspace id in front of a user key.
+pub(crate) const KEYSPACE_LEN: usize = 4;
+/// Longest user key.
+pub(crate) const MAX_USER_KEY: usize = 65535;
+/// Longest internal key, with the zero byte that makes an inclusive bound exclusive.
+pub(crate) const MAX_KEY: usize = MAX_USER_KEY + KEYSPACE_LEN + 1;
+
+/// Number of a keyspace; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct KeyspaceId(pub(crate) u32);
+
+impl KeyspaceId {
+    /// The internal key of `key` in this keyspace.
+    pub(crate) fn key(self, key: &[u8]) -> Bytes {
+        let mut out = Vec::with_capacity(KEYSPACE_LEN + key.len());
+        out.extend_from_slice(&self.0.to_be_bytes());
+        out.extend_from_slice(key);
+        Bytes::from(out)
+    }
+
+    /// As [`KeyspaceId::key`], refusing keys that are too long.
+    pub(crate) fn checked_key(self, key: &[u8]) -> Result<Bytes, Error> {
+        if key.len() > MAX_USER_KEY {
+            return Err(Error::KeyTooLong(key.len()));
+        }
+        Ok(self.key(key))
+    }
+
+    /// All keys of this keyspace.
+    pub(crate) fn range(self) -> KeyRange {
+        KeyRange {
+            start: self.key(b""),
+            end: KeyspaceId(self.0 + 1).key(b""),
+        }
+    }
+
+    /// The part of this keyspace between two user bounds.
+    pub(crate) fn between(self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> KeyRange {
+        let all = self.range();
+        let start = match range.0 {
+            Bound::Unbounded => all.start,
+            Bound::Included(key) => self.key(key),
+            Bound::Excluded(key) => successor(&self.key(key)),
+        };
+        let end = match range.1 {
+            Bound::Unbounded => all.end,
+            Bound::Excluded(key) => self.key(key),
+            Bound::Included(key) => successor(&self.key(key)),
+        };
+        KeyRange { start, end }
+    }
+
+    /// All keys of this keyspace that start with `prefix`.
+    pub(crate) fn prefix(self, prefix: &[u8]) -> KeyRange {
+        let start = self.key(prefix);
+        let end = prefix_end(&start);
+        KeyRange { start, end }
+    }
+}
+
+/// The keyspace an internal key belongs to; `None` when it is too short to be one.
+pub(crate) fn keyspace_of(key: &[u8]) -> Option<KeyspaceId> {
+    let id: [u8; KEYSPACE_LEN] = key.get(..KEYSPACE_LEN)?.try_into().ok()?;
+    Some(KeyspaceId(u32::from_be_bytes(id)))
+}
+
+/// The user's part of an internal key.
+pub(crate) fn user_key(key: &Bytes) -> Bytes {
+    key.slice(KEYSPACE_LEN.min(key.len())..)
+}
+
+/// The smallest key above `key`.
+pub(crate) fn successor(key: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(key.len() + 1);
+    out.extend_from_slice(key);
+    out.push(0);
+    Bytes::from(out)
+}
+
+/// The smallest key above all keys that start with `prefix` (an internal key, so not all 0xff).
+fn prefix_end(prefix: &[u8]) -> Bytes {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.last_mut() {
+        if *last < u8::MAX {
+            *last += 1;
+            break;
+        }
+        end.pop();
+    }
+    Bytes::from(end)
+}
+
+/// Internal keys from `start` up to, not including, `end`. Empty when `start >= end`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRange {
+    pub(crate) start: Bytes,
+    pub(crate) end: Bytes,
+}
+
+impl KeyRange {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start >= self.end
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        self.start[..] <= *key && *key < self.end[..]
+    }
+
+    /// Whether every key of `other` is in this range.
+    pub(crate) fn covers(&self, other: &KeyRange) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+
+    pub(crate) fn overlaps(&self, other: &KeyRange) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    /// The keys in both.
+    pub(crate) fn intersect(&self, other: &KeyRange) -> KeyRange {
+        KeyRange {
+            start: self.start.clone().max(other.start.clone()),
+            end: self.end.clone().min(other.end.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_of_0xff_ends_where_the_keyspace_ends() {
+        let space = KeyspaceId(7);
+        assert_eq!(space.prefix(&[0xff, 0xff]).end, Bytes::from_static(&[0, 0, 0, 8]));
+        assert_eq!(space.prefix(b"ab").end, space.key(b"ac"));
+        assert_eq!(space.prefix(b""), space.range());
+    }
+
+    #[test]
+    fn bounds_become_half_open() {
+        let space = KeyspaceId(1);
+        let range = space.between((Bound::Excluded(b"a"), Bound::Included(b"c")));
+        assert!(!range.contains(&space.key(b"a")));
+        assert!(range.contains(&space.key(b"a\0")));
+        assert!(range.contains(&space.key(b"c")));
+        assert!(!range.contains(&space.key(b"c\0")));
+    }
+}

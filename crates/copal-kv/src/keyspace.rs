@@ -1,0 +1,345 @@
+//! Named ordered maps, batches over them, snapshots of them.
+
+use crate::{
+    Durability, Error, Iter, KeyspaceOptions, Store,
+    commit::{Write, WriteOp, values::GroupKey},
+    compact::merge::group_of,
+    key::{KeyRange, KeyspaceId, MAX_USER_KEY},
+    log::format::MAX_GROUP_BYTES,
+    read::Want,
+    snapshots::Held,
+    value::pointer::{MAX_VALUE, piece_sums},
+};
+use bytes::Bytes;
+use std::{
+    ops::{Bound, Range},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// What all handles of one keyspace share.
+pub(crate) struct KeyspaceHandle {
+    pub(crate) id: KeyspaceId,
+    name: String,
+    options: KeyspaceOptions,
+    pub(crate) dropped: AtomicBool,
+}
+
+impl KeyspaceHandle {
+    pub(crate) fn new(id: KeyspaceId, name: &str, options: KeyspaceOptions) -> KeyspaceHandle {
+        KeyspaceHandle {
+            id,
+            name: name.to_owned(),
+            options,
+            dropped: AtomicBool::new(false),
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.dropped.load(Ordering::Acquire) {
+            return Err(Error::NoKeyspace(self.name.clone()));
+        }
+        Ok(())
+    }
+
+    /// The operation that stores `value`: inline, or straight into a value object.
+    fn put(&self, key: &[u8], value: impl Into<ValueBytes>) -> Result<WriteOp, Error> {
+        self.check()?;
+        let key = self.id.checked_key(key)?;
+        let ValueBytes(value) = value.into();
+        if value.len() > MAX_VALUE {
+            return Err(Error::ValueTooLong(value.len()));
+        }
+        if value.len() >= self.options.direct_from_bytes.max(1) as usize
+            && let Some(group) = group_of(&self.options, &key)
+        {
+            let GroupKey { keyspace, prefix } = group;
+            let sums = piece_sums(&value);
+            return Ok(WriteOp::Direct {
+                key,
+                value,
+                sums,
+                group: GroupKey { keyspace, prefix },
+            });
+        }
+        // A copy of its own: a slice would pin the buffer it was cut from for the memtable's life.
+        Ok(WriteOp::Put {
+            key,
+            value: Bytes::copy_from_slice(&value),
+        })
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<WriteOp, Error> {
+        self.check()?;
+        Ok(WriteOp::Delete {
+            key: self.id.checked_key(key)?,
+        })
+    }
+
+    /// `None`: the range is empty, there is nothing to do.
+    fn delete_range(&self, range: KeyRange) -> Result<Option<WriteOp>, Error> {
+        self.check()?;
+        let KeyRange { start, end } = range;
+        Ok((start < end).then_some(WriteOp::DeleteRange { start, end }))
+    }
+}
+
+struct ValueBytes(Bytes);
+impl From<&[u8]> for ValueBytes {
+    fn from(value: &[u8]) -> ValueBytes {
+        ValueBytes(Bytes::copy_from_slice(value))
+    }
+}
+impl From<Bytes> for ValueBytes {
+    fn from(value: Bytes) -> ValueBytes {
+        ValueBytes(value)
+    }
+}
+
+/// Named ordered map inside a store; cheap to clone. Keys are bytes, ordered bytewise.
+#[derive(Clone)]
+pub struct Keyspace {
+    store: Store,
+    handle: Arc<KeyspaceHandle>,
+}
+
+impl Keyspace {
+    pub(crate) fn new(store: &Store, handle: &Arc<KeyspaceHandle>) -> Keyspace {
+        Keyspace {
+            store: store.clone(),
+            handle: handle.clone(),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.handle.name
+    }
+
+    /// The options it was created with.
+    #[must_use]
+    pub fn options(&self) -> &KeyspaceOptions {
+        &self.handle.options
+    }
+
+    fn look_up(&self, key: &[u8], want: &Want) -> Result<Option<Bytes>, Error> {
+        self.handle.check()?;
+        let engine = self.store.engine();
+        let (view, seq) = engine.view_now();
+        engine.get(&view, seq, &self.handle.id.key(key), want)
+    }
+
+    /// The value of `key`. Blocks on reads.
+    /// # Errors
+    /// `Corrupt`: the bytes are damaged. `NoKeyspace`: the keyspace was dropped.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        self.look_up(key, &Want::all())
+    }
+
+    /// `range` of the value; short at its end. Reads only the 64 KiB pieces that hold it.
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn get_range(&self, key: &[u8], range: Range<u64>) -> Result<Option<Bytes>, Error> {
+        self.look_up(key, &Want::Part(range))
+    }
+
+    /// Whether `key` is there; reads no separated value.
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
+        Ok(self.look_up(key, &Want::Presence)?.is_some())
+    }
+
+    /// Stores `value` under `key`. Blocks until it is as safe as `durability` says.
+    /// # Errors
+    /// `NoSpace`: nothing was written. `Poisoned`: an earlier write failed. `KeyTooLong`, `ValueTooLong`.
+    pub fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), Error> {
+        let op = self.handle.put(key, value)?;
+        self.store.engine().commit(Write::new(vec![op], durability))
+    }
+
+    /// Deletes `key`, there or not. Works in a full store.
+    /// # Errors
+    /// As [`Keyspace::put`].
+    pub fn delete(&self, key: &[u8], durability: Durability) -> Result<(), Error> {
+        let op = self.handle.delete(key)?;
+        self.store.engine().commit(Write::new(vec![op], durability))
+    }
+
+    /// Walks the keys of a range as they are now.
+    #[must_use]
+    pub fn iter(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Iter {
+        self.walk(self.handle.id.between(range))
+    }
+
+    /// Walks the keys that start with `prefix` as they are now.
+    #[must_use]
+    pub fn prefix(&self, prefix: &[u8]) -> Iter {
+        self.walk(self.handle.id.prefix(prefix))
+    }
+
+    fn walk(&self, range: KeyRange) -> Iter {
+        let engine = self.store.engine();
+        let (view, seq) = engine.view_now();
+        Iter::new(engine, view, None, seq, range)
+    }
+
+    /// Deletes all keys with the prefix at once; value objects wholly inside go unread, in the background.
+    /// # Errors
+    /// As [`Keyspace::put`].
+    pub fn purge_prefix(&self, prefix: &[u8], durability: Durability) -> Result<(), Error> {
+        let range = self.handle.id.prefix(prefix);
+        let Some(op) = self.handle.delete_range(range)? else {
+            return Ok(());
+        };
+        let engine = self.store.engine();
+        engine.commit(Write::new(vec![op], durability))?;
+        engine.signal.request_rotation();
+        Ok(())
+    }
+
+    /// Merges everything in the range to the bottom and frees what is stale. Blocks.
+    ///
+    /// The space of what was deleted before is free when this returns, unless a snapshot or an iterator still
+    /// reads it.
+    /// # Errors
+    /// `NoSpace`: not even one table fits. `Corrupt`: a table in the range is damaged.
+    pub fn compact_range(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Result<(), Error> {
+        let engine = self.store.engine();
+        if engine.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.handle.check()?;
+        let range = self.handle.id.between(range);
+        if range.is_empty() {
+            Ok(())
+        } else {
+            engine.compact_now(range)
+        }
+    }
+}
+
+/// Writes that happen together or not at all, over any keyspaces.
+pub struct Batch {
+    store: Store,
+    ops: Result<Vec<WriteOp>, Error>,
+}
+
+impl Batch {
+    pub(crate) fn new(store: &Store) -> Batch {
+        Batch {
+            store: store.clone(),
+            ops: Ok(Vec::new()),
+        }
+    }
+
+    fn add(&mut self, op: impl FnOnce() -> Result<Option<WriteOp>, Error>) -> &mut Batch {
+        if let Ok(ops) = &mut self.ops {
+            match op() {
+                Ok(op) => ops.extend(op),
+                Err(error) => self.ops = Err(error),
+            }
+        }
+        self
+    }
+
+    /// Stores `value` under `key`. What is wrong with them is told by `commit`.
+    pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: Bytes) -> &mut Batch {
+        self.add(|| keyspace.handle.put(key, value).map(Some))
+    }
+
+    /// Deletes `key`.
+    pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> &mut Batch {
+        self.add(|| keyspace.handle.delete(key).map(Some))
+    }
+
+    /// Deletes keys in [start, end).
+    pub fn delete_range(&mut self, keyspace: &Keyspace, start: &[u8], end: &[u8]) -> &mut Batch {
+        self.add(|| {
+            for key in [start, end] {
+                if key.len() > MAX_USER_KEY {
+                    return Err(Error::KeyTooLong(key.len()));
+                }
+            }
+            let id = keyspace.handle.id;
+            keyspace.handle.delete_range(KeyRange {
+                start: id.key(start),
+                end: id.key(end),
+            })
+        })
+    }
+
+    /// Operations so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ops.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Whether there is nothing to commit.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Commits all operations, in their order. Blocks until they are as safe as `durability` says.
+    /// # Errors
+    /// As [`Keyspace::put`]; `BatchTooLarge` when keys and small values exceed 64 MiB. Nothing of the batch
+    /// happened then.
+    pub fn commit(self, durability: Durability) -> Result<(), Error> {
+        let ops = self.ops?;
+        if ops.is_empty() {
+            return Ok(());
+        }
+        let write = Write::new(ops, durability);
+        if write.log_bytes > MAX_GROUP_BYTES {
+            return Err(Error::BatchTooLarge {
+                bytes: write.log_bytes,
+                limit: MAX_GROUP_BYTES,
+            });
+        }
+        self.store.engine().commit(write)
+    }
+}
+
+/// Repeatable view of all keyspaces. What it sees is kept until its last clone is dropped.
+#[derive(Clone)]
+pub struct Snapshot {
+    store: Store,
+    held: Arc<Held>,
+}
+
+impl Snapshot {
+    pub(crate) fn new(store: &Store) -> Snapshot {
+        let held = Arc::new(store.engine().snapshots.hold());
+        Snapshot {
+            store: store.clone(),
+            held,
+        }
+    }
+
+    /// The value of `key` at the snapshot. Blocks on reads.
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        let engine = self.store.engine();
+        let view = engine.view();
+        engine.get(&view, self.held.seq, &keyspace.handle.id.key(key), &Want::all())
+    }
+
+    /// Walks a range at the snapshot.
+    #[must_use]
+    pub fn iter(&self, keyspace: &Keyspace, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Iter {
+        let engine = self.store.engine();
+        let range = keyspace.handle.id.between(range);
+        Iter::new(
+            engine,
+            engine.view(),
+            Some(self.held.clone()),
+            self.held.seq,
+            range,
+        )
+    }
+}

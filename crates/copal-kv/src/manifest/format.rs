@@ -1,0 +1,397 @@
+//! Bytes of the manifest: an envelope, then version edits, each with a length and a sum.
+//!
+//! Format: docs/formats/kv-manifest.md v1
+//! Invariants
+//! - An edit is appended in the object transaction that makes it true, so it is whole or absent.
+//! - Its sum is seeded with its offset: an edit that moved does not verify.
+//! - Edits only add to or overwrite state by id, so a snapshot of the state is an edit like any other.
+//!
+//! Not here: the state the edits build (`state`), appending and rewriting (`manifest`).
+
+use crate::{
+    Error,
+    key::{KeyspaceId, MAX_KEY},
+    options::KeyspaceOptions,
+};
+use bytes::Bytes;
+use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader, crc32c};
+use copal_object::ObjectId;
+use std::ops::Range;
+
+/// Envelope of the manifest object.
+pub(crate) const FORMAT: Format = Format {
+    magic: *b"COPALKVM",
+    name: "kv manifest",
+    oldest: 1,
+    version: 1,
+    known_flags: 0,
+};
+/// Envelope and its body: the store's seed.
+pub(crate) const HEADER_LEN: usize = ENVELOPE_LEN + 8;
+const EDIT_HEADER: usize = 8;
+const MAX_NAME: usize = 255;
+const MAX_ITEMS: usize = 1 << 24;
+
+/// What is known of a table without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TableMeta {
+    pub(crate) object: ObjectId,
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+    /// Entries and range tombstones that a later merge could drop: old versions and tombstones.
+    pub(crate) droppable: u64,
+    pub(crate) max_seq: u64,
+    /// First key, and the exclusive end of the keys (range tombstones included).
+    pub(crate) start: Bytes,
+    pub(crate) end: Bytes,
+    /// Bytes of values in each value object its entries point into.
+    pub(crate) values: Vec<(ObjectId, u64)>,
+}
+
+/// Where a run stands in the tree; `BOTTOM` is the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Level(pub(crate) u8);
+
+impl Level {
+    pub(crate) const TOP: Level = Level(0);
+    pub(crate) const BOTTOM: Level = Level(u8::MAX);
+}
+
+/// What is known of a value object without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ValueMeta {
+    pub(crate) object: ObjectId,
+    pub(crate) keyspace: KeyspaceId,
+    /// The group's prefix of the user key.
+    pub(crate) group: Bytes,
+    /// Bytes below this were logged or installed; beyond it only what the log names is live.
+    pub(crate) accounted: u64,
+    /// Newest sequence of a value in it.
+    pub(crate) max_seq: u64,
+    /// Written by flush and collection, not by commits.
+    pub(crate) by_worker: bool,
+}
+
+/// One statement of an edit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    Keyspace {
+        id: KeyspaceId,
+        name: String,
+        options: KeyspaceOptions,
+    },
+    DropKeyspace {
+        id: KeyspaceId,
+    },
+    Table(TableMeta),
+    /// The parts of a table that count, and the run they stand in; none: the table is gone.
+    Slices {
+        object: ObjectId,
+        level: Level,
+        run: u64,
+        parts: Vec<Range<Bytes>>,
+    },
+    Value(ValueMeta),
+    DropValue {
+        object: ObjectId,
+    },
+    /// No reader wants these bytes of a value object any more.
+    Dead {
+        object: ObjectId,
+        ranges: Vec<Range<u64>>,
+    },
+    /// Logs up to this generation are in tables, with every sequence up to `last_seq`.
+    Flushed {
+        generation: u64,
+        last_seq: u64,
+    },
+    /// Ids and run numbers below these are taken.
+    Counters {
+        next_object: u64,
+        next_run: u64,
+        next_keyspace: u32,
+    },
+}
+
+const KEYSPACE: u8 = 1;
+const DROP_KEYSPACE: u8 = 2;
+const TABLE: u8 = 3;
+const SLICES: u8 = 4;
+const VALUE: u8 = 5;
+const DROP_VALUE: u8 = 6;
+const DEAD: u8 = 7;
+const FLUSHED: u8 = 8;
+const COUNTERS: u8 = 9;
+
+/// The first bytes of a manifest.
+pub(crate) fn header(seed: u64) -> Vec<u8> {
+    let mut out = vec![0; ENVELOPE_LEN];
+    out.put_u64(seed);
+    Envelope::seal(&FORMAT, 0, 0, &mut out);
+    out
+}
+
+/// Reads the header; returns the store's seed.
+/// # Errors
+/// `Corrupt` when it is damaged or of another version.
+pub(crate) fn parse_header(bytes: &[u8]) -> Result<u64, Error> {
+    let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| Error::corrupt("kv manifest", error))?;
+    let mut input = Reader::new(body);
+    let seed = input
+        .u64()
+        .map_err(|error| Error::corrupt("kv manifest", error))?;
+    input
+        .finish()
+        .map_err(|error| Error::corrupt("kv manifest", error))?;
+    Ok(seed)
+}
+
+/// The bytes of one edit that will stand at `offset`.
+pub(crate) fn encode_edit(offset: u64, records: &[Record]) -> Vec<u8> {
+    let mut out = vec![0; EDIT_HEADER];
+    for record in records {
+        record.encode(&mut out);
+    }
+    let len = (out.len() - EDIT_HEADER) as u32;
+    let sum = edit_sum(offset, len, &out[EDIT_HEADER..]);
+    out[..4].copy_from_slice(&len.to_le_bytes());
+    out[4..8].copy_from_slice(&sum.to_le_bytes());
+    out
+}
+
+fn edit_sum(offset: u64, len: u32, body: &[u8]) -> u32 {
+    crc32c(crc32c(crc32c(0, &offset.to_le_bytes()), &len.to_le_bytes()), body)
+}
+
+/// Reads all edits behind the header.
+/// # Errors
+/// `Corrupt` names the offset of the first edit that does not verify.
+pub(crate) fn parse_edits(manifest: &Bytes) -> Result<Vec<Record>, Error> {
+    let mut records = Vec::new();
+    let mut at = HEADER_LEN.min(manifest.len());
+    while at < manifest.len() {
+        let offset = at;
+        let place = || format!("kv manifest edit at byte {offset}");
+        let mut input = Reader::new(&manifest[at..]);
+        let mut read = || -> Result<(u32, &[u8]), DecodeError> {
+            let len = input.u32()?;
+            let sum = input.u32()?;
+            Ok((sum, input.bytes(len as usize)?))
+        };
+        let (stored, body) = read().map_err(|error| Error::corrupt(place(), error))?;
+        let computed = edit_sum(at as u64, body.len() as u32, body);
+        if stored != computed {
+            let why = format!("its checksum is {stored:08x}, its bytes give {computed:08x}");
+            return Err(Error::corrupt(place(), why));
+        }
+        let start = at + EDIT_HEADER;
+        let edit = manifest.slice(start..start + body.len());
+        at = start + body.len();
+        let mut input = Reader::new(&edit);
+        while !input.is_empty() {
+            let record = Record::decode(&edit, &mut input).map_err(|error| Error::corrupt(place(), error))?;
+            records.push(record);
+        }
+    }
+    Ok(records)
+}
+
+impl Record {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Record::Keyspace { id, name, options } => {
+                out.put_u8(KEYSPACE);
+                out.put_u32(id.0);
+                out.put_prefixed(name.as_bytes());
+                out.put_u8(options.group_prefix_len);
+                out.put_u32(options.separate_from_bytes);
+                out.put_u32(options.direct_from_bytes);
+                out.put_u8(u8::from(options.compress));
+            }
+            Record::DropKeyspace { id } => {
+                out.put_u8(DROP_KEYSPACE);
+                out.put_u32(id.0);
+            }
+            Record::Table(meta) => {
+                out.put_u8(TABLE);
+                meta.encode(out);
+            }
+            Record::Slices {
+                object,
+                level,
+                run,
+                parts,
+            } => {
+                out.put_u8(SLICES);
+                out.put_u64(object.0);
+                out.put_u8(level.0);
+                out.put_u64(*run);
+                out.put_varint(parts.len() as u64);
+                for part in parts {
+                    out.put_prefixed(&part.start);
+                    out.put_prefixed(&part.end);
+                }
+            }
+            Record::Value(meta) => {
+                out.put_u8(VALUE);
+                out.put_u64(meta.object.0);
+                out.put_u32(meta.keyspace.0);
+                out.put_prefixed(&meta.group);
+                out.put_varint(meta.accounted);
+                out.put_varint(meta.max_seq);
+                out.put_u8(u8::from(meta.by_worker));
+            }
+            Record::DropValue { object } => {
+                out.put_u8(DROP_VALUE);
+                out.put_u64(object.0);
+            }
+            Record::Dead { object, ranges } => {
+                out.put_u8(DEAD);
+                out.put_u64(object.0);
+                out.put_varint(ranges.len() as u64);
+                for range in ranges {
+                    out.put_varint(range.start);
+                    out.put_varint(range.end - range.start);
+                }
+            }
+            Record::Flushed { generation, last_seq } => {
+                out.put_u8(FLUSHED);
+                out.put_varint(*generation);
+                out.put_varint(*last_seq);
+            }
+            Record::Counters {
+                next_object,
+                next_run,
+                next_keyspace,
+            } => {
+                out.put_u8(COUNTERS);
+                out.put_varint(*next_object);
+                out.put_varint(*next_run);
+                out.put_u32(*next_keyspace);
+            }
+        }
+    }
+
+    fn decode(edit: &Bytes, input: &mut Reader<'_>) -> Result<Record, DecodeError> {
+        let at = input.position();
+        let tag = input.u8()?;
+        Ok(match tag {
+            KEYSPACE => {
+                let id = KeyspaceId(input.u32()?);
+                let at = input.position();
+                let name = std::str::from_utf8(input.prefixed(MAX_NAME)?);
+                let name = name.map_err(|_| DecodeError::NotZero { at })?.to_owned();
+                let options = KeyspaceOptions {
+                    group_prefix_len: input.u8()?,
+                    separate_from_bytes: input.u32()?,
+                    direct_from_bytes: input.u32()?,
+                    compress: input.u8()? != 0,
+                };
+                Record::Keyspace { id, name, options }
+            }
+            DROP_KEYSPACE => Record::DropKeyspace {
+                id: KeyspaceId(input.u32()?),
+            },
+            TABLE => Record::Table(TableMeta::decode(edit, input)?),
+            SLICES => {
+                let object = ObjectId(input.u64()?);
+                let level = Level(input.u8()?);
+                let run = input.u64()?;
+                let parts = list(input, |input| Ok(key(edit, input)?..key(edit, input)?))?;
+                Record::Slices {
+                    object,
+                    level,
+                    run,
+                    parts,
+                }
+            }
+            VALUE => Record::Value(ValueMeta {
+                object: ObjectId(input.u64()?),
+                keyspace: KeyspaceId(input.u32()?),
+                group: key(edit, input)?,
+                accounted: input.varint()?,
+                max_seq: input.varint()?,
+                by_worker: input.u8()? != 0,
+            }),
+            DROP_VALUE => Record::DropValue {
+                object: ObjectId(input.u64()?),
+            },
+            DEAD => {
+                let object = ObjectId(input.u64()?);
+                let ranges = list(input, |input| {
+                    let start = input.varint()?;
+                    Ok(start..start.saturating_add(input.varint()?))
+                })?;
+                Record::Dead { object, ranges }
+            }
+            FLUSHED => Record::Flushed {
+                generation: input.varint()?,
+                last_seq: input.varint()?,
+            },
+            COUNTERS => Record::Counters {
+                next_object: input.varint()?,
+                next_run: input.varint()?,
+                next_keyspace: input.u32()?,
+            },
+            _ => {
+                return Err(DecodeError::TooLong {
+                    at,
+                    len: u64::from(tag),
+                    max: u64::from(COUNTERS),
+                });
+            }
+        })
+    }
+}
+
+impl TableMeta {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.object.0);
+        out.put_varint(self.bytes);
+        out.put_varint(self.entries);
+        out.put_varint(self.droppable);
+        out.put_varint(self.max_seq);
+        out.put_prefixed(&self.start);
+        out.put_prefixed(&self.end);
+        out.put_varint(self.values.len() as u64);
+        for (object, bytes) in &self.values {
+            out.put_u64(object.0);
+            out.put_varint(*bytes);
+        }
+    }
+
+    fn decode(edit: &Bytes, input: &mut Reader<'_>) -> Result<TableMeta, DecodeError> {
+        Ok(TableMeta {
+            object: ObjectId(input.u64()?),
+            bytes: input.varint()?,
+            entries: input.varint()?,
+            droppable: input.varint()?,
+            max_seq: input.varint()?,
+            start: key(edit, input)?,
+            end: key(edit, input)?,
+            values: list(input, |input| Ok((ObjectId(input.u64()?), input.varint()?)))?,
+        })
+    }
+}
+
+fn key(edit: &Bytes, input: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
+    let field = input.prefixed(MAX_KEY)?;
+    let end = input.position();
+    Ok(edit.slice(end - field.len()..end))
+}
+
+/// A counted list. Grows as items are found, so a false count allocates nothing.
+fn list<T>(
+    input: &mut Reader<'_>,
+    mut item: impl FnMut(&mut Reader<'_>) -> Result<T, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    let count = input.bounded(MAX_ITEMS)?;
+    let mut items = Vec::new();
+    for _ in 0..count {
+        items.push(item(input)?);
+    }
+    Ok(items)
+}
+
+#[cfg(test)]
+mod tests;

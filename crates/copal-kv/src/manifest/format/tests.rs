@@ -1,0 +1,118 @@
+use super::*;
+
+fn key(text: &[u8]) -> Bytes {
+    KeyspaceId(1).key(text)
+}
+
+fn every_record() -> Vec<Record> {
+    let options = KeyspaceOptions {
+        group_prefix_len: 4,
+        ..KeyspaceOptions::default()
+    };
+    vec![
+        Record::Keyspace {
+            id: KeyspaceId(1),
+            name: "files".to_owned(),
+            options,
+        },
+        Record::Table(TableMeta {
+            object: ObjectId(9),
+            bytes: 70_000,
+            entries: 300,
+            droppable: 2,
+            max_seq: 512,
+            start: key(b"a"),
+            end: key(b"x\0"),
+            values: vec![(ObjectId(5), 80_000)],
+        }),
+        Record::Slices {
+            object: ObjectId(9),
+            level: Level::BOTTOM,
+            run: 3,
+            parts: vec![key(b"a")..key(b"c"), key(b"d")..key(b"x\0")],
+        },
+        Record::Value(ValueMeta {
+            object: ObjectId(5),
+            keyspace: KeyspaceId(1),
+            group: Bytes::from_static(b"grp1"),
+            accounted: 1 << 20,
+            max_seq: 511,
+            by_worker: true,
+        }),
+        Record::Dead {
+            object: ObjectId(5),
+            ranges: vec![0..4096, 8192..70_000],
+        },
+        Record::DropValue { object: ObjectId(4) },
+        Record::Flushed {
+            generation: 6,
+            last_seq: 512,
+        },
+        Record::Counters {
+            next_object: 10,
+            next_run: 4,
+            next_keyspace: 2,
+        },
+        Record::DropKeyspace { id: KeyspaceId(1) },
+    ]
+}
+
+fn manifest(edits: &[Vec<Record>]) -> Bytes {
+    let mut out = header(0x0123_4567_89ab_cdef);
+    for edit in edits {
+        let bytes = encode_edit(out.len() as u64, edit);
+        out.extend_from_slice(&bytes);
+    }
+    Bytes::from(out)
+}
+
+#[test]
+fn every_record_comes_back() {
+    let records = every_record();
+    let bytes = manifest(&[records[..4].to_vec(), records[4..].to_vec()]);
+    assert_eq!(parse_header(&bytes).unwrap(), 0x0123_4567_89ab_cdef);
+    assert_eq!(parse_edits(&bytes).unwrap(), records);
+}
+
+/// The worked example of docs/formats/kv-manifest.md.
+#[test]
+fn golden_manifest() {
+    let bytes = manifest(&[vec![
+        Record::Flushed {
+            generation: 1,
+            last_seq: 300,
+        },
+        Record::Counters {
+            next_object: 7,
+            next_run: 2,
+            next_keyspace: 3,
+        },
+    ]]);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let envelope = "434f50414c4b564d 0100 0000 00000000 00000000 08000000 5fcacfe3 00000000";
+    let seed = "efcdab8967452301";
+    let edit = "0b000000 01dcb899 08 01 ac02 09 07 02 03000000";
+    assert_eq!(hex, [envelope, seed, edit].concat().replace(' ', ""));
+    assert_eq!(parse_edits(&bytes).unwrap().len(), 2);
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let bytes = manifest(&[every_record()]);
+    for bit in 0..bytes.len() * 8 {
+        let mut copy = bytes.to_vec();
+        copy[bit / 8] ^= 1 << (bit % 8);
+        let copy = Bytes::from(copy);
+        let damaged = parse_header(&copy).is_err() || parse_edits(&copy).is_err();
+        assert!(damaged, "bit {bit}");
+    }
+}
+
+#[test]
+fn an_edit_that_moved_does_not_verify() {
+    let edit = encode_edit(HEADER_LEN as u64, &every_record());
+    let mut out = header(1);
+    out.extend_from_slice(&edit);
+    out.extend_from_slice(&edit);
+    assert!(parse_edits(&Bytes::from(out)).unwrap_err().is_corruption());
+}

@@ -1,0 +1,246 @@
+//! What the manifest says: keyspaces, tables and their slices, value objects and their dead bytes.
+//!
+//! Invariants
+//! - Applying the records of [`State::snapshot`] to an empty state gives an equal state.
+//! - A record about something unknown (a value object dropped meanwhile) changes nothing.
+
+use super::format::{Level, Record, TableMeta, ValueMeta};
+use crate::{key::KeyspaceId, options::KeyspaceOptions, value::interval::IntervalSet};
+use bytes::Bytes;
+use copal_object::ObjectId;
+use std::{collections::BTreeMap, ops::Range};
+
+/// A table and the parts of it that count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TableState {
+    pub(crate) meta: TableMeta,
+    pub(crate) level: Level,
+    pub(crate) run: u64,
+    pub(crate) parts: Vec<Range<Bytes>>,
+}
+
+/// A value object and the bytes of it that are dead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ValueState {
+    pub(crate) meta: ValueMeta,
+    pub(crate) dead: IntervalSet,
+}
+
+/// A keyspace as it was created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyspaceState {
+    pub(crate) name: String,
+    pub(crate) options: KeyspaceOptions,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) keyspaces: BTreeMap<KeyspaceId, KeyspaceState>,
+    pub(crate) tables: BTreeMap<ObjectId, TableState>,
+    pub(crate) values: BTreeMap<ObjectId, ValueState>,
+    pub(crate) flushed_generation: u64,
+    pub(crate) last_seq: u64,
+    pub(crate) next_object: u64,
+    pub(crate) next_run: u64,
+    pub(crate) next_keyspace: u32,
+}
+
+impl State {
+    pub(crate) fn apply(&mut self, record: &Record) {
+        match record {
+            Record::Keyspace { id, name, options } => {
+                let (name, options) = (name.clone(), options.clone());
+                self.keyspaces.insert(*id, KeyspaceState { name, options });
+                self.next_keyspace = self.next_keyspace.max(id.0 + 1);
+            }
+            Record::DropKeyspace { id } => {
+                self.keyspaces.remove(id);
+            }
+            Record::Table(meta) => {
+                self.next_object = self.next_object.max(meta.object.0 + 1);
+                let table = TableState {
+                    meta: meta.clone(),
+                    level: Level::TOP,
+                    run: 0,
+                    parts: Vec::new(),
+                };
+                self.tables.insert(meta.object, table);
+            }
+            Record::Slices {
+                object,
+                level,
+                run,
+                parts,
+            } => {
+                if parts.is_empty() {
+                    self.tables.remove(object);
+                } else if let Some(table) = self.tables.get_mut(object) {
+                    (table.level, table.run) = (*level, *run);
+                    table.parts = parts.clone();
+                }
+                self.next_run = self.next_run.max(run + 1);
+            }
+            Record::Value(meta) => {
+                self.next_object = self.next_object.max(meta.object.0 + 1);
+                let dead = IntervalSet::default();
+                self.values
+                    .entry(meta.object)
+                    .and_modify(|value| {
+                        // Generations may be installed after a later opening accounted for more.
+                        let (accounted, max_seq) = (value.meta.accounted, value.meta.max_seq);
+                        value.meta = meta.clone();
+                        value.meta.accounted = accounted.max(meta.accounted);
+                        value.meta.max_seq = max_seq.max(meta.max_seq);
+                    })
+                    .or_insert_with(|| ValueState {
+                        meta: meta.clone(),
+                        dead,
+                    });
+            }
+            Record::DropValue { object } => {
+                self.values.remove(object);
+            }
+            Record::Dead { object, ranges } => {
+                if let Some(value) = self.values.get_mut(object) {
+                    for range in ranges {
+                        value.dead.insert(range.clone());
+                    }
+                }
+            }
+            Record::Flushed { generation, last_seq } => {
+                self.flushed_generation = self.flushed_generation.max(*generation);
+                self.last_seq = self.last_seq.max(*last_seq);
+            }
+            Record::Counters {
+                next_object,
+                next_run,
+                next_keyspace,
+            } => {
+                self.next_object = self.next_object.max(*next_object);
+                self.next_run = self.next_run.max(*next_run);
+                self.next_keyspace = self.next_keyspace.max(*next_keyspace);
+            }
+        }
+    }
+
+    /// Records that build this state from nothing.
+    pub(crate) fn snapshot(&self) -> Vec<Record> {
+        let mut records = Vec::new();
+        for (id, keyspace) in &self.keyspaces {
+            let (name, options) = (keyspace.name.clone(), keyspace.options.clone());
+            records.push(Record::Keyspace {
+                id: *id,
+                name,
+                options,
+            });
+        }
+        for (object, table) in &self.tables {
+            records.push(Record::Table(table.meta.clone()));
+            let (level, run, parts) = (table.level, table.run, table.parts.clone());
+            records.push(Record::Slices {
+                object: *object,
+                level,
+                run,
+                parts,
+            });
+        }
+        for (object, value) in &self.values {
+            records.push(Record::Value(value.meta.clone()));
+            let ranges: Vec<Range<u64>> = value.dead.iter().collect();
+            if !ranges.is_empty() {
+                records.push(Record::Dead {
+                    object: *object,
+                    ranges,
+                });
+            }
+        }
+        let (generation, last_seq) = (self.flushed_generation, self.last_seq);
+        records.push(Record::Flushed { generation, last_seq });
+        records.push(Record::Counters {
+            next_object: self.next_object,
+            next_run: self.next_run,
+            next_keyspace: self.next_keyspace,
+        });
+        records
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_rebuilds_the_state() {
+        let key = |text: &[u8]| KeyspaceId(1).key(text);
+        let table = |object: u64| TableMeta {
+            object: ObjectId(object),
+            bytes: 10,
+            entries: 2,
+            droppable: 0,
+            max_seq: 7,
+            start: key(b"a"),
+            end: key(b"z"),
+            values: Vec::new(),
+        };
+        let value = ValueMeta {
+            object: ObjectId(12),
+            keyspace: KeyspaceId(1),
+            group: Bytes::new(),
+            accounted: 9000,
+            max_seq: 6,
+            by_worker: false,
+        };
+        let slices = |object: u64, parts: Vec<Range<Bytes>>| Record::Slices {
+            object: ObjectId(object),
+            level: Level(1),
+            run: 5,
+            parts,
+        };
+        let mut state = State::default();
+        let options = KeyspaceOptions::default();
+        for record in [
+            Record::Keyspace {
+                id: KeyspaceId(1),
+                name: "a".to_owned(),
+                options,
+            },
+            Record::Table(table(10)),
+            slices(10, vec![key(b"a")..key(b"z")]),
+            Record::Table(table(11)),
+            slices(11, vec![key(b"a")..key(b"c"), key(b"d")..key(b"z")]),
+            slices(10, Vec::new()),
+            Record::Value(value.clone()),
+            Record::Dead {
+                object: ObjectId(12),
+                ranges: vec![0..4096, 4096..8192],
+            },
+            Record::Dead {
+                object: ObjectId(99),
+                ranges: vec![0..1, 2..3],
+            },
+            Record::Value(ValueMeta {
+                accounted: 10_000,
+                ..value
+            }),
+            Record::Flushed {
+                generation: 3,
+                last_seq: 7,
+            },
+        ] {
+            state.apply(&record);
+        }
+        assert_eq!(state.tables.len(), 1);
+        assert_eq!(state.values[&ObjectId(12)].dead.total(), 8192);
+        assert_eq!(state.values[&ObjectId(12)].meta.accounted, 10_000);
+        assert_eq!(
+            (state.next_object, state.next_run, state.next_keyspace),
+            (13, 6, 2)
+        );
+        let mut again = State::default();
+        for record in state.snapshot() {
+            again.apply(&record);
+        }
+        assert_eq!(again, state);
+    }
+}

@@ -1,0 +1,441 @@
+//! Opening: manifest, sweep of what no one names, logs, value objects, worker.
+//!
+//! Invariants
+//! - After it the store holds a prefix of commit order, with everything that was acknowledged as durable.
+//! - Objects and value bytes that neither manifest nor log name are freed. Opening read-only frees nothing.
+//! - A hole between logs or a damaged frame is an error, never an end.
+
+use crate::{
+    Error, Options,
+    cache::TableCache,
+    commit::{
+        CommitQueue,
+        leader::Writer,
+        values::{DirectValues, GroupKey, OpenObject},
+    },
+    compact::{jobs::Jobs, merge::group_of, separate::WorkerValues},
+    engine::{Engine, Tree, first_view, open_table},
+    entry::{EntryKind, RangeTombstone},
+    garbage::{Epochs, Garbage},
+    key::keyspace_of,
+    log::{
+        Log,
+        format::{Group, LogOp},
+        replay,
+    },
+    manifest::{
+        Manifest, Role,
+        format::{Record, ValueMeta},
+        parse_label,
+        state::State,
+    },
+    memtable::Memtable,
+    poison::Poison,
+    reserve::Reserve,
+    signal::Signal,
+    snapshots::Snapshots,
+    stats::Counters,
+    table::ReadOptions,
+    value::{
+        interval::{IntervalSet, page_aligned},
+        pointer::{Pointer, VALUE_PAGE},
+    },
+    version::{Handles, Version},
+};
+use copal_object::{Ack, ObjectId, Op, Stat, Store as Objects};
+use parking_lot::{Mutex, RwLock};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
+};
+
+/// Share of the cache that loaded filters may take.
+const FILTER_SHARE: u64 = 4;
+const LIST_AT_ONCE: usize = 1024;
+
+/// The engine's objects as they were found.
+#[derive(Default)]
+struct Found {
+    logs: BTreeMap<u64, ObjectId>,
+    tables: Vec<ObjectId>,
+    values: BTreeMap<ObjectId, Stat>,
+    highest: u64,
+}
+
+impl Found {
+    fn list(objects: &Objects) -> Found {
+        let mut found = Found::default();
+        let mut from = ObjectId(0);
+        loop {
+            let stats = objects.list(from, LIST_AT_ONCE);
+            let Some(last) = stats.last() else { return found };
+            from = ObjectId(last.id.0 + 1);
+            for stat in stats {
+                found.highest = found.highest.max(stat.id.0);
+                match parse_label(&stat.label) {
+                    Some((Role::Log, generation)) => {
+                        found.logs.insert(generation, stat.id);
+                    }
+                    Some((Role::Table, _)) => found.tables.push(stat.id),
+                    Some((Role::Value, _)) => {
+                        found.values.insert(stat.id, stat);
+                    }
+                    Some((Role::Manifest, _)) | None => {}
+                }
+            }
+        }
+    }
+}
+
+/// What the logs say, in memory again.
+struct Replayed {
+    /// Oldest first, with the frames each log holds.
+    memtables: Vec<(Arc<Memtable>, u64)>,
+    last_seq: u64,
+    /// Bytes of value objects that logged pointers name.
+    named: HashMap<ObjectId, Named>,
+}
+
+struct Named {
+    ranges: IntervalSet,
+    group: GroupKey,
+    max_seq: u64,
+}
+
+/// Opens or creates the key-value store in `objects`; the worker is not running yet.
+pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, WorkerValues), Error> {
+    let manifest = match Manifest::open(&objects)? {
+        Some(manifest) => manifest,
+        None if options.read_only => {
+            return Err(Error::corrupt(
+                "kv manifest",
+                "there is none: nothing was ever stored here",
+            ));
+        }
+        None => Manifest::create(&objects, random_seed()?)?,
+    };
+    let found = Found::list(&objects);
+    let cache_bytes = options.cache_bytes();
+    let filter_bytes = cache_bytes / FILTER_SHARE;
+    let cache = TableCache::new(cache_bytes - filter_bytes, filter_bytes);
+    let read = ReadOptions {
+        store_seed: manifest.seed,
+        filter_columns: options.filter_columns,
+    };
+    let mut handles = Handles::new();
+    for (object, table) in &manifest.state.tables {
+        handles.insert(*object, open_table(&objects, &cache, read, &table.meta)?);
+    }
+    let replayed = replay_logs(&objects, &manifest.state, &found)?;
+    let seed = manifest.seed;
+    let mut tree = Tree {
+        manifest,
+        handles,
+        next_epoch: 2,
+    };
+    let poison = Poison::default();
+    let mut direct_values = DirectValues::default();
+    let mut worker_values = WorkerValues::default();
+    if !options.read_only {
+        let sweep = Sweep::new(&tree.manifest.state, &found, &replayed);
+        sweep.run(&objects, &poison, &mut tree.manifest)?;
+        adopt(
+            &objects,
+            &tree.manifest.state,
+            &mut direct_values,
+            &mut worker_values,
+        );
+    }
+    let signal = Arc::new(Signal::default());
+    let epochs = Arc::new(Epochs::new(signal.clone()));
+    let version = Version::new(1, &tree.manifest.state, &tree.handles, &epochs);
+    let next_object = (found.highest + 1).max(tree.manifest.state.next_object);
+    let (writer, active, frozen) = current_log(
+        &objects,
+        &options,
+        &tree.manifest.state,
+        replayed.memtables,
+        next_object,
+    )?;
+    let reserve = if options.read_only {
+        Reserve::none()
+    } else {
+        Reserve::new(&objects, options.table_bytes)
+    };
+    let snapshots = Arc::new(Snapshots::default());
+    snapshots.advance(replayed.last_seq);
+    let counters = Counters::default();
+    let debt = crate::compact::jobs::debt(&version);
+    counters
+        .debt_bytes
+        .store(debt, std::sync::atomic::Ordering::Relaxed);
+    let engine = Engine {
+        objects,
+        seed,
+        cache,
+        queue: CommitQueue::default(),
+        writer: Mutex::new(writer),
+        direct_values: Mutex::new(direct_values),
+        tree: Mutex::new(tree),
+        view: RwLock::new(Arc::new(first_view(active, frozen, version))),
+        snapshots,
+        epochs,
+        garbage: Garbage::default(),
+        signal,
+        jobs: Jobs::default(),
+        poison,
+        reserve,
+        counters,
+        next_object: AtomicU64::new(next_object + 1),
+        closed: AtomicBool::new(false),
+        options,
+    };
+    Ok((Arc::new(engine), worker_values))
+}
+
+fn random_seed() -> Result<u64, Error> {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|error| Error::corrupt("random seed of a new store", error))?;
+    Ok(u64::from_le_bytes(seed))
+}
+
+/// Reads every log behind the flushed ones, in order.
+fn replay_logs(objects: &Objects, state: &State, found: &Found) -> Result<Replayed, Error> {
+    let mut replayed = Replayed {
+        memtables: Vec::new(),
+        last_seq: state.last_seq,
+        named: HashMap::new(),
+    };
+    for (&generation, &stream) in found.logs.range(state.flushed_generation + 1..) {
+        let memtable = Arc::new(Memtable::new(generation, stream));
+        let frames = replay(objects, generation, stream, |group| {
+            replayed.apply(state, &memtable, group)
+        })?;
+        replayed.memtables.push((memtable, frames));
+    }
+    Ok(replayed)
+}
+
+impl Replayed {
+    fn apply(&mut self, state: &State, memtable: &Memtable, group: Group) -> Result<(), Error> {
+        if group.first_seq != self.last_seq + 1 {
+            let place = format!("log {}", memtable.generation);
+            let why = format!("sequence {} follows {}", group.first_seq, self.last_seq);
+            return Err(Error::corrupt(place, why));
+        }
+        for op in group.ops {
+            self.last_seq += 1;
+            let seq = self.last_seq;
+            match op {
+                LogOp::Put { key, value } => memtable.insert(key, seq, EntryKind::Put, value),
+                LogOp::Delete { key } => {
+                    memtable.insert(key, seq, EntryKind::Delete, bytes::Bytes::new());
+                }
+                LogOp::DeleteRange { start, end } => {
+                    memtable.insert_range_delete(RangeTombstone { start, end, seq });
+                }
+                LogOp::Pointer { key, pointer } => {
+                    self.name(state, memtable, &key, &pointer, seq)?;
+                    memtable.insert(key, seq, EntryKind::Pointer, pointer);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that the log names a value.
+    fn name(
+        &mut self,
+        state: &State,
+        memtable: &Memtable,
+        key: &[u8],
+        pointer: &[u8],
+        seq: u64,
+    ) -> Result<(), Error> {
+        let pointer = Pointer::decode(pointer)?;
+        let options = keyspace_of(key)
+            .and_then(|id| state.keyspaces.get(&id))
+            .map(|space| space.options.clone());
+        let Some(group) = group_of(&options.unwrap_or_default(), key) else {
+            return Ok(());
+        };
+        let range = pointer.range();
+        let named = self.named.entry(pointer.object).or_insert_with(|| Named {
+            ranges: IntervalSet::default(),
+            group,
+            max_seq: 0,
+        });
+        named.max_seq = named.max_seq.max(seq);
+        named
+            .ranges
+            .insert(range.start..range.end.next_multiple_of(VALUE_PAGE));
+        let accounted = named.ranges.iter().last().map_or(0, |range| range.end);
+        let known = state
+            .values
+            .get(&pointer.object)
+            .map_or(0, |value| value.meta.accounted);
+        memtable.note_value(ValueMeta {
+            object: pointer.object,
+            keyspace: named.group.keyspace,
+            group: named.group.prefix.clone(),
+            accounted: accounted.max(known),
+            max_seq: named.max_seq,
+            by_worker: false,
+        });
+        Ok(())
+    }
+}
+
+/// What an opening frees.
+#[derive(Default)]
+struct Sweep {
+    ops: Vec<Op>,
+    records: Vec<Record>,
+}
+
+impl Sweep {
+    fn new(state: &State, found: &Found, replayed: &Replayed) -> Sweep {
+        let mut sweep = Sweep::default();
+        let flushed = found
+            .logs
+            .range(..=state.flushed_generation)
+            .map(|(_, stream)| *stream);
+        let tables = found
+            .tables
+            .iter()
+            .copied()
+            .filter(|table| !state.tables.contains_key(table));
+        sweep
+            .ops
+            .extend(flushed.chain(tables).map(|id| Op::Delete { id }));
+        for (object, stat) in &found.values {
+            sweep.value(state, *object, stat, replayed.named.get(object));
+        }
+        sweep
+    }
+
+    /// Frees what of a value object nobody names: all of it, its tail, or pages inside.
+    fn value(&mut self, state: &State, object: ObjectId, stat: &Stat, named: Option<&Named>) {
+        let known = state.values.get(&object);
+        let mut meta = match (known, named) {
+            (None, None) => {
+                self.ops.push(Op::Delete { id: object });
+                return;
+            }
+            (Some(value), _) => value.meta.clone(),
+            (None, Some(named)) => ValueMeta {
+                object,
+                keyspace: named.group.keyspace,
+                group: named.group.prefix.clone(),
+                accounted: 0,
+                max_seq: 0,
+                by_worker: false,
+            },
+        };
+        let mut covered = named.map(|named| named.ranges.clone()).unwrap_or_default();
+        covered.insert(0..meta.accounted);
+        let mut orphans: Vec<Range<u64>> = covered.gaps(stat.len);
+        let mut len = stat.len;
+        if let Some(tail) = orphans.pop_if(|gap| gap.end == len) {
+            len = tail.start;
+            self.ops.push(Op::Truncate { id: object, len });
+        }
+        let mut dead = known.map(|value| value.dead.clone()).unwrap_or_default();
+        for gap in &orphans {
+            dead.insert(gap.clone());
+        }
+        // A punch that a crash took back shows in what the object occupies.
+        let expected = len.next_multiple_of(VALUE_PAGE) - dead.whole_pages(VALUE_PAGE);
+        if !orphans.is_empty() || dead.len() > 0 && stat.allocated_bytes > expected {
+            let pages = dead.iter().filter_map(|range| page_aligned(&range, VALUE_PAGE));
+            self.ops
+                .extend(pages.map(|range| Op::Punch { id: object, range }));
+        }
+        let max_seq = meta.max_seq.max(named.map_or(0, |named| named.max_seq));
+        if known.is_none() || meta.accounted != len || meta.max_seq != max_seq {
+            (meta.accounted, meta.max_seq) = (len, max_seq);
+            self.records.push(Record::Value(meta));
+        }
+        if !orphans.is_empty() {
+            self.records.push(Record::Dead {
+                object,
+                ranges: orphans,
+            });
+        }
+    }
+
+    fn run(self, objects: &Objects, poison: &Poison, manifest: &mut Manifest) -> Result<(), Error> {
+        const OPS_AT_ONCE: usize = 1024;
+        let Sweep { mut ops, records } = self;
+        while ops.len() > OPS_AT_ONCE {
+            let rest = ops.split_off(OPS_AT_ONCE);
+            let part = std::mem::replace(&mut ops, rest);
+            manifest.commit(objects, poison, part, &[], Ack::Ordered)?;
+        }
+        if ops.is_empty() && records.is_empty() {
+            return Ok(());
+        }
+        manifest.commit(objects, poison, ops, &records, Ack::Ordered)
+    }
+}
+
+/// Takes up the newest value object of each group again.
+fn adopt(objects: &Objects, state: &State, direct: &mut DirectValues, worker: &mut WorkerValues) {
+    for value in state.values.values() {
+        let meta = &value.meta;
+        // The object must end where the accounts end, or the next append would not meet its place.
+        if objects
+            .stat(meta.object)
+            .is_none_or(|stat| stat.len != meta.accounted)
+        {
+            continue;
+        }
+        let group = GroupKey {
+            keyspace: meta.keyspace,
+            prefix: meta.group.clone(),
+        };
+        let open = OpenObject {
+            object: meta.object,
+            len: meta.accounted,
+            max_seq: meta.max_seq,
+        };
+        if meta.by_worker {
+            worker.adopt(group, open);
+        } else if meta.accounted.is_multiple_of(VALUE_PAGE) {
+            direct.adopt(group, open);
+        }
+    }
+}
+
+type Current = (Writer, Arc<Memtable>, Vec<Arc<Memtable>>);
+
+/// The newest log goes on; older ones wait for their flush. A store without a log gets one.
+fn current_log(
+    objects: &Objects,
+    options: &Options,
+    state: &State,
+    mut memtables: Vec<(Arc<Memtable>, u64)>,
+    next_object: u64,
+) -> Result<Current, Error> {
+    let (active, frames) = match memtables.pop() {
+        Some(newest) => newest,
+        None if options.read_only => (Arc::new(Memtable::new(0, ObjectId(0))), 0),
+        None => {
+            let generation = state.flushed_generation + 1;
+            let log = Log::create(objects, generation, ObjectId(next_object))?;
+            let active = Arc::new(Memtable::new(generation, log.stream));
+            return Ok((Writer::new(log), active, Vec::new()));
+        }
+    };
+    let log = Log::resume(active.generation, active.log, frames);
+    let frozen = memtables
+        .into_iter()
+        .rev()
+        .map(|(memtable, _)| memtable)
+        .collect();
+    Ok((Writer::new(log), active, frozen))
+}

@@ -1,0 +1,133 @@
+//! How writers, readers and the worker wake each other. Nobody spins.
+//!
+//! Invariants
+//! - `kick` may be called under any lock: the lock here is a leaf.
+
+use parking_lot::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// There may be something to do.
+    kicked: bool,
+    stop: bool,
+    /// The last flush found no space.
+    flush_stuck: bool,
+    /// Freeze the memtable soon, full or not.
+    rotate: bool,
+    /// Counts what the worker finished; waiters look at the world again when it moves.
+    progress: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Signal {
+    inner: Mutex<Inner>,
+    worker: Condvar,
+    waiters: Condvar,
+}
+
+impl Signal {
+    /// Wakes the worker.
+    pub(crate) fn kick(&self) {
+        self.inner.lock().kicked = true;
+        self.worker.notify_one();
+    }
+
+    /// Tells the worker to end after its current step.
+    pub(crate) fn stop(&self) {
+        self.inner.lock().stop = true;
+        self.worker.notify_one();
+        self.waiters.notify_all();
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.inner.lock().stop
+    }
+
+    /// The worker sleeps until kicked, stopped, or `timeout` has passed.
+    pub(crate) fn sleep(&self, timeout: Option<Duration>) {
+        let mut inner = self.inner.lock();
+        if !inner.kicked && !inner.stop {
+            match timeout {
+                Some(timeout) => drop(self.worker.wait_for(&mut inner, timeout)),
+                None => self.worker.wait(&mut inner),
+            }
+        }
+        inner.kicked = false;
+    }
+
+    /// The worker finished something: waiters look again.
+    pub(crate) fn progressed(&self, flush_stuck: Option<bool>) {
+        let mut inner = self.inner.lock();
+        inner.progress += 1;
+        if let Some(stuck) = flush_stuck {
+            inner.flush_stuck = stuck;
+        }
+        drop(inner);
+        self.waiters.notify_all();
+    }
+
+    pub(crate) fn flush_is_stuck(&self) -> bool {
+        self.inner.lock().flush_stuck
+    }
+
+    /// Asks for the memtable to be frozen when that is possible without waiting.
+    pub(crate) fn request_rotation(&self) {
+        self.inner.lock().rotate = true;
+        self.kick();
+    }
+
+    /// As [`Signal::request_rotation`], looked at with the next kick.
+    pub(crate) fn request_rotation_quietly(&self) {
+        self.inner.lock().rotate = true;
+    }
+
+    pub(crate) fn take_rotation_request(&self) -> bool {
+        std::mem::take(&mut self.inner.lock().rotate)
+    }
+
+    /// Waits until `done`, a stuck flush, or the end of the worker.
+    pub(crate) fn wait_for_flush(&self, done: impl Fn() -> bool) {
+        self.wait_until(|inner| inner.flush_stuck || done());
+    }
+
+    /// Waits until `done` or the end of the worker.
+    pub(crate) fn wait_for(&self, done: impl Fn() -> bool) {
+        self.wait_until(|_| done());
+    }
+
+    fn wait_until(&self, done: impl Fn(&Inner) -> bool) {
+        loop {
+            let before = self.inner.lock().progress;
+            // `done` may take other locks, so it is asked without this one; `progress` tells what was missed.
+            let snapshot = {
+                let inner = self.inner.lock();
+                Inner {
+                    flush_stuck: inner.flush_stuck,
+                    stop: inner.stop,
+                    ..Inner::default()
+                }
+            };
+            if snapshot.stop || done(&snapshot) {
+                return;
+            }
+            let mut inner = self.inner.lock();
+            if inner.progress == before && !inner.stop {
+                self.waiters.wait(&mut inner);
+            }
+        }
+    }
+
+    /// A writer pays `delay`, less when the worker gets ahead meanwhile.
+    pub(crate) fn pay(&self, delay: Duration) {
+        let deadline = Instant::now() + delay;
+        let mut inner = self.inner.lock();
+        let before = inner.progress;
+        while inner.progress == before && !inner.stop {
+            if self.waiters.wait_until(&mut inner, deadline).timed_out() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Counters of the engine, in units, never rates.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Counters in units, not rates, since the store was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Look-ups of one key.
+    pub gets: u64,
+    /// Tables asked for a key their fences admit.
+    pub filter_probes: u64,
+    /// ... whose filter said no.
+    pub filter_negatives: u64,
+    /// ... whose filter said maybe although the key was not there.
+    pub false_positives: u64,
+    /// Data blocks read from objects.
+    pub data_block_reads: u64,
+    /// Index pages read from objects.
+    pub index_page_reads: u64,
+    /// Memtables written to tables.
+    pub flushes: u64,
+    /// Steps of merges; each writes at most one table.
+    pub merges: u64,
+    /// Bytes written to tables and, by flush and collection, to value objects.
+    pub write_bytes: u64,
+    /// Keys and values as the callers gave them.
+    pub user_bytes: u64,
+    /// Memtables, caches, filters, fences: what the budget counts.
+    pub memory_bytes: u64,
+    /// Bytes that merges still have to write before the tree has its shape.
+    pub debt_bytes: u64,
+    /// Log groups written; `writes / groups` is the gain of group commit.
+    pub groups: u64,
+    /// Batches committed.
+    pub writes: u64,
+}
+
+/// The engine's own counters; those of tables are counted where tables are read.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) gets: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) merges: AtomicU64,
+    pub(crate) write_bytes: AtomicU64,
+    pub(crate) user_bytes: AtomicU64,
+    pub(crate) groups: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) debt_bytes: AtomicU64,
+    /// Time spent in merges and bytes that came out of flushes, for pacing.
+    pub(crate) merge_nanos: AtomicU64,
+    pub(crate) flushed_bytes: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn wrote(&self, writes: u64, user_bytes: u64) {
+        self.groups.fetch_add(1, Relaxed);
+        self.writes.fetch_add(writes, Relaxed);
+        self.user_bytes.fetch_add(user_bytes, Relaxed);
+    }
+
+    pub(crate) fn add(counter: &AtomicU64, by: u64) {
+        counter.fetch_add(by, Relaxed);
+    }
+
+    pub(crate) fn fill(&self, stats: &mut Stats) {
+        stats.gets = self.gets.load(Relaxed);
+        stats.flushes = self.flushes.load(Relaxed);
+        stats.merges = self.merges.load(Relaxed);
+        stats.write_bytes = self.write_bytes.load(Relaxed);
+        stats.user_bytes = self.user_bytes.load(Relaxed);
+        stats.groups = self.groups.load(Relaxed);
+        stats.writes = self.writes.load(Relaxed);
+        stats.debt_bytes = self.debt_bytes.load(Relaxed);
+    }
+}

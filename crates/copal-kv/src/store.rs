@@ -1,0 +1,268 @@
+//! The open engine as its users hold it.
+
+use crate::{
+    Batch, Durability, Error, Keyspace, KeyspaceOptions, Options, Snapshot, Stats,
+    commit::{Write, WriteOp},
+    compact::{separate::WorkerValues, worker},
+    engine::Engine,
+    key::{KeyRange, KeyspaceId},
+    keyspace::KeyspaceHandle,
+    manifest::format::Record,
+    recovery,
+};
+use copal_object::{Ack, Txn};
+use parking_lot::Mutex;
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    thread::JoinHandle,
+};
+
+/// Longest name of a keyspace, bytes.
+const MAX_NAME: usize = 255;
+
+/// Open engine; cheap to clone, safe to share between threads.
+///
+/// The last handle (keyspaces and batches included) that goes ends the worker thread. What was committed with
+/// [`Durability::Deferred`] in the last 100 ms is safe only after [`Store::close`] or [`Store::sync`].
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) inner: Arc<StoreInner>,
+}
+
+pub(crate) struct StoreInner {
+    pub(crate) engine: Arc<Engine>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+    /// Open keyspaces by name; also the lock under which they are made and dropped.
+    keyspaces: Mutex<HashMap<String, Arc<KeyspaceHandle>>>,
+}
+
+impl Store {
+    /// Opens the engine in `objects`, making it when there is none: reads the manifest, replays the log. Blocks.
+    ///
+    /// The engine keeps its root in object 1 and takes further ids upwards; others may use ids they choose above.
+    /// # Errors
+    /// `Corrupt`: manifest, log or a table's own description is damaged. `Object`: the object layer failed.
+    pub fn open(objects: copal_object::Store, options: Options) -> Result<Store, Error> {
+        let (engine, values) = recovery::open(objects, options)?;
+        let worker = if engine.options.read_only {
+            None
+        } else {
+            Some(spawn(engine.clone(), values)?)
+        };
+        let keyspaces = {
+            let tree = engine.tree.lock();
+            let handle = |(id, space): (&KeyspaceId, &crate::manifest::state::KeyspaceState)| {
+                let handle = KeyspaceHandle::new(*id, &space.name, space.options.clone());
+                (space.name.clone(), Arc::new(handle))
+            };
+            tree.manifest.state.keyspaces.iter().map(handle).collect()
+        };
+        let (worker, keyspaces) = (Mutex::new(worker), Mutex::new(keyspaces));
+        Ok(Store {
+            inner: Arc::new(StoreInner {
+                engine,
+                worker,
+                keyspaces,
+            }),
+        })
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.inner.engine
+    }
+
+    /// Opens the keyspace, creating it durably when new. Options are kept from creation. Blocks.
+    /// # Errors
+    /// `NoSpace`, `Poisoned`, `ReadOnly` when it has to be created.
+    pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace, Error> {
+        let mut keyspaces = self.inner.keyspaces.lock();
+        if let Some(handle) = keyspaces.get(name) {
+            return Ok(Keyspace::new(self, handle));
+        }
+        let engine = self.engine();
+        if engine.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        if name.len() > MAX_NAME {
+            return Err(Error::KeyTooLong(name.len()));
+        }
+        let id = KeyspaceId(engine.tree.lock().manifest.state.next_keyspace);
+        let record = Record::Keyspace {
+            id,
+            name: name.to_owned(),
+            options: options.clone(),
+        };
+        engine.edit(Vec::new(), &[record], Ack::Durable)?;
+        let handle = Arc::new(KeyspaceHandle::new(id, name, options));
+        keyspaces.insert(name.to_owned(), handle.clone());
+        Ok(Keyspace::new(self, &handle))
+    }
+
+    /// The keyspace of that name, if there is one.
+    /// # Errors
+    /// None today.
+    pub fn open_keyspace(&self, name: &str) -> Result<Option<Keyspace>, Error> {
+        let keyspaces = self.inner.keyspaces.lock();
+        Ok(keyspaces.get(name).map(|handle| Keyspace::new(self, handle)))
+    }
+
+    /// Drops a keyspace and everything in it, durably; its space returns in the background.
+    /// # Errors
+    /// `NoKeyspace`, or a failed write.
+    pub fn drop_keyspace(&self, name: &str) -> Result<(), Error> {
+        let mut keyspaces = self.inner.keyspaces.lock();
+        let handle = keyspaces
+            .get(name)
+            .ok_or_else(|| Error::NoKeyspace(name.to_owned()))?
+            .clone();
+        let KeyRange { start, end } = handle.id.range();
+        let engine = self.engine();
+        // The keys first: a crash between leaves an empty keyspace, not keys of none.
+        engine.commit(Write::new(
+            vec![WriteOp::DeleteRange { start, end }],
+            Durability::Device,
+        ))?;
+        engine.edit(
+            Vec::new(),
+            &[Record::DropKeyspace { id: handle.id }],
+            Ack::Durable,
+        )?;
+        handle.dropped.store(true, Ordering::Release);
+        keyspaces.remove(name);
+        engine.signal.request_rotation();
+        Ok(())
+    }
+
+    /// An empty batch.
+    #[must_use]
+    pub fn batch(&self) -> Batch {
+        Batch::new(self)
+    }
+
+    /// A repeatable view of all keyspaces as they are now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self)
+    }
+
+    /// Writes the memtables to tables. Blocks.
+    /// # Errors
+    /// `NoSpace`: what is logged stays logged, the tables are written when there is space.
+    pub fn flush(&self) -> Result<(), Error> {
+        let engine = self.engine();
+        if engine.options.read_only {
+            return Ok(());
+        }
+        engine.flush_now()
+    }
+
+    /// Everything logged so far survives power loss when this returns. Blocks.
+    /// # Errors
+    /// `Poisoned` after a failed write.
+    pub fn sync(&self) -> Result<(), Error> {
+        self.engine().sync()
+    }
+
+    /// The object store below.
+    #[must_use]
+    pub fn objects(&self) -> &copal_object::Store {
+        &self.engine().objects
+    }
+
+    /// Counters since the store was opened.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.engine().stats()
+    }
+
+    /// Makes everything durable and ends the worker; later calls answer `Closed`. The object store stays open.
+    /// # Errors
+    /// `Poisoned` when the log could not be written.
+    pub fn close(&self) -> Result<(), Error> {
+        if self.engine().closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let synced = self.engine().sync();
+        self.inner.join();
+        synced
+    }
+}
+
+impl StoreInner {
+    fn join(&self) {
+        self.engine.signal.stop();
+        if let Some(worker) = self.worker.lock().take()
+            && worker.join().is_err()
+        {
+            self.engine.poison.set("the worker thread panicked");
+        }
+    }
+}
+
+impl Drop for StoreInner {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+fn spawn(engine: Arc<Engine>, values: WorkerValues) -> Result<JoinHandle<()>, Error> {
+    let thread = std::thread::Builder::new().name("copal-kv-worker".to_owned());
+    thread
+        .spawn(move || worker::run(engine, values))
+        .map_err(|error| Error::Poisoned {
+            reason: format!("the worker thread could not be started: {error}"),
+        })
+}
+
+impl Engine {
+    /// Freezes what is in memory and waits until it is in tables.
+    pub(crate) fn flush_now(&self) -> Result<(), Error> {
+        let target = loop {
+            self.poison.check()?;
+            {
+                let mut writer = self.writer.lock();
+                if self.view().frozen.is_empty() {
+                    let generation = writer.log.generation;
+                    self.rotate(&mut writer)?;
+                    break generation;
+                }
+            }
+            self.wait_flushed(|engine| engine.view().frozen.is_empty())?;
+        };
+        self.wait_flushed(|engine| {
+            engine
+                .view()
+                .frozen
+                .iter()
+                .all(|memtable| memtable.generation > target)
+        })
+    }
+
+    fn wait_flushed(&self, done: impl Fn(&Engine) -> bool) -> Result<(), Error> {
+        self.signal.kick();
+        self.signal
+            .wait_for_flush(|| done(self) || self.poison.check().is_err());
+        if done(self) {
+            return Ok(());
+        }
+        self.poison.check()?;
+        if self.signal.flush_is_stuck() {
+            Err(Error::NoSpace)
+        } else {
+            Err(Error::Closed)
+        }
+    }
+
+    /// Flushes, merges `range` to the bottom, frees what that leaves behind.
+    pub(crate) fn compact_now(&self, range: KeyRange) -> Result<(), Error> {
+        self.flush_now()?;
+        let request = self.jobs.request(range);
+        self.signal.kick();
+        self.signal.wait_for(|| request.result().is_some());
+        request.result().unwrap_or(Err(Error::Closed))?;
+        // Freed space is used again only behind a durable commit.
+        let durable = self.objects.commit(Txn::default(), Ack::Durable).wait();
+        durable.map(drop).map_err(|error| self.poison.failed_write(error))
+    }
+}

@@ -1,0 +1,186 @@
+//! Pointer to a separated value, as it stands in log, memtable and table.
+//!
+//! Format: docs/formats/kv-values.md v1
+//! Invariants
+//! - The sums are held by the pointer, not beside the value: a misdirected or lost write of the value is seen.
+//! - One CRC32C per 64 KiB piece, so a part of a value is verified by reading the pieces that hold it.
+
+use crate::Error;
+use copal_codec::{Put, Reader, crc32c};
+use copal_object::ObjectId;
+use std::ops::Range;
+
+/// Bytes under one sum.
+pub(crate) const PIECE: u64 = 64 << 10;
+/// Longest value.
+pub(crate) const MAX_VALUE: usize = 1 << 30;
+/// Alignment of directly written values inside their object, so that a dead one leaves whole pages.
+pub(crate) const VALUE_PAGE: u64 = 4096;
+
+/// Where a value lies and what its bytes sum to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pointer {
+    pub(crate) object: ObjectId,
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+    /// CRC32C of each 64 KiB piece; the last may be shorter.
+    pub(crate) sums: Vec<u32>,
+}
+
+/// The sums of `value`, one per piece. At least one, so an empty value has one too.
+pub(crate) fn piece_sums(value: &[u8]) -> Vec<u32> {
+    if value.is_empty() {
+        return vec![0];
+    }
+    value
+        .chunks(PIECE as usize)
+        .map(|piece| crc32c(0, piece))
+        .collect()
+}
+
+fn pieces(len: u64) -> usize {
+    len.div_ceil(PIECE).max(1) as usize
+}
+
+impl Pointer {
+    /// Bytes the pointer takes for a value of `len` bytes.
+    pub(crate) fn encoded_len(len: usize) -> usize {
+        20 + 4 * pieces(len as u64)
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.object.0);
+        out.put_u64(self.offset);
+        out.put_u32(self.len);
+        for sum in &self.sums {
+            out.put_u32(*sum);
+        }
+    }
+
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(Pointer::encoded_len(self.len as usize));
+        self.encode(&mut out);
+        out
+    }
+
+    /// # Errors
+    /// `Corrupt` when the bytes are no pointer.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Pointer, Error> {
+        let mut input = Reader::new(bytes);
+        let parse = |input: &mut Reader<'_>| -> Result<Pointer, copal_codec::DecodeError> {
+            let object = ObjectId(input.u64()?);
+            let offset = input.u64()?;
+            let len = input.u32()?;
+            // The pointer ends with its sums: what is there bounds the allocation, not what is claimed.
+            let mut sums = Vec::with_capacity(input.remaining() / 4);
+            while !input.is_empty() {
+                sums.push(input.u32()?);
+            }
+            Ok(Pointer {
+                object,
+                offset,
+                len,
+                sums,
+            })
+        };
+        let pointer = parse(&mut input).map_err(|error| Error::corrupt("value pointer", error))?;
+        let bounded = pointer.len as usize <= MAX_VALUE && pointer.offset <= u64::MAX / 2;
+        if !bounded || pointer.sums.len() != pieces(u64::from(pointer.len)) {
+            return Err(Error::corrupt("value pointer", "length and sums disagree"));
+        }
+        Ok(pointer)
+    }
+
+    /// The bytes of the object that hold the value.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + u64::from(self.len)
+    }
+
+    /// The piece-aligned bytes of the value that hold `part`, clamped to the value.
+    pub(crate) fn cover(&self, part: &Range<u64>) -> Range<u64> {
+        let len = u64::from(self.len);
+        let start = part.start.min(len) / PIECE * PIECE;
+        let end = part.end.min(len).next_multiple_of(PIECE).min(len);
+        start..end.max(start)
+    }
+
+    /// Checks `bytes`, which hold the value from `start` (a multiple of [`PIECE`]) on.
+    /// # Errors
+    /// `Corrupt` names the value's place.
+    pub(crate) fn verify(&self, start: u64, bytes: &[u8]) -> Result<(), Error> {
+        let first = (start / PIECE) as usize;
+        for (index, piece) in bytes.chunks(PIECE as usize).enumerate() {
+            let sum = crc32c(0, piece);
+            if self.sums.get(first + index) != Some(&sum) {
+                let at = self.offset + start + index as u64 * PIECE;
+                let place = format!("value in object {} at byte {at}", self.object.0);
+                return Err(Error::corrupt(
+                    place,
+                    format!("its checksum is {sum:08x}, not the pointer's"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The worked example of docs/formats/kv-values.md.
+    #[test]
+    fn golden_pointer() {
+        let pointer = Pointer {
+            object: ObjectId(0x1234),
+            offset: 0x10000,
+            len: 9,
+            sums: piece_sums(b"123456789"),
+        };
+        let bytes = pointer.to_vec();
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(
+            hex,
+            "341200000000000000000100000000000900000083920 6e3".replace(' ', "")
+        );
+        assert_eq!(Pointer::decode(&bytes).unwrap(), pointer);
+    }
+
+    #[test]
+    fn bytes_that_are_no_pointer_are_refused() {
+        let value = vec![7u8; 3 * PIECE as usize + 1];
+        let pointer = Pointer {
+            object: ObjectId(1),
+            offset: 0,
+            len: value.len() as u32,
+            sums: piece_sums(&value),
+        };
+        let good = pointer.to_vec();
+        assert_eq!(good.len(), Pointer::encoded_len(value.len()));
+        for cut in 0..good.len() {
+            assert!(
+                Pointer::decode(&good[..cut]).unwrap_err().is_corruption(),
+                "cut at {cut}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_part_is_verified_by_its_pieces() {
+        let value: Vec<u8> = (0..200_000u32).map(|i| (i * 31) as u8).collect();
+        let pointer = Pointer {
+            object: ObjectId(1),
+            offset: 0,
+            len: value.len() as u32,
+            sums: piece_sums(&value),
+        };
+        let cover = pointer.cover(&(70_000..70_010));
+        assert_eq!(cover, PIECE..2 * PIECE);
+        let mut bytes = value[cover.start as usize..cover.end as usize].to_vec();
+        pointer.verify(cover.start, &bytes).unwrap();
+        bytes[17] ^= 1;
+        assert!(pointer.verify(cover.start, &bytes).unwrap_err().is_corruption());
+        assert_eq!(pointer.cover(&(199_990..300_000)), 3 * PIECE..200_000);
+        assert!(pointer.cover(&(200_000..300_000)).start <= 200_000);
+    }
+}
