@@ -13,7 +13,7 @@ use super::{
     index::{IndexBuilder, shortest_after},
     io::Sink,
     meta::{TableMeta, ValueUse},
-    tombstones::RangeTombstones,
+    tombstones,
 };
 use crate::entry::{Entry, EntryKind, RangeTombstone, compare, pointer_head};
 use bytes::Bytes;
@@ -200,11 +200,12 @@ impl<S: Sink> TableBuilder<S> {
             self.end_partition()?;
         }
         let partitions_end = self.position();
-        let tombstones = RangeTombstones::new(std::mem::take(&mut self.tombstones));
-        self.complete_meta(&tombstones);
+        tombstones::arrange(&mut self.tombstones);
+        let list = std::mem::take(&mut self.tombstones);
+        self.complete_meta(&list);
 
         let mut section = Vec::new();
-        tombstones.encode(&mut section);
+        tombstones::encode(&list, &mut section);
         let tombstones = self.put_section(&mut section);
         self.fences.encode(&mut section);
         let fences = self.put_section(&mut section);
@@ -374,7 +375,7 @@ impl<S: Sink> TableBuilder<S> {
     }
 
     /// Range, counts and value objects of the whole table.
-    fn complete_meta(&mut self, tombstones: &RangeTombstones) {
+    fn complete_meta(&mut self, tombstones: &[RangeTombstone]) {
         let meta = &mut self.meta;
         meta.partitions = self.fences.len() as u32;
         meta.range_tombstones = tombstones.len() as u64;

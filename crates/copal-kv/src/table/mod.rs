@@ -37,7 +37,6 @@ pub use error::{Damage, Place, TableError};
 pub use io::Sink;
 pub use meta::{TableMeta, ValueUse};
 pub use read::{Found, ReadOptions, Table};
-pub use tombstones::RangeTombstones;
 pub use verify::{Damaged, VerifyReport};
 
 #[cfg(test)]

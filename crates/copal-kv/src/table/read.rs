@@ -15,11 +15,11 @@ use super::{
     index::{BlockAt, IndexBuilder, IndexPage},
     io::{ObjectSource, ReadAt},
     meta::TableMeta,
-    tombstones::RangeTombstones,
+    tombstones,
 };
 use crate::{
     cache::{Page, PageKey, TableCache},
-    entry::{EntryKind, MAX_SEQ},
+    entry::{EntryKind, MAX_SEQ, RangeTombstone},
 };
 use bytes::Bytes;
 use copal_codec::Reader;
@@ -62,7 +62,7 @@ pub struct Table {
     pub(super) filters: Box<[FilterSlot]>,
     pub(super) object_crc: u32,
     pub(super) checked_bytes: u64,
-    tombstones: RangeTombstones,
+    tombstones: Vec<RangeTombstone>,
     /// Its name in the cache.
     number: u64,
     resident_bytes: u64,
@@ -113,7 +113,7 @@ impl Table {
             &*source,
             footer.tombstones,
             "range tombstones",
-            RangeTombstones::decode,
+            tombstones::decode,
         )?;
         let fences = tail.section(&*source, footer.fences, "fences", |bytes| {
             Fences::decode(bytes, footer.partitions_end)
@@ -124,9 +124,10 @@ impl Table {
         }
         meta.bytes = len;
         let filters: Box<[FilterSlot]> = (0..fences.len()).map(|_| FilterSlot::default()).collect();
-        let resident_bytes =
-            (size_of::<Table>() + fences.heap_bytes() + size_of_val(&*filters) + tombstones.heap_bytes())
-                as u64;
+        let resident_bytes = (size_of::<Table>()
+            + fences.heap_bytes()
+            + size_of_val(&*filters)
+            + tombstones::heap_bytes(&tombstones)) as u64;
         let number = cache.register_table(resident_bytes);
         Ok(Arc::new(Table {
             id,
@@ -195,8 +196,8 @@ impl Table {
         }
     }
 
-    /// Range tombstones of the table.
-    pub fn range_tombstones(&self) -> &RangeTombstones {
+    /// Range tombstones of the table, by start, newest first.
+    pub fn range_tombstones(&self) -> &[RangeTombstone] {
         &self.tombstones
     }
 

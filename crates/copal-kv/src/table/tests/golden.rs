@@ -111,7 +111,12 @@ fn the_example_of_the_document_can_be_read() {
         Some((3, EntryKind::Pointer, pointer().into()))
     );
     assert_eq!(get(b"avocado", MAX_SEQ), None);
-    assert_eq!(table.range_tombstones().cover(b"banana", MAX_SEQ), Some(5));
+    let tombstone = RangeTombstone {
+        start: Bytes::from_static(b"b"),
+        end: Bytes::from_static(b"c"),
+        seq: 5,
+    };
+    assert_eq!(table.range_tombstones(), [tombstone]);
     let meta = table.meta();
     assert_eq!(
         (&meta.smallest[..], &meta.largest[..]),

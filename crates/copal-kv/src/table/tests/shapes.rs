@@ -1,7 +1,7 @@
 //! Shapes at the edges: one key, sizes at which partitions and blocks end, many versions, tombstones alone.
 
 use super::{
-    super::{RangeTombstones, Scan, Table, TableBuilder},
+    super::{Scan, Table, TableBuilder},
     support::{ID, Model, Random, SEED, build, cache, open, options},
 };
 use crate::{
@@ -157,7 +157,10 @@ fn a_table_may_hold_range_tombstones_alone() {
     cursor.seek(b"p", MAX_SEQ).unwrap();
     cursor.seek_for_prev(b"p", MAX_SEQ).unwrap();
     assert!(!cursor.valid());
-    assert_eq!(table.range_tombstones().cover(b"p", 4), Some(4));
+    assert_eq!(
+        table.range_tombstones(),
+        [tombstone(b"c", b"d", 9), tombstone(b"m", b"z", 4)]
+    );
     assert!(table.verify(Class::Background).unwrap().is_clean());
 }
 
@@ -174,36 +177,6 @@ fn entries_out_of_order_are_our_own_bug() {
                 value: b"",
             })
             .unwrap();
-    }
-}
-
-#[test]
-fn range_tombstones_cover_what_a_list_of_them_covers() {
-    let mut random = Random(12);
-    for _ in 0..300 {
-        let list: Vec<RangeTombstone> = (0..random.below(12))
-            .map(|_| {
-                let start = random.below(30) as u8;
-                let end = start.saturating_add(random.below(12) as u8);
-                RangeTombstone {
-                    start: vec![start].into(),
-                    end: vec![end].into(),
-                    seq: random.below(20),
-                }
-            })
-            .collect();
-        let tombstones = RangeTombstones::new(list.clone());
-        let mut encoded = Vec::new();
-        tombstones.encode(&mut encoded);
-        let decoded = RangeTombstones::decode(&encoded).unwrap();
-        for key in 0..45u8 {
-            for seq in [0, 5, 19, MAX_SEQ] {
-                let over = |t: &&RangeTombstone| t.start[0] <= key && key < t.end[0] && t.seq <= seq;
-                let expected = list.iter().filter(over).map(|t| t.seq).max();
-                assert_eq!(tombstones.cover(&[key], seq), expected);
-                assert_eq!(decoded.cover(&[key], seq), expected);
-            }
-        }
     }
 }
 
