@@ -107,9 +107,7 @@ impl Program {
         self.remove()?;
         fs::create_dir_all(self.home.join("out"))?;
         match self.kind {
-            // What newer releases default to; 0.14 would make a repository without compression.
-            Kind::Restic => self.run(&["init", "--repository-version", "2"], &self.home)?,
-            Kind::Rustic => self.run(&["init"], &self.home)?,
+            Kind::Restic | Kind::Rustic => self.run(&["init"], &self.home)?,
             Kind::Borg(_) => self.run(&["init", "-e", "repokey-blake2"], &self.home)?,
             Kind::Copal { .. } => self.copal()?.init()?.run,
         };
