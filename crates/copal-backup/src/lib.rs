@@ -1,13 +1,47 @@
 //! VM backup: packs, recipes, snapshots, restore, verification, deletion.
-#![allow(unused_variables, clippy::todo)]
+//!
+//! [`Repository`] is the whole of it for a caller: disks go in through [`source::Source`], come out through
+//! [`target::Target`], and lie in between as immutable files of a `copal_volume::VolumeStore`, deduplicated
+//! inside a VM and across VMs, compressed and sealed.
+//!
+//! Paper: low-profile-dedup. Formats: docs/formats/backup-*.md.
+//! Inside, bottom to top:
+//! - `keys`, `key_slot`, `seal`: keys and sealing. `volumes`: what the volumes are called.
+//! - `pack`, `recipe`, `manifest`, `catalog`: the formats. `index`: where is this chunk?
+//! - `vault`, `tree`, `fetch`, `stack`: reading frames, trees, segments; writing packs.
+//! - `backup`, `restore`, `check`, `mark`, `prune`, `adopt`: what a user asks for.
+//!
+//! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`);
+//! rounds, popular chunks, summary vectors and agents on several hosts (not built yet).
 
+mod adopt;
+mod backup;
+mod catalog;
+mod check;
+mod directory;
 pub mod error;
+mod fetch;
+mod index;
+mod key_slot;
+mod keys;
+mod manifest;
+mod mark;
+mod pack;
 pub mod progress;
+mod prune;
+mod recipe;
 pub mod repository;
 pub mod request;
+mod restore;
 pub mod retention;
+mod scan;
+mod seal;
 pub mod source;
+mod stack;
 pub mod target;
+mod tree;
+mod vault;
+mod volumes;
 
 pub use copal_chunk::Profile;
 pub use error::{Error, Result};

@@ -1,19 +1,47 @@
 //! The façade: one repository over a store of volumes and an index.
 //!
 //! Everything blocks; call from a thread of your own. Safe to share between threads: backups of
-//! different VMs, restores and checks run side by side, `prune` and `delete` run alone.
+//! different VMs, restores and checks run side by side; `prune` and `delete` run alone and answer `Busy`
+//! when they cannot.
+//!
+//! One process at a time opens a repository for writing: the store below sees to that (its file is
+//! locked). What a killed process left is ended by the next one, see `backup::session` and `prune`.
 
-use crate::error::Result;
-use crate::progress::{CancelFlag, Progress};
+use crate::adopt;
+use crate::backup;
+use crate::catalog::log::{Append, Catalog, LogName};
+use crate::catalog::record::{MAX_LISTED, Record};
+use crate::catalog::vm::{Published, VmState};
+use crate::check;
+use crate::directory::Directory;
+use crate::error::{Error, Result};
+use crate::index::Index;
+use crate::key_slot::{self, Cost};
+use crate::keys::{Keys, random};
+use crate::manifest::{self, Manifest, ManifestDisk};
+use crate::progress::{CancelFlag, Progress, Silent};
+use crate::prune;
+use crate::recipe::PAGE_SEGMENTS;
 use crate::request::*;
+use crate::restore;
 use crate::target::Target;
-use copal_volume::VolumeStore;
+use crate::tree::TreeReader;
+use crate::vault::Vault;
+use crate::volumes::{Home, Volumes, for_each_file, for_each_volume, open_or_make};
+use bytes::Bytes;
+use copal_chunk::Chunker;
+use copal_codec::{Envelope, EnvelopeError};
+use copal_volume::{PutOptions, ReadOptions, Remove, VolumeError, VolumeId, VolumeStore};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashSet;
 use std::sync::Arc;
+use uuid::Uuid;
+use zeroize::Zeroizing;
 
 /// Where the chunk index lives. It holds nothing that the packs do not: delete it at will.
 #[derive(Clone)]
 pub enum IndexHome {
-    /// In keyspaces of this engine, whose name begins with `backup-`.
+    /// In keyspaces of this engine, whose names begin with `backup-`.
     Kv(copal_kv::Store),
     /// In memory, built from pack footers at each open: for small repositories and read-only media.
     Memory,
@@ -21,56 +49,235 @@ pub enum IndexHome {
 
 /// An open repository.
 pub struct Repository {
-    _p: Arc<dyn VolumeStore>,
+    vault: Vault,
+    catalog: Catalog,
+    chunker: Chunker,
+    info: RepositoryInfo,
+    /// Held by all who read packs, alone by those who remove them.
+    gate: RwLock<()>,
+    /// VMs that are being backed up.
+    writing: Mutex<HashSet<Uuid>>,
+    /// Whether the index was brought up to date since the repository was opened.
+    adopted: Mutex<bool>,
 }
 
 impl Repository {
-    /// Makes a repository in an empty store.
+    /// Makes a repository in a store that has none.
+    /// # Errors
+    /// `RepositoryExists`; those of the store.
     pub fn init(
         volumes: Arc<dyn VolumeStore>,
         index: IndexHome,
         options: &InitOptions,
     ) -> Result<Repository> {
-        todo!()
+        for (vid, _) in catalogs(&*volumes)? {
+            if has_init(&*volumes, vid)? {
+                return Err(Error::RepositoryExists);
+            }
+            // An init that was killed left it; nothing was ever stored under it.
+            volumes.remove_volume(vid, Remove::WithFiles)?;
+        }
+        let domain = Uuid::from_bytes(random()?);
+        let master = Zeroizing::new(random::<32>()?);
+        let cost = Cost {
+            memory_kib: options.argon2_memory_kib,
+            passes: 3,
+            lanes: 1,
+        };
+        let slot = key_slot::encode(
+            &options.unlock,
+            *domain.as_bytes(),
+            key_slot::salt()?,
+            cost,
+            &master,
+        )?;
+        let vid =
+            open_or_make(&*volumes, &format!("cat-{}", domain.simple()), true)?.ok_or(Error::NoRepository)?;
+        volumes.put(vid, b"key.0", Bytes::from(slot), &PutOptions::default())?;
+        let keys = Arc::new(Keys::derive(&master));
+        let catalog = Catalog::new(Arc::clone(&volumes), vid, keys);
+        let record = Record::Init {
+            domain,
+            profile: options.profile,
+        };
+        catalog.append(LogName::Domain, 0, &record)?;
+        Repository::open(volumes, index, &options.unlock)
     }
+
     /// Opens the repository of a store.
+    /// # Errors
+    /// `NoRepository`, `WrongPassword`, `PasswordNeeded`, `PasswordNotUsed`, `Version`, `Damaged`.
     pub fn open(volumes: Arc<dyn VolumeStore>, index: IndexHome, unlock: &Unlock) -> Result<Repository> {
-        todo!()
+        let (vid, domain) = find_catalog(&*volumes)?.ok_or(Error::NoRepository)?;
+        let (master, encrypted) = unlock_master(&*volumes, vid, domain, unlock)?;
+        let keys = Arc::new(Keys::derive(&master));
+        let catalog = Catalog::new(Arc::clone(&volumes), vid, Arc::clone(&keys));
+        let first = catalog.read(LogName::Domain)?.into_iter().next();
+        let (profile, created_ms) = match first.map(|entry| (entry.record, entry.created_ms)) {
+            Some((
+                Record::Init {
+                    domain: said,
+                    profile,
+                },
+                created_ms,
+            )) if said == domain => (profile, created_ms),
+            _ => {
+                return Err(Error::Damaged {
+                    what: "catalog record d.0".into(),
+                    detail: "it does not say how this repository was made".into(),
+                });
+            }
+        };
+        let chunker = Chunker::new(profile, &keys.gear);
+        let vault = Vault::new(Volumes::new(volumes, domain), Index::open(&index)?, keys);
+        let info = RepositoryInfo {
+            domain,
+            profile,
+            encrypted,
+            created_ms,
+            version: 1,
+        };
+        Ok(Repository {
+            vault,
+            catalog,
+            chunker,
+            info,
+            gate: RwLock::new(()),
+            writing: Mutex::default(),
+            adopted: Mutex::new(false),
+        })
     }
+
     /// Whether the store holds a repository, and if so whether it needs a password. No key needed.
+    /// # Errors
+    /// Those of the store; `Damaged` when no key slot can be read.
     pub fn probe(volumes: &dyn VolumeStore) -> Result<Option<bool>> {
-        todo!()
+        let Some((vid, domain)) = find_catalog(volumes)? else {
+            return Ok(None);
+        };
+        let mut needed = None;
+        for_each_slot(volumes, vid, domain, |slot| {
+            needed = Some(slot.needs_password());
+            Ok(false)
+        })?;
+        Ok(needed)
     }
+
     /// What this repository is.
     pub fn info(&self) -> RepositoryInfo {
-        todo!()
+        self.info.clone()
     }
-    /// Backs up one VM.
+
+    /// Backs up one VM. On an error nothing is published; what was stored is used by the next backup.
+    /// # Errors
+    /// `Busy`: this VM is being backed up, or the repository is being pruned. `Source`, `FellBack`,
+    /// `Cancelled`, `NoSpace`, `Invalid`, `Fenced`, `SelfCheck`; those of the store.
     pub fn backup(
         &self,
         request: BackupRequest,
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<BackupSummary> {
-        todo!()
+        let _shared = self.gate.try_read().ok_or_else(busy)?;
+        backup::run(self, &request, progress, cancel)
     }
+
     /// All VMs of the catalog, by name.
+    /// # Errors
+    /// `Damaged`; those of the store.
     pub fn vms(&self) -> Result<Vec<Vm>> {
-        todo!()
+        self.directory().all()
     }
+
     /// Published snapshots of one VM (name or UUID) or of all, oldest first.
+    /// # Errors
+    /// `NotFound`, `Damaged`; those of the store.
     pub fn snapshots(&self, vm: Option<&str>) -> Result<Vec<Snapshot>> {
-        todo!()
+        let vms = match vm {
+            Some(name) => vec![self.directory().find(name)?],
+            None => self.directory().all()?,
+        };
+        let mut snapshots = Vec::new();
+        for vm in vms {
+            for published in self.vm_state(vm.uuid)?.published {
+                snapshots.push(snapshot_of(&vm, &published, self.manifest(vm.uuid, &published)?));
+            }
+        }
+        snapshots.sort_by_key(|snapshot| (snapshot.created_ms, snapshot.id));
+        Ok(snapshots)
     }
+
     /// The snapshot that `spec` means: an id, a unique prefix of at least 4 digits, or `latest`.
+    /// # Errors
+    /// `NotFound`, `Ambiguous`, `Damaged`; those of the store.
     pub fn resolve(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
-        todo!()
+        let not_found = || Error::NotFound {
+            what: "snapshot",
+            name: spec.to_owned(),
+        };
+        let mut snapshots = self.snapshots(vm)?;
+        if spec == "latest" {
+            return snapshots.pop().ok_or_else(not_found);
+        }
+        let wanted = spec.to_ascii_lowercase();
+        if wanted.len() < 4 {
+            return Err(not_found());
+        }
+        snapshots.retain(|snapshot| snapshot.id.to_string().starts_with(&wanted));
+        match snapshots.len() {
+            0 | 1 => snapshots.pop().ok_or_else(not_found),
+            count => Err(Error::Ambiguous {
+                name: spec.to_owned(),
+                count,
+            }),
+        }
     }
+
     /// What the disks of a snapshot consist of.
+    /// # Errors
+    /// `NotFound`, `Damaged`, `Busy`; those of the store.
     pub fn ls(&self, snapshot: SnapshotId) -> Result<Vec<DiskListing>> {
-        todo!()
+        let _shared = self.gate.try_read().ok_or_else(busy)?;
+        self.adopt_packs()?;
+        let manifest = self.find(snapshot)?;
+        manifest
+            .disks
+            .iter()
+            .map(|disk| self.listing(&manifest, disk))
+            .collect()
     }
+
+    fn listing(&self, manifest: &Manifest, disk: &ManifestDisk) -> Result<DiskListing> {
+        let mut tree = TreeReader::new(&self.vault, manifest.vm)?;
+        let size = disk.size_bytes;
+        let (mut data_bytes, mut chunks, mut segments) = (0, 0, 0);
+        let root = tree.root(&disk.root, size)?;
+        for (index, page) in root.pages.iter().enumerate() {
+            let Some(page) = page else { continue };
+            let index = index as u64;
+            let page = tree.page(Some(page), size, index)?;
+            for (within, segment) in page.segments.iter().enumerate() {
+                let Some(segment) = segment else { continue };
+                segments += 1;
+                let recipe = tree.segment(segment, size, index * PAGE_SEGMENTS as u64 + within as u64)?;
+                for entry in recipe.entries.iter().filter(|entry| entry.chunk.is_some()) {
+                    data_bytes += u64::from(entry.length);
+                    chunks += 1;
+                }
+            }
+        }
+        Ok(DiskListing {
+            disk: snapshot_disk(disk),
+            data_bytes,
+            hole_bytes: size - data_bytes,
+            chunks,
+            segments,
+        })
+    }
+
     /// Writes one disk of a snapshot into `target`.
+    /// # Errors
+    /// `NotFound`, `Damaged`, `Target`, `Cancelled`, `Busy`; those of the store.
     pub fn restore(
         &self,
         request: &RestoreRequest,
@@ -78,49 +285,422 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<RestoreSummary> {
-        todo!()
+        let _shared = self.gate.try_read().ok_or_else(busy)?;
+        self.adopt_packs()?;
+        let manifest = self.find(request.snapshot)?;
+        let disk = match (&request.disk, &manifest.disks[..]) {
+            (None, [only]) => only,
+            (None, disks) => {
+                let names: Vec<_> = disks.iter().map(|disk| disk.name.as_str()).collect();
+                let reason = format!("the snapshot has the disks {}; say which", names.join(", "));
+                return Err(Error::Invalid { reason });
+            }
+            (Some(name), disks) => {
+                disks
+                    .iter()
+                    .find(|disk| disk.name == *name)
+                    .ok_or_else(|| Error::NotFound {
+                        what: "disk",
+                        name: name.clone(),
+                    })?
+            }
+        };
+        restore::run(&self.vault, &manifest, disk, request, target, progress, cancel)
     }
+
     /// Decodes every chunk of a snapshot and compares it with its id.
+    /// # Errors
+    /// `NotFound`, `Cancelled`, `Busy`; those of the store that are no damage.
     pub fn verify(
         &self,
         snapshot: SnapshotId,
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<CheckReport> {
-        todo!()
+        let _shared = self.gate.try_read().ok_or_else(busy)?;
+        self.adopt_packs()?;
+        let manifest = match self.find(snapshot) {
+            Err(error) if error.is_corruption() => {
+                let mut report = CheckReport {
+                    snapshots: 1,
+                    ..CheckReport::default()
+                };
+                report.note(error, Some(snapshot))?;
+                return Ok(report);
+            }
+            found => found?,
+        };
+        check::verify(self, &manifest, progress, cancel)
     }
+
     /// Looks at the whole repository. Damage is in the report; an error means the check could not go on.
+    /// # Errors
+    /// `Cancelled`, `Busy`; those of the store that are no damage.
     pub fn check(
         &self,
         read_data: ReadData,
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<CheckReport> {
-        todo!()
+        let _shared = self.gate.try_read().ok_or_else(busy)?;
+        self.adopt_packs()?;
+        check::check(self, read_data, progress, cancel)
     }
+
     /// Makes snapshots invisible. Their space returns at the next `delete` or `prune`.
+    /// # Errors
+    /// `NotFound`: nothing was forgotten. `Damaged`; those of the store.
     pub fn forget(&self, snapshots: &[SnapshotId]) -> Result<ForgetSummary> {
-        todo!()
+        let mut by_vm: Vec<(Uuid, Vec<SnapshotId>)> = Vec::new();
+        let vms = self.directory().all()?;
+        let mut left: HashSet<SnapshotId> = snapshots.iter().copied().collect();
+        for vm in &vms {
+            let published = self.vm_state(vm.uuid)?.published;
+            let mine: Vec<_> = published
+                .iter()
+                .map(|one| one.snapshot)
+                .filter(|id| left.remove(id))
+                .collect();
+            if !mine.is_empty() {
+                by_vm.push((vm.uuid, mine));
+            }
+        }
+        if let Some(unknown) = left.into_iter().next() {
+            return Err(Error::NotFound {
+                what: "snapshot",
+                name: unknown.to_string(),
+            });
+        }
+        let mut summary = ForgetSummary::default();
+        for (vm, mine) in by_vm {
+            for listed in mine.chunks(MAX_LISTED) {
+                self.append(
+                    vm,
+                    &Record::Forget {
+                        snapshots: listed.to_vec(),
+                    },
+                )?;
+                summary.forgotten.extend_from_slice(listed);
+            }
+        }
+        Ok(summary)
     }
+
     /// Frees what no snapshot names any more: unlinks packs without a live frame, rewrites none.
+    /// # Errors
+    /// As [`Repository::prune`].
     pub fn delete(&self, progress: &dyn Progress, cancel: &CancelFlag) -> Result<PruneSummary> {
-        todo!()
+        self.prune(
+            &PruneOptions {
+                max_unused_percent: 100,
+                ..PruneOptions::default()
+            },
+            progress,
+            cancel,
+        )
     }
+
     /// `delete`, and rewrites packs that hold dead frames; ends and sweeps unfinished backups.
+    /// # Errors
+    /// `Busy`: something else runs. `Damaged`: a snapshot cannot be understood, so nothing was removed;
+    /// forget it first. `Cancelled`; those of the store.
     pub fn prune(
         &self,
         options: &PruneOptions,
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<PruneSummary> {
-        todo!()
+        let _alone = self.gate.try_write().ok_or_else(busy)?;
+        let outcome = prune::run(self, options, progress, cancel);
+        self.vault.forget_cached();
+        outcome
     }
+
     /// Size and shape.
+    /// # Errors
+    /// `Damaged`; those of the store.
     pub fn stats(&self) -> Result<RepositoryStats> {
-        todo!()
+        let mut stats = RepositoryStats::default();
+        let store = &*self.vault.volumes.store;
+        let bytes_of = |vid: VolumeId| Ok::<_, Error>(store.volume_stats(vid)?.bytes);
+        for vm in self.directory().all()? {
+            let state = self.vm_state(vm.uuid)?;
+            stats.unfinished_sessions += state.open.len() as u64;
+            stats.snapshots += state.published.len() as u64;
+            stats.vms += u64::from(!state.published.is_empty());
+            for published in &state.published {
+                stats.logical_bytes += self.manifest(vm.uuid, published)?.counts.logical_bytes;
+            }
+            if let Some(vid) = self.vault.volumes.meta(vm.uuid, false)? {
+                stats.metadata_bytes += bytes_of(vid)?;
+            }
+        }
+        stats.metadata_bytes += bytes_of(self.catalog.vid)?;
+        self.adopt_packs()?;
+        adopt::for_each_pack(&self.vault, |pack| {
+            stats.packs += 1;
+            match pack.home {
+                Home::Chunks => {
+                    stats.chunk_pack_bytes += pack.info.size;
+                    let entry = self.vault.index.pack(pack.number)?;
+                    stats.chunks += entry.map_or(0, |entry| u64::from(entry.frames));
+                }
+                Home::Recipes(_) => stats.recipe_pack_bytes += pack.info.size,
+            }
+            Ok(())
+        })?;
+        Ok(stats)
     }
+
     /// Throws the index away and builds it anew from pack footers.
+    /// # Errors
+    /// `Busy`: something else runs. `Cancelled`; those of the store and the index.
     pub fn repair_index(&self, progress: &dyn Progress, cancel: &CancelFlag) -> Result<IndexSummary> {
-        todo!()
+        let _alone = self.gate.try_write().ok_or_else(busy)?;
+        self.vault.forget_cached();
+        self.vault.index.clear()?;
+        let summary = adopt::adopt(&self.vault, progress, cancel)?;
+        *self.adopted.lock() = true;
+        Ok(summary)
     }
+
+    pub(crate) fn vault(&self) -> &Vault {
+        &self.vault
+    }
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+    pub(crate) fn chunker(&self) -> &Chunker {
+        &self.chunker
+    }
+    pub(crate) fn directory(&self) -> Directory<'_> {
+        Directory::new(&self.catalog)
+    }
+
+    /// State of a VM's log, read to its end.
+    pub(crate) fn vm_state(&self, vm: Uuid) -> Result<VmState> {
+        Ok(VmState::replay(&self.catalog.read(LogName::Vm(vm))?))
+    }
+
+    /// The manifest of a published snapshot.
+    pub(crate) fn manifest(&self, vm: Uuid, published: &Published) -> Result<Manifest> {
+        let id = published.snapshot;
+        let damaged = |detail: String| Error::Damaged {
+            what: format!("manifest {id}"),
+            detail,
+        };
+        let missing = || damaged("it is gone".into());
+        let vid = self.vault.volumes.meta(vm, false)?.ok_or_else(missing)?;
+        let name = manifest::file_name(id);
+        let store = &self.vault.volumes.store;
+        let file = match store.get(vid, name.as_bytes(), 0..u64::MAX, &ReadOptions::default()) {
+            Err(VolumeError::NotFound) => return Err(missing()),
+            Err(VolumeError::Corrupt { what }) => return Err(damaged(what)),
+            file => file?,
+        };
+        if manifest::hash(&file) != published.manifest {
+            return Err(damaged("its bytes are not those its Publish record names".into()));
+        }
+        let manifest = Manifest::decode(&file, id, &self.vault.keys).map_err(damaged)?;
+        if manifest.vm != vm {
+            return Err(damaged("it belongs to another VM".into()));
+        }
+        Ok(manifest)
+    }
+
+    /// The manifest of a snapshot, whichever VM it is of.
+    fn find(&self, snapshot: SnapshotId) -> Result<Manifest> {
+        for vm in self.directory().all()? {
+            let state = self.vm_state(vm.uuid)?;
+            if let Some(published) = state.published.iter().find(|one| one.snapshot == snapshot) {
+                return self.manifest(vm.uuid, published);
+            }
+        }
+        Err(Error::NotFound {
+            what: "snapshot",
+            name: snapshot.to_string(),
+        })
+    }
+
+    fn append(&self, vm: Uuid, record: &Record) -> Result<()> {
+        loop {
+            let next = self.vm_state(vm)?.next_number;
+            if let Append::Done { .. } = self.catalog.append(LogName::Vm(vm), next, record)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes a VM for writing until the claim is dropped.
+    pub(crate) fn claim(&self, vm: &Vm) -> Result<Claim<'_>> {
+        if !self.writing.lock().insert(vm.uuid) {
+            return Err(Error::Busy {
+                what: format!("VM {}", vm.name),
+            });
+        }
+        Ok(Claim {
+            repository: self,
+            vm: vm.uuid,
+        })
+    }
+
+    /// Brings the index up to date, once per open repository.
+    pub(crate) fn adopt_packs(&self) -> Result<()> {
+        let mut adopted = self.adopted.lock();
+        if !*adopted {
+            match adopt::adopt(&self.vault, &Silent, &CancelFlag::new()) {
+                // A store opened for reading: what the index has must do.
+                Err(Error::Index(copal_kv::Error::ReadOnly)) => {}
+                outcome => drop(outcome?),
+            }
+            *adopted = true;
+        }
+        Ok(())
+    }
+}
+
+/// A VM taken for writing.
+pub(crate) struct Claim<'a> {
+    repository: &'a Repository,
+    vm: Uuid,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.repository.writing.lock().remove(&self.vm);
+    }
+}
+
+fn busy() -> Error {
+    Error::Busy {
+        what: "the repository".into(),
+    }
+}
+
+fn snapshot_of(vm: &Vm, published: &Published, manifest: Manifest) -> Snapshot {
+    Snapshot {
+        id: published.snapshot,
+        vm: vm.clone(),
+        sequence: published.sequence,
+        created_ms: published.created_ms,
+        base: manifest.base,
+        disks: manifest.disks.iter().map(snapshot_disk).collect(),
+        tags: manifest.tags,
+        description: manifest.description,
+        counts: manifest.counts,
+    }
+}
+
+fn snapshot_disk(disk: &ManifestDisk) -> SnapshotDisk {
+    SnapshotDisk {
+        name: disk.name.clone(),
+        size_bytes: disk.size_bytes,
+        mode: disk.mode,
+        reason: disk.reason.clone(),
+    }
+}
+
+/// Volumes that may be catalogs, and the domains they are named after.
+fn catalogs(store: &dyn VolumeStore) -> Result<Vec<(VolumeId, Uuid)>> {
+    let mut found = Vec::new();
+    for_each_volume(store, "cat-", |name, vid| {
+        if let Ok(domain) = Uuid::try_parse(name.trim_start_matches("cat-")) {
+            found.push((vid, domain));
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Whether the first record is there: it is the last thing `init` writes.
+fn has_init(store: &dyn VolumeStore, vid: VolumeId) -> Result<bool> {
+    let place = LogName::Domain.place(0);
+    match store.stat(vid, place.as_bytes(), &ReadOptions::default()) {
+        Ok(_) => Ok(true),
+        Err(VolumeError::NotFound) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn find_catalog(store: &dyn VolumeStore) -> Result<Option<(VolumeId, Uuid)>> {
+    for (vid, domain) in catalogs(store)? {
+        if has_init(store, vid)? {
+            return Ok(Some((vid, domain)));
+        }
+    }
+    Ok(None)
+}
+
+/// Hands every readable key slot to `visit` until it returns false.
+/// # Errors
+/// `Damaged` or `Version` when there is no readable one; those of the store.
+fn for_each_slot(
+    store: &dyn VolumeStore,
+    vid: VolumeId,
+    domain: Uuid,
+    mut visit: impl FnMut(&key_slot::Slot<'_>) -> Result<bool>,
+) -> Result<()> {
+    let mut names = Vec::new();
+    for_each_file(store, vid, b"key.", |name, _| {
+        names.push(name.to_vec());
+        Ok(())
+    })?;
+    let mut trouble = None;
+    let mut readable = 0;
+    for name in names {
+        let bytes = match store.get(vid, &name, 0..u64::MAX, &ReadOptions::default()) {
+            Ok(bytes) => bytes,
+            Err(error) if error.is_corruption() => {
+                trouble = Some(Error::from(error));
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if let Err(EnvelopeError::Version { found, newest, .. }) = Envelope::open(&key_slot::FORMAT, &bytes) {
+            trouble = Some(Error::Version {
+                what: "a key slot",
+                found,
+                known: newest,
+            });
+            continue;
+        }
+        match key_slot::decode(&bytes) {
+            Ok(slot) if slot.domain == *domain.as_bytes() => {
+                readable += 1;
+                if !visit(&slot)? {
+                    return Ok(());
+                }
+            }
+            Ok(_) => trouble = Some(bad_slot("it belongs to another repository".into())),
+            Err(detail) => trouble = Some(bad_slot(detail)),
+        }
+    }
+    match trouble {
+        _ if readable > 0 => Ok(()),
+        Some(error) => Err(error),
+        None => Err(bad_slot("there is none".into())),
+    }
+}
+
+fn bad_slot(detail: String) -> Error {
+    Error::Damaged {
+        what: "the key slot".into(),
+        detail,
+    }
+}
+
+fn unlock_master(
+    store: &dyn VolumeStore,
+    vid: VolumeId,
+    domain: Uuid,
+    unlock: &Unlock,
+) -> Result<(Zeroizing<[u8; 32]>, bool)> {
+    let mut tried = 0;
+    let mut opened = None;
+    for_each_slot(store, vid, domain, |slot| {
+        tried += 1;
+        opened = slot.open(unlock)?.map(|master| (master, slot.needs_password()));
+        Ok(opened.is_none())
+    })?;
+    opened.ok_or(Error::WrongPassword { slots: tried })
 }

@@ -1,0 +1,112 @@
+//! Brings the index up to date with the packs there are: after a crash, after the cache was deleted, or
+//! when a repository is opened without one.
+//!
+//! Packs the index does not know are entered from their footers; this is also how packs of a backup that
+//! never finished are found again by the next one. Entries of packs that are gone are dropped.
+
+use crate::error::{Error, Result};
+use crate::index::PackEntry;
+use crate::pack::PackNumber;
+use crate::progress::{CancelFlag, Progress, Stage};
+use crate::request::IndexSummary;
+use crate::vault::Vault;
+use crate::volumes::{Home, for_each_file};
+use copal_kv::Durability;
+use copal_volume::{FileInfo, VolumeId};
+
+/// One pack as it lies in its volume.
+pub(crate) struct StoredPack {
+    pub(crate) home: Home,
+    pub(crate) volume: u32,
+    pub(crate) vid: VolumeId,
+    pub(crate) number: PackNumber,
+    pub(crate) info: FileInfo,
+}
+
+/// Calls `visit` for every pack of the repository.
+pub(crate) fn for_each_pack(vault: &Vault, mut visit: impl FnMut(StoredPack) -> Result<()>) -> Result<()> {
+    let mut homes = vault.volumes.recipe_homes()?;
+    homes.insert(0, Home::Chunks);
+    for home in homes {
+        for (volume, vid) in vault.volumes.numbers(home)? {
+            for_each_file(
+                &*vault.volumes.store,
+                vid,
+                b"",
+                |name, info| match PackNumber::from_file_name(name) {
+                    Some(number) => visit(StoredPack {
+                        home,
+                        volume,
+                        vid,
+                        number,
+                        info: info.clone(),
+                    }),
+                    None => Ok(()),
+                },
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Enters unknown packs and drops entries without a pack.
+/// # Errors
+/// `Cancelled`; those of the store and the index. A pack that cannot be read is counted, not an error.
+pub(crate) fn adopt(vault: &Vault, progress: &dyn Progress, cancel: &CancelFlag) -> Result<IndexSummary> {
+    let mut summary = IndexSummary::default();
+    // 8 bytes per pack of 16 MiB: half a megabyte per terabyte stored.
+    let mut present = Vec::new();
+    let mut started = false;
+    for_each_pack(vault, |pack| {
+        present.push(pack.number);
+        if vault.index.pack(pack.number)?.is_some() {
+            return Ok(());
+        }
+        if cancel.is_cancelled() {
+            return Err(Error::Cancelled { kept_bytes: 0 });
+        }
+        if !started {
+            progress.stage(Stage::Index, "", 0);
+            started = true;
+        }
+        let footer = match vault.footer(pack.home, pack.volume, pack.number) {
+            Ok(Some((footer, _))) => footer,
+            Ok(None) => return Ok(()),
+            Err(error) if error.is_corruption() => {
+                tracing::warn!(pack = %pack.number, %error, "not in the index");
+                summary.damaged_packs += 1;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let entry = PackEntry {
+            home: pack.home,
+            volume: pack.volume,
+            frames: footer.rows.len() as u32,
+            file_bytes: footer.file_bytes,
+        };
+        let ids = footer.rows.iter().map(|row| row.id);
+        vault
+            .index
+            .add_pack(pack.number, entry, ids, Durability::Deferred)?;
+        summary.packs += 1;
+        summary.rows += footer.rows.len() as u64;
+        progress.advance(1);
+        Ok(())
+    })?;
+    present.sort_unstable();
+    let mut gone = Vec::new();
+    vault.index.for_each_pack(|pack, _| {
+        if present.binary_search(&pack).is_err() {
+            gone.push(pack);
+        }
+        Ok(())
+    })?;
+    for pack in &gone {
+        vault.index.remove_pack(*pack, std::iter::empty())?;
+    }
+    if summary.packs > 0 {
+        vault.index.sync()?;
+    }
+    Ok(summary)
+}

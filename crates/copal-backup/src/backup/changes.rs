@@ -1,0 +1,198 @@
+//! Which 4 KiB blocks of a disk changed: changed extents and source extents, turned into blocks.
+//!
+//! Rounding is always towards reading: a block that a dirty extent touches is read, a block is taken as
+//! zero only when a zero extent covers all of it.
+
+use crate::source::{ChangeKind, ChangedExtents, Extent, ExtentKind};
+use copal_chunk::{BLOCK_BYTES, Dirty, SEGMENT_BYTES};
+use std::ops::Range;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const SEGMENT: u64 = SEGMENT_BYTES as u64;
+
+/// Sorted, merged runs of bytes that changed.
+pub(crate) struct Changes {
+    dirty: Vec<Range<u64>>,
+    zero: Vec<Range<u64>>,
+}
+
+impl Changes {
+    /// Sorts and merges a list; ranges beyond the disk are cut off.
+    pub(crate) fn new(changed: &ChangedExtents) -> Changes {
+        let of = |kind: ChangeKind| {
+            let ranges = changed
+                .extents
+                .iter()
+                .filter(|extent| extent.kind == kind)
+                .map(|extent| {
+                    let end = extent
+                        .offset
+                        .saturating_add(extent.length)
+                        .min(changed.size_bytes);
+                    extent.offset.min(end)..end
+                });
+            merge(ranges.collect())
+        };
+        Changes {
+            dirty: of(ChangeKind::Dirty),
+            zero: of(ChangeKind::Zero),
+        }
+    }
+
+    /// Bytes that were written.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// Whether anything in `range` changed.
+    pub(crate) fn touches(&self, range: &Range<u64>) -> bool {
+        !overlapping(&self.dirty, range).is_empty() || !overlapping(&self.zero, range).is_empty()
+    }
+
+    /// One entry per block of a segment.
+    pub(crate) fn blocks(&self, segment: &Range<u64>) -> Vec<Dirty> {
+        let count = (segment.end - segment.start).div_ceil(BLOCK) as usize;
+        let mut blocks = vec![Dirty::Clean; count];
+        for run in overlapping(&self.zero, segment) {
+            // A block that is zeroed in part has to be read.
+            mark(&mut blocks, segment, run, Dirty::Written, Rounding::Outward);
+            mark(&mut blocks, segment, run, Dirty::Zeroed, Rounding::Inward);
+        }
+        for run in overlapping(&self.dirty, segment) {
+            mark(&mut blocks, segment, run, Dirty::Written, Rounding::Outward);
+        }
+        blocks
+    }
+}
+
+/// Blocks to be read that the source says are zero become `Zeroed`.
+pub(crate) fn apply_zero_extent(blocks: &mut [Dirty], segment: &Range<u64>, extent: &Extent) {
+    if extent.kind == ExtentKind::Zero {
+        let mut zeroed = vec![Dirty::Clean; blocks.len()];
+        mark(
+            &mut zeroed,
+            segment,
+            &(extent.offset..extent.end()),
+            Dirty::Zeroed,
+            Rounding::Inward,
+        );
+        for (block, zero) in blocks.iter_mut().zip(zeroed) {
+            if *block == Dirty::Written && zero == Dirty::Zeroed {
+                *block = Dirty::Zeroed;
+            }
+        }
+    }
+}
+
+/// Which way a range is rounded to blocks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rounding {
+    Outward,
+    Inward,
+}
+
+fn mark(blocks: &mut [Dirty], segment: &Range<u64>, run: &Range<u64>, state: Dirty, rounding: Rounding) {
+    let start = run.start.max(segment.start) - segment.start;
+    let end = run.end.min(segment.end).saturating_sub(segment.start);
+    let at_segment_end = run.end >= segment.end;
+    let (first, last) = match rounding {
+        Rounding::Outward => (start / BLOCK, end.div_ceil(BLOCK)),
+        // The last block of a disk may be short: a range that reaches its end covers all of it.
+        Rounding::Inward if at_segment_end => (start.div_ceil(BLOCK), end.div_ceil(BLOCK)),
+        Rounding::Inward => (start.div_ceil(BLOCK), end / BLOCK),
+    };
+    let last = (last as usize).min(blocks.len());
+    let first = (first as usize).min(last);
+    blocks[first..last].fill(state);
+}
+
+fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|range| range.start < range.end);
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+fn overlapping<'a>(sorted: &'a [Range<u64>], range: &Range<u64>) -> &'a [Range<u64>] {
+    let first = sorted.partition_point(|run| run.end <= range.start);
+    let last = sorted.partition_point(|run| run.start < range.end);
+    &sorted[first..last.max(first)]
+}
+
+/// The bytes of segment `index` of a disk.
+pub(crate) fn segment_range(size_bytes: u64, index: u64) -> Range<u64> {
+    let start = index * SEGMENT;
+    start..(start + SEGMENT).min(size_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::ChangedExtent;
+
+    fn changes(extents: &[(u64, u64, ChangeKind)]) -> Changes {
+        let extents = extents
+            .iter()
+            .map(|&(offset, length, kind)| ChangedExtent { offset, length, kind })
+            .collect();
+        Changes::new(&ChangedExtents {
+            size_bytes: 3 * SEGMENT + 100,
+            base: None,
+            extents,
+        })
+    }
+
+    #[test]
+    fn overlapping_extents_are_counted_once_and_dirty_wins() {
+        let changes = changes(&[
+            (0, 8192, ChangeKind::Dirty),
+            (4096, 8192, ChangeKind::Dirty),
+            (4096, 12_288, ChangeKind::Zero),
+        ]);
+        assert_eq!(changes.dirty_bytes(), 12_288);
+        let blocks = changes.blocks(&(0..SEGMENT));
+        assert_eq!(
+            &blocks[..5],
+            [
+                Dirty::Written,
+                Dirty::Written,
+                Dirty::Written,
+                Dirty::Zeroed,
+                Dirty::Clean
+            ]
+        );
+    }
+
+    #[test]
+    fn a_block_zeroed_in_part_is_read() {
+        let blocks = changes(&[(100, 8192, ChangeKind::Zero)]).blocks(&(0..SEGMENT));
+        assert_eq!(
+            &blocks[..4],
+            [Dirty::Written, Dirty::Zeroed, Dirty::Written, Dirty::Clean]
+        );
+    }
+
+    #[test]
+    fn the_short_last_block_is_zeroed_by_an_extent_that_reaches_the_end() {
+        let changes = changes(&[(2 * SEGMENT, SEGMENT + 100, ChangeKind::Zero)]);
+        let last = segment_range(3 * SEGMENT + 100, 3);
+        assert_eq!(changes.blocks(&last), [Dirty::Zeroed]);
+        assert!(changes.touches(&last));
+        assert!(!changes.touches(&(0..2 * SEGMENT)));
+    }
+
+    #[test]
+    fn what_lies_beyond_the_disk_is_cut_off() {
+        let changes = changes(&[
+            (u64::MAX - 5, 100, ChangeKind::Dirty),
+            (3 * SEGMENT, 1 << 60, ChangeKind::Dirty),
+        ]);
+        assert_eq!(changes.dirty_bytes(), 100);
+    }
+}

@@ -1,0 +1,273 @@
+//! Third thread of a backup: seals chunks into packs, writes recipes, builds the trees.
+//!
+//! Steps are taken in the order in which the reader made them, whatever order they come in.
+
+use super::compress::Squeezer;
+use super::issued::Issued;
+use super::job::{Job, JobEntry, NewChunk, Numbered, Step, What};
+use crate::error::{Error, Result};
+use crate::keys::RecipeKey;
+use crate::pack::format::FLAG_ZSTD;
+use crate::pack::writer::Frame;
+use crate::pack::{Spot, format};
+use crate::progress::Progress;
+use crate::recipe::format::{PAGE_LEVEL, ROOT_LEVEL};
+use crate::recipe::{Entry, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe};
+use crate::stack::PackStack;
+use crate::vault::Vault;
+use crate::volumes::Home;
+use copal_chunk::ChunkId;
+use copal_kv::Durability;
+use crossbeam_channel::{Receiver, Sender};
+use std::collections::BTreeMap;
+use uuid::Uuid;
+
+/// A disk whose tree is stored.
+pub(crate) struct BuiltDisk {
+    pub(crate) root: Ref,
+    pub(crate) size_bytes: u64,
+    pub(crate) data_bytes: u64,
+}
+
+/// The state of the packing thread.
+pub(crate) struct Packer<'a> {
+    vault: &'a Vault,
+    issued: &'a Issued,
+    progress: &'a dyn Progress,
+    chunks: PackStack<'a>,
+    recipes: PackStack<'a>,
+    key: RecipeKey,
+    squeezer: Squeezer,
+    /// Roots of the base's disks, in the order of the disks to come.
+    bases: Vec<Option<(Ref, Root)>>,
+    built: Vec<BuiltDisk>,
+    pages: Vec<Option<Ref>>,
+    page: Page,
+    reported: u64,
+}
+
+impl<'a> Packer<'a> {
+    pub(crate) fn new(
+        vault: &'a Vault,
+        issued: &'a Issued,
+        progress: &'a dyn Progress,
+        vm: Uuid,
+        session: [u8; 16],
+        bases: Vec<Option<(Ref, Root)>>,
+    ) -> Result<Packer<'a>> {
+        let stack = |home| PackStack::new(vault, home, session, Durability::Deferred);
+        Ok(Packer {
+            vault,
+            issued,
+            progress,
+            chunks: stack(Home::Chunks),
+            recipes: stack(Home::Recipes(vm)),
+            key: vault.keys.recipe_key(vm),
+            squeezer: Squeezer::new()?,
+            bases,
+            built: Vec::new(),
+            pages: Vec::new(),
+            page: Page::default(),
+            reported: 0,
+        })
+    }
+
+    /// Takes all steps; jobs go back to `free`.
+    pub(crate) fn run(&mut self, steps: &Receiver<Numbered>, free: &Sender<Box<Job>>) -> Result<()> {
+        let mut waiting = BTreeMap::new();
+        let mut next = 0;
+        for Numbered { number, step } in steps {
+            waiting.insert(number, step);
+            while let Some(step) = waiting.remove(&next) {
+                next += 1;
+                if let Some(job) = self.take(step)? {
+                    // The reader may have ended already; then nobody needs the job.
+                    let _ = free.send(job);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes chunks durable and known to the index, so that they are kept whatever happens to the session.
+    pub(crate) fn finish_chunks(&mut self) -> Result<()> {
+        if let Some(written) = self.chunks.finish()? {
+            self.issued.settle(written.rows.iter().map(|row| row.id));
+        }
+        self.report();
+        Ok(())
+    }
+
+    /// Ends the session's packs: chunks first, recipes after; the disks that were built.
+    pub(crate) fn finish(&mut self) -> Result<Vec<BuiltDisk>> {
+        self.finish_chunks()?;
+        self.recipes.finish()?;
+        self.report();
+        Ok(std::mem::take(&mut self.built))
+    }
+
+    /// Leaves out the recipes of a session that will not publish.
+    pub(crate) fn abandon_recipes(&mut self) {
+        self.recipes.abandon();
+    }
+
+    /// Bytes of finished packs.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.chunks.stored_bytes + self.recipes.stored_bytes
+    }
+
+    fn report(&mut self) {
+        let now = self.stored_bytes() + self.chunks.open_bytes() + self.recipes.open_bytes();
+        self.progress.stored(now.saturating_sub(self.reported));
+        self.reported = now.max(self.reported);
+    }
+
+    fn take(&mut self, step: Step) -> Result<Option<Box<Job>>> {
+        match step {
+            Step::Page(page) => {
+                assert!(
+                    self.page.segments.is_empty(),
+                    "a page is taken whole or not at all"
+                );
+                self.pages.push(page);
+            }
+            Step::Segment(segment) => self.push_segment(segment)?,
+            Step::EndOfDisk {
+                size_bytes,
+                data_bytes,
+            } => self.end_disk(size_bytes, data_bytes)?,
+            Step::Write(mut job) => {
+                let segment = self.write_segment(&mut job)?;
+                self.push_segment(Some(segment))?;
+                self.report();
+                return Ok(Some(job));
+            }
+        }
+        Ok(None)
+    }
+
+    fn write_segment(&mut self, job: &mut Job) -> Result<Ref> {
+        let mut entries = Vec::with_capacity(job.entries.len());
+        for JobEntry { length, what } in std::mem::take(&mut job.entries) {
+            let chunk = match what {
+                What::Hole => None,
+                What::Known(reference) => Some(reference),
+                What::Issued(id) => Some(Ref {
+                    id,
+                    spot: self.spot_of(&id)?,
+                }),
+                What::New(chunk) => Some(Ref {
+                    id: chunk.id,
+                    spot: self.store(job, &chunk)?,
+                }),
+            };
+            entries.push(Entry { length, chunk });
+        }
+        let frame = SegmentRecipe { entries }.encode();
+        self.write_recipe(job.recipe_id, &frame)
+    }
+
+    fn store(&mut self, job: &Job, chunk: &NewChunk) -> Result<Spot> {
+        let (flags, payload) = match &chunk.packed {
+            Some(packed) => (FLAG_ZSTD, &job.packed[packed.clone()]),
+            None => (0, &job.segment[chunk.raw.clone()]),
+        };
+        let raw_bytes = chunk.raw.len() as u32;
+        let (spot, finished) = self.chunks.append(&Frame {
+            id: chunk.id.short(),
+            raw_bytes,
+            flags,
+            payload,
+        })?;
+        if let Some(written) = finished {
+            self.issued.settle(written.rows.iter().map(|row| row.id));
+        }
+        self.issued.place(&chunk.id, spot);
+        Ok(spot)
+    }
+
+    /// Where a chunk is that an earlier job of this session carried.
+    fn spot_of(&self, id: &ChunkId) -> Result<Spot> {
+        if let Some(spot) = self.issued.spot(id) {
+            return Ok(spot);
+        }
+        match self.vault.index.find(&id.short())? {
+            Some((row, entry)) => Ok(Spot {
+                volume: entry.volume,
+                pack: row.pack,
+                slot: row.slot,
+            }),
+            None => Err(Error::Damaged {
+                what: "the chunk index".into(),
+                detail: format!("chunk {id:?} was stored a moment ago and is not in it"),
+            }),
+        }
+    }
+
+    fn write_recipe(&mut self, id: ChunkId, frame: &[u8]) -> Result<Ref> {
+        let limit = format::MAX_RAW_BYTES as usize;
+        assert!(
+            frame.len() <= limit,
+            "the largest root is far below {limit} bytes"
+        );
+        let (flags, payload) = match self.squeezer.squeeze(frame) {
+            Some(packed) => (FLAG_ZSTD, packed),
+            None => (0, frame),
+        };
+        let frame = Frame {
+            id: id.short(),
+            raw_bytes: frame.len() as u32,
+            flags,
+            payload,
+        };
+        let (spot, _) = self.recipes.append(&frame)?;
+        Ok(Ref { id, spot })
+    }
+
+    fn push_segment(&mut self, segment: Option<Ref>) -> Result<()> {
+        self.page.segments.push(segment);
+        if self.page.segments.len() == PAGE_SEGMENTS {
+            self.end_page()?;
+        }
+        Ok(())
+    }
+
+    fn end_page(&mut self) -> Result<()> {
+        let page = std::mem::take(&mut self.page);
+        if page.is_hole() {
+            self.pages.push(None);
+            return Ok(());
+        }
+        let id = self.key.id(PAGE_LEVEL, &page.logical());
+        let base = self.bases.get(self.built.len()).and_then(Option::as_ref);
+        let old = base.and_then(|(_, root)| root.pages.get(self.pages.len()).copied().flatten());
+        let reference = match old {
+            Some(old) if old.id == id => old,
+            _ => self.write_recipe(id, &page.encode())?,
+        };
+        self.pages.push(Some(reference));
+        Ok(())
+    }
+
+    fn end_disk(&mut self, size_bytes: u64, data_bytes: u64) -> Result<()> {
+        if !self.page.segments.is_empty() {
+            self.end_page()?;
+        }
+        let root = Root {
+            size_bytes,
+            pages: std::mem::take(&mut self.pages),
+        };
+        let id = self.key.id(ROOT_LEVEL, &root.logical());
+        let base = self.bases.get(self.built.len()).and_then(Option::as_ref);
+        let reference = match base {
+            Some((old, _)) if old.id == id => *old,
+            _ => self.write_recipe(id, &root.encode())?,
+        };
+        self.built.push(BuiltDisk {
+            root: reference,
+            size_bytes,
+            data_bytes,
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,627 @@
+//! First thread of a backup: reads what may have changed, cuts it into chunks, names them, and decides
+//! which of them have to be stored.
+//!
+//! Invariants
+//! - A segment that nothing says has changed is neither read nor looked at: its reference is taken from
+//!   the base. A page of such segments is taken whole.
+//! - A segment whose recipe has the base's name takes the base's reference, and costs no look-up.
+//! - What is hashed is what is stored: the bytes are read once.
+
+use super::changes::{Changes, apply_zero_extent, segment_range};
+use super::issued::Issued;
+use super::job::{Job, JobEntry, NewChunk, Numbered, Step, What};
+use crate::error::{Error, Result};
+use crate::keys::RecipeKey;
+use crate::pack::Spot;
+use crate::progress::{CancelFlag, Progress, Stage};
+use crate::recipe::format::SEGMENT_LEVEL;
+use crate::recipe::{Entry, PAGE_BYTES, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, segments_of};
+use crate::request::{BackupCounts, DiskSource};
+use crate::source::{Extent, ExtentKind, Source, SourceError};
+use crate::tree::TreeReader;
+use crate::vault::Vault;
+use crate::volumes::Home;
+use copal_chunk::{BLOCK_BYTES, ChunkId, Chunker, Dirty, Fresh, Piece, SEGMENT_BYTES, rechunk, split};
+use crossbeam_channel::{Receiver, Sender};
+use std::ops::Range;
+use uuid::Uuid;
+
+/// What is known about a disk before it is read.
+pub(crate) struct DiskPlan {
+    /// Root of the base's disk and how many of its bytes are no holes.
+    pub(crate) base: Option<(Root, u64)>,
+    /// What changed since the base; `None`: everything may have.
+    pub(crate) changes: Option<Changes>,
+}
+
+/// Where the reader sends what it decides.
+pub(crate) struct Outlets {
+    pub(crate) free: Receiver<Box<Job>>,
+    pub(crate) compress: Sender<Numbered>,
+    pub(crate) pack: Sender<Numbered>,
+}
+
+/// The state of the reading thread.
+pub(crate) struct Reader<'a> {
+    vault: &'a Vault,
+    chunker: &'a Chunker,
+    issued: &'a Issued,
+    progress: &'a dyn Progress,
+    cancel: &'a CancelFlag,
+    key: RecipeKey,
+    tree: TreeReader<'a>,
+    outlets: Outlets,
+    next_number: u64,
+    pub(crate) counts: BackupCounts,
+    /// The source's answer about the neighbourhood, so that a long hole is asked for once.
+    extent: Option<Extent>,
+    /// A job that turned out not to be needed.
+    spare: Option<Box<Job>>,
+}
+
+/// Why the reader stopped early.
+pub(crate) enum Stop {
+    /// The user asked.
+    Cancelled,
+    /// Another thread has failed and says why.
+    Disconnected,
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+type Stopping<T> = std::result::Result<T, Stop>;
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(
+        vault: &'a Vault,
+        chunker: &'a Chunker,
+        issued: &'a Issued,
+        progress: &'a dyn Progress,
+        cancel: &'a CancelFlag,
+        vm: Uuid,
+        outlets: Outlets,
+    ) -> Result<Reader<'a>> {
+        Ok(Reader {
+            vault,
+            chunker,
+            issued,
+            progress,
+            cancel,
+            key: vault.keys.recipe_key(vm),
+            tree: TreeReader::new(vault, vm)?,
+            outlets,
+            next_number: 0,
+            counts: BackupCounts::default(),
+            extent: None,
+            spare: None,
+        })
+    }
+
+    /// Reads one disk.
+    pub(crate) fn disk(&mut self, disk: &DiskSource, plan: &DiskPlan) -> Stopping<()> {
+        self.extent = None;
+        let size = disk.source.size_bytes();
+        self.progress.stage(Stage::Read, &disk.name, size.unwrap_or(0));
+        let (size_bytes, data_bytes) = match (size, &plan.changes, &plan.base) {
+            (Some(size), Some(changes), Some((base, data))) => {
+                (size, self.incremental(disk, size, changes, base, *data)?)
+            }
+            (Some(size), _, base) => (size, self.scan(disk, size, base.as_ref().map(|(root, _)| root))?),
+            (None, _, base) => self.stream(disk, base.as_ref().map(|(root, _)| root))?,
+        };
+        self.counts.logical_bytes += size_bytes;
+        self.counts.data_bytes += data_bytes;
+        self.counts.segments += segments_of(size_bytes);
+        self.send(Step::EndOfDisk {
+            size_bytes,
+            data_bytes,
+        })
+    }
+
+    /// Reads what the changes name. Returns the bytes of the new disk that are no holes.
+    fn incremental(
+        &mut self,
+        disk: &DiskSource,
+        size: u64,
+        changes: &Changes,
+        base: &Root,
+        base_data: u64,
+    ) -> Stopping<u64> {
+        self.counts.dirty_bytes += changes.dirty_bytes();
+        let mut data = base_data;
+        for index in 0..segments_of(size).div_ceil(PAGE_SEGMENTS as u64) {
+            self.check_cancel()?;
+            let page_start = index * PAGE_BYTES;
+            let page_range = page_start..(page_start + PAGE_BYTES).min(size);
+            let old = base.pages.get(index as usize).copied().flatten();
+            if !changes.touches(&page_range) {
+                self.counts.clean_segments += segments_of(page_range.end - page_range.start);
+                self.send(Step::Page(old))?;
+                self.progress.advance(page_range.end - page_range.start);
+                continue;
+            }
+            let page = self.tree.page(old.as_ref(), size, index);
+            let page = page.or_else(|error| self.unless_damaged(error).map(|()| Page::default()))?;
+            if page.segments.is_empty() {
+                data += self.whole_page(disk, &page_range, index, size)?;
+                continue;
+            }
+            for (within, &reference) in page.segments.iter().enumerate() {
+                let number = index * PAGE_SEGMENTS as u64 + within as u64;
+                let range = segment_range(size, number);
+                if !changes.touches(&range) {
+                    self.counts.clean_segments += 1;
+                    self.send(Step::Segment(reference))?;
+                } else {
+                    self.check_cancel()?;
+                    let (before, after) = match self.old_segment(reference.as_ref(), size, number) {
+                        Ok(old) => (
+                            data_of(&old.entries),
+                            self.changed_segment(disk, &range, changes, reference, &old)?,
+                        ),
+                        Err(error) => {
+                            self.unless_damaged(error)?;
+                            (0, self.whole_segment(disk, &range, None)?)
+                        }
+                    };
+                    data = (data + after).saturating_sub(before);
+                }
+                self.progress.advance(range.end - range.start);
+            }
+        }
+        Ok(data)
+    }
+
+    /// Reads a page of segments whose old recipes cannot be read.
+    fn whole_page(&mut self, disk: &DiskSource, page: &Range<u64>, index: u64, size: u64) -> Stopping<u64> {
+        let mut data = 0;
+        for within in 0..segments_of(page.end - page.start) {
+            self.check_cancel()?;
+            let range = segment_range(size, index * PAGE_SEGMENTS as u64 + within);
+            data += self.whole_segment(disk, &range, None)?;
+            self.progress.advance(range.end - range.start);
+        }
+        Ok(data)
+    }
+
+    /// A damaged base costs a read of what it should have told, not the backup.
+    fn unless_damaged(&self, error: Error) -> Result<()> {
+        if !error.is_corruption() {
+            return Err(error);
+        }
+        self.progress
+            .notice(&format!("the base is not used here: {error}"));
+        Ok(())
+    }
+
+    fn old_segment(&mut self, reference: Option<&Ref>, size: u64, number: u64) -> Result<SegmentRecipe> {
+        if let Some(reference) = reference {
+            return self.tree.segment(reference, size, number);
+        }
+        let range = segment_range(size, number);
+        let length = (range.end - range.start) as u32;
+        Ok(SegmentRecipe {
+            entries: vec![Entry { length, chunk: None }],
+        })
+    }
+
+    fn changed_segment(
+        &mut self,
+        disk: &DiskSource,
+        range: &Range<u64>,
+        changes: &Changes,
+        reference: Option<Ref>,
+        old: &SegmentRecipe,
+    ) -> Stopping<u64> {
+        let mut blocks = changes.blocks(range);
+        let written = blocks.iter().filter(|&&block| block == Dirty::Written).count();
+        if written * 2 > blocks.len() {
+            // More than half: one read of the whole segment is cheaper than picking.
+            blocks
+                .iter_mut()
+                .filter(|block| **block == Dirty::Clean)
+                .for_each(|block| *block = Dirty::Written);
+        }
+        if written > 0 {
+            self.for_each_extent(disk, range, |extent| {
+                apply_zero_extent(&mut blocks, range, extent)
+            })?;
+        }
+        let mut job = self.job()?;
+        let length = (range.end - range.start) as usize;
+        let pieces = pieces_of(&old.entries);
+        let mut read_bytes = 0;
+        let fresh = rechunk(
+            self.chunker,
+            &pieces,
+            &blocks,
+            &mut job.segment[..length],
+            |at, buffer| {
+                read_bytes += buffer.len() as u64;
+                read_exactly(disk, range.start + at as u64, buffer)
+            },
+        )?;
+        self.counts.read_bytes += read_bytes;
+        let layout: Vec<(Piece, Option<Ref>)> = fresh
+            .into_iter()
+            .map(|fresh| match fresh {
+                Fresh::Kept(index) => (pieces[index], old.entries[index].chunk),
+                Fresh::New(piece) => (piece, None),
+            })
+            .collect();
+        self.finish_segment(job, &layout, reference, Some(old))
+    }
+
+    /// Reads everything that is not a hole.
+    fn scan(&mut self, disk: &DiskSource, size: u64, base: Option<&Root>) -> Stopping<u64> {
+        let mut data = 0;
+        let mut number = 0;
+        let segments = segments_of(size);
+        let mut page: Option<(u64, Page)> = None;
+        while number < segments {
+            self.check_cancel()?;
+            let page_index = number / PAGE_SEGMENTS as u64;
+            if number.is_multiple_of(PAGE_SEGMENTS as u64) {
+                let start = page_index * PAGE_BYTES;
+                let end = (start + PAGE_BYTES).min(size);
+                let extent = self.extent_at(disk, start)?;
+                if extent.kind == ExtentKind::Zero && extent.end() >= end {
+                    self.send(Step::Page(None))?;
+                    self.progress.advance(end - start);
+                    number += segments_of(end - start);
+                    continue;
+                }
+            }
+            let range = segment_range(size, number);
+            let reference = self.base_reference(base, size, number, &mut page);
+            data += self.whole_segment(disk, &range, reference)?;
+            self.progress.advance(range.end - range.start);
+            number += 1;
+        }
+        Ok(data)
+    }
+
+    /// The base's reference at this place. A base that cannot be read is none: its loss is `check`'s to tell.
+    fn base_reference(
+        &mut self,
+        base: Option<&Root>,
+        size: u64,
+        number: u64,
+        cached: &mut Option<(u64, Page)>,
+    ) -> Option<Ref> {
+        let base = base?;
+        let index = number / PAGE_SEGMENTS as u64;
+        if cached.as_ref().is_none_or(|(held, _)| *held != index) {
+            let reference = base.pages.get(index as usize)?.as_ref();
+            let page = self
+                .tree
+                .page(reference, base.size_bytes, index)
+                .unwrap_or_else(|error| {
+                    self.progress
+                        .notice(&format!("the base is not used here: {error}"));
+                    Page::default()
+                });
+            *cached = Some((index, page));
+        }
+        let (_, page) = cached.as_ref()?;
+        // The last segment of a base of another size has another length: compared by name it simply differs.
+        let same_place = segment_range(size, number) == segment_range(base.size_bytes, number);
+        let within = (number % PAGE_SEGMENTS as u64) as usize;
+        page.segments
+            .get(within)
+            .copied()
+            .flatten()
+            .filter(|_| same_place)
+    }
+
+    fn whole_segment(
+        &mut self,
+        disk: &DiskSource,
+        range: &Range<u64>,
+        reference: Option<Ref>,
+    ) -> Stopping<u64> {
+        let length = (range.end - range.start) as usize;
+        let mut blocks = vec![Dirty::Written; length.div_ceil(BLOCK_BYTES)];
+        self.for_each_extent(disk, range, |extent| {
+            apply_zero_extent(&mut blocks, range, extent)
+        })?;
+        if blocks.iter().all(|&block| block == Dirty::Zeroed) {
+            self.send(Step::Segment(None))?;
+            return Ok(0);
+        }
+        let mut job = self.job()?;
+        let segment = &mut job.segment[..length];
+        let mut first = 0;
+        for run in blocks.chunk_by(|a, b| a == b) {
+            let bytes = first * BLOCK_BYTES..((first + run.len()) * BLOCK_BYTES).min(length);
+            first += run.len();
+            if run[0] == Dirty::Zeroed {
+                segment[bytes].fill(0);
+            } else {
+                self.counts.read_bytes += bytes.len() as u64;
+                self.counts.dirty_bytes += bytes.len() as u64;
+                read_exactly(disk, range.start + bytes.start as u64, &mut segment[bytes])?;
+            }
+        }
+        self.split_segment(job, length, reference)
+    }
+
+    /// Reads a source whose end is not known, in order. Returns its size and the bytes that are no holes.
+    fn stream(&mut self, disk: &DiskSource, base: Option<&Root>) -> Stopping<(u64, u64)> {
+        let mut data = 0;
+        let mut size = 0;
+        let mut page = None;
+        for number in 0.. {
+            self.check_cancel()?;
+            let mut job = self.job()?;
+            let length =
+                read_fully(&*disk.source, size, &mut job.segment).map_err(|error| Error::Source {
+                    disk: disk.name.clone(),
+                    error,
+                })?;
+            size += length as u64;
+            self.counts.read_bytes += length as u64;
+            self.counts.dirty_bytes += length as u64;
+            if length == 0 {
+                self.spare = Some(job);
+                break;
+            }
+            let reference = self.base_reference(base, size, number, &mut page);
+            data += self.split_segment(job, length, reference)?;
+            self.progress.advance(length as u64);
+            if length < SEGMENT_BYTES {
+                break;
+            }
+        }
+        Ok((size, data))
+    }
+
+    /// Cuts a segment that is in memory as a whole.
+    fn split_segment(&mut self, job: Box<Job>, length: usize, reference: Option<Ref>) -> Stopping<u64> {
+        let pieces = split(self.chunker, &job.segment[..length]);
+        let layout: Vec<(Piece, Option<Ref>)> = pieces.into_iter().map(|piece| (piece, None)).collect();
+        // The old recipe is read only if the new one turns out to differ.
+        self.finish_segment(job, &layout, reference, None)
+    }
+
+    /// Names the chunks, decides about them and sends the segment on. Returns its bytes that are no holes.
+    fn finish_segment(
+        &mut self,
+        mut job: Box<Job>,
+        layout: &[(Piece, Option<Ref>)],
+        reference: Option<Ref>,
+        old: Option<&SegmentRecipe>,
+    ) -> Stopping<u64> {
+        let nowhere = Spot {
+            volume: 0,
+            pack: crate::pack::PackNumber(0),
+            slot: 0,
+        };
+        let mut recipe = SegmentRecipe {
+            entries: Vec::with_capacity(layout.len()),
+        };
+        let mut fresh = vec![false; layout.len()];
+        for (index, (piece, kept)) in layout.iter().enumerate() {
+            let chunk = match kept {
+                _ if piece.hole => None,
+                Some(kept) => Some(*kept),
+                None => {
+                    fresh[index] = true;
+                    self.counts.chunks += 1;
+                    let id = self.vault.keys.id.id(&job.segment[piece.range()]);
+                    Some(Ref { id, spot: nowhere })
+                }
+            };
+            recipe.entries.push(Entry {
+                length: piece.length,
+                chunk,
+            });
+        }
+        let data = data_of(&recipe.entries);
+        if data == 0 {
+            self.spare = Some(job);
+            self.send(Step::Segment(None))?;
+            return Ok(0);
+        }
+        let recipe_id = self.key.id(SEGMENT_LEVEL, &recipe.logical());
+        if let Some(same) = reference.filter(|reference| reference.id == recipe_id) {
+            let read = fresh.iter().zip(&recipe.entries).filter(|(fresh, _)| **fresh);
+            self.counts.inner_dup_bytes += read.map(|(_, entry)| u64::from(entry.length)).sum::<u64>();
+            self.spare = Some(job);
+            self.send(Step::Segment(Some(same)))?;
+            return Ok(data);
+        }
+        let read_old;
+        let old = match (old, reference) {
+            (Some(old), _) => Some(old),
+            (None, Some(reference)) => {
+                let length: u64 = recipe.entries.iter().map(|entry| u64::from(entry.length)).sum();
+                // Segment 0 of a disk of `length` bytes has the length that is wanted.
+                read_old = self.tree.segment(&reference, length, 0).ok();
+                read_old.as_ref()
+            }
+            (None, None) => None,
+        };
+        job.recipe_id = recipe_id;
+        job.entries.clear();
+        for ((entry, fresh), (piece, _)) in recipe.entries.iter().zip(fresh).zip(layout) {
+            let what = match entry.chunk {
+                None => What::Hole,
+                Some(known) if !fresh => What::Known(known),
+                Some(new) => self.decide(new.id, piece, old)?,
+            };
+            job.entries.push(JobEntry {
+                length: entry.length,
+                what,
+            });
+        }
+        self.send(Step::Write(job))?;
+        Ok(data)
+    }
+
+    /// Is this chunk in the old recipe, in this backup, in the repository, or new?
+    fn decide(&mut self, id: ChunkId, piece: &Piece, old: Option<&SegmentRecipe>) -> Stopping<What> {
+        let bytes = u64::from(piece.length);
+        let mut old_chunks = old
+            .into_iter()
+            .flat_map(|old| &old.entries)
+            .filter_map(|entry| entry.chunk);
+        if let Some(known) = old_chunks.find(|old| old.id == id) {
+            self.counts.inner_dup_bytes += bytes;
+            return Ok(What::Known(known));
+        }
+        if self.issued.has(&id) {
+            self.counts.inner_dup_bytes += bytes;
+            return Ok(What::Issued(id));
+        }
+        if let Some((row, entry)) = self.vault.index.find(&id.short())?
+            && entry.home == Home::Chunks
+        {
+            self.counts.cross_dup_bytes += bytes;
+            let spot = Spot {
+                volume: entry.volume,
+                pack: row.pack,
+                slot: row.slot,
+            };
+            return Ok(What::Known(Ref { id, spot }));
+        }
+        self.issued.enter(&id);
+        self.counts.new_bytes += bytes;
+        self.counts.new_chunks += 1;
+        Ok(What::New(NewChunk {
+            id,
+            raw: piece.range(),
+            packed: None,
+        }))
+    }
+
+    fn extent_at(&mut self, disk: &DiskSource, offset: u64) -> Stopping<Extent> {
+        if let Some(extent) = self
+            .extent
+            .filter(|extent| extent.offset <= offset && offset < extent.end())
+        {
+            return Ok(extent);
+        }
+        let failed = |error| Error::Source {
+            disk: disk.name.clone(),
+            error,
+        };
+        let extent = disk.source.extent_at(offset).map_err(failed)?;
+        let covers = extent.offset <= offset && offset < extent.end();
+        // A source that answers about another place is taken to know nothing.
+        let extent = if covers {
+            extent
+        } else {
+            Extent {
+                offset,
+                length: 1 << 20,
+                kind: ExtentKind::Data,
+            }
+        };
+        self.extent = Some(extent);
+        Ok(extent)
+    }
+
+    fn for_each_extent(
+        &mut self,
+        disk: &DiskSource,
+        range: &Range<u64>,
+        mut visit: impl FnMut(&Extent),
+    ) -> Stopping<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let extent = self.extent_at(disk, at)?;
+            visit(&extent);
+            at = extent.end();
+        }
+        Ok(())
+    }
+
+    fn job(&mut self) -> Stopping<Box<Job>> {
+        if let Some(job) = self.spare.take() {
+            return Ok(job);
+        }
+        self.outlets.free.recv().map_err(|_| Stop::Disconnected)
+    }
+
+    fn send(&mut self, step: Step) -> Stopping<()> {
+        let outlet = match &step {
+            Step::Write(_) => &self.outlets.compress,
+            _ => &self.outlets.pack,
+        };
+        let number = self.next_number;
+        self.next_number += 1;
+        outlet
+            .send(Numbered { number, step })
+            .map_err(|_| Stop::Disconnected)
+    }
+
+    fn check_cancel(&self) -> Stopping<()> {
+        if self.cancel.is_cancelled() {
+            Err(Stop::Cancelled)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn data_of(entries: &[Entry]) -> u64 {
+    entries
+        .iter()
+        .filter(|entry| entry.chunk.is_some())
+        .map(|entry| u64::from(entry.length))
+        .sum()
+}
+
+fn pieces_of(entries: &[Entry]) -> Vec<Piece> {
+    let mut start = 0;
+    let piece = |entry: &Entry| {
+        let piece = Piece {
+            start,
+            length: entry.length,
+            hole: entry.chunk.is_none(),
+        };
+        start += entry.length;
+        piece
+    };
+    entries.iter().map(piece).collect()
+}
+
+/// Fills `buffer` or fails: a source that ends early was cut off while it was read.
+fn read_exactly(disk: &DiskSource, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    let failed = |error| Error::Source {
+        disk: disk.name.clone(),
+        error,
+    };
+    let read = read_fully(&*disk.source, offset, buffer).map_err(failed)?;
+    if read < buffer.len() {
+        let error = SourceError::Short {
+            what: disk.name.clone(),
+            at: offset + read as u64,
+            expected: offset + buffer.len() as u64,
+        };
+        return Err(failed(error));
+    }
+    Ok(())
+}
+
+/// Reads until `buffer` is full or the source ends.
+fn read_fully(
+    source: &dyn Source,
+    offset: u64,
+    buffer: &mut [u8],
+) -> std::result::Result<usize, SourceError> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match source.read_at(offset + done as u64, &mut buffer[done..])? {
+            0 => break,
+            read => done += read,
+        }
+    }
+    Ok(done)
+}

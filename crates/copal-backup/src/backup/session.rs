@@ -1,0 +1,145 @@
+//! The records of a backup: Open at its beginning, Publish or Fence at its end.
+//!
+//! A session publishes only if it has read the VM's log to the end and is not fenced; the check and the
+//! publication are one compare-and-swap on the log.
+
+use crate::catalog::log::{Append, LogName};
+use crate::catalog::record::{Record, SessionId};
+use crate::catalog::vm::VmState;
+use crate::error::{Error, Result};
+use crate::keys::random;
+use crate::manifest::{self, Manifest};
+use crate::repository::Repository;
+use crate::volumes::settled;
+use bytes::Bytes;
+use copal_volume::{PutOptions, VolumeError};
+use uuid::Uuid;
+
+/// An open session.
+pub(crate) struct Session {
+    pub(crate) vm: Uuid,
+    pub(crate) id: SessionId,
+    sequence: u64,
+}
+
+/// What publishing yielded.
+pub(crate) struct PublishedAs {
+    pub(crate) created_ms: u64,
+    pub(crate) metadata_bytes: u64,
+}
+
+impl Session {
+    /// Ends what earlier sessions left open, and opens a new one on the newest snapshot that can be read.
+    pub(crate) fn open(repository: &Repository, vm: Uuid) -> Result<(Session, Option<Manifest>)> {
+        let id: SessionId = random()?;
+        let log = LogName::Vm(vm);
+        loop {
+            let state = repository.vm_state(vm)?;
+            if let Some(&stale) = state.open.first() {
+                // This process has the VM to itself, so whoever opened that session is gone.
+                repository
+                    .catalog()
+                    .append(log, state.next_number, &Record::Fence { session: stale })?;
+                continue;
+            }
+            let base = newest_readable(repository, vm, &state);
+            let record = Record::Open {
+                session: id,
+                base: base.as_ref().map(|base| base.snapshot),
+            };
+            match repository.catalog().append(log, state.next_number, &record)? {
+                Append::Lost => continue,
+                Append::Done { .. } => {
+                    return Ok((
+                        Session {
+                            vm,
+                            id,
+                            sequence: state.next_sequence,
+                        },
+                        base,
+                    ));
+                }
+            }
+        }
+    }
+
+    /// The sequence its snapshot will have.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Gives up: the session can no longer publish.
+    pub(crate) fn fence(&self, repository: &Repository) -> Result<()> {
+        loop {
+            let state = repository.vm_state(self.vm)?;
+            if !state.open.contains(&self.id) {
+                return Ok(());
+            }
+            let record = Record::Fence { session: self.id };
+            let log = LogName::Vm(self.vm);
+            if let Append::Done { .. } = repository.catalog().append(log, state.next_number, &record)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes the manifest, then makes the snapshot visible.
+    pub(crate) fn publish(&self, repository: &Repository, manifest: Manifest) -> Result<PublishedAs> {
+        let volumes = &repository.vault().volumes;
+        let vid = volumes.meta(self.vm, true)?.ok_or_else(|| Error::Invalid {
+            reason: "the volume of manifests cannot be made".into(),
+        })?;
+        let file = manifest.encode(&repository.vault().keys);
+        let hash = manifest::hash(&file);
+        let name = manifest::file_name(manifest.snapshot);
+        let mut metadata_bytes = file.len() as u64;
+        match volumes
+            .store
+            .put(vid, name.as_bytes(), Bytes::from(file), &PutOptions::default())
+        {
+            Ok(_) => {}
+            Err(VolumeError::Unknown { fid }) if settled(&*volumes.store, vid, fid)? => {}
+            Err(error) => return Err(error.into()),
+        }
+        loop {
+            let state = repository.vm_state(self.vm)?;
+            if !state.open.contains(&self.id) {
+                return Err(Error::Fenced);
+            }
+            let record = Record::Publish {
+                session: self.id,
+                snapshot: manifest.snapshot,
+                sequence: self.sequence,
+                manifest: hash,
+            };
+            let log = LogName::Vm(self.vm);
+            metadata_bytes += record.encode("", &repository.vault().keys).len() as u64;
+            if let Append::Done { created_ms } =
+                repository.catalog().append(log, state.next_number, &record)?
+            {
+                let newest = state
+                    .published
+                    .last()
+                    .map_or(0, |published| published.created_ms + 1);
+                return Ok(PublishedAs {
+                    created_ms: created_ms.max(newest),
+                    metadata_bytes,
+                });
+            }
+        }
+    }
+}
+
+fn newest_readable(repository: &Repository, vm: Uuid, state: &VmState) -> Option<Manifest> {
+    state
+        .published
+        .iter()
+        .rev()
+        .find_map(|published| match repository.manifest(vm, published) {
+            Ok(manifest) => Some(manifest),
+            Err(error) => {
+                tracing::warn!(snapshot = %published.snapshot, %error, "not used as a base");
+                None
+            }
+        })
+}

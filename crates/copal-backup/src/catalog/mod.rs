@@ -1,0 +1,15 @@
+//! The catalog: logs of immutable records that say which VMs and snapshots there are.
+//!
+//! Format: docs/formats/backup-catalog.md v1
+//! - [`record`]: the records and their bytes. [`log`]: appending and reading. [`vm`]: what a VM's log
+//!   amounts to.
+//!
+//! Invariants
+//! - A record is created under the next number of its log, exclusively: an append is a compare-and-swap
+//!   by whoever has read to the end.
+//! - Every record carries a MAC over its place and content.
+//! - A snapshot exists from its Publish record to a Forget record, whatever else is stored.
+
+pub(crate) mod log;
+pub(crate) mod record;
+pub(crate) mod vm;

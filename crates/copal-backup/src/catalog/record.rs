@@ -1,0 +1,203 @@
+//! Catalog records and their bytes.
+//!
+//! Format: docs/formats/backup-catalog.md v1
+
+use crate::keys::Keys;
+use crate::request::SnapshotId;
+use copal_chunk::Profile;
+use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
+use uuid::Uuid;
+
+pub(crate) const FORMAT: Format = Format {
+    magic: *b"COPALREC",
+    name: "catalog record",
+    oldest: 1,
+    version: 1,
+    known_flags: 0,
+};
+
+const MAC_BYTES: usize = 32;
+/// Longest name of a VM, in bytes.
+pub(crate) const MAX_NAME_BYTES: usize = 255;
+/// Most snapshots one Forget or Deleted record names.
+pub(crate) const MAX_LISTED: usize = 1024;
+
+/// One session: a single attempt to back up one VM.
+pub(crate) type SessionId = [u8; 16];
+
+/// One record. The first two belong to the domain's log, the others to a VM's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// The repository was made. Always record 0 of the domain's log.
+    Init { domain: Uuid, profile: Profile },
+    /// A VM got its name.
+    VmAdded { vm: Uuid, name: String },
+    /// A session began.
+    Open {
+        session: SessionId,
+        base: Option<SnapshotId>,
+    },
+    /// A session ended with a snapshot; its manifest has this hash.
+    Publish {
+        session: SessionId,
+        snapshot: SnapshotId,
+        sequence: u64,
+        manifest: [u8; 32],
+    },
+    /// A session was ended from outside; it can no longer publish.
+    Fence { session: SessionId },
+    /// Snapshots are no longer visible.
+    Forget { snapshots: Vec<SnapshotId> },
+    /// The space of forgotten snapshots has been returned.
+    Deleted { snapshots: Vec<SnapshotId> },
+}
+
+impl Record {
+    fn code(&self) -> u8 {
+        match self {
+            Record::Init { .. } => 1,
+            Record::VmAdded { .. } => 2,
+            Record::Open { .. } => 3,
+            Record::Publish { .. } => 4,
+            Record::Fence { .. } => 5,
+            Record::Forget { .. } => 6,
+            Record::Deleted { .. } => 7,
+        }
+    }
+
+    /// The file of this record at `place`, the name of the file.
+    pub(crate) fn encode(&self, place: &str, keys: &Keys) -> Vec<u8> {
+        let mut bytes = vec![0; ENVELOPE_LEN];
+        bytes.put_u8(self.code());
+        bytes.put_zeros(3);
+        match self {
+            Record::Init { domain, profile } => {
+                bytes.put_bytes(domain.as_bytes());
+                bytes.put_u8(profile.code());
+            }
+            Record::VmAdded { vm, name } => {
+                bytes.put_bytes(vm.as_bytes());
+                bytes.put_prefixed(name.as_bytes());
+            }
+            Record::Open { session, base } => {
+                bytes.put_bytes(session);
+                put_option(&mut bytes, *base);
+            }
+            Record::Publish {
+                session,
+                snapshot,
+                sequence,
+                manifest,
+            } => {
+                bytes.put_bytes(session);
+                bytes.put_bytes(&snapshot.0);
+                bytes.put_u64(*sequence);
+                bytes.put_bytes(manifest);
+            }
+            Record::Fence { session } => bytes.put_bytes(session),
+            Record::Forget { snapshots } | Record::Deleted { snapshots } => {
+                bytes.put_varint(snapshots.len() as u64);
+                snapshots.iter().for_each(|snapshot| bytes.put_bytes(&snapshot.0));
+            }
+        }
+        let mac = keys.mac(place, &bytes[ENVELOPE_LEN..]);
+        bytes.put_bytes(&mac);
+        Envelope::seal(&FORMAT, 0, 0, &mut bytes);
+        bytes
+    }
+
+    /// Reads the record at `place`.
+    pub(crate) fn decode(bytes: &[u8], place: &str, keys: &Keys) -> Result<Record, String> {
+        let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
+        let at = body
+            .len()
+            .checked_sub(MAC_BYTES)
+            .ok_or("it is too short for a record")?;
+        let (content, mac) = body.split_at(at);
+        if !keys.mac_fits(place, content, mac) {
+            return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
+        }
+        let mut input = Reader::new(content);
+        let record = parse(&mut input)?;
+        input.finish().map_err(|error| error.to_string())?;
+        Ok(record)
+    }
+}
+
+fn parse(input: &mut Reader<'_>) -> Result<Record, String> {
+    let text = |error: DecodeError| error.to_string();
+    let code = input.u8().map_err(text)?;
+    input.zeros(3).map_err(text)?;
+    let mut fields = || -> Result<Result<Record, String>, DecodeError> {
+        Ok(Ok(match code {
+            1 => {
+                let domain = Uuid::from_bytes(input.array()?);
+                let profile = input.u8()?;
+                match Profile::from_code(profile) {
+                    Some(profile) => Record::Init { domain, profile },
+                    None => {
+                        return Ok(Err(format!(
+                            "chunking profile {profile} is not known; use a newer copal"
+                        )));
+                    }
+                }
+            }
+            2 => {
+                let vm = Uuid::from_bytes(input.array()?);
+                match std::str::from_utf8(input.prefixed(MAX_NAME_BYTES)?) {
+                    Ok(name) => Record::VmAdded {
+                        vm,
+                        name: name.to_owned(),
+                    },
+                    Err(error) => return Ok(Err(format!("the name of a VM is not text: {error}"))),
+                }
+            }
+            3 => Record::Open {
+                session: input.array()?,
+                base: option(input)?,
+            },
+            4 => Record::Publish {
+                session: input.array()?,
+                snapshot: SnapshotId(input.array()?),
+                sequence: input.u64()?,
+                manifest: input.array()?,
+            },
+            5 => Record::Fence {
+                session: input.array()?,
+            },
+            6 => Record::Forget {
+                snapshots: listed(input)?,
+            },
+            7 => Record::Deleted {
+                snapshots: listed(input)?,
+            },
+            other => {
+                return Ok(Err(format!(
+                    "records of kind {other} are not known; use a newer copal"
+                )));
+            }
+        }))
+    };
+    fields().map_err(text)?
+}
+
+fn listed(input: &mut Reader<'_>) -> Result<Vec<SnapshotId>, DecodeError> {
+    let count = input.bounded(MAX_LISTED)?;
+    (0..count).map(|_| input.array().map(SnapshotId)).collect()
+}
+
+/// An optional snapshot: 0, or 1 and its id.
+pub(crate) fn put_option(bytes: &mut Vec<u8>, snapshot: Option<SnapshotId>) {
+    bytes.put_u8(u8::from(snapshot.is_some()));
+    if let Some(snapshot) = snapshot {
+        bytes.put_bytes(&snapshot.0);
+    }
+}
+
+/// Reads what [`put_option`] wrote.
+pub(crate) fn option(input: &mut Reader<'_>) -> Result<Option<SnapshotId>, DecodeError> {
+    match input.bounded(1)? {
+        0 => Ok(None),
+        _ => Ok(Some(SnapshotId(input.array()?))),
+    }
+}

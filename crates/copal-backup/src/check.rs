@@ -1,0 +1,314 @@
+//! Check and verify: is everything that was written still there, and as it was written?
+//!
+//! Every damage is reported and none ends the check: what a damaged thing led to cannot be looked at, the
+//! rest is. An error means that the store itself failed.
+
+use crate::adopt::{StoredPack, for_each_pack};
+use crate::catalog::log::{Entry, LogName};
+use crate::catalog::record::SessionId;
+use crate::catalog::vm::{Published, VmState};
+use crate::error::{Error, Result};
+use crate::fetch::Fetcher;
+use crate::manifest::Manifest;
+use crate::pack::{PackKind, reader};
+use crate::progress::{CancelFlag, Progress, Stage};
+use crate::recipe::{PAGE_SEGMENTS, Ref, Root, SegmentRecipe, segment_length};
+use crate::repository::Repository;
+use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
+use crate::scan::scan;
+use crate::tree::TreeReader;
+use crate::volumes::Home;
+use copal_chunk::SEGMENT_BYTES;
+use std::collections::{HashMap, HashSet};
+use uuid::Uuid;
+
+/// Damages kept in a report; more are counted.
+const MAX_DAMAGES: usize = 1000;
+
+impl CheckReport {
+    /// Notes a damage; passes on what is none.
+    pub(crate) fn note(&mut self, error: Error, snapshot: Option<SnapshotId>) -> Result<()> {
+        let (what, detail) = match error {
+            Error::Damaged { what, detail } => (what, detail),
+            error if error.is_corruption() => ("the repository".into(), error.to_string()),
+            error @ Error::Version { .. } => ("the repository".into(), error.to_string()),
+            error => return Err(error),
+        };
+        if let Some(same) = self
+            .damages
+            .iter_mut()
+            .find(|known| known.what == what && known.detail == detail)
+        {
+            same.snapshots
+                .extend(snapshot.filter(|snapshot| !same.snapshots.contains(snapshot)));
+        } else if self.damages.len() < MAX_DAMAGES {
+            self.damages.push(Damage {
+                what,
+                detail,
+                snapshots: snapshot.into_iter().collect(),
+            });
+        } else {
+            self.more_damages += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Decodes every chunk of one snapshot.
+pub(crate) fn verify(
+    repository: &Repository,
+    manifest: &Manifest,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<CheckReport> {
+    let vault = repository.vault();
+    let mut report = CheckReport {
+        snapshots: 1,
+        ..CheckReport::default()
+    };
+    let id = manifest.snapshot;
+    let mut walker = Walker::new(repository, manifest.vm, cancel)?;
+    let mut fetcher = Fetcher::new(vault)?;
+    let mut segment = vec![0; SEGMENT_BYTES];
+    for disk in &manifest.disks {
+        progress.stage(Stage::Restore, &disk.name, disk.data_bytes);
+        let root = walker.tree.root(&disk.root, disk.size_bytes);
+        let Some(root) = noted(root, &mut report, id)? else {
+            continue;
+        };
+        walker.disk(&root, None, id, &mut report, |report, number, recipe| {
+            let length = segment_length(root.size_bytes, number);
+            fetcher.fetch(recipe, &mut segment[..length], &mut |error| {
+                report.note(error, Some(id))
+            })?;
+            for entry in recipe.entries.iter().filter(|entry| entry.chunk.is_some()) {
+                report.decoded_frames += 1;
+                report.references += 1;
+                progress.advance(u64::from(entry.length));
+            }
+            Ok(())
+        })?;
+    }
+    report.decoded_bytes = fetcher.fetched_bytes;
+    Ok(report)
+}
+
+/// Looks at everything.
+pub(crate) fn check(
+    repository: &Repository,
+    read_data: ReadData,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<CheckReport> {
+    let mut report = CheckReport::default();
+    progress.stage(Stage::Walk, "", 0);
+    read_log(repository, LogName::Domain, &mut report)?;
+    let mut unfinished: HashSet<SessionId> = HashSet::new();
+    let vms = match repository.directory().all() {
+        Ok(vms) => vms,
+        // `read_log` has noted why.
+        Err(error) if error.is_corruption() => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    for vm in vms {
+        let entries = read_log(repository, LogName::Vm(vm.uuid), &mut report)?;
+        let state = VmState::replay(&entries);
+        unfinished.extend(state.open.iter().chain(&state.fenced));
+        check_vm(
+            repository,
+            vm.uuid,
+            &state.published,
+            &mut report,
+            progress,
+            cancel,
+        )?;
+    }
+    check_packs(repository, read_data, &unfinished, &mut report, progress, cancel)?;
+    Ok(report)
+}
+
+fn read_log(repository: &Repository, log: LogName, report: &mut CheckReport) -> Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    repository.catalog().read_each(log, |_, outcome| {
+        match outcome {
+            Ok(entry) => entries.push(entry),
+            Err(error) => report.note(error, None)?,
+        }
+        Ok(())
+    })?;
+    Ok(entries)
+}
+
+fn check_vm(
+    repository: &Repository,
+    vm: Uuid,
+    published: &[Published],
+    report: &mut CheckReport,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<()> {
+    let vault = repository.vault();
+    let mut walker = Walker::new(repository, vm, cancel)?;
+    let mut before: HashMap<String, Root> = HashMap::new();
+    for published in published {
+        let id = published.snapshot;
+        report.snapshots += 1;
+        progress.advance(1);
+        let Some(manifest) = noted(repository.manifest(vm, published), report, id)? else {
+            continue;
+        };
+        for disk in &manifest.disks {
+            let root = walker.tree.root(&disk.root, disk.size_bytes);
+            let Some(root) = noted(root, report, id)? else {
+                continue;
+            };
+            report.recipes += 1;
+            let old = before.get(&disk.name);
+            walker.disk(&root, old, id, report, |report, _, recipe| {
+                for entry in &recipe.entries {
+                    let Some(chunk) = &entry.chunk else { continue };
+                    let located = vault.locate(Home::Chunks, chunk);
+                    let Some(located) = noted(located, report, id)? else {
+                        continue;
+                    };
+                    if located.row().raw == entry.length {
+                        report.references += 1;
+                    } else {
+                        let slot = located.spot.slot;
+                        let detail = format!("frame {slot} has not the length its recipe says");
+                        report.note(located.footer.damaged(detail), Some(id))?;
+                    }
+                }
+                Ok(())
+            })?;
+            before.insert(disk.name.clone(), root);
+        }
+    }
+    Ok(())
+}
+
+/// Walks what a disk does not share with an older one.
+struct Walker<'a> {
+    tree: TreeReader<'a>,
+    cancel: &'a CancelFlag,
+}
+
+impl<'a> Walker<'a> {
+    fn new(repository: &'a Repository, vm: Uuid, cancel: &'a CancelFlag) -> Result<Walker<'a>> {
+        Ok(Walker {
+            tree: TreeReader::new(repository.vault(), vm)?,
+            cancel,
+        })
+    }
+
+    fn disk(
+        &mut self,
+        root: &Root,
+        old: Option<&Root>,
+        id: SnapshotId,
+        report: &mut CheckReport,
+        mut visit: impl FnMut(&mut CheckReport, u64, &SegmentRecipe) -> Result<()>,
+    ) -> Result<()> {
+        for (index, page) in root.pages.iter().enumerate() {
+            let before = old.and_then(|old| old.pages.get(index).copied().flatten());
+            let Some(reference) = page.as_ref().filter(|page| before.as_ref() != Some(page)) else {
+                continue;
+            };
+            let index = index as u64;
+            let page = self.tree.page(Some(reference), root.size_bytes, index);
+            let Some(page) = noted(page, report, id)? else {
+                continue;
+            };
+            report.recipes += 1;
+            let old_size = old.map_or(0, |old| old.size_bytes);
+            let shared = before.and_then(|before| self.tree.page(Some(&before), old_size, index).ok());
+            for (within, segment) in page.segments.iter().enumerate() {
+                let old: Option<Ref> = shared
+                    .as_ref()
+                    .and_then(|page| page.segments.get(within).copied().flatten());
+                let Some(segment) = segment.as_ref().filter(|segment| old.as_ref() != Some(segment)) else {
+                    continue;
+                };
+                if self.cancel.is_cancelled() {
+                    return Err(Error::Cancelled { kept_bytes: 0 });
+                }
+                let number = index * PAGE_SEGMENTS as u64 + within as u64;
+                let recipe = self.tree.segment(segment, root.size_bytes, number);
+                let Some(recipe) = noted(recipe, report, id)? else {
+                    continue;
+                };
+                report.recipes += 1;
+                visit(report, number, &recipe)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn noted<T>(outcome: Result<T>, report: &mut CheckReport, snapshot: SnapshotId) -> Result<Option<T>> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => report.note(error, Some(snapshot)).map(|()| None),
+    }
+}
+
+fn check_packs(
+    repository: &Repository,
+    read_data: ReadData,
+    unfinished: &HashSet<SessionId>,
+    report: &mut CheckReport,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<()> {
+    let vault = repository.vault();
+    let mut total = 0;
+    for_each_pack(vault, |pack| {
+        total += if is_chosen(read_data, &pack) {
+            pack.info.size
+        } else {
+            0
+        };
+        Ok(())
+    })?;
+    progress.stage(Stage::ReadData, "", total);
+    for_each_pack(vault, |pack| {
+        if cancel.is_cancelled() {
+            return Err(Error::Cancelled { kept_bytes: 0 });
+        }
+        report.packs += 1;
+        match reader::header(&*vault.volumes.store, pack.vid, pack.number) {
+            Ok(header) => {
+                report.unfinished_packs += u64::from(unfinished.contains(&header.session));
+                if header.domain != *vault.volumes.domain.as_bytes() || header.kind != pack.home.kind() {
+                    report.note(
+                        reader::damaged(pack.number, "its header does not fit its place"),
+                        None,
+                    )?;
+                }
+            }
+            Err(error) => report.note(error, None)?,
+        }
+        let footer = match vault.footer(pack.home, pack.volume, pack.number) {
+            Ok(Some((footer, _))) => footer,
+            Ok(None) => return report.note(reader::damaged(pack.number, "it is gone"), None),
+            Err(error) => return report.note(error, None),
+        };
+        if !is_chosen(read_data, &pack) {
+            return Ok(());
+        }
+        let ids = (footer.kind == PackKind::Chunks).then_some(&vault.keys.id);
+        scan(vault, pack.vid, &footer, ids, report)?;
+        progress.advance(pack.info.size);
+        Ok(())
+    })
+}
+
+fn is_chosen(read_data: ReadData, pack: &StoredPack) -> bool {
+    match read_data {
+        ReadData::No => false,
+        ReadData::All => true,
+        ReadData::Slice { index, of } => {
+            pack.number.0 % u64::from(of.max(1)) == u64::from(index.saturating_sub(1))
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Fetches all chunks of one segment: in pack order, neighbours in one read, each checked against its id.
+
+use crate::error::{Error, Result};
+use crate::pack::reader::{Inflater, open_frame};
+use crate::recipe::SegmentRecipe;
+use crate::vault::{Located, Vault};
+use crate::volumes::Home;
+use copal_chunk::ChunkId;
+use std::ops::Range;
+
+/// Frames this close together in a pack are read at once.
+const GAP_BYTES: u64 = 16 << 10;
+/// Most bytes of one read, unless a single frame is longer.
+const READ_BYTES: u64 = 1 << 20;
+
+/// Fetches segments one after another. One per thread.
+pub(crate) struct Fetcher<'a> {
+    vault: &'a Vault,
+    inflater: Inflater,
+    sealed: Vec<u8>,
+    raw: Vec<u8>,
+    /// Bytes read from packs.
+    pub(crate) fetched_bytes: u64,
+}
+
+struct Wanted {
+    located: Located,
+    id: ChunkId,
+    place: Range<usize>,
+}
+
+impl<'a> Fetcher<'a> {
+    pub(crate) fn new(vault: &'a Vault) -> Result<Fetcher<'a>> {
+        Ok(Fetcher {
+            vault,
+            inflater: Inflater::new()?,
+            sealed: Vec::new(),
+            raw: Vec::new(),
+            fetched_bytes: 0,
+        })
+    }
+
+    /// Fills the data ranges of `segment`; holes are left alone.
+    ///
+    /// What cannot be had goes to `fault`, which decides whether the rest is fetched.
+    /// # Errors
+    /// Whatever `fault` returns.
+    pub(crate) fn fetch(
+        &mut self,
+        recipe: &SegmentRecipe,
+        segment: &mut [u8],
+        fault: &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<()> {
+        let mut wanted = Vec::with_capacity(recipe.entries.len());
+        let mut at = 0;
+        for entry in &recipe.entries {
+            let place = at..at + entry.length as usize;
+            at = place.end;
+            let Some(chunk) = &entry.chunk else { continue };
+            match self.vault.locate(Home::Chunks, chunk) {
+                Ok(located) => wanted.push(Wanted {
+                    located,
+                    id: chunk.id,
+                    place,
+                }),
+                Err(error) => fault(error)?,
+            }
+        }
+        wanted.sort_by_key(|wanted| (wanted.located.spot.pack, wanted.located.spot.slot));
+        let mut rest = &wanted[..];
+        while let Some(first) = rest.first() {
+            let run = run_length(rest);
+            let (now, later) = rest.split_at(run);
+            rest = later;
+            let start = u64::from(first.located.row().offset);
+            let end = now
+                .iter()
+                .map(|wanted| wanted.located.row().end())
+                .max()
+                .unwrap_or(start);
+            let pack = first.located.footer.number;
+            match self.vault.read(first.located.vid, pack, start..end) {
+                Ok(bytes) => {
+                    self.fetched_bytes += end - start;
+                    for wanted in now {
+                        if let Err(error) = self.open(wanted, &bytes, start, segment) {
+                            fault(error)?;
+                        }
+                    }
+                }
+                Err(error) if now.len() == 1 => fault(error)?,
+                // One bad place must not hide its neighbours: ask for each alone.
+                Err(_) => {
+                    for wanted in now {
+                        let (from, to) = (u64::from(wanted.located.row().offset), wanted.located.row().end());
+                        let alone = self.vault.read(wanted.located.vid, pack, from..to);
+                        if let Err(error) = alone.and_then(|bytes| self.open(wanted, &bytes, from, segment)) {
+                            fault(error)?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, wanted: &Wanted, bytes: &[u8], start: u64, segment: &mut [u8]) -> Result<()> {
+        let row = *wanted.located.row();
+        let footer = &wanted.located.footer;
+        let slot = wanted.located.spot.slot;
+        let from = (u64::from(row.offset) - start) as usize;
+        let damaged = |detail: String| footer.damaged(format!("frame {slot}: {detail}"));
+        let sealed = bytes
+            .get(from..from + row.stored as usize)
+            .ok_or_else(|| damaged("it lies outside of what was read".into()))?;
+        self.sealed.clear();
+        self.sealed.extend_from_slice(sealed);
+        let payload = open_frame(footer, slot, &mut self.sealed)?;
+        self.inflater
+            .inflate(&row, payload, &mut self.raw)
+            .map_err(damaged)?;
+        if self.vault.keys.id.id(&self.raw) != wanted.id {
+            return Err(damaged("its bytes do not fit its id".into()));
+        }
+        if self.raw.len() != wanted.place.len() {
+            return Err(damaged("its length does not fit the recipe".into()));
+        }
+        segment[wanted.place.clone()].copy_from_slice(&self.raw);
+        Ok(())
+    }
+}
+
+/// How many of the first wanted frames one read covers.
+fn run_length(wanted: &[Wanted]) -> usize {
+    let first = &wanted[0].located;
+    let start = u64::from(first.row().offset);
+    let mut end = first.row().end();
+    let more = wanted[1..].iter().take_while(|next| {
+        let row = next.located.row();
+        // Within one pack the frames ascend, so nothing here underflows.
+        let joins = next.located.footer.number == first.footer.number
+            && u64::from(row.offset) <= end + GAP_BYTES
+            && row.end() - start <= READ_BYTES;
+        if joins {
+            end = end.max(row.end());
+        }
+        joins
+    });
+    1 + more.count()
+}

@@ -1,0 +1,231 @@
+//! Manifests: what one snapshot is.
+//!
+//! Format: docs/formats/backup-manifest.md v1
+//! Invariant: the Publish record names the hash of the whole file, the file carries a MAC.
+
+use crate::catalog::record::{SessionId, option, put_option};
+use crate::keys::Keys;
+use crate::pack::{PackNumber, Spot};
+use crate::recipe::Ref;
+use crate::request::{BackupCounts, DiskMode, SnapshotId};
+use copal_chunk::ChunkId;
+use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
+use uuid::Uuid;
+
+pub(crate) const FORMAT: Format = Format {
+    magic: *b"COPALMAN",
+    name: "manifest",
+    oldest: 1,
+    version: 1,
+    known_flags: 0,
+};
+
+const MAC_BYTES: usize = 32;
+/// Most disks of a VM.
+pub(crate) const MAX_DISKS: usize = 256;
+/// Most tags of a snapshot.
+pub(crate) const MAX_TAGS: usize = 64;
+/// Longest tag, disk name, or reason, in bytes.
+pub(crate) const MAX_WORD_BYTES: usize = 1024;
+/// Longest description, in bytes.
+pub(crate) const MAX_TEXT_BYTES: usize = 16 << 10;
+
+/// One disk of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ManifestDisk {
+    pub(crate) name: String,
+    pub(crate) size_bytes: u64,
+    /// Bytes that are not holes.
+    pub(crate) data_bytes: u64,
+    pub(crate) root: Ref,
+    pub(crate) mode: DiskMode,
+    pub(crate) reason: String,
+}
+
+/// One snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    pub(crate) vm: Uuid,
+    pub(crate) snapshot: SnapshotId,
+    pub(crate) session: SessionId,
+    pub(crate) sequence: u64,
+    pub(crate) base: Option<SnapshotId>,
+    pub(crate) disks: Vec<ManifestDisk>,
+    pub(crate) counts: BackupCounts,
+    pub(crate) tags: Vec<String>,
+    pub(crate) description: String,
+    pub(crate) tool: String,
+}
+
+/// Name of the manifest's file in the VM's volume of manifests.
+pub(crate) fn file_name(snapshot: SnapshotId) -> String {
+    format!("m.{snapshot}")
+}
+
+/// The hash a Publish record names.
+pub(crate) fn hash(file: &[u8]) -> [u8; 32] {
+    *blake3::hash(file).as_bytes()
+}
+
+impl Manifest {
+    /// The whole file.
+    pub(crate) fn encode(&self, keys: &Keys) -> Vec<u8> {
+        let mut bytes = vec![0; ENVELOPE_LEN];
+        bytes.put_bytes(self.vm.as_bytes());
+        bytes.put_bytes(&self.snapshot.0);
+        bytes.put_bytes(&self.session);
+        bytes.put_u64(self.sequence);
+        put_option(&mut bytes, self.base);
+        bytes.put_varint(self.disks.len() as u64);
+        for disk in &self.disks {
+            bytes.put_prefixed(disk.name.as_bytes());
+            bytes.put_u64(disk.size_bytes);
+            bytes.put_u64(disk.data_bytes);
+            bytes.put_bytes(&disk.root.id.0);
+            bytes.put_u32(disk.root.spot.volume);
+            bytes.put_u64(disk.root.spot.pack.0);
+            bytes.put_u32(disk.root.spot.slot);
+            bytes.put_u8(mode_code(disk.mode));
+            bytes.put_prefixed(disk.reason.as_bytes());
+        }
+        for count in counts(&self.counts) {
+            bytes.put_u64(count);
+        }
+        bytes.put_varint(self.tags.len() as u64);
+        self.tags
+            .iter()
+            .for_each(|tag| bytes.put_prefixed(tag.as_bytes()));
+        bytes.put_prefixed(self.description.as_bytes());
+        bytes.put_prefixed(self.tool.as_bytes());
+        let mac = keys.mac(&file_name(self.snapshot), &bytes[ENVELOPE_LEN..]);
+        bytes.put_bytes(&mac);
+        Envelope::seal(&FORMAT, 0, 0, &mut bytes);
+        bytes
+    }
+
+    /// Reads the file of `snapshot`.
+    pub(crate) fn decode(bytes: &[u8], snapshot: SnapshotId, keys: &Keys) -> Result<Manifest, String> {
+        let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
+        let at = body
+            .len()
+            .checked_sub(MAC_BYTES)
+            .ok_or("it is too short for a manifest")?;
+        let (content, mac) = body.split_at(at);
+        if !keys.mac_fits(&file_name(snapshot), content, mac) {
+            return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
+        }
+        let mut input = Reader::new(content);
+        let manifest = parse(&mut input)?;
+        input.finish().map_err(|error| error.to_string())?;
+        if manifest.snapshot != snapshot {
+            return Err("it belongs to another snapshot".into());
+        }
+        Ok(manifest)
+    }
+}
+
+fn parse(input: &mut Reader<'_>) -> Result<Manifest, String> {
+    let text = |error: DecodeError| error.to_string();
+    let vm = Uuid::from_bytes(input.array().map_err(text)?);
+    let snapshot = SnapshotId(input.array().map_err(text)?);
+    let session = input.array().map_err(text)?;
+    let sequence = input.u64().map_err(text)?;
+    let base = option(input).map_err(text)?;
+    let mut disks = Vec::new();
+    for _ in 0..input.bounded(MAX_DISKS).map_err(text)? {
+        disks.push(ManifestDisk {
+            name: word(input, MAX_WORD_BYTES)?,
+            size_bytes: input.u64().map_err(text)?,
+            data_bytes: input.u64().map_err(text)?,
+            root: reference(input).map_err(text)?,
+            mode: mode(input.u8().map_err(text)?)?,
+            reason: word(input, MAX_WORD_BYTES)?,
+        });
+    }
+    let counts = read_counts(input).map_err(text)?;
+    let mut tags = Vec::new();
+    for _ in 0..input.bounded(MAX_TAGS).map_err(text)? {
+        tags.push(word(input, MAX_WORD_BYTES)?);
+    }
+    let description = word(input, MAX_TEXT_BYTES)?;
+    let tool = word(input, MAX_WORD_BYTES)?;
+    Ok(Manifest {
+        vm,
+        snapshot,
+        session,
+        sequence,
+        base,
+        disks,
+        counts,
+        tags,
+        description,
+        tool,
+    })
+}
+
+fn word(input: &mut Reader<'_>, max: usize) -> Result<String, String> {
+    let bytes = input.prefixed(max).map_err(|error| error.to_string())?;
+    String::from_utf8(bytes.to_vec()).map_err(|error| error.to_string())
+}
+
+fn reference(input: &mut Reader<'_>) -> Result<Ref, DecodeError> {
+    Ok(Ref {
+        id: ChunkId(input.array()?),
+        spot: Spot {
+            volume: input.u32()?,
+            pack: PackNumber(input.u64()?),
+            slot: input.u32()?,
+        },
+    })
+}
+
+fn mode_code(mode: DiskMode) -> u8 {
+    match mode {
+        DiskMode::Incremental => 1,
+        DiskMode::Rescan => 2,
+        DiskMode::Full => 3,
+    }
+}
+
+fn mode(code: u8) -> Result<DiskMode, String> {
+    match code {
+        1 => Ok(DiskMode::Incremental),
+        2 => Ok(DiskMode::Rescan),
+        3 => Ok(DiskMode::Full),
+        other => Err(format!("backup mode {other} is not known")),
+    }
+}
+
+fn counts(counts: &BackupCounts) -> [u64; 12] {
+    [
+        counts.logical_bytes,
+        counts.dirty_bytes,
+        counts.read_bytes,
+        counts.data_bytes,
+        counts.inner_dup_bytes,
+        counts.cross_dup_bytes,
+        counts.new_bytes,
+        counts.stored_bytes,
+        counts.chunks,
+        counts.new_chunks,
+        counts.segments,
+        counts.clean_segments,
+    ]
+}
+
+fn read_counts(input: &mut Reader<'_>) -> Result<BackupCounts, DecodeError> {
+    Ok(BackupCounts {
+        logical_bytes: input.u64()?,
+        dirty_bytes: input.u64()?,
+        read_bytes: input.u64()?,
+        data_bytes: input.u64()?,
+        inner_dup_bytes: input.u64()?,
+        cross_dup_bytes: input.u64()?,
+        new_bytes: input.u64()?,
+        stored_bytes: input.u64()?,
+        chunks: input.u64()?,
+        new_chunks: input.u64()?,
+        segments: input.u64()?,
+        clean_segments: input.u64()?,
+    })
+}

@@ -1,0 +1,393 @@
+//! Prune: returns the space of everything that no published snapshot names. Exact.
+//!
+//! Decision: docs/decisions/2026-11-21-exact-index-and-mark.md
+//!
+//! Runs alone in its process (the gate), and fences every open session first, so nothing can come to need
+//! what it removes. Steps, each safe to die in:
+//! 1. fence; bring the index up to date; list the packs; mark (`mark`), slice by slice;
+//! 2. unlink packs without a live frame: index rows first, then the file;
+//! 3. rewrite packs with dead frames: live frames go to new packs, which are durable and in the index
+//!    before the old ones are unlinked;
+//! 4. delete manifests that are not published; remove empty volumes.
+//!
+//! A pack that cannot be read is never rewritten, only unlinked when nothing of it is live.
+
+use crate::adopt::{StoredPack, for_each_pack};
+use crate::catalog::log::{Append, LogName};
+use crate::catalog::record::{MAX_LISTED, Record};
+use crate::error::{Error, Result};
+use crate::keys::random;
+use crate::manifest::{self, Manifest};
+use crate::mark::{Marks, Slice};
+use crate::pack::reader::Footer;
+use crate::pack::writer::Frame;
+use crate::pack::{Spot, format};
+use crate::progress::{CancelFlag, Progress, Stage};
+use crate::repository::Repository;
+use crate::request::{PruneOptions, PruneSummary};
+use crate::stack::PackStack;
+use crate::vault::{FrameReader, Located};
+use crate::volumes::{Home, for_each_file};
+use copal_kv::Durability;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Runs a prune. The caller holds the gate alone.
+pub(crate) fn run(
+    repository: &Repository,
+    options: &PruneOptions,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<PruneSummary> {
+    let mut summary = PruneSummary::default();
+    let vms = repository.directory().all()?;
+    if !options.dry_run {
+        for vm in &vms {
+            summary.swept_sessions += fence_all(repository, vm.uuid)?;
+        }
+    }
+    repository.adopt_packs()?;
+    let vault = repository.vault();
+    let mut present = Vec::new();
+    for_each_pack(vault, |pack| {
+        present.push(pack.number);
+        summary.before_bytes += pack.info.size;
+        Ok(())
+    })?;
+    present.sort_unstable();
+
+    summary.after_bytes = summary.before_bytes;
+    summary.mark_passes = Slice::count(present.len() as u64, options.memory_bytes);
+    for index in 0..summary.mark_passes {
+        let slice = Slice {
+            index,
+            of: summary.mark_passes,
+        };
+        progress.stage(Stage::Walk, "", 0);
+        let mut marks = Marks::new(vault, &present, slice);
+        for vm in &vms {
+            marks.vm(&manifests(repository, vm.uuid)?, progress, cancel)?;
+        }
+        let mut sweep = Sweep {
+            repository,
+            options,
+            progress,
+            cancel,
+            summary: &mut summary,
+        };
+        sweep.slice(&marks, slice)?;
+    }
+    if !options.dry_run {
+        for vm in &vms {
+            drop_manifests(repository, vm.uuid)?;
+        }
+        remove_empty_volumes(repository)?;
+    }
+    vault.forget_cached();
+    Ok(summary)
+}
+
+/// Ends every open session of a VM; how many there were.
+fn fence_all(repository: &Repository, vm: Uuid) -> Result<u64> {
+    let mut fenced = 0;
+    loop {
+        let state = repository.vm_state(vm)?;
+        let Some(&session) = state.open.first() else {
+            return Ok(fenced);
+        };
+        let record = Record::Fence { session };
+        if let Append::Done { .. } =
+            repository
+                .catalog()
+                .append(LogName::Vm(vm), state.next_number, &record)?
+        {
+            fenced += 1;
+        }
+    }
+}
+
+/// Manifests of all published snapshots of a VM, oldest first.
+fn manifests(repository: &Repository, vm: Uuid) -> Result<Vec<Manifest>> {
+    let state = repository.vm_state(vm)?;
+    state
+        .published
+        .iter()
+        .map(|published| repository.manifest(vm, published))
+        .collect()
+}
+
+/// One slice of packs being swept.
+struct Sweep<'a> {
+    repository: &'a Repository,
+    options: &'a PruneOptions,
+    progress: &'a dyn Progress,
+    cancel: &'a CancelFlag,
+    summary: &'a mut PruneSummary,
+}
+
+/// A pack with live and dead frames.
+struct Mixed {
+    pack: StoredPack,
+    dead_bytes: u64,
+}
+
+impl Sweep<'_> {
+    fn slice(&mut self, marks: &Marks<'_>, slice: Slice) -> Result<()> {
+        let vault = self.repository.vault();
+        let mut dead = Vec::new();
+        let mut mixed = Vec::new();
+        let mut slice_bytes = 0;
+        for_each_pack(vault, |pack| {
+            if !slice.has(pack.number) {
+                return Ok(());
+            }
+            let live = marks.live_frames(pack.number);
+            slice_bytes += pack.info.size;
+            let frames = match vault.index.pack(pack.number)? {
+                Some(entry) => entry.frames,
+                // The footer cannot be read: nothing of it can be moved.
+                None => live,
+            };
+            self.summary.live_frames += u64::from(live);
+            self.summary.dead_frames += u64::from(frames.saturating_sub(live));
+            if live == 0 {
+                dead.push(pack);
+            } else if live < frames {
+                mixed.push(pack);
+            }
+            Ok(())
+        })?;
+        self.progress.stage(Stage::Sweep, "", slice_bytes);
+        for pack in dead {
+            self.check_cancel()?;
+            self.progress.advance(pack.info.size);
+            self.summary.removed_packs += 1;
+            self.summary.after_bytes -= pack.info.size;
+            if !self.options.dry_run {
+                self.unlink(&pack)?;
+            }
+        }
+        let rewritten = self.choose(marks, mixed, slice_bytes)?;
+        for home in homes_of(&rewritten) {
+            let packs = rewritten.iter().filter(|mixed| mixed.pack.home == home);
+            self.rewrite(marks, home, packs)?;
+        }
+        Ok(())
+    }
+
+    /// Which packs are rewritten: those with most dead bytes first, until the rest may stay unused.
+    fn choose(&self, marks: &Marks<'_>, packs: Vec<StoredPack>, slice_bytes: u64) -> Result<Vec<Mixed>> {
+        let mut mixed = Vec::with_capacity(packs.len());
+        for pack in packs {
+            match self.footer(&pack) {
+                Ok(footer) => {
+                    let dead = footer
+                        .rows
+                        .iter()
+                        .zip(0..)
+                        .filter(|(_, slot)| !marks.is_live(pack.number, *slot));
+                    let dead_bytes = dead
+                        .map(|(row, _)| u64::from(row.stored) + format::ROW_BYTES as u64)
+                        .sum();
+                    mixed.push(Mixed { pack, dead_bytes });
+                }
+                Err(error) if error.is_corruption() => {
+                    self.progress.notice(&format!("not rewritten: {error}"))
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        mixed.sort_by_key(|mixed| std::cmp::Reverse(mixed.dead_bytes));
+        let mut unused: u64 = mixed.iter().map(|mixed| mixed.dead_bytes).sum();
+        let allowed = slice_bytes / 100 * u64::from(self.options.max_unused_percent.min(100));
+        let everything = self.options.max_unused_percent >= 100;
+        let keep = mixed.iter().position(|mixed| {
+            let enough = everything || unused <= allowed;
+            unused -= mixed.dead_bytes.min(unused);
+            enough
+        });
+        mixed.truncate(keep.unwrap_or(mixed.len()));
+        Ok(mixed)
+    }
+
+    /// Moves the live frames of packs of one home to new packs, then unlinks the old ones.
+    fn rewrite<'m>(
+        &mut self,
+        marks: &Marks<'_>,
+        home: Home,
+        packs: impl Iterator<Item = &'m Mixed>,
+    ) -> Result<()> {
+        let vault = self.repository.vault();
+        let mut stack = PackStack::new(vault, home, random()?, Durability::Device);
+        let mut moved: Vec<&StoredPack> = Vec::new();
+        for Mixed { pack, dead_bytes } in packs {
+            self.check_cancel()?;
+            self.summary.rewritten_packs += 1;
+            self.progress.advance(pack.info.size);
+            if self.options.dry_run {
+                let freed = (*dead_bytes).min(self.summary.after_bytes);
+                self.summary.after_bytes -= freed;
+                continue;
+            }
+            if let Err(error) = copy_live(self.repository, &mut stack, marks, pack) {
+                if !error.is_corruption() {
+                    return Err(error);
+                }
+                // What was copied of it so far are second copies; the pack itself stays.
+                self.progress.notice(&format!("not rewritten: {error}"));
+                continue;
+            }
+            moved.push(pack);
+            if stack.open_bytes() + (format::TARGET_BYTES / 4) > format::TARGET_BYTES {
+                stack.finish()?;
+                self.unlink_all(&mut moved)?;
+            }
+        }
+        stack.finish()?;
+        self.unlink_all(&mut moved)?;
+        self.summary.after_bytes += stack.stored_bytes;
+        Ok(())
+    }
+
+    /// Unlinks packs whose live frames stand in durable packs that the index knows.
+    fn unlink_all(&mut self, packs: &mut Vec<&StoredPack>) -> Result<()> {
+        for pack in packs.drain(..) {
+            self.summary.after_bytes -= pack.info.size;
+            self.unlink(pack)?;
+        }
+        Ok(())
+    }
+
+    fn unlink(&self, pack: &StoredPack) -> Result<()> {
+        let vault = self.repository.vault();
+        match self.footer(pack) {
+            Ok(footer) => vault
+                .index
+                .remove_pack(pack.number, footer.rows.iter().map(|row| row.id))?,
+            Err(error) if error.is_corruption() => {
+                vault.index.remove_pack(pack.number, std::iter::empty())?
+            }
+            Err(error) => return Err(error),
+        }
+        vault
+            .volumes
+            .store
+            .delete(pack.vid, pack.number.file_name().as_bytes(), pack.info.fid)?;
+        Ok(())
+    }
+
+    fn footer(&self, pack: &StoredPack) -> Result<Arc<Footer>> {
+        match self
+            .repository
+            .vault()
+            .footer(pack.home, pack.volume, pack.number)?
+        {
+            Some((footer, _)) => Ok(footer),
+            None => Err(Error::Damaged {
+                what: format!("pack {}", pack.number),
+                detail: "it is gone".into(),
+            }),
+        }
+    }
+
+    fn check_cancel(&self) -> Result<()> {
+        if self.cancel.is_cancelled() {
+            Err(Error::Cancelled { kept_bytes: 0 })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn homes_of(packs: &[Mixed]) -> Vec<Home> {
+    let mut homes: Vec<Home> = Vec::new();
+    for mixed in packs {
+        if !homes.contains(&mixed.pack.home) {
+            homes.push(mixed.pack.home);
+        }
+    }
+    homes
+}
+
+fn copy_live(
+    repository: &Repository,
+    stack: &mut PackStack<'_>,
+    marks: &Marks<'_>,
+    pack: &StoredPack,
+) -> Result<()> {
+    let vault = repository.vault();
+    let Some((footer, vid)) = vault.footer(pack.home, pack.volume, pack.number)? else {
+        return Ok(());
+    };
+    let mut frames = FrameReader::new(vault)?;
+    for slot in (0..footer.rows.len() as u32).filter(|&slot| marks.is_live(pack.number, slot)) {
+        let spot = Spot {
+            volume: pack.volume,
+            pack: pack.number,
+            slot,
+        };
+        let located = Located {
+            footer: Arc::clone(&footer),
+            vid,
+            spot,
+        };
+        let row = *located.row();
+        let payload = frames.payload(&located)?;
+        stack.append(&Frame {
+            id: row.id,
+            raw_bytes: row.raw,
+            flags: row.flags,
+            payload,
+        })?;
+    }
+    Ok(())
+}
+
+/// Deletes the manifests of a VM that no Publish record makes visible, then says so in the log.
+fn drop_manifests(repository: &Repository, vm: Uuid) -> Result<()> {
+    let volumes = &repository.vault().volumes;
+    let Some(vid) = volumes.meta(vm, false)? else {
+        return Ok(());
+    };
+    let state = repository.vm_state(vm)?;
+    let mut stale = Vec::new();
+    for_each_file(&*volumes.store, vid, b"m.", |name, info| {
+        let published = state
+            .published
+            .iter()
+            .any(|published| manifest::file_name(published.snapshot).as_bytes() == name);
+        if !published {
+            stale.push((name.to_vec(), info.fid));
+        }
+        Ok(())
+    })?;
+    for (name, fid) in stale {
+        volumes.store.delete(vid, &name, fid)?;
+    }
+    for listed in state.forgotten.chunks(MAX_LISTED) {
+        let record = Record::Deleted {
+            snapshots: listed.to_vec(),
+        };
+        let next = repository.vm_state(vm)?.next_number;
+        // Lost to another record: the next prune says it again.
+        repository.catalog().append(LogName::Vm(vm), next, &record)?;
+    }
+    volumes.store.reclaim(vid)?;
+    Ok(())
+}
+
+fn remove_empty_volumes(repository: &Repository) -> Result<()> {
+    let volumes = &repository.vault().volumes;
+    let mut homes = volumes.recipe_homes()?;
+    homes.push(Home::Chunks);
+    for home in homes {
+        for (number, vid) in volumes.numbers(home)? {
+            if volumes.store.list(vid, b"", None, 1)?.is_empty() {
+                volumes.remove_empty(home, number, vid)?;
+            } else {
+                volumes.store.reclaim(vid)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! A stack of packs: appends frames to a pack of one home, and starts the next when it is full.
+//!
+//! Each finished pack is entered in the index after it is durable, never before.
+
+use crate::error::Result;
+use crate::index::PackEntry;
+use crate::keys::random;
+use crate::pack::format::Header;
+use crate::pack::writer::{Frame, PackWriter, WrittenPack};
+use crate::pack::{PackNumber, Spot};
+use crate::vault::Vault;
+use crate::volumes::Home;
+use copal_kv::Durability;
+use copal_volume::{PutOptions, VolumeId};
+
+/// Packs being written one after another.
+pub(crate) struct PackStack<'a> {
+    vault: &'a Vault,
+    home: Home,
+    session: [u8; 16],
+    durability: Durability,
+    open: Option<(VolumeId, PackWriter)>,
+    /// Bytes of finished packs.
+    pub(crate) stored_bytes: u64,
+}
+
+impl<'a> PackStack<'a> {
+    pub(crate) fn new(
+        vault: &'a Vault,
+        home: Home,
+        session: [u8; 16],
+        durability: Durability,
+    ) -> PackStack<'a> {
+        PackStack {
+            vault,
+            home,
+            session,
+            durability,
+            open: None,
+            stored_bytes: 0,
+        }
+    }
+
+    /// Appends a frame; where it will stand, and the pack that was finished to make room.
+    pub(crate) fn append(&mut self, frame: &Frame<'_>) -> Result<(Spot, Option<WrittenPack>)> {
+        let full = self
+            .open
+            .as_ref()
+            .is_some_and(|(_, pack)| !pack.has_room(frame.payload.len()));
+        let finished = if full { self.finish()? } else { None };
+        let (_, pack) = match &mut self.open {
+            Some(open) => open,
+            None => self.open.insert(start(self.vault, self.home, self.session)?),
+        };
+        Ok((pack.append(frame)?, finished))
+    }
+
+    /// Finishes the open pack, if there is one, and enters it in the index.
+    pub(crate) fn finish(&mut self) -> Result<Option<WrittenPack>> {
+        let Some((vid, pack)) = self.open.take() else {
+            return Ok(None);
+        };
+        let written = pack.finish(&*self.vault.volumes.store, vid)?;
+        self.stored_bytes += written.info.size;
+        let entry = PackEntry {
+            home: self.home,
+            volume: written.volume,
+            frames: written.rows.len() as u32,
+            file_bytes: written.info.size,
+        };
+        let ids = written.rows.iter().map(|row| row.id);
+        self.vault
+            .index
+            .add_pack(written.number, entry, ids, self.durability)?;
+        Ok(Some(written))
+    }
+
+    /// Abandons the open pack: nothing of it stays.
+    pub(crate) fn abandon(&mut self) {
+        self.open = None;
+    }
+
+    /// Bytes in the open pack.
+    pub(crate) fn open_bytes(&self) -> u64 {
+        self.open.as_ref().map_or(0, |(_, pack)| pack.bytes())
+    }
+}
+
+fn start(vault: &Vault, home: Home, session: [u8; 16]) -> Result<(VolumeId, PackWriter)> {
+    let (volume, vid) = vault.volumes.current(home)?;
+    let header = Header {
+        domain: *vault.volumes.domain.as_bytes(),
+        pack_id: random()?,
+        session,
+        kind: home.kind(),
+    };
+    let name = PackNumber::of(&header.pack_id).file_name();
+    let file = vault
+        .volumes
+        .store
+        .writer(vid, name.as_bytes(), &PutOptions::default())?;
+    let key = vault.keys.pack_key(&header.pack_id);
+    Ok((vid, PackWriter::start(file, &key, header, volume)?))
+}

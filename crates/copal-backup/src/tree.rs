@@ -1,0 +1,90 @@
+//! Reads the recipe tree of one VM, checking every node against its name.
+
+use crate::error::{Error, Result};
+use crate::keys::RecipeKey;
+use crate::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
+use crate::recipe::{PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, segment_length, segments_of};
+use crate::vault::{FrameReader, Vault};
+use crate::volumes::Home;
+use uuid::Uuid;
+
+/// Reads roots, pages and recipes of one VM. One per thread.
+pub(crate) struct TreeReader<'a> {
+    vault: &'a Vault,
+    frames: FrameReader<'a>,
+    home: Home,
+    key: RecipeKey,
+}
+
+impl<'a> TreeReader<'a> {
+    pub(crate) fn new(vault: &'a Vault, vm: Uuid) -> Result<TreeReader<'a>> {
+        Ok(TreeReader {
+            vault,
+            frames: FrameReader::new(vault)?,
+            home: Home::Recipes(vm),
+            key: vault.keys.recipe_key(vm),
+        })
+    }
+
+    /// The root of a disk of `size_bytes`.
+    pub(crate) fn root(&mut self, reference: &Ref, size_bytes: u64) -> Result<Root> {
+        let root = self.node(reference, ROOT_LEVEL, Root::decode, Root::logical)?;
+        if root.size_bytes != size_bytes {
+            return Err(damaged(reference, "it is the root of a disk of another size"));
+        }
+        Ok(root)
+    }
+
+    /// Page `index` of a disk of `size_bytes`; a page that is all hole has no reference.
+    pub(crate) fn page(&mut self, reference: Option<&Ref>, size_bytes: u64, index: u64) -> Result<Page> {
+        let count = page_segments(size_bytes, index);
+        match reference {
+            None => Ok(Page {
+                segments: vec![None; count],
+            }),
+            Some(reference) => self.node(
+                reference,
+                PAGE_LEVEL,
+                |bytes| Page::decode(bytes, count),
+                Page::logical,
+            ),
+        }
+    }
+
+    /// The recipe of segment `index` of a disk of `size_bytes`.
+    pub(crate) fn segment(&mut self, reference: &Ref, size_bytes: u64, index: u64) -> Result<SegmentRecipe> {
+        let length = segment_length(size_bytes, index);
+        let decode = |bytes: &[u8]| SegmentRecipe::decode(bytes, length);
+        self.node(reference, SEGMENT_LEVEL, decode, SegmentRecipe::logical)
+    }
+
+    fn node<T>(
+        &mut self,
+        reference: &Ref,
+        level: u8,
+        decode: impl FnOnce(&[u8]) -> std::result::Result<T, String>,
+        logical: impl FnOnce(&T) -> Vec<u8>,
+    ) -> Result<T> {
+        let located = self.vault.locate(self.home, reference)?;
+        let node = decode(self.frames.raw(&located)?).map_err(|detail| damaged(reference, detail))?;
+        if self.key.id(level, &logical(&node)) != reference.id {
+            return Err(damaged(reference, "its content does not fit its name"));
+        }
+        Ok(node)
+    }
+}
+
+/// Segments of page `index` of a disk.
+pub(crate) fn page_segments(size_bytes: u64, index: u64) -> usize {
+    let first = index * PAGE_SEGMENTS as u64;
+    segments_of(size_bytes)
+        .saturating_sub(first)
+        .min(PAGE_SEGMENTS as u64) as usize
+}
+
+fn damaged(reference: &Ref, detail: impl Into<String>) -> Error {
+    Error::Damaged {
+        what: format!("recipe {:?} in pack {}", reference.id, reference.spot.pack),
+        detail: detail.into(),
+    }
+}

@@ -1,0 +1,233 @@
+//! The volumes of a repository: what they are called, and opening them by number.
+//!
+//! | volume | holds |
+//! |---|---|
+//! | `cat-<domain>` | key slots, catalog logs |
+//! | `pds-<domain>.<n>` | packs of chunks, shared by all VMs |
+//! | `vm-<uuid>.<n>` | packs of recipes of one VM |
+//! | `vm-<uuid>.meta` | manifests of one VM |
+//!
+//! A numbered volume is closed once it holds 4 GiB and continued in the next number.
+
+use crate::error::{Error, Result};
+use crate::pack::PackKind;
+use copal_volume::{VolumeError, VolumeId, VolumeOptions, VolumeStore};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// A numbered volume is continued in the next once it holds this much.
+const CLOSED_AT_BYTES: u64 = 4 << 30;
+/// Names asked for at once when listing.
+const PAGE: usize = 1000;
+
+/// Which packs: those of the domain, or the recipes of one VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Home {
+    Chunks,
+    Recipes(Uuid),
+}
+
+impl Home {
+    pub(crate) fn kind(self) -> PackKind {
+        match self {
+            Home::Chunks => PackKind::Chunks,
+            Home::Recipes(_) => PackKind::Recipes,
+        }
+    }
+}
+
+/// Opens and makes the volumes of one domain.
+pub(crate) struct Volumes {
+    pub(crate) store: Arc<dyn VolumeStore>,
+    pub(crate) domain: Uuid,
+    open: Mutex<HashMap<(Home, u32), VolumeId>>,
+}
+
+impl Volumes {
+    pub(crate) fn new(store: Arc<dyn VolumeStore>, domain: Uuid) -> Volumes {
+        Volumes {
+            store,
+            domain,
+            open: Mutex::new(HashMap::new()),
+        }
+    }
+
+    fn prefix(&self, home: Home) -> String {
+        match home {
+            Home::Chunks => format!("pds-{}.", self.domain.simple()),
+            Home::Recipes(vm) => format!("vm-{}.", vm.simple()),
+        }
+    }
+
+    fn name(&self, home: Home, number: u32) -> String {
+        format!("{}{number}", self.prefix(home))
+    }
+
+    /// The volume, if it exists.
+    pub(crate) fn find(&self, home: Home, number: u32) -> Result<Option<VolumeId>> {
+        if let Some(&vid) = self.open.lock().get(&(home, number)) {
+            return Ok(Some(vid));
+        }
+        match self.store.open_volume(&self.name(home, number)) {
+            Ok(vid) => {
+                self.remember(home, number, vid);
+                Ok(Some(vid))
+            }
+            Err(VolumeError::NotFound) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn remember(&self, home: Home, number: u32, vid: VolumeId) {
+        let mut open = self.open.lock();
+        // Repositories of thousands of VMs must not keep them all: start over, it is only a shortcut.
+        if open.len() >= 4096 {
+            open.clear();
+        }
+        open.insert((home, number), vid);
+    }
+
+    /// The volume that takes the next pack: the newest, or a new one if that is full.
+    pub(crate) fn current(&self, home: Home) -> Result<(u32, VolumeId)> {
+        let newest = self.numbers(home)?.into_iter().max();
+        if let Some((number, vid)) = newest {
+            if self.store.volume_stats(vid)?.bytes < CLOSED_AT_BYTES {
+                return Ok((number, vid));
+            }
+            return self.make(home, number + 1);
+        }
+        self.make(home, 0)
+    }
+
+    fn make(&self, home: Home, number: u32) -> Result<(u32, VolumeId)> {
+        let options = VolumeOptions::default();
+        let vid = match self.store.create_volume("", &self.name(home, number), &options) {
+            Ok(vid) => vid,
+            Err(VolumeError::VolumeExists { vid }) => vid,
+            Err(error) => return Err(error.into()),
+        };
+        self.remember(home, number, vid);
+        Ok((number, vid))
+    }
+
+    /// All volumes of packs of this home, by number.
+    pub(crate) fn numbers(&self, home: Home) -> Result<Vec<(u32, VolumeId)>> {
+        let prefix = self.prefix(home);
+        let mut found = Vec::new();
+        for_each_volume(&*self.store, &prefix, |name, vid| {
+            if let Some(number) = name.strip_prefix(&prefix).and_then(|text| text.parse().ok()) {
+                found.push((number, vid));
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// The homes of recipes there are, whether or not the catalog knows their VMs.
+    pub(crate) fn recipe_homes(&self) -> Result<Vec<Home>> {
+        let mut homes = Vec::new();
+        for_each_volume(&*self.store, "vm-", |name, _| {
+            let text = name
+                .trim_start_matches("vm-")
+                .split('.')
+                .next()
+                .unwrap_or_default();
+            if let Ok(vm) = Uuid::try_parse(text)
+                && homes.last() != Some(&Home::Recipes(vm))
+            {
+                homes.push(Home::Recipes(vm));
+            }
+            Ok(())
+        })?;
+        Ok(homes)
+    }
+
+    /// Removes a volume of packs that holds none any more.
+    pub(crate) fn remove_empty(&self, home: Home, number: u32, vid: VolumeId) -> Result<()> {
+        self.open.lock().remove(&(home, number));
+        match self.store.remove_volume(vid, copal_volume::Remove::IfEmpty) {
+            Ok(()) | Err(VolumeError::NotEmpty | VolumeError::VolumeGone) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The volume of a VM's manifests, made if `make`.
+    pub(crate) fn meta(&self, vm: Uuid, make: bool) -> Result<Option<VolumeId>> {
+        open_or_make(&*self.store, &format!("vm-{}.meta", vm.simple()), make)
+    }
+}
+
+/// The volume of that name at the root, made if `make` and missing.
+pub(crate) fn open_or_make(store: &dyn VolumeStore, name: &str, make: bool) -> Result<Option<VolumeId>> {
+    match store.open_volume(name) {
+        Ok(vid) => Ok(Some(vid)),
+        Err(VolumeError::NotFound) if make => {
+            match store.create_volume("", name, &VolumeOptions::default()) {
+                Ok(vid) | Err(VolumeError::VolumeExists { vid }) => Ok(Some(vid)),
+                Err(error) => Err(error.into()),
+            }
+        }
+        Err(VolumeError::NotFound) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Calls `visit` for every volume at the root whose name begins with `prefix`, in order.
+pub(crate) fn for_each_volume(
+    store: &dyn VolumeStore,
+    prefix: &str,
+    mut visit: impl FnMut(&str, VolumeId) -> Result<()>,
+) -> Result<()> {
+    // Names ascend bytewise, so the walk starts just below the prefix and ends with it.
+    let mut after = prefix.to_owned();
+    after.pop();
+    loop {
+        let page = store.list_volumes(
+            "",
+            Some(&after).filter(|name| !name.is_empty()).map(String::as_str),
+            PAGE,
+        )?;
+        let Some((last, _)) = page.last() else {
+            return Ok(());
+        };
+        after.clone_from(last);
+        for (name, vid) in &page {
+            if name.starts_with(prefix) {
+                visit(name, *vid)?;
+            } else if name.as_str() > prefix {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Calls `visit` for every file of a volume, in order of names.
+pub(crate) fn for_each_file(
+    store: &dyn VolumeStore,
+    vid: VolumeId,
+    prefix: &[u8],
+    mut visit: impl FnMut(&[u8], &copal_volume::FileInfo) -> Result<()>,
+) -> Result<()> {
+    let mut after: Option<bytes::Bytes> = None;
+    loop {
+        let page = store.list(vid, prefix, after.as_deref(), PAGE)?;
+        for (name, info) in &page {
+            visit(name, info)?;
+        }
+        match page.into_iter().last() {
+            Some((name, _)) => after = Some(name),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Settles a create whose outcome is unknown: `true` when the file is there.
+pub(crate) fn settled(store: &dyn VolumeStore, vid: VolumeId, fid: copal_volume::FileId) -> Result<bool> {
+    use copal_volume::{Outcome, Settle};
+    match store.settle(vid, fid, Settle::Commit) {
+        Ok(outcome) => Ok(outcome == Outcome::Committed),
+        Err(error) => Err(Error::from(error)),
+    }
+}

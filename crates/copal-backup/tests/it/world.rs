@@ -1,0 +1,291 @@
+//! Disks, targets and repositories for tests: seeded, small, without files.
+
+use copal_backup::source::{
+    ChangeKind, ChangedExtent, ChangedExtents, Extent, ExtentKind, Source, SourceError,
+};
+use copal_backup::target::{Target, TargetError};
+use copal_backup::*;
+use copal_volume::{MemoryStore, VolumeStore};
+use std::sync::{Arc, Mutex};
+
+pub const BLOCK: usize = 4096;
+
+/// A small xorshift: the same numbers in every run.
+#[derive(Clone)]
+pub struct Dice(u64);
+impl Dice {
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+    pub fn roll(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.roll() % end
+    }
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for eight in bytes.chunks_mut(8) {
+            let number = self.roll().to_le_bytes();
+            eight.copy_from_slice(&number[..eight.len()]);
+        }
+    }
+    /// Bytes that compress to about half.
+    pub fn text(&mut self, bytes: &mut [u8]) {
+        for byte in bytes {
+            *byte = b"etaoinshrdlu \n.,"[(self.roll() % 16) as usize];
+        }
+    }
+}
+
+/// A disk in memory that remembers what was written since the last backup.
+#[derive(Clone)]
+pub struct Disk {
+    pub bytes: Vec<u8>,
+    pub changed: Vec<ChangedExtent>,
+    /// Whether it reports its holes or says that everything is data.
+    pub reports_holes: bool,
+}
+
+impl Disk {
+    pub fn new(size: usize) -> Disk {
+        Disk {
+            bytes: vec![0; size],
+            changed: Vec::new(),
+            reports_holes: true,
+        }
+    }
+    pub fn write(&mut self, at: usize, data: &[u8]) {
+        let end = (at + data.len()).min(self.bytes.len());
+        if at < end {
+            self.bytes[at..end].copy_from_slice(&data[..end - at]);
+            self.note(at, end - at, ChangeKind::Dirty);
+        }
+    }
+    pub fn discard(&mut self, at: usize, length: usize) {
+        let end = (at + length).min(self.bytes.len());
+        if at < end {
+            self.bytes[at..end].fill(0);
+            self.note(at, end - at, ChangeKind::Zero);
+        }
+    }
+    fn note(&mut self, at: usize, length: usize, kind: ChangeKind) {
+        // Later writes over a discarded range must win, earlier ones must not: keep the list exact.
+        if kind == ChangeKind::Zero {
+            let (start, end) = (at as u64, (at + length) as u64);
+            let mut kept = Vec::new();
+            for old in self.changed.drain(..) {
+                let old_end = old.offset + old.length;
+                for (from, to) in [(old.offset, old_end.min(start)), (old.offset.max(end), old_end)] {
+                    if from < to {
+                        kept.push(ChangedExtent {
+                            offset: from,
+                            length: to - from,
+                            kind: old.kind,
+                        });
+                    }
+                }
+            }
+            self.changed = kept;
+        }
+        self.changed.push(ChangedExtent {
+            offset: at as u64,
+            length: length as u64,
+            kind,
+        });
+    }
+    pub fn changes(&self) -> ChangedExtents {
+        ChangedExtents {
+            size_bytes: self.bytes.len() as u64,
+            base: None,
+            extents: self.changed.clone(),
+        }
+    }
+    pub fn source(&self) -> Box<MemorySource> {
+        Box::new(MemorySource {
+            disk: self.clone(),
+            stream: false,
+            reads: Arc::default(),
+        })
+    }
+}
+
+/// Reads a [`Disk`].
+pub struct MemorySource {
+    pub disk: Disk,
+    pub stream: bool,
+    pub reads: Arc<Mutex<u64>>,
+}
+
+impl Source for MemorySource {
+    fn size_bytes(&self) -> Option<u64> {
+        (!self.stream).then_some(self.disk.bytes.len() as u64)
+    }
+    fn extent_at(&self, offset: u64) -> std::result::Result<Extent, SourceError> {
+        let bytes = &self.disk.bytes;
+        if !self.disk.reports_holes {
+            return Ok(Extent {
+                offset,
+                length: bytes.len() as u64 - offset,
+                kind: ExtentKind::Data,
+            });
+        }
+        let zero_at = |block: usize| {
+            bytes[block * BLOCK..((block + 1) * BLOCK).min(bytes.len())]
+                .iter()
+                .all(|&b| b == 0)
+        };
+        let first = offset as usize / BLOCK;
+        let zero = zero_at(first);
+        let mut last = first + 1;
+        while last * BLOCK < bytes.len() && zero_at(last) == zero {
+            last += 1;
+        }
+        let start = (first * BLOCK) as u64;
+        let end = (last * BLOCK).min(bytes.len()) as u64;
+        let kind = if zero { ExtentKind::Zero } else { ExtentKind::Data };
+        Ok(Extent {
+            offset: start,
+            length: end - start,
+            kind,
+        })
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::result::Result<usize, SourceError> {
+        let rest = &self.disk.bytes[(offset as usize).min(self.disk.bytes.len())..];
+        let length = rest.len().min(buf.len());
+        buf[..length].copy_from_slice(&rest[..length]);
+        *self.reads.lock().unwrap() += length as u64;
+        Ok(length)
+    }
+}
+
+/// Collects a restored disk, and sees that every byte is covered exactly once.
+#[derive(Default)]
+pub struct MemoryTarget {
+    state: Mutex<Vec<(u8, bool)>>,
+    pub written: Mutex<u64>,
+    pub ordered: bool,
+    next: Mutex<u64>,
+}
+
+impl MemoryTarget {
+    pub fn ordered() -> MemoryTarget {
+        MemoryTarget {
+            ordered: true,
+            ..MemoryTarget::default()
+        }
+    }
+    pub fn bytes(&self) -> Vec<u8> {
+        let state = self.state.lock().unwrap();
+        assert!(state.iter().all(|(_, covered)| *covered), "every byte is covered");
+        state.iter().map(|(byte, _)| *byte).collect()
+    }
+    fn cover(&self, offset: u64, data: &[u8]) {
+        let mut next = self.next.lock().unwrap();
+        assert!(
+            !self.ordered || *next == offset,
+            "an ordered target is written in order"
+        );
+        *next = offset + data.len() as u64;
+        let mut state = self.state.lock().unwrap();
+        for (cell, &byte) in state[offset as usize..][..data.len()].iter_mut().zip(data) {
+            assert!(!cell.1, "no byte is covered twice");
+            *cell = (byte, true);
+        }
+    }
+}
+
+impl Target for MemoryTarget {
+    fn is_ordered(&self) -> bool {
+        self.ordered
+    }
+    fn begin(&self, size_bytes: u64) -> std::result::Result<(), TargetError> {
+        *self.state.lock().unwrap() = vec![(0xAA, false); size_bytes as usize];
+        Ok(())
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> std::result::Result<(), TargetError> {
+        *self.written.lock().unwrap() += data.len() as u64;
+        self.cover(offset, data);
+        Ok(())
+    }
+    fn hole(&self, offset: u64, length: u64) -> std::result::Result<(), TargetError> {
+        self.cover(offset, &vec![0; length as usize]);
+        Ok(())
+    }
+    fn finish(&self) -> std::result::Result<(), TargetError> {
+        Ok(())
+    }
+}
+
+/// Options without a password: the hash is slow on purpose.
+pub fn insecure() -> InitOptions {
+    InitOptions::new(Unlock::Insecure)
+}
+
+pub fn init(store: &MemoryStore) -> Repository {
+    Repository::init(Arc::new(store.clone()), IndexHome::Memory, &insecure()).unwrap()
+}
+
+pub fn open(store: &MemoryStore) -> Repository {
+    Repository::open(Arc::new(store.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap()
+}
+
+/// Backs up one disk called sda.
+pub fn back_up(repository: &Repository, vm: &str, disk: &Disk, changed: bool) -> BackupSummary {
+    try_back_up(repository, vm, disk, changed).unwrap()
+}
+
+pub fn try_back_up(repository: &Repository, vm: &str, disk: &Disk, changed: bool) -> Result<BackupSummary> {
+    repository.backup(request(vm, disk, changed), &Silent, &CancelFlag::new())
+}
+
+pub fn request(vm: &str, disk: &Disk, changed: bool) -> BackupRequest {
+    let source = DiskSource {
+        name: "sda".into(),
+        source: disk.source(),
+        changed: changed.then(|| disk.changes()),
+    };
+    let mut request = BackupRequest::new(vm, vec![source]);
+    request.memory_bytes = 24 << 20;
+    request
+}
+
+pub fn restore(repository: &Repository, snapshot: SnapshotId) -> Vec<u8> {
+    try_restore(repository, snapshot).unwrap()
+}
+
+pub fn try_restore(repository: &Repository, snapshot: SnapshotId) -> Result<Vec<u8>> {
+    let target = MemoryTarget::default();
+    let request = RestoreRequest {
+        fetches: 3,
+        ..RestoreRequest::new(snapshot)
+    };
+    repository.restore(&request, &target, &Silent, &CancelFlag::new())?;
+    Ok(target.bytes())
+}
+
+pub fn check(repository: &Repository) -> CheckReport {
+    repository
+        .check(ReadData::All, &Silent, &CancelFlag::new())
+        .unwrap()
+}
+
+pub fn prune(repository: &Repository) -> PruneSummary {
+    repository
+        .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
+        .unwrap()
+}
+
+/// Every file of the store: volume, name, bytes.
+pub fn files(store: &MemoryStore) -> Vec<(String, Vec<u8>, Vec<u8>)> {
+    let mut files = Vec::new();
+    for (volume, vid) in store.list_volumes("", None, 1000).unwrap() {
+        for (name, info) in store.list(vid, b"", None, 100_000).unwrap() {
+            let body = store.get(vid, &name, 0..info.size, &Default::default()).unwrap();
+            files.push((volume.clone(), name.to_vec(), body.to_vec()));
+        }
+    }
+    files
+}
