@@ -172,10 +172,16 @@ impl Inner {
     /// `VolumeGone` unless the volume is there now. Reads ask *after* they read: then it was
     /// there all the while.
     fn alive(&self, vid: VolumeId) -> Result<(), VolumeError> {
-        if self.gate.remembers(vid) || self.volume_row(vid)?.is_some() {
+        if self.gate.remembers(vid) {
             return Ok(());
         }
-        Err(VolumeError::VolumeGone)
+        match self.volume_row(vid) {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(VolumeError::VolumeGone),
+            // Its files can be read without the row.
+            Err(VolumeError::Corrupt { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

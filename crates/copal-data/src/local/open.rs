@@ -60,6 +60,10 @@ impl LocalStore {
         };
         match inner.sweep() {
             Err(error) if error == read_only() => {}
+            // The files can still be read; `check` names the damage.
+            Err(error) if error.is_corruption() => {
+                tracing::warn!(%error, "what an interrupted run had left was not freed");
+            }
             swept => swept?,
         }
         Ok(LocalStore {

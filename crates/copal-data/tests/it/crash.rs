@@ -1,0 +1,301 @@
+//! Power cuts: after any crash the store holds what was acknowledged, and the operation that was
+//! under way happened wholly or not at all.
+//!
+//! A history of operations runs on the recording device. Sampled crash states are opened, and
+//! what they hold is compared with a model of the operations acknowledged by then.
+
+use crate::stack::{MIB, body, format, get, open};
+use copal_data::{CheckOptions, LocalStore};
+use copal_device::fault::FaultDevice;
+use copal_device::{Device, History, crash};
+use copal_volume::conformance::Random;
+use copal_volume::{FileId, PutOptions, Remove, VolumeId, VolumeOptions, VolumeStore};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Name of a volume -> its files: name -> (file id, seed, size).
+type Model = BTreeMap<String, BTreeMap<Vec<u8>, (FileId, u64, usize)>>;
+
+/// The store after one more acknowledged operation.
+struct Step {
+    /// Events of the device before the operation began.
+    began: usize,
+    /// Events when it was acknowledged.
+    acknowledged: usize,
+    model: Model,
+}
+
+struct Run {
+    device: Arc<FaultDevice>,
+    store: LocalStore,
+    vids: BTreeMap<String, VolumeId>,
+    model: Model,
+    steps: Vec<Step>,
+    seed: u64,
+}
+
+impl Run {
+    /// Runs one operation and notes what the store must hold from its acknowledgement on.
+    fn step(&mut self, operation: impl FnOnce(&mut Run)) {
+        let began = self.device.step();
+        operation(self);
+        self.steps.push(Step {
+            began,
+            acknowledged: self.device.step(),
+            model: self.model.clone(),
+        });
+    }
+
+    fn create(&mut self, volume: &str) {
+        self.step(|run| {
+            let vid = run
+                .store
+                .create_volume("", volume, &VolumeOptions::default())
+                .expect("create a volume");
+            run.vids.insert(volume.to_owned(), vid);
+            run.model.insert(volume.to_owned(), BTreeMap::new());
+        });
+    }
+
+    fn put(&mut self, volume: &str, name: &[u8], size: usize, stream: bool) {
+        self.step(|run| {
+            run.seed += 1;
+            let (vid, seed) = (run.vids[volume], run.seed);
+            let bytes = body(seed, size);
+            let info = if stream {
+                let mut writer = run
+                    .store
+                    .writer(vid, name, &PutOptions::default())
+                    .expect("writer");
+                writer.append(bytes.slice(..size / 3)).expect("append");
+                writer.append(bytes.slice(size / 3..)).expect("append");
+                writer.commit()
+            } else {
+                run.store.put(vid, name, bytes, &PutOptions::default())
+            };
+            let fid = info.expect("create").fid;
+            let files = run.model.get_mut(volume).expect("volume");
+            files.insert(name.to_vec(), (fid, seed, size));
+        });
+    }
+
+    fn delete(&mut self, volume: &str, name: &[u8]) {
+        self.step(|run| {
+            let files = run.model.get_mut(volume).expect("volume");
+            let (fid, _, _) = files.remove(name).expect("the file is there");
+            run.store.delete(run.vids[volume], name, fid).expect("delete");
+        });
+    }
+
+    fn drop_stream(&mut self, volume: &str, size: usize) {
+        self.step(|run| {
+            let mut writer = run
+                .store
+                .writer(run.vids[volume], b"dropped", &PutOptions::default())
+                .expect("writer");
+            writer.append(body(1, size)).expect("append");
+        });
+    }
+
+    fn remove(&mut self, volume: &str) {
+        self.step(|run| {
+            run.store
+                .remove_volume(run.vids[volume], Remove::WithFiles)
+                .expect("remove");
+            run.model.remove(volume);
+        });
+    }
+
+    fn rename(&mut self, from: &str, to: &str) {
+        self.step(|run| {
+            run.store.rename_volume(from, to).expect("rename");
+            let files = run.model.remove(from).expect("volume");
+            run.model.insert(to.to_owned(), files);
+            let vid = run.vids.remove(from).expect("volume");
+            run.vids.insert(to.to_owned(), vid);
+        });
+    }
+
+    fn batch(&mut self, volume: &str, names: &[&'static [u8]]) {
+        self.step(|run| {
+            let files = names
+                .iter()
+                .map(|name| {
+                    run.seed += 1;
+                    let size = 1000 * (1 + run.seed as usize % 9);
+                    let files = run.model.get_mut(volume).expect("volume");
+                    files.insert(name.to_vec(), (FileId(0), run.seed, size));
+                    let options = PutOptions::default();
+                    ((*name).into(), body(run.seed, size), options)
+                })
+                .collect();
+            let answers = run.store.put_batch(run.vids[volume], files);
+            for (name, answer) in names.iter().zip(answers.expect("batch")) {
+                let files = run.model.get_mut(volume).expect("volume");
+                let file = files.get_mut(*name).expect("file");
+                file.0 = answer.expect("create").fid;
+            }
+        });
+    }
+}
+
+/// A history that goes through every kind of operation.
+fn history() -> (History, Vec<Step>) {
+    let device = FaultDevice::new(128 * MIB, 42);
+    let dyn_device: Arc<dyn Device> = device.clone();
+    format(&dyn_device);
+    drop(open(&dyn_device));
+    let device = FaultDevice::from_image(device.image(), 43);
+    let dyn_device: Arc<dyn Device> = device.clone();
+    let store = open(&dyn_device);
+    let mut run = Run {
+        device: device.clone(),
+        store,
+        vids: BTreeMap::new(),
+        model: Model::new(),
+        steps: vec![Step {
+            began: 0,
+            acknowledged: 0,
+            model: Model::new(),
+        }],
+        seed: 0,
+    };
+    run.create("a");
+    run.put("a", b"inline", 100, false);
+    run.put("a", b"block", 30_000, false);
+    run.put("a", b"piece", 300_000, false);
+    run.create("b");
+    run.put("b", b"stream", 5_000_000, true);
+    run.put("b", b"neighbour", 70_000, false);
+    run.delete("a", b"block");
+    run.batch("a", &[b"x", b"y", b"z"]);
+    run.drop_stream("a", 5_000_000);
+    run.delete("b", b"stream");
+    run.store.kv().flush().expect("flush");
+    run.put("a", b"block", 20_000, false);
+    run.put("a", b"large", 4_500_000, false);
+    run.delete("a", b"inline");
+    run.put("a", b"inline", 50, false);
+    run.rename("b", "c");
+    run.remove("c");
+    run.create("b");
+    run.put("b", b"last", 5_000, false);
+    let vid = run.vids["a"];
+    run.store.reclaim(vid).expect("reclaim");
+    run.delete("a", b"large");
+    let steps = std::mem::take(&mut run.steps);
+    drop(run);
+    (device.history(), steps)
+}
+
+/// What the store holds, every body read.
+fn contents(store: &LocalStore) -> Model {
+    let mut model = Model::new();
+    for (volume, vid) in store.list_volumes("", None, 100).expect("list volumes") {
+        let mut files = BTreeMap::new();
+        for (name, info) in store.list(vid, b"", None, 100).expect("list") {
+            let bytes = get(store, vid, &name).expect("a listed file is whole");
+            let seed = (0..200).find(|&seed| body(seed, bytes.len()) == bytes);
+            let seed = seed.expect("bytes that somebody wrote");
+            files.insert(name.to_vec(), (info.fid, seed, bytes.len()));
+        }
+        model.insert(volume, files);
+    }
+    model
+}
+
+/// Opens a crashed device and compares; names what it may hold at `step`.
+fn verify(device: &Arc<dyn Device>, step: usize, steps: &[Step], what: &str) {
+    let store = open(device);
+    let found = contents(&store);
+    let done = steps
+        .iter()
+        .rposition(|s| s.acknowledged <= step)
+        .expect("the first step");
+    let under_way = steps.get(done + 1).filter(|next| next.began < step);
+    let fits = found == steps[done].model || under_way.is_some_and(|next| found == next.model);
+    assert!(
+        fits,
+        "{what}: after {done} acknowledged operations found {found:#?}, not {:#?}",
+        steps[done].model
+    );
+    let report = store.check(&CheckOptions { read_data: true }, &mut |_| {});
+    let report = report.expect("check");
+    assert_eq!(report.damage, [], "{what}");
+    assert_eq!(report.uploads, 0, "{what}: dead uploads are freed at open");
+    // The store works on.
+    let vid = match store.open_volume("a") {
+        Ok(vid) => vid,
+        Err(_) => store
+            .create_volume("", "a", &VolumeOptions::default())
+            .expect("create"),
+    };
+    let put = store.put(vid, b"after", body(999, 5000), &PutOptions::default());
+    put.unwrap_or_else(|error| panic!("{what}: put after the crash: {error}"));
+}
+
+#[test]
+fn acknowledged_operations_survive_a_power_cut_and_others_are_whole_or_absent() {
+    const CUTS: usize = 60;
+    const STATES_PER_CUT: u64 = 8;
+    let (history, steps) = history();
+    let cuts: Vec<_> = crash::cuts(&history).collect();
+    let mut random = Random::new(1);
+    let stride = cuts.len().div_ceil(CUTS).max(1);
+    let mut verified = 0;
+    for cut in cuts.iter().step_by(stride) {
+        let states = cut.states(&crash::Limits::default());
+        let count = states.count_all();
+        for n in 0..STATES_PER_CUT.min(count) {
+            let index = if n == 0 { 0 } else { random.below(count) };
+            let state = states.get(index).expect("a state of this cut");
+            let device = state.device();
+            verify(&device, state.step(), &steps, &state.describe());
+            verified += 1;
+        }
+    }
+    assert!(verified >= 100, "only {verified} states");
+    let end = FaultDevice::from_image(cuts[cuts.len() - 1].durable().clone(), 1);
+    let end: Arc<dyn Device> = end;
+    verify(&end, history.len(), &steps, "everything flushed");
+}
+
+/// Removes all volumes and says how many bytes of the device live objects hold.
+fn emptied(store: &LocalStore) -> u64 {
+    let keep = store.create_volume("", "keep", &VolumeOptions::default());
+    let keep = keep.expect("create a volume");
+    for (name, vid) in store.list_volumes("", None, 100).expect("list") {
+        if name != "keep" {
+            store.remove_volume(vid, Remove::WithFiles).expect("remove");
+        }
+    }
+    store.kv().flush().expect("flush");
+    store.reclaim(keep).expect("reclaim");
+    store.kv().objects().space().live_bytes
+}
+
+#[test]
+fn no_space_leaks_over_power_cuts() {
+    let (history, _) = history();
+    let cuts: Vec<_> = crash::cuts(&history).collect();
+    let mut random = Random::new(2);
+    let never_used = emptied(&open(
+        &cuts[0]
+            .states(&crash::Limits::default())
+            .get(0)
+            .expect("a state")
+            .device(),
+    ));
+    let stride = cuts.len().div_ceil(24).max(1);
+    for cut in cuts.iter().step_by(stride) {
+        let states = cut.states(&crash::Limits::default());
+        let index = random.below(states.count_all());
+        let state = states.get(index).expect("a state");
+        let live_bytes = emptied(&open(&state.device()));
+        assert!(
+            live_bytes < never_used + MIB / 2,
+            "{}: an emptied store holds {live_bytes} bytes, one never used {never_used}",
+            state.describe(),
+        );
+    }
+}

@@ -1,0 +1,119 @@
+//! What a store keeps when it is closed, or dropped, and opened again.
+
+use crate::stack::{MIB, blank, body, get, open, open_at, put, volume};
+use copal_data::CheckOptions;
+use copal_volume::{ManualClock, PutOptions, Remove, VolumeError, VolumeOptions, VolumeStore};
+use std::sync::Arc;
+
+#[test]
+fn everything_acknowledged_is_there_after_a_restart() {
+    let device = blank(256 * MIB);
+    let sizes = [0, 10, 4096, 4097, 65_536, 65_537, 9_000_000];
+    let options = VolumeOptions {
+        replicas: Some(2),
+        class: Some("ssd".to_owned()),
+        quota_bytes: Some(50_000_000),
+    };
+    let (uuid, vid, infos) = {
+        let store = open(&device);
+        let a = volume(&store, "a");
+        let vid = store.create_volume("a", "b", &options).expect("create");
+        let put = |(n, size)| put(&store, vid, &[n as u8], body(n as u64, size)).expect("put");
+        let infos: Vec<_> = sizes.into_iter().enumerate().map(put).collect();
+        store.delete(vid, &[1], infos[1].fid).expect("delete");
+        let gone = volume(&store, "gone");
+        store.remove_volume(gone, Remove::IfEmpty).expect("remove");
+        assert_eq!(store.open_volume("a"), Ok(a));
+        (store.uuid().expect("uuid"), vid, infos)
+    };
+    let store = open(&device);
+    assert_eq!(store.uuid().expect("uuid"), uuid);
+    assert_eq!(store.open_volume("a/b"), Ok(vid));
+    assert_eq!(store.open_volume("gone"), Err(VolumeError::NotFound));
+    for (n, size) in sizes.into_iter().enumerate() {
+        let read = get(&store, vid, &[n as u8]);
+        if n == 1 {
+            assert_eq!(read, Err(VolumeError::NotFound));
+        } else {
+            assert!(read == Ok(body(n as u64, size)), "file {n}");
+            let stat = store.stat(vid, &[n as u8], &Default::default());
+            assert_eq!(stat.as_ref(), Ok(&infos[n]));
+        }
+    }
+    let quota = put(&store, vid, b"too much", body(1, 45_000_000));
+    assert!(
+        matches!(quota, Err(VolumeError::QuotaExceeded { .. })),
+        "the quota is kept: {quota:?}"
+    );
+    let next = volume(&store, "next");
+    assert!(next.0 > vid.0 + 1, "ids of removed volumes are not given again");
+    let report = store
+        .check(&CheckOptions { read_data: true }, &mut |_| {})
+        .expect("check");
+    assert_eq!(report.damage, []);
+}
+
+#[test]
+fn creation_times_go_on_when_the_clock_went_back_over_a_restart() {
+    let device = blank(64 * MIB);
+    let clock = Arc::new(ManualClock::new(5_000_000));
+    let (vid, before) = {
+        let store = open_at(&device, &clock);
+        let vid = volume(&store, "v");
+        let info = put(&store, vid, b"before", body(1, 10)).expect("put");
+        assert_eq!(info.created_ms, 5_000_000);
+        (vid, info)
+    };
+    clock.set(1_000);
+    let store = open_at(&device, &clock);
+    let after = put(&store, vid, b"after", body(2, 10)).expect("put");
+    assert!(after.created_ms > before.created_ms);
+    assert!(after.fid > before.fid);
+    assert!(
+        after.created_ms < before.created_ms + 10,
+        "a clean restart notes the exact time: {}",
+        after.created_ms
+    );
+}
+
+#[test]
+fn restarts_in_quick_succession_do_not_run_ahead_of_the_clock() {
+    let device = blank(64 * MIB);
+    let clock = Arc::new(ManualClock::new(5_000_000));
+    for n in 0..20_u64 {
+        let store = open_at(&device, &clock);
+        let vid = match n {
+            0 => volume(&store, "v"),
+            _ => store.open_volume("v").expect("open"),
+        };
+        let info = put(&store, vid, &n.to_be_bytes(), body(n, 10)).expect("put");
+        assert!(info.created_ms <= 5_000_000 + 3 * n, "{}", info.created_ms);
+    }
+}
+
+#[test]
+fn an_upload_left_by_a_dead_process_is_freed_at_open() {
+    let device = blank(128 * MIB);
+    let vid = {
+        let store = open(&device);
+        let vid = volume(&store, "v");
+        let mut writer = store.writer(vid, b"n", &PutOptions::default()).expect("writer");
+        writer.append(body(1, 9_000_000)).expect("append");
+        // The process dies: nobody drops the writer.
+        std::mem::forget(writer);
+        let report = store.check(&CheckOptions::default(), &mut |_| {});
+        let report = report.expect("check");
+        assert_eq!((report.uploads, report.damage.len()), (1, 0));
+        store.kv().sync().expect("sync");
+        store.kv().close().expect("close");
+        vid
+    };
+    let store = open(&device);
+    let report = store.check(&CheckOptions::default(), &mut |_| {});
+    let report = report.expect("check");
+    assert_eq!((report.uploads, report.damage.len()), (0, 0));
+    let extents = store.kv().open_keyspace("extents").expect("open");
+    let rows = extents.expect("extents").prefix(b"").keys_only().count();
+    assert_eq!(rows, 0, "the pieces are gone");
+    put(&store, vid, b"n", body(2, 5_000_000)).expect("the name is free");
+}
