@@ -96,11 +96,78 @@ fn thousands_of_versions_of_one_key_stay_in_one_partition() {
     let before = table.cache.counts().data_block_reads;
     get(&table, b"hot", 55_555);
     assert!(table.cache.counts().data_block_reads - before <= 2);
+    // A reader before the first version is no false alarm of the filter.
+    assert_eq!(table.cache.counts().false_positives, 0);
     let mut cursor = table.cursor(Scan::default());
     cursor.seek(b"hot", 777).unwrap();
     assert_eq!(cursor.entry().unwrap().seq, 776);
     cursor.seek_for_prev(b"hot", 777).unwrap();
     assert_eq!(cursor.entry().unwrap().seq, 778);
+}
+
+#[test]
+fn keys_without_gaps_are_their_own_separators_and_fences() {
+    // Consecutive numbers differ in the last byte only, so nothing can be cut from separators and fences, and
+    // look-ups meet them exactly.
+    let mut model = Model::new();
+    for i in 0..5000u32 {
+        model.insert(
+            (i.to_be_bytes().to_vec(), Reverse(u64::from(i))),
+            put(vec![i as u8; 900]),
+        );
+    }
+    let (bytes, meta) = build(&model, options(false, Kind::Ribbon));
+    let table = open(bytes, &cache(), 6);
+    assert!(meta.partitions >= 3);
+    let fence = table.fences.fence(1).to_vec();
+    assert!(model.keys().any(|(key, _)| *key == fence));
+    let mut cursor = table.cursor(Scan::default());
+    for (key, Reverse(seq)) in model.keys() {
+        for at in [*seq, MAX_SEQ] {
+            assert_eq!(get(&table, key, at), Some((*seq, 900)));
+            cursor.seek(key, at).unwrap();
+            assert_eq!(cursor.entry().unwrap().position(), (&key[..], *seq));
+            cursor.seek_for_prev(key, *seq).unwrap();
+            assert_eq!(cursor.entry().unwrap().position(), (&key[..], *seq));
+        }
+    }
+}
+
+#[test]
+fn versions_without_gaps_are_found_across_blocks() {
+    let mut model = Model::new();
+    for seq in 1..=1000u64 {
+        model.insert(
+            (b"key".to_vec(), Reverse(seq)),
+            put(seq.to_le_bytes().repeat(100)),
+        );
+    }
+    let (bytes, _) = build(&model, options(false, Kind::Ribbon));
+    let table = open(bytes, &cache(), 6);
+    assert!(table.index(0, Class::Foreground).unwrap().blocks() > 100);
+    for seq in 1..=1000 {
+        let found = table
+            .get(b"key", seq, &KeyHash::new(b"key", SEED))
+            .unwrap()
+            .unwrap();
+        assert_eq!((found.seq, &found.value[..8]), (seq, &seq.to_le_bytes()[..]));
+    }
+}
+
+#[test]
+fn a_block_has_a_full_key_every_sixteen_entries() {
+    let mut model = Model::new();
+    for i in 0..100u32 {
+        model.insert(
+            (format!("a common prefix {i:03}").into_bytes(), Reverse(1)),
+            put(Vec::new()),
+        );
+    }
+    let (bytes, _) = build(&model, options(false, Kind::Ribbon));
+    let table = open(bytes.clone(), &cache(), 6);
+    let data = &bytes[..table.partition(0).data_len as usize];
+    // Before the trailer of 13 bytes: the number of restarts.
+    assert_eq!(data[data.len() - 17..data.len() - 13], 7u32.to_le_bytes());
 }
 
 #[test]
