@@ -190,7 +190,7 @@ fn ext4(scratch: &Path, count: u64, report: &mut Report) -> Result<()> {
         } = device.counters()? - before;
         let name = format!("ext4: append of {bytes} B + fdatasync");
         let mean = |total: u64| total as f64 / count as f64;
-        report.fact(format!("{name}: writes"), mean(writes), "");
+        report.fact(format!("{name}: writes and bare flushes"), mean(writes), "");
         report.fact(format!("{name}: flushes"), mean(flushes), "");
         report.fact(format!("{name}: bytes written"), mean(write_bytes), "B");
     }
@@ -206,7 +206,7 @@ fn ext4(scratch: &Path, count: u64, report: &mut Report) -> Result<()> {
     }
     let cost = device.counters()? - before;
     report.fact(
-        "ext4: 3 new files of 64 KiB, each fsynced, and the directory: writes",
+        "ext4: 3 new files of 64 KiB, each fsynced, and the directory: writes and bare flushes",
         cost.writes as f64 / count as f64,
         "",
     );

@@ -93,7 +93,7 @@ pub(crate) fn run(root: &Path, arguments: &Options) -> Result<()> {
         report.detail(format!("{}: p90", variant.name), micros(variant, 0.9), "us");
         report.detail(format!("{}: p99", variant.name), micros(variant, 0.99), "us");
         report.fact(
-            format!("{}: writes", variant.name),
+            format!("{}: writes and bare flushes", variant.name),
             variant.commands.writes as f64 / operations,
             "",
         );

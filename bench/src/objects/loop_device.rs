@@ -2,6 +2,7 @@
 //!
 //! The backing file is written in full first, so that the file system below it changes no metadata while
 //! the suite runs. Needs root. Undone on drop.
+//! The kernel counts a flush that was asked for by itself as a write without bytes too.
 
 use anyhow::{Context, Result, bail};
 use std::{
@@ -12,7 +13,7 @@ use std::{
 };
 use xtask::metered;
 
-/// Commands a block device took, as the kernel counts them.
+/// Commands a block device took, as the kernel counts them: `writes` includes bare flushes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BlockCounters {
     pub(super) writes: u64,

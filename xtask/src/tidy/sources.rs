@@ -3,9 +3,10 @@
 use super::{Finding, Tree, tree::module_docs};
 
 /// Names that gather what has no place; each idea gets its own.
-const BANNED_NAMES: [&str; 10] = [
-    "util", "utils", "common", "core", "types", "helper", "helpers", "misc", "shared", "stuff",
-];
+const BANNED_NAMES: [&str; 7] = ["util", "utils", "common", "helper", "helpers", "misc", "stuff"];
+
+/// Names that say nothing about a crate; a file inside a crate that has a name of its own may use them.
+const BANNED_CRATES: [&str; 3] = ["core", "types", "shared"];
 
 /// Above this a second idea has moved in.
 const LONG_FILE_LINES: usize = 1000;
@@ -31,8 +32,11 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
 fn name(path: &str, findings: &mut Vec<Finding>) {
     for part in path.split('/') {
         let stem = part.strip_suffix(".rs").unwrap_or(part);
-        let stem = stem.strip_prefix("copal-").unwrap_or(stem);
-        if BANNED_NAMES.contains(&stem) {
+        let (stem, is_crate) = match stem.strip_prefix("copal-") {
+            Some(stem) => (stem, true),
+            None => (stem, false),
+        };
+        if BANNED_NAMES.contains(&stem) || is_crate && BANNED_CRATES.contains(&stem) {
             findings.push(Finding::error(
                 path,
                 0,
