@@ -1,7 +1,7 @@
 //! Real devices: one preallocated file or a block device, with direct I/O.
 //!
-//! `submit` goes to an engine: the ring ([`crate::uring`]) or, where the kernel refuses it, a pool of threads
-//! ([`crate::pread`]). A solo read or durable write skips both and runs on the caller's thread.
+//! `submit` goes to an engine: the ring ([`crate::uring`]) with a few threads beside it for flushes, discards and
+//! zeroes, or, where the kernel refuses the ring, a pool of threads for everything ([`crate::pread`]). A solo read or durable write skips both and runs on the caller's thread.
 //!
 //! Paper: Draconis §4.2 proposes direct access past kernel and file system. The block layer stays here (Arrakis needs
 //! a device to give away); the page cache and, on a file whose space is written, the file system's metadata do not
@@ -18,7 +18,7 @@ use crate::error::{DeviceError, OpenError};
 use crate::pread::{self, Pool};
 use crate::queue::{Batch, Job, JobQueue, Reply};
 use crate::tally::Tally;
-use crate::uring::Ring;
+use crate::uring::{self, Ring};
 use crate::{AlignedBuf, Completion, Counters, Device, Geometry, Io, IoDone, IoKind};
 use std::path::Path;
 use std::sync::Arc;
@@ -60,8 +60,11 @@ pub fn open_file(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, 
     }))
 }
 
+/// Threads beside a ring, for what it does not take.
+const BESIDE: usize = 4;
+
 enum Engine {
-    Ring(Ring),
+    Ring { ring: Ring, beside: Pool },
     Pool(Pool),
 }
 
@@ -69,17 +72,21 @@ impl Engine {
     fn start(target: &Arc<Target>, tally: &Arc<Tally>, force_pread: bool) -> std::io::Result<Engine> {
         if !force_pread {
             match Ring::start(target, tally) {
-                Ok(ring) => return Ok(Engine::Ring(ring)),
+                Ok(ring) => {
+                    let beside = Pool::start(target, tally, BESIDE)?;
+                    return Ok(Engine::Ring { ring, beside });
+                }
                 Err(error) => tracing::info!(%error, "io_uring is refused here; using a pool of threads"),
             }
         }
         Pool::start(target, tally, pread::THREADS).map(Engine::Pool)
     }
 
-    fn queue(&self) -> &JobQueue {
+    /// The queue that serves commands like this one.
+    fn queue(&self, kind: &IoKind) -> &JobQueue {
         match self {
-            Engine::Ring(ring) => ring.queue(),
-            Engine::Pool(pool) => pool.queue(),
+            Engine::Ring { ring, .. } if uring::takes(kind) => ring.queue(),
+            Engine::Ring { beside: pool, .. } | Engine::Pool(pool) => pool.queue(),
         }
     }
 }
@@ -107,25 +114,20 @@ impl Device for FileDevice {
             1 => alone = Some(completer),
             len => batch = Some(Batch::new(len, completer)),
         }
-        let jobs = ios.into_iter().enumerate().filter_map(|(place, io)| {
+        for (place, io) in ios.into_iter().enumerate() {
             let reply = match (alone.take(), &batch) {
                 (Some(completer), _) => Reply::Alone(completer),
                 (None, Some(batch)) => Reply::Part(Arc::clone(batch), place),
-                (None, None) => return None,
+                (None, None) => break,
             };
             match check_io(&geometry, &io) {
-                Ok(()) => Some(Job { io, reply }),
-                Err(error) => {
-                    // No hook hangs on the completion yet, so this runs nobody's code.
-                    reply.deliver(IoDone {
-                        result: Err(error),
-                        buf: io.kind.into_buf(),
-                    });
-                    None
-                }
+                Ok(()) => self.engine.queue(&io.kind).push(Job { io, reply }),
+                Err(error) => reply.deliver(IoDone {
+                    result: Err(error),
+                    buf: io.kind.into_buf(),
+                }),
             }
-        });
-        self.engine.queue().push(jobs);
+        }
         completion
     }
 
@@ -151,7 +153,7 @@ impl Device for FileDevice {
 
     fn engine(&self) -> &'static str {
         match self.engine {
-            Engine::Ring(_) => "io_uring",
+            Engine::Ring { .. } => "io_uring",
             Engine::Pool(_) => "thread pool",
         }
     }

@@ -144,18 +144,18 @@ impl JobQueue {
         }
     }
 
-    /// Adds jobs; blocks while the queue is full.
-    pub(crate) fn push(&self, jobs: impl Iterator<Item = Job>) {
+    /// Adds a job; blocks while the queue is full.
+    pub(crate) fn push(&self, job: Job) {
         let mut waiting = self.waiting.lock();
-        for job in jobs {
-            while waiting.queued() >= LIMIT && !IS_ENGINE.with(Cell::get) {
-                self.space.wait(&mut waiting);
-            }
-            waiting.classes[index_of(job.io.class)].push_back(job);
-            self.work.notify_one();
-            if std::mem::take(&mut waiting.asleep) {
-                (self.wake)();
-            }
+        while waiting.queued() >= LIMIT && !IS_ENGINE.with(Cell::get) {
+            self.space.wait(&mut waiting);
+        }
+        waiting.classes[index_of(job.io.class)].push_back(job);
+        let asleep = std::mem::take(&mut waiting.asleep);
+        drop(waiting);
+        self.work.notify_one();
+        if asleep {
+            (self.wake)();
         }
     }
 
@@ -171,6 +171,7 @@ impl JobQueue {
     /// The next job; blocks until there is one. `None`: the queue is closed and empty.
     pub(crate) fn take_blocking(&self) -> Option<Job> {
         let mut waiting = self.waiting.lock();
+        waiting.asleep = false;
         loop {
             match self.next(&mut waiting) {
                 Taken::Job(job) => return Some(job),

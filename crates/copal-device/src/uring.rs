@@ -6,14 +6,15 @@
 //! Invariants
 //! - The buffer of an I/O stays in its slot from submission until its completion is reaped; nobody else has it.
 //! - The thread ends only when the queue is closed and nothing is in flight.
-//! - Commands the ring lacks (discard, write zeroes on block devices) go to a thread beside it, started at need.
+//! - Only reads and writes come here, see [`takes`]. The kernel would run a flush on a worker of its own: two more
+//!   threads to wake than a thread of ours that waits for it. Discards and zeroes it has not, or not everywhere.
 //!
 //! Not used, with reasons: SQPOLL (12 against 79 thousand IOPS on two shared cores), IOPOLL (needs poll queues), linked
 //! entries (they serialise).
 #![expect(unsafe_code, reason = "hands buffers to the kernel")]
 
-use crate::file::target::{Kind, MAX_IO, Target, zeros};
-use crate::pread::{self, Pool, join_unless_self};
+use crate::file::target::Target;
+use crate::pread::{self, join_unless_self};
 use crate::queue::{Job, JobQueue, Taken, enter_engine_thread};
 use crate::tally::Tally;
 use crate::{DeviceError, IoDone, IoKind};
@@ -75,6 +76,11 @@ impl Drop for Ring {
     }
 }
 
+/// Whether the ring does this; else it is for a pool beside it.
+pub(crate) fn takes(kind: &IoKind) -> bool {
+    matches!(kind, IoKind::Read(_) | IoKind::Write { .. })
+}
+
 fn ring_bell(event: &OwnedFd) {
     // It fails only when the counter is full, and then the ring is being woken already.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
@@ -122,7 +128,6 @@ fn serve(
         free: (0..DEPTH).collect(),
         reaped: Vec::with_capacity(ENTRIES as usize * 2),
         polling: false,
-        beside: None,
     };
     if let Err(error) = reactor.run() {
         reactor.give_up(&error);
@@ -150,14 +155,23 @@ struct Reactor<'a> {
     free: Vec<usize>,
     reaped: Vec<(u64, i32)>,
     polling: bool,
-    beside: Option<Pool>,
 }
 
 impl Reactor<'_> {
     fn run(&mut self) -> io::Result<()> {
         loop {
+            if self.free.len() == DEPTH {
+                // Nothing is in the kernel's hands: sleep where waking is cheapest.
+                match self.queue.take_blocking() {
+                    Some(job) => self.accept(job),
+                    None => return Ok(()),
+                }
+            }
             if self.fill() {
                 return Ok(());
+            }
+            if self.free.len() == DEPTH {
+                continue;
             }
             self.poll_bell();
             match self.ring.submit_and_wait(1) {
@@ -187,37 +201,12 @@ impl Reactor<'_> {
         if let Err(error) = pread::allowed(self.target, &job.io.kind) {
             return self.answer(job, Err(error));
         }
-        let beside = match job.io.kind {
-            IoKind::Discard(_) => true,
-            IoKind::WriteZeroes(_) => self.target.kind == Kind::Block,
-            IoKind::Read(_) | IoKind::Write { .. } | IoKind::Flush => false,
-        };
-        if beside {
-            return self.hand_over(job);
-        }
         match self.free.pop() {
             Some(slot) => {
                 self.slots[slot] = Some(InFlight { job, done: 0 });
                 self.issue(slot);
             }
             None => unreachable!("the queue gives out at most as many jobs as there are slots"),
-        }
-    }
-
-    fn hand_over(&mut self, job: Job) {
-        if self.beside.is_none() {
-            match Pool::start(self.target, self.tally, 1) {
-                Ok(pool) => self.beside = Some(pool),
-                Err(error) => {
-                    let (op, len) = (job.io.kind.name(), job.io.kind.len_bytes());
-                    let at = job.io.at;
-                    return self.answer(job, Err(DeviceError::io(op, at, len, error)));
-                }
-            }
-        }
-        self.queue.finished(job.io.class);
-        if let Some(pool) = &self.beside {
-            pool.queue().push(std::iter::once(job));
         }
     }
 
@@ -244,15 +233,9 @@ impl Reactor<'_> {
                     .rw_flags(flags)
                     .build()
             }
-            IoKind::WriteZeroes(len) => {
-                let rest = &zeros()[..(*len - *done).min(MAX_IO as u64) as usize];
-                opcode::Write::new(file, rest.as_ptr(), rest.len() as u32)
-                    .offset(at)
-                    .build()
+            IoKind::Flush | IoKind::Discard(_) | IoKind::WriteZeroes(_) => {
+                unreachable!("only what the ring takes is pushed to its queue")
             }
-            IoKind::Flush | IoKind::Discard(_) => opcode::Fsync::new(file)
-                .flags(types::FsyncFlags::DATASYNC)
-                .build(),
         };
         self.push(&entry.user_data(slot as u64));
     }
@@ -266,9 +249,8 @@ impl Reactor<'_> {
     }
 
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: an entry names memory of a slot's buffer or of the shared zeros. The slot keeps its buffer until the
-        // completion is reaped (`give_up` leaks it), the zeros are never freed; the file is registered, and `target`
-        // outlives the ring.
+        // SAFETY: an entry names memory of a slot's buffer, and the slot keeps it until the completion is reaped
+        // (`give_up` leaks it). The file is registered, and `target` outlives the ring.
         let pushed = unsafe { self.ring.submission().push(entry) };
         assert!(
             pushed.is_ok(),
@@ -301,18 +283,16 @@ impl Reactor<'_> {
         };
         let kind = &in_flight.job.io.kind;
         let left = kind.len_bytes() - in_flight.done;
-        let transfer = !matches!(kind, IoKind::Flush);
         let outcome = match result {
             error if error < 0 => {
-                let again = transfer && matches!(-error, libc::EINTR | libc::EAGAIN);
-                if again {
+                if matches!(-error, libc::EINTR | libc::EAGAIN) {
                     return self.issue(slot);
                 }
                 Err(io::Error::from_raw_os_error(-error))
             }
-            0 if transfer && matches!(kind, IoKind::Read(_)) => Err(io::ErrorKind::UnexpectedEof.into()),
-            0 if transfer => Err(io::ErrorKind::WriteZero.into()),
-            moved if transfer && (moved as u64) < left => {
+            0 if matches!(kind, IoKind::Read(_)) => Err(io::ErrorKind::UnexpectedEof.into()),
+            0 => Err(io::ErrorKind::WriteZero.into()),
+            moved if (moved as u64) < left => {
                 in_flight.done += moved as u64;
                 return self.issue(slot);
             }

@@ -98,6 +98,7 @@ impl Target {
         Ok(())
     }
 
+    /// Writes on this thread; `durable` when it returns, if asked for.
     pub(crate) fn write(&self, at: u64, buf: &[u8], durable: bool) -> io::Result<()> {
         let flags = if durable {
             ReadWriteFlags::DSYNC

@@ -18,6 +18,10 @@ fn jobs(class: Class, count: usize) -> impl Iterator<Item = Job> {
     })
 }
 
+fn push(queue: &JobQueue, jobs: impl Iterator<Item = Job>) {
+    jobs.for_each(|job| queue.push(job));
+}
+
 fn take(queue: &JobQueue) -> Option<Class> {
     match queue.take() {
         Taken::Job(job) => {
@@ -39,9 +43,9 @@ fn take_all(queue: &JobQueue) -> Vec<Class> {
 #[test]
 fn commits_go_first_and_background_yields_down_to_a_quarter() {
     let queue = JobQueue::new(8, || {});
-    queue.push(jobs(Class::Background, 20));
-    queue.push(jobs(Class::Foreground, 20));
-    queue.push(jobs(Class::Commit, 2));
+    push(&queue, jobs(Class::Background, 20));
+    push(&queue, jobs(Class::Foreground, 20));
+    push(&queue, jobs(Class::Commit, 2));
     let first = take_all(&queue);
     let count = |class| first.iter().filter(|other| **other == class).count();
     assert_eq!(first[..2], [Class::Commit, Class::Commit]);
@@ -54,9 +58,9 @@ fn commits_go_first_and_background_yields_down_to_a_quarter() {
 #[test]
 fn background_alone_leaves_room_for_a_commit() {
     let queue = JobQueue::new(8, || {});
-    queue.push(jobs(Class::Background, 20));
+    push(&queue, jobs(Class::Background, 20));
     assert_eq!(take_all(&queue).len(), 6);
-    queue.push(jobs(Class::Commit, 1));
+    push(&queue, jobs(Class::Commit, 1));
     assert_eq!(take(&queue), Some(Class::Commit));
     assert_eq!(take(&queue), None, "no more background while a commit runs");
     queue.finished(Class::Commit);
@@ -68,7 +72,7 @@ fn background_alone_leaves_room_for_a_commit() {
 fn a_depth_of_one_still_serves_every_class() {
     let queue = JobQueue::new(1, || {});
     for class in [Class::Background, Class::Foreground, Class::Commit] {
-        queue.push(jobs(class, 1));
+        push(&queue, jobs(class, 1));
         assert_eq!(take(&queue), Some(class));
         queue.finished(class);
     }
@@ -77,13 +81,13 @@ fn a_depth_of_one_still_serves_every_class() {
 #[test]
 fn a_full_queue_blocks_others_but_not_its_own_engine() {
     let queue = Arc::new(JobQueue::new(4, || {}));
-    queue.push(jobs(Class::Foreground, LIMIT));
+    push(&queue, jobs(Class::Foreground, LIMIT));
     let other = Arc::clone(&queue);
-    let blocked = std::thread::spawn(move || other.push(jobs(Class::Commit, 10)));
+    let blocked = std::thread::spawn(move || push(&other, jobs(Class::Commit, 10)));
     let engine = Arc::clone(&queue);
     std::thread::spawn(move || {
         enter_engine_thread();
-        engine.push(jobs(Class::Commit, 1));
+        push(&engine, jobs(Class::Commit, 1));
     })
     .join()
     .unwrap();
@@ -108,7 +112,7 @@ fn closing_drains_what_waits_and_then_ends() {
         count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     });
     assert!(matches!(queue.take(), Taken::Nothing));
-    queue.push(jobs(Class::Foreground, 2));
+    push(&queue, jobs(Class::Foreground, 2));
     assert_eq!(
         woken.load(std::sync::atomic::Ordering::Relaxed),
         1,
