@@ -6,5 +6,6 @@ mod damage;
 mod golden;
 mod lookups;
 mod memory;
+mod objects;
 mod scans;
 mod shapes;
