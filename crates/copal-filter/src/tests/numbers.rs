@@ -1,4 +1,4 @@
-//! Paper: elasticbf §3.1: no false negative, FPR of k units = FPR(1)^k, size, and independence.
+//! No false negative, FPR of k units = FPR(1)^k, size, and independence (elasticbf §3.1).
 
 use super::support::{SEED, fill, hash, partitions, within_3_sigma};
 use crate::{FilterPage, Kind, PartitionFilterBuilder, Units, ribbon, ribbon::reference};
