@@ -65,6 +65,15 @@ impl Garbage {
         }
     }
 
+    /// Everything that waits.
+    pub(crate) fn items(&self) -> Vec<Item> {
+        self.waiting
+            .lock()
+            .iter()
+            .flat_map(|(_, items)| items.iter().cloned())
+            .collect()
+    }
+
     /// Takes out what no living version can reach.
     pub(crate) fn take(&self, epochs: &Epochs) -> Vec<Item> {
         let mut waiting = self.waiting.lock();

@@ -42,6 +42,7 @@ mod stats;
 mod store;
 pub mod table;
 mod value;
+mod verify;
 mod version;
 mod view;
 
@@ -51,3 +52,4 @@ pub use keyspace::{Batch, Keyspace, Snapshot};
 pub use options::{Durability, KeyspaceOptions, Options};
 pub use stats::Stats;
 pub use store::Store;
+pub use verify::VerifyReport;

@@ -1,0 +1,222 @@
+//! Checking an open store against itself: names, accounts, and, if asked, every byte.
+//!
+//! Invariants checked
+//! - Every object with one of this engine's labels is named by the manifest, is the manifest, or is a log of a
+//!   memtable; nothing named is missing.
+//! - In each value object, the values that entries point to and the dead ranges do not overlap, and together
+//!   they are everything that was accounted for.
+//!
+//! Not here: the object layer's own checks, repair.
+
+use crate::{
+    Error, Store,
+    cursor::Cursor,
+    engine::{Engine, Tree},
+    entry::EntryKind,
+    garbage::Item,
+    manifest::{MANIFEST, Role, parse_label, state::ValueState},
+    table::Scan,
+    value::{
+        self,
+        interval::IntervalSet,
+        pointer::{Pointer, VALUE_PAGE},
+    },
+    view::View,
+};
+use copal_device::Class;
+use copal_object::ObjectId;
+use std::{
+    collections::{BTreeMap, HashSet},
+    ops::Range,
+};
+
+/// What [`Store::verify`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Tables looked at.
+    pub tables: u64,
+    /// Entries seen in tables and memtables, all versions.
+    pub entries: u64,
+    /// Separated values that entries point to.
+    pub values: u64,
+    /// Their bytes.
+    pub value_bytes: u64,
+    /// One sentence per problem; empty means sound.
+    pub problems: Vec<String>,
+}
+
+impl VerifyReport {
+    /// Nothing is wrong.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    fn problem(&mut self, text: String) {
+        self.problems.push(text);
+    }
+}
+
+impl Store {
+    /// Checks names and accounts; with `deep` also reads every table and every separated value. Blocks, and keeps
+    /// flush and merges waiting meanwhile.
+    /// # Errors
+    /// What the object layer answers. Damage is told in the report, not as an error.
+    pub fn verify(&self, deep: bool) -> Result<VerifyReport, Error> {
+        self.engine().verify(deep)
+    }
+}
+
+type Pointers = BTreeMap<ObjectId, Vec<Range<u64>>>;
+
+impl Engine {
+    fn verify(&self, deep: bool) -> Result<VerifyReport, Error> {
+        let mut report = VerifyReport::default();
+        let tree = self.tree.lock();
+        let view = self.view();
+        self.verify_names(&tree, &view, &mut report);
+        let mut pointers = Pointers::new();
+        for memtable in view.memtables() {
+            let mut cursor = memtable.cursor();
+            cursor.first()?;
+            self.collect(&mut cursor, deep, &mut pointers, &mut report)?;
+        }
+        for run in &view.version.runs {
+            let scan = Scan {
+                class: Class::Background,
+                whole: true,
+            };
+            let mut cursor = run.cursor(&crate::compact::jobs::everything(), scan);
+            let walked = cursor
+                .first()
+                .and_then(|()| self.collect(&mut cursor, deep, &mut pointers, &mut report));
+            match walked {
+                Err(error) if error.is_corruption() => report.problem(error.to_string()),
+                walked => walked?,
+            }
+            for slice in run.slices.iter().filter(|_| deep) {
+                let found = slice.table.table.verify(Class::Background)?;
+                if !found.is_clean() {
+                    report.problem(format!(
+                        "table {} is damaged: {found:?}",
+                        slice.table.meta.object.0
+                    ));
+                }
+            }
+            report.tables += run.slices.len() as u64;
+        }
+        for (object, value) in &tree.manifest.state.values {
+            let live = pointers.remove(object).unwrap_or_default();
+            verify_accounts(*object, value, live, &mut report);
+        }
+        Ok(report)
+    }
+
+    /// Every object of ours has a name, every name an object.
+    fn verify_names(&self, tree: &Tree, view: &View, report: &mut VerifyReport) {
+        let state = &tree.manifest.state;
+        let mut named: HashSet<ObjectId> = state.tables.keys().chain(state.values.keys()).copied().collect();
+        named.insert(MANIFEST);
+        named.extend(
+            view.memtables()
+                .map(|memtable| memtable.log)
+                .filter(|log| log.0 != 0),
+        );
+        let young = view
+            .memtables()
+            .flat_map(|memtable| memtable.value_metas())
+            .map(|meta| meta.object);
+        let mut expected: HashSet<ObjectId> = named.clone();
+        expected.extend(young);
+        let waiting = self.garbage.items().into_iter().filter_map(|item| match item {
+            Item::Delete(object) => Some(object),
+            Item::Punch(..) => None,
+        });
+        expected.extend(waiting);
+        let mut from = ObjectId(0);
+        loop {
+            let stats = self.objects.list(from, 1024);
+            let Some(last) = stats.last() else { break };
+            from = ObjectId(last.id.0 + 1);
+            for stat in &stats {
+                named.remove(&stat.id);
+                if let Some((role, _)) = parse_label(&stat.label)
+                    && !expected.contains(&stat.id)
+                {
+                    let what = if role == Role::Value {
+                        "value object"
+                    } else {
+                        "object"
+                    };
+                    report.problem(format!("{what} {} belongs to no one", stat.id.0));
+                }
+            }
+        }
+        named
+            .iter()
+            .for_each(|object| report.problem(format!("object {} is missing", object.0)));
+    }
+
+    /// Counts the entries of a cursor and notes where their values lie; `deep`: reads the values.
+    fn collect(
+        &self,
+        cursor: &mut impl Cursor,
+        deep: bool,
+        pointers: &mut Pointers,
+        report: &mut VerifyReport,
+    ) -> Result<(), Error> {
+        while let Some(entry) = cursor.entry() {
+            report.entries += 1;
+            if entry.kind == EntryKind::Pointer {
+                let pointer = Pointer::decode(entry.value)?;
+                report.values += 1;
+                report.value_bytes += u64::from(pointer.len);
+                pointers.entry(pointer.object).or_default().push(pointer.range());
+                if deep {
+                    let all = 0..u64::from(pointer.len);
+                    match value::read(&self.objects, entry.value, &all, Class::Background) {
+                        Err(error) if error.is_corruption() => report.problem(error.to_string()),
+                        read => drop(read?),
+                    }
+                }
+            }
+            cursor.next()?;
+        }
+        Ok(())
+    }
+}
+
+/// Live values and dead ranges of an object do not overlap and leave no byte unaccounted for.
+fn verify_accounts(object: ObjectId, value: &ValueState, live: Vec<Range<u64>>, report: &mut VerifyReport) {
+    let mut all = IntervalSet::default();
+    let mut sum = 0;
+    for range in live {
+        // A direct value owns its padding.
+        let end = if value.meta.by_worker {
+            range.end
+        } else {
+            range.end.next_multiple_of(VALUE_PAGE)
+        };
+        sum += end - range.start;
+        all.insert(range.start..end);
+    }
+    for range in value.dead.iter() {
+        sum += range.end - range.start;
+        all.insert(range);
+    }
+    if all.total() != sum {
+        report.problem(format!(
+            "value object {}: {} bytes have two owners",
+            object.0,
+            sum - all.total()
+        ));
+    }
+    let lost: u64 = all
+        .gaps(value.meta.accounted)
+        .iter()
+        .map(|gap| gap.end - gap.start)
+        .sum();
+    if lost > 0 {
+        report.problem(format!("value object {}: {lost} bytes have no owner", object.0));
+    }
+}
