@@ -1,7 +1,7 @@
 //! The engine: what commits, readers and the worker share.
 //!
 //! Invariants
-//! - Lock order: writer, direct values, tree, view. The worker never waits for the writer lock, as the writer
+//! - Lock order: step or writer, direct values, tree, view. The worker never waits for the writer lock, as the writer
 //!   may be waiting for a flush.
 //! - A reader takes its sequence under the view's lock, so its memtables hold everything up to it.
 
@@ -51,6 +51,8 @@ pub(crate) struct Engine {
     pub(crate) queue: CommitQueue,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) direct_values: Mutex<DirectValues>,
+    /// Held by the worker for the length of a step, so that others can look at the tree between two steps.
+    pub(crate) step: Mutex<()>,
     pub(crate) tree: Mutex<Tree>,
     pub(crate) view: RwLock<Arc<View>>,
     pub(crate) snapshots: Arc<Snapshots>,
@@ -88,6 +90,14 @@ impl Engine {
 
     pub(crate) fn new_object(&self) -> ObjectId {
         ObjectId(self.next_object.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Size at which a table ends: what was asked for, but little enough for two to fit into a small store.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        const SHARE: u64 = 32;
+        self.options
+            .table_bytes
+            .min((self.objects.space().size_bytes / SHARE).max(1 << 20))
     }
 
     /// Passes a batch through the log.
@@ -187,8 +197,7 @@ pub(crate) fn open_table(
     meta: &TableMeta,
 ) -> Result<Arc<TableHandle>, Error> {
     let table = Table::open(objects, meta.object, cache.clone(), options)?;
-    let list: Vec<_> = table.range_tombstones().iter().cloned().collect();
-    let tombstones = RangeTombstones::new(&list);
+    let tombstones = RangeTombstones::new(table.range_tombstones());
     Ok(Arc::new(TableHandle {
         meta: meta.clone(),
         table,

@@ -180,6 +180,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         queue: CommitQueue::default(),
         writer: Mutex::new(writer),
         direct_values: Mutex::new(direct_values),
+        step: Mutex::new(()),
         tree: Mutex::new(tree),
         view: RwLock::new(Arc::new(first_view(active, frozen, version))),
         snapshots,

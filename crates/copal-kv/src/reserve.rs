@@ -1,7 +1,8 @@
 //! Space kept back so that a full store can still delete, flush and merge.
 //!
-//! The object layer refuses everyone else's writes while the reservation stands. Deletes, flushes and
-//! merges let it go for the length of one operation and take it again.
+//! The object layer refuses everyone else's writes while the reservation stands. Deletes, flushes and merges
+//! let it go for the length of one operation; until it is whole again, writes that only add are refused here.
+//! Invariant: nobody but their users gets at the bytes while the reserve is open.
 
 use copal_object::{Reservation, Store};
 use parking_lot::Mutex;
@@ -9,7 +10,20 @@ use parking_lot::Mutex;
 /// See the module.
 pub(crate) struct Reserve {
     bytes: u64,
-    held: Mutex<Option<Reservation>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    held: Option<Reservation>,
+    /// Operations that use the space now.
+    users: u32,
+}
+
+/// The reserve is open to its owner until this is dropped.
+pub(crate) struct Opened<'a> {
+    reserve: &'a Reserve,
+    objects: &'a Store,
 }
 
 impl Reserve {
@@ -19,7 +33,7 @@ impl Reserve {
         let bytes = (size / 20).max(4 * table_bytes).min(size / 8);
         let reserve = Reserve {
             bytes,
-            held: Mutex::new(None),
+            state: Mutex::default(),
         };
         reserve.refill(objects);
         reserve
@@ -29,24 +43,34 @@ impl Reserve {
     pub(crate) fn none() -> Reserve {
         Reserve {
             bytes: 0,
-            held: Mutex::new(None),
+            state: Mutex::default(),
         }
-    }
-
-    /// Takes the reservation again after it was used; half of it when the whole is not there.
-    pub(crate) fn refill(&self, objects: &Store) {
-        let mut held = self.held.lock();
-        if held.is_some() || self.bytes == 0 {
-            return;
-        }
-        *held = objects
-            .reserve(self.bytes)
-            .or_else(|_| objects.reserve(self.bytes / 2))
-            .ok();
     }
 
     /// Lets the space go, so that the caller's next write may use it.
-    pub(crate) fn open(&self) {
-        *self.held.lock() = None;
+    pub(crate) fn open<'a>(&'a self, objects: &'a Store) -> Opened<'a> {
+        let mut state = self.state.lock();
+        state.users += 1;
+        state.held = None;
+        Opened {
+            reserve: self,
+            objects,
+        }
+    }
+
+    /// Takes the space again if nobody uses it; `true` when it is whole.
+    pub(crate) fn refill(&self, objects: &Store) -> bool {
+        let mut state = self.state.lock();
+        if state.held.is_none() && state.users == 0 && self.bytes > 0 {
+            state.held = objects.reserve(self.bytes).ok();
+        }
+        state.held.is_some() || self.bytes == 0
+    }
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        self.reserve.state.lock().users -= 1;
+        self.reserve.refill(self.objects);
     }
 }

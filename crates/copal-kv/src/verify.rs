@@ -72,6 +72,9 @@ type Pointers = BTreeMap<ObjectId, Vec<Range<u64>>>;
 impl Engine {
     fn verify(&self, deep: bool) -> Result<VerifyReport, Error> {
         let mut report = VerifyReport::default();
+        // Between two steps of the worker and two groups of commits: what they make has a name by then.
+        let _step = self.step.lock();
+        let _values = self.direct_values.lock();
         let tree = self.tree.lock();
         let view = self.view();
         self.verify_names(&tree, &view, &mut report);

@@ -108,9 +108,9 @@ impl Engine {
         };
         match attempt(writer) {
             Err(error) if error.is_no_space() && write.frees_space => {
-                self.reserve.open();
+                let opened = self.reserve.open(&self.objects);
                 let result = attempt(writer);
-                self.reserve.refill(&self.objects);
+                drop(opened);
                 self.signal.kick();
                 result
             }
@@ -120,6 +120,10 @@ impl Engine {
 
     fn log_and_apply(&self, writer: &mut Writer, writes: &[&Write]) -> Result<(), Error> {
         self.poison.check()?;
+        // While the reserve is open or spent, its space is not for writes that only add.
+        if !writes.iter().all(|write| write.frees_space) && !self.reserve.refill(&self.objects) {
+            return Err(Error::NoSpace);
+        }
         let first_seq = self.snapshots.visible() + 1;
         let mut values = self.direct_values.lock();
         let mut placement = Placement::default();

@@ -179,7 +179,7 @@ impl Engine {
         let Some(range) = next_range(job, &runs) else {
             return Ok(false);
         };
-        if let Some((record, end)) = movable(job, &runs, &range, self.options.table_bytes / SMALL_TABLE) {
+        if let Some((record, end)) = movable(job, &runs, &range, self.table_bytes() / SMALL_TABLE) {
             job.range.start = end;
             self.install(Change {
                 records: vec![record],

@@ -29,6 +29,7 @@ pub(crate) struct Written {
 pub(crate) struct Output<'a> {
     engine: &'a Engine,
     lifetime: Lifetime,
+    table_bytes: u64,
     /// Where the current table begins.
     start: Bytes,
     current: Option<Current>,
@@ -51,6 +52,7 @@ impl<'a> Output<'a> {
         Output {
             engine,
             lifetime,
+            table_bytes: engine.table_bytes(),
             start,
             current: None,
             written: Vec::new(),
@@ -65,7 +67,7 @@ impl<'a> Output<'a> {
                 filter: Kind::Ribbon,
                 store_seed: self.engine.seed,
                 lifetime: self.lifetime,
-                expected_bytes: self.engine.options.table_bytes,
+                expected_bytes: self.table_bytes,
             };
             let builder = TableBuilder::new(&self.engine.objects, object, options)?;
             let last_key = Vec::new();
@@ -92,7 +94,7 @@ impl<'a> Output<'a> {
         let keyspace = keyspace_of(key);
         let other_kind = keyspace != current.keyspace
             && keyspace.is_some_and(|id| self.engine.keyspace_options(id).compress != current.compress);
-        current.builder.estimated_bytes() >= self.engine.options.table_bytes || other_kind
+        current.builder.estimated_bytes() >= self.table_bytes || other_kind
     }
 
     pub(crate) fn add(&mut self, entry: Entry<'_>, droppable: bool) -> Result<(), Error> {

@@ -60,6 +60,7 @@ impl Worker {
     /// One piece of work; `false` when there is none.
     fn step(&mut self) -> Result<bool, Error> {
         let engine = self.engine.clone();
+        let _step = engine.step.lock();
         engine.poison.check()?;
         engine.free_garbage()?;
         if engine.flush_all(&mut self.values)? || self.rotate()? {
@@ -220,7 +221,7 @@ impl Engine {
     fn merge_step_in_reserve(&self, values: &mut WorkerValues, job: &mut Job) -> Result<bool, Error> {
         match self.merge_step(values, job) {
             Err(error) if error.is_no_space() => {
-                self.reserve.open();
+                let _opened = self.reserve.open(&self.objects);
                 self.merge_step(values, job)
             }
             result => result,
@@ -233,7 +234,7 @@ impl Engine {
         while !self.view().frozen.is_empty() {
             let result = match self.flush_oldest(values) {
                 Err(error) if error.is_no_space() => {
-                    self.reserve.open();
+                    let _opened = self.reserve.open(&self.objects);
                     self.flush_oldest(values)
                 }
                 result => result,

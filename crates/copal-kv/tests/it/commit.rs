@@ -1,0 +1,136 @@
+//! Group commit: many threads, one log.
+
+use crate::support::*;
+use copal_device::{
+    Device, Image,
+    fault::{FaultDevice, FaultOptions, Order},
+};
+use copal_kv::{Durability, Store};
+use std::sync::Arc;
+
+#[test]
+fn threads_that_write_at_once_lose_nothing_and_share_groups() {
+    let fixture = Fixture::new(256 * MIB, small());
+    let space = fixture.space("a", grouped());
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let space = space.clone();
+            let store = fixture.store.clone();
+            scope.spawn(move || {
+                let mut random = Random::new(thread);
+                for i in 0..300u64 {
+                    let key = [thread.to_be_bytes(), i.to_be_bytes()].concat();
+                    let len = [20, 700, 5000][random.below(3) as usize];
+                    let durability = [Durability::Device, Durability::Process, Durability::Deferred]
+                        [random.below(3) as usize];
+                    space
+                        .put(&key, &value(thread << 32 | i, len), durability)
+                        .unwrap();
+                    // What was acknowledged is visible to the writer at once.
+                    assert_eq!(space.get(&key).unwrap().unwrap(), value(thread << 32 | i, len));
+                    if i % 100 == 99 {
+                        store.flush().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(space.iter(all()).count(), 8 * 300);
+    let stats = fixture.store.stats();
+    assert_eq!(stats.writes, 8 * 300);
+    assert!(stats.groups <= stats.writes);
+    drop(space);
+    let fixture = fixture.reopen(small(), true);
+    let space = fixture.space("a", grouped());
+    for thread in 0..8u64 {
+        let mut random = Random::new(thread);
+        for i in 0..300u64 {
+            let len = [20, 700, 5000][random.below(3) as usize];
+            random.below(3);
+            let key = [thread.to_be_bytes(), i.to_be_bytes()].concat();
+            assert_eq!(space.get(&key).unwrap().unwrap(), value(thread << 32 | i, len));
+        }
+    }
+    assert_sound(&fixture.store, true);
+}
+
+#[test]
+fn readers_never_see_half_a_batch() {
+    let fixture = Fixture::new(256 * MIB, small());
+    let space = fixture.space("a", grouped());
+    let keys: Vec<Vec<u8>> = (0..20u8).map(|i| vec![i]).collect();
+    let write = |round: u64| {
+        let mut batch = fixture.store.batch();
+        for key in &keys {
+            batch.put(&space, key, value(round, 900).into());
+        }
+        batch.commit(Durability::Process).unwrap();
+    };
+    write(0);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let snapshot = fixture.store.snapshot();
+                    let first = snapshot.get(&space, &keys[0]).unwrap().unwrap();
+                    let all: Vec<_> = snapshot.iter(&space, all()).map(Result::unwrap).collect();
+                    assert_eq!(all.len(), keys.len());
+                    assert!(all.iter().all(|(_, value)| *value == first));
+                    let now: Vec<_> = space.iter(crate::support::all()).map(Result::unwrap).collect();
+                    assert!(now.iter().all(|(_, value)| *value == now[0].1));
+                }
+            });
+        }
+        for round in 1..400 {
+            write(round);
+            if round % 50 == 0 {
+                fixture.store.flush().unwrap();
+            }
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_sound(&fixture.store, true);
+}
+
+/// The object layer's promise, kept up here: one small durable put is one durable write, and no flush more.
+#[test]
+fn a_durable_put_costs_one_device_write_and_a_large_value_one_flush() {
+    let options = FaultOptions {
+        order: Order::Immediate,
+        max_size: 128 * MIB,
+        record: false,
+        ..Default::default()
+    };
+    let device: Arc<dyn Device> = FaultDevice::with_options(Image::zeroed(128 * MIB), options);
+    format(&device);
+    let store = Store::open(open_objects(&device), small()).unwrap();
+    let space = store.keyspace("a", grouped()).unwrap();
+    space.put(b"first", b"", DEVICE).unwrap();
+    let before = device.counters();
+    for i in 0..100u8 {
+        space.put(&[i], &value(1, 200), DEVICE).unwrap();
+    }
+    let after = device.counters();
+    let (writes, flushes) = (after.writes - before.writes, after.flushes - before.flushes);
+    let durable = after.fua_writes - before.fua_writes + flushes;
+    assert!(
+        writes <= 104 && durable <= 104,
+        "{writes} writes, {durable} flushes for 100 durable puts"
+    );
+    let before = device.counters();
+    for i in 0..20u8 {
+        space.put(&[200, i], &value(1, 300_000), DEVICE).unwrap();
+    }
+    let after = device.counters();
+    let durable = after.fua_writes - before.fua_writes + after.flushes - before.flushes;
+    let bytes = after.write_bytes - before.write_bytes;
+    assert!(
+        bytes < 20 * (303_104 + 3 * 4096),
+        "{bytes} bytes written for 20 values: written more than once"
+    );
+    assert!(
+        durable <= 2 * 20 + 4,
+        "{durable} flushes for 20 durable large values"
+    );
+}

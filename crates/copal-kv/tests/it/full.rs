@@ -1,0 +1,118 @@
+//! A full store: clean refusals, deletes that work, nothing lost, everything back after deleting.
+
+use crate::support::*;
+use copal_kv::{Error, KeyspaceOptions};
+
+fn fill(fixture: &Fixture, len: usize) -> (copal_kv::Keyspace, u32) {
+    let space = fixture.space("a", KeyspaceOptions::default());
+    let mut stored = 0u32;
+    loop {
+        match space.put(&stored.to_be_bytes(), &value(u64::from(stored), len), PROCESS) {
+            Ok(()) => stored += 1,
+            Err(Error::NoSpace) => return (space, stored),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+fn check(space: &copal_kv::Keyspace, stored: u32, len: usize) {
+    assert_eq!(space.iter(all()).keys_only().count() as u32, stored);
+    for i in (0..stored).step_by(7) {
+        assert_eq!(
+            space.get(&i.to_be_bytes()).unwrap().unwrap(),
+            value(u64::from(i), len),
+            "value {i}"
+        );
+    }
+}
+
+#[test]
+fn large_values_fill_the_store_and_deleting_empties_it() {
+    const LEN: usize = 700_000;
+    let mut fixture = Fixture::new(64 * MIB, small());
+    let (mut space, mut stored) = fill(&fixture, LEN);
+    assert!(stored > 40, "only {stored} values fit");
+    check(&space, stored, LEN);
+    assert_sound(&fixture.store, false);
+    for round in 0..3 {
+        assert!(matches!(
+            space.put(b"more", &value(0, LEN), DEVICE),
+            Err(Error::NoSpace)
+        ));
+        for i in 0..stored {
+            space.delete(&i.to_be_bytes(), DEVICE).unwrap();
+        }
+        space.compact_range(all()).unwrap();
+        assert_eq!(space.iter(all()).count(), 0);
+        let (again, count) = fill(&fixture, LEN);
+        assert!(
+            count + 3 >= stored,
+            "{stored} values fitted first, {count} in round {round}"
+        );
+        (space, stored) = (again, count);
+        drop(space);
+        fixture = fixture.reopen(small(), round % 2 == 0);
+        space = fixture.space("a", KeyspaceOptions::default());
+        check(&space, stored, LEN);
+        assert_sound(&fixture.store, false);
+    }
+}
+
+#[test]
+fn small_values_fill_the_store_and_deleting_empties_it() {
+    const LEN: usize = 3000;
+    let fixture = Fixture::new(64 * MIB, small());
+    let (space, stored) = fill(&fixture, LEN);
+    assert!(stored > 8000, "only {stored} values fit");
+    check(&space, stored, LEN);
+    let mut batch = fixture.store.batch();
+    for i in 0..stored / 2 {
+        batch.delete(&space, &i.to_be_bytes());
+        if batch.len() == 500 {
+            std::mem::replace(&mut batch, fixture.store.batch())
+                .commit(DEVICE)
+                .unwrap();
+        }
+    }
+    batch.commit(DEVICE).unwrap();
+    assert_eq!(space.iter(all()).keys_only().count() as u32, stored - stored / 2);
+    space.compact_range(all()).unwrap();
+    space.purge_prefix(b"", DEVICE).unwrap();
+    space.compact_range(all()).unwrap();
+    let (_, again) = fill(&fixture, LEN);
+    assert!(
+        again + again / 10 >= stored,
+        "{stored} values fitted first, {again} after"
+    );
+    assert_sound(&fixture.store, false);
+}
+
+#[test]
+fn a_value_that_does_not_fit_leaves_no_trace() {
+    let fixture = Fixture::new(64 * MIB, small());
+    let space = fixture.space("a", KeyspaceOptions::default());
+    space.put(b"small", b"1", DEVICE).unwrap();
+    let before = fixture.live_bytes();
+    for _ in 0..3 {
+        let mut batch = fixture.store.batch();
+        batch
+            .put(&space, b"a", value(1, 1 << 20).into())
+            .put(&space, b"b", value(2, 100 << 20).into());
+        assert!(matches!(batch.commit(DEVICE), Err(Error::NoSpace)));
+    }
+    fixture
+        .store
+        .objects()
+        .commit(Default::default(), copal_object::Ack::Durable)
+        .wait()
+        .unwrap();
+    assert!(
+        fixture.live_bytes() <= before + 256 * 1024,
+        "{} bytes more",
+        fixture.live_bytes() - before
+    );
+    assert_eq!(pairs(&space).len(), 1);
+    space.put(b"a", &value(3, 1 << 20), DEVICE).unwrap();
+    assert_eq!(space.get(b"a").unwrap().unwrap(), value(3, 1 << 20));
+    assert_sound(&fixture.store, true);
+}

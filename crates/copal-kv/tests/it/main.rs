@@ -1,0 +1,11 @@
+//! The engine on the real object layer over memory and fault devices. Nothing in the middle is faked.
+
+mod basics;
+mod commit;
+mod crash;
+mod full;
+mod iterators;
+mod model;
+mod poison;
+mod space;
+mod support;

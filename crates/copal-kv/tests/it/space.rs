@@ -1,0 +1,206 @@
+//! Space comes back: dead values, dead objects, purged groups, stale objects.
+
+use crate::support::*;
+use copal_kv::KeyspaceOptions;
+
+const SLACK: u64 = MIB;
+
+fn packs() -> KeyspaceOptions {
+    KeyspaceOptions {
+        group_prefix_len: 4,
+        ..KeyspaceOptions::default()
+    }
+}
+
+fn key(group: u32, i: u32) -> Vec<u8> {
+    [group.to_be_bytes(), i.to_be_bytes()].concat()
+}
+
+#[test]
+fn deleted_large_values_give_their_space_back_without_being_read() {
+    let fixture = Fixture::new(256 * MIB, small());
+    let space = fixture.space("packs", packs());
+    let empty = fixture.live_bytes();
+    for i in 0..80 {
+        space
+            .put(&key(1, i), &value(u64::from(i), 1 << 20), PROCESS)
+            .unwrap();
+    }
+    let full = fixture.live_bytes();
+    assert!(full > empty + 80 * MIB);
+    // Every other value: nothing is dead as a whole object, the holes are.
+    for i in (0..80).step_by(2) {
+        space.delete(&key(1, i), PROCESS).unwrap();
+    }
+    let read = fixture.device.counters().read_bytes;
+    space.compact_range(all()).unwrap();
+    let read = fixture.device.counters().read_bytes - read;
+    let half = fixture.live_bytes();
+    assert!(
+        half < empty + 40 * MIB + SLACK,
+        "{} MiB live after deleting half",
+        half >> 20
+    );
+    assert!(read < 2 * MIB, "{read} bytes were read to free 40 MiB");
+    for i in 0..80 {
+        let expected = (i % 2 == 1).then(|| value(u64::from(i), 1 << 20));
+        assert_eq!(
+            space.get(&key(1, i)).unwrap().map(|value| value.to_vec()),
+            expected
+        );
+    }
+    for i in 0..80 {
+        space.delete(&key(1, i), PROCESS).unwrap();
+    }
+    space.compact_range(all()).unwrap();
+    assert!(
+        fixture.live_bytes() < empty + SLACK,
+        "{} bytes live",
+        fixture.live_bytes().saturating_sub(empty)
+    );
+    assert_sound(&fixture.store, true);
+}
+
+#[test]
+fn deleted_small_separated_values_give_their_space_back() {
+    let fixture = Fixture::new(256 * MIB, small());
+    let space = fixture.space("a", KeyspaceOptions::default());
+    let empty = fixture.live_bytes();
+    for i in 0..2000 {
+        space
+            .put(&key(1, i), &value(u64::from(i), 6000), PROCESS)
+            .unwrap();
+    }
+    space.compact_range(all()).unwrap();
+    // Scattered deletes leave pages shared with living neighbours: punching frees little, rewriting the rest.
+    for i in (0..2000).filter(|i| i % 3 != 0) {
+        space.delete(&key(1, i), PROCESS).unwrap();
+    }
+    space.compact_range(all()).unwrap();
+    space.compact_range(all()).unwrap();
+    let live = fixture.live_bytes().saturating_sub(empty);
+    assert!(
+        live < 667 * 6000 + 667 * 3000 + SLACK,
+        "{live} bytes live for 4 MB of values"
+    );
+    for i in 0..2000 {
+        assert_eq!(space.contains(&key(1, i)).unwrap(), i % 3 == 0);
+    }
+    assert_sound(&fixture.store, true);
+    for i in 0..2000 {
+        space.delete(&key(1, i), PROCESS).unwrap();
+    }
+    space.compact_range(all()).unwrap();
+    assert!(fixture.live_bytes() < empty + SLACK);
+}
+
+#[test]
+fn a_purged_group_goes_unread_and_its_neighbours_stay() {
+    let fixture = Fixture::new(256 * MIB, small());
+    let space = fixture.space("packs", packs());
+    let empty = fixture.live_bytes();
+    for i in 0..30 {
+        for group in 1..4 {
+            space
+                .put(&key(group, i), &value(u64::from(i), 1 << 20), PROCESS)
+                .unwrap();
+        }
+    }
+    fixture.store.flush().unwrap();
+    let read = fixture.device.counters().read_bytes;
+    space.purge_prefix(&2u32.to_be_bytes(), DEVICE).unwrap();
+    space.put(&key(2, 99), b"new life", DEVICE).unwrap();
+    space.compact_range(all()).unwrap();
+    let read = fixture.device.counters().read_bytes - read;
+    assert!(read < 2 * MIB, "{read} bytes were read to purge 30 MiB");
+    let live = fixture.live_bytes().saturating_sub(empty);
+    assert!(live < 60 * MIB + SLACK, "{} MiB live", live >> 20);
+    assert_eq!(space.prefix(&2u32.to_be_bytes()).count(), 1);
+    assert_eq!(space.prefix(&1u32.to_be_bytes()).count(), 30);
+    assert_eq!(space.get(&key(3, 7)).unwrap().unwrap(), value(7, 1 << 20));
+    assert_sound(&fixture.store, true);
+}
+
+#[test]
+fn a_dropped_keyspace_gives_everything_back() {
+    let fixture = Fixture::new(256 * MIB, small());
+    let other = fixture.space("other", KeyspaceOptions::default());
+    other.put(b"k", b"v", DEVICE).unwrap();
+    let empty = fixture.live_bytes();
+    let space = fixture.space("packs", packs());
+    for i in 0..40u32 {
+        space
+            .put(&key(i % 3, i), &value(u64::from(i), 1 << 20), PROCESS)
+            .unwrap();
+        space
+            .put(&key(9, i), &value(u64::from(i), 5000), PROCESS)
+            .unwrap();
+    }
+    fixture.store.flush().unwrap();
+    drop(space);
+    fixture.store.drop_keyspace("packs").unwrap();
+    other.compact_range(all()).unwrap();
+    let live = fixture.live_bytes().saturating_sub(empty);
+    assert!(live < SLACK, "{live} bytes live");
+    assert_eq!(other.get(b"k").unwrap().unwrap(), b"v"[..]);
+    assert_sound(&fixture.store, true);
+}
+
+#[test]
+fn a_snapshot_keeps_its_values_and_lets_them_go() {
+    let fixture = Fixture::new(256 * MIB, small());
+    let space = fixture.space("packs", packs());
+    let empty = fixture.live_bytes();
+    for i in 0..20 {
+        space
+            .put(&key(1, i), &value(u64::from(i), 1 << 20), PROCESS)
+            .unwrap();
+    }
+    let snapshot = fixture.store.snapshot();
+    for i in 0..20 {
+        space.delete(&key(1, i), PROCESS).unwrap();
+    }
+    space.compact_range(all()).unwrap();
+    assert!(fixture.live_bytes() > empty + 20 * MIB);
+    assert_eq!(
+        snapshot.get(&space, &key(1, 3)).unwrap().unwrap(),
+        value(3, 1 << 20)
+    );
+    drop(snapshot);
+    space.compact_range(all()).unwrap();
+    assert!(fixture.live_bytes() < empty + SLACK);
+}
+
+#[test]
+fn overwriting_for_ever_does_not_grow_the_store() {
+    let fixture = Fixture::new(256 * MIB, small());
+    let space = fixture.space(
+        "a",
+        KeyspaceOptions {
+            direct_from_bytes: 20_000,
+            ..KeyspaceOptions::default()
+        },
+    );
+    let mut random = Random::new(1);
+    let mut peak = 0;
+    for round in 0..20 {
+        for i in 0..100u64 {
+            let len = [50, 5000, 30_000][random.below(3) as usize];
+            space
+                .put(
+                    &random.below(50).to_be_bytes(),
+                    &value(round * 100 + i, len),
+                    PROCESS,
+                )
+                .unwrap();
+        }
+        if round % 4 == 3 {
+            space.compact_range(all()).unwrap();
+            peak = peak.max(fixture.live_bytes());
+        }
+    }
+    // 50 keys of at most 32 KiB, what the store itself takes, and one log.
+    let limit = 50 * 32 * 1024 + 12 * MIB;
+    assert!(peak < limit, "{peak} bytes live");
+    assert_sound(&fixture.store, true);
+}

@@ -1,0 +1,138 @@
+//! Stores over devices in memory, and the small settings that make few operations reach every path.
+
+use copal_device::{Device, Image, MemoryDevice};
+use copal_kv::{Durability, Keyspace, KeyspaceOptions, Options, Store};
+use copal_object::{MkfsOptions, OpenOptions, Store as Objects};
+use std::{ops::Bound, sync::Arc};
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// Linear congruential generator: seeded, so that a failure repeats.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        random.below(2);
+        random
+    }
+
+    /// 0 to `bound` - 1.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Bytes that depend on `tag` alone, cheap to make and to compare.
+pub(crate) fn value(tag: u64, len: usize) -> Vec<u8> {
+    let mut state = tag.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+/// Little memory and small tables: flushes and merges after little data.
+pub(crate) fn small() -> Options {
+    Options {
+        memory_bytes: 4 * MIB,
+        table_bytes: 64 << 10,
+        ..Options::default()
+    }
+}
+
+/// Separates early and groups by the first byte.
+pub(crate) fn grouped() -> KeyspaceOptions {
+    KeyspaceOptions {
+        group_prefix_len: 1,
+        separate_from_bytes: 600,
+        direct_from_bytes: 3000,
+        compress: false,
+    }
+}
+
+pub(crate) fn format(device: &Arc<dyn Device>) {
+    Objects::mkfs(device, &MkfsOptions::default()).unwrap();
+}
+
+pub(crate) fn open_objects(device: &Arc<dyn Device>) -> Objects {
+    Objects::open(device.clone(), &OpenOptions::default()).unwrap().0
+}
+
+/// A store on a memory device of its own.
+pub(crate) struct Fixture {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) objects: Objects,
+    pub(crate) store: Store,
+}
+
+impl Fixture {
+    pub(crate) fn new(size: u64, options: Options) -> Fixture {
+        let device = MemoryDevice::from_image(Image::zeroed(size), size);
+        format(&device);
+        let objects = open_objects(&device);
+        let store = Store::open(objects.clone(), options).unwrap();
+        Fixture {
+            device,
+            objects,
+            store,
+        }
+    }
+
+    /// Closes and opens again, with or without closing properly.
+    pub(crate) fn reopen(self, options: Options, properly: bool) -> Fixture {
+        let Fixture {
+            device,
+            objects,
+            store,
+        } = self;
+        if properly {
+            store.close().unwrap();
+            objects.close().unwrap();
+        }
+        drop(store);
+        drop(objects);
+        let objects = open_objects(&device);
+        let store = Store::open(objects.clone(), options).unwrap();
+        Fixture {
+            device,
+            objects,
+            store,
+        }
+    }
+
+    pub(crate) fn space(&self, name: &str, options: KeyspaceOptions) -> Keyspace {
+        self.store.keyspace(name, options).unwrap()
+    }
+
+    /// Bytes of the device that hold something.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.objects.space().live_bytes
+    }
+}
+
+pub(crate) fn all<'a>() -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
+    (Bound::Unbounded, Bound::Unbounded)
+}
+
+pub(crate) fn pairs(keyspace: &Keyspace) -> Vec<(Vec<u8>, Vec<u8>)> {
+    keyspace
+        .iter(all())
+        .map(|item| item.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap())
+        .collect()
+}
+
+pub(crate) fn assert_sound(store: &Store, deep: bool) {
+    let report = store.verify(deep).unwrap();
+    assert!(report.is_sound(), "{:#?}", report.problems);
+}
+
+pub(crate) const DEVICE: Durability = Durability::Device;
+pub(crate) const PROCESS: Durability = Durability::Process;
