@@ -61,7 +61,7 @@ pub struct Table {
     pub(super) fences: Fences,
     pub(super) filters: Box<[FilterSlot]>,
     pub(super) object_crc: u32,
-    pub(super) checked_bytes: u64,
+    pub(super) footer: Footer,
     tombstones: Vec<RangeTombstone>,
     /// Its name in the cache.
     number: u64,
@@ -138,7 +138,7 @@ impl Table {
             fences,
             filters,
             object_crc,
-            checked_bytes: footer.properties.offset,
+            footer,
             tombstones,
             number,
             resident_bytes,

@@ -5,6 +5,7 @@
 use super::{
     block::{Block, BlockCursor},
     error::{Damage, Place, TableError},
+    footer::FOOTER_BYTES,
     index::{BlockAt, IndexPage},
     read::Table,
 };
@@ -195,15 +196,16 @@ impl Table {
         Ok(entries)
     }
 
-    /// Counts, and the checksum over the object up to its properties: padding and sections too.
+    /// Counts, and the checksum over the object up to its properties, padding and sections included.
     fn verify_whole(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
         if report.entries != self.meta.entries {
             let error = Damage::Field("number of entries").at(self.id, Place::Object);
             report.found(error, Some((self.meta.smallest.clone(), None)))?;
         }
         let (mut computed, mut at) = (0, 0);
-        while at < self.checked_bytes {
-            let end = self.checked_bytes.min(at + STEP_BYTES);
+        let properties = self.footer.properties;
+        while at < properties.offset {
+            let end = properties.offset.min(at + STEP_BYTES);
             computed = crc32c(computed, &self.read(at..end, class)?);
             at = end;
         }
@@ -213,6 +215,23 @@ impl Table {
                 computed,
             };
             report.found(damage.at(self.id, Place::Object), None)?;
+        }
+        self.verify_tail(class, report)
+    }
+
+    /// Properties, the zeros behind them, and both footers.
+    fn verify_tail(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
+        let properties = self.footer.properties;
+        let tail = self.read(properties.offset..self.meta.bytes, class)?;
+        let (section, rest) = tail.split_at((properties.len as usize).min(tail.len()));
+        if let Err(damage) = properties.check(section) {
+            report.found(damage.at(self.id, Place::Section("properties")), None)?;
+        }
+        let (zeros, footers) = rest.split_at(rest.len().saturating_sub(2 * FOOTER_BYTES));
+        let written = self.footer.encode();
+        if zeros.iter().any(|&byte| byte != 0) || !footers.chunks(FOOTER_BYTES).eq([&written[..]; 2]) {
+            let damage = Damage::Field("padding or one of its two copies");
+            report.found(damage.at(self.id, Place::Footer), None)?;
         }
         Ok(())
     }
