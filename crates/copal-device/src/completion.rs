@@ -7,10 +7,12 @@
 //! - The value is delivered once, to one of: `wait`, `try_take`, the future, or the hook.
 //! - Dropping a completion detaches: the operation goes on, keeps its buffers, and its value is dropped.
 //! - A hook runs outside every lock of this module, on the thread that delivers the value.
+//! - A thread that delivers never waits for a completion: it could wait for itself. That panics instead of hanging.
 //! - Dropping a completer undelivered is a bug of its owner: the waiter panics instead of waiting for ever,
 //!   and a hook is dropped (so a chain of `map`s ends the same way).
 
 use parking_lot::{Condvar, Mutex};
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,6 +28,20 @@ pub trait Drive: Send + Sync {
 /// How long a waiter on a driven device sleeps before it looks again: another thread may have queued an
 /// event and left. Only tests have driven devices.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+thread_local! {
+    static DELIVERS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that this thread belongs to an engine and delivers completions.
+pub(crate) fn enter_delivering_thread() {
+    DELIVERS.set(true);
+}
+
+/// Whether it does.
+pub(crate) fn is_delivering_thread() -> bool {
+    DELIVERS.get()
+}
 
 type Hook<T> = Box<dyn FnOnce(T) + Send>;
 
@@ -223,6 +239,10 @@ impl<T> Slot<T> {
             Some(driver) if driver.drive() => return,
             driver => driver.is_some(),
         };
+        assert!(
+            driven || !is_delivering_thread(),
+            "a completion's hook waits for another completion, which this very thread may have to deliver"
+        );
         let mut state = self.state.lock();
         if !matches!(*state, State::Pending { .. }) {
             return;

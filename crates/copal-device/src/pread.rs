@@ -3,8 +3,9 @@
 //! Chosen when the kernel or a container's seccomp filter refuses the ring. Not a degraded mode: it keeps the same
 //! contract and runs the same conformance suite. It also serves the ring's engine with the commands the ring has not.
 
+use crate::completion::enter_delivering_thread;
 use crate::file::target::Target;
-use crate::queue::{Job, JobQueue, enter_engine_thread};
+use crate::queue::{Job, JobQueue};
 use crate::tally::Tally;
 use crate::{DeviceError, IoDone, IoKind};
 use std::sync::Arc;
@@ -58,17 +59,18 @@ pub(crate) fn join_unless_self(thread: JoinHandle<()>) {
 }
 
 fn serve(queue: &JobQueue, target: &Target, tally: &Tally) {
-    enter_engine_thread();
+    enter_delivering_thread();
     while let Some(Job { mut io, reply }) = queue.take_blocking() {
         let result = run(target, io.at, &mut io.kind);
         if result.is_ok() {
             tally.count(&io.kind);
         }
         queue.finished(io.class);
-        reply.deliver(IoDone {
+        let done = IoDone {
             result,
             buf: io.kind.into_buf(),
-        });
+        };
+        reply.deliver_from_engine(done, target);
     }
 }
 

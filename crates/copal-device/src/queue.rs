@@ -7,11 +7,12 @@
 //!   and a hook that runs on it may submit.
 //! - Every job taken is returned by [`JobQueue::finished`].
 
-use crate::completion::Completer;
+use crate::completion::{Completer, is_delivering_thread};
+use crate::file::target::Target;
 use crate::{Class, Io, IoDone};
 use parking_lot::{Condvar, Mutex};
-use std::cell::Cell;
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 /// I/Os that may wait before submitters block.
@@ -30,6 +31,15 @@ impl Reply {
         match self {
             Reply::Alone(completer) => completer.complete(vec![done]),
             Reply::Part(batch, place) => batch.put(place, done),
+        }
+    }
+
+    /// As [`Reply::deliver`], on an engine's thread, which has to outlive a hook that panics: others wait for it. What
+    /// the hook left half done is unknown, so nothing more is written.
+    pub(crate) fn deliver_from_engine(self, done: IoDone, target: &Target) {
+        if std::panic::catch_unwind(AssertUnwindSafe(|| self.deliver(done))).is_err() {
+            target.poison();
+            tracing::error!("the hook of a completion panicked; the device takes no more writes");
         }
     }
 }
@@ -105,15 +115,6 @@ pub(crate) enum Taken {
     Closed,
 }
 
-thread_local! {
-    static IS_ENGINE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Says that this thread empties a queue and must never block on one.
-pub(crate) fn enter_engine_thread() {
-    IS_ENGINE.with(|engine| engine.set(true));
-}
-
 const COMMIT: usize = 0;
 const FOREGROUND: usize = 1;
 const BACKGROUND: usize = 2;
@@ -147,7 +148,7 @@ impl JobQueue {
     /// Adds a job; blocks while the queue is full.
     pub(crate) fn push(&self, job: Job) {
         let mut waiting = self.waiting.lock();
-        while waiting.queued() >= LIMIT && !IS_ENGINE.with(Cell::get) {
+        while waiting.queued() >= LIMIT && !is_delivering_thread() {
             self.space.wait(&mut waiting);
         }
         waiting.classes[index_of(job.io.class)].push_back(job);

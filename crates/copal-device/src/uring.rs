@@ -13,9 +13,10 @@
 //! entries (they serialise).
 #![expect(unsafe_code, reason = "hands buffers to the kernel")]
 
+use crate::completion::enter_delivering_thread;
 use crate::file::target::Target;
 use crate::pread::{self, join_unless_self};
-use crate::queue::{Job, JobQueue, Taken, enter_engine_thread};
+use crate::queue::{Job, JobQueue, Taken};
 use crate::tally::Tally;
 use crate::{DeviceError, IoDone, IoKind};
 use io_uring::{IoUring, opcode, squeue, types};
@@ -107,7 +108,7 @@ fn serve(
     event: &OwnedFd,
     report: &SyncSender<io::Result<()>>,
 ) {
-    enter_engine_thread();
+    enter_delivering_thread();
     let made = make_ring(target);
     let ring = match made {
         Ok(ring) => ring,
@@ -317,10 +318,11 @@ impl Reactor<'_> {
             self.tally.count(&job.io.kind);
         }
         self.queue.finished(job.io.class);
-        job.reply.deliver(IoDone {
+        let done = IoDone {
             result,
             buf: job.io.kind.into_buf(),
-        });
+        };
+        job.reply.deliver_from_engine(done, self.target);
     }
 
     /// The ring itself failed: what is in flight may still reach memory and medium. Its buffers are leaked, the
@@ -332,10 +334,11 @@ impl Reactor<'_> {
             if let Some(InFlight { job, .. }) = slot.take() {
                 std::mem::forget(job.io.kind);
                 self.queue.finished(job.io.class);
-                job.reply.deliver(IoDone {
+                let done = IoDone {
                     result: Err(DeviceError::Poisoned),
                     buf: None,
-                });
+                };
+                job.reply.deliver_from_engine(done, self.target);
             }
         }
         while let Some(job) = self.queue.take_blocking() {

@@ -151,3 +151,14 @@ fn the_future_wakes_and_drives() {
     queue.0.lock().push(completer);
     assert_eq!(Pin::new(&mut driven).poll(&mut cx), Poll::Ready(0));
 }
+
+#[test]
+fn a_thread_that_delivers_refuses_to_wait_for_what_is_not_there() {
+    let waiter = std::thread::spawn(|| {
+        enter_delivering_thread();
+        assert_eq!(Completion::ready(1).wait(), 1, "what is there needs no waiting");
+        let (_completer, completion) = Completion::<u32>::pair(None);
+        completion.wait()
+    });
+    assert!(waiter.join().is_err());
+}

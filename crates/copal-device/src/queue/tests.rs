@@ -86,7 +86,7 @@ fn a_full_queue_blocks_others_but_not_its_own_engine() {
     let blocked = std::thread::spawn(move || push(&other, jobs(Class::Commit, 10)));
     let engine = Arc::clone(&queue);
     std::thread::spawn(move || {
-        enter_engine_thread();
+        crate::completion::enter_delivering_thread();
         push(&engine, jobs(Class::Commit, 1));
     })
     .join()
