@@ -126,8 +126,8 @@ Examples:
   copal init --repo /backup/copal --password-file /root/copal.password
   copal init --repo /backup/copal                (asks for the password)")]
 pub(crate) struct Init {
-    /// Bytes to preallocate; the store file grows when they are used up
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = human::parse_bytes)]
+    /// Bytes to preallocate, at least 64MiB; the store file grows when they are used up
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = human::parse_bytes)]
     pub(crate) size: u64,
     /// How disks are cut into chunks, fixed for the life of the repository
     #[arg(long, value_enum, default_value_t = Chunking::Default)]
@@ -155,9 +155,9 @@ A format is never guessed from content alone, because a guest can write a qcow2 
 disk: name qcow2 images .qcow2, or say --format.
 
 --changed-extents takes {\"v\":1,\"size\":N,\"base\":\"<snapshot>\",\"extents\":[{\"offset\":O,\"length\":L,
-\"type\":\"dirty\"|\"zero\"}]} or what `nbdinfo --json --map=qemu:dirty-bitmap:NAME URI` prints. It is
-refused when it speaks of another size or another base than the newest snapshot; what it does not
-name is taken from that snapshot unread.
+\"type\":\"dirty\"|\"zero\"}]} or what `nbdinfo --json --map=qemu:dirty-bitmap:NAME URI` prints. What it
+does not name is taken from the newest snapshot unread. A list of another size is refused; with one
+of another base the disk is read in full, which the summary says (--strict-incremental: exit code 22).
 
 Examples:
   copal backup --vm web /var/lib/images/web.raw

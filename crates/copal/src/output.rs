@@ -4,7 +4,7 @@
 //! `error`, `exit_error`; version 1 gains fields and never loses one.
 
 use crate::failure::Failure;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 
 /// Version of the JSON lines.
@@ -48,18 +48,18 @@ impl Output {
         }
     }
 
-    /// One JSON line; `fields` must be an object.
+    /// One JSON line; `fields` is an object.
     pub(crate) fn message(self, message_type: &str, fields: Value) {
         if !self.json {
             return;
         }
-        let mut line = Map::new();
-        line.insert("v".into(), JSON_VERSION.into());
-        line.insert("message_type".into(), message_type.into());
-        if let Value::Object(fields) = fields {
-            line.extend(fields);
-        }
-        write_out(&format!("{}\n", Value::Object(line)));
+        // Version and type first, so that a line can be told by its beginning.
+        let fields = fields.to_string();
+        let fields = fields.trim_start_matches('{');
+        let comma = if fields == "}" { "" } else { "," };
+        write_out(&format!(
+            "{{\"v\":{JSON_VERSION},\"message_type\":\"{message_type}\"{comma}{fields}\n"
+        ));
     }
 
     /// The result of a command: its JSON line, or its text.

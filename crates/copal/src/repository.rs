@@ -17,14 +17,19 @@ use copal_data::LocalStore;
 use copal_device::FileOptions;
 use copal_volume::VolumeStore;
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 /// Name of the store file in the repository's directory.
 const STORE_FILE: &str = "store.copal";
 /// Its name while `init` is at work.
 const UNFINISHED_FILE: &str = "store.copal.unfinished";
+
+/// How long a lock is waited for before another process is blamed.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_STEP: Duration = Duration::from_millis(10);
 
 /// What a command wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +97,10 @@ impl Opened {
         self.repository = None;
         if self.access == Access::Write {
             self.volumes.close()?;
+            // A closed store ends with a checkpoint: damage of what it covers is told from a crash.
+            self.objects
+                .close()
+                .map_err(|error| Failure::plain("close", format!("closing the store: {error}")))?;
         }
         Ok(())
     }
@@ -177,7 +186,7 @@ pub(crate) fn open(common: &Common, access: Access) -> Outcome<Opened> {
         read_only: access == Access::Read,
         ..file_options(common)
     };
-    let device = copal_device::open_file(&path, &options).map_err(|error| device_failure(&path, error))?;
+    let device = open_device(&path, &options)?;
     let (objects, kv, volumes) = stack(common, &path, device, access)?;
     let encrypted = Repository::probe(&*volumes)?.ok_or(copal_backup::Error::NoRepository)?;
     let unlock = password::for_open(common, encrypted)?;
@@ -192,6 +201,22 @@ pub(crate) fn open(common: &Common, access: Access) -> Outcome<Opened> {
         objects,
         access,
     })
+}
+
+/// Opens the store file; waits a little for a lock whose owner is gone.
+///
+/// The kernel takes down an io_uring in the background after its process ended, and the ring's
+/// reference to the file keeps the lock until then: some milliseconds, more on a loaded machine.
+fn open_device(path: &Path, options: &FileOptions) -> Outcome<Arc<dyn copal_device::Device>> {
+    let began = Instant::now();
+    loop {
+        match copal_device::open_file(path, options) {
+            Err(copal_device::OpenError::Locked { .. }) if began.elapsed() < LOCK_PATIENCE => {
+                std::thread::park_timeout(LOCK_STEP);
+            }
+            result => return result.map_err(|error| device_failure(path, error)),
+        }
+    }
 }
 
 type Stack = (copal_object::Store, copal_kv::Store, Arc<LocalStore>);
@@ -233,7 +258,7 @@ fn file_options(common: &Common) -> FileOptions {
     }
 }
 
-fn refuse_missing(dir: &Path, path: &PathBuf) -> Outcome<()> {
+fn refuse_missing(dir: &Path, path: &Path) -> Outcome<()> {
     let none = |sentence| Err(Failure::new(exit::NO_REPOSITORY, "no_repository", sentence));
     match path.metadata() {
         Ok(meta) if meta.is_dir() => none(format!("{} is not a Copal store but a directory", path.display())),
@@ -310,12 +335,13 @@ fn open_failure(path: &Path, error: copal_object::OpenError) -> Failure {
             format!("{name} is not a Copal store; check the path, nothing was changed"),
         ),
         OpenError::Open(error) => device_failure(path, error),
-        OpenError::Device(error) => Failure::plain("open", format!("{name}: {error}")),
-        damaged => Failure::new(
+        OpenError::Version { .. } => Failure::plain("version", format!("{name}: {error}; use a newer copal")),
+        OpenError::Damaged { .. } | OpenError::Truncated { .. } | OpenError::TailLoss { .. } => Failure::new(
             exit::DAMAGED,
             "damaged",
-            format!("{name}: {damaged}; nothing was changed"),
+            format!("{name}: {error}; nothing was changed"),
         ),
+        other => Failure::plain("open", format!("{name}: {other}")),
     }
 }
 

@@ -34,6 +34,8 @@ impl Read for Stdin {
             let mut files = [PollFd::new(&self.inner, PollFlags::IN)];
             match rustix::event::poll(&mut files, Some(&STEP)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                // The end of the pipe may be how we were interrupted: then it is not the end of a disk.
+                Ok(_) if self.cancel.is_cancelled() => {}
                 // Below the buffer of `io::Stdin`, which `poll` would not see.
                 Ok(_) => return Ok(rustix::io::read(&self.inner, &mut *buf)?),
                 Err(error) => return Err(error.into()),

@@ -3,7 +3,7 @@
 use super::{Context, as_json, close};
 use crate::{
     arguments::{Backup, Format},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, exit},
     human,
     repository::Access,
     stdin::Stdin,
@@ -64,13 +64,11 @@ fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>
         } else {
             open::open(&typed.image, format, backup.bitmap.as_deref())?
         };
-        let listed = typed
-            .changed_extents
-            .map(|file| read_changed_extents(Path::new(&file)))
-            .transpose()?;
-        let changed = listed
-            .or(opened.changed)
-            .map(|list| with_base(list, backup.base.as_deref()));
+        let listed = match &typed.changed_extents {
+            Some(file) => Some(read_list(file, &typed.name, opened.source.size_bytes())?),
+            None => opened.changed,
+        };
+        let changed = listed.map(|list| with_base(list, backup.base.as_deref()));
         disks.push(DiskSource {
             name: typed.name,
             source: opened.source,
@@ -78,6 +76,23 @@ fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>
         });
     }
     Ok(disks)
+}
+
+/// Reads a list of changed extents; one of another size belongs to another disk.
+fn read_list(file: &str, disk: &str, size_bytes: Option<u64>) -> Outcome<ChangedExtents> {
+    let list = read_changed_extents(Path::new(file))?;
+    match size_bytes {
+        Some(size) if size != list.size_bytes => Err(Failure::new(
+            exit::SOURCE,
+            "source",
+            format!(
+                "the changed extents in {file} are of a disk of {} bytes, {disk} has {size}; leave them out for a \
+                 full read",
+                list.size_bytes
+            ),
+        )),
+        _ => Ok(list),
+    }
 }
 
 /// The base that the command line names, for a list that names none; they may not disagree.

@@ -1,0 +1,163 @@
+//! Incremental backups from lists of changed extents.
+
+use crate::{
+    disks::{Change, Disk, MIB, assert_restored},
+    harness::{House, count, id},
+};
+use serde_json::{Value, json};
+
+fn own_form(size: u64, base: Option<&str>, changes: &[Change]) -> Value {
+    let extents: Vec<Value> = changes
+        .iter()
+        .map(|change| json!({ "offset": change.offset, "length": change.length, "type": "dirty" }))
+        .collect();
+    json!({ "v": 1, "size": size, "base": base, "extents": extents })
+}
+
+/// A whole map at 64 KiB, as `nbdinfo --json --map=qemu:dirty-bitmap:NAME` prints it.
+fn map_form(size: u64, changes: &[Change]) -> Value {
+    const GRAIN: u64 = 64 << 10;
+    let dirty = |grain: u64| {
+        changes
+            .iter()
+            .any(|c| c.offset < (grain + 1) * GRAIN && c.offset + c.length > grain * GRAIN)
+    };
+    let mut entries: Vec<Value> = Vec::new();
+    for grain in 0..size.div_ceil(GRAIN) {
+        let length = GRAIN.min(size - grain * GRAIN);
+        let (kind, words) = if dirty(grain) { (1, "dirty") } else { (0, "clean") };
+        match entries.last_mut() {
+            Some(last) if last["type"] == kind => {
+                last["length"] = (last["length"].as_u64().unwrap() + length).into();
+            }
+            _ => entries.push(
+                json!({ "offset": grain * GRAIN, "length": length, "type": kind, "description": words }),
+            ),
+        }
+    }
+    entries.into()
+}
+
+#[test]
+fn an_incremental_backup_reads_what_changed() {
+    let house = House::plain();
+    let size = 64 * MIB;
+    let mut disk = Disk::create(&house.path("disk.raw"), size, 10);
+    house.backup("web", &house.path("disk.raw"));
+    for day in 0..4 {
+        let base = house.snapshots().pop().unwrap();
+        let changes = disk.mutate(8);
+        let list = match day {
+            0 => own_form(size, Some(&base), &changes),
+            1 => own_form(size, None, &changes),
+            2 => own_form(size, Some(&base[..8]), &changes),
+            _ => map_form(size, &changes),
+        };
+        std::fs::write(house.path("list.json"), list.to_string()).unwrap();
+        let list = house.word("list.json");
+        let summary = house.summary([
+            "backup",
+            "--vm",
+            "web",
+            "--strict-incremental",
+            "--changed-extents",
+            &list,
+            &house.word("disk.raw"),
+        ]);
+        assert_eq!(summary["disks"][0]["mode"], "incremental", "{summary}");
+        let (read, dirty) = (count(&summary, "read_bytes"), count(&summary, "dirty_bytes"));
+        assert!(
+            read < 12 * MIB && read <= dirty * 2 + 4 * MIB,
+            "read {read} for {dirty} dirty bytes"
+        );
+        // A read of everything finds nothing that the list left out.
+        let rescan = house.backup("web", &house.path("disk.raw"));
+        assert_eq!(count(&rescan, "new_bytes"), 0, "day {day}: {rescan}");
+        assert_restored(&house.restore(&id(&summary), &format!("{day}.out")), &disk.bytes);
+    }
+    house.check();
+}
+
+#[test]
+fn zeroed_extents_become_holes_unread() {
+    let house = House::plain();
+    let mut disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 11);
+    disk.write(0, 8 * MIB);
+    house.backup("web", &house.path("disk.raw"));
+    let file = std::fs::File::options()
+        .write(true)
+        .open(house.path("disk.raw"))
+        .unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &vec![0; 3 << 20], MIB).unwrap();
+    disk.bytes[1 << 20..4 << 20].fill(0);
+    let list =
+        json!({ "v": 1, "size": 8 * MIB, "extents": [{ "offset": MIB, "length": 3 * MIB, "type": "zero" }] });
+    std::fs::write(house.path("list.json"), list.to_string()).unwrap();
+    let list = house.word("list.json");
+    let summary = house.summary([
+        "backup",
+        "--vm",
+        "web",
+        "--changed-extents",
+        &list,
+        &house.word("disk.raw"),
+    ]);
+    assert_eq!(summary["disks"][0]["mode"], "incremental", "{summary}");
+    assert!(count(&summary, "read_bytes") <= MIB, "{summary}");
+    assert_restored(&house.restore(&id(&summary), "out"), &disk.bytes);
+}
+
+#[test]
+fn a_list_that_does_not_fit_is_refused_or_read_in_full() {
+    let house = House::plain();
+    let mut disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 12);
+    let first = id(&house.backup("web", &house.path("disk.raw")));
+    house.backup("web", &house.path("disk.raw"));
+    let changes = disk.mutate(2);
+    let attempt = |list: &Value, more: &[&str]| {
+        std::fs::write(house.path("list.json"), list.to_string()).unwrap();
+        let list = house.word("list.json");
+        let image = house.word("disk.raw");
+        let mut words = vec!["backup", "--vm", "web", "--changed-extents", &list, &image];
+        words.extend(more);
+        house.run(words)
+    };
+    let before = house.snapshots();
+    let run = attempt(&own_form(9 * MIB, None, &changes), &[]);
+    assert_eq!(run.code, Some(3), "{run:?}");
+    assert!(run.sentence().contains("9437184 bytes"), "{run:?}");
+    for base in [&first, "ffffffff"] {
+        let list = own_form(8 * MIB, Some(base), &changes);
+        let run = attempt(&list, &["--strict-incremental"]);
+        assert_eq!(run.code, Some(22), "{run:?}");
+        assert!(run.sentence().contains("newest snapshot"), "{run:?}");
+    }
+    for (text, code) in [("{\"v\":2}", 3), ("[{}]", 3), ("not JSON", 3)] {
+        std::fs::write(house.path("list.json"), text).unwrap();
+        let list = house.word("list.json");
+        let run = house.run([
+            "backup",
+            "--vm",
+            "web",
+            "--changed-extents",
+            &list,
+            &house.word("disk.raw"),
+        ]);
+        assert_eq!(run.code, Some(code), "{run:?}");
+        assert!(run.sentence().contains("changed extents"), "{run:?}");
+    }
+    assert_eq!(house.snapshots(), before);
+    // Without --strict-incremental a list of another base costs time, not the backup.
+    let run = attempt(&own_form(8 * MIB, Some(&first), &changes), &["--json"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let summary = run.summary();
+    assert_eq!(summary["disks"][0]["mode"], "rescan");
+    assert!(
+        summary["disks"][0]["reason"]
+            .as_str()
+            .unwrap()
+            .contains("newest snapshot"),
+        "{summary}"
+    );
+    assert_restored(&house.restore(&id(&summary), "out"), &disk.bytes);
+}

@@ -1,0 +1,384 @@
+//! Every documented failure: one sentence that says what to do, its exit code, nothing lost.
+
+use crate::{
+    disks::{Disk, MIB, Random, assert_restored},
+    harness::{House, Run, Running, id},
+};
+use serde_json::Value;
+use std::{fs::OpenOptions, os::unix::fs::PermissionsExt};
+
+/// The same words with `--json`: the sentence arrives as an `exit_error` too.
+fn exit_error(house: &House, words: &[&str]) -> Value {
+    let run = Run::of(house.command(["--json"]).args(words).output().unwrap());
+    let last = run.lines().pop().unwrap_or_else(|| panic!("no lines: {run:?}"));
+    assert_eq!(last["message_type"], "exit_error", "{run:?}");
+    assert_eq!(last["exit_code"], run.code.unwrap(), "{run:?}");
+    assert!(last["code"].as_str().unwrap().len() > 2);
+    last
+}
+
+/// Expects this exit code and all of these words in the one sentence.
+fn expect(house: &House, words: &[&str], code: i32, said: &[&str]) {
+    let run = house.run(words);
+    assert_eq!(run.code, Some(code), "{words:?}: {run:?}");
+    assert!(run.stdout.is_empty(), "{run:?}");
+    let sentence = run.sentence();
+    for part in said {
+        assert!(
+            sentence.contains(part),
+            "{words:?}: {part:?} is not in {sentence:?}"
+        );
+    }
+    assert_eq!(exit_error(house, words)["message"], sentence);
+}
+
+#[test]
+fn no_repository() {
+    let house = House::empty();
+    for words in [
+        &["snapshots"][..],
+        &["check"],
+        &["stats"],
+        &["prune"],
+        &["restore", "latest", "--target", "x"],
+    ] {
+        expect(&house, words, 10, &["no repository at", "copal init"]);
+    }
+    std::fs::write(house.repository(), "a file").unwrap();
+    expect(&house, &["snapshots"], 10, &["not a repository"]);
+    let run = Run::of(
+        house
+            .command(["stats"])
+            .env_remove("COPAL_REPOSITORY")
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(run.code, Some(2));
+    assert!(run.sentence().contains("--repo"), "{run:?}");
+}
+
+#[test]
+fn a_foreign_file_is_not_a_store() {
+    let house = House::empty();
+    std::fs::create_dir(house.repository()).unwrap();
+    let mut random = Random(1);
+    for bytes in [
+        Vec::new(),
+        vec![0; 1 << 20],
+        random.bytes(1 << 20),
+        random.text(16 << 20),
+    ] {
+        std::fs::write(house.store(), &bytes).unwrap();
+        expect(&house, &["snapshots"], 10, &["not a Copal store"]);
+        expect(&house, &["prune"], 10, &["not a Copal store"]);
+        assert!(
+            std::fs::read(house.store()).unwrap() == bytes,
+            "the file was changed"
+        );
+        expect(&house, &["init"], 1, &["exists"]);
+    }
+}
+
+#[test]
+fn wrong_and_missing_passwords() {
+    let house = House::encrypted();
+    Disk::create(&house.path("disk.raw"), 4 * MIB, 20);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    std::fs::write(house.path("wrong"), "not it\n").unwrap();
+    std::fs::write(house.path("blank"), "\n").unwrap();
+    let wrong = house.word("wrong");
+    let target = house.word("out");
+    for words in [
+        &["snapshots"][..],
+        &["restore", &snapshot, "--target", &target],
+        &["backup", "--vm", "web", &target],
+        &["prune", "--keep-last", "1"],
+    ] {
+        if words[0] == "backup" {
+            std::fs::write(&target, b"image").unwrap();
+        }
+        let words = [&["--password-file", &wrong], words].concat();
+        expect(&house, &words, 12, &["password"]);
+    }
+    expect(
+        &house,
+        &["--password-file", &house.word("blank"), "stats"],
+        12,
+        &["empty"],
+    );
+    expect(
+        &house,
+        &["--password-file", &house.word("none"), "stats"],
+        12,
+        &["cannot read the password"],
+    );
+    expect(&house, &["--insecure-no-password", "stats"], 12, &["encrypted"]);
+    let run = Run::of(
+        house
+            .command(["stats"])
+            .env_remove("COPAL_PASSWORD_FILE")
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(run.code, Some(12));
+    assert!(run.sentence().contains("COPAL_PASSWORD_FILE"), "{run:?}");
+    let mut given = house.command(["stats"]);
+    given
+        .env_remove("COPAL_PASSWORD_FILE")
+        .env("COPAL_PASSWORD", crate::harness::PASSWORD);
+    assert_eq!(Run::of(given.output().unwrap()).code, Some(0));
+    assert_eq!(house.snapshots(), [snapshot]);
+
+    // A password for a repository without one is a sign of an exchanged store.
+    let open = House::plain();
+    let words = ["--password-file", &wrong, "stats"];
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_copal"));
+    command
+        .args(words)
+        .arg("--repo")
+        .arg(open.repository())
+        .args(["--allow-cow", "--allow-volatile"]);
+    let run = Run::of(command.env_remove("COPAL_PASSWORD_FILE").output().unwrap());
+    assert_eq!(run.code, Some(12), "{run:?}");
+    assert!(run.sentence().contains("without a password"), "{run:?}");
+}
+
+#[test]
+fn init_wants_a_password_or_a_clear_no() {
+    let house = House::empty();
+    let run = Run::of(
+        house
+            .command(["init"])
+            .env_remove("COPAL_PASSWORD_FILE")
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(run.code, Some(12), "{run:?}");
+    assert!(run.sentence().contains("--insecure-no-password"), "{run:?}");
+    assert!(!house.repository().exists());
+    house.good(["init", "--size", "64MiB"]);
+    let before = std::fs::read(house.store()).unwrap();
+    expect(&house, &["init"], 1, &["exists", "nothing was changed"]);
+    assert!(std::fs::read(house.store()).unwrap() == before);
+}
+
+#[test]
+fn an_init_that_was_killed_leaves_room_for_the_next() {
+    let house = House::empty();
+    std::fs::create_dir(house.repository()).unwrap();
+    std::fs::write(
+        house.repository().join("store.copal.unfinished"),
+        vec![1; 1 << 20],
+    )
+    .unwrap();
+    expect(&house, &["stats"], 10, &["no repository"]);
+    house.good(["init", "--size", "64MiB"]);
+    house.check();
+    assert_eq!(std::fs::read_dir(house.repository()).unwrap().count(), 1);
+}
+
+#[test]
+fn missing_and_unreadable_sources() {
+    let house = House::plain();
+    let image = house.word("none.raw");
+    expect(
+        &house,
+        &["backup", "--vm", "web", &image],
+        3,
+        &["cannot open", "none.raw"],
+    );
+    let dir = house.word(".");
+    expect(&house, &["backup", "--vm", "web", &dir], 3, &["directory"]);
+    expect(
+        &house,
+        &["backup", "--vm", "web", "nbd+unix:///x?socket=/nowhere"],
+        3,
+        &["no NBD server"],
+    );
+    expect(
+        &house,
+        &["backup", "--vm", "web", "nbd+unix:///x"],
+        3,
+        &["NBD address"],
+    );
+    std::fs::write(house.path("guest.raw"), b"QFI\xfb").unwrap();
+    expect(
+        &house,
+        &["backup", "--vm", "web", &house.word("guest.raw")],
+        3,
+        &["--format raw"],
+    );
+    std::fs::write(house.path("x.raw"), b"x").unwrap();
+    let list = house.word("none.json");
+    let words = [
+        "backup",
+        "--vm",
+        "web",
+        "--changed-extents",
+        &list,
+        &house.word("x.raw"),
+    ];
+    expect(&house, &words, 3, &["none.json"]);
+    assert!(house.snapshots().is_empty());
+}
+
+#[test]
+fn names_that_mean_nothing() {
+    let house = House::plain();
+    Disk::create(&house.path("disk.raw"), 2 * MIB, 21);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    let target = house.word("out");
+    expect(
+        &house,
+        &["restore", "ffffffff", "--target", &target],
+        1,
+        &["no snapshot", "ffffffff"],
+    );
+    expect(
+        &house,
+        &["restore", "latest", "--vm", "db", "--target", &target],
+        1,
+        &["db"],
+    );
+    expect(
+        &house,
+        &["restore", &snapshot, "--disk", "sdz", "--target", &target],
+        1,
+        &["sdz", "sda"],
+    );
+    expect(&house, &["forget", "ffffffff"], 1, &["ffffffff"]);
+    expect(&house, &["forget", "latest"], 2, &["ids"]);
+    expect(&house, &["forget"], 2, &["--keep-last"]);
+    expect(
+        &house,
+        &["restore", &snapshot, "--target", &house.word("no/such/dir/out")],
+        1,
+        &["cannot create"],
+    );
+    expect(
+        &house,
+        &["--memory", "10M", "restore", &snapshot, "--target", &target],
+        2,
+        &["too little"],
+    );
+    assert!(!house.path("out").exists());
+}
+
+#[test]
+fn a_second_process_is_told_to_wait() {
+    let house = House::plain();
+    let disk = Disk::create(&house.path("disk.raw"), 2 * MIB, 22);
+    house.backup("web", &house.path("disk.raw"));
+    let mut first = Running::start(&house, ["backup", "--vm", "piped", "-"]);
+    first.wait_for("status");
+    let image = house.word("disk.raw");
+    for words in [&["backup", "--vm", "web", &image][..], &["snapshots"], &["prune"]] {
+        expect(&house, words, 11, &["another process", "wait"]);
+    }
+    let run = first.end();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    // Readers do not exclude each other; nothing of the first was lost.
+    assert_eq!(house.snapshots().len(), 2);
+    house.check();
+    let latest = house.path("out");
+    house.good([
+        "restore",
+        "latest",
+        "--vm",
+        "web",
+        "--target",
+        latest.to_str().unwrap(),
+    ]);
+    assert_restored(&latest, &disk.bytes);
+}
+
+#[test]
+fn a_full_store_keeps_what_it_has() {
+    let house = House::plain();
+    let small = Disk::create(&house.path("small.raw"), 4 * MIB, 23);
+    let kept = id(&house.backup("small", &house.path("small.raw")));
+    std::fs::write(house.path("big.raw"), Random(24).bytes(160 << 20)).unwrap();
+    let big = house.word("big.raw");
+    let words = ["--store-limit", "96MiB", "backup", "--vm", "big", &big];
+    expect(&house, &words, 1, &["full", "copal prune"]);
+    assert_eq!(house.snapshots(), [kept.clone()]);
+    assert_restored(&house.restore(&kept, "small.out"), &small.bytes);
+    house.check();
+    // Room again: pruned of what the failed backups stored, the store takes new ones.
+    house.good(["--store-limit", "96MiB", "prune"]);
+    let again = house.summary([
+        "--store-limit",
+        "96MiB",
+        "backup",
+        "--vm",
+        "small",
+        &house.word("small.raw"),
+    ]);
+    assert_eq!(again["counts"]["new_bytes"], 0);
+    // And given room, the big one fits.
+    house.backup("big", &house.path("big.raw"));
+    house.check();
+}
+
+#[test]
+fn a_read_only_store_serves_and_does_not_take() {
+    let house = House::plain();
+    let disk = Disk::create(&house.path("disk.raw"), 4 * MIB, 25);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    let before = std::fs::read(house.store()).unwrap();
+    std::fs::set_permissions(house.store(), PermissionsExt::from_mode(0o444)).unwrap();
+    std::fs::set_permissions(house.repository(), PermissionsExt::from_mode(0o555)).unwrap();
+    let image = house.word("disk.raw");
+    for words in [
+        &["backup", "--vm", "web", &image][..],
+        &["forget", &snapshot],
+        &["prune"],
+        &["delete"],
+        &["repair", "index"],
+    ] {
+        expect(&house, words, 21, &["read-only", "nothing was changed"]);
+    }
+    assert_eq!(house.snapshots(), [snapshot.clone()]);
+    assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
+    house.good(["ls", &snapshot]);
+    house.good(["stats"]);
+    house.good(["verify", &snapshot]);
+    house.check();
+    assert!(
+        std::fs::read(house.store()).unwrap() == before,
+        "a reader changed the store"
+    );
+    std::fs::set_permissions(house.repository(), PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_truncated_store_is_refused_and_left_alone() {
+    let house = House::plain();
+    Disk::create(&house.path("disk.raw"), 8 * MIB, 26);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    let whole = std::fs::read(house.store()).unwrap();
+    let image = house.word("disk.raw");
+    let target = house.word("out");
+    for part in [whole.len() - (1 << 20), whole.len() / 2, 1 << 20, 8192, 4096] {
+        OpenOptions::new()
+            .write(true)
+            .open(house.store())
+            .unwrap()
+            .set_len(part as u64)
+            .unwrap();
+        for words in [
+            &["snapshots"][..],
+            &["restore", &snapshot, "--target", &target],
+            &["backup", "--vm", "web", &image],
+        ] {
+            expect(&house, words, 20, &["cut off"]);
+        }
+        assert!(!house.path("out").exists());
+        assert!(
+            std::fs::read(house.store()).unwrap() == whole[..part],
+            "the file was changed"
+        );
+        std::fs::write(house.store(), &whole).unwrap();
+    }
+    house.check();
+}

@@ -1,0 +1,67 @@
+//! Ctrl-C: the operation stops where the store is consistent, and says so.
+
+use crate::{
+    disks::{Disk, MIB, Random, assert_restored},
+    harness::{House, Running, id},
+};
+use rustix::process::Signal;
+use std::io::Write;
+
+#[test]
+fn an_interrupted_backup_leaves_a_clean_store() {
+    let house = House::plain();
+    let disk = Disk::create(&house.path("disk.raw"), 4 * MIB, 40);
+    let kept = id(&house.backup("web", &house.path("disk.raw")));
+    for (round, signal) in [Signal::INT, Signal::TERM, Signal::HUP].into_iter().enumerate() {
+        let mut backup = Running::start(&house, ["backup", "--vm", "piped", "-"]);
+        // More than a pack, so that something is stored before the end.
+        let bytes = Random(round as u64).bytes(24 << 20);
+        backup.child.stdin.as_mut().unwrap().write_all(&bytes).unwrap();
+        backup.wait_for("status");
+        backup.signal(signal);
+        backup.wait_for("exit_error");
+        let run = backup.end();
+        assert_eq!(run.code, Some(130), "{run:?}");
+        assert!(run.sentence().starts_with("interrupted; "), "{run:?}");
+        assert_eq!(house.snapshots(), [kept.clone()]);
+        house.check();
+    }
+    house.good(["prune"]);
+    house.check();
+    assert_restored(&house.restore(&kept, "out"), &disk.bytes);
+    // What the interrupted ones began is no obstacle.
+    let again = house.backup("web", &house.path("disk.raw"));
+    assert_eq!(again["counts"]["new_bytes"], 0);
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let house = House::plain();
+    let mut backup = Running::start(&house, ["backup", "--vm", "piped", "-"]);
+    backup.wait_for("status");
+    backup.signal(Signal::INT);
+    backup.signal(Signal::TERM);
+    let run = backup.end();
+    assert_eq!(run.code, Some(130), "{run:?}");
+    assert!(house.snapshots().is_empty());
+    house.check();
+}
+
+#[test]
+fn an_interrupted_restore_leaves_no_file() {
+    let house = House::plain();
+    let disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 41);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    // A pipe that nobody empties holds the restore up for as long as we like.
+    let pipe = house.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let mut restore = Running::start(&house, ["restore", &snapshot, "--target", pipe.to_str().unwrap()]);
+    let reader = std::fs::File::open(&pipe).unwrap();
+    restore.wait_for("status");
+    restore.signal(Signal::INT);
+    drop(reader);
+    let run = restore.end();
+    assert_eq!(run.code, Some(130), "{run:?}");
+    assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
+}

@@ -1,0 +1,17 @@
+//! The built `copal`, end to end: what a user types, sees and loses.
+//!
+//! Every run's standard error is scanned: a warning or an error of the libraries that a test does
+//! not expect fails it, and so does a panic.
+
+mod changes;
+mod damage;
+mod disks;
+mod errors;
+mod harness;
+mod interrupt;
+mod kill;
+mod language;
+mod memory;
+mod qemu;
+mod retention;
+mod round_trip;

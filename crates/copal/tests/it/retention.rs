@@ -1,0 +1,72 @@
+//! Forgetting by policy, and space that returns.
+
+use crate::{
+    disks::{Disk, MIB, assert_restored},
+    harness::{House, id},
+};
+
+#[test]
+fn a_policy_keeps_what_it_names_and_space_returns() {
+    let house = House::plain();
+    let mut disk = Disk::create(&house.path("disk.raw"), 16 * MIB, 60);
+    let mut days = Vec::new();
+    for _ in 0..4 {
+        days.push((
+            id(&house.backup("web", &house.path("disk.raw"))),
+            disk.bytes.clone(),
+        ));
+        disk.mutate(20);
+    }
+    let other = id(&house.backup("db", &house.path("disk.raw")));
+    let packs = |house: &House| house.summary(["stats"])["chunk_pack_bytes"].as_u64().unwrap();
+    let before = packs(&house);
+
+    let dry = house.summary(["forget", "--vm", "web", "--keep-last", "2", "--dry-run"]);
+    assert_eq!(
+        (dry["forgotten"].as_u64(), dry["kept"].as_u64()),
+        (Some(2), Some(2))
+    );
+    assert_eq!(house.snapshots().len(), 5);
+
+    let pruned = house.summary(["prune", "--vm", "web", "--keep-last", "2"]);
+    assert_eq!(pruned["forgotten"], 2, "{pruned}");
+    assert!(pruned["freed_bytes"].as_u64().unwrap() > 0, "{pruned}");
+    assert!(packs(&house) < before);
+    house.check();
+    let left = house.snapshots();
+    assert_eq!(left.len(), 3);
+    assert!(left.contains(&other));
+    for (day, (snapshot, bytes)) in days.iter().enumerate().skip(2) {
+        assert_restored(&house.restore(snapshot, &format!("{day}.out")), bytes);
+    }
+    let gone = house.run(["restore", &days[0].0, "--target", &house.word("gone.out")]);
+    assert_eq!(gone.code, Some(1));
+
+    // Everything of one VM: the other keeps what they shared.
+    house.good(["forget", &left[0], &left[1], &left[2], "--dry-run"]);
+    house.good(["forget", &days[2].0, &days[3].0]);
+    house.good(["delete"]);
+    house.good(["prune"]);
+    house.check();
+    assert_restored(&house.restore(&other, "other.out"), &disk.bytes);
+    house.good(["delete", &other]);
+    let empty = house.summary(["prune"]);
+    assert_eq!(empty["after_bytes"], 0, "{empty}");
+    assert_eq!(packs(&house), 0);
+    house.check();
+}
+
+#[test]
+fn a_policy_that_takes_most_of_a_vm_needs_force() {
+    let house = House::plain();
+    Disk::create(&house.path("disk.raw"), MIB, 61);
+    for _ in 0..5 {
+        house.backup("web", &house.path("disk.raw"));
+    }
+    let run = house.run(["forget", "--keep-last", "1"]);
+    assert_eq!(run.code, Some(21), "{run:?}");
+    assert!(run.sentence().contains("--force"), "{run:?}");
+    assert_eq!(house.snapshots().len(), 5);
+    house.good(["forget", "--keep-last", "1", "--force"]);
+    assert_eq!(house.snapshots().len(), 1);
+}
