@@ -6,7 +6,6 @@
 //! a constant epoch; journal, digests and gossip are off.
 //!
 //! Format: docs/formats/data-rows.md v1
-//! Paper:  beanfs §3.4.2 (the files of a volume lie together), §3.3 (operations on files)
 //!
 //! Invariants
 //! - One operation is one atomic batch: a name, its file's head and the last of its pieces appear

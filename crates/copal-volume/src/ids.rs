@@ -3,6 +3,7 @@
 //! A file id and an operation id are both 128 bits: 48 bits of milliseconds since 1970, a 16-bit
 //! counter, and the 64-bit random incarnation of whoever drew it.
 //!
+//! Paper: beanfs §3.4.4 (at most once; here by ids instead of a cache of responses)
 //! Invariants
 //! - One [`FileIds`] never draws the same id twice and never a smaller one after a larger one,
 //!   whatever the clock does: milliseconds never go back within an incarnation.

@@ -5,8 +5,8 @@
 //! [`VolumeStore`]; the embedded store (`copal-data`), the in-memory twin ([`MemoryStore`]) and
 //! later the cluster client implement it, and all of them pass the same [`conformance`] suite.
 //!
-//! Paper: beanfs §2.3, §3.3 (volumes, write-once files); the protocol rules are numbered R1-R12
-//! in the volume layer's design.
+//! The idea is BeanFS's (docs/papers.md); the rules of the protocol are numbered R1-R12 in the
+//! volume layer's design.
 //!
 //! Invariants
 //! - A file is named by (volume, name) and known for ever by its [`FileId`]; neither a volume id

@@ -1,4 +1,7 @@
 //! The seam between those who keep files and those who keep volumes.
+//!
+//! Paper: beanfs §2.3, §3.3 (volumes, write-once files, their operations)
+//! Not here: what a promise means in detail (`conformance`), names (`names`), limits (`limits`).
 
 use crate::error::VolumeError;
 use crate::ids::{FileId, VolumeId};

@@ -15,16 +15,16 @@
 mod files;
 mod tree;
 
-use crate::keys::KeyRange;
+use crate::keys::{self, KeyRange};
 use crate::spaces::Spaces;
+use bytes::Bytes;
 use copal_kv::Keyspace;
 use copal_volume::{VolumeError, VolumeId};
 use std::fmt;
+use std::ops::Bound;
 
 /// Findings kept in a report; more are only counted.
 const KEPT_FINDINGS: usize = 10_000;
-/// Errors in a row without progress after which a walk gives up.
-const PATIENCE: u32 = 100;
 
 /// How deep to look.
 #[derive(Clone, Copy, Debug, Default)]
@@ -113,32 +113,39 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// Shows every row of a range to `visit`; what cannot be read is a finding.
+/// Shows the rows of a range to `visit`, in either order. Where rows cannot be read, that is a
+/// finding, and the walk goes on from the other end: what lies between the first and the last
+/// unreadable place is not seen.
 fn walk(
     space: &Keyspace,
     what: &str,
     range: &KeyRange,
     keys_only: bool,
     report: &mut CheckReport,
-    visit: &mut dyn FnMut(&[u8], bytes::Bytes, &mut CheckReport),
+    visit: &mut dyn FnMut(&[u8], Bytes, &mut CheckReport),
 ) {
-    let rows = space.iter(crate::keys::borrowed(range));
-    let rows = if keys_only { rows.keys_only() } else { rows };
-    let mut errors = 0;
-    for row in rows {
+    let rows = |range: &KeyRange| {
+        let rows = space.iter(keys::borrowed(range));
+        if keys_only { rows.keys_only() } else { rows }
+    };
+    let mut last = None;
+    let mut failure = None;
+    for row in rows(range) {
         match row {
             Ok((key, row)) => {
-                errors = 0;
                 visit(&key, row, report);
+                last = Some(key);
             }
-            Err(error) => {
-                report.found(None, None, format!("{what} could not be read: {error}"));
-                errors += 1;
-                if errors == PATIENCE {
-                    report.found(None, None, format!("the walk of {what} was given up"));
-                    return;
-                }
-            }
+            Err(error) => failure = Some(error),
+        }
+    }
+    let Some(error) = failure else { return };
+    report.found(None, None, format!("{what} could not all be read: {error}"));
+    let start = last.map_or_else(|| range.0.clone(), |key| Bound::Excluded(key.to_vec()));
+    for row in rows(&(start, range.1.clone())).rev() {
+        match row {
+            Ok((key, row)) => visit(&key, row, report),
+            Err(_) => return,
         }
     }
 }

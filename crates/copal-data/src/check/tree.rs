@@ -100,6 +100,8 @@ pub(super) fn check(spaces: &Spaces, report: &mut CheckReport) -> Vec<VolumeId> 
             }
         },
     );
+    volumes.sort_unstable();
+    volumes.dedup();
     report.volumes = volumes.len() as u64;
     walk(
         &spaces.names,

@@ -1,4 +1,6 @@
 //! The 8 bytes every row begins with.
+//!
+//! Format: docs/formats/data-rows.md v1
 
 use copal_codec::{DecodeError, Put, Reader, crc32c};
 

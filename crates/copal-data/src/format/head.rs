@@ -1,4 +1,6 @@
 //! The head of a file, and the mark of an upload under way.
+//!
+//! Format: docs/formats/data-rows.md v1
 
 use super::INLINE_BYTES;
 use super::frame::{Kind, RowError, open, seal, start, verify};

@@ -1,4 +1,6 @@
 //! Rows about the store itself: identity, next volume id, clock marks, the one group.
+//!
+//! Format: docs/formats/data-rows.md v1
 
 use super::frame::{Kind, RowError, open, seal, start, verify};
 use bytes::Bytes;

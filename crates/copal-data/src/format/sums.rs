@@ -1,4 +1,7 @@
 //! Checksums of the blocks of one piece.
+//!
+//! Format: docs/formats/data-rows.md v1
+//! Paper:  beanfs §3.4.4 (payload checksums; here kept on disk too)
 
 use super::frame::{FRAME_LEN, Kind, RowError, open, seal, start, verify};
 use super::{BLOCK_BYTES, PIECE_BYTES};

@@ -1,4 +1,6 @@
 //! Volumes and their names.
+//!
+//! Format: docs/formats/data-rows.md v1
 
 use super::frame::{Kind, RowError, open, seal, start, verify};
 use bytes::Bytes;

@@ -127,20 +127,28 @@ impl Inner {
         match batch.commit(Durability::Device) {
             Ok(()) => Ok(()),
             Err(error) if refused_cleanly(&error) => Err(CommitError::Refused(of_engine(&error))),
-            Err(error) => {
-                tracing::error!(%error, "a write failed; the store must be opened again");
-                let reason = error.to_string();
-                self.failed.lock().get_or_insert_with(|| reason.clone());
-                Err(CommitError::Open { reason })
-            }
+            Err(error) => Err(CommitError::Open {
+                reason: self.fail(&error),
+            }),
         }
+    }
+
+    /// Takes no more writes from here on.
+    fn fail(&self, error: &copal_kv::Error) -> String {
+        tracing::error!(%error, "a write failed; the store must be opened again");
+        let reason = error.to_string();
+        self.failed.lock().get_or_insert_with(|| reason.clone());
+        reason
     }
 
     /// Commits a batch whose loss does no harm: a later durable commit makes it durable too.
     fn commit_behind(&self, batch: Batch) -> Result<(), VolumeError> {
-        batch
-            .commit(Durability::Process)
-            .map_err(|error| of_engine(&error))
+        batch.commit(Durability::Process).map_err(|error| {
+            if !refused_cleanly(&error) {
+                self.fail(&error);
+            }
+            of_engine(&error)
+        })
     }
 
     /// On a clean close: the exact time instead of a mark ahead of it. Losing it costs at most a

@@ -1,5 +1,6 @@
 //! Streaming a file: pieces are staged as they fill, the head makes them visible.
 //!
+//! Paper: beanfs §4.1 (a client that dies in the middle of an update)
 //! Invariants
 //! - At most one piece of the file is in memory.
 //! - The upload's row is committed with or before its first piece.

@@ -3,6 +3,8 @@
 mod conformance;
 mod crash;
 mod damage;
+mod faults;
 mod restart;
+mod rot;
 mod space;
 mod stack;

@@ -117,3 +117,49 @@ fn an_upload_left_by_a_dead_process_is_freed_at_open() {
     assert_eq!(rows, 0, "the pieces are gone");
     put(&store, vid, b"n", body(2, 5_000_000)).expect("the name is free");
 }
+
+#[test]
+fn a_store_opened_for_reading_reads_and_refuses_to_write() {
+    let device = blank(64 * MIB);
+    let vid = {
+        let store = open(&device);
+        let vid = volume(&store, "v");
+        put(&store, vid, b"f", body(1, 100_000)).expect("put");
+        // An upload of a dead process is left alone too.
+        let mut writer = store.writer(vid, b"n", &PutOptions::default()).expect("writer");
+        writer.append(body(1, 5_000_000)).expect("append");
+        std::mem::forget(writer);
+        store.close().expect("close");
+        vid
+    };
+    let read_only = || {
+        let options = copal_object::OpenOptions {
+            read_only: true,
+            ..Default::default()
+        };
+        let objects = copal_object::Store::open(Arc::clone(&device), &options);
+        let options = copal_kv::Options {
+            read_only: true,
+            ..Default::default()
+        };
+        copal_kv::Store::open(objects.expect("objects").0, options).expect("engine")
+    };
+    let written = device.counters().writes;
+    let store = copal_data::LocalStore::open(read_only()).expect("volumes");
+    assert_eq!(get(&store, vid, b"f"), Ok(body(1, 100_000)));
+    assert_eq!(store.list(vid, b"", None, 9).expect("list").len(), 1);
+    assert_eq!(store.open_volume("v"), Ok(vid));
+    let denied = |answer: Result<(), VolumeError>| {
+        assert!(matches!(answer, Err(VolumeError::Denied { .. })), "{answer:?}");
+    };
+    denied(put(&store, vid, b"new", body(1, 10)).map(drop));
+    denied(put(&store, vid, b"new", body(1, 9_000_000)).map(drop));
+    let fid = store.stat(vid, b"f", &Default::default()).expect("stat").fid;
+    denied(store.delete(vid, b"f", fid));
+    denied(store.remove_volume(vid, Remove::WithFiles));
+    denied(store.rename_volume("v", "w"));
+    denied(store.create_volume("", "w", &VolumeOptions::default()).map(drop));
+    assert_eq!(get(&store, vid, b"f"), Ok(body(1, 100_000)));
+    drop(store);
+    assert_eq!(device.counters().writes, written, "nothing was written");
+}

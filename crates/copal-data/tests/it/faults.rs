@@ -1,0 +1,96 @@
+//! A device that fails: the store stops writing, says what is unknown, and the next run settles it.
+
+use crate::stack::{MIB, body, format, get, open, put, volume};
+use copal_data::LocalStore;
+use copal_device::Device;
+use copal_device::fault::{Fault, FaultDevice, FlushFault, WriteFault};
+use copal_volume::{FileId, Outcome, Settle, VolumeError, VolumeId, VolumeOptions, VolumeStore};
+use std::sync::Arc;
+
+fn device() -> (Arc<FaultDevice>, LocalStore, VolumeId) {
+    let device = FaultDevice::new(64 * MIB, 3);
+    let dyn_device: Arc<dyn Device> = device.clone();
+    format(&dyn_device);
+    let store = open(&dyn_device);
+    let vid = volume(&store, "v");
+    (device, store, vid)
+}
+
+/// Puts until the device fails; the acknowledged files, and the one whose outcome is unknown.
+fn put_until_failure(store: &LocalStore, vid: VolumeId, size: usize) -> (Vec<u64>, Option<(u64, FileId)>) {
+    let mut acknowledged = Vec::new();
+    for n in 0..200_u64 {
+        match put(store, vid, &n.to_be_bytes(), body(n, size)) {
+            Ok(_) => acknowledged.push(n),
+            Err(VolumeError::Unknown { fid }) => return (acknowledged, Some((n, fid))),
+            Err(VolumeError::Failed { .. }) => return (acknowledged, None),
+            Err(error) => panic!("put {n}: {error}"),
+        }
+    }
+    panic!("the fault never struck");
+}
+
+#[test]
+fn after_a_failed_write_or_flush_nothing_is_written_and_the_next_run_settles() {
+    let faults = [0, 1, 3, 10].into_iter().flat_map(|skip| {
+        let write = Fault::Write {
+            skip,
+            fault: WriteFault::Error,
+        };
+        let flush = Fault::Flush {
+            skip,
+            fault: FlushFault::Error,
+        };
+        [(write, 100), (write, 70_000), (flush, 70_000), (write, 5_000_000)]
+    });
+    let mut unknowns = 0;
+    for (fault, size) in faults {
+        let (device, store, vid) = device();
+        put(&store, vid, b"before", body(1000, size)).expect("put");
+        device.inject(fault);
+        let (acknowledged, unknown) = put_until_failure(&store, vid, size);
+        let refused = put(&store, vid, b"later", body(1, 1));
+        assert!(matches!(refused, Err(VolumeError::Failed { .. })), "{refused:?}");
+        let refused = store.create_volume("", "later", &VolumeOptions::default());
+        assert!(matches!(refused, Err(VolumeError::Failed { .. })), "{refused:?}");
+        if let Some((_, fid)) = unknown {
+            let settled = store.settle(vid, fid, Settle::Abort);
+            assert!(
+                matches!(settled, Err(VolumeError::Failed { .. })),
+                "not final yet"
+            );
+            unknowns += 1;
+        }
+        drop(store);
+        let device: Arc<dyn Device> = device.reopen();
+        let store = open(&device);
+        for n in &acknowledged {
+            let read = get(&store, vid, &n.to_be_bytes());
+            assert!(read == Ok(body(*n, size)), "{fault:?}: acknowledged file {n}");
+        }
+        assert!(get(&store, vid, b"before") == Ok(body(1000, size)));
+        if let Some((n, fid)) = unknown {
+            let read = get(&store, vid, &n.to_be_bytes());
+            match store.settle(vid, fid, Settle::Commit).expect("settle") {
+                Outcome::Committed => assert!(read == Ok(body(n, size)), "{fault:?}: not whole"),
+                Outcome::Aborted => assert_eq!(read, Err(VolumeError::NotFound)),
+            }
+        }
+        let report = store.check(&copal_data::CheckOptions { read_data: true }, &mut |_| {});
+        assert_eq!(report.expect("check").damage, [], "{fault:?}");
+        put(&store, vid, b"later", body(1, size)).expect("the next run writes");
+    }
+    assert!(unknowns > 0, "no create was ever left open");
+}
+
+#[test]
+fn reads_go_on_after_a_failed_write() {
+    let (device, store, vid) = device();
+    put(&store, vid, b"a", body(1, 5000)).expect("put");
+    device.inject(Fault::Write {
+        skip: 0,
+        fault: WriteFault::Error,
+    });
+    put_until_failure(&store, vid, 100);
+    assert_eq!(get(&store, vid, b"a"), Ok(body(1, 5000)));
+}
