@@ -21,6 +21,8 @@ mod check;
 mod directory;
 pub mod error;
 mod fetch;
+#[cfg(test)]
+mod golden;
 mod index;
 mod key_slot;
 mod keys;

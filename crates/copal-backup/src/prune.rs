@@ -21,12 +21,12 @@ use crate::manifest::{self, Manifest};
 use crate::mark::{Marks, Slice};
 use crate::pack::reader::Footer;
 use crate::pack::writer::Frame;
-use crate::pack::{Spot, format};
+use crate::pack::{PackNumber, Spot, format};
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::repository::Repository;
 use crate::request::{PruneOptions, PruneSummary};
 use crate::stack::PackStack;
-use crate::vault::{FrameReader, Located};
+use crate::vault::{FrameReader, Located, Vault};
 use crate::volumes::{Home, for_each_file};
 use copal_kv::Durability;
 use std::sync::Arc;
@@ -48,14 +48,7 @@ pub(crate) fn run(
     }
     repository.adopt_packs()?;
     let vault = repository.vault();
-    let mut present = Vec::new();
-    for_each_pack(vault, |pack| {
-        present.push(pack.number);
-        summary.before_bytes += pack.info.size;
-        Ok(())
-    })?;
-    present.sort_unstable();
-
+    let mut present = list_packs(vault, Some(&mut summary.before_bytes))?;
     summary.after_bytes = summary.before_bytes;
     summary.mark_passes = Slice::count(present.len() as u64, options.memory_bytes);
     for index in 0..summary.mark_passes {
@@ -64,6 +57,11 @@ pub(crate) fn run(
             of: summary.mark_passes,
         };
         progress.stage(Stage::Walk, "", 0);
+        if index > 0 {
+            // The slice before has removed and made packs.
+            vault.forget_cached();
+            present = list_packs(vault, None)?;
+        }
         let mut marks = Marks::new(vault, &present, slice);
         for vm in &vms {
             marks.vm(&manifests(repository, vm.uuid)?, progress, cancel)?;
@@ -85,6 +83,20 @@ pub(crate) fn run(
     }
     vault.forget_cached();
     Ok(summary)
+}
+
+/// Numbers of all packs, ascending; adds up their bytes.
+fn list_packs(vault: &Vault, mut bytes: Option<&mut u64>) -> Result<Vec<PackNumber>> {
+    let mut present = Vec::new();
+    for_each_pack(vault, |pack| {
+        present.push(pack.number);
+        if let Some(bytes) = &mut bytes {
+            **bytes += pack.info.size;
+        }
+        Ok(())
+    })?;
+    present.sort_unstable();
+    Ok(present)
 }
 
 /// Ends every open session of a VM; how many there were.

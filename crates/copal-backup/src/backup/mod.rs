@@ -28,7 +28,7 @@ use crossbeam_channel::{bounded, unbounded};
 use issued::Issued;
 use job::Job;
 use packer::{BuiltDisk, Packer};
-use plan::Planned;
+use plan::{Base, Planned};
 use reader::{Outlets, Reader, Stop};
 use session::Session;
 use std::time::Instant;
@@ -76,7 +76,7 @@ pub(crate) fn run(
         snapshot,
         session: session.id,
         sequence: session.sequence(),
-        base: base.as_ref().map(|base| base.snapshot),
+        base: base.as_ref().map(|base| base.manifest.snapshot),
         disks: disks
             .iter()
             .zip(&planned)
@@ -99,7 +99,7 @@ pub(crate) fn run(
     counts.stored_bytes += published.metadata_bytes;
     Ok(BackupSummary {
         snapshot,
-        base: base.map(|base| base.snapshot),
+        base: base.map(|base| base.manifest.snapshot),
         created_ms: published.created_ms,
         disks: disks
             .iter()
@@ -123,7 +123,7 @@ fn produce(
     repository: &Repository,
     request: &BackupRequest,
     session: &Session,
-    base: Option<&Manifest>,
+    base: Option<&Base>,
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<Produced> {

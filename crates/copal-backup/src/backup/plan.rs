@@ -7,7 +7,7 @@ use super::reader::DiskPlan;
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::recipe::{Ref, Root};
-use crate::request::{BackupRequest, DiskMode, DiskSource, DiskSummary, SnapshotId};
+use crate::request::{BackupRequest, DiskMode, DiskSource, DiskSummary};
 use crate::tree::TreeReader;
 use crate::vault::Vault;
 use uuid::Uuid;
@@ -31,14 +31,21 @@ impl Planned {
     }
 }
 
-/// Plans all disks of a request. `base` is the newest snapshot of the VM.
+/// The snapshot a backup builds on.
+pub(crate) struct Base {
+    pub(crate) manifest: Manifest,
+    /// No snapshot was published after it, not even one that is forgotten or cannot be read.
+    pub(crate) is_last: bool,
+}
+
+/// Plans all disks of a request.
 /// # Errors
 /// `FellBack` under `strict_incremental`; those of the store.
 pub(crate) fn plan(
     vault: &Vault,
     request: &BackupRequest,
     vm: Uuid,
-    base: Option<&Manifest>,
+    base: Option<&Base>,
 ) -> Result<Vec<Planned>> {
     let mut tree = TreeReader::new(vault, vm)?;
     let mut planned = Vec::with_capacity(request.disks.len());
@@ -59,7 +66,7 @@ fn plan_disk(
     tree: &mut TreeReader<'_>,
     request: &BackupRequest,
     disk: &DiskSource,
-    base: Option<&Manifest>,
+    base: Option<&Base>,
 ) -> Result<Planned> {
     let full = |reason: &str| Planned {
         plan: DiskPlan {
@@ -76,7 +83,7 @@ fn plan_disk(
     let Some(base) = base else {
         return Ok(full("the VM has no snapshot yet"));
     };
-    let Some(old) = base.disks.iter().find(|old| old.name == disk.name) else {
+    let Some(old) = base.manifest.disks.iter().find(|old| old.name == disk.name) else {
         return Ok(full("the base snapshot has no disk of this name"));
     };
     let root = match tree.root(&old.root, old.size_bytes) {
@@ -86,7 +93,7 @@ fn plan_disk(
         }
         Err(error) => return Err(error),
     };
-    let (mode, reason, changes) = match refusal(disk, old.size_bytes, base.snapshot) {
+    let (mode, reason, changes) = match refusal(disk, old.size_bytes, base) {
         None => (
             DiskMode::Incremental,
             String::new(),
@@ -107,7 +114,7 @@ fn plan_disk(
 }
 
 /// Why the changed extents of a disk cannot be used with this base; `None`: they can.
-fn refusal(disk: &DiskSource, base_bytes: u64, base: SnapshotId) -> Option<String> {
+fn refusal(disk: &DiskSource, base_bytes: u64, base: &Base) -> Option<String> {
     let Some(changed) = &disk.changed else {
         return Some("no changed extents were given".into());
     };
@@ -125,12 +132,20 @@ fn refusal(disk: &DiskSource, base_bytes: u64, base: SnapshotId) -> Option<Strin
             "the disk had {base_bytes} bytes in the base snapshot, it has {size} now"
         ));
     }
-    let wanted = changed.base.as_ref()?.to_ascii_lowercase();
-    let fits = !wanted.is_empty() && base.to_string().starts_with(&wanted);
+    let id = base.manifest.snapshot;
+    let Some(wanted) = &changed.base else {
+        // A list without a base speaks of the last backup. If that snapshot is gone, the list leaves out
+        // what changed before it, and using it would lose those changes without a word.
+        let gone =
+            || "the last snapshot is forgotten or damaged, and the changed extents name no base".into();
+        return (!base.is_last).then(gone);
+    };
+    let wanted = wanted.to_ascii_lowercase();
+    let fits = !wanted.is_empty() && id.to_string().starts_with(&wanted);
     (!fits).then(|| {
         format!(
             "the changed extents are relative to {wanted}, the newest snapshot is {}",
-            base.short()
+            id.short()
         )
     })
 }

@@ -3,6 +3,7 @@
 //! A session publishes only if it has read the VM's log to the end and is not fenced; the check and the
 //! publication are one compare-and-swap on the log.
 
+use super::plan::Base;
 use crate::catalog::log::{Append, LogName};
 use crate::catalog::record::{Record, SessionId};
 use crate::catalog::vm::VmState;
@@ -30,7 +31,7 @@ pub(crate) struct PublishedAs {
 
 impl Session {
     /// Ends what earlier sessions left open, and opens a new one on the newest snapshot that can be read.
-    pub(crate) fn open(repository: &Repository, vm: Uuid) -> Result<(Session, Option<Manifest>)> {
+    pub(crate) fn open(repository: &Repository, vm: Uuid) -> Result<(Session, Option<Base>)> {
         let id: SessionId = random()?;
         let log = LogName::Vm(vm);
         loop {
@@ -45,7 +46,7 @@ impl Session {
             let base = newest_readable(repository, vm, &state);
             let record = Record::Open {
                 session: id,
-                base: base.as_ref().map(|base| base.snapshot),
+                base: base.as_ref().map(|base| base.manifest.snapshot),
             };
             match repository.catalog().append(log, state.next_number, &record)? {
                 Append::Lost => continue,
@@ -130,13 +131,16 @@ impl Session {
     }
 }
 
-fn newest_readable(repository: &Repository, vm: Uuid, state: &VmState) -> Option<Manifest> {
+fn newest_readable(repository: &Repository, vm: Uuid, state: &VmState) -> Option<Base> {
     state
         .published
         .iter()
         .rev()
         .find_map(|published| match repository.manifest(vm, published) {
-            Ok(manifest) => Some(manifest),
+            Ok(manifest) => Some(Base {
+                is_last: manifest.sequence + 1 == state.next_sequence,
+                manifest,
+            }),
             Err(error) => {
                 tracing::warn!(snapshot = %published.snapshot, %error, "not used as a base");
                 None

@@ -1,5 +1,8 @@
 //! The backup layer from end to end, on stores that live in memory.
 
 mod backups;
+mod damage;
 mod errors;
+mod failing;
+mod histories;
 mod world;

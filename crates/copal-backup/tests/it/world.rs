@@ -8,32 +8,32 @@ use copal_backup::*;
 use copal_volume::{MemoryStore, VolumeStore};
 use std::sync::{Arc, Mutex};
 
-pub const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 
 /// A small xorshift: the same numbers in every run.
 #[derive(Clone)]
-pub struct Dice(u64);
+pub(crate) struct Dice(u64);
 impl Dice {
-    pub fn new(seed: u64) -> Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
         Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
-    pub fn roll(&mut self) -> u64 {
+    pub(crate) fn roll(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
     }
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.roll() % end
     }
-    pub fn fill(&mut self, bytes: &mut [u8]) {
+    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         for eight in bytes.chunks_mut(8) {
             let number = self.roll().to_le_bytes();
             eight.copy_from_slice(&number[..eight.len()]);
         }
     }
     /// Bytes that compress to about half.
-    pub fn text(&mut self, bytes: &mut [u8]) {
+    pub(crate) fn text(&mut self, bytes: &mut [u8]) {
         for byte in bytes {
             *byte = b"etaoinshrdlu \n.,"[(self.roll() % 16) as usize];
         }
@@ -42,29 +42,29 @@ impl Dice {
 
 /// A disk in memory that remembers what was written since the last backup.
 #[derive(Clone)]
-pub struct Disk {
-    pub bytes: Vec<u8>,
-    pub changed: Vec<ChangedExtent>,
+pub(crate) struct Disk {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) changed: Vec<ChangedExtent>,
     /// Whether it reports its holes or says that everything is data.
-    pub reports_holes: bool,
+    pub(crate) reports_holes: bool,
 }
 
 impl Disk {
-    pub fn new(size: usize) -> Disk {
+    pub(crate) fn new(size: usize) -> Disk {
         Disk {
             bytes: vec![0; size],
             changed: Vec::new(),
             reports_holes: true,
         }
     }
-    pub fn write(&mut self, at: usize, data: &[u8]) {
+    pub(crate) fn write(&mut self, at: usize, data: &[u8]) {
         let end = (at + data.len()).min(self.bytes.len());
         if at < end {
             self.bytes[at..end].copy_from_slice(&data[..end - at]);
             self.note(at, end - at, ChangeKind::Dirty);
         }
     }
-    pub fn discard(&mut self, at: usize, length: usize) {
+    pub(crate) fn discard(&mut self, at: usize, length: usize) {
         let end = (at + length).min(self.bytes.len());
         if at < end {
             self.bytes[at..end].fill(0);
@@ -96,14 +96,14 @@ impl Disk {
             kind,
         });
     }
-    pub fn changes(&self) -> ChangedExtents {
+    pub(crate) fn changes(&self) -> ChangedExtents {
         ChangedExtents {
             size_bytes: self.bytes.len() as u64,
             base: None,
             extents: self.changed.clone(),
         }
     }
-    pub fn source(&self) -> Box<MemorySource> {
+    pub(crate) fn source(&self) -> Box<MemorySource> {
         Box::new(MemorySource {
             disk: self.clone(),
             stream: false,
@@ -113,10 +113,10 @@ impl Disk {
 }
 
 /// Reads a [`Disk`].
-pub struct MemorySource {
-    pub disk: Disk,
-    pub stream: bool,
-    pub reads: Arc<Mutex<u64>>,
+pub(crate) struct MemorySource {
+    pub(crate) disk: Disk,
+    pub(crate) stream: bool,
+    pub(crate) reads: Arc<Mutex<u64>>,
 }
 
 impl Source for MemorySource {
@@ -163,21 +163,21 @@ impl Source for MemorySource {
 
 /// Collects a restored disk, and sees that every byte is covered exactly once.
 #[derive(Default)]
-pub struct MemoryTarget {
+pub(crate) struct MemoryTarget {
     state: Mutex<Vec<(u8, bool)>>,
-    pub written: Mutex<u64>,
-    pub ordered: bool,
+    pub(crate) written: Mutex<u64>,
+    pub(crate) ordered: bool,
     next: Mutex<u64>,
 }
 
 impl MemoryTarget {
-    pub fn ordered() -> MemoryTarget {
+    pub(crate) fn ordered() -> MemoryTarget {
         MemoryTarget {
             ordered: true,
             ..MemoryTarget::default()
         }
     }
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let state = self.state.lock().unwrap();
         assert!(state.iter().all(|(_, covered)| *covered), "every byte is covered");
         state.iter().map(|(byte, _)| *byte).collect()
@@ -220,28 +220,28 @@ impl Target for MemoryTarget {
 }
 
 /// Options without a password: the hash is slow on purpose.
-pub fn insecure() -> InitOptions {
+pub(crate) fn insecure() -> InitOptions {
     InitOptions::new(Unlock::Insecure)
 }
 
-pub fn init(store: &MemoryStore) -> Repository {
+pub(crate) fn init(store: &MemoryStore) -> Repository {
     Repository::init(Arc::new(store.clone()), IndexHome::Memory, &insecure()).unwrap()
 }
 
-pub fn open(store: &MemoryStore) -> Repository {
+pub(crate) fn open(store: &MemoryStore) -> Repository {
     Repository::open(Arc::new(store.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap()
 }
 
 /// Backs up one disk called sda.
-pub fn back_up(repository: &Repository, vm: &str, disk: &Disk, changed: bool) -> BackupSummary {
+pub(crate) fn back_up(repository: &Repository, vm: &str, disk: &Disk, changed: bool) -> BackupSummary {
     try_back_up(repository, vm, disk, changed).unwrap()
 }
 
-pub fn try_back_up(repository: &Repository, vm: &str, disk: &Disk, changed: bool) -> Result<BackupSummary> {
+pub(crate) fn try_back_up(repository: &Repository, vm: &str, disk: &Disk, changed: bool) -> Result<BackupSummary> {
     repository.backup(request(vm, disk, changed), &Silent, &CancelFlag::new())
 }
 
-pub fn request(vm: &str, disk: &Disk, changed: bool) -> BackupRequest {
+pub(crate) fn request(vm: &str, disk: &Disk, changed: bool) -> BackupRequest {
     let source = DiskSource {
         name: "sda".into(),
         source: disk.source(),
@@ -252,11 +252,11 @@ pub fn request(vm: &str, disk: &Disk, changed: bool) -> BackupRequest {
     request
 }
 
-pub fn restore(repository: &Repository, snapshot: SnapshotId) -> Vec<u8> {
+pub(crate) fn restore(repository: &Repository, snapshot: SnapshotId) -> Vec<u8> {
     try_restore(repository, snapshot).unwrap()
 }
 
-pub fn try_restore(repository: &Repository, snapshot: SnapshotId) -> Result<Vec<u8>> {
+pub(crate) fn try_restore(repository: &Repository, snapshot: SnapshotId) -> Result<Vec<u8>> {
     let target = MemoryTarget::default();
     let request = RestoreRequest {
         fetches: 3,
@@ -266,20 +266,20 @@ pub fn try_restore(repository: &Repository, snapshot: SnapshotId) -> Result<Vec<
     Ok(target.bytes())
 }
 
-pub fn check(repository: &Repository) -> CheckReport {
+pub(crate) fn check(repository: &Repository) -> CheckReport {
     repository
         .check(ReadData::All, &Silent, &CancelFlag::new())
         .unwrap()
 }
 
-pub fn prune(repository: &Repository) -> PruneSummary {
+pub(crate) fn prune(repository: &Repository) -> PruneSummary {
     repository
         .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
         .unwrap()
 }
 
 /// Every file of the store: volume, name, bytes.
-pub fn files(store: &MemoryStore) -> Vec<(String, Vec<u8>, Vec<u8>)> {
+pub(crate) fn files(store: &MemoryStore) -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let mut files = Vec::new();
     for (volume, vid) in store.list_volumes("", None, 1000).unwrap() {
         for (name, info) in store.list(vid, b"", None, 100_000).unwrap() {

@@ -1,0 +1,178 @@
+//! A store of volumes that dies at a chosen step, as a killed process would.
+//!
+//! From its last step on every call fails, reads too: nothing after the death of a process is seen by it.
+
+use bytes::Bytes;
+use copal_volume::*;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+#[derive(Clone)]
+pub(crate) struct MortalStore {
+    inner: MemoryStore,
+    steps: Arc<AtomicI64>,
+}
+
+impl MortalStore {
+    /// Lives for `steps` changes of the store.
+    pub(crate) fn new(inner: MemoryStore, steps: i64) -> MortalStore {
+        MortalStore {
+            inner,
+            steps: Arc::new(AtomicI64::new(steps)),
+        }
+    }
+    /// Whether it has died.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.steps.load(Ordering::Relaxed) < 0
+    }
+    fn alive(&self) -> Result<(), VolumeError> {
+        if self.is_dead() {
+            Err(VolumeError::Unavailable {
+                reason: "killed".into(),
+            })
+        } else {
+            Ok(())
+        }
+    }
+    fn step(&self) -> Result<(), VolumeError> {
+        self.steps.fetch_sub(1, Ordering::Relaxed);
+        self.alive()
+    }
+}
+
+struct MortalWriter {
+    inner: Box<dyn FileWriter>,
+    store: MortalStore,
+}
+
+impl FileWriter for MortalWriter {
+    fn append(&mut self, data: Bytes) -> Result<(), VolumeError> {
+        self.store.step()?;
+        self.inner.append(data)
+    }
+    fn commit(self: Box<Self>) -> Result<FileInfo, VolumeError> {
+        self.store.step()?;
+        self.inner.commit()
+    }
+}
+
+impl VolumeStore for MortalStore {
+    fn create_volume(
+        &self,
+        parent: &str,
+        name: &str,
+        options: &VolumeOptions,
+    ) -> Result<VolumeId, VolumeError> {
+        self.step()?;
+        self.inner.create_volume(parent, name, options)
+    }
+    fn open_volume(&self, path: &str) -> Result<VolumeId, VolumeError> {
+        self.alive()?;
+        self.inner.open_volume(path)
+    }
+    fn rename_volume(&self, from: &str, to: &str) -> Result<(), VolumeError> {
+        self.step()?;
+        self.inner.rename_volume(from, to)
+    }
+    fn list_volumes(
+        &self,
+        parent: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, VolumeId)>, VolumeError> {
+        self.alive()?;
+        self.inner.list_volumes(parent, after, limit)
+    }
+    fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError> {
+        self.step()?;
+        self.inner.remove_volume(vid, how)
+    }
+    fn put(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        body: Bytes,
+        options: &PutOptions,
+    ) -> Result<FileInfo, VolumeError> {
+        self.step()?;
+        self.inner.put(vid, name, body, options)
+    }
+    fn writer(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        options: &PutOptions,
+    ) -> Result<Box<dyn FileWriter>, VolumeError> {
+        self.step()?;
+        Ok(Box::new(MortalWriter {
+            inner: self.inner.writer(vid, name, options)?,
+            store: self.clone(),
+        }))
+    }
+    fn get(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        range: Range<u64>,
+        options: &ReadOptions,
+    ) -> Result<Bytes, VolumeError> {
+        self.alive()?;
+        self.inner.get(vid, name, range, options)
+    }
+    fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError> {
+        self.alive()?;
+        self.inner.stat(vid, name, options)
+    }
+    fn list(
+        &self,
+        vid: VolumeId,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
+        self.alive()?;
+        self.inner.list(vid, prefix, after, limit)
+    }
+    fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {
+        self.step()?;
+        self.inner.delete(vid, name, fid)
+    }
+    fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Result<Outcome, VolumeError> {
+        self.step()?;
+        self.inner.settle(vid, fid, want)
+    }
+    fn put_batch(
+        &self,
+        vid: VolumeId,
+        files: Vec<(Bytes, Bytes, PutOptions)>,
+    ) -> Result<Vec<Result<FileInfo, VolumeError>>, VolumeError> {
+        self.step()?;
+        self.inner.put_batch(vid, files)
+    }
+    fn get_batch(
+        &self,
+        vid: VolumeId,
+        names: &[Bytes],
+        options: &ReadOptions,
+    ) -> Result<Vec<Result<Bytes, VolumeError>>, VolumeError> {
+        self.alive()?;
+        self.inner.get_batch(vid, names, options)
+    }
+    fn delete_batch(
+        &self,
+        vid: VolumeId,
+        files: &[(Bytes, FileId)],
+    ) -> Result<Vec<Result<(), VolumeError>>, VolumeError> {
+        self.step()?;
+        self.inner.delete_batch(vid, files)
+    }
+    fn volume_stats(&self, vid: VolumeId) -> Result<VolumeStats, VolumeError> {
+        self.alive()?;
+        self.inner.volume_stats(vid)
+    }
+    fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError> {
+        self.step()?;
+        self.inner.reclaim(vid)
+    }
+}

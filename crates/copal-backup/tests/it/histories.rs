@@ -1,0 +1,357 @@
+//! Any history of backups, forgets, prunes, reopenings and deaths: every published snapshot restores,
+//! and after a prune the repository holds what they name and nothing else.
+//!
+//! The profile is one of fixed cuts, so that an oracle without keys can count the chunks there must be.
+
+use crate::failing::MortalStore;
+use crate::world::*;
+use copal_backup::*;
+use copal_chunk::{Chunker, SEGMENT_BYTES, chunks_of, split};
+use copal_volume::MemoryStore;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+const DISK_BYTES: usize = 5 * SEGMENT_BYTES / 2;
+
+struct Model {
+    store: MemoryStore,
+    repository: Repository,
+    disks: Vec<Disk>,
+    /// What each published snapshot must restore to.
+    snapshots: BTreeMap<SnapshotId, Vec<u8>>,
+    dice: Dice,
+}
+
+impl Model {
+    fn new(seed: u64) -> Model {
+        let store = MemoryStore::new();
+        let options = InitOptions {
+            profile: Profile::Fixed16K,
+            ..insecure()
+        };
+        let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
+        let disks = vec![Disk::new(DISK_BYTES); 3];
+        Model {
+            store,
+            repository,
+            disks,
+            snapshots: BTreeMap::new(),
+            dice: Dice::new(seed),
+        }
+    }
+
+    /// Writes runs of blocks of a small alphabet, so that disks share much.
+    fn mutate(&mut self, vm: usize) {
+        for _ in 0..self.dice.below(6) + 1 {
+            let at = self.dice.below(DISK_BYTES as u64 / 4096) as usize * BLOCK;
+            let length = (self.dice.below(40) as usize + 1) * BLOCK;
+            if self.dice.below(4) == 0 {
+                self.disks[vm].discard(at, length);
+            } else {
+                let mut data = vec![0; length];
+                Dice::new(self.dice.below(12)).fill(&mut data);
+                self.disks[vm].write(at, &data);
+            }
+        }
+    }
+
+    fn name(vm: usize) -> String {
+        format!("vm{vm}")
+    }
+
+    fn back_up(&mut self, vm: usize) {
+        let changed = self.dice.below(2) == 0;
+        let mut request = request(&Model::name(vm), &self.disks[vm], changed);
+        request.full = self.dice.below(8) == 0;
+        let summary = self
+            .repository
+            .backup(request, &Silent, &CancelFlag::new())
+            .unwrap();
+        self.disks[vm].changed.clear();
+        self.snapshots
+            .insert(summary.snapshot, self.disks[vm].bytes.clone());
+    }
+
+    fn forget_some(&mut self) {
+        let doomed: Vec<_> = self
+            .snapshots
+            .keys()
+            .copied()
+            .filter(|_| self.dice.below(3) == 0)
+            .collect();
+        let summary = self.repository.forget(&doomed).unwrap();
+        assert_eq!(summary.forgotten.len(), doomed.len());
+        doomed.iter().for_each(|id| drop(self.snapshots.remove(id)));
+    }
+
+    /// Does something on a store that dies in the middle, then goes on with what is left.
+    fn die(&mut self) {
+        let vm = self.dice.below(3) as usize;
+        let what = self.dice.below(3);
+        if what == 0 {
+            self.mutate(vm);
+        }
+        let steps = self.dice.below(if what == 2 { 4 } else { 14 }) as i64;
+        let mortal = MortalStore::new(self.store.clone(), steps);
+        let doomed: Vec<_> = self.snapshots.keys().copied().take(1).collect();
+        if let Ok(repository) =
+            Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure)
+        {
+            // Whether it died or lived to the end, the log alone says what came of it.
+            let _ = match what {
+                0 => try_back_up(&repository, &Model::name(vm), &self.disks[vm], false).map(drop),
+                1 => repository
+                    .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
+                    .map(drop),
+                _ => repository.forget(&doomed).map(drop),
+            };
+        }
+        self.repository = open(&self.store);
+        let published: HashSet<_> = self
+            .repository
+            .snapshots(None)
+            .unwrap()
+            .iter()
+            .map(|one| one.id)
+            .collect();
+        for id in &published {
+            // A backup may have been published just before the death was noticed.
+            self.snapshots
+                .entry(*id)
+                .or_insert_with(|| self.disks[vm].bytes.clone());
+        }
+        for id in doomed {
+            if what == 2 && !published.contains(&id) {
+                self.snapshots.remove(&id);
+            }
+        }
+        // Changes since the newest snapshot are not known any more: the next backup reads all.
+        for disk in &mut self.disks {
+            let all = disk.bytes.clone();
+            disk.changed.clear();
+            disk.write(0, &all);
+        }
+    }
+
+    fn check_all(&self) {
+        let listed: Vec<_> = self
+            .repository
+            .snapshots(None)
+            .unwrap()
+            .iter()
+            .map(|one| one.id)
+            .collect();
+        let expected: HashSet<_> = self.snapshots.keys().copied().collect();
+        assert_eq!(listed.iter().copied().collect::<HashSet<_>>(), expected);
+        for (id, bytes) in &self.snapshots {
+            assert!(
+                restore(&self.repository, *id) == *bytes,
+                "snapshot {id} restores to other bytes"
+            );
+        }
+        let report = check(&self.repository);
+        assert!(report.is_clean(), "{:?}", report.damages);
+    }
+
+    fn prune_and_count(&mut self) {
+        prune(&self.repository);
+        let again = PruneOptions {
+            dry_run: true,
+            ..PruneOptions::default()
+        };
+        let left = self
+            .repository
+            .prune(&again, &Silent, &CancelFlag::new())
+            .unwrap();
+        assert_eq!(
+            (left.dead_frames, left.removed_packs, left.rewritten_packs),
+            (0, 0, 0),
+            "{left:?}"
+        );
+        let chunker = Chunker::new(Profile::Fixed16K, &[0; 32]);
+        let mut chunks = HashSet::new();
+        for bytes in self.snapshots.values() {
+            for segment in bytes.chunks(SEGMENT_BYTES) {
+                chunks.extend(
+                    chunks_of(&split(&chunker, segment)).map(|piece| segment[piece.range()].to_vec()),
+                );
+            }
+        }
+        let stats = self.repository.stats().unwrap();
+        assert_eq!(stats.chunks, chunks.len() as u64, "stored is what is referenced");
+        assert_eq!(stats.unfinished_sessions, 0);
+        assert_eq!(
+            left.before_bytes,
+            stats.chunk_pack_bytes + stats.recipe_pack_bytes
+        );
+        if self.snapshots.is_empty() {
+            assert_eq!(stats.packs, 0);
+            let names: Vec<_> = files(&self.store)
+                .into_iter()
+                .map(|(volume, ..)| volume)
+                .collect();
+            assert!(names.iter().all(|name| name.starts_with("cat-")), "{names:?}");
+        }
+    }
+}
+
+fn run(seed: u64, steps: u64, deaths: bool) {
+    let mut model = Model::new(seed);
+    for _ in 0..steps {
+        let vm = model.dice.below(3) as usize;
+        match model.dice.below(if deaths { 14 } else { 10 }) {
+            0..=4 => {
+                model.mutate(vm);
+                model.back_up(vm);
+            }
+            5 | 6 => model.forget_some(),
+            7 => model.prune_and_count(),
+            8 => {
+                model.repository.delete(&Silent, &CancelFlag::new()).unwrap();
+            }
+            9 => model.repository = open(&model.store),
+            _ => model.die(),
+        }
+        model.check_all();
+    }
+    model.prune_and_count();
+    model.check_all();
+    let all: Vec<_> = model.snapshots.keys().copied().collect();
+    model.repository.forget(&all).unwrap();
+    model.snapshots.clear();
+    model.prune_and_count();
+}
+
+#[test]
+fn stored_is_what_published_snapshots_name_after_any_history() {
+    for seed in 1..=6 {
+        run(seed, 22, false);
+    }
+}
+
+#[test]
+fn nothing_is_lost_when_the_process_is_killed_at_any_step() {
+    for seed in 101..=108 {
+        run(seed, 22, true);
+    }
+}
+
+#[test]
+fn a_backup_killed_at_each_of_its_steps_leaves_the_base_and_no_leak() {
+    let store = MemoryStore::new();
+    let repository = init(&store);
+    let mut disk = Disk::new(3 << 20);
+    Dice::new(5).text(&mut disk.bytes);
+    let base = back_up(&repository, "web", &disk, false);
+    let before = disk.bytes.clone();
+    drop(repository);
+    let mut data = vec![0; 700_000];
+    Dice::new(6).fill(&mut data);
+    disk.write(1 << 20, &data);
+    let mut published = 0;
+    for steps in 0.. {
+        let mortal = MortalStore::new(store.clone(), steps);
+        let killed =
+            Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap();
+        let outcome = try_back_up(&killed, "web", &disk, true);
+        drop(killed);
+        let repository = open(&store);
+        assert!(check(&repository).is_clean());
+        assert_eq!(restore(&repository, base.snapshot), before);
+        let snapshots = repository.snapshots(None).unwrap();
+        if let Ok(summary) = outcome {
+            assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
+            assert!(steps > 6, "a backup takes more steps than that");
+            published = snapshots.len();
+            break;
+        }
+        assert_eq!(snapshots.len(), 1, "killed at step {steps}");
+        prune(&repository);
+        let stats = repository.stats().unwrap();
+        assert_eq!((stats.snapshots, stats.unfinished_sessions), (1, 0));
+        let report = repository
+            .check(ReadData::No, &Silent, &CancelFlag::new())
+            .unwrap();
+        assert_eq!(report.unfinished_packs, 0, "killed at step {steps}");
+    }
+    assert_eq!(published, 2);
+}
+
+#[test]
+fn the_mark_is_the_same_in_many_passes() {
+    let store = MemoryStore::new();
+    let repository = init(&store);
+    let mut dice = Dice::new(77);
+    let mut disk = Disk::new(6 << 20);
+    let mut ids = Vec::new();
+    for _ in 0..8 {
+        let mut data = vec![0; 1 << 20];
+        dice.fill(&mut data);
+        disk.write(dice.below(5 << 20) as usize, &data);
+        ids.push((
+            back_up(&repository, "web", &disk, true).snapshot,
+            disk.bytes.clone(),
+        ));
+    }
+    repository.forget(&[ids[0].0, ids[2].0, ids[3].0]).unwrap();
+    let plan = |memory_bytes| {
+        let options = PruneOptions {
+            memory_bytes,
+            dry_run: true,
+            ..PruneOptions::default()
+        };
+        repository.prune(&options, &Silent, &CancelFlag::new()).unwrap()
+    };
+    let (one, many) = (plan(24 << 20), plan(4000));
+    assert_eq!(one.mark_passes, 1);
+    assert!(many.mark_passes > 3, "{}", many.mark_passes);
+    assert_eq!(
+        PruneSummary {
+            mark_passes: 1,
+            ..many
+        },
+        one
+    );
+    let options = PruneOptions {
+        memory_bytes: 4000,
+        ..PruneOptions::default()
+    };
+    let done = repository.prune(&options, &Silent, &CancelFlag::new()).unwrap();
+    assert!(done.after_bytes < done.before_bytes);
+    assert_eq!(plan(4000).dead_frames, 0);
+    for (id, bytes) in &ids {
+        if ![ids[0].0, ids[2].0, ids[3].0].contains(id) {
+            assert_eq!(restore(&repository, *id), *bytes);
+        }
+    }
+}
+
+#[test]
+fn half_empty_packs_are_kept_when_that_much_may_stay_unused() {
+    let repository = init(&MemoryStore::new());
+    let mut disk = Disk::new(2 << 20);
+    Dice::new(1).fill(&mut disk.bytes);
+    let first = back_up(&repository, "web", &disk, false);
+    let mut data = vec![0; 1 << 20];
+    Dice::new(2).fill(&mut data);
+    disk.write(0, &data);
+    let second = back_up(&repository, "web", &disk, true);
+    repository.forget(&[first.snapshot]).unwrap();
+    let kept = repository.delete(&Silent, &CancelFlag::new()).unwrap();
+    assert_eq!(kept.rewritten_packs, 0);
+    assert!(kept.dead_frames > 10);
+    // The dead frames are still there, and a backup that needs them takes them back.
+    let mut old = disk.clone();
+    Dice::new(1).fill(&mut old.bytes);
+    let again = back_up(&repository, "web", &old, false);
+    assert_eq!(again.counts.new_bytes, 0);
+    repository.forget(&[again.snapshot]).unwrap();
+    let pruned = prune(&repository);
+    assert!(pruned.rewritten_packs >= 1);
+    assert_eq!(pruned.after_bytes, {
+        let stats = repository.stats().unwrap();
+        stats.chunk_pack_bytes + stats.recipe_pack_bytes
+    });
+    assert_eq!(restore(&repository, second.snapshot), disk.bytes);
+    assert!(check(&repository).is_clean());
+}
