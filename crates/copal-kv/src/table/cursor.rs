@@ -5,7 +5,7 @@
 //! - After an error the cursor is not valid.
 
 use super::{
-    block::BlockCursor,
+    block_cursor::BlockCursor,
     error::{Damage, Place, TableError},
     index::{BlockAt, IndexPage},
     read::Table,

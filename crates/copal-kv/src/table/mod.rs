@@ -15,6 +15,7 @@
 //! Not here: choosing tables (versions, compaction), visibility of versions, value objects.
 
 pub(crate) mod block;
+mod block_cursor;
 mod builder;
 pub(crate) mod counters;
 mod cursor;
@@ -25,6 +26,8 @@ mod footer;
 pub(crate) mod index;
 mod io;
 mod meta;
+mod open;
+mod pages;
 mod read;
 mod readahead;
 mod tombstones;

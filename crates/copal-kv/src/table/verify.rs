@@ -3,7 +3,8 @@
 //! Reads the device, never the cache.
 
 use super::{
-    block::{Block, BlockCursor},
+    block::Block,
+    block_cursor::BlockCursor,
     error::{Damage, Place, TableError},
     footer::FOOTER_BYTES,
     index::{BlockAt, IndexPage},
@@ -15,7 +16,7 @@ use copal_codec::crc32c;
 use copal_device::Class;
 use copal_filter::FilterPage;
 use copal_object::StoreError;
-use std::{cmp::Ordering, ops::Range};
+use std::{cmp::Ordering, fmt, ops::Range};
 
 /// Bytes checked per read.
 const STEP_BYTES: u64 = 1 << 20;
@@ -39,6 +40,24 @@ pub struct Damaged {
     /// Keys that may be lost: from the first of the partition up to the first of the next one (`None`: to the
     /// end of the table). Absent for index and filter pages, which cost speed but no data.
     pub lost: Option<(Bytes, Option<Bytes>)>,
+}
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.error)?;
+        match &self.lost {
+            None => write!(f, " (no data is lost)"),
+            Some((start, Some(end))) => {
+                write!(
+                    f,
+                    " (keys from {} to before {} may be lost)",
+                    start.escape_ascii(),
+                    end.escape_ascii()
+                )
+            }
+            Some((start, None)) => write!(f, " (keys from {} on may be lost)", start.escape_ascii()),
+        }
+    }
 }
 
 impl VerifyReport {

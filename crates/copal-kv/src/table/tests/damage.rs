@@ -2,13 +2,8 @@
 
 use super::{
     super::{
-        Place, ReadOptions, Table, TableError,
-        block::{Block, BlockCursor},
-        fences::Fences,
-        index::IndexPage,
-        io::ReadAt,
-        meta::TableMeta,
-        tombstones,
+        Place, ReadOptions, Table, TableError, block::Block, block_cursor::BlockCursor, fences::Fences,
+        index::IndexPage, io::ReadAt, meta::TableMeta, tombstones,
     },
     support::{ID, Model, Random, SEED, build, cache, mixed, open, options},
 };
@@ -208,6 +203,11 @@ fn a_damaged_block_is_named_and_the_rest_is_read() {
         block: 3,
     };
     assert!(matches!(damaged.error, TableError::Corrupt { object: ID, place: p, .. } if p == place));
+    let sentence = damaged.to_string();
+    assert!(
+        sentence.starts_with("table 7 is damaged at partition 1, block 3: its checksum is "),
+        "{sentence}"
+    );
     let (start, end) = damaged.lost.as_ref().unwrap();
     assert_eq!(
         (&start[..], end.as_deref()),

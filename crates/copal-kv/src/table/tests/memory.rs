@@ -177,3 +177,50 @@ fn a_miss_reads_nothing_but_false_positives_and_a_hit_one_block() {
         assert_eq!(small.counts().data_block_reads, before.data_block_reads + 1);
     }
 }
+
+#[test]
+fn threads_that_load_the_same_filters_charge_them_once() {
+    let (keys, bytes) = large();
+    let cache = TableCache::new(1 << 20, 1 << 20);
+    let table = open(bytes, &cache, 4);
+    let alone = {
+        let cache = TableCache::new(1 << 20, 1 << 20);
+        let table = open(large().1, &cache, 4);
+        keys.iter().for_each(|key| {
+            drop(
+                table
+                    .get(key, MAX_SEQ, &KeyHash::new(key, SEED))
+                    .unwrap()
+                    .unwrap(),
+            )
+        });
+        cache.bytes().filters
+    };
+    let start = std::sync::Barrier::new(4);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (table, keys, start) = (&table, &keys, &start);
+            scope.spawn(move || {
+                let mut random = Random(50 + thread);
+                start.wait();
+                for (i, key) in keys.iter().enumerate() {
+                    let found = table.get(key, MAX_SEQ, &KeyHash::new(key, SEED)).unwrap();
+                    assert_eq!(found.unwrap().value.len(), 1000);
+                    if i % 4 == 0 {
+                        let key = random.bytes(16);
+                        assert!(
+                            table
+                                .get(&key, MAX_SEQ, &KeyHash::new(&key, SEED))
+                                .unwrap()
+                                .is_none()
+                        );
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(cache.bytes().filters, alone);
+    assert!(cache.counts().filter_probes - cache.counts().filter_negatives >= 4 * KEYS);
+    drop(table);
+    assert_eq!(cache.bytes().filters, 0);
+}

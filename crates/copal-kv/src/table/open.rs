@@ -1,0 +1,149 @@
+//! Opening a table: footer, range tombstones, fences, properties.
+//!
+//! Invariant: one read where they fit 64 KiB, one more for each that does not.
+
+use super::{
+    error::{Damage, Place, TableError},
+    fences::Fences,
+    filter::FilterSlot,
+    footer::{FOOTER_BYTES, Footer, Section},
+    io::{ObjectSource, ReadAt},
+    meta::TableMeta,
+    read::{ReadOptions, Table},
+    tombstones,
+};
+use crate::cache::TableCache;
+use bytes::Bytes;
+use copal_codec::Reader;
+use copal_device::Class;
+use copal_object::{ObjectId, Store};
+use std::sync::Arc;
+
+/// Bytes read from the end of a table when it is opened; fences and properties are often among them.
+const TAIL_BYTES: u64 = 64 << 10;
+
+impl Table {
+    /// Opens object `id`: one or two reads, blocking.
+    ///
+    /// # Errors
+    /// `Corrupt`: footer, fences, properties or tombstones are damaged. `Unsupported`: newer format.
+    pub fn open(
+        objects: &Store,
+        id: ObjectId,
+        cache: Arc<TableCache>,
+        options: ReadOptions,
+    ) -> Result<Arc<Table>, TableError> {
+        let source = Box::new(ObjectSource {
+            store: objects.clone(),
+            id,
+        });
+        Table::open_source(source, id, cache, options)
+    }
+
+    /// Opens a table held in memory: tests and tools.
+    ///
+    /// # Errors
+    /// As [`Table::open`].
+    pub fn open_bytes(
+        bytes: Bytes,
+        id: ObjectId,
+        cache: Arc<TableCache>,
+        options: ReadOptions,
+    ) -> Result<Arc<Table>, TableError> {
+        Table::open_source(Box::new(bytes), id, cache, options)
+    }
+
+    pub(super) fn open_source(
+        source: Box<dyn ReadAt>,
+        id: ObjectId,
+        cache: Arc<TableCache>,
+        options: ReadOptions,
+    ) -> Result<Arc<Table>, TableError> {
+        let len = source.len()?;
+        let tail = Tail::read(&*source, id, len)?;
+        let last = tail.bytes.len().saturating_sub(2 * FOOTER_BYTES);
+        let footer = Footer::from_tail(&tail.bytes[last..], id, len)?;
+        let tombstones = tail.section(
+            &*source,
+            footer.tombstones,
+            "range tombstones",
+            tombstones::decode,
+        )?;
+        let fences = tail.section(&*source, footer.fences, "fences", |bytes| {
+            Fences::decode(bytes, footer.partitions_end)
+        })?;
+        let (object_crc, mut meta) = tail.section(&*source, footer.properties, "properties", properties)?;
+        if meta.object != id || meta.partitions as usize != fences.len() {
+            return Err(Damage::Field("object or number of partitions").at(id, Place::Section("properties")));
+        }
+        meta.bytes = len;
+        let filters: Box<[FilterSlot]> = (0..fences.len()).map(|_| FilterSlot::default()).collect();
+        let resident_bytes = (size_of::<Table>()
+            + fences.heap_bytes()
+            + size_of_val(&*filters)
+            + tombstones::heap_bytes(&tombstones)) as u64;
+        let number = cache.register_table(resident_bytes);
+        Ok(Arc::new(Table {
+            id,
+            source,
+            cache,
+            options,
+            meta,
+            fences,
+            filters,
+            object_crc,
+            footer,
+            tombstones,
+            number,
+            resident_bytes,
+        }))
+    }
+}
+
+/// The last bytes of a table, read at once.
+struct Tail {
+    bytes: Bytes,
+    start: u64,
+    id: ObjectId,
+}
+
+impl Tail {
+    fn read(source: &dyn ReadAt, id: ObjectId, len: u64) -> Result<Tail, TableError> {
+        let start = len.saturating_sub(TAIL_BYTES);
+        Ok(Tail {
+            bytes: source.read_at(start..len, Class::Foreground)?,
+            start,
+            id,
+        })
+    }
+
+    /// Decodes a section, out of the tail if it lies there, reading it once more if it is damaged.
+    fn section<T>(
+        &self,
+        source: &dyn ReadAt,
+        section: Section,
+        name: &'static str,
+        decode: impl Fn(&[u8]) -> Result<T, Damage>,
+    ) -> Result<T, TableError> {
+        let decode = |bytes: &[u8]| section.check(bytes).and_then(|()| decode(bytes));
+        let in_tail = section.offset.checked_sub(self.start).and_then(|from| {
+            let from = usize::try_from(from).ok()?;
+            self.bytes
+                .get(from..from.checked_add(usize::try_from(section.len).ok()?)?)
+        });
+        if let Some(Ok(decoded)) = in_tail.map(&decode) {
+            return Ok(decoded);
+        }
+        let bytes = source.read_at(section.range(), Class::Foreground)?;
+        decode(&bytes).map_err(|damage| damage.at(self.id, Place::Section(name)))
+    }
+}
+
+/// Checksum of everything before the properties, and the summary.
+fn properties(section: &[u8]) -> Result<(u32, TableMeta), Damage> {
+    let mut from = Reader::new(section);
+    let crc = from.u32()?;
+    let meta = TableMeta::decode(&mut from)?;
+    from.finish()?;
+    Ok((crc, meta))
+}

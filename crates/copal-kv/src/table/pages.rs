@@ -1,0 +1,142 @@
+//! Index pages and data blocks of an open table: from the cache, from the device, or made anew.
+//!
+//! Invariants
+//! - A part whose checksum differs is read once more before it counts as damaged.
+//! - A damaged index page is made anew from the blocks of its partition; a damaged block is an error.
+
+use super::{
+    block::{Block, len_of_last},
+    block_cursor::BlockCursor,
+    counters::Count,
+    error::{Damage, Place, TableError},
+    fences::Partition,
+    index::{BlockAt, IndexBuilder, IndexPage},
+    read::Table,
+};
+use crate::cache::{Page, PageKey};
+use bytes::Bytes;
+use copal_device::Class;
+use std::{ops::Range, sync::Arc};
+
+impl Table {
+    pub(super) fn partition(&self, partition: u32) -> &Partition {
+        self.fences.partition(partition as usize)
+    }
+
+    pub(super) fn read(&self, range: Range<u64>, class: Class) -> Result<Bytes, TableError> {
+        Ok(self.source.read_at(range, class)?)
+    }
+
+    /// Index page of a partition, from the cache or the device; rebuilt when it is damaged.
+    pub(super) fn index(&self, partition: u32, class: Class) -> Result<Arc<IndexPage>, TableError> {
+        let key = self.index_key(partition);
+        if let Some(Page::Index(page)) = self.cache.get(key) {
+            return Ok(page);
+        }
+        let at = self.partition(partition);
+        self.cache.count(Count::IndexPageReads);
+        let decode = |bytes: &Bytes| IndexPage::decode(bytes, at.uid, at.data_len);
+        let page = match decode(&self.read(at.index(), class)?) {
+            Ok(page) => page,
+            Err(_) => match decode(&self.read(at.index(), class)?) {
+                Ok(page) => page,
+                Err(damage) => self.rebuild_index(partition, &damage, class)?,
+            },
+        };
+        Ok(self.keep_index(key, page))
+    }
+
+    pub(super) fn index_key(&self, partition: u32) -> PageKey {
+        PageKey {
+            table: self.number,
+            partition,
+            block: PageKey::INDEX,
+        }
+    }
+
+    pub(super) fn keep_index(&self, key: PageKey, page: IndexPage) -> Arc<IndexPage> {
+        let page = Arc::new(page);
+        self.cache.insert(key, Page::Index(page.clone()));
+        page
+    }
+
+    /// Makes the index page anew from the data blocks, found from the last to the first by their trailers.
+    fn rebuild_index(&self, partition: u32, why: &Damage, class: Class) -> Result<IndexPage, TableError> {
+        let at = self.partition(partition);
+        tracing::warn!(table = self.id.0, partition, %why, "index page damaged, rebuilding it from the blocks");
+        self.cache.count(Count::RebuiltIndexes);
+        let data = self.read(at.data(), class)?;
+        let broken = |damage: Damage| damage.at(self.id, Place::Partition(partition));
+        let mut starts = Vec::new();
+        let mut end = data.len();
+        while end > 0 {
+            end -= len_of_last(&data[..end]).ok_or_else(|| broken(Damage::Field("block length")))?;
+            starts.push(end);
+        }
+        starts.reverse();
+        let (mut index, mut last, mut first_key) = (IndexBuilder::default(), None::<Vec<u8>>, Vec::new());
+        for (number, &start) in starts.iter().enumerate() {
+            let end = starts.get(number + 1).copied().unwrap_or(data.len());
+            let place = Place::Block {
+                partition,
+                block: number as u32,
+            };
+            let broken = |damage: Damage| damage.at(self.id, place);
+            let block =
+                Block::decode_shared(&data.slice(start..end), at.uid, number as u32).map_err(broken)?;
+            let mut cursor = BlockCursor::new(block);
+            cursor.first().map_err(broken)?;
+            let first = cursor.entry().ok_or_else(|| broken(Damage::Field("entries")))?;
+            if number == 0 {
+                first_key = first.key.to_vec();
+            }
+            index.add(last.as_deref(), first.position(), (end - start) as u64);
+            cursor.last().map_err(broken)?;
+            last = cursor.entry().map(|entry| entry.key.to_vec());
+        }
+        let last = last.ok_or_else(|| broken(Damage::Field("data length")))?;
+        let mut page = Vec::new();
+        index.finish(&mut page, &first_key, &last, at.uid);
+        IndexPage::decode(&page, at.uid, at.data_len).map_err(broken)
+    }
+
+    /// One data block, from the cache or the device.
+    pub(super) fn block(&self, partition: u32, at: BlockAt, class: Class) -> Result<Block, TableError> {
+        let key = self.block_key(partition, at.number);
+        if let Some(Page::Block(block)) = self.cache.get(key) {
+            return Ok(block);
+        }
+        self.cache.count(Count::DataBlockReads);
+        let block = self.read_block(partition, at, class)?;
+        self.cache.insert(key, Page::Block(block.clone()));
+        Ok(block)
+    }
+
+    pub(super) fn block_key(&self, partition: u32, block: u32) -> PageKey {
+        PageKey {
+            table: self.number,
+            partition,
+            block,
+        }
+    }
+
+    /// Reads and checks a block, twice if need be.
+    pub(super) fn read_block(&self, partition: u32, at: BlockAt, class: Class) -> Result<Block, TableError> {
+        let (start, uid) = (self.partition(partition).offset, self.partition(partition).uid);
+        let range = start + at.offset..start + at.range().end;
+        let stored = self.read(range.clone(), class)?;
+        if let Ok(block) = Block::decode(&stored, uid, at.number) {
+            return Ok(block);
+        }
+        let stored = self.read(range, class)?;
+        Block::decode(&stored, uid, at.number).map_err(|damage| {
+            damage.at(
+                self.id,
+                Place::Block {
+                    partition,
+                    block: at.number,
+                },
+            )
+        })
+    }
+}
