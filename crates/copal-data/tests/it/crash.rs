@@ -9,7 +9,7 @@ use copal_data::{CheckOptions, LocalStore};
 use copal_device::fault::FaultDevice;
 use copal_device::{Device, History, crash};
 use copal_volume::conformance::Random;
-use copal_volume::{FileId, PutOptions, Remove, VolumeId, VolumeOptions, VolumeStore};
+use copal_volume::{FileId, PutOptions, Remove, VolumeError, VolumeId, VolumeOptions, VolumeStore};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -139,13 +139,18 @@ impl Run {
     }
 }
 
-/// A history that goes through every kind of operation.
-fn history() -> (History, Vec<Step>) {
-    let device = FaultDevice::new(128 * MIB, 42);
+/// A device with an empty volume store on it, as it was closed; recording starts here.
+fn founded(seed: u64) -> Arc<FaultDevice> {
+    let device = FaultDevice::new(128 * MIB, seed);
     let dyn_device: Arc<dyn Device> = device.clone();
     format(&dyn_device);
     drop(open(&dyn_device));
-    let device = FaultDevice::from_image(device.image(), 43);
+    FaultDevice::from_image(device.image(), seed + 1)
+}
+
+/// A history that goes through every kind of operation.
+fn history() -> (History, Vec<Step>) {
+    let device = founded(42);
     let dyn_device: Arc<dyn Device> = device.clone();
     let store = open(&dyn_device);
     let mut run = Run {
@@ -298,4 +303,116 @@ fn no_space_leaks_over_power_cuts() {
             state.describe(),
         );
     }
+}
+
+/// One create by one of several threads.
+struct Create {
+    name: Vec<u8>,
+    seed: u64,
+    size: usize,
+    /// Events of the device before it began.
+    began: usize,
+    /// Events when it was acknowledged; `None`: another creator won.
+    acknowledged: Option<usize>,
+}
+
+/// Threads that create files of their own and race for common names.
+fn racing_history() -> (History, Vec<Create>) {
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 10;
+    let device = founded(7);
+    let dyn_device: Arc<dyn Device> = device.clone();
+    let store = open(&dyn_device);
+    let vid = store.create_volume("", "v", &VolumeOptions::default());
+    let vid = vid.expect("create a volume");
+    let create = |thread: u64, round: u64, name: Vec<u8>| {
+        let seed = thread * 1000 + round * 10 + u64::from(name[0] == b'c');
+        let size = [100, 6_000, 70_000, 4_300_000][(seed / 10 % 4) as usize];
+        let began = device.step();
+        let put = store.put(vid, &name, body(seed, size), &PutOptions::default());
+        let acknowledged = match put {
+            Ok(_) => Some(device.step()),
+            Err(VolumeError::Exists { .. }) => None,
+            Err(error) => panic!("put: {error}"),
+        };
+        Create {
+            name,
+            seed,
+            size,
+            began,
+            acknowledged,
+        }
+    };
+    let creates = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let create = &create;
+                scope.spawn(move || {
+                    let mut creates = Vec::new();
+                    for round in 0..ROUNDS {
+                        let own = format!("own {thread} {round}").into_bytes();
+                        creates.push(create(thread, round, own));
+                        let common = format!("common {round}").into_bytes();
+                        creates.push(create(thread, round, common));
+                    }
+                    creates
+                })
+            })
+            .collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("no panic");
+        threads.into_iter().flat_map(join).collect::<Vec<_>>()
+    });
+    drop(store);
+    (device.history(), creates)
+}
+
+#[test]
+fn creates_of_many_threads_survive_a_power_cut_once_acknowledged() {
+    let (history, creates) = racing_history();
+    let cuts: Vec<_> = crash::cuts(&history).collect();
+    let mut random = Random::new(3);
+    let stride = cuts.len().div_ceil(40).max(1);
+    let mut acknowledged_seen = 0;
+    for cut in cuts.iter().step_by(stride) {
+        let states = cut.states(&crash::Limits::default());
+        for index in [0, random.below(states.count_all())] {
+            let state = states.get(index).expect("a state");
+            let what = state.describe();
+            let store = open(&state.device());
+            let vid = store.open_volume("v").ok();
+            for create in &creates {
+                let read = match vid {
+                    Some(vid) => get(&store, vid, &create.name),
+                    None => Err(VolumeError::NotFound),
+                };
+                match create.acknowledged {
+                    Some(step) if step <= state.step() => {
+                        acknowledged_seen += 1;
+                        assert!(
+                            read == Ok(body(create.seed, create.size)),
+                            "{what}: acknowledged file {}",
+                            create.name.escape_ascii()
+                        );
+                    }
+                    _ => {
+                        // Absent, or whole by whoever creates that name and had begun.
+                        let by_somebody = |bytes: &bytes::Bytes| {
+                            creates
+                                .iter()
+                                .filter(|other| other.name == create.name)
+                                .filter(|other| other.began < state.step())
+                                .any(|other| body(other.seed, other.size) == bytes)
+                        };
+                        match &read {
+                            Ok(bytes) => assert!(by_somebody(bytes), "{what}: not whole"),
+                            Err(error) => assert_eq!(*error, VolumeError::NotFound, "{what}"),
+                        }
+                    }
+                }
+            }
+            let report = store.check(&CheckOptions { read_data: true }, &mut |_| {});
+            assert_eq!(report.expect("check").damage, [], "{what}");
+        }
+    }
+    assert!(acknowledged_seen > 100, "only {acknowledged_seen} looked at");
 }
