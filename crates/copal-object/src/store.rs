@@ -88,19 +88,15 @@ impl Store {
         Completion::join(self.inner.read_many(reads, class))
     }
 
-    /// Writes a large immutable object piece by piece; `Op::Publish` gives it its name.
+    /// Writes a large immutable object piece by piece; `Op::Publish` gives it its name, which must
+    /// be free by then: one transaction may delete the old object and publish the new one.
     /// # Errors
-    /// `Exists`, `Fenced`, `ReadOnly`.
+    /// `Fenced`, `ReadOnly`.
     pub fn writer(&self, id: ObjectId, opts: CreateOptions) -> Result<ObjectWriter, StoreError> {
         if self.inner.shape.read_only {
             return Err(StoreError::ReadOnly);
         }
-        let state = self.inner.state.lock();
-        state.writable()?;
-        if state.tables.entries.contains_key(&id.0) {
-            return Err(StoreError::Exists(id));
-        }
-        drop(state);
+        self.inner.state.lock().writable()?;
         Ok(ObjectWriter::new(&self.inner, id, &opts))
     }
 

@@ -5,34 +5,34 @@ use copal_device::{Class, Device, MemoryDevice};
 use copal_object::*;
 use std::sync::Arc;
 
-pub fn fresh() -> (Arc<dyn Device>, Store) {
+pub(crate) fn fresh() -> (Arc<dyn Device>, Store) {
     let device = MemoryDevice::new(64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let store = open(&device);
     (device, store)
 }
 
-pub fn open(device: &Arc<dyn Device>) -> Store {
+pub(crate) fn open(device: &Arc<dyn Device>) -> Store {
     Store::open(Arc::clone(device), &OpenOptions::default())
         .unwrap()
         .0
 }
 
-pub fn plain(check: Check) -> CreateOptions {
+pub(crate) fn plain(check: Check) -> CreateOptions {
     CreateOptions {
         check,
         ..CreateOptions::default()
     }
 }
 
-pub fn stream() -> CreateOptions {
+pub(crate) fn stream() -> CreateOptions {
     CreateOptions {
         kind: ObjectKind::Stream,
         ..CreateOptions::default()
     }
 }
 
-pub fn commit(store: &Store, ops: Vec<Op>) -> Lsn {
+pub(crate) fn commit(store: &Store, ops: Vec<Op>) -> Lsn {
     store
         .commit(
             Txn {
@@ -45,14 +45,14 @@ pub fn commit(store: &Store, ops: Vec<Op>) -> Lsn {
         .unwrap()
 }
 
-pub fn read(store: &Store, id: u64) -> Bytes {
+pub(crate) fn read(store: &Store, id: u64) -> Bytes {
     store
         .read(ObjectId(id), 0..u64::MAX, Class::Foreground)
         .wait()
         .unwrap()
 }
 
-pub fn bytes(len: usize, seed: u64) -> Bytes {
+pub(crate) fn bytes(len: usize, seed: u64) -> Bytes {
     let mut state = seed;
     Bytes::from_iter((0..len).map(|_| {
         state = state

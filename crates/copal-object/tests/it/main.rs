@@ -1,3 +1,5 @@
 //! The object store through its public face, on devices in memory.
 
 mod basics;
+mod commands;
+mod model;
