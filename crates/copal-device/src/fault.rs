@@ -241,7 +241,7 @@ impl FaultDevice {
             let mut state = self.disk.state.lock();
             let orphans = std::mem::take(&mut state.queue);
             for pending in &orphans {
-                state.medium.orphan(&pending.plan);
+                state.medium.bury(&pending.plan);
             }
             state.medium.revive();
             state.generation += 1;

@@ -44,6 +44,8 @@ pub(crate) enum Event {
     Begin { id: u64, change: Change },
     /// It completed.
     End { id: u64 },
+    /// It never reached the device: its process died first.
+    Lost { id: u64 },
     /// A flush was submitted.
     FlushBegin { id: u64 },
     /// It completed; one that lied covers nothing.
@@ -129,6 +131,7 @@ impl History {
                     change: Change::Size { size },
                 } => format!("grow {id}: to {size} bytes"),
                 Event::End { id } => format!("done {id}"),
+                Event::Lost { id } => format!("lost {id}"),
                 Event::FlushBegin { id } => format!("flush {id}"),
                 Event::FlushEnd { id, honest: true } => format!("flushed {id}"),
                 Event::FlushEnd { id, honest: false } => format!("flush {id} lied"),

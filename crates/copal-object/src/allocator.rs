@@ -5,6 +5,7 @@
 //! Invariants
 //! - A page is free, or owned, never both: taking an owned page or freeing a free one panics (our own bug).
 //! - Chunks without a free page are skipped without looking at their bits.
+//!
 //! Not here: quarantine and reserves (`space`).
 
 use crate::run::{RUN_PAGES_MAX, Run};
@@ -29,6 +30,8 @@ pub(crate) struct Allocator {
     cursors: [usize; CLASSES],
     /// Bit per zone: every page of it was written once.
     written: Vec<bool>,
+    /// Search from the first page, so that freed pages are reused soon. For tests.
+    pub(crate) lowest_first: bool,
 }
 
 impl Allocator {
@@ -41,6 +44,7 @@ impl Allocator {
             pages: 0,
             cursors: [0; CLASSES],
             written: Vec::new(),
+            lowest_first: false,
         };
         allocator.grow(pages);
         for (class, cursor) in allocator.cursors.iter_mut().enumerate() {
@@ -148,7 +152,11 @@ impl Allocator {
 
     /// First free run of at least `shortest` pages from the cursor of `class` on; at most `want` of it.
     fn find(&mut self, shortest: u64, want: u64, class: usize, written: bool) -> Option<Run> {
-        let start = self.cursors[class].min(self.bits.len().saturating_sub(1));
+        let start = if self.lowest_first {
+            0
+        } else {
+            self.cursors[class].min(self.bits.len().saturating_sub(1))
+        };
         let found = self
             .scan(start, self.bits.len(), shortest, want, written)
             .or_else(|| self.scan(0, self.bits.len(), shortest, want, written))?;

@@ -4,7 +4,6 @@
 
 /// One way to get a rule wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(not(test), expect(dead_code, reason = "built by the tests only"))]
 pub(crate) enum Flaw {
     /// R1: data of the tail is not verified.
     NoDataSum,

@@ -6,6 +6,7 @@
 //! Invariants
 //! - A checkpoint never overwrites the live one, and a flush separates it from its superblock (R8).
 //! - The journal's tail moves only when the superblock that passes it is durable (R7).
+//!
 //! Not here: the bytes of the tables (`snapshot`), reading them back (`recovery`).
 
 use crate::{
@@ -92,10 +93,16 @@ impl Checkpointer {
 impl Inner {
     /// A record was just submitted: tables and journal agree now.
     pub(crate) fn after_close(&self, state: &mut State) {
-        let due = state.journal.used_pages() * 2 > state.journal.pages || state.checkpointer.forced;
+        let due = self.checkpoint_is_due(state);
         if due && state.checkpointer.is_idle() {
             self.start_checkpoint(state);
         }
+    }
+
+    /// Not before the mount is durable: a checkpoint takes pages.
+    fn checkpoint_is_due(&self, state: &State) -> bool {
+        let half_full = state.journal.used_pages() * 2 > state.journal.pages;
+        (half_full && state.mounted) || state.checkpointer.forced
     }
 
     fn start_checkpoint(&self, state: &mut State) {
@@ -169,7 +176,7 @@ impl Inner {
 
     /// Takes the next step when what it waits for is flushed.
     pub(crate) fn step_checkpoint(&self, state: &mut State) -> bool {
-        if state.checkpointer.forced && state.checkpointer.is_idle() && state.groups.is_open_empty() {
+        if state.checkpointer.is_idle() && state.groups.is_open_empty() && self.checkpoint_is_due(state) {
             self.start_checkpoint(state);
             return !state.checkpointer.is_idle();
         }

@@ -14,6 +14,7 @@ use crate::{
     epoch::Flushing,
     format::{ops::RecordOp, record},
     group::{ClosedGroup, OpenGroup},
+    journal::NewRecord,
     run::Run,
     state::{Inner, State, Tag, UNFLUSHED_BYTES_MAX, Waiter},
 };
@@ -114,15 +115,15 @@ impl Inner {
         } else {
             group.first_lsn
         };
-        state.journal.write(
+        let record = NewRecord {
             position,
-            &group.ops,
-            group.transactions,
+            ops: &group.ops,
+            transactions: group.transactions,
             first_lsn,
             epoch,
-            carries,
-            &mut buf,
-        );
+            flushed_epoch: carries,
+        };
+        state.journal.write(&record, &mut buf);
         state.space.quarantine(epoch, std::mem::take(&mut group.freed));
         let last_lsn = first_lsn + u64::from(group.transactions) - 1;
         state.groups.closed_lsn = last_lsn;
@@ -206,7 +207,9 @@ impl Inner {
                 runs,
                 bytes,
             } => {
-                runs.iter().for_each(|run| drop(state.in_flight.remove(&run.at)));
+                for run in &runs {
+                    state.in_flight.remove(&run.at);
+                }
                 state.in_flight_bytes -= bytes;
                 state.epochs.end_write(epoch);
                 if state.failure.is_none() {

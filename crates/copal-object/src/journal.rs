@@ -14,6 +14,16 @@ use crate::{
 /// Longest record in bytes, whatever the size of the journal.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
 
+/// A record about to be written.
+pub(crate) struct NewRecord<'a> {
+    pub(crate) position: u64,
+    pub(crate) ops: &'a [u8],
+    pub(crate) transactions: u16,
+    pub(crate) first_lsn: u64,
+    pub(crate) epoch: u64,
+    pub(crate) flushed_epoch: u64,
+}
+
 /// Where the next record goes and what it carries.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -66,30 +76,21 @@ impl Journal {
     }
 
     /// Fills `out` with the record and moves the head behind it.
-    pub(crate) fn write(
-        &mut self,
-        position: u64,
-        ops: &[u8],
-        transactions: u16,
-        first_lsn: u64,
-        epoch: u64,
-        flushed_epoch: u64,
-        out: &mut [u8],
-    ) {
+    pub(crate) fn write(&mut self, record: &NewRecord<'_>, out: &mut [u8]) {
         let header = RecordHeader {
             store: self.store,
             mount: self.mount,
             seq: self.seq,
             previous: self.previous,
-            transactions,
-            epoch,
-            flushed_epoch,
-            first_lsn,
+            transactions: record.transactions,
+            epoch: record.epoch,
+            flushed_epoch: record.flushed_epoch,
+            first_lsn: record.first_lsn,
             flushed_seq: self.flushed_seq,
         };
-        record::encode(&header, ops, out);
+        record::encode(&header, record.ops, out);
         self.previous = hash64(out);
         self.seq += 1;
-        self.head = position + (out.len() / self.page_bytes) as u64;
+        self.head = record.position + (out.len() / self.page_bytes) as u64;
     }
 }

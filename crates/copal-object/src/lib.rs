@@ -16,12 +16,15 @@
 mod allocator;
 mod broken;
 mod checkpoint;
+#[cfg(test)]
+mod crashes;
 mod engine;
 mod entropy;
 mod epoch;
 mod error;
 mod format;
 mod frames;
+mod fsck;
 mod group;
 mod journal;
 mod map;
@@ -47,6 +50,7 @@ mod walk;
 
 pub use error::{OpenError, StoreError};
 pub use frames::FrameReader;
+pub use fsck::{CheckOptions, CheckReport, Damage};
 pub use room::Reservation;
 pub use staged::{ObjectWriter, Staged};
 pub use store::Store;

@@ -62,11 +62,8 @@ pub(crate) struct ExtentMap {
 pub(crate) const OBJECT_PAGES_MAX: u64 = 1 << 32;
 
 impl ExtentMap {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.extents.is_empty()
-    }
-
-    pub(crate) fn len(&self) -> usize {
+    /// Extents, for the checkpoint.
+    pub(crate) fn extents(&self) -> usize {
         self.extents.len()
     }
 

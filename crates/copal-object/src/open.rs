@@ -20,7 +20,7 @@ use crate::{
     journal::Journal,
     recent::RecentPages,
     recovery::{self, Recovered, Source},
-    run::pages_of,
+    run::{Run, pages_of},
     space::{SpaceMap, stream_extent_smallest},
     state::{Inner, Shape, State},
     stream::Tail,
@@ -39,6 +39,10 @@ pub(crate) struct Tuning {
     pub(crate) broken: Broken,
     pub(crate) eager: bool,
     pub(crate) stream_extent_pages: Option<u64>,
+    /// Mount as if the journal had no room for the mount record.
+    pub(crate) mount_by_checkpoint: bool,
+    /// Always take the lowest free pages, so that freed ones are reused soon.
+    pub(crate) lowest_first: bool,
 }
 
 impl Default for Tuning {
@@ -48,6 +52,8 @@ impl Default for Tuning {
             broken: Broken::default(),
             eager: false,
             stream_extent_pages: None,
+            mount_by_checkpoint: false,
+            lowest_first: false,
         }
     }
 }
@@ -87,13 +93,14 @@ pub(crate) fn open(
     }
     let mut report = recovered.report.clone();
     let stale = recovered.stale_copies.clone();
+    let needed = recovered.needed.clone();
     let inner = assemble(device, options, tuning, recovered)?;
     if options.read_only {
         report.superblock_copies_repaired = 0;
         return Ok((inner, report));
     }
     if !inner.shape.broken.by(Flaw::NoMount) {
-        mount(&inner).map_err(|error| match error {
+        mount(&inner, &needed).map_err(|error| match error {
             StoreError::Device(error) => OpenError::Device(error),
             other => OpenError::Damaged {
                 what: format!("the store cannot be mounted: {other}"),
@@ -129,7 +136,8 @@ fn assemble(
         ..
     } = recovered;
     let page_bytes = tables.page_bytes;
-    let allocator = recovery::derive_space(&mut tables, &superblock, &checkpoint_runs, &zones)?;
+    let mut allocator = recovery::derive_space(&mut tables, &superblock, &checkpoint_runs, &zones)?;
+    allocator.lowest_first = tuning.lowest_first;
     let mut space = SpaceMap::new(allocator);
     space.checkpoint_pages = pages_of(&checkpoint_runs);
     let shape = Shape {
@@ -143,6 +151,7 @@ fn assemble(
             .unwrap_or_else(|| stream_extent_smallest(page_bytes)),
         broken: tuning.broken,
         eager: tuning.eager,
+        mount_by_checkpoint: tuning.mount_by_checkpoint,
     };
     let tails = ends
         .into_iter()
@@ -191,6 +200,7 @@ fn assemble(
         failure: None,
         closed: false,
         broken: tuning.broken,
+        mounted: tuning.broken.by(Flaw::NoMount),
         outbox: Vec::new(),
         deliveries: Vec::new(),
     };
@@ -207,17 +217,20 @@ fn assemble(
 
 /// Writes the mount record and waits until it is durable; when the journal has no room for it, a checkpoint with a new
 /// chain seed stands in for it (R9).
-fn mount(inner: &Arc<Inner>) -> Result<(), StoreError> {
+fn mount(inner: &Arc<Inner>, needed: &[Run]) -> Result<(), StoreError> {
     let mut state = inner.state.lock();
+    let mut held = Vec::new();
     let mount = state.entropy.next();
     let cuts = cut_streams(inner, &mut state);
     let op = RecordOp::Mount { mount, cuts };
-    state.journal.mount = mount;
+    let old_mount = std::mem::replace(&mut state.journal.mount, mount);
     let mut encoded = Vec::new();
     op.encode(&mut encoded);
     let pages = record::pages_for(encoded.len(), inner.shape.page_bytes);
+    // Exactly at the head, where a dropped record may still stand: skipped over, it would be found again.
     let fits = pages * inner.shape.page_bytes <= state.journal.record_bytes_max()
-        && state.journal.place(pages as u64, 0).is_some();
+        && state.journal.place(pages as u64, 0) == Some(state.journal.head)
+        && !inner.shape.mount_by_checkpoint;
     let lsn = state.groups.last_lsn;
     state.enter(&op, lsn);
     let goal = state.epochs.open;
@@ -232,7 +245,11 @@ fn mount(inner: &Arc<Inner>) -> Result<(), StoreError> {
         state.groups.open.ops.clear();
         let freed = std::mem::take(&mut state.groups.open.freed);
         state.space.quarantine(goal, freed);
-        if !inner.shape.broken.by(Flaw::KeepChain) {
+        // Should this be cut short, the next recovery reads the same pages again: the checkpoint goes elsewhere.
+        held = hold(&mut state, needed);
+        if inner.shape.broken.by(Flaw::KeepChain) {
+            state.journal.mount = old_mount;
+        } else {
             state.journal.previous = state.entropy.next();
         }
         state.checkpointer.forced = true;
@@ -249,6 +266,8 @@ fn mount(inner: &Arc<Inner>) -> Result<(), StoreError> {
             state.checkpointer.finished > finished
         };
         if done {
+            held.iter().for_each(|&run| state.space.allocator.release(run));
+            state.mounted = true;
             return Ok(());
         }
         if state.outbox.is_empty() && !fits && state.checkpointer.is_idle() {
@@ -260,6 +279,15 @@ fn mount(inner: &Arc<Inner>) -> Result<(), StoreError> {
         }
         inner.wait_change(&mut state);
     }
+}
+
+/// Takes those of `runs` that are free.
+fn hold(state: &mut State, runs: &[Run]) -> Vec<Run> {
+    let pages = runs
+        .iter()
+        .flat_map(|run| run.at..run.end())
+        .map(|page| Run::new(page, 1));
+    pages.filter(|&page| state.space.allocator.take(page)).collect()
 }
 
 /// Where each open stream goes on, under a new incarnation (R13). A damaged one stays as it is, so that the damage is
@@ -297,7 +325,7 @@ fn cut_streams(inner: &Inner, state: &mut State) -> Vec<Cut> {
     cuts
 }
 
-fn repair_superblocks(inner: &Inner, stale: &[usize]) -> Result<(), DeviceError> {
+pub(crate) fn repair_superblocks(inner: &Inner, stale: &[usize]) -> Result<(), DeviceError> {
     let superblock: Superblock = inner.state.lock().checkpointer.superblock.clone();
     let ios = stale
         .iter()
@@ -312,6 +340,38 @@ fn repair_superblocks(inner: &Inner, stale: &[usize]) -> Result<(), DeviceError>
             class: Class::Commit,
         }],
     )
+}
+
+/// Writes a checkpoint of everything up to now and waits until it is durable.
+pub(crate) fn checkpoint_now(inner: &Arc<Inner>) -> Result<(), StoreError> {
+    let mut state = inner.state.lock();
+    state.writable()?;
+    let mut goal = None;
+    loop {
+        state.writable()?;
+        inner.advance(&mut state);
+        match goal {
+            // One that is in the making may be older than what the caller wants in it.
+            None if state.checkpointer.is_idle() => {
+                goal = Some(state.checkpointer.finished + 1);
+                state.checkpointer.forced = true;
+                continue;
+            }
+            Some(goal) if state.checkpointer.finished >= goal => return Ok(()),
+            Some(_)
+                if state.checkpointer.is_idle()
+                    && state.groups.is_open_empty()
+                    && state.outbox.is_empty() =>
+            {
+                let page = inner.shape.page_bytes as u64;
+                return Err(StoreError::NoSpace {
+                    needed_bytes: page,
+                    free_bytes: state.space.allocator.free_pages() * page,
+                });
+            }
+            _ => inner.wait_change(&mut state),
+        }
+    }
 }
 
 /// Waiting for everything to be durable, checkpointing, and refusing writes from then on.

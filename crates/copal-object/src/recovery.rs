@@ -30,6 +30,7 @@ mod settle;
 mod verify;
 
 pub(crate) use free::derive_space;
+pub(crate) use verify::unit_damage;
 
 /// Reads of one device, in pages.
 pub(crate) struct Source<'a> {
@@ -84,6 +85,8 @@ pub(crate) struct Recovered {
     pub(crate) previous: u64,
     /// Largest epoch seen anywhere.
     pub(crate) epoch: u64,
+    /// Pages that are free now, but that this very recovery reads: not to be written before the mount is durable.
+    pub(crate) needed: Vec<Run>,
     pub(crate) report: RecoveryReport,
 }
 
@@ -203,7 +206,7 @@ pub(crate) fn read_checkpoint(
 pub(crate) fn recover(source: &Source<'_>, accept_tail_loss: bool) -> Result<Recovered, OpenError> {
     let (superblock, stale_copies) = newest_superblock(source.device)?;
     let (_, position, zones, checkpoint_runs) = read_checkpoint(source, &superblock)?;
-    let walked = Walk::new(source, &superblock, &position).run()?;
+    let walked = walk_journal(source, &superblock, &position)?;
     if let Some(seq) = walked.lost_durable
         && !accept_tail_loss
     {
@@ -249,6 +252,7 @@ pub(crate) fn recover(source: &Source<'_>, accept_tail_loss: bool) -> Result<Rec
         stale_copies,
         checkpoint_runs,
         tables: settled.tables,
+        needed: settled.needed,
         zones,
         ends: settled.ends,
         epoch,
@@ -264,6 +268,15 @@ pub(crate) struct Walked {
     /// A record that is gone although a later one says it was durable.
     pub(crate) lost_durable: Option<u64>,
     end_reason: Option<String>,
+}
+
+/// Walks the journal behind a checkpoint.
+pub(crate) fn walk_journal(
+    source: &Source<'_>,
+    superblock: &Superblock,
+    position: &Position,
+) -> Result<Walked, OpenError> {
+    Walk::new(source, superblock, position).run()
 }
 
 struct Walk<'a> {
@@ -294,8 +307,7 @@ impl<'a> Walk<'a> {
     fn run(mut self) -> Result<Walked, OpenError> {
         let mut records: Vec<WalkedRecord> = Vec::new();
         let mut pages_used = 0;
-        loop {
-            let Some(record) = self.next()? else { break };
+        while let Some(record) = self.next()? {
             pages_used += record.end - self.position;
             if pages_used > self.superblock.journal_pages {
                 break;
@@ -355,7 +367,7 @@ impl<'a> Walk<'a> {
     }
 
     /// A record with a right sum at a position of the ring, and its bytes.
-    fn record_at(&self, position: u64) -> Result<Option<(RecordHeader, Vec<RecordOp>, Vec<u8>)>, OpenError> {
+    fn record_at(&self, position: u64) -> Result<Option<FoundRecord>, OpenError> {
         let within = position % self.superblock.journal_pages;
         let first = self
             .source
@@ -405,20 +417,29 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// Header, operations and bytes of a record whose sum is right.
+type FoundRecord = (RecordHeader, Vec<RecordOp>, Vec<u8>);
+
 /// Longest record of a store's journal, as `Journal::record_bytes_max`.
 pub(crate) fn record_bytes_max(superblock: &Superblock) -> usize {
     let page = u64::from(superblock.page_bytes);
     (superblock.journal_pages / 8 * page).min(4 << 20).max(page) as usize
 }
 
-/// Applies one record to the tables.
-pub(crate) fn apply(tables: &mut Tables, record: &WalkedRecord) -> Result<(), OpenError> {
+/// Applies one record to the tables; adds to `freed` the pages it frees.
+pub(crate) fn apply(
+    tables: &mut Tables,
+    record: &WalkedRecord,
+    freed: &mut Vec<Run>,
+) -> Result<(), OpenError> {
+    let mut effect = Effect::default();
     for op in &record.ops {
         tables
-            .apply(op, record.last_lsn(), &mut Effect::default())
+            .apply(op, record.last_lsn(), &mut effect)
             .map_err(|misfit| OpenError::Damaged {
                 what: format!("journal record {}: {misfit}", record.header.seq),
             })?;
     }
+    freed.append(&mut effect.freed);
     Ok(())
 }

@@ -14,10 +14,6 @@ pub(crate) struct SharedRuns {
 }
 
 impl SharedRuns {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.runs.is_empty()
-    }
-
     /// One more owner of `run`.
     pub(crate) fn share(&mut self, run: Run) {
         self.split(run.at);

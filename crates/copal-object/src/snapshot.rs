@@ -78,7 +78,7 @@ fn put_object(out: &mut Vec<u8>, object: &Object, page_bytes: usize) {
         out.put_u128(**trailer);
     }
     let unit = object.unit(page_bytes);
-    out.put_u32(object.map.len() as u32);
+    out.put_u32(object.map.extents() as u32);
     for extent in object.map.iter() {
         out.put_u32(extent.at as u32);
         put_run(out, extent.run);
@@ -231,6 +231,5 @@ fn take_stream(input: &mut Reader<'_>, pages: u64) -> Result<Stream, DecodeError
         pieces,
         trimmed,
         durable,
-        lsn: 0,
     })
 }

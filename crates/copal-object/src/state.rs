@@ -3,6 +3,7 @@
 //! Invariants
 //! - The mutex is never held across a device call. What must be submitted or delivered is put on `outbox` and
 //!   `deliveries`; `Inner::pump` takes it from there with the mutex released.
+//!
 //! Not here: the steps (`engine`), planning a transaction (`transaction`).
 
 use crate::{
@@ -48,6 +49,8 @@ pub(crate) struct Shape {
     pub(crate) broken: Broken,
     /// Close groups also while a flush is under way: more records, more overlap. For tests.
     pub(crate) eager: bool,
+    /// Mount as if the journal had no room for the mount record. For tests.
+    pub(crate) mount_by_checkpoint: bool,
 }
 
 impl Shape {
@@ -134,6 +137,8 @@ pub(crate) struct State {
     pub(crate) failure: Option<DeviceError>,
     pub(crate) closed: bool,
     pub(crate) broken: Broken,
+    /// The mount is durable: pages may be taken (R4).
+    pub(crate) mounted: bool,
     pub(crate) outbox: Vec<(Tag, Vec<Io>)>,
     pub(crate) deliveries: Vec<Delivery>,
 }

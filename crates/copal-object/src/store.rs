@@ -3,8 +3,9 @@
 //! Not here: any step of the work; each method names the module that does it.
 
 use crate::{
-    Ack, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions, ObjectId, ObjectKind, ObjectWriter,
-    OpenError, OpenOptions, RecoveryReport, Reservation, Space, Stat, StoreError, Txn,
+    Ack, CheckOptions, CheckReport, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions, ObjectId,
+    ObjectKind, ObjectWriter, OpenError, OpenOptions, RecoveryReport, Reservation, Space, Stat, StoreError,
+    Txn,
     entropy::Entropy,
     open::{self, Tuning},
     run::pages_of,
@@ -171,6 +172,23 @@ impl Store {
         entries
             .map(|(id, entry)| stat_of(&state.tables, *id, entry, next(id)))
             .collect()
+    }
+
+    /// Checks the store while it is open; see [`CheckOptions`]. Blocks for as long as reading everything takes.
+    /// # Errors
+    /// `Device`: repairing failed. Damage is no error but in the report.
+    pub fn check(&self, options: &CheckOptions) -> Result<CheckReport, StoreError> {
+        self.inner.check(options)
+    }
+
+    /// Writes a checkpoint now, so that the next open has no journal to read. Blocks until it is durable.
+    /// # Errors
+    /// `NoSpace`, `Fenced`, `ReadOnly`, `Device`.
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        if self.inner.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        open::checkpoint_now(&self.inner)
     }
 
     /// What reached the device since it was opened.

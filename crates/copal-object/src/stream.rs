@@ -7,6 +7,7 @@
 //! - Frames are acknowledged in order. A frame is durable when it was written through or its epoch is flushed, all
 //!   frames before it are durable, and so are the commit that entered its space and its `after`.
 //! - A frame never rewrites a page of an earlier one.
+//!
 //! Not here: finding the end after a crash (`walk`), reading (`frames`).
 
 use crate::{

@@ -4,6 +4,7 @@
 //! Invariants
 //! - `apply` decides nothing: all places are in the operation.
 //! - Bytes of a plain object's last page beyond its length are zero on the device.
+//!
 //! Not here: free space (`space`), the device, order and durability (`epoch`, `group`).
 
 use crate::{
@@ -51,8 +52,6 @@ pub(crate) struct Stream {
     pub(crate) trimmed: u64,
     /// Frames below this are known to be durable; a stream that ends before is damaged.
     pub(crate) durable: u64,
-    /// Commit that created it.
-    pub(crate) lsn: u64,
 }
 
 /// What a name stands for.
@@ -148,7 +147,7 @@ impl Tables {
     /// Applies one operation of a record whose last commit is `lsn`.
     pub(crate) fn apply(&mut self, op: &RecordOp, lsn: u64, effect: &mut Effect) -> Result<(), Misfit> {
         match op {
-            RecordOp::Create { id, what } => self.create(*id, *what, lsn),
+            RecordOp::Create { id, what } => self.create(*id, *what),
             RecordOp::Map {
                 id, at, run, sums, ..
             } => self.map(*id, *at, *run, sums, effect),
@@ -233,7 +232,7 @@ impl Tables {
         }
     }
 
-    fn create(&mut self, id: u64, what: Traits, lsn: u64) -> Result<(), Misfit> {
+    fn create(&mut self, id: u64, what: Traits) -> Result<(), Misfit> {
         self.vacant(id)?;
         let entry = if what.kind == ObjectKind::Stream {
             Entry::Stream(Stream {
@@ -241,7 +240,6 @@ impl Tables {
                 pieces: Vec::new(),
                 trimmed: 0,
                 durable: 0,
-                lsn,
             })
         } else {
             let sealed = what.kind == ObjectKind::Sealed;
@@ -433,6 +431,8 @@ impl Tables {
     fn cut_stream(&mut self, cut: &Cut, lsn: u64, effect: &mut Effect) -> Result<(), Misfit> {
         let id = cut.id;
         let stream = self.stream_of(id)?;
+        // Recovery read these frames behind a flush.
+        stream.durable = stream.durable.max(cut.next);
         let index = cut.piece as usize;
         let Some(piece) = stream.pieces.get_mut(index) else {
             return if stream.pieces.is_empty() {

@@ -66,12 +66,15 @@ impl<'a> Window<'a> {
     }
 }
 
+/// Header, pages and payload of a frame.
+type Found<'w> = (FrameHeader, u32, &'w [u8]);
+
 /// A valid frame at page `at` of a piece: its header, pages and payload.
 fn frame_at<'w>(
     window: &'w mut Window<'_>,
     at: u32,
     incarnation: u64,
-) -> Result<Option<(FrameHeader, u32, &'w [u8])>, DeviceError> {
+) -> Result<Option<Found<'w>>, DeviceError> {
     let page_bytes = window.page_bytes;
     let Some(first) = window.pages(at, 1)? else {
         return Ok(None);
@@ -235,6 +238,6 @@ impl ReadAhead {
     }
 }
 
-fn owned((header, pages, payload): (FrameHeader, u32, &[u8])) -> (FrameHeader, u32, Vec<u8>) {
+fn owned((header, pages, payload): Found<'_>) -> (FrameHeader, u32, Vec<u8>) {
     (header, pages, payload.to_vec())
 }

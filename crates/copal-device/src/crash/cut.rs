@@ -175,6 +175,7 @@ impl Replay {
                 });
             }
             Event::End { id } => self.end(*id),
+            Event::Lost { id } => self.open.retain(|open| open.id != *id),
             Event::FlushBegin { id } => {
                 self.flushes.insert(*id, self.ended);
             }

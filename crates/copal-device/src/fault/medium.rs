@@ -192,6 +192,23 @@ impl Medium {
         }
     }
 
+    /// The process that submitted it died. The kernel settles what is in flight before the device can be opened
+    /// again: it has happened, or it never will.
+    pub(super) fn bury(&mut self, plan: &Plan) {
+        let happens = self.random.one_in(2);
+        if happens {
+            self.take_effect(plan);
+        }
+        if plan.change.is_some() {
+            let id = plan.id;
+            self.note(if happens {
+                Event::End { id }
+            } else {
+                Event::Lost { id }
+            });
+        }
+    }
+
     /// A new handle. After a failed flush the device was reset and holds some legal state, durably.
     pub(super) fn revive(&mut self) {
         self.poisoned = false;

@@ -69,12 +69,12 @@ pub(crate) fn encode_page(lsn: u64, index: u32, next: &Link, part: &[u8], out: &
 }
 
 /// Checks one chain page against its parent's link; returns the link to the next and its part of the body.
-pub(crate) fn decode_page<'a>(
-    bytes: &'a [u8],
+pub(crate) fn decode_page(
+    bytes: &[u8],
     hash: u128,
     lsn: u64,
     index: u32,
-) -> Result<(Link, &'a [u8]), ChainError> {
+) -> Result<(Link, &[u8]), ChainError> {
     if hash128(bytes) != hash {
         return Err(ChainError::Hash);
     }

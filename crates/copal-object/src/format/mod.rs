@@ -4,6 +4,7 @@
 //! Invariants
 //! - Little-endian. Reserved bytes are zero and checked. Every byte of every structure is under a checksum.
 //! - No length or count is used before it is bounded by the bytes that are there.
+//!
 //! Not here: what the content means (`tables`), where it lies (`journal`, `checkpoint`, `superblock`).
 
 pub(crate) mod checkpoint;
@@ -23,3 +24,6 @@ pub(crate) fn hash64(bytes: &[u8]) -> u64 {
 pub(crate) fn hash128(bytes: &[u8]) -> u128 {
     xxh3::xxh3_128(bytes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,6 +21,8 @@ pub(crate) struct Settled {
     pub(crate) kept: usize,
     pub(crate) ends: HashMap<u64, End>,
     pub(crate) dropped: Option<String>,
+    /// Pages freed by records that count, and those that dropped records name.
+    pub(crate) needed: Vec<Run>,
 }
 
 /// Pieces of a stream as they were before anything unflushed was trimmed or deleted: its frames are still there (R5).
@@ -49,13 +51,14 @@ pub(crate) fn settle(
     loop {
         let (mut tables, ..) = read_checkpoint(source, superblock)?;
         let mut histories = Histories::default();
+        let mut needed = Vec::new();
         for index in 0..kept {
             let record = &walked.records[index];
             let in_tail = record.header.epoch > walked.flushed_epoch;
             if in_tail {
                 histories.note(&tables, index, &record.ops);
             }
-            apply(&mut tables, record)?;
+            apply(&mut tables, record, &mut needed)?;
             if verified || !in_tail || source.broken.by(Flaw::NoDataSum) {
                 continue;
             }
@@ -112,12 +115,28 @@ pub(crate) fn settle(
             end.damaged |= end.next < stream.durable;
             ends.insert(id, end);
         }
+        needed.extend(
+            walked.records[kept..]
+                .iter()
+                .flat_map(|record| &record.ops)
+                .flat_map(runs_of),
+        );
         return Ok(Settled {
             tables,
             kept,
             ends,
             dropped,
+            needed,
         });
+    }
+}
+
+/// Pages an operation names.
+fn runs_of(op: &RecordOp) -> Vec<Run> {
+    match op {
+        RecordOp::Map { run, .. } | RecordOp::StreamExtent { run, .. } => vec![*run],
+        RecordOp::Publish { runs, .. } => runs.clone(),
+        _ => Vec::new(),
     }
 }
 

@@ -7,6 +7,7 @@ use crate::{
     tables::{Entry, Tables, trailer_pages, unit_pages},
 };
 use copal_device::DeviceError;
+use std::ops::Range;
 
 /// Whether all data that `record` brought in epochs after `flushed_epoch` is on the device. `tables` are those after the
 /// record was applied.
@@ -63,52 +64,95 @@ fn map_is_there(source: &Source<'_>, run: Run, sums: &[u32], unit: u32) -> Resul
     Ok(true)
 }
 
-/// Data and trailer of a published object against the trailer's hash.
-pub(crate) fn published_is_there(
+/// Data and trailer of a published object against the trailer's hash. The first wrong byte ends it.
+fn published_is_there(
     source: &Source<'_>,
     runs: &[Run],
     len: u64,
     trailer: u128,
     unit: u32,
 ) -> Result<bool, DeviceError> {
-    Ok(published_damage(source, runs, len, trailer, unit)?.is_none())
+    let Some(published) = Published::read(source, runs, len, trailer, unit)? else {
+        return Ok(false);
+    };
+    for index in 0..published.units() {
+        if !published.unit_is_there(source, index)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
-/// First damaged data unit of a published object, by page inside it; the whole object when its trailer is damaged.
-pub(crate) fn published_damage(
+/// Damaged units of a published object, by pages inside it; all of it when its sums are damaged. What cannot be read
+/// counts as damaged.
+pub(crate) fn unit_damage(
     source: &Source<'_>,
     runs: &[Run],
     len: u64,
     trailer: u128,
     unit: u32,
-) -> Result<Option<std::ops::Range<u64>>, DeviceError> {
+) -> Result<Vec<Range<u64>>, DeviceError> {
     let data = len.div_ceil(source.page_bytes as u64);
-    let pages: Vec<u64> = runs.iter().flat_map(|run| run.at..run.end()).collect();
-    let sums_len = trailer_pages(data, unit, source.page_bytes);
-    let Some((data_pages, sum_pages)) = pages.split_at_checked(data as usize) else {
-        return Ok(Some(0..data));
+    let Ok(Some(published)) = Published::read(source, runs, len, trailer, unit) else {
+        return Ok(std::iter::once(0..data).collect());
     };
-    let mut sums = Vec::new();
-    for run in joined(&sum_pages[..(sums_len as usize).min(sum_pages.len())]) {
-        sums.extend(source.read(run)?);
+    let damaged =
+        (0..published.units()).filter(|&index| !published.unit_is_there(source, index).unwrap_or(false));
+    Ok(damaged.map(|index| published.unit_pages(index)).collect())
+}
+
+/// A published object with its sums in memory.
+struct Published {
+    pages: Vec<u64>,
+    sums: Vec<u8>,
+    unit: usize,
+}
+
+impl Published {
+    /// `None` when the sums are not those its record names.
+    fn read(
+        source: &Source<'_>,
+        runs: &[Run],
+        len: u64,
+        trailer: u128,
+        unit: u32,
+    ) -> Result<Option<Published>, DeviceError> {
+        let data = len.div_ceil(source.page_bytes as u64);
+        let mut pages: Vec<u64> = runs.iter().flat_map(|run| run.at..run.end()).collect();
+        if pages.len() as u64 != data + trailer_pages(data, unit, source.page_bytes) {
+            return Ok(None);
+        }
+        let mut sums = Vec::new();
+        for run in joined(&pages[data as usize..]) {
+            sums.extend(source.read(run)?);
+        }
+        pages.truncate(data as usize);
+        let right = hash128(&sums) == trailer;
+        Ok(right.then_some(Published {
+            pages,
+            sums,
+            unit: unit as usize,
+        }))
     }
-    if hash128(&sums) != trailer {
-        return Ok(Some(0..data));
+
+    fn units(&self) -> usize {
+        self.pages.len().div_ceil(self.unit)
     }
-    for (index, unit_pages) in data_pages.chunks(unit as usize).enumerate() {
+
+    fn unit_pages(&self, index: usize) -> Range<u64> {
+        let from = index * self.unit;
+        from as u64..(from + self.unit).min(self.pages.len()) as u64
+    }
+
+    fn unit_is_there(&self, source: &Source<'_>, index: usize) -> Result<bool, DeviceError> {
+        let pages = self.unit_pages(index);
         let mut sum = 0;
-        for run in joined(unit_pages) {
+        for run in joined(&self.pages[pages.start as usize..pages.end as usize]) {
             sum = copal_codec::crc32c(sum, &source.read(run)?);
         }
-        let stored = sums
-            .get(index * 4..index * 4 + 4)
-            .map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]));
-        if stored != Some(sum) {
-            let from = index as u64 * u64::from(unit);
-            return Ok(Some(from..from + unit_pages.len() as u64));
-        }
+        let stored = self.sums.get(index * 4..index * 4 + 4);
+        Ok(stored == Some(&sum.to_le_bytes()))
     }
-    Ok(None)
 }
 
 /// Runs of consecutive pages.

@@ -2,4 +2,8 @@
 
 mod basics;
 mod commands;
+mod faults;
+mod flips;
 mod model;
+mod space;
+mod threads;

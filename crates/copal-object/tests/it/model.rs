@@ -8,15 +8,26 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, PartialEq)]
 enum Thing {
-    Object { bytes: Vec<u8>, check: Check, sealed: bool, published: bool },
-    Stream { frames: Vec<Vec<u8>>, trimmed: usize },
+    Object {
+        bytes: Vec<u8>,
+        check: Check,
+        sealed: bool,
+        published: bool,
+    },
+    Stream {
+        frames: Vec<Vec<u8>>,
+        trimmed: usize,
+    },
 }
 
 struct Random(u64);
 
 impl Random {
     fn next(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below
     }
 
@@ -40,13 +51,33 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
     match model.get_mut(&id) {
         None => match random.next(3) {
             0 => {
-                model.insert(id, Thing::Stream { frames: Vec::new(), trimmed: 0 });
-                ops.push(Op::Create { id: oid, opts: stream() });
+                model.insert(
+                    id,
+                    Thing::Stream {
+                        frames: Vec::new(),
+                        trimmed: 0,
+                    },
+                );
+                ops.push(Op::Create {
+                    id: oid,
+                    opts: stream(),
+                });
             }
             1 => {
                 let check = [Check::Pages, Check::Caller][random.next(2) as usize];
-                model.insert(id, Thing::Object { bytes: Vec::new(), check, sealed: false, published: false });
-                ops.push(Op::Create { id: oid, opts: plain(check) });
+                model.insert(
+                    id,
+                    Thing::Object {
+                        bytes: Vec::new(),
+                        check,
+                        sealed: false,
+                        published: false,
+                    },
+                );
+                ops.push(Op::Create {
+                    id: oid,
+                    opts: plain(check),
+                });
             }
             _ => {
                 let check = [Check::Pages, Check::Caller][random.next(2) as usize];
@@ -55,13 +86,24 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
                 let mut writer = store.writer(oid, plain(check)).unwrap();
                 bytes.chunks(5000).for_each(|part| writer.append(part).unwrap());
                 ops.push(Op::Publish(writer.finish().unwrap()));
-                model.insert(id, Thing::Object { bytes, check, sealed: true, published: true });
+                model.insert(
+                    id,
+                    Thing::Object {
+                        bytes,
+                        check,
+                        sealed: true,
+                        published: true,
+                    },
+                );
             }
         },
         Some(Thing::Stream { frames, trimmed }) => match random.next(4) {
             0 => {
                 *trimmed = *trimmed + random.next((frames.len() - *trimmed) as u64 + 1) as usize;
-                ops.push(Op::TrimStream { id: oid, upto: FramePos(*trimmed as u64) });
+                ops.push(Op::TrimStream {
+                    id: oid,
+                    upto: FramePos(*trimmed as u64),
+                });
             }
             1 if random.next(5) == 0 => {
                 model.remove(&id);
@@ -69,18 +111,31 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
             }
             _ => {}
         },
-        Some(Thing::Object { bytes, sealed, published, .. }) => match random.next(9) {
+        Some(Thing::Object {
+            bytes,
+            sealed,
+            published,
+            ..
+        }) => match random.next(9) {
             0 | 1 if !*sealed => {
                 let len = random.len();
                 let data = random.bytes(len);
-                ops.push(Op::Append { id: oid, at: bytes.len() as u64, data: Bytes::from(data.clone()) });
+                ops.push(Op::Append {
+                    id: oid,
+                    at: bytes.len() as u64,
+                    data: Bytes::from(data.clone()),
+                });
                 bytes.extend(data);
             }
             2 | 3 if !*sealed => {
                 let at = random.next(bytes.len() as u64 + 10_000) as usize;
                 let len = random.len();
                 let data = random.bytes(len);
-                ops.push(Op::Write { id: oid, at: at as u64, data: Bytes::from(data.clone()) });
+                ops.push(Op::Write {
+                    id: oid,
+                    at: at as u64,
+                    data: Bytes::from(data.clone()),
+                });
                 if !data.is_empty() {
                     bytes.resize(bytes.len().max(at + data.len()), 0);
                     bytes[at..at + data.len()].copy_from_slice(&data);
@@ -88,15 +143,25 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
             }
             4 if !*sealed => {
                 let len = random.next(bytes.len() as u64 + 5000) as usize;
-                ops.push(Op::Truncate { id: oid, len: len as u64 });
+                ops.push(Op::Truncate {
+                    id: oid,
+                    len: len as u64,
+                });
                 bytes.resize(len, 0);
             }
             5 if !*published => {
                 let from = random.next(bytes.len() as u64 + 1) as usize;
                 let to = from + random.len();
-                ops.push(Op::Punch { id: oid, range: from as u64..to as u64 });
+                ops.push(Op::Punch {
+                    id: oid,
+                    range: from as u64..to as u64,
+                });
                 let first = from.next_multiple_of(PAGE);
-                let last = if to >= bytes.len() { bytes.len() } else { to / PAGE * PAGE };
+                let last = if to >= bytes.len() {
+                    bytes.len()
+                } else {
+                    to / PAGE * PAGE
+                };
                 if first < last {
                     bytes[first..last].fill(0);
                 }
@@ -110,7 +175,10 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
                 let to = 1 + random.next(12);
                 if let std::collections::btree_map::Entry::Vacant(slot) = model.entry(to) {
                     slot.insert(copy);
-                    ops.push(Op::Clone { from: oid, to: ObjectId(to) });
+                    ops.push(Op::Clone {
+                        from: oid,
+                        to: ObjectId(to),
+                    });
                 }
             }
             8 if random.next(2) == 0 => {
@@ -123,12 +191,19 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
 }
 
 fn compare(store: &Store, model: &BTreeMap<u64, Thing>) {
-    let listed: Vec<u64> = store.list(ObjectId(0), 1000).iter().map(|stat| stat.id.0).collect();
+    let listed: Vec<u64> = store
+        .list(ObjectId(0), 1000)
+        .iter()
+        .map(|stat| stat.id.0)
+        .collect();
     assert_eq!(listed, model.keys().copied().collect::<Vec<_>>());
     for (&id, thing) in model {
         match thing {
             Thing::Object { bytes, sealed, .. } => {
-                let found = store.read(ObjectId(id), 0..u64::MAX, Class::Foreground).wait().unwrap();
+                let found = store
+                    .read(ObjectId(id), 0..u64::MAX, Class::Foreground)
+                    .wait()
+                    .unwrap();
                 assert_eq!(found.len(), bytes.len(), "object {id}");
                 assert!(found == bytes[..], "object {id} differs");
                 assert_eq!(store.stat(ObjectId(id)).unwrap().sealed, *sealed);
@@ -155,7 +230,16 @@ fn run(seed: u64, steps: u32) {
             step(&mut random, &store, &mut model, &mut ops);
         }
         let ack = [Ack::Ordered, Ack::Written, Ack::Durable][random.next(3) as usize];
-        store.commit(Txn { ops, after: Vec::new() }, ack).wait().unwrap();
+        store
+            .commit(
+                Txn {
+                    ops,
+                    after: Vec::new(),
+                },
+                ack,
+            )
+            .wait()
+            .unwrap();
         for (&id, thing) in &mut model {
             if let Thing::Stream { frames, .. } = thing
                 && random.next(2) == 0
@@ -163,7 +247,10 @@ fn run(seed: u64, steps: u32) {
                 let len = random.len();
                 let frame = random.bytes(len);
                 let ack = [Ack::Ordered, Ack::Written, Ack::Durable][random.next(3) as usize];
-                let pos = store.append_frame(ObjectId(id), Bytes::from(frame.clone()), None, ack).wait().unwrap();
+                let pos = store
+                    .append_frame(ObjectId(id), Bytes::from(frame.clone()), None, ack)
+                    .wait()
+                    .unwrap();
                 assert_eq!(pos.0, frames.len() as u64);
                 frames.push(frame);
             }
@@ -189,7 +276,11 @@ fn run(seed: u64, steps: u32) {
     let space = store.space();
     assert_eq!(
         space.size_bytes,
-        space.live_bytes + space.staged_bytes + space.quarantine_bytes + space.reserved_bytes + space.free_bytes
+        space.live_bytes
+            + space.staged_bytes
+            + space.quarantine_bytes
+            + space.reserved_bytes
+            + space.free_bytes
     );
 }
 

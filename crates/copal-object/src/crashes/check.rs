@@ -1,0 +1,135 @@
+//! One recovered store against the model.
+
+use super::model::{Model, Promised, Thing};
+use crate::{FramePos, ObjectId, Store};
+use copal_device::Class;
+use std::collections::BTreeMap;
+
+/// What recovery settled on.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Outcome {
+    pub(super) lsn: u64,
+    pub(super) ends: BTreeMap<u64, u64>,
+}
+
+pub(super) fn outcome(store: &Store) -> Outcome {
+    let state = store.inner.state.lock();
+    let ends = state.tails.iter().map(|(&id, tail)| (id, tail.next)).collect();
+    Outcome {
+        lsn: state.groups.last_lsn,
+        ends,
+    }
+}
+
+/// Checks a store that was just opened after `step` events; `durable_only`: power was lost, so only durable promises
+/// hold.
+pub(super) fn check(
+    store: &Store,
+    outcome: &Outcome,
+    model: &Model,
+    step: usize,
+    durable_only: bool,
+) -> Result<(), String> {
+    let snapshot = model.at(outcome.lsn);
+    for promise in &model.promises {
+        if promise.step > step || (durable_only && !promise.durable) {
+            continue;
+        }
+        match promise.what {
+            Promised::Commit { lsn } if lsn > outcome.lsn => {
+                return Err(format!(
+                    "I1: commit {lsn} was acknowledged, {} is the last one",
+                    outcome.lsn
+                ));
+            }
+            Promised::Frame { stream, frame } => {
+                let end = outcome.ends.get(&stream).copied().unwrap_or(0);
+                if snapshot.contains_key(&stream) && frame >= end {
+                    return Err(format!(
+                        "I1: frame {frame} of {stream} was acknowledged, it ends at {end}"
+                    ));
+                }
+            }
+            Promised::Commit { .. } => {}
+        }
+    }
+    let ids: Vec<u64> = store
+        .list(ObjectId(0), usize::MAX)
+        .iter()
+        .map(|stat| stat.id.0)
+        .collect();
+    if !ids.iter().eq(snapshot.keys()) {
+        return Err(format!(
+            "I2: objects {ids:?} instead of {:?} at {}",
+            snapshot.keys(),
+            outcome.lsn
+        ));
+    }
+    for (&id, thing) in snapshot.iter() {
+        match thing {
+            Thing::Object { bytes, sealed } => {
+                let read = store.read(ObjectId(id), 0..u64::MAX, Class::Foreground).wait();
+                let found = read.map_err(|error| format!("I8: object {id}: {error}"))?;
+                if found != bytes[..] {
+                    return Err(format!("I2: object {id} differs at {}", outcome.lsn));
+                }
+                if store.stat(ObjectId(id)).map(|stat| stat.sealed) != Some(*sealed) {
+                    return Err(format!("I2: object {id} is not sealed as it should be"));
+                }
+            }
+            Thing::Stream { trimmed } => check_stream(store, outcome, model, id, *trimmed)?,
+        }
+    }
+    for commit in model.commits.iter().filter(|commit| commit.lsn <= outcome.lsn) {
+        for (stream, frame) in &commit.deps {
+            if outcome.ends.get(stream).is_some_and(|end| frame >= end) {
+                return Err(format!(
+                    "I3: commit {} is there, frame {frame} of {stream} is not",
+                    commit.lsn
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_stream(
+    store: &Store,
+    outcome: &Outcome,
+    model: &Model,
+    id: u64,
+    trimmed: u64,
+) -> Result<(), String> {
+    let end = outcome.ends.get(&id).copied().unwrap_or(0);
+    let issued = model.frames.get(&id).map_or(0, Vec::len) as u64;
+    if end > issued {
+        return Err(format!(
+            "I1: stream {id} has {end} frames, {issued} were appended"
+        ));
+    }
+    let mut reader = store
+        .frames(ObjectId(id), FramePos(0))
+        .map_err(|error| error.to_string())?;
+    for index in trimmed..end {
+        let frame = &model.frames[&id][index as usize];
+        match reader.next_frame() {
+            Ok(Some((pos, payload))) if pos.0 == index && payload == frame.payload[..] => {}
+            other => {
+                return Err(format!(
+                    "I8: frame {index} of {id} reads as {:?}",
+                    other.map(|f| f.map(|f| f.0))
+                ));
+            }
+        }
+        if frame.after > outcome.lsn {
+            return Err(format!(
+                "I3: frame {index} of {id} is there, commit {} is not",
+                frame.after
+            ));
+        }
+    }
+    match reader.next_frame() {
+        Ok(None) => Ok(()),
+        other => Err(format!("I1: stream {id} goes on behind its end: {other:?}")),
+    }
+}

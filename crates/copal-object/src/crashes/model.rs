@@ -1,0 +1,100 @@
+//! What was asked of the store, and what it promised.
+
+use std::{collections::BTreeMap, rc::Rc};
+
+/// An object or stream as the caller sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Thing {
+    Object { bytes: Vec<u8>, sealed: bool },
+    Stream { trimmed: u64 },
+}
+
+/// Everything after one commit.
+pub(super) type Snapshot = BTreeMap<u64, Thing>;
+
+pub(super) struct Commit {
+    pub(super) lsn: u64,
+    pub(super) after: Rc<Snapshot>,
+    pub(super) deps: Vec<(u64, u64)>,
+}
+
+pub(super) struct Frame {
+    pub(super) payload: Vec<u8>,
+    pub(super) after: u64,
+}
+
+/// A promise, and the event of the device's history by which it was given.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Promise {
+    pub(super) step: usize,
+    pub(super) what: Promised,
+    pub(super) durable: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Promised {
+    Commit { lsn: u64 },
+    Frame { stream: u64, frame: u64 },
+}
+
+/// All of it, since the last time the outcome was certain.
+pub(super) struct Model {
+    pub(super) base: Rc<Snapshot>,
+    pub(super) base_lsn: u64,
+    pub(super) commits: Vec<Commit>,
+    /// By stream; ids of streams are never used twice.
+    pub(super) frames: BTreeMap<u64, Vec<Frame>>,
+    pub(super) promises: Vec<Promise>,
+}
+
+impl Model {
+    pub(super) fn new() -> Model {
+        Model {
+            base: Rc::new(Snapshot::new()),
+            base_lsn: 0,
+            commits: Vec::new(),
+            frames: BTreeMap::new(),
+            promises: Vec::new(),
+        }
+    }
+
+    /// The state after the last commit up to `lsn`.
+    pub(super) fn at(&self, lsn: u64) -> &Rc<Snapshot> {
+        self.commits
+            .iter()
+            .rev()
+            .find(|commit| commit.lsn <= lsn)
+            .map_or(&self.base, |commit| &commit.after)
+    }
+
+    pub(super) fn now(&self) -> Snapshot {
+        (**self.at(u64::MAX)).clone()
+    }
+
+    /// Recovery settled on `lsn` and these ends of streams: that is certain from now on.
+    pub(super) fn settle(&mut self, lsn: u64, ends: &BTreeMap<u64, u64>) {
+        self.base = Rc::clone(self.at(lsn));
+        self.base_lsn = lsn;
+        self.commits.clear();
+        self.promises = vec![Promise {
+            step: 0,
+            what: Promised::Commit { lsn },
+            durable: true,
+        }];
+        for (&stream, frames) in &mut self.frames {
+            let end = ends.get(&stream).copied().unwrap_or(0);
+            frames.truncate(end as usize);
+            if end > 0 {
+                let what = Promised::Frame {
+                    stream,
+                    frame: end - 1,
+                };
+                self.promises.push(Promise {
+                    step: 0,
+                    what,
+                    durable: true,
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,737 @@
+//! Random histories: actions on a store, lives that end by kills and power losses, and the enumeration at the end.
+
+use super::{
+    check::{Outcome, check, outcome},
+    model::{Commit, Frame, Model, Promise, Promised, Snapshot, Thing},
+};
+use crate::{
+    Ack, Check, CreateOptions, FramePos, Lsn, MkfsOptions, ObjectId, ObjectKind, Op, OpenError, OpenOptions,
+    Store, StoreError, Txn, broken::Broken, entropy::Entropy, open::Tuning,
+};
+use bytes::Bytes;
+use copal_device::{
+    Completion, Device, Image,
+    crash::{self, Limits},
+    fault::{FaultDevice, FaultOptions, Order},
+};
+use std::{rc::Rc, sync::Arc, sync::OnceLock};
+
+/// One history.
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    pub(super) broken: Broken,
+    pub(super) states: usize,
+}
+
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn below(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+const PAGE: usize = 4096;
+const SIZE: u64 = 64 << 20;
+const JOURNAL_PAGES: u64 = 16;
+
+fn empty_store() -> Image {
+    static EMPTY: OnceLock<Image> = OnceLock::new();
+    let make = || {
+        let device = FaultDevice::with_options(
+            Image::zeroed(SIZE),
+            FaultOptions {
+                order: Order::Immediate,
+                record: false,
+                ..FaultOptions::default()
+            },
+        );
+        let dyn_device: Arc<dyn Device> = device.clone();
+        let options = MkfsOptions {
+            journal_bytes: Some(JOURNAL_PAGES * PAGE as u64),
+            ..MkfsOptions::default()
+        };
+        crate::mkfs::mkfs(&dyn_device, &options, &mut Entropy::Seed(1)).unwrap();
+        device.image()
+    };
+    EMPTY.get_or_init(make).clone()
+}
+
+/// Something that will be acknowledged.
+enum Awaited {
+    Commit(u64, Ack, Completion<Result<Lsn, StoreError>>),
+    Frame(u64, u64, Ack, Completion<Result<FramePos, StoreError>>),
+}
+
+struct Runner<'a> {
+    plan: &'a Plan,
+    random: Random,
+    model: Model,
+    device: Arc<FaultDevice>,
+    store: Store,
+    awaited: Vec<Awaited>,
+    eager: bool,
+    mount_by_checkpoint: bool,
+    next_stream: u64,
+    /// Events of the device's history that the model knows nothing of any more.
+    start: usize,
+}
+
+/// Runs one history and enumerates its end; the number of states tried, or the first violation.
+pub(super) fn run(plan: &Plan) -> Result<usize, String> {
+    let mut random = Random(plan.seed.wrapping_mul(0x1234_5677).wrapping_add(77));
+    let eager = random.one_in(2);
+    let mount_by_checkpoint = random.one_in(8);
+    let device = fault_device(empty_store(), random.below(1 << 40));
+    let tuning = tuning(plan.broken, eager, mount_by_checkpoint, random.below(1 << 40));
+    let store = open(device.clone(), tuning).map_err(|error| format!("first open: {error}"))?;
+    let mut runner = Runner {
+        plan,
+        random,
+        model: Model::new(),
+        device,
+        store,
+        awaited: Vec::new(),
+        eager,
+        mount_by_checkpoint,
+        next_stream: 100,
+        start: 0,
+    };
+    runner.start = runner.device.step();
+    let lives = 1 + runner.random.below(4);
+    for life in 0..lives {
+        let last = life + 1 == lives;
+        let actions = 3 + runner.random.below(14);
+        for _ in 0..actions {
+            runner.action();
+        }
+        if last {
+            break;
+        }
+        if runner.random.one_in(3) {
+            runner.kill()?;
+        } else {
+            runner.power_loss()?;
+        }
+    }
+    runner.enumerate()
+}
+
+fn fault_device(image: Image, seed: u64) -> Arc<FaultDevice> {
+    FaultDevice::with_options(
+        image,
+        FaultOptions {
+            seed,
+            ..FaultOptions::default()
+        },
+    )
+}
+
+fn tuning(broken: Broken, eager: bool, mount_by_checkpoint: bool, seed: u64) -> Tuning {
+    Tuning {
+        entropy: Entropy::Seed(seed),
+        broken,
+        eager,
+        stream_extent_pages: Some(3),
+        mount_by_checkpoint,
+        lowest_first: true,
+    }
+}
+
+fn open(device: Arc<dyn Device>, tuning: Tuning) -> Result<Store, OpenError> {
+    let (store, report) = Store::open_tuned(device, &OpenOptions::default(), tuning)?;
+    if let Some(stream) = report.damaged_streams.first() {
+        return Err(OpenError::Damaged {
+            what: format!("stream {} after a crash", stream.0),
+        });
+    }
+    Ok(store)
+}
+
+impl Runner<'_> {
+    fn tuning(&mut self) -> Tuning {
+        let seed = self.random.below(1 << 40);
+        tuning(self.plan.broken, self.eager, self.mount_by_checkpoint, seed)
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let first = self.random.below(1 << 32);
+        (0..len as u64)
+            .map(|i| (first.wrapping_mul(i / 7 + 3).wrapping_add(i * 13) >> 3) as u8)
+            .collect()
+    }
+
+    fn ack(&mut self) -> Ack {
+        match self.random.below(5) {
+            0 | 1 => Ack::Ordered,
+            2 => Ack::Written,
+            _ => Ack::Durable,
+        }
+    }
+
+    /// Notes what has been acknowledged by now.
+    fn poll(&mut self) {
+        let step = self.device.step();
+        let mut left = Vec::new();
+        for mut awaited in std::mem::take(&mut self.awaited) {
+            let (done, what, ack) = match &mut awaited {
+                Awaited::Commit(lsn, ack, completion) => {
+                    let done = completion.try_take().map(|result| result.map(drop));
+                    (done, Promised::Commit { lsn: *lsn }, *ack)
+                }
+                Awaited::Frame(stream, frame, ack, completion) => {
+                    let done = completion.try_take().map(|result| result.map(drop));
+                    (
+                        done,
+                        Promised::Frame {
+                            stream: *stream,
+                            frame: *frame,
+                        },
+                        *ack,
+                    )
+                }
+            };
+            match done {
+                Some(Ok(())) if ack != Ack::Ordered => {
+                    self.model.promises.push(Promise {
+                        step,
+                        what,
+                        durable: ack == Ack::Durable,
+                    });
+                }
+                Some(_) => {}
+                None => left.push(awaited),
+            }
+        }
+        self.awaited = left;
+    }
+
+    fn drive(&mut self, events: u64) {
+        for _ in 0..events {
+            let more = self.device.drive();
+            self.poll();
+            if !more {
+                break;
+            }
+        }
+    }
+
+    fn action(&mut self) {
+        match self.random.below(12) {
+            0..=4 => self.transaction(),
+            5 | 6 => self.frame(),
+            7 => self.publish(),
+            8 => {
+                let durable = self.random.one_in(2);
+                if durable {
+                    let events = 1 + self.random.below(30);
+                    self.drive(events);
+                }
+            }
+            9 => {
+                let last = self.store.inner.state.lock().groups.last_lsn;
+                let (lsn, ack) = (last, Ack::Durable);
+                let completion = self
+                    .store
+                    .sync(Lsn(last))
+                    .map(move |result| result.map(|()| Lsn(last)));
+                self.awaited.push(Awaited::Commit(lsn, ack, completion));
+            }
+            _ => {
+                let events = self.random.below(6);
+                self.drive(events);
+            }
+        }
+        self.poll();
+        if self.random.one_in(3) {
+            let events = self.random.below(4);
+            self.drive(events);
+        }
+    }
+
+    fn transaction(&mut self) {
+        let mut now = self.model.now();
+        let mut ops = Vec::new();
+        for _ in 0..1 + self.random.below(3) {
+            self.op(&mut now, &mut ops);
+        }
+        let mut deps = Vec::new();
+        if self.random.one_in(4) {
+            let streams: Vec<u64> = streams(&self.model.now());
+            if let Some(&stream) = streams.first() {
+                let frames = self.model.frames.get(&stream).map_or(0, Vec::len) as u64;
+                if frames > 0 && now.contains_key(&stream) {
+                    deps.push((stream, frames - 1));
+                }
+            }
+        }
+        self.commit(now, ops, deps);
+    }
+
+    fn commit(&mut self, after: Snapshot, ops: Vec<Op>, deps: Vec<(u64, u64)>) {
+        let ack = self.ack();
+        let after_frames = deps
+            .iter()
+            .map(|&(stream, frame)| (ObjectId(stream), FramePos(frame)))
+            .collect();
+        let before = self.store.inner.state.lock().groups.last_lsn;
+        let mut completion = self.store.commit(
+            Txn {
+                ops,
+                after: after_frames,
+            },
+            ack,
+        );
+        if let Some(result) = completion.try_take() {
+            match result {
+                Ok(lsn) => {
+                    self.model.commits.push(Commit {
+                        lsn: lsn.0,
+                        after: Rc::new(after),
+                        deps,
+                    });
+                    let what = Promised::Commit { lsn: lsn.0 };
+                    if ack != Ack::Ordered {
+                        let step = self.device.step();
+                        self.model.promises.push(Promise {
+                            step,
+                            what,
+                            durable: ack == Ack::Durable,
+                        });
+                    }
+                }
+                Err(StoreError::TooLarge | StoreError::NoSpace { .. }) => {}
+                Err(error) => panic!("a transaction was refused: {error}"),
+            }
+            return;
+        }
+        let lsn = self.store.inner.state.lock().groups.last_lsn;
+        assert!(lsn > before, "a commit that waits has its place");
+        self.model.commits.push(Commit {
+            lsn,
+            after: Rc::new(after),
+            deps,
+        });
+        self.awaited.push(Awaited::Commit(lsn, ack, completion));
+    }
+
+    fn op(&mut self, now: &mut Snapshot, ops: &mut Vec<Op>) {
+        let id = 1 + self.random.below(4);
+        let oid = ObjectId(id);
+        if self.random.one_in(5) {
+            self.stream_op(now, ops);
+            return;
+        }
+        let choice = self.random.below(10);
+        let len = [300, 4096, 5000, 9000][self.random.below(4) as usize];
+        let data = self.bytes(len);
+        let at = self.random.below(9000);
+        let copy = 1 + self.random.below(4);
+        match now.get_mut(&id) {
+            None => {
+                let check = if id.is_multiple_of(2) {
+                    Check::Pages
+                } else {
+                    Check::Caller
+                };
+                ops.push(Op::Create {
+                    id: oid,
+                    opts: CreateOptions {
+                        check,
+                        ..CreateOptions::default()
+                    },
+                });
+                ops.push(Op::Append {
+                    id: oid,
+                    at: 0,
+                    data: Bytes::from(data.clone()),
+                });
+                now.insert(
+                    id,
+                    Thing::Object {
+                        bytes: data,
+                        sealed: false,
+                    },
+                );
+            }
+            Some(Thing::Object { bytes, sealed }) => match choice {
+                0..=2 if !*sealed && bytes.len() < 30_000 => {
+                    ops.push(Op::Append {
+                        id: oid,
+                        at: bytes.len() as u64,
+                        data: Bytes::from(data.clone()),
+                    });
+                    bytes.extend(data);
+                }
+                3 | 4 if !*sealed => {
+                    let at = at as usize;
+                    bytes.resize(bytes.len().max(at + data.len()), 0);
+                    bytes[at..at + data.len()].copy_from_slice(&data);
+                    ops.push(Op::Write {
+                        id: oid,
+                        at: at as u64,
+                        data: Bytes::from(data),
+                    });
+                }
+                5 if !*sealed => {
+                    bytes.resize(at as usize, 0);
+                    ops.push(Op::Truncate { id: oid, len: at });
+                }
+                6 if !*sealed => {
+                    let end = at as usize + len;
+                    let first = (at as usize).next_multiple_of(PAGE);
+                    let last = if end >= bytes.len() {
+                        bytes.len()
+                    } else {
+                        end / PAGE * PAGE
+                    };
+                    if first < last {
+                        bytes[first..last].fill(0);
+                    }
+                    ops.push(Op::Punch {
+                        id: oid,
+                        range: at..end as u64,
+                    });
+                }
+                7 if !*sealed => {
+                    *sealed = true;
+                    ops.push(Op::Seal { id: oid });
+                }
+                8 => {
+                    let thing = now[&id].clone();
+                    if let std::collections::btree_map::Entry::Vacant(slot) = now.entry(copy) {
+                        slot.insert(thing);
+                        ops.push(Op::Clone {
+                            from: oid,
+                            to: ObjectId(copy),
+                        });
+                    }
+                }
+                _ => {
+                    now.remove(&id);
+                    ops.push(Op::Delete { id: oid });
+                }
+            },
+            Some(Thing::Stream { .. }) => {}
+        }
+    }
+
+    fn stream_op(&mut self, now: &mut Snapshot, ops: &mut Vec<Op>) {
+        let streams = streams(now);
+        match self.random.below(4) {
+            0 | 1 if streams.len() < 2 => {
+                let id = self.next_stream;
+                self.next_stream += 1;
+                let opts = CreateOptions {
+                    kind: ObjectKind::Stream,
+                    ..CreateOptions::default()
+                };
+                ops.push(Op::Create {
+                    id: ObjectId(id),
+                    opts,
+                });
+                now.insert(id, Thing::Stream { trimmed: 0 });
+                self.model.frames.insert(id, Vec::new());
+            }
+            2 => {
+                let Some(&id) = streams.first() else { return };
+                let frames = self.model.frames[&id].len() as u64;
+                if let Some(Thing::Stream { trimmed }) = now.get_mut(&id) {
+                    *trimmed += self.random.below(frames - *trimmed + 1);
+                    ops.push(Op::TrimStream {
+                        id: ObjectId(id),
+                        upto: FramePos(*trimmed),
+                    });
+                }
+            }
+            3 if self.random.one_in(3) => {
+                let Some(&id) = streams.first() else { return };
+                now.remove(&id);
+                ops.push(Op::Delete { id: ObjectId(id) });
+            }
+            _ => {}
+        }
+    }
+
+    fn frame(&mut self) {
+        for _ in 0..1 + self.random.below(3) {
+            let streams = streams(&self.model.now());
+            if streams.is_empty() {
+                return;
+            }
+            let stream = streams[self.random.below(streams.len() as u64) as usize];
+            let len = [50, 1000, 1000, 5000][self.random.below(4) as usize];
+            let payload = self.bytes(len);
+            let after = if self.random.one_in(3) {
+                self.model.commits.last().map_or(0, |commit| commit.lsn)
+            } else {
+                0
+            };
+            let ack = self.ack();
+            let number = self.model.frames[&stream].len() as u64;
+            let lsn = (after > 0).then_some(Lsn(after));
+            let mut completion =
+                self.store
+                    .append_frame(ObjectId(stream), Bytes::from(payload.clone()), lsn, ack);
+            let taken = completion.try_take();
+            match taken {
+                Some(Ok(pos)) => {
+                    assert_eq!(pos.0, number);
+                    if ack != Ack::Ordered {
+                        let step = self.device.step();
+                        let what = Promised::Frame {
+                            stream,
+                            frame: number,
+                        };
+                        self.model.promises.push(Promise {
+                            step,
+                            what,
+                            durable: ack == Ack::Durable,
+                        });
+                    }
+                }
+                Some(Err(StoreError::NoSpace { .. })) => return,
+                Some(Err(error)) => panic!("a frame was refused: {error}"),
+                None => self.awaited.push(Awaited::Frame(stream, number, ack, completion)),
+            }
+            self.model
+                .frames
+                .entry(stream)
+                .or_default()
+                .push(Frame { payload, after });
+            self.poll();
+        }
+    }
+
+    fn publish(&mut self) {
+        let id = 10 + self.random.below(3);
+        let mut now = self.model.now();
+        let mut ops = Vec::new();
+        if now.remove(&id).is_some() {
+            ops.push(Op::Delete { id: ObjectId(id) });
+        }
+        let len = 1 + self.random.below(12_000) as usize;
+        let data = self.bytes(len);
+        let check = if self.random.one_in(2) {
+            Check::Pages
+        } else {
+            Check::Caller
+        };
+        let mut writer = self
+            .store
+            .writer(
+                ObjectId(id),
+                CreateOptions {
+                    check,
+                    ..CreateOptions::default()
+                },
+            )
+            .unwrap();
+        writer.append(&data).unwrap();
+        let staged = writer.finish().unwrap();
+        self.poll();
+        if self.random.one_in(8) {
+            return;
+        }
+        let events = self.random.below(5);
+        self.drive(events);
+        ops.push(Op::Publish(staged));
+        now.insert(
+            id,
+            Thing::Object {
+                bytes: data,
+                sealed: true,
+            },
+        );
+        self.commit(now, ops, Vec::new());
+    }
+
+    /// The process dies; the device keeps what it has.
+    fn kill(&mut self) -> Result<(), String> {
+        self.poll();
+        let step = self.device.step();
+        self.awaited.clear();
+        let device = self.device.reopen();
+        let tuning = self.tuning();
+        let store = open(device.clone(), tuning).map_err(|error| format!("after a kill: {error}"))?;
+        let history = device.history();
+        // Power is lost while the next process recovers: what the kill left was not durable yet (R11).
+        for cut in crash::cuts(&history).filter(|cut| cut.step() >= step) {
+            let states = cut.states(&Limits {
+                exhaustive: 6,
+                samples: 16,
+                seed: 3,
+            });
+            let all = states.count_all();
+            for _ in 0..all.min(10) {
+                let index = self.random.below(all);
+                let Some(state) = states.get(index) else { break };
+                let tuning = self.tuning();
+                let survivor = open(state.device(), tuning)
+                    .map_err(|error| format!("power loss after a kill: {error}; {}", state.describe()))?;
+                let found = outcome(&survivor);
+                check(&survivor, &found, &self.model, step, true).map_err(|violation| {
+                    format!("power loss after a kill: {violation}; {}", state.describe())
+                })?;
+            }
+        }
+        self.device = device;
+        self.settle(store, step, false)
+    }
+
+    /// Power is lost; the device is left in one of its possible states.
+    fn power_loss(&mut self) -> Result<(), String> {
+        self.poll();
+        let history = self.device.history();
+        let step = history.len();
+        let limits = Limits {
+            exhaustive: 8,
+            samples: 64,
+            seed: self.random.below(1 << 40),
+        };
+        let states = crash::states(&history, step, &limits);
+        let index = self.random.below(states.count_all());
+        let state = states.get(index).ok_or("no such state")?;
+        self.awaited.clear();
+        let device = fault_device(state.image().clone(), self.random.below(1 << 40));
+        let tuning = self.tuning();
+        let store = open(device.clone(), tuning)
+            .map_err(|error| format!("after a power loss: {error}; {}", state.describe()))?;
+        self.device = device;
+        self.settle(store, step, true)
+    }
+
+    fn settle(&mut self, store: Store, step: usize, durable_only: bool) -> Result<(), String> {
+        self.store = store;
+        let outcome = outcome(&self.store);
+        check(&self.store, &outcome, &self.model, step, durable_only)?;
+        self.model.settle(outcome.lsn, &outcome.ends);
+        self.start = self.device.step();
+        Ok(())
+    }
+
+    /// Every kind of crash in the last life.
+    fn enumerate(mut self) -> Result<usize, String> {
+        self.poll();
+        let history = self.device.history();
+        let cuts: Vec<_> = crash::cuts(&history)
+            .filter(|cut| cut.step() >= self.start)
+            .collect();
+        let limits = Limits {
+            exhaustive: 10,
+            samples: 64,
+            seed: self.plan.seed,
+        };
+        let per_cut = (self.plan.states / cuts.len().max(1)).max(2);
+        let mut tried = 0;
+        for cut in cuts {
+            let states = cut.states(&limits);
+            let all = states.count_all();
+            for draw in 0..per_cut as u64 {
+                if draw >= all {
+                    break;
+                }
+                // All of them when they are few; else nothing, everything, and a draw.
+                let index = match draw {
+                    _ if all <= per_cut as u64 => draw,
+                    0 => 0,
+                    1 => all - 1,
+                    _ => self.random.below(all),
+                };
+                let Some(state) = states.get(index) else { break };
+                tried += 1;
+                self.state(&state)
+                    .map_err(|violation| format!("{violation}; {}", state.describe()))?;
+            }
+        }
+        Ok(tried)
+    }
+
+    fn state(&mut self, state: &crash::CrashState) -> Result<(), String> {
+        let step = state.step();
+        let crash_again = self.random.one_in(12);
+        let first: Outcome = if crash_again {
+            let device = state.fault_device(self.random.below(1 << 40));
+            let tuning = self.tuning();
+            let store = open(device.clone(), tuning).map_err(|error| error.to_string())?;
+            let first = outcome(&store);
+            check(&store, &first, &self.model, step, true)?;
+            drop(store);
+            self.crash_in_recovery(&device, &first, step)?;
+            first
+        } else {
+            let device = state.device();
+            let tuning = self.tuning();
+            let store = open(Arc::clone(&device), tuning).map_err(|error| error.to_string())?;
+            let first = outcome(&store);
+            check(&store, &first, &self.model, step, true)?;
+            drop(store);
+            let tuning = self.tuning();
+            let store = open(device, tuning).map_err(|error| format!("I10: {error}"))?;
+            let second = outcome(&store);
+            if second != first {
+                return Err(format!("I10: {first:?}, then {second:?}"));
+            }
+            check(&store, &second, &self.model, step, true)
+                .map_err(|violation| format!("again: {violation}"))?;
+            self.epochs_only_grow(state, &store)?;
+            first
+        };
+        drop(first);
+        Ok(())
+    }
+
+    /// R10: no epoch number of any record that the walk saw is used again.
+    fn epochs_only_grow(&self, state: &crash::CrashState, store: &Store) -> Result<(), String> {
+        let seen = crate::crashes::largest_epoch(state.device().as_ref());
+        let open = store.inner.state.lock().epochs.open;
+        if open > seen {
+            Ok(())
+        } else {
+            Err(format!("R10: epoch {open} is open, {seen} was used before"))
+        }
+    }
+
+    /// Recovery itself crashes, at each of its own events.
+    fn crash_in_recovery(
+        &mut self,
+        device: &FaultDevice,
+        first: &Outcome,
+        step: usize,
+    ) -> Result<(), String> {
+        let history = device.history();
+        let limits = Limits {
+            exhaustive: 6,
+            samples: 8,
+            seed: 1,
+        };
+        for cut in crash::cuts(&history) {
+            for state in cut.states(&limits).take(12) {
+                let tuning = self.tuning();
+                let store = open(state.device(), tuning).map_err(|error| format!("I10: {error}"))?;
+                let again = outcome(&store);
+                if again != *first {
+                    return Err(format!("I10: {first:?}, with a crash inside {again:?}"));
+                }
+                check(&store, &again, &self.model, step, true)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn streams(snapshot: &Snapshot) -> Vec<u64> {
+    snapshot
+        .iter()
+        .filter(|(_, thing)| matches!(thing, Thing::Stream { .. }))
+        .map(|(&id, _)| id)
+        .collect()
+}

@@ -1,0 +1,297 @@
+//! Checking an open store: superblock copies, checkpoint, journal, owners of pages, frames, and with `data` every byte of
+//! every object against its sums.
+//!
+//! Reads in the background class, one unit at a time, beside whatever else goes on. A byte that is wrong anywhere in the
+//! file is found here, or by the read that meets it, or lies in free space (what no table, journal record or checkpoint
+//! needs: among it the journal behind a clean close).
+//! Design: object.md §14
+//! Invariants
+//! - It never invents data. `repair` rewrites what the store knows for certain: superblock copies, checkpoint, journal.
+//! - Memory does not grow with the store, except for the list of what is damaged.
+//!
+//! Not here: damage that recovery met (`OpenError`, `RecoveryReport`).
+
+use crate::{
+    FramePos, ObjectId, StoreError,
+    broken::Broken,
+    recovery::{self, Source, derive_space, unit_damage},
+    run::{Run, pages_of},
+    state::Inner,
+    tables::{Entry, Object},
+};
+use std::{ops::Range, sync::Arc};
+
+/// How thorough a check is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CheckOptions {
+    /// Read and sum all objects too.
+    pub data: bool,
+    /// Rewrite superblock copies, checkpoint and journal where they are damaged.
+    pub repair: bool,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Damage {
+    /// A superblock copy differs; the others say the same.
+    #[error("superblock copy {copy} is damaged")]
+    Superblock {
+        /// 0 to 3.
+        copy: usize,
+    },
+    /// The checkpoint cannot be read back.
+    #[error("the checkpoint is damaged: {what}")]
+    Checkpoint {
+        /// How.
+        what: String,
+    },
+    /// A journal record that the next open needs cannot be read back.
+    #[error("journal record {seq} is damaged")]
+    Journal {
+        /// Its number.
+        seq: u64,
+    },
+    /// Two owners of one page, or a page that nobody owns and that is not free.
+    #[error("space is accounted wrongly: {what}")]
+    Space {
+        /// Which pages.
+        what: String,
+    },
+    /// Bytes of an object are not those that were written.
+    #[error("object {} is damaged at bytes {} to {}", .id.0, .range.start, .range.end)]
+    Object {
+        /// The object.
+        id: ObjectId,
+        /// The damaged unit.
+        range: Range<u64>,
+    },
+    /// Frames that were acknowledged cannot be read back.
+    #[error("stream {} is damaged from frame {} on", .id.0, .frame.0)]
+    Stream {
+        /// The stream.
+        id: ObjectId,
+        /// First frame that is gone.
+        frame: FramePos,
+    },
+}
+
+/// Result of a check.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// What is wrong; empty: nothing.
+    pub damages: Vec<Damage>,
+    /// How many of them were repaired.
+    pub repaired: usize,
+    /// Objects and streams looked at.
+    pub objects: u64,
+    /// Bytes of objects that were read and summed.
+    pub bytes_summed: u64,
+}
+
+impl CheckReport {
+    /// Nothing is wrong, or everything that was has been repaired.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.damages.len() == self.repaired
+    }
+}
+
+impl Inner {
+    /// See `Store::check`.
+    pub(crate) fn check(self: &Arc<Inner>, options: &CheckOptions) -> Result<CheckReport, StoreError> {
+        let mut report = CheckReport::default();
+        self.check_metadata(&mut report);
+        self.check_space(&mut report);
+        self.check_entries(options, &mut report)?;
+        if options.repair && !self.shape.read_only {
+            self.repair(&mut report)?;
+        }
+        Ok(report)
+    }
+
+    fn source(&self) -> Source<'_> {
+        Source {
+            device: self.device.as_ref(),
+            page_bytes: self.shape.page_bytes,
+            broken: Broken::default(),
+        }
+    }
+
+    /// What the next open reads first. While a checkpoint is in the making the one before it is still live.
+    fn check_metadata(self: &Arc<Inner>, report: &mut CheckReport) {
+        let (before, superblock, flushed_seq) = {
+            let state = self.state.lock();
+            let live = &state.checkpointer;
+            (live.finished, live.superblock.clone(), state.journal.flushed_seq)
+        };
+        let mut damages = Vec::new();
+        for (copy, found) in recovery::read_superblocks(self.device.as_ref())
+            .into_iter()
+            .enumerate()
+        {
+            let intact = matches!(found, Some(Ok(found)) if found.uuid == superblock.uuid);
+            if !intact {
+                damages.push(Damage::Superblock { copy });
+            }
+        }
+        let source = self.source();
+        match recovery::read_checkpoint(&source, &superblock) {
+            Err(error) => damages.push(Damage::Checkpoint {
+                what: error.to_string(),
+            }),
+            Ok((_, position, ..)) => match recovery::walk_journal(&source, &superblock, &position) {
+                Ok(walked) => {
+                    let end = position.next_seq + walked.records.len() as u64;
+                    if end < flushed_seq {
+                        damages.push(Damage::Journal { seq: end });
+                    }
+                }
+                Err(error) => damages.push(Damage::Checkpoint {
+                    what: error.to_string(),
+                }),
+            },
+        }
+        // Another checkpoint finished meanwhile: what was read may have been reused, so the look was for nothing.
+        if self.state.lock().checkpointer.finished == before {
+            report.damages.append(&mut damages);
+        } else {
+            self.check_metadata(report);
+        }
+    }
+
+    /// Every page has one owner, and all that is not free is accounted for.
+    fn check_space(&self, report: &mut CheckReport) {
+        let state = self.state.lock();
+        let mut tables = state.tables.clone();
+        let live = &state.checkpointer;
+        match derive_space(&mut tables, &live.superblock, &live.runs, &[]) {
+            Err(error) => report.damages.push(Damage::Space {
+                what: error.to_string(),
+            }),
+            Ok(derived) => {
+                let space = &state.space;
+                let elsewhere = space.quarantine_pages()
+                    + pages_of(&state.groups.open.freed)
+                    + space.staged_pages
+                    + live.pending_pages();
+                let expected = space.allocator.free_pages() + elsewhere;
+                if derived.free_pages() != expected {
+                    let what = format!("{} pages are free, {expected} should be", derived.free_pages());
+                    report.damages.push(Damage::Space { what });
+                }
+            }
+        }
+    }
+
+    fn check_entries(
+        self: &Arc<Inner>,
+        options: &CheckOptions,
+        report: &mut CheckReport,
+    ) -> Result<(), StoreError> {
+        let mut from = 0;
+        loop {
+            let mut state = self.state.lock();
+            let Some((&id, entry)) = state.tables.entries.range(from..).next() else {
+                return Ok(());
+            };
+            let entry = match entry {
+                Entry::Object(_) if !options.data => None,
+                entry => Some(entry.clone()),
+            };
+            // What the clone points to is not reused while it is looked at.
+            let ticket = state.space.pin();
+            drop(state);
+            report.objects += 1;
+            let found = match &entry {
+                Some(Entry::Object(object)) => self.check_object(id, object, report),
+                Some(Entry::Stream(_)) => self.check_stream(id, report),
+                None => Ok(()),
+            };
+            self.state.lock().space.unpin(ticket);
+            found?;
+            let Some(next) = id.checked_add(1) else {
+                return Ok(());
+            };
+            from = next;
+        }
+    }
+
+    fn check_object(&self, id: u64, object: &Object, report: &mut CheckReport) -> Result<(), StoreError> {
+        let page = self.shape.page_bytes as u64;
+        let unit = object.unit(self.shape.page_bytes);
+        let source = self.source();
+        let mut damaged: Vec<Range<u64>> = Vec::new();
+        if let Some(trailer) = &object.trailer {
+            let runs: Vec<Run> = object.map.iter().map(|extent| extent.run).collect();
+            damaged = unit_damage(&source, &runs, object.len, **trailer, unit)?;
+        } else {
+            for extent in object.map.iter() {
+                let sums = object.map.sums_of(extent.at, unit);
+                for (piece, &sum) in crate::state::pieces(extent.run, unit).zip(sums) {
+                    // Bytes still on their way belong to a commit that is newer than this look.
+                    if self.state.lock().is_in_flight(piece) {
+                        continue;
+                    }
+                    let intact = source
+                        .read(piece)
+                        .is_ok_and(|bytes| copal_codec::crc32c(0, &bytes) == sum);
+                    if !intact {
+                        let at = extent.at + (piece.at - extent.run.at);
+                        damaged.push(at..at + u64::from(piece.pages));
+                    }
+                }
+            }
+        }
+        report.bytes_summed += object.map.pages() * page;
+        for pages in damaged {
+            let end = (pages.end * page).min(object.len.max(pages.start * page + 1));
+            report.damages.push(Damage::Object {
+                id: ObjectId(id),
+                range: pages.start * page..end,
+            });
+        }
+        Ok(())
+    }
+
+    fn check_stream(self: &Arc<Inner>, id: u64, report: &mut CheckReport) -> Result<(), StoreError> {
+        let mut reader = match crate::FrameReader::new(self, ObjectId(id), FramePos(0)) {
+            Ok(reader) => reader,
+            Err(StoreError::NotFound(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        loop {
+            match reader.next_frame() {
+                Ok(Some((_, payload))) => report.bytes_summed += payload.len() as u64,
+                Ok(None) | Err(StoreError::NotFound(_)) => return Ok(()),
+                Err(StoreError::Corrupt { range, .. }) => {
+                    let frame = FramePos(range.start);
+                    report.damages.push(Damage::Stream {
+                        id: ObjectId(id),
+                        frame,
+                    });
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// A new checkpoint of what is in memory, and all superblock copies.
+    fn repair(self: &Arc<Inner>, report: &mut CheckReport) -> Result<(), StoreError> {
+        let repairable = |damage: &Damage| {
+            matches!(
+                damage,
+                Damage::Superblock { .. } | Damage::Checkpoint { .. } | Damage::Journal { .. }
+            )
+        };
+        let count = report.damages.iter().filter(|damage| repairable(damage)).count();
+        if count == 0 {
+            return Ok(());
+        }
+        crate::open::checkpoint_now(self)?;
+        crate::open::repair_superblocks(self, &[0, 1, 2, 3])?;
+        report.repaired = count;
+        Ok(())
+    }
+}

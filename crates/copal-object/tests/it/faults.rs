@@ -1,0 +1,340 @@
+//! Devices that fail: fencing, damage on reads, orders of completion.
+
+use crate::basics::{bytes, commit, open, plain, stream};
+use copal_device::{Class, Device, Image, fault::*};
+use copal_object::*;
+use std::sync::Arc;
+
+fn store(order: Order) -> (Arc<FaultDevice>, Arc<dyn Device>, Store) {
+    let device = FaultDevice::with_options(
+        Image::zeroed(64 << 20),
+        FaultOptions {
+            order,
+            record: false,
+            ..FaultOptions::default()
+        },
+    );
+    let dyn_device: Arc<dyn Device> = device.clone();
+    Store::mkfs(&dyn_device, &MkfsOptions::default()).unwrap();
+    let store = open(&dyn_device);
+    (device, dyn_device, store)
+}
+
+#[test]
+fn nothing_is_acknowledged_after_a_failed_write_or_flush() {
+    for fault in [
+        Fault::Write {
+            skip: 0,
+            fault: WriteFault::Error,
+        },
+        Fault::Write {
+            skip: 1,
+            fault: WriteFault::Error,
+        },
+        Fault::Flush {
+            skip: 0,
+            fault: FlushFault::Error,
+        },
+    ] {
+        let (device, _, store) = store(Order::Fifo);
+        let id = ObjectId(1);
+        commit(
+            &store,
+            vec![
+                Op::Create {
+                    id,
+                    opts: plain(Check::Pages),
+                },
+                Op::Append {
+                    id,
+                    at: 0,
+                    data: bytes(10, 1),
+                },
+            ],
+        );
+        device.inject(fault);
+        let append = |at| {
+            vec![Op::Append {
+                id,
+                at,
+                data: bytes(5000, 2),
+            }]
+        };
+        let failed = store
+            .commit(
+                Txn {
+                    ops: append(10),
+                    after: Vec::new(),
+                },
+                Ack::Durable,
+            )
+            .wait();
+        assert!(
+            matches!(failed, Err(StoreError::Device(_))),
+            "{fault:?}: {failed:?}"
+        );
+        let fenced = store
+            .commit(
+                Txn {
+                    ops: append(5010),
+                    after: Vec::new(),
+                },
+                Ack::Ordered,
+            )
+            .wait();
+        assert!(matches!(fenced, Err(StoreError::Fenced)));
+        assert!(store.sync(Lsn(u64::MAX)).wait().is_err() && store.close().is_err());
+        device.heal();
+        let again: Arc<dyn Device> = device.reopen();
+        let store = open(&again);
+        let found = store.read(id, 0..10, Class::Foreground).wait().unwrap();
+        assert_eq!(found, bytes(10, 1));
+        commit(&store, vec![Op::Delete { id }]);
+    }
+}
+
+#[test]
+fn a_failed_frame_fences_the_store() {
+    let (device, _, store) = store(Order::Fifo);
+    let id = ObjectId(1);
+    commit(&store, vec![Op::Create { id, opts: stream() }]);
+    store
+        .append_frame(id, bytes(10, 1), None, Ack::Durable)
+        .wait()
+        .unwrap();
+    device.inject(Fault::Write {
+        skip: 0,
+        fault: WriteFault::Error,
+    });
+    assert!(matches!(
+        store.append_frame(id, bytes(10, 2), None, Ack::Durable).wait(),
+        Err(StoreError::Device(_))
+    ));
+    assert!(matches!(
+        store.append_frame(id, bytes(10, 3), None, Ack::Ordered).wait(),
+        Err(StoreError::Fenced)
+    ));
+    device.heal();
+    let again: Arc<dyn Device> = device.reopen();
+    let store = open(&again);
+    let mut reader = store.frames(id, FramePos(0)).unwrap();
+    assert_eq!(reader.next_frame().unwrap().unwrap().1, bytes(10, 1));
+}
+
+#[test]
+fn a_read_of_bytes_in_flight_returns_them() {
+    for order in [Order::Fifo, Order::Lifo, Order::Shuffled] {
+        let (_, _, store) = store(order);
+        let id = ObjectId(1);
+        for check in [Check::Pages, Check::Caller] {
+            let ops = vec![
+                Op::Create {
+                    id,
+                    opts: plain(check),
+                },
+                Op::Append {
+                    id,
+                    at: 0,
+                    data: bytes(9000, 1),
+                },
+            ];
+            store
+                .commit(
+                    Txn {
+                        ops,
+                        after: Vec::new(),
+                    },
+                    Ack::Ordered,
+                )
+                .wait()
+                .unwrap();
+            let found = store.read(id, 0..u64::MAX, Class::Foreground).wait().unwrap();
+            assert_eq!(found, bytes(9000, 1));
+            // The last page is on its way: merged from memory.
+            for i in 0..5 {
+                let ops = vec![Op::Append {
+                    id,
+                    at: 9000 + 100 * i,
+                    data: bytes(100, i),
+                }];
+                store
+                    .commit(
+                        Txn {
+                            ops,
+                            after: Vec::new(),
+                        },
+                        Ack::Ordered,
+                    )
+                    .wait()
+                    .unwrap();
+            }
+            let found = store
+                .read_many(&[(id, 9300..9400), (id, 0..10)], Class::Background)
+                .wait();
+            assert_eq!(found[0].as_ref().unwrap(), &bytes(100, 3));
+            assert_eq!(found[1].as_ref().unwrap(), &bytes(9000, 1).slice(..10));
+            commit(&store, vec![Op::Delete { id }]);
+        }
+    }
+}
+
+/// O4: those who wait together share a flush.
+#[test]
+fn waiting_commits_and_frames_share_flushes() {
+    let (_, _, store) = store(Order::Fifo);
+    let id = ObjectId(1);
+    commit(
+        &store,
+        vec![
+            Op::Create { id, opts: stream() },
+            Op::Create {
+                id: ObjectId(2),
+                opts: plain(Check::Pages),
+            },
+        ],
+    );
+    store
+        .append_frame(id, bytes(10, 0), None, Ack::Durable)
+        .wait()
+        .unwrap();
+    let before = store.counters();
+    let mut frames = Vec::new();
+    let mut commits = Vec::new();
+    for i in 0..16u64 {
+        commits.push(store.commit(
+            Txn {
+                ops: vec![Op::Append {
+                    id: ObjectId(2),
+                    at: i * 4096,
+                    data: bytes(4096, i),
+                }],
+                after: Vec::new(),
+            },
+            Ack::Durable,
+        ));
+        frames.push(store.append_frame(id, bytes(100, i), None, Ack::Durable));
+    }
+    for frame in frames {
+        frame.wait().unwrap();
+    }
+    for commit in commits {
+        commit.wait().unwrap();
+    }
+    let flushes = (store.counters() - before).flushes;
+    assert!(flushes <= 3, "{flushes} flushes for 32 durable operations");
+}
+
+/// R14 as kv uses it: value first, pointer after, one flush for both.
+#[test]
+fn a_value_and_the_frame_that_points_to_it_are_one_flush() {
+    let (_, dyn_device, store) = store(Order::Fifo);
+    let (log, values) = (ObjectId(1), ObjectId(2));
+    commit(
+        &store,
+        vec![
+            Op::Create {
+                id: log,
+                opts: stream(),
+            },
+            Op::Create {
+                id: values,
+                opts: plain(Check::Caller),
+            },
+        ],
+    );
+    store
+        .append_frame(log, bytes(10, 0), None, Ack::Durable)
+        .wait()
+        .unwrap();
+    let before = store.counters();
+    let ops = vec![Op::Append {
+        id: values,
+        at: 0,
+        data: bytes(100_000, 5),
+    }];
+    let lsn = store
+        .commit(
+            Txn {
+                ops,
+                after: Vec::new(),
+            },
+            Ack::Ordered,
+        )
+        .wait()
+        .unwrap();
+    store
+        .append_frame(log, bytes(50, 1), Some(lsn), Ack::Durable)
+        .wait()
+        .unwrap();
+    let done = store.counters() - before;
+    assert_eq!((done.flushes, done.fua_writes), (1, 0));
+    drop(store);
+    let store = open(&dyn_device);
+    assert_eq!(
+        store.read(values, 0..u64::MAX, Class::Foreground).wait().unwrap(),
+        bytes(100_000, 5)
+    );
+}
+
+#[test]
+fn a_damaged_sector_fails_the_read_and_nothing_else() {
+    let (device, dyn_device, store) = store(Order::Fifo);
+    let id = ObjectId(1);
+    commit(
+        &store,
+        vec![
+            Op::Create {
+                id,
+                opts: plain(Check::Pages),
+            },
+            Op::Append {
+                id,
+                at: 0,
+                data: bytes(9000, 1),
+            },
+        ],
+    );
+    store.close().unwrap();
+    drop(store);
+    // Every data page in turn loses a bit; a read of it says where.
+    let store = open(&dyn_device);
+    let image = device.image();
+    let wanted = bytes(9000, 1);
+    let mut page = vec![0; 4096];
+    let place = (0..16_384u64)
+        .find(|index| {
+            image.read(index * 4096, &mut page);
+            page[..] == wanted[4096..8192]
+        })
+        .unwrap();
+    device.inject(Fault::BitFlip {
+        at: place * 4096 + 7,
+        bit: 1,
+    });
+    let error = store.read(id, 5000..5001, Class::Foreground).wait().unwrap_err();
+    assert!(matches!(error, StoreError::Corrupt { range, .. } if range == (4096..8192)));
+    assert!(store.read(id, 0..4096, Class::Foreground).wait().is_ok());
+    let report = store
+        .check(&CheckOptions {
+            data: true,
+            repair: true,
+        })
+        .unwrap();
+    assert_eq!(
+        report.damages,
+        [Damage::Object {
+            id,
+            range: 4096..8192
+        }]
+    );
+    assert!(!report.is_clean());
+    device.inject(Fault::ReadError {
+        at: place * 4096,
+        len: 4096,
+    });
+    assert!(matches!(
+        store.read(id, 5000..5001, Class::Foreground).wait(),
+        Err(StoreError::Device(_))
+    ));
+    commit(&store, vec![Op::Delete { id }]);
+}

@@ -1,0 +1,281 @@
+//! T5: any byte of the file flipped is repaired, reported by the open, by a read or by the check, or lies in free space;
+//! never a panic, never wrong data.
+
+use crate::basics::{bytes, commit, open, plain, stream};
+use bytes::Bytes;
+use copal_device::{Class, Device, Image, MemoryDevice, fault::*};
+use copal_object::*;
+use std::sync::Arc;
+
+const PAGE: u64 = 4096;
+
+/// A small store with one thing of each kind.
+fn image(close: bool) -> Image {
+    let device = FaultDevice::with_options(
+        Image::zeroed(64 << 20),
+        FaultOptions {
+            order: Order::Immediate,
+            record: false,
+            ..FaultOptions::default()
+        },
+    );
+    let dyn_device: Arc<dyn Device> = device.clone();
+    let options = MkfsOptions {
+        journal_bytes: Some(32 * PAGE),
+        ..MkfsOptions::default()
+    };
+    Store::mkfs(&dyn_device, &options).unwrap();
+    let store = open(&dyn_device);
+    commit(
+        &store,
+        vec![
+            Op::Create {
+                id: ObjectId(1),
+                opts: plain(Check::Pages),
+            },
+            Op::Append {
+                id: ObjectId(1),
+                at: 0,
+                data: bytes(5000, 1),
+            },
+            Op::Create {
+                id: ObjectId(2),
+                opts: plain(Check::Caller),
+            },
+            Op::Append {
+                id: ObjectId(2),
+                at: 0,
+                data: bytes(9000, 2),
+            },
+            Op::Create {
+                id: ObjectId(3),
+                opts: stream(),
+            },
+        ],
+    );
+    for frame in 0..3 {
+        store
+            .append_frame(ObjectId(3), bytes(100 + 3000 * frame, 3), None, Ack::Durable)
+            .wait()
+            .unwrap();
+    }
+    let mut writer = store.writer(ObjectId(4), plain(Check::Caller)).unwrap();
+    writer.append(&bytes(4000, 4)).unwrap();
+    commit(&store, vec![Op::Publish(writer.finish().unwrap())]);
+    // So that nothing that was acknowledged is the last thing in the journal: that would look like a crash.
+    commit(
+        &store,
+        vec![Op::Clone {
+            from: ObjectId(1),
+            to: ObjectId(5),
+        }],
+    );
+    if close {
+        store.close().unwrap();
+    } else {
+        drop(store);
+        drop(open(&dyn_device));
+    }
+    device.image()
+}
+
+/// Objects, frames, and whether the stream ends without damage.
+type Contents = (Vec<(u64, Option<Bytes>)>, Vec<Option<Bytes>>, bool);
+
+/// Everything the store says, or nothing where it says that it is damaged.
+fn contents(store: &Store) -> Contents {
+    let mut objects = Vec::new();
+    for id in [1, 2, 4, 5] {
+        match store.read(ObjectId(id), 0..u64::MAX, Class::Foreground).wait() {
+            Ok(found) => objects.push((id, Some(found))),
+            Err(error) => {
+                assert!(error.is_corruption(), "{error}");
+                objects.push((id, None));
+            }
+        }
+    }
+    let mut frames = Vec::new();
+    let mut reader = store.frames(ObjectId(3), FramePos(0)).unwrap();
+    let intact = loop {
+        match reader.next_frame() {
+            Ok(Some((_, payload))) => frames.push(Some(payload)),
+            Ok(None) => break true,
+            Err(error) => {
+                assert!(error.is_corruption(), "{error}");
+                break false;
+            }
+        }
+    };
+    (objects, frames, intact)
+}
+
+/// What happened to a flip.
+#[derive(Debug, PartialEq, Clone, Copy)]
+enum Fate {
+    OpenRefused,
+    Repaired,
+    Reported,
+    Free,
+}
+
+fn fate(image: &Image, at: u64, expected: &Contents) -> Fate {
+    let mut flipped = image.clone();
+    let mut byte = [0];
+    flipped.read(at, &mut byte);
+    flipped.write(at, &[byte[0] ^ (1 << (at % 8))]);
+    let device = MemoryDevice::from_image(flipped, u64::MAX);
+    let (store, recovery) = match Store::open(Arc::clone(&device), &OpenOptions::default()) {
+        Ok(opened) => opened,
+        Err(OpenError::NotAStore) => panic!("byte {at}: the store is not seen any more"),
+        Err(_) => return Fate::OpenRefused,
+    };
+    let report = store
+        .check(&CheckOptions {
+            data: true,
+            repair: false,
+        })
+        .unwrap();
+    let found = contents(&store);
+    for ((id, found), (_, expected)) in found.0.iter().zip(&expected.0) {
+        match found {
+            Some(found) if Some(found) != expected.as_ref() => {
+                // The caller verifies; the check has to say so too.
+                let named = report
+                    .damages
+                    .iter()
+                    .any(|damage| matches!(damage, Damage::Object { id: damaged, .. } if damaged.0 == *id));
+                assert!(
+                    named && [2, 4].contains(id),
+                    "byte {at}: object {id} reads wrong data unnoticed"
+                );
+            }
+            Some(_) => {}
+            None => assert!(
+                !report.is_clean(),
+                "byte {at}: a read fails and the check says nothing"
+            ),
+        }
+    }
+    let frames = found
+        .1
+        .iter()
+        .zip(&expected.1)
+        .all(|(found, expected)| found == expected);
+    assert!(frames, "byte {at}: a frame reads wrong");
+    if !report.is_clean() || !found.2 {
+        assert!(
+            !report.is_clean(),
+            "byte {at}: a stream is damaged and the check says nothing"
+        );
+        return Fate::Reported;
+    }
+    assert_eq!(
+        found.1.len(),
+        expected.1.len(),
+        "byte {at}: frames are gone unnoticed"
+    );
+    if recovery.superblock_copies_repaired > 0 {
+        Fate::Repaired
+    } else {
+        Fate::Free
+    }
+}
+
+/// Pages that hold anything but zeros.
+fn used_pages(image: &Image) -> Vec<u64> {
+    let mut page = [0; PAGE as usize];
+    (0..image.size() / PAGE)
+        .filter(|index| {
+            image.read(index * PAGE, &mut page);
+            page.iter().any(|&byte| byte != 0)
+        })
+        .collect()
+}
+
+fn flip_everything(close: bool, stride: u64) -> [usize; 4] {
+    let image = image(close);
+    let device = MemoryDevice::from_image(image.clone(), u64::MAX);
+    let store = open(&device);
+    let expected = contents(&store);
+    assert!(
+        store
+            .check(&CheckOptions {
+                data: true,
+                repair: false
+            })
+            .unwrap()
+            .damages
+            .is_empty()
+    );
+    drop(store);
+    let mut fates = [0; 4];
+    for page in used_pages(&image) {
+        let superblock = [0, 256, 8192, 12_288].contains(&page);
+        for at in (page * PAGE..(page + 1) * PAGE).step_by(stride as usize) {
+            let fate = fate(&image, at, &expected);
+            if superblock {
+                assert_eq!(fate, Fate::Repaired, "byte {at}");
+            }
+            fates[fate as usize] += 1;
+        }
+    }
+    fates
+}
+
+/// Every so many bytes in `make test`; `COPAL_FLIP_STRIDE=1` takes every one.
+fn stride(usual: u64) -> u64 {
+    std::env::var("COPAL_FLIP_STRIDE")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(usual)
+}
+
+#[test]
+fn every_flipped_byte_of_a_closed_store_is_repaired_or_reported() {
+    let [refused, repaired, reported, _] = flip_everything(true, stride(7));
+    assert!(refused > 500 && repaired > 2000 && reported > 3000);
+}
+
+#[test]
+fn every_flipped_byte_behind_a_crash_is_repaired_or_reported() {
+    let [refused, repaired, reported, _] = flip_everything(false, stride(11));
+    assert!(refused > 300 && repaired > 1000 && reported > 1500);
+}
+
+#[test]
+fn damaged_metadata_of_an_open_store_is_repaired() {
+    let image = image(false);
+    let device = FaultDevice::with_options(
+        image,
+        FaultOptions {
+            order: Order::Immediate,
+            record: false,
+            ..FaultOptions::default()
+        },
+    );
+    let dyn_device: Arc<dyn Device> = device.clone();
+    let store = open(&dyn_device);
+    // Copy 0 of the superblock, the checkpoint behind the journal, and a record of the journal.
+    for at in [100, (272 + 32) * PAGE + 40, 272 * PAGE + 8] {
+        device.inject(Fault::BitFlip { at, bit: 3 });
+    }
+    let report = store
+        .check(&CheckOptions {
+            data: true,
+            repair: true,
+        })
+        .unwrap();
+    assert!(report.damages.len() >= 2 && report.is_clean(), "{report:?}");
+    assert!(
+        store
+            .check(&CheckOptions {
+                data: true,
+                repair: false
+            })
+            .unwrap()
+            .damages
+            .is_empty()
+    );
+    drop(store);
+    assert!(contents(&open(&dyn_device)).2);
+}

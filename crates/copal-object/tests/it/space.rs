@@ -1,0 +1,522 @@
+//! Full stores, growth, reserves, read-only and cut-off stores (O13).
+
+use crate::basics::{bytes, commit, fresh, open, plain, read, stream};
+use copal_device::{Class, Device, Image, MemoryDevice, fault::*};
+use copal_object::*;
+use std::sync::Arc;
+
+fn sum(space: &Space) -> u64 {
+    space.live_bytes + space.staged_bytes + space.quarantine_bytes + space.reserved_bytes + space.free_bytes
+}
+
+fn limited(max_size_bytes: u64) -> (Arc<dyn Device>, Store) {
+    let device = MemoryDevice::new(64 << 20);
+    Store::mkfs(&device, &MkfsOptions::default()).unwrap();
+    let options = OpenOptions {
+        max_size_bytes: Some(max_size_bytes),
+        ..OpenOptions::default()
+    };
+    let store = Store::open(Arc::clone(&device), &options).unwrap().0;
+    (device, store)
+}
+
+/// Commits objects of 1 MiB until there is no room.
+fn fill(store: &Store) -> Vec<ObjectId> {
+    let data = bytes(1 << 20, 3);
+    let mut ids = Vec::new();
+    let first = store
+        .list(ObjectId(0), usize::MAX)
+        .last()
+        .map_or(100, |stat| stat.id.0 + 100);
+    for id in first.. {
+        let id = ObjectId(id);
+        let ops = vec![
+            Op::Create {
+                id,
+                opts: plain(Check::Caller),
+            },
+            Op::Append {
+                id,
+                at: 0,
+                data: data.clone(),
+            },
+        ];
+        match store
+            .commit(
+                Txn {
+                    ops,
+                    after: Vec::new(),
+                },
+                Ack::Ordered,
+            )
+            .wait()
+        {
+            Ok(_) => ids.push(id),
+            Err(StoreError::NoSpace {
+                needed_bytes,
+                free_bytes,
+            }) => {
+                assert!(needed_bytes == 1 << 20 && free_bytes < needed_bytes);
+                return ids;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_full_store_refuses_early_and_takes_deletes_and_trims() {
+    let (device, store) = limited(64 << 20);
+    commit(
+        &store,
+        vec![Op::Create {
+            id: ObjectId(1),
+            opts: stream(),
+        }],
+    );
+    for _ in 0..20 {
+        store
+            .append_frame(ObjectId(1), bytes(100_000, 1), None, Ack::Written)
+            .wait()
+            .unwrap();
+    }
+    let ids = fill(&store);
+    assert!(ids.len() > 40, "{} MiB fit", ids.len());
+    assert!(store.stat(*ids.last().unwrap()).is_some());
+    let space = store.space();
+    assert!(
+        space.free_bytes < 1 << 20 && sum(&space) == space.size_bytes,
+        "{space:?}"
+    );
+    // Refusing poisoned nothing; what frees space still works, and what it freed can be had.
+    commit(
+        &store,
+        vec![Op::TrimStream {
+            id: ObjectId(1),
+            upto: FramePos(20),
+        }],
+    );
+    commit(
+        &store,
+        vec![
+            Op::Punch {
+                id: ids[0],
+                range: 0..512 << 10,
+            },
+            Op::Truncate {
+                id: ids[1],
+                len: 1000,
+            },
+        ],
+    );
+    for id in &ids[2..] {
+        commit(&store, vec![Op::Delete { id: *id }]);
+    }
+    let again = fill(&store);
+    assert!(
+        again.len() + 2 > ids.len(),
+        "{} of {} fit again",
+        again.len(),
+        ids.len()
+    );
+    drop(store);
+    let store = open(&device);
+    assert_eq!(store.stat(ids[1]).unwrap().len, 1000);
+    assert!(
+        store
+            .check(&CheckOptions {
+                data: true,
+                repair: false
+            })
+            .unwrap()
+            .is_clean()
+    );
+}
+
+#[test]
+fn churn_in_a_nearly_full_store_drains_the_quarantine_instead_of_failing() {
+    let (_device, store) = limited(64 << 20);
+    let ids = fill(&store);
+    let (victim, data) = (ids[0], bytes(1 << 20, 7));
+    for _ in 0..30 {
+        let ops = vec![Op::Delete { id: victim }];
+        store
+            .commit(
+                Txn {
+                    ops,
+                    after: Vec::new(),
+                },
+                Ack::Ordered,
+            )
+            .wait()
+            .unwrap();
+        let ops = vec![
+            Op::Create {
+                id: victim,
+                opts: plain(Check::Pages),
+            },
+            Op::Append {
+                id: victim,
+                at: 0,
+                data: data.clone(),
+            },
+        ];
+        store
+            .commit(
+                Txn {
+                    ops,
+                    after: Vec::new(),
+                },
+                Ack::Ordered,
+            )
+            .wait()
+            .unwrap();
+    }
+    assert_eq!(read(&store, victim.0), data);
+}
+
+#[test]
+fn a_store_grows_in_steps_up_to_its_limit_and_stays_grown() {
+    let (device, store) = limited(200 << 20);
+    let ids = fill(&store);
+    assert!(ids.len() > 170, "{} MiB fit", ids.len());
+    assert_eq!(store.space().size_bytes, 200 << 20);
+    assert_eq!(device.geometry().size, 200 << 20);
+    for _ in 0..2 {
+        assert_eq!(read(&store, ids[ids.len() - 1].0), bytes(1 << 20, 3));
+    }
+    store.sync(Lsn(u64::MAX)).wait().unwrap();
+    drop(store);
+    let store = open(&device);
+    assert_eq!(store.space().size_bytes, 200 << 20);
+    assert_eq!(read(&store, ids[ids.len() - 1].0), bytes(1 << 20, 3));
+    store.close().unwrap();
+    drop(store);
+    assert_eq!(open(&device).list(ObjectId(100), usize::MAX).len(), ids.len());
+}
+
+#[test]
+fn a_small_store_stays_small() {
+    let (device, store) = limited(u64::MAX);
+    let data = bytes(40 << 20, 3);
+    let mut writer = store.writer(ObjectId(1), plain(Check::Caller)).unwrap();
+    writer.append(&data).unwrap();
+    commit(&store, vec![Op::Publish(writer.finish().unwrap())]);
+    assert_eq!(device.geometry().size, 64 << 20);
+    let mut writer = store.writer(ObjectId(2), plain(Check::Caller)).unwrap();
+    writer.append(&data).unwrap();
+    commit(&store, vec![Op::Publish(writer.finish().unwrap())]);
+    assert_eq!(device.geometry().size, 96 << 20);
+}
+
+#[test]
+fn a_full_host_is_no_space_and_nothing_else() {
+    let device = FaultDevice::with_options(
+        Image::zeroed(64 << 20),
+        FaultOptions {
+            order: Order::Immediate,
+            record: false,
+            max_size: 96 << 20,
+            ..FaultOptions::default()
+        },
+    );
+    let dyn_device: Arc<dyn Device> = device.clone();
+    Store::mkfs(&dyn_device, &MkfsOptions::default()).unwrap();
+    let store = open(&dyn_device);
+    let ids = fill(&store);
+    assert_eq!(store.space().size_bytes, 96 << 20);
+    commit(&store, vec![Op::Delete { id: ids[0] }]);
+    commit(
+        &store,
+        vec![
+            Op::Create {
+                id: ObjectId(1),
+                opts: plain(Check::Pages),
+            },
+            Op::Append {
+                id: ObjectId(1),
+                at: 0,
+                data: bytes(1 << 19, 1),
+            },
+        ],
+    );
+}
+
+#[test]
+fn streams_go_on_in_grown_space() {
+    let (device, store) = limited(u64::MAX);
+    commit(
+        &store,
+        vec![Op::Create {
+            id: ObjectId(1),
+            opts: stream(),
+        }],
+    );
+    for i in 0..80 {
+        store
+            .append_frame(ObjectId(1), bytes(1_000_000, i), None, Ack::Ordered)
+            .wait()
+            .unwrap();
+    }
+    store
+        .append_frame(ObjectId(1), bytes(10, 80), None, Ack::Durable)
+        .wait()
+        .unwrap();
+    drop(store);
+    let store = open(&device);
+    let mut reader = store.frames(ObjectId(1), FramePos(0)).unwrap();
+    for i in 0..80 {
+        assert_eq!(reader.next_frame().unwrap().unwrap().1, bytes(1_000_000, i));
+    }
+    assert_eq!(reader.next_frame().unwrap().unwrap().1, bytes(10, 80));
+    assert!(reader.next_frame().unwrap().is_none());
+}
+
+#[test]
+fn reserved_space_is_kept_for_its_owner() {
+    let (_device, store) = limited(64 << 20);
+    let reservation = store.reserve(10 << 20).unwrap();
+    assert!(matches!(store.reserve(60 << 20), Err(StoreError::NoSpace { .. })));
+    let with = fill(&store);
+    drop(reservation);
+    let rest = store.space().free_bytes;
+    assert!(
+        (10 << 20..11 << 20).contains(&rest),
+        "{rest} after {} objects",
+        with.len()
+    );
+}
+
+#[test]
+fn dropped_writers_give_their_space_back() {
+    let (_device, store) = limited(64 << 20);
+    let free = store.space().free_bytes;
+    let mut writer = store.writer(ObjectId(1), plain(Check::Caller)).unwrap();
+    writer.append(&bytes(5 << 20, 1)).unwrap();
+    assert!(store.space().staged_bytes > 0);
+    drop(writer);
+    let mut writer = store.writer(ObjectId(1), plain(Check::Caller)).unwrap();
+    writer.append(&bytes(5 << 20, 1)).unwrap();
+    drop(writer.finish().unwrap());
+    assert_eq!((store.space().free_bytes, store.space().staged_bytes), (free, 0));
+    let mut writer = store.writer(ObjectId(1), plain(Check::Caller)).unwrap();
+    let full = (0..100).find_map(|_| writer.append(&bytes(1 << 20, 1)).err());
+    assert!(full.is_some_and(|error| error.is_no_space()));
+    drop(writer);
+    assert_eq!(store.space().free_bytes, free);
+}
+
+#[test]
+fn a_read_only_open_writes_nothing() {
+    let (device, store) = fresh();
+    commit(
+        &store,
+        vec![
+            Op::Create {
+                id: ObjectId(1),
+                opts: plain(Check::Pages),
+            },
+            Op::Append {
+                id: ObjectId(1),
+                at: 0,
+                data: bytes(5000, 1),
+            },
+            Op::Create {
+                id: ObjectId(2),
+                opts: stream(),
+            },
+        ],
+    );
+    store
+        .append_frame(ObjectId(2), bytes(10, 1), None, Ack::Durable)
+        .wait()
+        .unwrap();
+    drop(store);
+    let before = device.counters();
+    let options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    let (store, _) = Store::open(Arc::clone(&device), &options).unwrap();
+    assert_eq!(read(&store, 1), bytes(5000, 1));
+    assert!(
+        store
+            .frames(ObjectId(2), FramePos(0))
+            .unwrap()
+            .next_frame()
+            .unwrap()
+            .is_some()
+    );
+    assert!(
+        store
+            .check(&CheckOptions {
+                data: true,
+                repair: true
+            })
+            .unwrap()
+            .is_clean()
+    );
+    let refused = store.commit(Txn::default(), Ack::Durable).wait();
+    assert!(matches!(refused, Err(StoreError::ReadOnly)));
+    assert!(matches!(
+        store
+            .append_frame(ObjectId(2), bytes(1, 1), None, Ack::Durable)
+            .wait(),
+        Err(StoreError::ReadOnly)
+    ));
+    assert!(store.writer(ObjectId(3), plain(Check::Pages)).is_err() && store.reserve(1).is_err());
+    store.close().unwrap();
+    let done = device.counters() - before;
+    assert_eq!(
+        (done.writes, done.flushes, done.zeroes, done.discards),
+        (0, 0, 0, 0)
+    );
+}
+
+#[test]
+fn what_is_no_store_is_named_and_left_alone() {
+    let empty = MemoryDevice::new(64 << 20);
+    assert!(matches!(
+        Store::open(Arc::clone(&empty), &OpenOptions::default()),
+        Err(OpenError::NotAStore)
+    ));
+    let small = MemoryDevice::new(32 << 20);
+    assert!(matches!(
+        Store::mkfs(&small, &MkfsOptions::default()),
+        Err(OpenError::Options { .. })
+    ));
+
+    let device = FaultDevice::with_options(
+        Image::zeroed(96 << 20),
+        FaultOptions {
+            order: Order::Immediate,
+            record: false,
+            ..FaultOptions::default()
+        },
+    );
+    let dyn_device: Arc<dyn Device> = device.clone();
+    Store::mkfs(&dyn_device, &MkfsOptions::default()).unwrap();
+    let mut image = device.image();
+    image.resize(80 << 20);
+    let cut = MemoryDevice::from_image(image, u64::MAX);
+    assert!(matches!(
+        Store::open(cut, &OpenOptions::default()),
+        Err(OpenError::Truncated { store_bytes, device_bytes }) if store_bytes == 96 << 20 && device_bytes == 80 << 20
+    ));
+    let mut image = device.image();
+    for at in [0, 1 << 20, 32 << 20, 48 << 20] {
+        image.write(at + 50, &[1, 2, 3]);
+    }
+    let broken = MemoryDevice::from_image(image, u64::MAX);
+    assert!(matches!(
+        Store::open(broken, &OpenOptions::default()),
+        Err(OpenError::Damaged { .. })
+    ));
+}
+
+#[test]
+fn a_transaction_that_is_refused_changes_nothing() {
+    let (_device, store) = fresh();
+    let id = ObjectId(1);
+    commit(
+        &store,
+        vec![
+            Op::Create {
+                id,
+                opts: plain(Check::Pages),
+            },
+            Op::Append {
+                id,
+                at: 0,
+                data: bytes(10, 1),
+            },
+        ],
+    );
+    let free = store.space().free_bytes;
+    let refused = |ops: Vec<Op>| {
+        store
+            .commit(
+                Txn {
+                    ops,
+                    after: Vec::new(),
+                },
+                Ack::Durable,
+            )
+            .wait()
+            .unwrap_err()
+    };
+    let other = ObjectId(2);
+    let create = || Op::Create {
+        id: other,
+        opts: plain(Check::Pages),
+    };
+    assert!(matches!(
+        refused(vec![
+            create(),
+            Op::Create {
+                id,
+                opts: plain(Check::Pages)
+            }
+        ]),
+        StoreError::Exists(_)
+    ));
+    assert!(matches!(
+        refused(vec![
+            create(),
+            Op::Append {
+                id,
+                at: 9,
+                data: bytes(5, 1)
+            }
+        ]),
+        StoreError::WrongLength {
+            given: 9,
+            actual: 10,
+            ..
+        }
+    ));
+    assert!(matches!(
+        refused(vec![create(), Op::Delete { id: ObjectId(9) }]),
+        StoreError::NotFound(_)
+    ));
+    assert!(matches!(
+        refused(vec![Op::Seal { id }, Op::Truncate { id, len: 1 }]),
+        StoreError::WrongKind(_)
+    ));
+    assert!(matches!(
+        refused(vec![
+            create(),
+            Op::TrimStream {
+                id,
+                upto: FramePos(0)
+            }
+        ]),
+        StoreError::WrongKind(_)
+    ));
+    assert!(matches!(
+        refused(vec![Op::Write {
+            id,
+            at: u64::MAX - 3,
+            data: bytes(10, 1)
+        }]),
+        StoreError::TooLarge
+    ));
+    let after = vec![(ObjectId(77), FramePos(0))];
+    let lost = store
+        .commit(
+            Txn {
+                ops: vec![create()],
+                after,
+            },
+            Ack::Durable,
+        )
+        .wait();
+    assert!(matches!(lost, Err(StoreError::UnknownDependency { .. })));
+    assert_eq!(
+        (store.list(ObjectId(0), 10).len(), store.space().free_bytes),
+        (1, free)
+    );
+    let found = store.read(id, 5..100, Class::Foreground).wait().unwrap();
+    assert_eq!(found, bytes(10, 1).slice(5..));
+}
