@@ -5,7 +5,7 @@
 //! - A buffer is owned: it moves into an I/O and comes back with it, so no one can free or touch it meanwhile.
 #![expect(unsafe_code, reason = "allocates with an alignment that Vec cannot give")]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -58,9 +58,31 @@ impl AlignedBuf {
     /// When `block` is zero.
     #[must_use]
     pub fn padded(bytes: &[u8], block: usize) -> AlignedBuf {
-        let mut out = AlignedBuf::zeroed(bytes.len().next_multiple_of(block));
-        out[..bytes.len()].copy_from_slice(bytes);
-        out
+        let len = bytes.len().next_multiple_of(block);
+        if len == 0 {
+            return AlignedBuf::zeroed(0);
+        }
+        let layout = layout_of(len.next_multiple_of(BUFFER_ALIGNMENT));
+        // SAFETY: the layout has a size above zero.
+        let start = unsafe { alloc(layout) };
+        let Some(start) = NonNull::new(start) else {
+            handle_alloc_error(layout)
+        };
+        // SAFETY: `bytes.len() <= len <= layout.size()` bytes are writable at `start`; fresh memory overlaps nothing.
+        unsafe {
+            start
+                .as_ptr()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
+        // SAFETY: one past the bytes just written is still inside the allocation, or at its end.
+        let rest = unsafe { start.as_ptr().add(bytes.len()) };
+        // SAFETY: from `rest` to the end of the allocation; now every byte of it is initialised.
+        unsafe { rest.write_bytes(0, layout.size() - bytes.len()) };
+        AlignedBuf {
+            start,
+            len,
+            room: layout.size(),
+        }
     }
 
     /// Bytes in the buffer.
@@ -166,6 +188,14 @@ mod tests {
         assert_eq!(buf.len(), 512);
         assert!(buf[3..].iter().all(|&byte| byte == 0));
         assert!(AlignedBuf::padded(b"", 512).is_empty());
+        for len in [1, 511, 512, 513, 4095, 4096, 4097, 10_000] {
+            let bytes: Vec<u8> = (0..len).map(|at| at as u8 | 1).collect();
+            let mut buf = AlignedBuf::padded(&bytes, 512);
+            assert_eq!(buf.len(), usize::next_multiple_of(len as usize, 512));
+            buf.set_len(buf.capacity());
+            assert_eq!(buf[..bytes.len()], bytes[..]);
+            assert!(buf[bytes.len()..].iter().all(|&byte| byte == 0));
+        }
     }
 
     #[test]

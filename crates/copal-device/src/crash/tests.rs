@@ -289,6 +289,29 @@ fn sampled_states_hold_none_all_singles_prefixes_and_tears() {
 }
 
 #[test]
+fn a_long_write_is_torn_in_every_way_that_is_promised() {
+    let dev = device(16, Order::Immediate);
+    submit(&dev, 0, write(1, 16)).wait();
+    let all: BTreeSet<Vec<u8>> = states(&dev.history(), dev.step(), &Limits::default())
+        .map(|state| values(state.image()))
+        .collect();
+    let ways: [&dyn Fn(usize) -> bool; 8] = [
+        &|_| false,
+        &|_| true,
+        &|place| place == 0,
+        &|place| place == 15,
+        &|place| place != 0,
+        &|place| place != 15,
+        &|place| place < 8,
+        &|place| place % 2 == 0,
+    ];
+    for (number, way) in ways.iter().enumerate() {
+        let torn: Vec<u8> = (0..16).map(|place| u8::from(way(place))).collect();
+        assert!(all.contains(&torn), "way {number}");
+    }
+}
+
+#[test]
 fn the_cut_points_reach_every_state_that_any_step_reaches() {
     for seed in 0..40 {
         let mut random = Random::new(seed);
