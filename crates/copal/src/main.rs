@@ -6,6 +6,7 @@
 //!
 //! Not here: any backup logic (`copal-backup`).
 
+mod allocator;
 mod arguments;
 mod commands;
 mod failure;
@@ -24,6 +25,7 @@ use output::Output;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    allocator::give_back_large_blocks();
     start_logging();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
