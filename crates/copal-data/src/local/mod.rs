@@ -91,7 +91,7 @@ impl LocalStore {
         options: &CheckOptions,
         progress: &mut dyn FnMut(&CheckReport),
     ) -> Result<CheckReport, VolumeError> {
-        check::run(&self.inner.spaces, options, progress)
+        check::run(&self.inner.kv, &self.inner.spaces, options, progress)
     }
 
     /// Notes the exact time of the last operation and closes the engine; everything acknowledged

@@ -4,8 +4,8 @@
 //! A history of operations runs on the recording device. Sampled crash states are opened, and
 //! what they hold is compared with a model of the operations acknowledged by then.
 
-use crate::stack::{MIB, body, format, get, open};
-use copal_data::{CheckOptions, LocalStore};
+use crate::stack::{MIB, body, everything, format, get, open};
+use copal_data::LocalStore;
 use copal_device::fault::FaultDevice;
 use copal_device::{Device, History, crash};
 use copal_volume::conformance::Random;
@@ -224,7 +224,7 @@ fn verify(device: &Arc<dyn Device>, step: usize, steps: &[Step], what: &str) {
         "{what}: after {done} acknowledged operations found {found:#?}, not {:#?}",
         steps[done].model
     );
-    let report = store.check(&CheckOptions { read_data: true }, &mut |_| {});
+    let report = store.check(&everything(), &mut |_| {});
     let report = report.expect("check");
     assert_eq!(report.damage, [], "{what}");
     assert_eq!(report.uploads, 0, "{what}: dead uploads are freed at open");
@@ -410,7 +410,7 @@ fn creates_of_many_threads_survive_a_power_cut_once_acknowledged() {
                     }
                 }
             }
-            let report = store.check(&CheckOptions { read_data: true }, &mut |_| {});
+            let report = store.check(&everything(), &mut |_| {});
             assert_eq!(report.expect("check").damage, [], "{what}");
         }
     }

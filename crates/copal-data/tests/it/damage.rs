@@ -1,12 +1,15 @@
 //! Rows that are not as they were written: reads say so, and the check lists them and goes on.
 
-use crate::stack::{body, fresh, get, put, volume};
+use crate::stack::{body, everything, fresh, get, put, volume};
 use copal_data::{CheckOptions, CheckReport, LocalStore};
 use copal_kv::{Durability, Keyspace};
 use copal_volume::{FileInfo, ReadOptions, VolumeError, VolumeId, VolumeStore};
 
 fn check(store: &LocalStore, read_data: bool) -> CheckReport {
-    let options = CheckOptions { read_data };
+    let options = CheckOptions {
+        read_data,
+        engine: true,
+    };
     store.check(&options, &mut |_| {}).expect("check")
 }
 
@@ -81,7 +84,7 @@ fn a_sound_store_has_no_findings() {
     let files = example(&store);
     volume(&store, "empty");
     let mut calls = 0;
-    let options = CheckOptions { read_data: true };
+    let options = everything();
     let report = store.check(&options, &mut |_| calls += 1).expect("check");
     assert_eq!(report.damage, []);
     assert!(report.is_clean());

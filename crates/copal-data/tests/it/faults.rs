@@ -1,6 +1,6 @@
 //! A device that fails: the store stops writing, says what is unknown, and the next run settles it.
 
-use crate::stack::{MIB, body, format, get, open, put, volume};
+use crate::stack::{MIB, body, everything, format, get, open, put, volume};
 use copal_data::LocalStore;
 use copal_device::Device;
 use copal_device::fault::{Fault, FaultDevice, FlushFault, WriteFault};
@@ -76,7 +76,7 @@ fn after_a_failed_write_or_flush_nothing_is_written_and_the_next_run_settles() {
                 Outcome::Aborted => assert_eq!(read, Err(VolumeError::NotFound)),
             }
         }
-        let report = store.check(&copal_data::CheckOptions { read_data: true }, &mut |_| {});
+        let report = store.check(&everything(), &mut |_| {});
         assert_eq!(report.expect("check").damage, [], "{fault:?}");
         put(&store, vid, b"later", body(1, size)).expect("the next run writes");
     }

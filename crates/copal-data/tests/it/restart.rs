@@ -1,6 +1,6 @@
 //! What a store keeps when it is closed, or dropped, and opened again.
 
-use crate::stack::{MIB, blank, body, get, open, open_at, put, volume};
+use crate::stack::{MIB, blank, body, everything, get, open, open_at, put, volume};
 use copal_data::CheckOptions;
 use copal_volume::{ManualClock, PutOptions, Remove, VolumeError, VolumeOptions, VolumeStore};
 use std::sync::Arc;
@@ -47,9 +47,7 @@ fn everything_acknowledged_is_there_after_a_restart() {
     );
     let next = volume(&store, "next");
     assert!(next.0 > vid.0 + 1, "ids of removed volumes are not given again");
-    let report = store
-        .check(&CheckOptions { read_data: true }, &mut |_| {})
-        .expect("check");
+    let report = store.check(&everything(), &mut |_| {}).expect("check");
     assert_eq!(report.damage, []);
 }
 

@@ -1,8 +1,8 @@
 //! Flipped bits anywhere on the device: every read gives the bytes that were written or an error,
 //! and the check names whatever cannot be read.
 
-use crate::stack::{MIB, body, open};
-use copal_data::{CheckOptions, LocalOptions, LocalStore};
+use crate::stack::{MIB, body, everything, open};
+use copal_data::{LocalOptions, LocalStore};
 use copal_device::fault::FaultDevice;
 use copal_device::{Device, Image};
 use copal_volume::conformance::Random;
@@ -100,7 +100,7 @@ fn a_flipped_bit_is_never_read_as_something_else() {
                 }
             }
         }
-        let options = CheckOptions { read_data: true };
+        let options = everything();
         let report = store.check(&options, &mut |_| {}).expect("check");
         if failed > 0 {
             unreadable += 1;

@@ -1,7 +1,7 @@
 //! Volumes on the engine on objects on a device.
 
 use bytes::Bytes;
-use copal_data::{LocalOptions, LocalStore};
+use copal_data::{CheckOptions, LocalOptions, LocalStore};
 use copal_device::{Device, MemoryDevice};
 use copal_volume::{ManualClock, PutOptions, VolumeError, VolumeId, VolumeOptions, VolumeStore};
 use std::sync::Arc;
@@ -85,4 +85,12 @@ pub(crate) fn body(seed: u64, len: usize) -> Bytes {
     }
     bytes.truncate(len);
     Bytes::from(bytes)
+}
+
+/// A check that reads every byte there is.
+pub(crate) fn everything() -> CheckOptions {
+    CheckOptions {
+        read_data: true,
+        engine: true,
+    }
 }
