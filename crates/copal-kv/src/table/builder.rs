@@ -2,7 +2,8 @@
 //!
 //! Format: docs/formats/kv-table.md v1
 //! Invariants
-//! - Entries ascend strictly by (key, newest first); breaking that is our own bug and panics.
+//! - Entries ascend strictly by (key, newest first). They may come from other tables, so one out of order is
+//!   an error and no panic.
 //! - A partition ends before a new user key, never between two versions of one.
 
 use super::{
@@ -136,19 +137,17 @@ impl<S: Sink> TableBuilder<S> {
     /// Appends an entry; it must stand behind the last one in the internal order.
     ///
     /// # Errors
-    /// The device failed or is full; the builder is of no more use.
-    ///
-    /// # Panics
-    /// When entries do not ascend.
+    /// The device failed or is full, or entries do not ascend; the builder is of no more use.
     pub fn add(&mut self, entry: Entry<'_>) -> Result<(), TableError> {
         let order = self
             .last
             .as_ref()
             .map(|(key, seq)| compare((key, *seq), entry.position()));
-        assert!(
-            order.is_none_or(|order| order == Ordering::Less),
-            "entries of a table must ascend"
-        );
+        if order.is_some_and(|order| order != Ordering::Less) {
+            return Err(TableError::OutOfOrder {
+                object: self.meta.object,
+            });
+        }
         let new_key = self.last.as_ref().is_none_or(|(key, _)| key != entry.key);
         if new_key {
             self.start_key(entry)?;

@@ -22,6 +22,13 @@ pub enum TableError {
         /// What differs.
         damage: Damage,
     },
+    /// Entries that should make a table do not ascend: what they were read from is damaged in a way that no
+    /// checksum shows.
+    #[error("entries for table {} do not ascend: a table they come from is damaged", object.0)]
+    OutOfOrder {
+        /// The table that was being written.
+        object: ObjectId,
+    },
     /// Intact, but written by another release.
     #[error("table {}: {source}", object.0)]
     Unsupported {
@@ -37,7 +44,9 @@ impl TableError {
     pub fn is_corruption(&self) -> bool {
         matches!(
             self,
-            TableError::Corrupt { .. } | TableError::Object(StoreError::Corrupt { .. })
+            TableError::Corrupt { .. }
+                | TableError::OutOfOrder { .. }
+                | TableError::Object(StoreError::Corrupt { .. })
         )
     }
 }

@@ -3,7 +3,8 @@
 //! Invariants
 //! - One window of one partition is held at a time, at most [`LAST_WINDOW_BYTES`] or one block.
 //! - The window grows while blocks are taken in order, across partitions too; any jump starts it anew.
-//! - Blocks cut from a window share its memory and are never put into the cache; the block after a jump is.
+//! - Blocks cut from a window are not put into the cache; the block after a jump is. They share the window's
+//!   memory only in scans of whole tables: elsewhere a caller may keep a value, and it must not keep 256 KiB.
 
 use super::{block::Block, cursor::Scan, error::TableError, index::BlockAt, read::Table};
 use crate::cache::Page;
@@ -67,7 +68,12 @@ impl ReadAhead {
             .and_then(|rest| rest.get(..at.len as usize));
         if cut.is_some() {
             let stored = self.bytes.slice(from..from + at.len as usize);
-            if let Ok(block) = Block::decode_shared(&stored, table.partition(partition).uid, at.number) {
+            let uid = table.partition(partition).uid;
+            let block = match scan.whole {
+                true => Block::decode_shared(&stored, uid, at.number),
+                false => Block::decode(&stored, uid, at.number),
+            };
+            if let Ok(block) = block {
                 return Ok(block);
             }
         }

@@ -144,3 +144,22 @@ fn a_merge_reads_in_large_pieces_of_its_own_class_and_leaves_the_cache_alone() {
     assert!(reads.iter().all(|(_, class)| *class == Class::Background));
     assert_eq!(cache.bytes().pages, pages);
 }
+
+#[test]
+fn a_kept_value_keeps_its_block_at_most() {
+    // Symptom: a caller that kept one value of each thousand scanned held all that was read.
+    // Cause: values shared the memory of the read-ahead window.
+    // Fix: blocks of ordinary scans own their bytes.
+    let cache = TableCache::new(0, 0);
+    let (table, keys, _) = table(&cache);
+    let mut cursor = table.cursor(Scan::default());
+    cursor.first().unwrap();
+    let mut kept = Vec::new();
+    while cursor.valid() {
+        kept.push(cursor.value());
+        (0..100).try_for_each(|_| cursor.next()).unwrap();
+    }
+    assert_eq!(kept.len(), keys.len().div_ceil(100));
+    // No one else holds the memory behind a kept value: neither window nor source.
+    assert!(kept.iter().all(Bytes::is_unique));
+}

@@ -232,18 +232,21 @@ fn a_table_may_hold_range_tombstones_alone() {
 }
 
 #[test]
-#[should_panic(expected = "entries of a table must ascend")]
-fn entries_out_of_order_are_our_own_bug() {
-    let mut builder = TableBuilder::with_sink(Vec::new(), ID, options(false, Kind::Ribbon));
-    for seq in [5, 6] {
-        builder
-            .add(Entry {
-                key: b"k",
-                seq,
-                kind: EntryKind::Put,
-                value: b"",
-            })
-            .unwrap();
+fn entries_out_of_order_are_refused() {
+    for (first, second) in [
+        ((b"k", 5), (b"k", 6)),
+        ((b"k", 5), (b"k", 5)),
+        ((b"k", 5), (b"j", 5)),
+    ] {
+        let mut builder = TableBuilder::with_sink(Vec::new(), ID, options(false, Kind::Ribbon));
+        let entry = |(key, seq): (&'static [u8; 1], u64)| Entry {
+            key,
+            seq,
+            kind: EntryKind::Put,
+            value: b"",
+        };
+        builder.add(entry(first)).unwrap();
+        assert!(builder.add(entry(second)).unwrap_err().is_corruption());
     }
 }
 
