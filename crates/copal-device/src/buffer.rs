@@ -1,11 +1,14 @@
 //! Memory that a device may read and write directly.
 //!
 //! Invariants
-//! - The address is a multiple of [`BUFFER_ALIGNMENT`] and every byte is initialised, always.
+//! - The address is a multiple of [`BUFFER_ALIGNMENT`], and every byte up to the capacity is initialised, always.
 //! - A buffer is owned: it moves into an I/O and comes back with it, so no one can free or touch it meanwhile.
+//! - Blocks of 64 KiB to 1 MiB are used again ([`recycle`]) within a fixed budget.
 #![expect(unsafe_code, reason = "allocates with an alignment that Vec cannot give")]
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+mod recycle;
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -16,8 +19,10 @@ pub const BUFFER_ALIGNMENT: usize = 4096;
 pub struct AlignedBuf {
     start: NonNull<u8>,
     len: usize,
-    /// Bytes allocated: `len` rounded up to the alignment; 0 means no allocation.
+    /// Bytes that may come into view: the length it was made with, rounded up to the alignment.
     room: usize,
+    /// Bytes allocated, all of them initialised; 0 means no allocation.
+    block: usize,
 }
 
 // SAFETY: the buffer owns its bytes and shares them with nobody; sending it moves the only owner.
@@ -32,24 +37,13 @@ impl AlignedBuf {
     /// When `len` exceeds `isize::MAX`; lengths from disk are bounded long before.
     #[must_use]
     pub fn zeroed(len: usize) -> AlignedBuf {
-        if len == 0 {
-            return AlignedBuf {
-                start: NonNull::dangling(),
-                len,
-                room: 0,
-            };
+        let (mut buf, used) = AlignedBuf::with_room(len);
+        if used {
+            buf.set_len(buf.room);
+            buf.fill(0);
+            buf.set_len(len);
         }
-        let layout = layout_of(len.next_multiple_of(BUFFER_ALIGNMENT));
-        // SAFETY: the layout has a size above zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else {
-            handle_alloc_error(layout)
-        };
-        AlignedBuf {
-            start,
-            len,
-            room: layout.size(),
-        }
+        buf
     }
 
     /// A copy of `bytes`, padded with zeros to a multiple of `block` bytes.
@@ -59,30 +53,39 @@ impl AlignedBuf {
     #[must_use]
     pub fn padded(bytes: &[u8], block: usize) -> AlignedBuf {
         let len = bytes.len().next_multiple_of(block);
-        if len == 0 {
-            return AlignedBuf::zeroed(0);
+        let (mut buf, used) = AlignedBuf::with_room(len);
+        buf.set_len(buf.room);
+        buf[..bytes.len()].copy_from_slice(bytes);
+        if used {
+            buf[bytes.len()..].fill(0);
         }
-        let layout = layout_of(len.next_multiple_of(BUFFER_ALIGNMENT));
+        buf.set_len(len);
+        buf
+    }
+
+    /// A buffer of `len` bytes, and whether they were used before and hold anything; else they are zero.
+    fn with_room(len: usize) -> (AlignedBuf, bool) {
+        let room = len.next_multiple_of(BUFFER_ALIGNMENT);
+        let block = recycle::block_bytes(room);
+        let make = |start| AlignedBuf {
+            start,
+            len,
+            room,
+            block,
+        };
+        if block == 0 {
+            return (make(NonNull::dangling()), false);
+        }
+        if let Some(start) = recycle::take(block) {
+            return (make(start), true);
+        }
+        let layout = layout_of(block);
         // SAFETY: the layout has a size above zero.
-        let start = unsafe { alloc(layout) };
+        let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else {
             handle_alloc_error(layout)
         };
-        // SAFETY: `bytes.len() <= len <= layout.size()` bytes are writable at `start`; fresh memory overlaps nothing.
-        unsafe {
-            start
-                .as_ptr()
-                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
-        };
-        // SAFETY: one past the bytes just written is still inside the allocation, or at its end.
-        let rest = unsafe { start.as_ptr().add(bytes.len()) };
-        // SAFETY: from `rest` to the end of the allocation; now every byte of it is initialised.
-        unsafe { rest.write_bytes(0, layout.size() - bytes.len()) };
-        AlignedBuf {
-            start,
-            len,
-            room: layout.size(),
-        }
+        (make(start), false)
     }
 
     /// Bytes in the buffer.
@@ -117,18 +120,18 @@ impl AlignedBuf {
     }
 }
 
-fn layout_of(room: usize) -> Layout {
-    match Layout::from_size_align(room, BUFFER_ALIGNMENT) {
+fn layout_of(block: usize) -> Layout {
+    match Layout::from_size_align(block, BUFFER_ALIGNMENT) {
         Ok(layout) => layout,
-        Err(_) => panic!("a buffer of {room} bytes is larger than the address space"),
+        Err(_) => panic!("a buffer of {block} bytes is larger than the address space"),
     }
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.room > 0 {
-            // SAFETY: `start` came from `alloc_zeroed` with this very layout and is freed once.
-            unsafe { dealloc(self.start.as_ptr(), layout_of(self.room)) };
+        if self.block > 0 && !recycle::keep(self.start, self.block) {
+            // SAFETY: `start` came from `alloc_zeroed` with this very layout, and nobody kept it.
+            unsafe { dealloc(self.start.as_ptr(), layout_of(self.block)) };
         }
     }
 }
@@ -137,7 +140,7 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len <= room` initialised bytes stand at `start`, or `len` is 0; the owner is borrowed.
+        // SAFETY: `len <= block` initialised bytes stand at `start`, or `len` is 0; the owner is borrowed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -164,43 +167,4 @@ impl std::fmt::Debug for AlignedBuf {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buffers_are_aligned_and_zero_at_any_length() {
-        for len in [0, 1, 511, 512, 4096, 4097, 1 << 20] {
-            let mut buf = AlignedBuf::zeroed(len);
-            assert_eq!(buf.len(), len);
-            assert!(buf.iter().all(|&byte| byte == 0));
-            if len > 0 {
-                assert_eq!(buf.as_ptr() as usize % BUFFER_ALIGNMENT, 0);
-                buf[len - 1] = 7;
-                assert_eq!(buf[len - 1], 7);
-            }
-        }
-    }
-
-    #[test]
-    fn padding_is_zero_up_to_the_block() {
-        let buf = AlignedBuf::padded(b"abc", 512);
-        assert_eq!(&buf[..3], b"abc");
-        assert_eq!(buf.len(), 512);
-        assert!(buf[3..].iter().all(|&byte| byte == 0));
-        assert!(AlignedBuf::padded(b"", 512).is_empty());
-        for len in [1, 511, 512, 513, 4095, 4096, 4097, 10_000] {
-            let bytes: Vec<u8> = (0..len).map(|at| at as u8 | 1).collect();
-            let mut buf = AlignedBuf::padded(&bytes, 512);
-            assert_eq!(buf.len(), usize::next_multiple_of(len as usize, 512));
-            buf.set_len(buf.capacity());
-            assert_eq!(buf[..bytes.len()], bytes[..]);
-            assert!(buf[bytes.len()..].iter().all(|&byte| byte == 0));
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "cannot hold")]
-    fn the_length_stays_within_the_allocation() {
-        AlignedBuf::zeroed(10).set_len(4097);
-    }
-}
+mod tests;

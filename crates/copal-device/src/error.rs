@@ -170,7 +170,6 @@ impl OpenError {
             },
             Errno::ROFS => OpenError::ReadOnlyStorage { path },
             Errno::BUSY | Errno::WOULDBLOCK => OpenError::Locked { path },
-            Errno::NOSPC | Errno::DQUOT => OpenError::NoSpace { path, bytes: 0 },
             other => OpenError::Io {
                 path,
                 source: other.into(),

@@ -85,7 +85,7 @@ impl History {
         self.events.is_empty()
     }
 
-    /// The steps that matter most: just before anything becomes durable, and the end. Between two of them the
+    /// The steps that matter most: just before anything becomes durable or is lost for good, and the end. Between two of them the
     /// possible states only grow, and so does what was acknowledged, so these steps include all others'
     /// states, held to stricter demands. (Where states are sampled, more steps still mean more samples.)
     #[must_use]
@@ -98,7 +98,9 @@ impl History {
                     durable_by_itself.insert(*id);
                 }
                 Event::End { id } if durable_by_itself.contains(id) => points.push(step),
-                Event::FlushEnd { .. } | Event::Reset { .. } => points.push(step),
+                Event::FlushEnd { .. } | Event::Lost { .. } | Event::Rot { .. } | Event::Reset { .. } => {
+                    points.push(step);
+                }
                 _ => {}
             }
         }

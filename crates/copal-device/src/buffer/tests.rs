@@ -1,0 +1,77 @@
+//! Alignment, zeros, lengths; and that memory used again betrays nothing.
+
+use super::*;
+
+#[test]
+fn buffers_are_aligned_and_zero_at_any_length_also_when_used_again() {
+    for round in 0..3 {
+        for len in [
+            0,
+            1,
+            511,
+            512,
+            4096,
+            4097,
+            65_536,
+            65_537,
+            200_000,
+            1 << 20,
+            (1 << 20) + 1,
+        ] {
+            let mut buf = AlignedBuf::zeroed(len);
+            assert_eq!(buf.len(), len);
+            buf.set_len(buf.capacity());
+            assert!(buf.iter().all(|&byte| byte == 0), "round {round}, {len} bytes");
+            if len > 0 {
+                assert_eq!(buf.as_ptr() as usize % BUFFER_ALIGNMENT, 0);
+                buf.fill(7);
+            }
+        }
+    }
+}
+
+#[test]
+fn padding_is_zero_up_to_the_capacity_also_when_used_again() {
+    assert!(AlignedBuf::padded(b"", 512).is_empty());
+    for _ in 0..2 {
+        for len in [1, 511, 512, 513, 4095, 4096, 4097, 100_000, 131_072] {
+            let bytes: Vec<u8> = (0..len).map(|at| at as u8 | 1).collect();
+            let mut buf = AlignedBuf::padded(&bytes, 512);
+            assert_eq!(buf.len(), usize::next_multiple_of(len as usize, 512));
+            buf.set_len(buf.capacity());
+            assert_eq!(buf[..bytes.len()], bytes[..]);
+            assert!(buf[bytes.len()..].iter().all(|&byte| byte == 0));
+            buf.fill(9);
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "cannot hold")]
+fn the_length_stays_within_the_allocation() {
+    AlignedBuf::zeroed(10).set_len(4097);
+}
+
+#[test]
+fn what_is_kept_stays_within_its_budget() {
+    let threads: Vec<_> = (0..4u8)
+        .map(|thread| {
+            std::thread::spawn(move || {
+                for round in 0..20usize {
+                    let sizes = [64 << 10, 100_000, 300_000, 1 << 20, 2 << 20];
+                    let mut held: Vec<AlignedBuf> = (0..12)
+                        .map(|n| AlignedBuf::zeroed(sizes[(n + round) % sizes.len()]))
+                        .collect();
+                    held.iter_mut().for_each(|buf| buf.fill(thread));
+                    assert!(held.iter().all(|buf| buf.iter().all(|&byte| byte == thread)));
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let kept = recycle::kept_bytes();
+    assert!(
+        (1..=recycle::BUDGET_BYTES).contains(&kept),
+        "{kept} bytes are kept"
+    );
+}
