@@ -11,7 +11,7 @@ use std::ops::Range;
 pub(crate) const FOOTER_BYTES: usize = 512;
 
 const FORMAT: Format = Format {
-    magic: *b"CPLTABLE",
+    magic: *b"COPALTBL",
     name: "table",
     oldest: 1,
     version: 1,
