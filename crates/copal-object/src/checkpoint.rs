@@ -15,6 +15,7 @@ use crate::{
         checkpoint::{CHAIN_PAGE_MAX, HEAD_LEN, Link, encode_page},
         superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
     },
+    placement::Home,
     run::{Run, pages_of},
     snapshot,
     state::{Inner, State, Tag},
@@ -23,6 +24,10 @@ use copal_device::{AlignedBuf, Class, Io, IoKind};
 
 /// Placement class of checkpoints.
 pub(crate) const CHECKPOINT_CLASS: usize = 4;
+const CHECKPOINT_HOME: Home = Home {
+    class: CHECKPOINT_CLASS,
+    owner: Home::STORE,
+};
 
 /// Where a checkpoint in the making stands.
 #[derive(Debug, Default)]
@@ -161,7 +166,7 @@ impl Inner {
         let mut runs = Vec::new();
         for bytes in chain_sizes(body_len, self.shape.page_bytes) {
             let pages = (bytes / self.shape.page_bytes) as u32;
-            match state.space.allocator.allocate_run(pages, CHECKPOINT_CLASS, false) {
+            match state.space.allocator.allocate_run(pages, CHECKPOINT_HOME, false) {
                 Some(run) => runs.push(run),
                 None => {
                     tracing::warn!("no space for a checkpoint yet");

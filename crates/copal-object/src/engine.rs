@@ -195,6 +195,12 @@ impl Inner {
 
     /// An I/O has completed. Takes the mutex; the caller pumps afterwards.
     pub(crate) fn completed(self: &Arc<Inner>, tag: Tag, result: Result<(), DeviceError>) {
+        if matches!(tag, Tag::Discard) {
+            if let Err(error) = result {
+                tracing::warn!(%error, "space that nothing uses was not given back");
+            }
+            return;
+        }
         let mut state = self.state.lock();
         if let Err(error) = result {
             tracing::error!(%error, ?tag, "a write or flush failed; the store takes no more writes");
@@ -247,6 +253,7 @@ impl Inner {
                     self.checkpoint_written(&mut state);
                 }
             }
+            Tag::Discard => {}
             Tag::Superblock => {
                 if state.failure.is_none() {
                     self.superblock_written(&mut state);
@@ -305,6 +312,14 @@ impl Inner {
         };
         let recent = &mut state.recent;
         state.space.drain(reusable, |run| recent.forget(run));
+        for run in state.space.allocator.take_gone() {
+            let io = Io {
+                at: self.shape.byte(run.at),
+                kind: IoKind::Discard(self.shape.byte(run.pages.into())),
+                class: Class::Background,
+            };
+            state.outbox.push((Tag::Discard, vec![io]));
+        }
     }
 
     fn fail_waiters(&self, state: &mut State) {

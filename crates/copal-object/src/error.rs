@@ -120,6 +120,14 @@ pub enum OpenError {
         /// Which.
         what: String,
     },
+    /// Made with another backend than it is opened with.
+    #[error("this is a store {is}, not {given}; open it as what it is")]
+    Backend {
+        /// "in a directory" or "on a device".
+        is: &'static str,
+        /// The other one.
+        given: &'static str,
+    },
     /// A parameter of `mkfs` does not work.
     #[error("cannot make a store: {what}")]
     Options {

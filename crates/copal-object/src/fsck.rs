@@ -165,7 +165,8 @@ impl Inner {
         let state = self.state.lock();
         let mut tables = state.tables.clone();
         let live = &state.checkpointer;
-        match derive_space(&mut tables, &live.superblock, &live.runs, &[]) {
+        let empty = state.space.allocator.emptied();
+        match derive_space(&mut tables, &live.superblock, &live.runs, &[], empty) {
             Err(error) => report.damages.push(Damage::Space {
                 what: error.to_string(),
             }),

@@ -7,7 +7,7 @@ use crate::{
     MkfsOptions, OpenError,
     checkpoint::{chain_sizes, encode_chain, superblock_io},
     entropy::Entropy,
-    format::superblock::{BACKEND_COW, COPIES, STORE_BYTES_MIN, SUPERBLOCK_LEN, Superblock},
+    format::superblock::{COPIES, STORE_BYTES_MIN, SUPERBLOCK_LEN, Superblock},
     run::Run,
     snapshot::{self, Position},
     tables::Tables,
@@ -86,6 +86,7 @@ pub(crate) fn mkfs(
     device: &Arc<dyn Device>,
     options: &MkfsOptions,
     entropy: &mut Entropy,
+    backend: u8,
 ) -> Result<(), OpenError> {
     let geometry = device.geometry();
     let layout = layout(geometry.size, options)?;
@@ -145,7 +146,7 @@ pub(crate) fn mkfs(
     let superblock = Superblock {
         uuid,
         generation: 1,
-        backend: BACKEND_COW,
+        backend,
         logical_block: geometry.logical_block,
         page_bytes: page as u32,
         size_bytes: layout.pages * page,

@@ -7,17 +7,21 @@
 
 use crate::{
     OpenError, OpenOptions, RecoveryReport, StoreError,
+    allocator::Allocator,
     broken::{Broken, Flaw},
     checkpoint::{Checkpointer, superblock_io},
     entropy::Entropy,
     epoch::Epochs,
+    format::superblock::BACKEND_HOSTFS,
     format::{
         ops::{Cut, RecordOp},
         record,
         superblock::Superblock,
     },
     group::Groups,
+    hostfs::{FileSpace, HostFiles},
     journal::Journal,
+    placement::Placement,
     recent::RecentPages,
     recovery::{self, Recovered, Source},
     run::{Run, pages_of},
@@ -58,12 +62,46 @@ impl Default for Tuning {
     }
 }
 
-/// Opens the store on `device`.
+/// What a store lies on.
+pub(crate) enum Ground {
+    /// A device of its own.
+    Device(Arc<dyn Device>),
+    /// Files of a directory.
+    Files(Arc<HostFiles>),
+}
+
+impl Ground {
+    fn device(&self) -> Arc<dyn Device> {
+        match self {
+            Ground::Device(device) => Arc::clone(device),
+            Ground::Files(files) => Arc::<HostFiles>::clone(files),
+        }
+    }
+
+    /// Whether the store was made for this.
+    fn fits(&self, backend: u8) -> Result<(), OpenError> {
+        let (device, directory) = ("on a device", "in a directory");
+        match self {
+            Ground::Device(_) if backend == BACKEND_HOSTFS => Err(OpenError::Backend {
+                is: directory,
+                given: device,
+            }),
+            Ground::Files(_) if backend != BACKEND_HOSTFS => Err(OpenError::Backend {
+                is: device,
+                given: directory,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Opens the store on `ground`.
 pub(crate) fn open(
-    device: Arc<dyn Device>,
+    ground: Ground,
     options: &OpenOptions,
     tuning: Tuning,
 ) -> Result<(Arc<Inner>, RecoveryReport), OpenError> {
+    let device = ground.device();
     if !options.read_only && !tuning.broken.by(Flaw::NoFlushAtOpen) {
         // What a killed process left in the cache is read next: it must not vanish later (R11).
         submit(
@@ -76,6 +114,7 @@ pub(crate) fn open(
         )?;
     }
     let (superblock, _) = recovery::newest_superblock(device.as_ref())?;
+    ground.fits(superblock.backend)?;
     let page_bytes = superblock.page_bytes as usize;
     let source = Source {
         device: device.as_ref(),
@@ -94,7 +133,7 @@ pub(crate) fn open(
     let mut report = recovered.report.clone();
     let stale = recovered.stale_copies.clone();
     let needed = recovered.needed.clone();
-    let inner = assemble(device, options, tuning, recovered)?;
+    let inner = assemble(ground, options, tuning, recovered)?;
     if options.read_only {
         report.superblock_copies_repaired = 0;
         return Ok((inner, report));
@@ -110,6 +149,7 @@ pub(crate) fn open(
     if !stale.is_empty() {
         repair_superblocks(&inner, &stale)?;
     }
+    inner.remove_unknown_files()?;
     Ok((inner, report))
 }
 
@@ -122,7 +162,7 @@ fn submit(device: &dyn Device, ios: Vec<Io>) -> Result<(), DeviceError> {
 }
 
 fn assemble(
-    device: Arc<dyn Device>,
+    ground: Ground,
     options: &OpenOptions,
     tuning: Tuning,
     recovered: Recovered,
@@ -136,8 +176,24 @@ fn assemble(
         ..
     } = recovered;
     let page_bytes = tables.page_bytes;
-    let mut allocator = recovery::derive_space(&mut tables, &superblock, &checkpoint_runs, &zones)?;
-    allocator.lowest_first = tuning.lowest_first;
+    let device = ground.device();
+    let max_bytes = options.max_size_bytes.unwrap_or(u64::MAX);
+    let (files, empty) = match ground {
+        Ground::Device(_) => {
+            let mut pages = Allocator::new(tables.pages);
+            pages.lowest_first = tuning.lowest_first;
+            (None, Placement::Pages(pages))
+        }
+        Ground::Files(files) => {
+            let mut space = FileSpace::new(page_bytes, max_bytes / page_bytes as u64);
+            let numbers = files
+                .numbers()
+                .map_err(|error| DeviceError::io("list", 0, 0, error))?;
+            space.skip_numbers(numbers.last().copied().unwrap_or(0));
+            (Some(files), Placement::Files(space))
+        }
+    };
+    let allocator = recovery::derive_space(&mut tables, &superblock, &checkpoint_runs, &zones, empty)?;
     let mut space = SpaceMap::new(allocator);
     space.checkpoint_pages = pages_of(&checkpoint_runs);
     let shape = Shape {
@@ -206,6 +262,7 @@ fn assemble(
     };
     let driver = device.driver();
     Ok(Arc::new(Inner {
+        files,
         device,
         driver,
         shape,

@@ -15,7 +15,7 @@ use crate::{
         hash64,
         ops::RecordOp,
         record::{self, RecordHeader},
-        superblock::{COPIES, SUPERBLOCK_LEN, Superblock, SuperblockError},
+        superblock::{BACKEND_COW, COPIES, SUPERBLOCK_LEN, Superblock, SuperblockError},
     },
     run::Run,
     snapshot::{self, Position},
@@ -131,7 +131,8 @@ pub(crate) fn newest_superblock(device: &dyn Device) -> Result<(Superblock, Vec<
         .map(|(index, _)| index)
         .collect();
     let device_bytes = device.geometry().size;
-    if device_bytes < newest.size_bytes {
+    // A directory has no end that could be cut off.
+    if newest.backend == BACKEND_COW && device_bytes < newest.size_bytes {
         return Err(OpenError::Truncated {
             store_bytes: newest.size_bytes,
             device_bytes,

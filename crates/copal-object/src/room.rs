@@ -112,6 +112,9 @@ impl Inner {
 
     /// Makes the store larger by a step that covers `pages` more available pages; `false` when it cannot.
     fn grow(self: &Arc<Inner>, state: &mut MutexGuard<'_, State>, pages: u64) -> Result<bool, StoreError> {
+        if let Some(files) = &self.files {
+            return Ok(self.ask_host(state, files, pages));
+        }
         let page = self.shape.page_bytes as u64;
         let before = state.tables.pages;
         let size = before * page;

@@ -8,7 +8,8 @@
 //! - They are not reused either while a read that began before they were freed is under way.
 
 use crate::{
-    allocator::{Allocator, ZONE_PAGES},
+    allocator::ZONE_PAGES,
+    placement::Placement,
     run::{Run, pages_of},
 };
 use std::collections::{BTreeSet, VecDeque};
@@ -24,7 +25,7 @@ struct Freed {
 /// Free, quarantined, staged and reserved pages.
 #[derive(Debug)]
 pub(crate) struct SpaceMap {
-    pub(crate) allocator: Allocator,
+    pub(crate) allocator: Placement,
     quarantine: VecDeque<Freed>,
     quarantine_pages: u64,
     /// Written or prepared, in no record yet.
@@ -38,7 +39,7 @@ pub(crate) struct SpaceMap {
 }
 
 impl SpaceMap {
-    pub(crate) fn new(allocator: Allocator) -> SpaceMap {
+    pub(crate) fn new(allocator: Placement) -> SpaceMap {
         SpaceMap {
             allocator,
             quarantine: VecDeque::new(),

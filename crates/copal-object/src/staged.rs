@@ -13,6 +13,7 @@ use crate::{
         hash128,
         ops::{RecordOp, Traits},
     },
+    placement::Home,
     run::Run,
     state::Inner,
     tables::unit_pages,
@@ -216,8 +217,11 @@ impl ObjectWriter {
         let runs = loop {
             state.writable()?;
             if pages <= state.space.available_pages() {
-                let class = self.class;
-                let runs = state.space.allocator.allocate(pages, class);
+                let home = Home {
+                    class: self.class,
+                    owner: self.id.0,
+                };
+                let runs = state.space.allocator.allocate(pages, home);
                 break runs.expect("as many pages are free as were asked for");
             }
             inner.make_room(&mut state, pages, pages)?;

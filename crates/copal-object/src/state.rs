@@ -14,6 +14,7 @@ use crate::{
     epoch::Epochs,
     format::ops::RecordOp,
     group::Groups,
+    hostfs::HostFiles,
     journal::Journal,
     recent::RecentPages,
     run::Run,
@@ -67,6 +68,8 @@ impl Shape {
 /// The open store.
 pub(crate) struct Inner {
     pub(crate) device: Arc<dyn Device>,
+    /// The device, when it is a directory.
+    pub(crate) files: Option<Arc<HostFiles>>,
     pub(crate) driver: Option<Arc<dyn Drive>>,
     pub(crate) shape: Shape,
     pub(crate) state: Mutex<State>,
@@ -100,6 +103,8 @@ pub(crate) enum Tag {
     },
     Checkpoint,
     Superblock,
+    /// A hint; nobody waits for it.
+    Discard,
 }
 
 /// A commit that waits to be acknowledged.

@@ -7,14 +7,19 @@ use crate::{
     ObjectKind, ObjectWriter, OpenError, OpenOptions, RecoveryReport, Reservation, Space, Stat, StoreError,
     Txn,
     entropy::Entropy,
-    open::{self, Tuning},
+    format::superblock::{BACKEND_COW, BACKEND_HOSTFS},
+    hostfs::HostFiles,
+    open::{self, Ground, Tuning},
     run::pages_of,
     state::Inner,
     tables::{Entry, Tables},
 };
 use bytes::Bytes;
 use copal_device::{Class, Completion, Counters, Device};
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, path::Path, sync::Arc};
+
+/// Journal of a store of files; a file system below has one of its own besides.
+const FILES_JOURNAL_BYTES: u64 = 8 << 20;
 
 /// Handle of one open store; cheap to clone. Dropping the last one is like a kill: nothing that was acknowledged is lost,
 /// but only [`Store::close`] makes the next open cheap and later damage of the last commits detectable.
@@ -28,7 +33,7 @@ impl Store {
     /// # Errors
     /// `Options`: the sizes do not work. `Device`.
     pub fn mkfs(dev: &Arc<dyn Device>, options: &MkfsOptions) -> Result<(), OpenError> {
-        crate::mkfs::mkfs(dev, options, &mut Entropy::System)
+        crate::mkfs::mkfs(dev, options, &mut Entropy::System, BACKEND_COW)
     }
 
     /// Opens a store, recovering from a crash if there was one. Blocks.
@@ -39,12 +44,34 @@ impl Store {
         Store::open_tuned(dev, options, Tuning::default())
     }
 
+    /// Makes an empty store of files in `dir`, which is made too when it is not there. Blocks.
+    /// # Errors
+    /// `Open`: a store is there already, or the directory cannot be written. `Device`.
+    pub fn mkfs_dir(dir: &Path, options: &MkfsOptions) -> Result<(), OpenError> {
+        let files: Arc<dyn Device> = HostFiles::create(dir)?;
+        let journal_bytes = options.journal_bytes.unwrap_or(FILES_JOURNAL_BYTES);
+        let options = MkfsOptions {
+            journal_bytes: Some(journal_bytes),
+            ..options.clone()
+        };
+        crate::mkfs::mkfs(&files, &options, &mut Entropy::System, BACKEND_HOSTFS)
+    }
+
+    /// Opens the store of files in `dir`, recovering from a crash if there was one. Blocks.
+    /// # Errors
+    /// As [`Store::open`]. `Open`: the directory is not there, or somebody else has it open.
+    pub fn open_dir(dir: &Path, options: &OpenOptions) -> Result<(Store, RecoveryReport), OpenError> {
+        let files = HostFiles::open(dir, options.read_only)?;
+        let (inner, report) = open::open(Ground::Files(files), options, Tuning::default())?;
+        Ok((Store { inner }, report))
+    }
+
     pub(crate) fn open_tuned(
         dev: Arc<dyn Device>,
         options: &OpenOptions,
         tuning: Tuning,
     ) -> Result<(Store, RecoveryReport), OpenError> {
-        let (inner, report) = open::open(dev, options, tuning)?;
+        let (inner, report) = open::open(Ground::Device(dev), options, tuning)?;
         Ok((Store { inner }, report))
     }
 
@@ -143,9 +170,10 @@ impl Store {
         let free_now = space.allocator.free_pages();
         let free = space.available_pages();
         let quarantine = space.quarantine_pages() + pages_of(&state.groups.open.freed);
-        let live = state.tables.pages - free_now - quarantine - space.staged_pages;
+        let pages = space.allocator.pages();
+        let live = pages - free_now - quarantine - space.staged_pages;
         Space {
-            size_bytes: state.tables.pages * page,
+            size_bytes: pages * page,
             live_bytes: live * page,
             staged_bytes: space.staged_pages * page,
             quarantine_bytes: quarantine * page,

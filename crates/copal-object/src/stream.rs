@@ -17,6 +17,7 @@ use crate::{
         frame::{self, FrameHeader},
         ops::RecordOp,
     },
+    placement::Home,
     run::Run,
     space,
     state::{IN_FLIGHT_BYTES_MAX, Inner, State, Tag},
@@ -151,6 +152,10 @@ impl Inner {
         }
         let smallest = self.shape.stream_extent_pages.max(pages.into());
         let wanted = space::stream_extent_pages(extents, expected_log2, smallest, self.shape.page_bytes);
+        let home = Home {
+            class: STREAM_CLASS,
+            owner: stream,
+        };
         let spare = state.spare_extents.iter().position(|run| run.pages >= pages);
         let run = match spare {
             Some(index) => {
@@ -163,16 +168,11 @@ impl Inner {
                 [wanted, smallest, pages.into()]
                     .into_iter()
                     .filter(|&size| size <= available)
-                    .find_map(|size| {
-                        state
-                            .space
-                            .allocator
-                            .allocate_run(size as u32, STREAM_CLASS, true)
-                    })
+                    .find_map(|size| state.space.allocator.allocate_run(size as u32, home, true))
             }
         };
         let Some(run) = run else {
-            return self.prepare_extent(state, wanted, pages);
+            return self.prepare_extent(state, home, wanted, pages);
         };
         let incarnation = state.entropy.next();
         let first = state.tails.entry(stream).or_default().next;
@@ -193,6 +193,7 @@ impl Inner {
     fn prepare_extent(
         self: &Arc<Inner>,
         state: &mut MutexGuard<'_, State>,
+        home: Home,
         wanted: u64,
         pages: u32,
     ) -> Result<(), StoreError> {
@@ -200,12 +201,7 @@ impl Inner {
         let found = [wanted, pages.into()]
             .into_iter()
             .filter(|&size| size <= available)
-            .find_map(|size| {
-                state
-                    .space
-                    .allocator
-                    .allocate_run(size as u32, STREAM_CLASS, false)
-            });
+            .find_map(|size| state.space.allocator.allocate_run(size as u32, home, false));
         let Some(run) = found else {
             return self.make_room(state, wanted.max(pages.into()), pages.into());
         };

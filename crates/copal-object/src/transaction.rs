@@ -224,7 +224,7 @@ fn take_pages(state: &mut State, needs: &check::Needs) -> Runs {
         let taken = if need.pages == 0 {
             Some(Vec::new())
         } else {
-            state.space.allocator.allocate(need.pages, need.class)
+            state.space.allocator.allocate(need.pages, need.home)
         };
         runs.push(taken.expect("the pages of a checked transaction are free"));
     }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Ack, Check, CreateOptions, FramePos, Lsn, MkfsOptions, ObjectId, ObjectKind, Op, OpenError, OpenOptions,
-    Store, StoreError, Txn, broken::Broken, entropy::Entropy, open::Tuning,
+    Store, StoreError, Txn, broken::Broken, entropy::Entropy, format::superblock::BACKEND_COW, open::Tuning,
 };
 use bytes::Bytes;
 use copal_device::{
@@ -59,7 +59,7 @@ fn empty_store() -> Image {
             journal_bytes: Some(JOURNAL_PAGES * PAGE as u64),
             ..MkfsOptions::default()
         };
-        crate::mkfs::mkfs(&dyn_device, &options, &mut Entropy::Seed(1)).unwrap();
+        crate::mkfs::mkfs(&dyn_device, &options, &mut Entropy::Seed(1), BACKEND_COW).unwrap();
         device.image()
     };
     EMPTY.get_or_init(make).clone()

@@ -15,6 +15,8 @@ pub(crate) const COPIES: [u64; 4] = [0, 1 << 20, 32 << 20, 48 << 20];
 pub(crate) const STORE_BYTES_MIN: u64 = 64 << 20;
 /// The `cow` backend.
 pub(crate) const BACKEND_COW: u8 = 1;
+/// The `hostfs` backend.
+pub(crate) const BACKEND_HOSTFS: u8 = 3;
 
 const BODY_LEN: usize = 152;
 const FORMAT: Format = Format {
@@ -165,7 +167,7 @@ impl Superblock {
             }
         };
         field(copy_is_right, "copy")?;
-        field(self.backend == BACKEND_COW, "backend")?;
+        field([BACKEND_COW, BACKEND_HOSTFS].contains(&self.backend), "backend")?;
         field(
             self.page_bytes.is_power_of_two() && (4096..=65_536).contains(&page),
             "page size",

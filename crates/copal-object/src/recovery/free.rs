@@ -5,8 +5,8 @@
 
 use super::OpenError;
 use crate::{
-    allocator::Allocator,
     format::superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
+    placement::{Home, Placement},
     run::Run,
     tables::{Entry, Tables},
 };
@@ -17,11 +17,12 @@ pub(crate) fn derive_space(
     superblock: &Superblock,
     checkpoint: &[Run],
     zones: &[Run],
-) -> Result<Allocator, OpenError> {
+    empty: Placement,
+) -> Result<Placement, OpenError> {
     let page = tables.page_bytes as u64;
-    let mut allocator = Allocator::new(tables.pages);
-    let mut take = |run: Run, what: &dyn Fn() -> String| {
-        if allocator.take(run) {
+    let mut allocator = empty;
+    let mut take_for = |run: Run, owner: u64, what: &dyn Fn() -> String| {
+        if allocator.take_for(run, owner) {
             return Ok(());
         }
         let what = format!(
@@ -32,6 +33,7 @@ pub(crate) fn derive_space(
         );
         Err(OpenError::Damaged { what })
     };
+    let mut take = |run: Run, what: &dyn Fn() -> String| take_for(run, Home::STORE, what);
     for at in COPIES {
         let pages = (SUPERBLOCK_LEN as u64).div_ceil(page) as u32;
         take(Run::new(at / page, pages), &|| "a superblock".into())?;
@@ -51,18 +53,18 @@ pub(crate) fn derive_space(
             }
             Entry::Object(object) => {
                 for extent in object.map.iter() {
-                    take(extent.run, &|| format!("object {id}"))?;
+                    take_for(extent.run, *id, &|| format!("object {id}"))?;
                 }
             }
             Entry::Stream(stream) => {
                 for piece in &stream.pieces {
-                    take(piece.run, &|| format!("stream {id}"))?;
+                    take_for(piece.run, *id, &|| format!("stream {id}"))?;
                 }
             }
         }
     }
     for (run, owners) in owners(&sharing) {
-        take(run, &|| "cloned objects".into())?;
+        take_for(run, Home::STORE, &|| "cloned objects".into())?;
         (1..owners).for_each(|_| tables.shared.share(run));
     }
     for &zone in zones {

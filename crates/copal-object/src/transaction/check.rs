@@ -9,6 +9,7 @@ use crate::{
     Check, CreateOptions, FramePos, Lifetime, ObjectId, ObjectKind, Op, StoreError, Txn,
     format::ops::Traits,
     map::OBJECT_PAGES_MAX,
+    placement::Home,
     state::{Shape, State},
     tables::{Entry, Object, unit_pages},
 };
@@ -18,7 +19,7 @@ use std::{collections::HashMap, ops::Range};
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OpNeed {
     pub(crate) pages: u64,
-    pub(crate) class: usize,
+    pub(crate) home: Home,
     /// Pages under one sum.
     unit: u32,
     /// Bytes in the record besides those that depend on the runs.
@@ -54,6 +55,7 @@ impl Needs {
 
 #[derive(Clone)]
 struct Shadow {
+    id: u64,
     kind: ObjectKind,
     sealed: bool,
     published: bool,
@@ -127,6 +129,7 @@ impl Checker<'_> {
             Op::Publish(staged) => {
                 self.vacant(staged.id())?;
                 let shadow = Shadow {
+                    id: staged.id().0,
                     kind: ObjectKind::Sealed,
                     sealed: true,
                     published: true,
@@ -191,6 +194,7 @@ impl Checker<'_> {
     fn create(&mut self, id: ObjectId, opts: &CreateOptions) -> Result<OpNeed, StoreError> {
         self.vacant(id)?;
         let shadow = Shadow {
+            id: id.0,
             kind: opts.kind,
             sealed: opts.kind == ObjectKind::Sealed,
             published: false,
@@ -272,6 +276,7 @@ impl Checker<'_> {
         if shadow.kind == ObjectKind::Stream {
             return Err(StoreError::WrongKind(from));
         }
+        let shadow = Shadow { id: to.0, ..shadow };
         let mut need = self.need_for(&shadow);
         if !shadow.published && !shadow.len.is_multiple_of(self.page) {
             need.pages = 1;
@@ -284,11 +289,14 @@ impl Checker<'_> {
 
     fn need_for(&self, shadow: &Shadow) -> OpNeed {
         let unit = unit_pages(shadow.check, self.page_bytes);
-        let class = placement_class(shadow.lifetime);
+        let home = Home {
+            class: placement_class(shadow.lifetime),
+            owner: shadow.id,
+        };
         // Unmap, length, and a new sum on either side of two cuts.
         OpNeed {
             pages: 0,
-            class,
+            home,
             unit,
             fixed_bytes: 2 * MAP_BYTES + 4 * 32,
         }
@@ -339,6 +347,7 @@ impl Checker<'_> {
 
 fn shadow_of(state: &State, id: ObjectId) -> Option<Shadow> {
     let of = |what: &Traits| Shadow {
+        id: id.0,
         kind: what.kind,
         sealed: false,
         published: false,

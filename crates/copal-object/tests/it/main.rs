@@ -1,9 +1,11 @@
-//! The object store through its public face, on devices in memory.
+//! The object store through its public face, on devices in memory and in directories.
 
 mod basics;
 mod commands;
+mod conformance;
 mod faults;
 mod flips;
+mod hostfs;
 mod model;
 mod space;
 mod threads;

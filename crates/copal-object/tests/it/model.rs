@@ -1,6 +1,9 @@
 //! Random transactions against a map of vectors, with reopen, close, reads of bytes in flight, refusals.
 
-use crate::basics::{fresh, open, plain, stream};
+use crate::{
+    basics::{plain, stream},
+    conformance::Make,
+};
 use bytes::Bytes;
 use copal_device::Class;
 use copal_object::*;
@@ -220,8 +223,8 @@ fn compare(store: &Store, model: &BTreeMap<u64, Thing>) {
     }
 }
 
-fn run(seed: u64, steps: u32) {
-    let (device, mut store) = fresh();
+fn run(make: Make, seed: u64, steps: u32) {
+    let (ground, mut store) = make();
     let mut random = Random(seed);
     let mut model = BTreeMap::new();
     for index in 0..steps {
@@ -259,12 +262,12 @@ fn run(seed: u64, steps: u32) {
             0 => {
                 // Nothing was flushed perhaps, but the device keeps what was written: a kill.
                 drop(store);
-                store = open(&device);
+                store = ground.open();
             }
             1 => {
                 store.close().unwrap();
                 drop(store);
-                store = open(&device);
+                store = ground.open();
             }
             2 => store.sync(Lsn(u64::MAX)).wait().unwrap(),
             _ => {}
@@ -284,9 +287,8 @@ fn run(seed: u64, steps: u32) {
     );
 }
 
-#[test]
-fn a_random_history_reads_like_the_model() {
-    for seed in 0..6 {
-        run(seed, 300);
+pub(crate) fn a_random_history_reads_like_the_model(make: Make, seeds: u64) {
+    for seed in 0..seeds {
+        run(make, seed, 300);
     }
 }

@@ -1,0 +1,427 @@
+//! A directory as a device: the address space is (file, offset), one file per object.
+//!
+//! An address is a file's number in the high bits and an offset of 36 bits; file 0, `store`, holds superblocks and
+//! journal where every store has them. The others are `objects/<number>`. Buffered I/O on the caller's thread: this is
+//! what a careful program without a device of its own does, and the control that the others are measured against.
+//!
+//! Design: object.md §11
+//! Invariants
+//! - A flush syncs every file written since the last one, and the directory when a name came or went (C3).
+//! - What was never written reads as zeros, also in files that do not exist.
+//! - A failed write or sync poisons the handle until it is reopened (C7).
+//! - Only clean files are closed: a sync always happens on the handle that wrote.
+//!
+//! Not here: which object has which file (`space`).
+
+use copal_device::{
+    AlignedBuf, Completion, Counters, Device, DeviceError, Geometry, Io, IoDone, IoKind, OpenError,
+};
+use parking_lot::Mutex;
+use rustix::fs::FallocateFlags;
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Bits of an address that are the offset in its file: 64 GiB.
+pub(crate) const OFFSET_BITS: u32 = 36;
+/// Bytes a file may have.
+pub(crate) const FILE_BYTES: u64 = 1 << OFFSET_BITS;
+/// Files there may ever be.
+pub(crate) const FILES_MAX: u32 = 1 << 24;
+/// Clean files kept open.
+const OPEN_MAX: usize = 256;
+const STORE_FILE: &str = "store";
+const OBJECTS_DIR: &str = "objects";
+const LOCK_FILE: &str = "lock";
+const IO_BYTES_MAX: u32 = 1 << 20;
+
+/// The files of one store.
+pub(crate) struct HostFiles {
+    dir: PathBuf,
+    objects: File,
+    read_only: bool,
+    inside: Mutex<Inside>,
+    _lock: Option<File>,
+}
+
+#[derive(Default)]
+struct Inside {
+    open: HashMap<u32, Arc<File>>,
+    written: BTreeSet<u32>,
+    names_changed: bool,
+    poisoned: bool,
+    counters: Counters,
+}
+
+impl HostFiles {
+    /// Makes the directories; an existing store is refused.
+    pub(crate) fn create(dir: &Path) -> Result<Arc<HostFiles>, OpenError> {
+        let failed = |error| open_error(dir, false, error);
+        std::fs::create_dir_all(dir.join(OBJECTS_DIR)).map_err(failed)?;
+        if dir.join(STORE_FILE).exists() {
+            return Err(OpenError::Exists {
+                path: dir.display().to_string(),
+            });
+        }
+        File::create(dir.join(LOCK_FILE)).map_err(failed)?;
+        let files = HostFiles::open(dir, false)?;
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
+        Ok(files)
+    }
+
+    /// Opens the directory of a store and locks it: alone, or with other readers.
+    pub(crate) fn open(dir: &Path, read_only: bool) -> Result<Arc<HostFiles>, OpenError> {
+        let failed = |error| open_error(dir, read_only, error);
+        let objects = File::open(dir.join(OBJECTS_DIR)).map_err(failed)?;
+        let lock = match File::open(dir.join(LOCK_FILE)) {
+            Ok(lock) => lock,
+            Err(error) => return Err(failed(error)),
+        };
+        let locked = if read_only {
+            lock.try_lock_shared()
+        } else {
+            lock.try_lock()
+        };
+        match locked {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::Locked {
+                    path: dir.display().to_string(),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        Ok(Arc::new(HostFiles {
+            dir: dir.to_owned(),
+            objects,
+            read_only,
+            inside: Mutex::new(Inside {
+                // A killed process may have left names that no sync covers (C5).
+                names_changed: !read_only,
+                ..Inside::default()
+            }),
+            _lock: Some(lock),
+        }))
+    }
+
+    /// Bytes the host's file system has left for this user.
+    pub(crate) fn host_free_bytes(&self) -> u64 {
+        rustix::fs::fstatvfs(&self.objects).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// Numbers of the object files that are there, known or not.
+    pub(crate) fn numbers(&self) -> io::Result<Vec<u32>> {
+        let mut numbers = Vec::new();
+        for entry in std::fs::read_dir(self.dir.join(OBJECTS_DIR))? {
+            let name = entry?.file_name();
+            let number = name.to_str().and_then(|name| u32::from_str_radix(name, 16).ok());
+            numbers.extend(number.filter(|number| (1..FILES_MAX).contains(number)));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn path(&self, number: u32) -> PathBuf {
+        if number == 0 {
+            self.dir.join(STORE_FILE)
+        } else {
+            self.dir.join(OBJECTS_DIR).join(format!("{number:06x}"))
+        }
+    }
+
+    /// The file, open; `None` when it does not exist and is not to be made.
+    fn file(&self, inside: &mut Inside, number: u32, make: bool) -> io::Result<Option<Arc<File>>> {
+        if let Some(file) = inside.open.get(&number) {
+            return Ok(Some(Arc::clone(file)));
+        }
+        let path = self.path(number);
+        let mut options = OpenOptions::new();
+        options.read(true).write(!self.read_only);
+        let file = match options.open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                inside.names_changed = true;
+                options.create_new(true).open(&path)?
+            }
+            result => result?,
+        };
+        if inside.open.len() >= OPEN_MAX {
+            let written = &inside.written;
+            inside.open.retain(|number, _| written.contains(number));
+        }
+        let file = Arc::new(file);
+        inside.open.insert(number, Arc::clone(&file));
+        Ok(Some(file))
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+        let (number, offset) = split(at);
+        let file = self.file(&mut self.inside.lock(), number, false)?;
+        let mut filled = 0;
+        while let Some(file) = &file
+            && filled < buf.len()
+        {
+            match file.read_at(&mut buf[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        buf[filled..].fill(0);
+        Ok(())
+    }
+
+    fn write(&self, at: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
+        let (number, offset) = split(at);
+        let Some(file) = self.file(&mut self.inside.lock(), number, true)? else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        file.write_all_at(bytes, offset)?;
+        self.note_written(number, &file);
+        if durable {
+            file.sync_data()?;
+            self.sync_names()?;
+        }
+        Ok(())
+    }
+
+    /// After the write, so that a flush that begins later finds it, on the handle that wrote.
+    fn note_written(&self, number: u32, file: &Arc<File>) {
+        let mut inside = self.inside.lock();
+        inside.written.insert(number);
+        inside.open.entry(number).or_insert_with(|| Arc::clone(file));
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        if std::mem::take(&mut self.inside.lock().names_changed) {
+            self.objects.sync_all()?;
+            File::open(&self.dir)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Syncs what was written. A file that is written again meanwhile is synced again by the next flush.
+    fn flush(&self) -> io::Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        let written: Vec<Arc<File>> = {
+            let mut inside = self.inside.lock();
+            let numbers = std::mem::take(&mut inside.written);
+            numbers
+                .iter()
+                .filter_map(|number| inside.open.get(number).cloned())
+                .collect()
+        };
+        for file in written {
+            file.sync_data()?;
+        }
+        self.sync_names()
+    }
+
+    /// Gives up a range: the whole file's name, or the blocks inside it.
+    fn discard(&self, at: u64, len: u64) -> io::Result<()> {
+        let (number, offset) = split(at);
+        if offset == 0 && len == FILE_BYTES {
+            let mut inside = self.inside.lock();
+            inside.open.remove(&number);
+            inside.written.remove(&number);
+            return match std::fs::remove_file(self.path(number)) {
+                Ok(()) => {
+                    inside.names_changed = true;
+                    Ok(())
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                Err(error) => Err(error),
+            };
+        }
+        let file = self.file(&mut self.inside.lock(), number, false)?;
+        let Some(file) = file else { return Ok(()) };
+        // A hint: a file system without holes keeps the blocks until the file goes.
+        let _ = rustix::fs::fallocate(
+            &*file,
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            offset,
+            len,
+        );
+        Ok(())
+    }
+
+    /// Zeros up to the end of the file; beyond it there are zeros already.
+    fn write_zeroes(&self, at: u64, len: u64) -> io::Result<()> {
+        let (number, offset) = split(at);
+        let Some(file) = self.file(&mut self.inside.lock(), number, true)? else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let zeros = vec![0; IO_BYTES_MAX as usize];
+        let end = file.metadata()?.len().min(offset + len);
+        let mut from = offset;
+        while from < end {
+            let take = (end - from).min(zeros.len() as u64) as usize;
+            file.write_all_at(&zeros[..take], from)?;
+            from += take as u64;
+        }
+        self.note_written(number, &file);
+        Ok(())
+    }
+
+    fn run(&self, at: u64, kind: &mut IoKind) -> Result<(), DeviceError> {
+        let (op, len) = (kind.name(), kind.len_bytes());
+        let flush = matches!(kind, IoKind::Flush);
+        let changes = !matches!(kind, IoKind::Read(_));
+        check(at, kind)?;
+        if changes && self.read_only && !flush {
+            return Err(DeviceError::ReadOnly);
+        }
+        if changes && self.inside.lock().poisoned {
+            return Err(DeviceError::Poisoned);
+        }
+        let result = match kind {
+            IoKind::Read(buf) => self.read(at, buf),
+            IoKind::Write { buf, fua } => self.write(at, buf, *fua),
+            IoKind::Flush => self.flush(),
+            IoKind::Discard(len) => self.discard(at, *len),
+            IoKind::WriteZeroes(len) => self.write_zeroes(at, *len),
+        };
+        let mut inside = self.inside.lock();
+        match result {
+            Ok(()) => {
+                count(&mut inside.counters, kind);
+                Ok(())
+            }
+            Err(error) => {
+                inside.poisoned |= changes && !matches!(kind, IoKind::Discard(_));
+                Err(DeviceError::io(op, at, len, error))
+            }
+        }
+    }
+}
+
+impl Device for HostFiles {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size: u64::from(FILES_MAX) << OFFSET_BITS,
+            logical_block: 4096,
+            dma_alignment: 512,
+            max_io: IO_BYTES_MAX,
+            volatile_cache: true,
+            fua: false,
+            discard_unit: 4096,
+        }
+    }
+
+    fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
+        let done = ios.into_iter().map(|Io { at, mut kind, .. }| {
+            let result = self.run(at, &mut kind);
+            IoDone {
+                result,
+                buf: kind.into_buf(),
+            }
+        });
+        Completion::ready(done.collect())
+    }
+
+    fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        let mut kind = IoKind::Read(buf);
+        self.run(at, &mut kind)?;
+        Ok(kind.into_buf().unwrap_or_else(|| AlignedBuf::zeroed(0)))
+    }
+
+    fn write_through(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        let mut kind = IoKind::Write { buf, fua: true };
+        self.run(at, &mut kind)?;
+        Ok(kind.into_buf().unwrap_or_else(|| AlignedBuf::zeroed(0)))
+    }
+
+    fn grow(&self, size: u64) -> Result<u64, DeviceError> {
+        let have = self.geometry().size;
+        if size <= have {
+            return Ok(have);
+        }
+        Err(DeviceError::CannotGrow {
+            size: have,
+            wanted: size,
+            reason: "a directory has no more file numbers",
+        })
+    }
+
+    fn counters(&self) -> Counters {
+        self.inside.lock().counters
+    }
+
+    fn drive(&self) -> bool {
+        false
+    }
+
+    fn engine(&self) -> &'static str {
+        "files"
+    }
+}
+
+fn split(at: u64) -> (u32, u64) {
+    ((at >> OFFSET_BITS) as u32, at & (FILE_BYTES - 1))
+}
+
+/// Ranges lie inside one file, on its 4 KiB blocks; buffers are no longer than one I/O.
+fn check(at: u64, kind: &IoKind) -> Result<(), DeviceError> {
+    let (op, len) = (kind.name(), kind.len_bytes());
+    let (number, offset) = split(at);
+    let most = match kind {
+        IoKind::Flush => return Ok(()),
+        IoKind::Read(_) | IoKind::Write { .. } => u64::from(IO_BYTES_MAX),
+        IoKind::Discard(_) | IoKind::WriteZeroes(_) => FILE_BYTES,
+    };
+    let aligned = at.is_multiple_of(4096) && len.is_multiple_of(4096) && len > 0;
+    let inside = number < FILES_MAX && len <= most && offset + len <= FILE_BYTES;
+    if aligned && inside {
+        Ok(())
+    } else {
+        Err(DeviceError::OutOfRange { op, at, len })
+    }
+}
+
+fn count(counters: &mut Counters, kind: &IoKind) {
+    let len = kind.len_bytes();
+    match kind {
+        IoKind::Read(_) => {
+            (counters.reads, counters.read_bytes) = (counters.reads + 1, counters.read_bytes + len)
+        }
+        IoKind::Write { fua, .. } => {
+            counters.writes += 1;
+            counters.write_bytes += len;
+            counters.fua_writes += u64::from(*fua);
+        }
+        IoKind::Flush => counters.flushes += 1,
+        IoKind::Discard(_) => {
+            counters.discards += 1;
+            counters.discard_bytes += len;
+        }
+        IoKind::WriteZeroes(_) => {
+            counters.zeroes += 1;
+            counters.zero_bytes += len;
+        }
+    }
+}
+
+fn open_error(dir: &Path, read_only: bool, error: io::Error) -> OpenError {
+    let path = dir.display().to_string();
+    match error.kind() {
+        io::ErrorKind::NotFound => OpenError::NotFound { path },
+        io::ErrorKind::PermissionDenied => OpenError::Permission {
+            path,
+            access: if read_only { "read" } else { "read and written" },
+        },
+        io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnlyStorage { path },
+        io::ErrorKind::StorageFull => OpenError::NoSpace { path, bytes: 0 },
+        _ => OpenError::Io { path, source: error },
+    }
+}
+
+#[cfg(test)]
+mod tests;

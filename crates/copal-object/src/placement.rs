@@ -1,0 +1,123 @@
+//! Placement: where pages come from. Bits of one device, or files of a directory.
+//!
+//! Design: object.md §5 (`Placement`), §9, §11
+//! Not here: quarantine and reserves (`space`), which are the same for both.
+
+use crate::{allocator::Allocator, hostfs::FileSpace, run::Run};
+
+/// Free and taken pages, one way or the other.
+#[derive(Debug)]
+pub(crate) enum Placement {
+    /// `cow`: pages of one device.
+    Pages(Allocator),
+    /// `hostfs`: pages of files.
+    Files(FileSpace),
+}
+
+/// For whom pages are taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Home {
+    /// Kind and lifetime, so that like lies near like.
+    pub(crate) class: usize,
+    /// The object or stream; the store itself is [`Home::STORE`].
+    pub(crate) owner: u64,
+}
+
+impl Home {
+    /// Owner of what belongs to no object.
+    pub(crate) const STORE: u64 = u64::MAX;
+}
+
+impl Placement {
+    /// The same space with nothing taken, to derive it a second time.
+    pub(crate) fn emptied(&self) -> Placement {
+        match self {
+            Placement::Pages(pages) => Placement::Pages(Allocator::new(pages.pages())),
+            Placement::Files(files) => Placement::Files(files.emptied()),
+        }
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        match self {
+            Placement::Pages(pages) => pages.pages(),
+            Placement::Files(files) => files.pages(),
+        }
+    }
+
+    pub(crate) fn free_pages(&self) -> u64 {
+        match self {
+            Placement::Pages(pages) => pages.free_pages(),
+            Placement::Files(files) => files.free_pages(),
+        }
+    }
+
+    /// Adds free pages at the end of a device.
+    pub(crate) fn grow(&mut self, to_pages: u64) {
+        if let Placement::Pages(pages) = self {
+            pages.grow(to_pages);
+        }
+    }
+
+    /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
+    pub(crate) fn take(&mut self, run: Run) -> bool {
+        match self {
+            Placement::Pages(pages) => pages.take(run),
+            Placement::Files(files) => files.take(run),
+        }
+    }
+
+    /// As [`Placement::take`], for an object that may go on there.
+    pub(crate) fn take_for(&mut self, run: Run, owner: u64) -> bool {
+        match self {
+            Placement::Pages(pages) => pages.take(run),
+            Placement::Files(files) => files.take_for(run, owner),
+        }
+    }
+
+    /// Gives `run` back.
+    pub(crate) fn release(&mut self, run: Run) {
+        match self {
+            Placement::Pages(pages) => pages.release(run),
+            Placement::Files(files) => files.release(run),
+        }
+    }
+
+    /// Takes `pages` pages; `None` when fewer are free.
+    pub(crate) fn allocate(&mut self, pages: u64, home: Home) -> Option<Vec<Run>> {
+        match self {
+            Placement::Pages(bits) => bits.allocate(pages, home.class),
+            Placement::Files(files) => files.allocate(pages, home.owner),
+        }
+    }
+
+    /// Takes one run of `pages` pages, of written space only if asked so: in files all space is as good.
+    pub(crate) fn allocate_run(&mut self, pages: u32, home: Home, written: bool) -> Option<Run> {
+        match self {
+            Placement::Pages(bits) => bits.allocate_run(pages, home.class, written),
+            Placement::Files(files) => files.allocate_run(pages, home.owner),
+        }
+    }
+
+    /// Notes that every page of `run` has been written.
+    pub(crate) fn note_written(&mut self, run: Run) {
+        if let Placement::Pages(pages) = self {
+            pages.note_written(run);
+        }
+    }
+
+    /// Runs of written zones, for the checkpoint.
+    pub(crate) fn written_zones(&self) -> Vec<(u64, u64)> {
+        match self {
+            Placement::Pages(pages) => pages.written_zones(),
+            Placement::Files(_) => Vec::new(),
+        }
+    }
+
+    /// What the device may forget: blocks and files that nothing owns any more.
+    pub(crate) fn take_gone(&mut self) -> Vec<Run> {
+        match self {
+            Placement::Pages(_) => Vec::new(),
+            Placement::Files(files) => files.take_gone(),
+        }
+    }
+}
