@@ -6,5 +6,6 @@ mod damage;
 mod faults;
 mod restart;
 mod rot;
+mod soak;
 mod space;
 mod stack;

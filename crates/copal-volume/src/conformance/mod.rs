@@ -24,6 +24,7 @@ use crate::ids::VolumeId;
 use crate::store::{VolumeOptions, VolumeStore};
 use bytes::Bytes;
 pub use random::Random;
+pub use random_model::{Subject, random_history};
 
 /// Makes a fresh, empty store for one case.
 pub type Make<'a> = &'a dyn Fn() -> Box<dyn VolumeStore>;

@@ -1,7 +1,8 @@
 //! A seeded random history, run on the store and on the in-memory twin, compared step by step.
 //!
 //! File ids and times differ between the two, so the history keeps pairs of ids and compares
-//! everything else.
+//! everything else. A store that can be restarted is: nothing acknowledged may be missing then,
+//! and nothing else may have appeared.
 
 use super::{Random, body};
 use crate::error::VolumeError;
@@ -13,11 +14,29 @@ use bytes::Bytes;
 const STEPS: usize = 600;
 const NAMES: u64 = 12;
 
+/// A store under a random history.
+pub trait Subject {
+    /// The store as it is open now.
+    fn store(&self) -> &dyn VolumeStore;
+    /// Ends the store in some way and opens it again. Called between operations.
+    fn restart(&mut self);
+}
+
+/// Never restarted.
+struct Steady<'a>(&'a dyn VolumeStore);
+
+impl Subject for Steady<'_> {
+    fn store(&self) -> &dyn VolumeStore {
+        self.0
+    }
+    fn restart(&mut self) {}
+}
+
 /// The same thing in the store under test and in the twin.
 type Pair<T> = (T, T);
 
 struct History<'a> {
-    store: &'a dyn VolumeStore,
+    subject: &'a mut dyn Subject,
     twin: MemoryStore,
     random: Random,
     volumes: Vec<Pair<VolumeId>>,
@@ -40,17 +59,33 @@ fn content(info: &FileInfo) -> (u64, u32, Bytes) {
 }
 
 pub(super) fn equals_twin(store: &dyn VolumeStore) {
+    let files = random_history(&mut Steady(store), 0xC09A_1001, STEPS);
+    assert!(files > 50, "the history made hardly any files");
+}
+
+/// Runs a random history of `steps` operations on an empty store and panics where it differs from
+/// the in-memory twin; the same seed gives the same history. Returns the number of files made.
+pub fn random_history(subject: &mut dyn Subject, seed: u64, steps: usize) -> usize {
     let mut history = History {
-        store,
+        subject,
         twin: MemoryStore::new(),
-        random: Random::new(0xC09A_1001),
+        random: Random::new(seed),
         volumes: Vec::new(),
         files: Vec::new(),
     };
-    for _ in 0..STEPS {
+    for step in 0..steps {
+        if history.random.one_in(40) {
+            history.subject.restart();
+            if history.random.one_in(3) {
+                history.compare_all();
+            }
+        }
         history.step();
+        if step + 1 == steps {
+            history.compare_all();
+        }
     }
-    history.compare_all();
+    history.files.len()
 }
 
 impl History<'_> {
@@ -111,7 +146,7 @@ impl History<'_> {
             quota_bytes: self.random.one_in(3).then_some(80_000),
             ..VolumeOptions::default()
         };
-        let real = self.store.create_volume(parent, name, &options);
+        let real = self.subject.store().create_volume(parent, name, &options);
         let twin = self.twin.create_volume(parent, name, &options);
         assert_eq!(kind(&real), kind(&twin), "create_volume {path}");
         if let (Ok(real), Ok(twin)) = (real, twin) {
@@ -127,7 +162,7 @@ impl History<'_> {
             Remove::WithFiles
         };
         let answers = (
-            self.store.remove_volume(real, how),
+            self.subject.store().remove_volume(real, how),
             self.twin.remove_volume(twin, how),
         );
         assert_eq!(answers.0, answers.1, "remove_volume {how:?}");
@@ -135,7 +170,7 @@ impl History<'_> {
 
     fn rename_volume(&mut self) {
         let (from, to) = (self.path(), self.path());
-        let real = self.store.rename_volume(&from, &to);
+        let real = self.subject.store().rename_volume(&from, &to);
         let twin = self.twin.rename_volume(&from, &to);
         assert_eq!(kind(&real), kind(&twin), "rename {from} to {to}");
     }
@@ -159,7 +194,7 @@ impl History<'_> {
         let options = PutOptions {
             metadata: body(1, self.random.below(20) as usize),
         };
-        let real = self.store.put(real, &name, bytes.clone(), &options);
+        let real = self.subject.store().put(real, &name, bytes.clone(), &options);
         let twin = self.twin.put(twin, &name, bytes, &options);
         self.created(real, twin);
     }
@@ -177,7 +212,7 @@ impl History<'_> {
             }
             writer.commit().map(Some)
         };
-        match (run(self.store, real), run(&self.twin, twin)) {
+        match (run(self.subject.store(), real), run(&self.twin, twin)) {
             (Ok(Some(real)), Ok(Some(twin))) => self.created(Ok(real), Ok(twin)),
             (Ok(None), Ok(None)) => {}
             // A taken name may be refused at the start or only at the commit.
@@ -215,7 +250,7 @@ impl History<'_> {
                 n => self.files[self.random.below(n) as usize],
             },
         };
-        let real = self.store.delete(real, &name, fids.0);
+        let real = self.subject.store().delete(real, &name, fids.0);
         let twin = self.twin.delete(twin, &name, fids.1);
         assert_eq!(real, twin, "delete");
     }
@@ -226,11 +261,11 @@ impl History<'_> {
         let range = start..start + self.random.below(10_000);
         let options = ReadOptions::default();
         assert_eq!(
-            self.store.get(real, &name, range.clone(), &options),
+            self.subject.store().get(real, &name, range.clone(), &options),
             self.twin.get(twin, &name, range, &options),
             "get"
         );
-        let real = self.store.stat(real, &name, &options);
+        let real = self.subject.store().stat(real, &name, &options);
         let twin = self.twin.stat(twin, &name, &options);
         assert_eq!(real.as_ref().map(content), twin.as_ref().map(content));
     }
@@ -248,13 +283,16 @@ impl History<'_> {
                     .collect::<Vec<_>>(),
             )
         };
-        assert_eq!(page(self.store, real), page(&self.twin, twin), "list");
-        assert_eq!(self.store.volume_stats(real), self.twin.volume_stats(twin));
+        assert_eq!(page(self.subject.store(), real), page(&self.twin, twin), "list");
+        assert_eq!(
+            self.subject.store().volume_stats(real),
+            self.twin.volume_stats(twin)
+        );
     }
 
     fn reclaim(&mut self) {
         let (real, twin) = self.volume();
-        assert_eq!(self.store.reclaim(real), self.twin.reclaim(twin));
+        assert_eq!(self.subject.store().reclaim(real), self.twin.reclaim(twin));
     }
 
     fn put_batch(&mut self) {
@@ -265,7 +303,7 @@ impl History<'_> {
                 (Bytes::from(self.name()), bytes, PutOptions::default())
             })
             .collect();
-        let real = self.store.put_batch(real, files.clone());
+        let real = self.subject.store().put_batch(real, files.clone());
         let twin = self.twin.put_batch(twin, files);
         assert_eq!(kind(&real), kind(&twin), "put_batch");
         if let (Ok(real), Ok(twin)) = (real, twin) {
@@ -288,10 +326,9 @@ impl History<'_> {
                     .collect::<Result<Vec<_>, VolumeError>>()
             };
             assert!(
-                page(self.store, real) == page(&self.twin, twin),
+                page(self.subject.store(), real) == page(&self.twin, twin),
                 "the volumes differ at the end"
             );
         }
-        assert!(self.files.len() > 50, "the history made hardly any files");
     }
 }
