@@ -2,6 +2,7 @@
 
 mod backups;
 mod damage;
+mod engine;
 mod errors;
 mod failing;
 mod histories;

@@ -237,7 +237,12 @@ pub(crate) fn back_up(repository: &Repository, vm: &str, disk: &Disk, changed: b
     try_back_up(repository, vm, disk, changed).unwrap()
 }
 
-pub(crate) fn try_back_up(repository: &Repository, vm: &str, disk: &Disk, changed: bool) -> Result<BackupSummary> {
+pub(crate) fn try_back_up(
+    repository: &Repository,
+    vm: &str,
+    disk: &Disk,
+    changed: bool,
+) -> Result<BackupSummary> {
     repository.backup(request(vm, disk, changed), &Silent, &CancelFlag::new())
 }
 
