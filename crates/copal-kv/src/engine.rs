@@ -125,6 +125,17 @@ impl Engine {
         }
     }
 
+    /// Does what frees space, or keeps a promise: in a full store it may use the reserve.
+    pub(crate) fn in_reserve<T>(&self, mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        match attempt() {
+            Err(error) if error.is_no_space() => {
+                let _opened = self.reserve.open(&self.objects);
+                attempt()
+            }
+            result => result,
+        }
+    }
+
     /// Everything logged so far is durable.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         if self.options.read_only {
@@ -132,11 +143,10 @@ impl Engine {
         }
         self.poison.check()?;
         let mut writer = self.writer.lock();
-        let next_seq = self.snapshots.visible() + 1;
-        let synced = writer.log.sync(&self.objects, next_seq);
-        synced.map_err(|error| self.poison.failed_write(error))?;
-        writer.settled();
-        Ok(())
+        self.in_reserve(|| {
+            let synced = writer.sync(&self.objects, self.snapshots.visible());
+            synced.map_err(|error| self.poison.failed_write(error))
+        })
     }
 
     /// Opens a table that the manifest names.

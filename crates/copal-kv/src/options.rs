@@ -23,6 +23,9 @@ pub struct Options {
     pub table_bytes: u64,
     /// Threads for flush and merge; the first does both.
     pub worker_threads: usize,
+    /// A tier merges into the bottom once it holds one part in this many of the bottom's bytes. Less means more
+    /// runs to search and less to write; 0: only the last of the three tiers does.
+    pub bottom_share: u32,
     /// Filter columns per partition that stay loaded, 0 to 15.
     pub filter_columns: u8,
 }
@@ -34,6 +37,7 @@ impl Default for Options {
             read_only: false,
             table_bytes: 32 << 20,
             worker_threads: 1,
+            bottom_share: 10,
             filter_columns: 6,
         }
     }

@@ -123,11 +123,8 @@ impl Store {
             vec![WriteOp::DeleteRange { start, end }],
             Durability::Device,
         ))?;
-        engine.edit(
-            Vec::new(),
-            &[Record::DropKeyspace { id: handle.id }],
-            Ack::Durable,
-        )?;
+        let record = Record::DropKeyspace { id: handle.id };
+        engine.in_reserve(|| engine.edit(Vec::new(), std::slice::from_ref(&record), Ack::Durable))?;
         handle.dropped.store(true, Ordering::Release);
         keyspaces.remove(name);
         engine.signal.request_rotation();
@@ -224,7 +221,7 @@ impl Engine {
                 let mut writer = self.writer.lock();
                 if self.view().frozen.is_empty() {
                     let generation = writer.log.generation;
-                    self.rotate(&mut writer)?;
+                    self.in_reserve(|| self.rotate(&mut writer))?;
                     break generation;
                 }
             }

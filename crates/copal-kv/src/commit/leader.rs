@@ -2,6 +2,7 @@
 //!
 //! Invariants
 //! - A group takes its sequences only when its last frame is acknowledged: sequences have no gaps.
+//! - A `Deferred` group is inserted at once and logged within 100 ms or 1 MiB, in front of whatever is logged next.
 //! - `NoSpace` leaves log, value objects and memtable as they were. A group refused for lack of space is tried
 //!   again write by write, so that a delete is not refused because of its neighbour.
 
@@ -20,34 +21,87 @@ use crate::{
     view::View,
 };
 use bytes::Bytes;
-use copal_object::{Ack, Lsn, Op, StoreError, Txn};
+use copal_object::{Ack, Lsn, Op, Store as Objects, StoreError, Txn};
 use std::{sync::Arc, time::Instant};
 
-/// Unsynced bytes after which a `Deferred` group is made durable after all.
-const DEFERRED_BYTES: u64 = 1 << 20;
+/// Log bytes that deferred groups may keep waiting.
+const DEFERRED_BYTES: usize = 1 << 20;
 
 /// What only the leader touches.
 pub(crate) struct Writer {
     pub(crate) log: Log,
-    /// Bytes of `Deferred` groups since the log was last written through.
-    deferred_bytes: u64,
+    deferred: Deferred,
+}
+
+/// Groups that are in the memtable and not in the log yet.
+#[derive(Default)]
+struct Deferred {
+    ops: Vec<u8>,
+    count: u32,
     /// When the first of them was accepted.
-    pub(crate) deferred_since: Option<Instant>,
+    since: Option<Instant>,
+    /// The last commit of values that they point to.
+    after: Option<Lsn>,
 }
 
 impl Writer {
     pub(crate) fn new(log: Log) -> Writer {
         Writer {
             log,
-            deferred_bytes: 0,
-            deferred_since: None,
+            deferred: Deferred::default(),
         }
     }
 
-    /// No deferred write waits any more.
-    pub(crate) fn settled(&mut self) {
-        self.deferred_bytes = 0;
-        self.deferred_since = None;
+    /// Since when a deferred write waits for the log.
+    pub(crate) fn deferred_since(&self) -> Option<Instant> {
+        self.deferred.since
+    }
+
+    /// Appends the deferred groups and behind them `encoded` as one group; `visible` is the last sequence so far.
+    fn append(
+        &mut self,
+        objects: &Objects,
+        visible: u64,
+        encoded: &Encoded,
+        after: Option<Lsn>,
+        ack: Ack,
+    ) -> Result<(), StoreError> {
+        let Deferred {
+            ops,
+            count,
+            after: before,
+            ..
+        } = &mut self.deferred;
+        let (kept, first_seq) = (ops.len(), visible + 1 - u64::from(*count));
+        ops.extend_from_slice(&encoded.log);
+        let appended = self.log.append(
+            objects,
+            first_seq,
+            *count + encoded.count,
+            ops,
+            after.or(*before),
+            ack,
+        );
+        match appended {
+            Ok(()) => self.deferred = Deferred::default(),
+            Err(_) => ops.truncate(kept),
+        }
+        appended
+    }
+
+    /// Brings the deferred groups into the log, and makes everything in it durable.
+    /// # Errors
+    /// `NoSpace`: they go on waiting. Otherwise a failed write.
+    pub(crate) fn sync(&mut self, objects: &Objects, visible: u64) -> Result<(), StoreError> {
+        if self.deferred.count > 0 {
+            let nothing = Encoded {
+                log: Vec::new(),
+                count: 0,
+                inserts: Vec::new(),
+            };
+            return self.append(objects, visible, &nothing, None, Ack::Durable);
+        }
+        self.log.sync(objects, visible + 1)
     }
 }
 
@@ -77,22 +131,21 @@ impl Engine {
         let frees_space = writes.iter().all(|write| write.frees_space);
         let bytes = writes.iter().map(|write| write.user_bytes).sum();
         let refused = |error: Error| writes.iter().map(|_| Err(error.clone())).collect();
-        if let Err(error) = self.make_room(&mut writer, frees_space) {
-            if error.is_no_space() && writes.len() > 1 {
-                return writes
-                    .iter()
-                    .map(|write| self.write_alone(&mut writer, write))
-                    .collect();
-            }
-            return refused(error);
+        let alone = |writer: &mut Writer| {
+            writes
+                .iter()
+                .map(|write| self.write_alone(writer, write))
+                .collect::<Vec<_>>()
+        };
+        match self.make_room(&mut writer, frees_space) {
+            Ok(()) => {}
+            Err(error) if error.is_no_space() => return alone(&mut writer),
+            Err(error) => return refused(error),
         }
         let all: Vec<&Write> = writes.iter().collect();
         let results = match self.log_and_apply(&mut writer, &all) {
             Ok(()) => writes.iter().map(|_| Ok(())).collect(),
-            Err(error) if error.is_no_space() => writes
-                .iter()
-                .map(|write| self.write_alone(&mut writer, write))
-                .collect(),
+            Err(error) if error.is_no_space() => alone(&mut writer),
             Err(error) => return refused(error),
         };
         drop(writer);
@@ -137,20 +190,8 @@ impl Engine {
             .map(|write| write.durability)
             .min()
             .unwrap_or_default();
-        let ack = self.ack_for(writer, durability, encoded.log.len() as u64);
-        let logged = writer
-            .log
-            .append(&self.objects, first_seq, encoded.count, &encoded.log, after, ack);
-        if let Err(error) = logged {
+        if let Err(error) = self.log_group(writer, &encoded, after, durability) {
             return Err(self.take_back(&mut values, placement, error));
-        }
-        if ack == Ack::Ordered {
-            if writer.deferred_since.is_none() {
-                writer.deferred_since = Some(Instant::now());
-                self.signal.kick();
-            }
-        } else {
-            writer.settled();
         }
         let memtable = self.view().active.clone();
         let last_seq = apply(&memtable, &mut values, encoded.inserts, first_seq);
@@ -165,20 +206,32 @@ impl Engine {
         Ok(())
     }
 
-    /// The acknowledgement a group waits for: of its most demanding write.
-    fn ack_for(&self, writer: &mut Writer, durability: Durability, bytes: u64) -> Ack {
-        match durability {
+    /// Logs a group as its most demanding write asks; a deferred one may wait for others.
+    fn log_group(
+        &self,
+        writer: &mut Writer,
+        encoded: &Encoded,
+        after: Option<Lsn>,
+        durability: Durability,
+    ) -> Result<(), StoreError> {
+        let visible = self.snapshots.visible();
+        let deferred = &mut writer.deferred;
+        let ack = match durability {
             Durability::Device => Ack::Durable,
             Durability::Process => Ack::Written,
+            Durability::Deferred if deferred.ops.len() + encoded.log.len() > DEFERRED_BYTES => Ack::Written,
             Durability::Deferred => {
-                writer.deferred_bytes += bytes;
-                if writer.deferred_bytes > DEFERRED_BYTES {
-                    Ack::Written
-                } else {
-                    Ack::Ordered
+                deferred.ops.extend_from_slice(&encoded.log);
+                deferred.count += encoded.count;
+                deferred.after = after.or(deferred.after);
+                if deferred.since.is_none() {
+                    deferred.since = Some(Instant::now());
+                    self.signal.kick();
                 }
+                return Ok(());
             }
-        }
+        };
+        writer.append(&self.objects, visible, encoded, after, ack)
     }
 
     fn encode(
@@ -342,7 +395,7 @@ impl Engine {
         let generation = writer.log.generation + 1;
         let fail = |error| self.poison.failed_write(error);
         let log = Log::create(&self.objects, generation, self.new_object()).map_err(fail)?;
-        if let Err(error) = writer.log.sync(&self.objects, self.snapshots.visible() + 1) {
+        if let Err(error) = writer.sync(&self.objects, self.snapshots.visible()) {
             let ops = vec![Op::Delete { id: log.stream }];
             let error = self.poison.failed_write(error);
             if let Err(second) = self
@@ -362,7 +415,6 @@ impl Engine {
         }
         let active = Arc::new(Memtable::new(generation, log.stream));
         writer.log = log;
-        writer.settled();
         self.change_view(|view| {
             let mut frozen = view.frozen.clone();
             frozen.insert(0, view.active.clone());

@@ -18,8 +18,6 @@ use std::{
 pub(crate) const TIER_RUNS: usize = 4;
 /// Tiers above the bottom.
 const TIERS: u8 = 3;
-/// The last tier merges down when it holds this part of the bottom.
-const BOTTOM_FRACTION: u64 = 10;
 
 /// Where a merge writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,13 +56,15 @@ pub(crate) fn debt(version: &Version) -> u64 {
 }
 
 /// The merge that the shape of the tree asks for.
-pub(crate) fn pick(version: &Version, next_run: u64) -> Option<Job> {
+///
+/// A tier goes down to the bottom once it holds one part in `bottom_share` of it.
+pub(crate) fn pick(version: &Version, next_run: u64, bottom_share: u32) -> Option<Job> {
     let level = (0..TIERS)
         .map(Level)
         .find(|level| version.level(*level).count() >= TIER_RUNS)?;
     let total: u64 = version.level(level).map(|run| run.bytes()).sum();
     let bottom = version.bottom().map_or(0, |run| run.bytes());
-    let down = total.saturating_mul(BOTTOM_FRACTION) >= bottom || level.0 + 1 >= TIERS;
+    let down = total.saturating_mul(u64::from(bottom_share)) >= bottom || level.0 + 1 >= TIERS;
     let names = |run: &Arc<Run>| (run.level, run.id);
     if down {
         let inputs = version

@@ -9,6 +9,7 @@
 
 use crate::{
     commit::values::{GroupKey, OBJECT_BYTES, OpenObject, create_options},
+    key::KeyRange,
     manifest::format::ValueMeta,
     value::pointer::{Pointer, piece_sums},
 };
@@ -35,6 +36,11 @@ impl WorkerValues {
     /// Closes an object: nothing more is appended to it.
     pub(crate) fn close(&mut self, object: ObjectId) {
         self.open.retain(|_, open| open.object != object);
+    }
+
+    /// Closes the objects of groups wholly inside `range`.
+    pub(crate) fn close_within(&mut self, range: &KeyRange) {
+        self.open.retain(|group, _| !range.covers(&group.range()));
     }
 
     /// Goes on appending to an object found at opening.

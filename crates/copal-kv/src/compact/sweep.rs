@@ -110,15 +110,27 @@ impl Engine {
         Ok(true)
     }
 
-    /// A group's key range and its value objects whose dead bytes punching cannot free, if they are many.
-    pub(crate) fn stale_group(&self, values: &WorkerValues) -> Option<(KeyRange, HashSet<ObjectId>)> {
+    /// The key range of a group inside `range`, and its value objects whose dead bytes punching cannot free, if
+    /// they are many.
+    pub(crate) fn stale_group(
+        &self,
+        values: &WorkerValues,
+        range: &KeyRange,
+    ) -> Option<(KeyRange, HashSet<ObjectId>)> {
         let busy = self.busy_values(values);
         let tree = self.tree.lock();
         let stale = |value: &&ValueState| {
             let punched = value.dead.whole_pages(VALUE_PAGE);
             let held = value.dead.total() - punched;
             let occupied = value.meta.accounted.saturating_sub(punched);
-            held >= STALE_LEAST && held * STALE_FRACTION > occupied && !busy.contains(&value.meta.object)
+            let group = GroupKey {
+                keyspace: value.meta.keyspace,
+                prefix: value.meta.group.clone(),
+            };
+            held >= STALE_LEAST
+                && range.covers(&group.range())
+                && held * STALE_FRACTION > occupied
+                && !busy.contains(&value.meta.object)
         };
         let first = tree.manifest.state.values.values().find(stale)?;
         let same = |value: &&ValueState| {

@@ -6,7 +6,7 @@
 //! - It never waits for the writer lock: the writer may be waiting for it.
 
 use super::{
-    jobs::{Job, Request, pick, to_bottom},
+    jobs::{Job, Request, everything, pick, to_bottom},
     separate::WorkerValues,
 };
 use crate::{Error, engine::Engine, key::KeyRange, signal::Signal};
@@ -69,7 +69,7 @@ impl Worker {
         }
         if !self.swept {
             self.swept = true;
-            if engine.sweep(&mut self.values)? {
+            if engine.in_reserve(|| engine.sweep(&mut self.values))? {
                 self.swept = false;
                 return Ok(true);
             }
@@ -94,7 +94,7 @@ impl Worker {
             self.engine.signal.request_rotation_quietly();
             return Ok(false);
         };
-        self.engine.rotate(&mut writer)?;
+        self.engine.in_reserve(|| self.engine.rotate(&mut writer))?;
         Ok(true)
     }
 
@@ -105,19 +105,28 @@ impl Worker {
             let Some(request) = engine.jobs.next() else {
                 return Ok(false);
             };
-            let job = self.request_job(request.range.clone());
+            let version = engine.view().version.clone();
+            let job = to_bottom(&version, request.range.clone(), HashSet::new());
             self.request = Some((request, job));
         }
         let Some((request, job)) = &mut self.request else {
             return Ok(false);
         };
-        match engine.merge_step_in_reserve(&mut self.values, job) {
+        match engine.in_reserve(|| engine.merge_step(&mut self.values, job)) {
             Ok(true) => {}
             Ok(false) => {
-                engine.sweep(&mut self.values)?;
+                engine.in_reserve(|| engine.sweep(&mut self.values))?;
+                let range = request.range.clone();
+                if let Some(job) = self.rewrite_job(&range) {
+                    if let Some((_, current)) = &mut self.request {
+                        *current = job;
+                    }
+                    return Ok(true);
+                }
                 engine.free_garbage()?;
-                request.finish(Ok(()));
-                self.request = None;
+                if let Some((request, _)) = self.request.take() {
+                    request.finish(Ok(()));
+                }
             }
             Err(error) => {
                 request.finish(Err(error.clone()));
@@ -128,15 +137,13 @@ impl Worker {
         Ok(true)
     }
 
-    /// A merge of `range` to the bottom that also rewrites the stale value objects inside it.
-    fn request_job(&self, range: KeyRange) -> Job {
-        let stale = self
-            .engine
-            .stale_group(&self.values)
-            .filter(|(group, _)| range.covers(group));
-        let rewrite = stale.map(|(_, objects)| objects).unwrap_or_default();
+    /// The merge that rewrites a stale group inside `range`, if there is one that was not tried yet.
+    fn rewrite_job(&mut self, range: &KeyRange) -> Option<Job> {
+        self.values.close_within(range);
+        let (group, mut objects) = self.engine.stale_group(&self.values, range)?;
+        objects.retain(|object| self.rewritten.insert(*object));
         let version = self.engine.view().version.clone();
-        to_bottom(&version, range, rewrite)
+        (!objects.is_empty()).then(|| to_bottom(&version, group, objects))
     }
 
     /// One step of the merge that the tree needs.
@@ -147,7 +154,9 @@ impl Worker {
         let Some(job) = &mut self.job else {
             return Ok(false);
         };
-        let more = self.engine.merge_step_in_reserve(&mut self.values, job);
+        let more = self
+            .engine
+            .in_reserve(|| self.engine.merge_step(&mut self.values, job));
         if !matches!(more, Ok(true)) {
             self.job = None;
         }
@@ -157,13 +166,13 @@ impl Worker {
     fn next_job(&mut self) -> Option<Job> {
         let version = self.engine.view().version.clone();
         let next_run = self.engine.tree.lock().manifest.state.next_run;
-        if let Some(job) = pick(&version, next_run) {
+        if let Some(job) = pick(&version, next_run, self.engine.options.bottom_share) {
             return Some(job);
         }
         if let Some(range) = self.engine.droppable_range() {
             return Some(to_bottom(&version, range, HashSet::new()));
         }
-        let (range, mut objects) = self.engine.stale_group(&self.values)?;
+        let (range, mut objects) = self.engine.stale_group(&self.values, &everything())?;
         objects.retain(|object| self.rewritten.insert(*object));
         (!objects.is_empty()).then(|| to_bottom(&version, range, objects))
     }
@@ -174,12 +183,10 @@ impl Worker {
         let Some(mut writer) = engine.writer.try_lock() else {
             return;
         };
-        if writer.deferred_since.is_none_or(|since| since.elapsed() < TICK) {
+        if writer.deferred_since().is_none_or(|since| since.elapsed() < TICK) {
             return;
         }
-        writer.settled();
-        let next_seq = engine.snapshots.visible() + 1;
-        if let Err(error) = writer.log.sync(&engine.objects, next_seq) {
+        if let Err(error) = writer.sync(&engine.objects, engine.snapshots.visible()) {
             engine.poison.failed_write(error);
         }
     }
@@ -189,7 +196,7 @@ impl Worker {
             .engine
             .writer
             .try_lock()
-            .is_none_or(|writer| writer.deferred_since.is_some());
+            .is_none_or(|writer| writer.deferred_since().is_some());
         (self.full || deferred).then_some(TICK)
     }
 
@@ -217,28 +224,11 @@ impl Worker {
 }
 
 impl Engine {
-    /// One step of a merge; in a full store it may use the reserve, as merging frees.
-    fn merge_step_in_reserve(&self, values: &mut WorkerValues, job: &mut Job) -> Result<bool, Error> {
-        match self.merge_step(values, job) {
-            Err(error) if error.is_no_space() => {
-                let _opened = self.reserve.open(&self.objects);
-                self.merge_step(values, job)
-            }
-            result => result,
-        }
-    }
-
     /// Makes tables of all frozen memtables; `true` when there was one. A full store may use the reserve.
     pub(crate) fn flush_all(&self, values: &mut WorkerValues) -> Result<bool, Error> {
         let mut flushed = false;
         while !self.view().frozen.is_empty() {
-            let result = match self.flush_oldest(values) {
-                Err(error) if error.is_no_space() => {
-                    let _opened = self.reserve.open(&self.objects);
-                    self.flush_oldest(values)
-                }
-                result => result,
-            };
+            let result = self.in_reserve(|| self.flush_oldest(values));
             let stuck = result.as_ref().is_err_and(Error::is_no_space);
             self.signal.progressed(Some(stuck));
             flushed |= result?;

@@ -25,8 +25,10 @@ const FIRST: u8 = 1;
 const LAST: u8 = 2;
 /// Largest payload of one frame: a stream takes 1 MiB less its own header.
 const MAX_FRAME: usize = (1 << 20) - 4096;
-/// Most operation bytes in one group, and so in one batch.
+/// Most operation bytes in one batch.
 pub(crate) const MAX_GROUP_BYTES: usize = 64 << 20;
+/// Most operation bytes that a leader logs in front of a batch, in the same group.
+const MAX_BEFORE: usize = 4 << 20;
 
 /// One operation as it is logged; each takes one sequence number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,7 +209,7 @@ impl Assembler {
         if open.first_seq != head.first_seq || open.count != head.count {
             return Err(Error::corrupt(place(), "it continues another group"));
         }
-        if open.body.len() + part.len() > MAX_GROUP_BYTES + MAX_FRAME {
+        if open.body.len() + part.len() > MAX_GROUP_BYTES + MAX_BEFORE {
             return Err(Error::corrupt(place(), "the group is longer than any batch"));
         }
         open.body.extend_from_slice(part);

@@ -305,3 +305,43 @@ fn after_power_loss_in_a_longer_history_too() {
     let judged: u64 = (100..104).map(|seed| enumerate(seed, 80, 2)).sum();
     assert!(judged > 1000, "only {judged} states were judged");
 }
+
+/// Writes that promise no more than to survive a kill, around a change of the log: a crash may keep any subset of
+/// what reached the device, and no subset may hold the new log's writes without the old one's.
+#[test]
+fn a_new_log_never_outlives_the_end_of_the_old_one() {
+    let mut judged = 0;
+    for seed in 200..208 {
+        let mut recorder = Recorder::new(seed);
+        for round in 0..3u8 {
+            for i in 0..2u8 {
+                let (key, value) = (vec![b'x', round, i], value(u64::from(round), 100));
+                recorder.operation(
+                    false,
+                    |map| drop(map.insert((0, key.clone()), value.clone())),
+                    |this| this.spaces[0].put(&key, &value, PROCESS).unwrap(),
+                );
+            }
+            if round < 2 {
+                recorder.operation(false, |_| {}, |this| this.store.flush().unwrap());
+            }
+        }
+        let recorded = recorder.finish();
+        let mut random = Random::new(seed);
+        for cut in crash::all_cuts(&recorded.history) {
+            let states = cut.states(&Limits {
+                exhaustive: 14,
+                samples: 0,
+                seed,
+            });
+            let count = states.count_all();
+            for _ in 0..count.min(12) {
+                let index = random.below(count);
+                let what = format!("seed {seed}, step {}, state {index}", cut.step());
+                recorded.judge(states.get(index).unwrap().device(), cut.step(), &what);
+                judged += 1;
+            }
+        }
+    }
+    assert!(judged > 1000, "only {judged} states were judged");
+}

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use copal_kv::{Durability, Keyspace, KeyspaceOptions, Snapshot};
+use copal_kv::{Durability, Keyspace, KeyspaceOptions, Options, Snapshot};
 use std::{collections::BTreeMap, ops::Bound};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -15,6 +15,9 @@ struct Run {
     model: [Map; 2],
     snapshots: Vec<(Snapshot, [Map; 2])>,
     tag: u64,
+    options: Options,
+    /// Merges come from the tree's shape alone, so that tiers fill.
+    shape_only: bool,
 }
 
 fn options_of(space: usize) -> KeyspaceOptions {
@@ -32,18 +35,22 @@ impl Run {
     fn new(seed: u64) -> Run {
         let mut random = Random::new(seed);
         // Metamorphic: neither table size nor memory may change an answer.
-        let options = copal_kv::Options {
+        let options = Options {
             table_bytes: [8 << 10, 64 << 10, 1 << 20][random.below(3) as usize],
             filter_columns: random.below(7) as u8,
+            bottom_share: [0, 10][random.below(2) as usize],
             ..small()
         };
-        let fixture = Fixture::new(96 * MIB, options);
+        let fixture = Fixture::new(96 * MIB, options.clone());
+        let shape_only = random.below(2) == 0;
         let run = Run {
             fixture,
             random,
             model: Default::default(),
             snapshots: Vec::new(),
             tag: seed << 32,
+            options,
+            shape_only,
         };
         for space in 0..2 {
             run.space(space);
@@ -111,6 +118,7 @@ impl Run {
                 }
             }
             76..80 => self.fixture.store.flush().unwrap(),
+            80..84 if self.shape_only => self.fixture.store.flush().unwrap(),
             80..82 => {
                 let (a, b) = (self.key(), self.key());
                 let (low, high) = (a.clone().min(b.clone()), a.max(b));
@@ -216,7 +224,7 @@ impl Run {
             // A kill loses what was only deferred; the crash test knows how to judge that.
             self.fixture.store.sync().unwrap();
         }
-        self.fixture = self.fixture.reopen(small(), properly);
+        self.fixture = self.fixture.reopen(self.options.clone(), properly);
         self
     }
 }

@@ -77,7 +77,6 @@ fn deleted_small_separated_values_give_their_space_back() {
         space.delete(&key(1, i), PROCESS).unwrap();
     }
     space.compact_range(all()).unwrap();
-    space.compact_range(all()).unwrap();
     let live = fixture.live_bytes().saturating_sub(empty);
     assert!(
         live < 667 * 6000 + 667 * 3000 + SLACK,
