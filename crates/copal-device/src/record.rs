@@ -85,8 +85,8 @@ impl History {
         self.events.is_empty()
     }
 
-    /// The steps that matter most: just before anything becomes durable or is lost for good, and the end. Between two of them the
-    /// possible states only grow, and so does what was acknowledged, so these steps include all others'
+    /// The steps that matter most: just before anything becomes durable or is lost for good, and the end. Between two
+    /// of them the possible states only grow, and so does what was acknowledged, so these steps include all others'
     /// states, held to stricter demands. (Where states are sampled, more steps still mean more samples.)
     #[must_use]
     pub fn cut_points(&self) -> Vec<usize> {
