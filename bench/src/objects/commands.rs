@@ -39,6 +39,7 @@ pub(crate) fn run(root: &Path, arguments: &Options) -> Result<()> {
     fresh(&scratch)?;
     let mut report = Report::new(root, &scratch);
     cow(&scratch, arguments.operations, &mut report)?;
+    hostfs(&scratch, arguments.operations, &mut report)?;
     ext4(&scratch, arguments.operations, &mut report)?;
     fs::remove_dir_all(&scratch)?;
     report.finish(root, "object-commands")
@@ -59,19 +60,7 @@ fn cow(scratch: &Path, count: u64, report: &mut Report) -> Result<()> {
     for objects in [1_u64, 3] {
         let payload = Bytes::from(vec![0xa5; 64 << 10]);
         let cost = counted(&mut store, count, |store| {
-            let mut ops = Vec::new();
-            for _ in 0..objects {
-                let id = store.fresh_id();
-                ops.push(Op::Create {
-                    id,
-                    opts: options(ObjectKind::Plain, 64 << 10),
-                });
-                ops.push(Op::Append {
-                    id,
-                    at: 0,
-                    data: payload.clone(),
-                });
-            }
+            let ops = new_objects(store, objects, &payload);
             store.commit(ops, Ack::Durable)
         })?;
         let name = format!("cow: durable commit of {objects} new objects of 64 KiB");
@@ -169,6 +158,61 @@ fn counted(
         write_bytes: mean(write_bytes),
         barriers: mean(flushes + fua_writes),
     })
+}
+
+/// The control: the same store over files of a journaled ext4, counted at its loop device.
+fn hostfs(scratch: &Path, count: u64, report: &mut Report) -> Result<()> {
+    let device = LoopDevice::ext4(scratch, EXT4_BYTES)?;
+    let mut store = FileStore::in_directory(&device.directory().join("store"))?;
+    let stream = store.create(ObjectKind::Stream)?;
+    let payload = Bytes::from(vec![0x5a; 512]);
+    store.append_frame(stream, &payload)?;
+    let before = device.counters()?;
+    for _ in 0..count {
+        store.append_frame(stream, &payload)?;
+    }
+    control(
+        report,
+        "hostfs: durable append of 512 B to a stream",
+        device.counters()? - before,
+        count,
+    );
+    for objects in [1_u64, 3] {
+        let payload = Bytes::from(vec![0xa5; 64 << 10]);
+        let before = device.counters()?;
+        for _ in 0..count {
+            let ops = new_objects(&mut store, objects, &payload);
+            store.commit(ops, Ack::Durable)?;
+        }
+        let name = format!("hostfs: durable commit of {objects} new objects of 64 KiB");
+        control(report, &name, device.counters()? - before, count);
+    }
+    drop(store);
+    Ok(())
+}
+
+fn control(report: &mut Report, name: &str, cost: BlockCounters, count: u64) {
+    let mean = |total: u64| total as f64 / count as f64;
+    report.fact(format!("{name}: writes and bare flushes"), mean(cost.writes), "");
+    report.fact(format!("{name}: flushes"), mean(cost.flushes), "");
+    report.fact(format!("{name}: bytes written"), mean(cost.write_bytes), "B");
+}
+
+fn new_objects(store: &mut FileStore, objects: u64, payload: &Bytes) -> Vec<Op> {
+    let mut ops = Vec::new();
+    for _ in 0..objects {
+        let id = store.fresh_id();
+        ops.push(Op::Create {
+            id,
+            opts: options(ObjectKind::Plain, 64 << 10),
+        });
+        ops.push(Op::Append {
+            id,
+            at: 0,
+            data: payload.clone(),
+        });
+    }
+    ops
 }
 
 fn ext4(scratch: &Path, count: u64, report: &mut Report) -> Result<()> {

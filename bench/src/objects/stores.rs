@@ -2,20 +2,20 @@
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use copal_device::{Counters, Device, FileOptions, open_file};
+use copal_device::{Counters, FileOptions, open_file};
 use copal_object::{
     Ack, Check, CreateOptions, Lifetime, MkfsOptions, ObjectId, ObjectKind, Op, OpenOptions, Store, Txn,
 };
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
-/// A `cow` store in one preallocated file.
+/// A store of either backend.
 pub(super) struct FileStore {
-    device: Arc<dyn Device>,
     pub(super) store: Store,
     next: u64,
 }
 
 impl FileStore {
+    /// `cow`, in one preallocated file.
     pub(super) fn make(path: &Path, size: u64) -> Result<FileStore> {
         let options = FileOptions {
             create_size: Some(size),
@@ -23,18 +23,21 @@ impl FileStore {
         };
         let device = open_file(path, &options).context("creating a store's file")?;
         Store::mkfs(&device, &MkfsOptions::default()).context("formatting a store")?;
+        let (store, _) = Store::open(device, &OpenOptions::default()).context("opening a store")?;
+        Ok(FileStore { store, next: 1 })
+    }
+
+    /// `hostfs`, in a directory: the control.
+    pub(super) fn in_directory(path: &Path) -> Result<FileStore> {
+        Store::mkfs_dir(path, &MkfsOptions::default()).context("making a store of files")?;
         let (store, _) =
-            Store::open(Arc::clone(&device), &OpenOptions::default()).context("opening a store")?;
-        Ok(FileStore {
-            device,
-            store,
-            next: 1,
-        })
+            Store::open_dir(path, &OpenOptions::default()).context("opening a store of files")?;
+        Ok(FileStore { store, next: 1 })
     }
 
     /// What reached the device.
     pub(super) fn counters(&self) -> Counters {
-        self.device.counters()
+        self.store.counters()
     }
 
     pub(super) fn fresh_id(&mut self) -> ObjectId {
