@@ -9,3 +9,4 @@ mod model;
 mod poison;
 mod space;
 mod support;
+mod threads;
