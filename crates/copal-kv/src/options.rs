@@ -21,7 +21,7 @@ pub struct Options {
     pub read_only: bool,
     /// Size at which a table ends.
     pub table_bytes: u64,
-    /// Threads for flush and merge; the first does both.
+    /// Threads for flush and merge. One does both today, whatever is asked for.
     pub worker_threads: usize,
     /// A tier merges into the bottom once it holds one part in this many of the bottom's bytes. Less means more
     /// runs to search and less to write; 0: only the last of the three tiers does.
@@ -51,10 +51,11 @@ impl Options {
         (self.memory_bytes.max(Self::LEAST_MEMORY) / 8).min(16 << 20)
     }
 
-    /// What is left for filters, indexes and blocks.
+    /// What is left for filters, indexes and blocks, beside memtables and an eighth for the buffers of log and
+    /// merges.
     pub(crate) fn cache_bytes(&self) -> u64 {
         let total = self.memory_bytes.max(Self::LEAST_MEMORY);
-        total - 2 * self.memtable_bytes()
+        total - 2 * self.memtable_bytes() - total / 8
     }
 }
 

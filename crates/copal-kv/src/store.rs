@@ -23,8 +23,8 @@ const MAX_NAME: usize = 255;
 
 /// Open engine; cheap to clone, safe to share between threads.
 ///
-/// The last handle (keyspaces and batches included) that goes ends the worker thread. What was committed with
-/// [`Durability::Deferred`] in the last 100 ms is safe only after [`Store::close`] or [`Store::sync`].
+/// The last handle (keyspaces, batches and snapshots included) that goes logs what was deferred and ends the
+/// worker thread; only [`Store::close`] tells whether that worked.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) inner: Arc<StoreInner>,
@@ -199,6 +199,11 @@ impl StoreInner {
 
 impl Drop for StoreInner {
     fn drop(&mut self) {
+        if !self.engine.closed.load(Ordering::Acquire)
+            && let Err(error) = self.engine.sync()
+        {
+            tracing::warn!(%error, "deferred writes may be lost: the store was dropped and could not be synced");
+        }
         self.join();
     }
 }
@@ -206,10 +211,25 @@ impl Drop for StoreInner {
 fn spawn(engine: Arc<Engine>, values: WorkerValues) -> Result<JoinHandle<()>, Error> {
     let thread = std::thread::Builder::new().name("copal-kv-worker".to_owned());
     thread
-        .spawn(move || worker::run(engine, values))
+        .spawn(move || {
+            let _guard = PanicGuard(engine.clone());
+            worker::run(engine, values);
+        })
         .map_err(|error| Error::Poisoned {
             reason: format!("the worker thread could not be started: {error}"),
         })
+}
+
+/// A worker that panics must not leave others waiting for it.
+struct PanicGuard(Arc<Engine>);
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.poison.set("the worker thread panicked");
+            self.0.signal.stop();
+        }
+    }
 }
 
 impl Engine {

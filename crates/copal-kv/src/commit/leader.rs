@@ -365,6 +365,9 @@ impl Engine {
     fn make_room(&self, writer: &mut Writer, frees_space: bool) -> Result<(), Error> {
         loop {
             self.poison.check()?;
+            if self.signal.stopping() {
+                return Err(Error::Closed);
+            }
             let view = self.view();
             let limit = self.options.memtable_bytes();
             let charged = view.active.charged_bytes();

@@ -139,7 +139,13 @@ impl CommitQueue {
             .iter()
             .filter_map(|pending| pending.write.lock().take())
             .collect();
+        let mut guard = PanicGuard {
+            queue: self,
+            group: &group,
+            armed: true,
+        };
         let results = write_group(writes);
+        guard.armed = false;
         self.hand_over();
         assert_eq!(results.len(), group.len(), "each write of a group has an answer");
         let mut results = results.into_iter();
@@ -193,6 +199,26 @@ impl CommitQueue {
                 *next.state.lock() = Progress::Leads;
                 next.wake.notify_one();
             }
+        }
+    }
+}
+
+/// A leader that panics must not leave its followers waiting.
+struct PanicGuard<'a> {
+    queue: &'a CommitQueue,
+    group: &'a [Arc<Pending>],
+    armed: bool,
+}
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            for pending in self.group.iter().skip(1) {
+                let reason = "the thread that led the commit panicked".to_owned();
+                *pending.state.lock() = Progress::Done(Err(Error::Poisoned { reason }));
+                pending.wake.notify_one();
+            }
+            self.queue.hand_over();
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     cursor::Cursor,
     engine::Engine,
     entry::{Entry, EntryKind, RangeTombstone},
-    key::{KEYSPACE_LEN, KeyRange, keyspace_of},
+    key::{KEYSPACE_LEN, KeyRange, KeyspaceId, keyspace_of},
     manifest::format::{Level, Record},
     memtable::Memtable,
     merge::MergingCursor,
@@ -48,33 +48,32 @@ struct Values<'a> {
     /// Take values from the keyspace's threshold on out of the tables.
     separate: bool,
     rewrite: &'a HashSet<ObjectId>,
-    options: Option<(u32, KeyspaceOptions)>,
+    options: Option<(KeyspaceId, KeyspaceOptions)>,
     dead: Vec<(ObjectId, Range<u64>)>,
 }
 
 impl Values<'_> {
-    /// Group of a key, and the size from which its values leave the tables.
-    fn group(&mut self, key: &[u8]) -> Option<(GroupKey, u32)> {
+    /// Options of the keyspace of `key`.
+    fn options(&mut self, key: &[u8]) -> Option<&KeyspaceOptions> {
         let keyspace = keyspace_of(key)?;
-        if self.options.as_ref().is_none_or(|(id, _)| *id != keyspace.0) {
-            self.options = Some((keyspace.0, self.engine.keyspace_options(keyspace)));
+        if self.options.as_ref().is_none_or(|(id, _)| *id != keyspace) {
+            self.options = Some((keyspace, self.engine.keyspace_options(keyspace)));
         }
-        let (_, options) = self.options.as_ref()?;
-        Some((group_of(options, key)?, options.separate_from_bytes))
+        self.options.as_ref().map(|(_, options)| options)
     }
 
-    /// The entry as it goes into the table: its kind and value.
+    /// The entry as it goes into the table: its kind and value; `None`: as it is.
     fn place(&mut self, entry: Entry<'_>) -> Result<Option<(EntryKind, Vec<u8>)>, Error> {
         let engine = self.engine;
         let failed = |error| engine.poison.failed_write(error);
         match entry.kind {
             EntryKind::Put if self.separate => {
-                let Some((group, from)) = self.group(entry.key) else {
+                let long =
+                    |options: &&KeyspaceOptions| entry.value.len() >= options.separate_from_bytes as usize;
+                let options = self.options(entry.key).filter(long);
+                let Some(group) = options.and_then(|options| group_of(options, entry.key)) else {
                     return Ok(None);
                 };
-                if entry.value.len() < from as usize {
-                    return Ok(None);
-                }
                 let new_object = || engine.new_object();
                 let pointer = self
                     .separation
@@ -84,12 +83,13 @@ impl Values<'_> {
             }
             EntryKind::Pointer if !self.rewrite.is_empty() => {
                 let pointer = Pointer::decode(entry.value)?;
-                let Some((group, _)) = self.group(entry.key) else {
-                    return Ok(None);
-                };
                 if !self.rewrite.contains(&pointer.object) {
                     return Ok(None);
                 }
+                let options = self.options(entry.key);
+                let Some(group) = options.and_then(|options| group_of(options, entry.key)) else {
+                    return Ok(None);
+                };
                 let all = 0..u64::from(pointer.len);
                 let value = value::read(&engine.objects, entry.value, &all, Class::Background)?;
                 let new_object = || engine.new_object();

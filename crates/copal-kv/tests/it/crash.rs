@@ -263,6 +263,31 @@ impl Recorded {
     }
 }
 
+/// Crashes while a crash is being recovered from: nothing that was durable before may be lost by it.
+fn crash_again(recorded: &Recorded, state: &crash::CrashState, step: usize, what: &str) -> u64 {
+    let device = state.fault_device(7);
+    let dynamic: Arc<dyn Device> = device.clone();
+    let store = Store::open(open_objects(&dynamic), options()).unwrap();
+    store.flush().unwrap();
+    drop(store);
+    let mut judged = 0;
+    for cut in crash::cuts(&device.history()) {
+        let states = cut.states(&Limits {
+            exhaustive: 4,
+            samples: 2,
+            seed: 7,
+        });
+        let again = states.get(cut.step() as u64 % states.count_all()).unwrap();
+        recorded.judge(
+            again.device(),
+            step,
+            &format!("{what}, then step {} of the recovery", cut.step()),
+        );
+        judged += 1;
+    }
+    judged
+}
+
 /// Every step of the history, some states of each, drawn from all subsets of what was not flushed.
 fn enumerate(seed: u64, operations: usize, states_per_cut: u64) -> u64 {
     let mut recorder = Recorder::new(seed);
@@ -289,6 +314,9 @@ fn enumerate(seed: u64, operations: usize, states_per_cut: u64) -> u64 {
             let what = format!("seed {seed}, step {}, state {index}", cut.step());
             recorded.judge(state.device(), cut.step(), &what);
             judged += 1;
+            if judged % 64 == 0 {
+                judged += crash_again(&recorded, &state, cut.step(), &what);
+            }
         }
     }
     judged
