@@ -32,6 +32,8 @@ pub struct TableCache {
     filter_bytes: AtomicU64,
     filter_limit_bytes: u64,
     resident_bytes: AtomicU64,
+    /// One filter unit of every partition of the open tables, bytes.
+    one_unit_bytes: AtomicU64,
     next_table: AtomicU64,
     counters: ReadCounters,
 }
@@ -111,6 +113,7 @@ impl TableCache {
             filter_bytes: AtomicU64::new(0),
             filter_limit_bytes: filter_bytes,
             resident_bytes: AtomicU64::new(0),
+            one_unit_bytes: AtomicU64::new(0),
             next_table: AtomicU64::new(0),
             counters: ReadCounters::default(),
         })
@@ -134,14 +137,23 @@ impl TableCache {
         self.counters.add(what);
     }
 
-    /// A number no other open table has.
-    pub(crate) fn register_table(&self, resident_bytes: u64) -> u64 {
+    /// A number no other open table has. `one_unit_bytes`: one filter unit of each of its partitions.
+    pub(crate) fn register_table(&self, resident_bytes: u64, one_unit_bytes: u64) -> u64 {
         self.resident_bytes.fetch_add(resident_bytes, Ordering::Relaxed);
+        self.one_unit_bytes.fetch_add(one_unit_bytes, Ordering::Relaxed);
         self.next_table.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn release_table(&self, resident_bytes: u64) {
+    pub(crate) fn release_table(&self, resident_bytes: u64, one_unit_bytes: u64) {
         self.resident_bytes.fetch_sub(resident_bytes, Ordering::Relaxed);
+        self.one_unit_bytes.fetch_sub(one_unit_bytes, Ordering::Relaxed);
+    }
+
+    /// Units per partition that the budget holds if all partitions take the same, at least one: a store that
+    /// outgrows its budget gets weaker filters everywhere before some partitions get none.
+    pub(crate) fn fair_units(&self) -> u8 {
+        let one = self.one_unit_bytes.load(Ordering::Relaxed).max(1);
+        (self.filter_limit_bytes / one).clamp(1, u64::from(u8::MAX)) as u8
     }
 
     pub(crate) fn get(&self, key: PageKey) -> Option<Page> {

@@ -1,14 +1,20 @@
 //! Loaded filter units of one table's partitions.
 //!
-//! For now each partition loads a fixed number of units at its first probe and keeps them while the table is
-//! open. The rules that move units between partitions come on top of [`FilterSlot`].
+//! For now each partition loads a fixed number of units at its first probe, fewer where all partitions could
+//! not have as many, and keeps them while the table is open. The rules that move units between partitions come on top of [`FilterSlot`].
 //! Invariant: units are charged to the filter budget before they are read; without room a look-up goes
 //! without a filter, which costs a read and never an answer.
 
-use super::{counters::Count, error::TableError, index::IndexPage, read::Table};
+use super::{
+    counters::Count,
+    error::TableError,
+    fences::{Fences, Partition},
+    index::IndexPage,
+    read::Table,
+};
 use crate::cache::FilterCharge;
 use copal_device::Class;
-use copal_filter::{FilterPage, HEADER_BYTES, KeyHash, Units};
+use copal_filter::{FilterPage, HEADER_BYTES, KeyHash, Kind, Units};
 use std::sync::OnceLock;
 
 /// Units of one partition, once loaded. `None` inside: the page is damaged.
@@ -18,6 +24,17 @@ pub(crate) struct FilterSlot(OnceLock<Option<Box<Loaded>>>);
 struct Loaded {
     units: Units,
     _charge: FilterCharge,
+}
+
+/// Bytes of one unit of a partition.
+fn unit_bytes(at: &Partition, kind: Kind) -> usize {
+    (at.filter_len as usize).saturating_sub(HEADER_BYTES) / usize::from(kind.units())
+}
+
+/// Bytes of one unit of every partition, with what each loaded partition takes besides.
+pub(super) fn one_unit_bytes(fences: &Fences, kind: Kind) -> u64 {
+    let one = |i| (unit_bytes(fences.partition(i), kind) + size_of::<Loaded>()) as u64;
+    (0..fences.len()).map(one).sum()
 }
 
 impl Table {
@@ -41,10 +58,9 @@ impl Table {
     /// Outer `None`: there is nothing to load or no room; inner: the page is damaged.
     fn load_filter(&self, partition: u32) -> Result<Option<Option<Box<Loaded>>>, TableError> {
         let at = self.partition(partition);
-        let units = self.options.filter_columns.min(self.meta.filter.units());
-        let unit_bytes =
-            (at.filter_len as usize).saturating_sub(HEADER_BYTES) / usize::from(self.meta.filter.units());
-        let wanted = unit_bytes * usize::from(units);
+        let asked = self.options.filter_columns.min(self.meta.filter.units());
+        let units = asked.min(self.cache.fair_units());
+        let wanted = unit_bytes(at, self.meta.filter) * usize::from(units);
         if wanted == 0 {
             return Ok(None);
         }

@@ -5,7 +5,7 @@
 use super::{
     error::{Damage, Place, TableError},
     fences::Fences,
-    filter::FilterSlot,
+    filter::{FilterSlot, one_unit_bytes},
     footer::{FOOTER_BYTES, Footer, Section},
     io::{ObjectSource, ReadAt},
     meta::TableMeta,
@@ -82,7 +82,8 @@ impl Table {
             + fences.heap_bytes()
             + size_of_val(&*filters)
             + tombstones::heap_bytes(&tombstones)) as u64;
-        let number = cache.register_table(resident_bytes);
+        let one_unit_bytes = one_unit_bytes(&fences, meta.filter);
+        let number = cache.register_table(resident_bytes, one_unit_bytes);
         Ok(Arc::new(Table {
             id,
             source,
@@ -96,6 +97,7 @@ impl Table {
             tombstones,
             number,
             resident_bytes,
+            one_unit_bytes,
         }))
     }
 }

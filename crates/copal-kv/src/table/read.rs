@@ -62,6 +62,8 @@ pub struct Table {
     /// Its name in the cache.
     pub(super) number: u64,
     pub(super) resident_bytes: u64,
+    /// One filter unit of each partition.
+    pub(super) one_unit_bytes: u64,
 }
 
 impl Table {
@@ -157,6 +159,6 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        self.cache.release_table(self.resident_bytes);
+        self.cache.release_table(self.resident_bytes, self.one_unit_bytes);
     }
 }
