@@ -22,6 +22,9 @@ use crate::{
 };
 use copal_device::{AlignedBuf, Class, Io, IoKind};
 
+/// Journal beyond which a checkpoint is taken, so that recovery has little to read and to hold.
+const REPLAY_BYTES_MAX: u64 = 64 << 20;
+
 /// Placement class of checkpoints.
 pub(crate) const CHECKPOINT_CLASS: usize = 4;
 const CHECKPOINT_HOME: Home = Home {
@@ -106,7 +109,8 @@ impl Inner {
 
     /// Not before the mount is durable: a checkpoint takes pages.
     fn checkpoint_is_due(&self, state: &State) -> bool {
-        let half_full = state.journal.used_pages() * 2 > state.journal.pages;
+        let used = state.journal.used_pages();
+        let half_full = used * 2 > state.journal.pages || self.shape.byte(used) > REPLAY_BYTES_MAX;
         (half_full && state.mounted) || state.checkpointer.forced
     }
 
@@ -155,26 +159,29 @@ impl Inner {
         state.outbox.push((Tag::Checkpoint, ios));
     }
 
-    /// Space for the chain of a body: one run per chain page.
+    /// Space for the chain of a body: one run per chain page, shorter ones where free space is in pieces.
     fn chain_space(&self, state: &mut State, body_len: usize) -> Option<Vec<Run>> {
+        let page_bytes = self.shape.page_bytes;
         if self.shape.broken.by(Flaw::CheckpointInPlace) {
             let runs = state.checkpointer.runs.clone();
-            if chain_sizes(body_len, self.shape.page_bytes).len() == runs.len() {
+            if capacity(&runs, page_bytes) >= body_len {
                 return Some(runs);
             }
         }
-        let mut runs = Vec::new();
-        for bytes in chain_sizes(body_len, self.shape.page_bytes) {
-            let pages = (bytes / self.shape.page_bytes) as u32;
-            match state.space.allocator.allocate_run(pages, CHECKPOINT_HOME, false) {
-                Some(run) => runs.push(run),
-                None => {
-                    tracing::warn!("no space for a checkpoint yet");
-                    runs.into_iter()
-                        .for_each(|run| state.space.allocator.release(run));
-                    return None;
-                }
-            }
+        let mut runs: Vec<Run> = Vec::new();
+        while runs.is_empty() || capacity(&runs, page_bytes) < body_len {
+            let left = body_len - capacity(&runs, page_bytes);
+            let wanted = (HEAD_LEN + left).min(CHAIN_PAGE_MAX).div_ceil(page_bytes) as u32;
+            let mut sizes = std::iter::successors(Some(wanted), |size| (*size > 1).then_some(size / 2));
+            let found =
+                sizes.find_map(|size| state.space.allocator.allocate_run(size, CHECKPOINT_HOME, false));
+            let Some(run) = found else {
+                tracing::warn!("no space for a checkpoint yet");
+                runs.into_iter()
+                    .for_each(|run| state.space.allocator.release(run));
+                return None;
+            };
+            runs.push(run);
         }
         Some(runs)
     }
@@ -250,15 +257,11 @@ impl Inner {
     }
 }
 
-/// Sizes in bytes of the chain pages for a body: whole device pages, at most 64 KiB.
-pub(crate) fn chain_sizes(body_len: usize, page_bytes: usize) -> Vec<usize> {
-    let part = CHAIN_PAGE_MAX - HEAD_LEN;
-    let mut sizes = vec![CHAIN_PAGE_MAX; body_len / part];
-    let rest = body_len % part;
-    if rest > 0 || sizes.is_empty() {
-        sizes.push((HEAD_LEN + rest).next_multiple_of(page_bytes));
-    }
-    sizes
+/// Bytes of a body that chain pages in `runs` hold.
+pub(crate) fn capacity(runs: &[Run], page_bytes: usize) -> usize {
+    runs.iter()
+        .map(|run| run.pages as usize * page_bytes - HEAD_LEN)
+        .sum()
 }
 
 /// Encodes a body as a chain in `runs`; returns the link to its first page and the writes, last page first.
@@ -279,12 +282,14 @@ pub(crate) fn encode_chain(
     runs: &[Run],
     page_bytes: usize,
 ) -> (Link, Vec<(Run, AlignedBuf)>) {
-    let part = CHAIN_PAGE_MAX - HEAD_LEN;
-    let mut parts: Vec<&[u8]> = body.chunks(part).collect();
-    if parts.is_empty() {
-        parts.push(&[]);
+    debug_assert!(capacity(runs, page_bytes) >= body.len());
+    let mut rest = body;
+    let mut parts = Vec::with_capacity(runs.len());
+    for run in runs {
+        let part = rest.split_at((run.pages as usize * page_bytes - HEAD_LEN).min(rest.len()));
+        parts.push(part.0);
+        rest = part.1;
     }
-    debug_assert_eq!(parts.len(), runs.len());
     let mut next = Link::default();
     let mut pages = Vec::with_capacity(runs.len());
     for (index, (part, &run)) in parts.iter().zip(runs).enumerate().rev() {

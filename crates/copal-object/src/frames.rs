@@ -74,9 +74,7 @@ impl FrameReader {
         };
         drop(state);
         let result = self.read(&piece);
-        let mut state = inner.state.lock();
-        state.space.unpin(ticket);
-        inner.settle(&mut state);
+        inner.unpin(ticket);
         result.map(Some)
     }
 

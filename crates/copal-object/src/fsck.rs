@@ -163,14 +163,13 @@ impl Inner {
     /// Every page has one owner, and all that is not free is accounted for.
     fn check_space(&self, report: &mut CheckReport) {
         let state = self.state.lock();
-        let mut tables = state.tables.clone();
         let live = &state.checkpointer;
         let empty = state.space.allocator.emptied();
-        match derive_space(&mut tables, &live.superblock, &live.runs, &[], empty) {
+        match derive_space(&state.tables, &live.superblock, &live.runs, &[], empty) {
             Err(error) => report.damages.push(Damage::Space {
                 what: error.to_string(),
             }),
-            Ok(derived) => {
+            Ok((derived, _)) => {
                 let space = &state.space;
                 let elsewhere = space.quarantine_pages()
                     + pages_of(&state.groups.open.freed)
@@ -209,7 +208,7 @@ impl Inner {
                 Some(Entry::Stream(_)) => self.check_stream(id, report),
                 None => Ok(()),
             };
-            self.state.lock().space.unpin(ticket);
+            self.unpin(ticket);
             found?;
             let Some(next) = id.checked_add(1) else {
                 return Ok(());

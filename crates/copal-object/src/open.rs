@@ -193,7 +193,8 @@ fn assemble(
             (Some(files), Placement::Files(space))
         }
     };
-    let allocator = recovery::derive_space(&mut tables, &superblock, &checkpoint_runs, &zones, empty)?;
+    let (allocator, shared) = recovery::derive_space(&tables, &superblock, &checkpoint_runs, &zones, empty)?;
+    tables.shared = shared;
     let mut space = SpaceMap::new(allocator);
     space.checkpoint_pages = pages_of(&checkpoint_runs);
     let shape = Shape {

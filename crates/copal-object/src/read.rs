@@ -75,7 +75,7 @@ impl Inner {
         if let Some(trailer) = plan.trailer.take()
             && let Err(error) = self.fetch_sums(&mut plan, &trailer)
         {
-            self.end_read(plan.ticket);
+            self.unpin(plan.ticket);
             return Completion::ready(Err(error));
         }
         if let [part] = plan.parts.as_slice()
@@ -83,7 +83,7 @@ impl Inner {
             && class != Class::Background
         {
             let result = self.device.read_now(part.at, AlignedBuf::zeroed(part.len));
-            self.end_read(plan.ticket);
+            self.unpin(plan.ticket);
             return Completion::ready(
                 result
                     .map_err(StoreError::Device)
@@ -91,7 +91,7 @@ impl Inner {
             );
         }
         if plan.parts.is_empty() {
-            self.end_read(plan.ticket);
+            self.unpin(plan.ticket);
             return Completion::ready(plan.answer(Vec::new()));
         }
         let ios = plan
@@ -105,7 +105,7 @@ impl Inner {
             .collect();
         let inner = Arc::clone(self);
         self.device.submit(ios).map(move |done: Vec<IoDone>| {
-            inner.end_read(plan.ticket);
+            inner.unpin(plan.ticket);
             let bufs: Result<Vec<AlignedBuf>, DeviceError> = done
                 .into_iter()
                 .map(|done| {
@@ -127,14 +127,6 @@ impl Inner {
             .iter()
             .map(|(id, range)| self.start_read(*id, range, class, reads.len() == 1))
             .collect()
-    }
-
-    fn end_read(&self, ticket: u64) {
-        let mut state = self.state.lock();
-        state.space.unpin(ticket);
-        if state.space.quarantine_pages() > 0 {
-            self.settle(&mut state);
-        }
     }
 
     fn plan_read(self: &Arc<Inner>, id: ObjectId, range: &Range<u64>) -> Result<Plan, StoreError> {

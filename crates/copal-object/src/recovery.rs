@@ -206,7 +206,7 @@ pub(crate) fn read_checkpoint(
 /// Reads everything and decides what counts.
 pub(crate) fn recover(source: &Source<'_>, accept_tail_loss: bool) -> Result<Recovered, OpenError> {
     let (superblock, stale_copies) = newest_superblock(source.device)?;
-    let (_, position, zones, checkpoint_runs) = read_checkpoint(source, &superblock)?;
+    let (checkpoint, position, zones, checkpoint_runs) = read_checkpoint(source, &superblock)?;
     let walked = walk_journal(source, &superblock, &position)?;
     if let Some(seq) = walked.lost_durable
         && !accept_tail_loss
@@ -215,7 +215,14 @@ pub(crate) fn recover(source: &Source<'_>, accept_tail_loss: bool) -> Result<Rec
             what: format!("journal record {seq}"),
         });
     }
-    let settled = settle::settle(source, &superblock, &walked, &position, accept_tail_loss)?;
+    let settled = settle::settle(
+        source,
+        &superblock,
+        &walked,
+        checkpoint,
+        &position,
+        accept_tail_loss,
+    )?;
     let kept = settled.kept;
     let kept_records = &walked.records[..kept];
     let last = kept_records.last();

@@ -90,8 +90,7 @@ impl Inner {
     /// Waits until what is in quarantine now is reusable: a flush, an empty record, a flush (R3).
     fn drain(self: &Arc<Inner>, state: &mut MutexGuard<'_, State>) -> Result<(), StoreError> {
         if !state.groups.is_open_empty() && !self.close_group(state) {
-            self.wait_change(state);
-            return Ok(());
+            return self.wait_journal(state);
         }
         let Some(epoch) = state.space.quarantine_epoch() else {
             return Ok(());

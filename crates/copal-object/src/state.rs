@@ -25,7 +25,7 @@ use crate::{
 use copal_device::{Class, Completer, Completion, Device, DeviceError, Drive, Geometry, Io, IoDone};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -123,7 +123,7 @@ pub(crate) struct State {
     pub(crate) journal: Journal,
     pub(crate) groups: Groups,
     pub(crate) checkpointer: Checkpointer,
-    pub(crate) tails: HashMap<u64, Tail>,
+    pub(crate) tails: BTreeMap<u64, Tail>,
     pub(crate) recent: RecentPages,
     pub(crate) entropy: Entropy,
     /// Pages of data writes that are on their way.
@@ -266,6 +266,17 @@ impl Inner {
             out.extend_from_slice(&self.device.read_now(self.shape.byte(piece.at), buf)?);
         }
         Ok(out)
+    }
+
+    /// A look at pages has ended. They may be what a transaction waits for.
+    pub(crate) fn unpin(&self, ticket: u64) {
+        let mut state = self.state.lock();
+        state.space.unpin(ticket);
+        if state.space.quarantine_pages() > 0 {
+            self.settle(&mut state);
+            drop(state);
+            self.changed.notify_all();
+        }
     }
 
     /// A write command for whole pages.

@@ -147,8 +147,11 @@ impl Inner {
         expected_log2: u8,
     ) -> Result<(), StoreError> {
         if state.groups.open.ops.len() + 64 > state.journal.record_bytes_max() - record_head() {
-            self.wait_change(state);
-            return Ok(());
+            return if self.close_group(state) {
+                Ok(())
+            } else {
+                self.wait_journal(state)
+            };
         }
         let smallest = self.shape.stream_extent_pages.max(pages.into());
         let wanted = space::stream_extent_pages(extents, expected_log2, smallest, self.shape.page_bytes);

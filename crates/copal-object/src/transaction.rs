@@ -89,10 +89,6 @@ impl Inner {
         let (needs, runs) = loop {
             state.writable()?;
             let needs = check::check(&state, &txn, &self.shape)?;
-            if let Some(unit) = needs.units.iter().find(|unit| !fetched.has(unit.run)) {
-                self.fetch(&mut state, unit, &mut fetched, &mut pins)?;
-                continue;
-            }
             if state.in_flight_bytes > IN_FLIGHT_BYTES_MAX {
                 self.wait_change(&mut state);
                 continue;
@@ -103,7 +99,14 @@ impl Inner {
                 state.space.available_pages()
             };
             if needs.pages > available {
+                // What this transaction has pinned itself must not keep room from it.
+                pins.release(&mut state);
+                fetched = Fetched::default();
                 self.make_room(&mut state, needs.pages, needs.pages)?;
+                continue;
+            }
+            if let Some(unit) = needs.units.iter().find(|unit| !fetched.has(unit.run)) {
+                self.fetch(&mut state, unit, &mut fetched, &mut pins)?;
                 continue;
             }
             let runs = take_pages(&mut state, &needs);
@@ -117,7 +120,7 @@ impl Inner {
                 // The open group is full and waits for the journal or for its turn.
                 give_back(&mut state, runs);
                 if !self.close_group(&mut state) {
-                    self.wait_change(&mut state);
+                    self.wait_journal(&mut state)?;
                 }
                 continue;
             }
@@ -130,6 +133,24 @@ impl Inner {
         drop(state);
         self.pump();
         Ok(completion)
+    }
+
+    /// Waits for room in the journal: for a checkpoint, in short.
+    pub(crate) fn wait_journal(
+        self: &Arc<Inner>,
+        state: &mut MutexGuard<'_, State>,
+    ) -> Result<(), StoreError> {
+        let busy = state.groups.records > 0 || state.epochs.flushing.is_some() || !state.outbox.is_empty();
+        if busy || !state.checkpointer.is_idle() {
+            self.wait_change(state);
+            return Ok(());
+        }
+        // No space for a checkpoint, and so no end of the journal to move.
+        let page = self.shape.page_bytes as u64;
+        Err(StoreError::NoSpace {
+            needed_bytes: state.space.checkpoint_pages * page,
+            free_bytes: state.space.allocator.free_pages() * page,
+        })
     }
 
     fn acknowledge(

@@ -40,7 +40,6 @@ pub(super) enum Promised {
 /// All of it, since the last time the outcome was certain.
 pub(super) struct Model {
     pub(super) base: Rc<Snapshot>,
-    pub(super) base_lsn: u64,
     pub(super) commits: Vec<Commit>,
     /// By stream; ids of streams are never used twice.
     pub(super) frames: BTreeMap<u64, Vec<Frame>>,
@@ -51,7 +50,6 @@ impl Model {
     pub(super) fn new() -> Model {
         Model {
             base: Rc::new(Snapshot::new()),
-            base_lsn: 0,
             commits: Vec::new(),
             frames: BTreeMap::new(),
             promises: Vec::new(),
@@ -74,7 +72,6 @@ impl Model {
     /// Recovery settled on `lsn` and these ends of streams: that is certain from now on.
     pub(super) fn settle(&mut self, lsn: u64, ends: &BTreeMap<u64, u64>) {
         self.base = Rc::clone(self.at(lsn));
-        self.base_lsn = lsn;
         self.commits.clear();
         self.promises = vec![Promise {
             step: 0,

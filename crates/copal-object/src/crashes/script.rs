@@ -65,6 +65,46 @@ fn empty_store() -> Image {
     EMPTY.get_or_init(make).clone()
 }
 
+/// An object that leaves little room, so that stores drain and grow. Not looked at.
+pub(super) const FILLER: u64 = 5000;
+
+fn nearly_full_store() -> Image {
+    static FULL: OnceLock<Image> = OnceLock::new();
+    let make = || {
+        let options = FaultOptions {
+            order: Order::Immediate,
+            record: false,
+            ..FaultOptions::default()
+        };
+        let device = FaultDevice::with_options(empty_store(), options);
+        let store = open(device.clone(), tuning(Broken::default(), false, false, 3)).unwrap();
+        let opts = CreateOptions {
+            check: Check::Caller,
+            ..CreateOptions::default()
+        };
+        let mut writer = store.writer(ObjectId(FILLER), opts).unwrap();
+        let len = store.space().free_bytes - 30 * PAGE as u64;
+        for _ in 0..len >> 20 {
+            writer.append(&vec![0; 1 << 20]).unwrap();
+        }
+        writer.append(&vec![0; (len % (1 << 20)) as usize]).unwrap();
+        let ops = vec![Op::Publish(writer.finish().unwrap())];
+        store
+            .commit(
+                Txn {
+                    ops,
+                    after: Vec::new(),
+                },
+                Ack::Durable,
+            )
+            .wait()
+            .unwrap();
+        store.close().unwrap();
+        device.image()
+    };
+    FULL.get_or_init(make).clone()
+}
+
 /// Something that will be acknowledged.
 enum Awaited {
     Commit(u64, Ack, Completion<Result<Lsn, StoreError>>),
@@ -90,7 +130,9 @@ pub(super) fn run(plan: &Plan) -> Result<usize, String> {
     let mut random = Random(plan.seed.wrapping_mul(0x1234_5677).wrapping_add(77));
     let eager = random.one_in(2);
     let mount_by_checkpoint = random.one_in(8);
-    let device = fault_device(empty_store(), random.below(1 << 40));
+    let full = random.one_in(4);
+    let image = if full { nearly_full_store() } else { empty_store() };
+    let device = fault_device(image, random.below(1 << 40));
     let tuning = tuning(plan.broken, eager, mount_by_checkpoint, random.below(1 << 40));
     let store = open(device.clone(), tuning).map_err(|error| format!("first open: {error}"))?;
     let mut runner = Runner {

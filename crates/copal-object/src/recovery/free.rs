@@ -8,17 +8,18 @@ use crate::{
     format::superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
     placement::{Home, Placement},
     run::Run,
+    shared::SharedRuns,
     tables::{Entry, Tables},
 };
 
-/// The allocator of a store. Fills in which pages several objects share.
+/// The allocator of a store, and which pages several objects share.
 pub(crate) fn derive_space(
-    tables: &mut Tables,
+    tables: &Tables,
     superblock: &Superblock,
     checkpoint: &[Run],
     zones: &[Run],
     empty: Placement,
-) -> Result<Placement, OpenError> {
+) -> Result<(Placement, SharedRuns), OpenError> {
     let page = tables.page_bytes as u64;
     let mut allocator = empty;
     let mut take_for = |run: Run, owner: u64, what: &dyn Fn() -> String| {
@@ -63,14 +64,15 @@ pub(crate) fn derive_space(
             }
         }
     }
+    let mut shared = SharedRuns::default();
     for (run, owners) in owners(&sharing) {
         take_for(run, Home::STORE, &|| "cloned objects".into())?;
-        (1..owners).for_each(|_| tables.shared.share(run));
+        (1..owners).for_each(|_| shared.share(run));
     }
     for &zone in zones {
         allocator.note_written(zone);
     }
-    Ok(allocator)
+    Ok((allocator, shared))
 }
 
 /// Runs that do not overlap, with the number of owners of each.

@@ -42,14 +42,19 @@ pub(crate) fn settle(
     source: &Source<'_>,
     superblock: &Superblock,
     walked: &Walked,
+    checkpoint: Tables,
     position: &Position,
     accept_tail_loss: bool,
 ) -> Result<Settled, OpenError> {
+    let mut checkpoint = Some(checkpoint);
     let mut kept = walked.records.len();
     let mut dropped = None;
     let mut verified = false;
     loop {
-        let (mut tables, ..) = read_checkpoint(source, superblock)?;
+        let mut tables = match checkpoint.take() {
+            Some(tables) => tables,
+            None => read_checkpoint(source, superblock)?.0,
+        };
         let mut histories = Histories::default();
         let mut needed = Vec::new();
         for index in 0..kept {

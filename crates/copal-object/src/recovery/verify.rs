@@ -37,6 +37,11 @@ pub(crate) fn data_is_there(
                 let unit = unit_pages(what.check, source.page_bytes);
                 *epoch <= flushed_epoch || published_is_there(source, runs, *len, *trailer, unit)?
             }
+            // The new length is durable with the flush of its epoch, or not yet.
+            RecordOp::Grow { pages } => {
+                let bytes = pages.saturating_mul(source.page_bytes as u64);
+                source.device.geometry().size >= bytes
+            }
             _ => true,
         };
         if !there {

@@ -4,6 +4,7 @@ mod basics;
 mod commands;
 mod conformance;
 mod faults;
+mod files;
 mod flips;
 mod hostfs;
 mod model;
