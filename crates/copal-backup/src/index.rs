@@ -165,7 +165,10 @@ impl Index {
         Ok(())
     }
 
-    /// Forgets a pack: its entry first, then those of its rows that still lead to it. Durable on return.
+    /// Forgets a pack: those of its rows that still lead to it, then its entry. Durable on return.
+    ///
+    /// A crash in between leaves a known pack whose dead frames are not found any more, which is what the
+    /// next prune removes.
     pub(crate) fn remove_pack(&self, pack: PackNumber, ids: impl Iterator<Item = [u8; 16]>) -> Result<()> {
         self.cached.lock().remove(&pack);
         match &self.backend {

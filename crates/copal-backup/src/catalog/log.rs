@@ -3,11 +3,16 @@
 use super::record::Record;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::volumes::{for_each_file, settled};
+use crate::volumes::settled;
 use bytes::Bytes;
 use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeId, VolumeStore};
 use std::sync::Arc;
 use uuid::Uuid;
+
+/// Records asked for at once.
+const PAGE: usize = 1000;
+/// No record is longer; what is has another length than its envelope says.
+const MAX_RECORD_BYTES: u64 = 64 << 10;
 
 /// Which log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,27 +85,56 @@ impl Catalog {
     ) -> Result<()> {
         let prefix = log.prefix();
         let mut expected = 0;
-        for_each_file(&*self.store, self.vid, prefix.as_bytes(), |name, info| {
-            let place = String::from_utf8_lossy(name).into_owned();
-            let number = place
-                .strip_prefix(&prefix)
-                .and_then(|digits| u64::from_str_radix(digits, 16).ok())
-                .ok_or_else(|| damaged(&place, "its name is no record's"))?;
-            while expected < number {
-                let missing = log.place(expected);
-                visit(expected, Err(damaged(&missing, "it is missing")))?;
-                expected += 1;
+        let mut after: Option<Bytes> = None;
+        loop {
+            let page = self
+                .store
+                .list(self.vid, prefix.as_bytes(), after.as_deref(), PAGE)?;
+            let Some((last, _)) = page.last() else {
+                return Ok(());
+            };
+            after = Some(last.clone());
+            let names: Vec<Bytes> = page.iter().map(|(name, _)| name.clone()).collect();
+            let bodies = self.store.get_batch(self.vid, &names, &ReadOptions::default())?;
+            for ((name, info), body) in page.iter().zip(bodies) {
+                let place = String::from_utf8_lossy(name).into_owned();
+                let number = place
+                    .strip_prefix(&prefix)
+                    .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+                    .filter(|&number| log.place(number) == place)
+                    .ok_or_else(|| damaged(&place, "its name is no record's"))?;
+                while expected < number {
+                    let missing = log.place(expected);
+                    visit(expected, Err(damaged(&missing, "it is missing")))?;
+                    expected += 1;
+                }
+                expected = number + 1;
+                visit(number, self.decode(&place, number, info.created_ms, body))?;
             }
-            expected = number + 1;
-            visit(number, self.read_one(&place, number, info.created_ms))
-        })
+        }
     }
 
-    fn read_one(&self, place: &str, number: u64, created_ms: u64) -> Result<Entry> {
-        let bytes = self
-            .store
-            .get(self.vid, place.as_bytes(), 0..u64::MAX, &ReadOptions::default())?;
-        let record = Record::decode(&bytes, place, &self.keys).map_err(|detail| damaged(place, detail))?;
+    fn decode(
+        &self,
+        place: &str,
+        number: u64,
+        created_ms: u64,
+        body: std::result::Result<Bytes, VolumeError>,
+    ) -> Result<Entry> {
+        let body = match body {
+            // The batch was full, or says so of a record that is no record: ask for it alone.
+            Err(VolumeError::TooLarge { .. }) => {
+                let range = 0..MAX_RECORD_BYTES + 1;
+                self.store
+                    .get(self.vid, place.as_bytes(), range, &ReadOptions::default())
+            }
+            body => body,
+        };
+        let body = match body {
+            Err(VolumeError::Corrupt { what }) => return Err(damaged(place, what)),
+            body => body?,
+        };
+        let record = Record::decode(&body, place, &self.keys).map_err(|detail| damaged(place, detail))?;
         Ok(Entry {
             number,
             created_ms,

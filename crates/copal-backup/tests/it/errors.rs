@@ -161,3 +161,82 @@ fn requests_that_make_no_sense_are_refused_before_anything_is_stored() {
     assert_eq!(repository.resolve("abcd", None).unwrap_err().code(), "not_found");
     assert_eq!(repository.snapshots(Some("web")).unwrap_err().code(), "not_found");
 }
+
+/// Waits inside a read until it is let go, so that a backup stays in the middle.
+struct Held {
+    inner: Box<MemorySource>,
+    reached: std::sync::Barrier,
+    go: std::sync::Barrier,
+    once: std::sync::atomic::AtomicBool,
+}
+
+struct Shared(Arc<Held>);
+
+impl Source for Shared {
+    fn size_bytes(&self) -> Option<u64> {
+        self.0.inner.size_bytes()
+    }
+    fn extent_at(&self, offset: u64) -> std::result::Result<Extent, SourceError> {
+        self.0.inner.extent_at(offset)
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::result::Result<usize, SourceError> {
+        if !self.0.once.swap(true, std::sync::atomic::Ordering::SeqCst) {
+            self.0.reached.wait();
+            self.0.go.wait();
+        }
+        self.0.inner.read_at(offset, buf)
+    }
+}
+
+#[test]
+fn one_vm_has_one_writer_and_prune_waits_for_nobody() {
+    let repository = init(&MemoryStore::new());
+    let mut disk = Disk::new(5 << 20);
+    Dice::new(8).fill(&mut disk.bytes);
+    let earlier = back_up(&repository, "web", &disk, false);
+    disk.write(0, &[3; 9000]);
+    let held = Arc::new(Held {
+        inner: disk.source(),
+        reached: std::sync::Barrier::new(2),
+        go: std::sync::Barrier::new(2),
+        once: Default::default(),
+    });
+    std::thread::scope(|scope| {
+        let source = Box::new(Shared(Arc::clone(&held)));
+        let disks = vec![DiskSource {
+            name: "sda".into(),
+            source,
+            changed: None,
+        }];
+        let backup =
+            scope.spawn(|| repository.backup(BackupRequest::new("web", disks), &Silent, &CancelFlag::new()));
+        held.reached.wait();
+        let second = try_back_up(&repository, "web", &disk, false).unwrap_err();
+        assert_eq!((second.exit_code(), second.code()), (11, "busy"));
+        let prune = repository
+            .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
+            .unwrap_err();
+        assert_eq!(prune.code(), "busy");
+        assert_eq!(
+            repository
+                .repair_index(&Silent, &CancelFlag::new())
+                .unwrap_err()
+                .code(),
+            "busy"
+        );
+        // Others go on meanwhile, and a snapshot may be forgotten while a backup builds on it.
+        let other = back_up(&repository, "db", &disk, false);
+        assert_eq!(restore(&repository, other.snapshot), disk.bytes);
+        repository.forget(&[earlier.snapshot]).unwrap();
+        held.go.wait();
+        let summary = backup.join().unwrap().unwrap();
+        assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
+        prune_and_look(&repository, summary.snapshot, &disk.bytes);
+    });
+}
+
+fn prune_and_look(repository: &Repository, snapshot: SnapshotId, bytes: &[u8]) {
+    prune(repository);
+    assert_eq!(restore(repository, snapshot), bytes);
+    assert!(check(repository).is_clean());
+}
