@@ -127,10 +127,8 @@ impl Chunker {
             Rule::Fixed { size } => run.len().min(size - position % size),
             Rule::Content { min, average, max } => {
                 let mut hash: u64 = 0;
-                for index in min..run.len().min(max) {
-                    hash = hash
-                        .wrapping_mul(2)
-                        .wrapping_add(self.table[usize::from(run[index])]);
+                for (index, &byte) in run.iter().enumerate().take(max).skip(min) {
+                    hash = hash.wrapping_mul(2).wrapping_add(self.table[usize::from(byte)]);
                     let threshold = if index < average { self.hard } else { self.easy };
                     if hash < threshold {
                         return index + 1;
