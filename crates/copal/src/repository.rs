@@ -46,6 +46,7 @@ pub(crate) struct Opened {
     repository: Option<Repository>,
     volumes: Arc<LocalStore>,
     objects: copal_object::Store,
+    recovery: copal_object::RecoveryReport,
     access: Access,
 }
 
@@ -85,6 +86,16 @@ impl Opened {
     pub(crate) fn repository(&self) -> &Repository {
         // Taken away by `close` only, which consumes self.
         self.repository.as_ref().expect("present until closed")
+    }
+
+    /// The volumes below the repository.
+    pub(crate) fn volumes(&self) -> &LocalStore {
+        &self.volumes
+    }
+
+    /// What the store found out about itself when it was opened.
+    pub(crate) fn recovery(&self) -> &copal_object::RecoveryReport {
+        &self.recovery
     }
 
     /// Where the bytes of the store file are.
@@ -163,13 +174,19 @@ fn build(common: &Common, path: &Path, size_bytes: u64, options: InitOptions) ->
     let device = copal_device::open_file(path, &device).map_err(|error| device_failure(path, error))?;
     copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default())
         .map_err(|error| open_failure(path, error))?;
-    let (objects, kv, volumes) = stack(common, path, device, Access::Write)?;
+    let Stack {
+        objects,
+        recovery,
+        kv,
+        volumes,
+    } = stack(common, path, device, Access::Write)?;
     let shared: Arc<dyn VolumeStore> = volumes.clone();
     let repository = Repository::init(shared, IndexHome::Kv(kv), &options)?;
     Ok(Opened {
         repository: Some(repository),
         volumes,
         objects,
+        recovery,
         access: Access::Write,
     })
 }
@@ -187,7 +204,12 @@ pub(crate) fn open(common: &Common, access: Access) -> Outcome<Opened> {
         ..file_options(common)
     };
     let device = open_device(&path, &options)?;
-    let (objects, kv, volumes) = stack(common, &path, device, access)?;
+    let Stack {
+        objects,
+        recovery,
+        kv,
+        volumes,
+    } = stack(common, &path, device, access)?;
     let encrypted = Repository::probe(&*volumes)?.ok_or(copal_backup::Error::NoRepository)?;
     let unlock = password::for_open(common, encrypted)?;
     if matches!(unlock, Unlock::Insecure) && encrypted {
@@ -199,6 +221,7 @@ pub(crate) fn open(common: &Common, access: Access) -> Outcome<Opened> {
         repository: Some(repository),
         volumes,
         objects,
+        recovery,
         access,
     })
 }
@@ -219,7 +242,13 @@ fn open_device(path: &Path, options: &FileOptions) -> Outcome<Arc<dyn copal_devi
     }
 }
 
-type Stack = (copal_object::Store, copal_kv::Store, Arc<LocalStore>);
+/// The layers below a repository.
+struct Stack {
+    objects: copal_object::Store,
+    recovery: copal_object::RecoveryReport,
+    kv: copal_kv::Store,
+    volumes: Arc<LocalStore>,
+}
 
 fn stack(
     common: &Common,
@@ -233,9 +262,9 @@ fn stack(
         max_size_bytes: common.store_limit,
         ..Default::default()
     };
-    let (objects, report) =
+    let (objects, recovery) =
         copal_object::Store::open(device, &options).map_err(|error| open_failure(path, error))?;
-    if let Some(reason) = &report.tail_dropped {
+    if let Some(reason) = &recovery.tail_dropped {
         tracing::info!(reason, "unacknowledged records of an earlier run were dropped");
     }
     let memory_bytes = Memory::share(common.memory)?.engine;
@@ -246,7 +275,12 @@ fn stack(
     };
     let kv = copal_kv::Store::open(objects.clone(), kv).map_err(|error| engine_failure(path, &error))?;
     let volumes = Arc::new(LocalStore::open(kv.clone())?);
-    Ok((objects, kv, volumes))
+    Ok(Stack {
+        objects,
+        recovery,
+        kv,
+        volumes,
+    })
 }
 
 fn file_options(common: &Common) -> FileOptions {

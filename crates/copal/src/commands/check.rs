@@ -5,9 +5,11 @@ use crate::{
     arguments::{Check, Verify},
     failure::{Failure, Outcome, exit},
     human,
-    repository::Access,
+    meter::Meter,
+    repository::{Access, Opened},
 };
-use copal_backup::{CheckReport, ReadData};
+use copal_backup::{CheckReport, Damage, Progress, ReadData, Stage};
+use copal_data::CheckOptions;
 use serde_json::{Value, json};
 
 pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
@@ -18,10 +20,42 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
     };
     let opened = context.open(Access::Read)?;
     let meter = context.meter();
-    let report = opened.repository().check(read_data, &meter, &context.cancel);
+    let report = opened
+        .repository()
+        .check(read_data, &meter, &context.cancel)
+        .map_err(Failure::from);
+    let report = report.and_then(|mut report| {
+        check_store(&opened, check.read_data, &meter, &mut report)?;
+        Ok(report)
+    });
     drop(meter);
-    let report = close(opened, report.map_err(Failure::from))?;
+    let report = close(opened, report)?;
     conclude(context, "check", "the repository", &report, Value::Null)
+}
+
+/// The layers below: rows, tables and accounts, which a repository does not look at while they answer.
+fn check_store(opened: &Opened, read_data: bool, meter: &Meter, report: &mut CheckReport) -> Outcome<()> {
+    let mut found = |detail: String| {
+        report.damages.push(Damage {
+            what: "the store".to_owned(),
+            detail,
+            snapshots: Vec::new(),
+        });
+    };
+    for stream in &opened.recovery().damaged_streams {
+        found(format!("acknowledged frames of stream {} are damaged", stream.0));
+    }
+    meter.stage(Stage::Walk, "store", 0);
+    let options = CheckOptions {
+        read_data,
+        engine: true,
+    };
+    let below = opened.volumes().check(&options, &mut |_| {})?;
+    for damage in below.damage {
+        found(damage.to_string());
+    }
+    report.more_damages += below.more_damage;
+    Ok(())
 }
 
 pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
