@@ -301,7 +301,7 @@ fn a_full_store_keeps_what_it_has() {
     let big = house.word("big.raw");
     let words = ["--store-limit", "96MiB", "backup", "--vm", "big", &big];
     expect(&house, &words, 1, &["full", "copal prune"]);
-    assert_eq!(house.snapshots(), [kept.clone()]);
+    assert_eq!(house.snapshots(), std::slice::from_ref(&kept));
     assert_restored(&house.restore(&kept, "small.out"), &small.bytes);
     house.check();
     // Room again: pruned of what the failed backups stored, the store takes new ones.
@@ -338,7 +338,7 @@ fn a_read_only_store_serves_and_does_not_take() {
     ] {
         expect(&house, words, 21, &["read-only", "nothing was changed"]);
     }
-    assert_eq!(house.snapshots(), [snapshot.clone()]);
+    assert_eq!(house.snapshots(), std::slice::from_ref(&snapshot));
     assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
     house.good(["ls", &snapshot]);
     house.good(["stats"]);
