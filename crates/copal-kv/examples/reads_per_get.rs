@@ -77,7 +77,7 @@ fn measure(device: &Arc<dyn Device>, keys: u64, value_bytes: usize, memory: u64)
     for columns in [0, 1, 2, 4, 6, 8] {
         let store = open(device, memory, columns)?;
         let space = store.open_keyspace("keys")?.ok_or("the keyspace is gone")?;
-        let mut round = |name: &str, first: u64, rounds: u64| -> Result<(), Failed> {
+        let round = |name: &str, first: u64, rounds: u64| -> Result<(), Failed> {
             let (before, reads) = (store.stats(), device.counters().reads);
             let started = Instant::now();
             for i in 0..rounds {
@@ -100,7 +100,6 @@ fn measure(device: &Arc<dyn Device>, keys: u64, value_bytes: usize, memory: u64)
         round("warm-up", keys, 20_000)?;
         round("miss", keys, 50_000)?;
         round("hit", 0, 50_000)?;
-        drop(round);
         store.close()?;
         store.objects().close()?;
     }
