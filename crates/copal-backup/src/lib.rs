@@ -6,7 +6,7 @@
 //!
 //! Paper: low-profile-dedup. Formats: docs/formats/backup-*.md.
 //! Inside, bottom to top:
-//! - `keys`, `key_slot`, `seal`: keys and sealing. `volumes`: what the volumes are called.
+//! - `keys`, `key_slot`, `unlock`, `seal`: keys and sealing. `volumes`: what the volumes are called.
 //! - `pack`, `recipe`, `manifest`, `catalog`: the formats. `index`: where is this chunk?
 //! - `vault`, `tree`, `fetch`, `stack`: reading frames, trees, segments; writing packs.
 //! - `backup`, `restore`, `check`, `mark`, `prune`, `adopt`: what a user asks for.
@@ -42,6 +42,7 @@ pub mod source;
 mod stack;
 pub mod target;
 mod tree;
+mod unlock;
 mod vault;
 mod volumes;
 

@@ -26,11 +26,11 @@ use crate::request::*;
 use crate::restore;
 use crate::target::Target;
 use crate::tree::TreeReader;
+use crate::unlock::{catalogs, find_catalog, for_each_slot, has_init, unlock_master};
 use crate::vault::Vault;
-use crate::volumes::{Home, Volumes, for_each_file, for_each_volume, open_or_make};
+use crate::volumes::{Home, Volumes, open_or_make};
 use bytes::Bytes;
 use copal_chunk::Chunker;
-use copal_codec::{Envelope, EnvelopeError};
 use copal_volume::{PutOptions, ReadOptions, Remove, VolumeError, VolumeId, VolumeStore};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
@@ -598,109 +598,4 @@ fn snapshot_disk(disk: &ManifestDisk) -> SnapshotDisk {
         mode: disk.mode,
         reason: disk.reason.clone(),
     }
-}
-
-/// Volumes that may be catalogs, and the domains they are named after.
-fn catalogs(store: &dyn VolumeStore) -> Result<Vec<(VolumeId, Uuid)>> {
-    let mut found = Vec::new();
-    for_each_volume(store, "cat-", |name, vid| {
-        if let Ok(domain) = Uuid::try_parse(name.trim_start_matches("cat-")) {
-            found.push((vid, domain));
-        }
-        Ok(())
-    })?;
-    Ok(found)
-}
-
-/// Whether the first record is there: it is the last thing `init` writes.
-fn has_init(store: &dyn VolumeStore, vid: VolumeId) -> Result<bool> {
-    let place = LogName::Domain.place(0);
-    match store.stat(vid, place.as_bytes(), &ReadOptions::default()) {
-        Ok(_) => Ok(true),
-        Err(VolumeError::NotFound) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn find_catalog(store: &dyn VolumeStore) -> Result<Option<(VolumeId, Uuid)>> {
-    for (vid, domain) in catalogs(store)? {
-        if has_init(store, vid)? {
-            return Ok(Some((vid, domain)));
-        }
-    }
-    Ok(None)
-}
-
-/// Hands every readable key slot to `visit` until it returns false.
-/// # Errors
-/// `Damaged` or `Version` when there is no readable one; those of the store.
-fn for_each_slot(
-    store: &dyn VolumeStore,
-    vid: VolumeId,
-    domain: Uuid,
-    mut visit: impl FnMut(&key_slot::Slot<'_>) -> Result<bool>,
-) -> Result<()> {
-    let mut names = Vec::new();
-    for_each_file(store, vid, b"key.", |name, _| {
-        names.push(name.to_vec());
-        Ok(())
-    })?;
-    let mut trouble = None;
-    let mut readable = 0;
-    for name in names {
-        let bytes = match store.get(vid, &name, 0..u64::MAX, &ReadOptions::default()) {
-            Ok(bytes) => bytes,
-            Err(error) if error.is_corruption() => {
-                trouble = Some(Error::from(error));
-                continue;
-            }
-            Err(error) => return Err(error.into()),
-        };
-        if let Err(EnvelopeError::Version { found, newest, .. }) = Envelope::open(&key_slot::FORMAT, &bytes) {
-            trouble = Some(Error::Version {
-                what: "a key slot",
-                found,
-                known: newest,
-            });
-            continue;
-        }
-        match key_slot::decode(&bytes) {
-            Ok(slot) if slot.domain == *domain.as_bytes() => {
-                readable += 1;
-                if !visit(&slot)? {
-                    return Ok(());
-                }
-            }
-            Ok(_) => trouble = Some(bad_slot("it belongs to another repository".into())),
-            Err(detail) => trouble = Some(bad_slot(detail)),
-        }
-    }
-    match trouble {
-        _ if readable > 0 => Ok(()),
-        Some(error) => Err(error),
-        None => Err(bad_slot("there is none".into())),
-    }
-}
-
-fn bad_slot(detail: String) -> Error {
-    Error::Damaged {
-        what: "the key slot".into(),
-        detail,
-    }
-}
-
-fn unlock_master(
-    store: &dyn VolumeStore,
-    vid: VolumeId,
-    domain: Uuid,
-    unlock: &Unlock,
-) -> Result<(Zeroizing<[u8; 32]>, bool)> {
-    let mut tried = 0;
-    let mut opened = None;
-    for_each_slot(store, vid, domain, |slot| {
-        tried += 1;
-        opened = slot.open(unlock)?.map(|master| (master, slot.needs_password()));
-        Ok(opened.is_none())
-    })?;
-    opened.ok_or(Error::WrongPassword { slots: tried })
 }

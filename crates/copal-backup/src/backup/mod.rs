@@ -6,17 +6,19 @@
 //! Order of durability: packs of chunks, packs of recipes, index rows, manifest, Publish record. Before
 //! the last nothing refers to any of it; after it all of it is there.
 //!
-//! - [`plan`]: how each disk is read. [`reader`], [`compress`], [`packer`]: the three threads.
+//! - [`plan`]: how each disk is read. [`reader`] (with [`decide`]), [`compress`], [`packer`]: the three threads.
 //! - [`session`]: the records at the beginning and at the end.
 
 mod changes;
 mod compress;
+mod decide;
 mod issued;
 mod job;
 mod packer;
 mod plan;
 mod reader;
 mod session;
+mod steps;
 
 use crate::error::{Error, Result};
 use crate::keys::random;

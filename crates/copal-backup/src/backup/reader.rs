@@ -9,19 +9,17 @@
 
 use super::changes::{Changes, apply_zero_extent, segment_range};
 use super::issued::Issued;
-use super::job::{Job, JobEntry, NewChunk, Numbered, Step, What};
+use super::job::{Job, Numbered, Step};
+use super::steps::{data_of, pieces_of, read_exactly, read_fully};
 use crate::error::{Error, Result};
 use crate::keys::RecipeKey;
-use crate::pack::Spot;
 use crate::progress::{CancelFlag, Progress, Stage};
-use crate::recipe::format::SEGMENT_LEVEL;
 use crate::recipe::{Entry, PAGE_BYTES, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, segments_of};
 use crate::request::{BackupCounts, DiskSource};
-use crate::source::{Extent, ExtentKind, Source, SourceError};
+use crate::source::{Extent, ExtentKind};
 use crate::tree::TreeReader;
 use crate::vault::Vault;
-use crate::volumes::Home;
-use copal_chunk::{BLOCK_BYTES, ChunkId, Chunker, Dirty, Fresh, Piece, SEGMENT_BYTES, rechunk, split};
+use copal_chunk::{BLOCK_BYTES, Chunker, Dirty, Fresh, Piece, SEGMENT_BYTES, rechunk, split};
 use crossbeam_channel::{Receiver, Sender};
 use std::ops::Range;
 use uuid::Uuid;
@@ -43,20 +41,20 @@ pub(crate) struct Outlets {
 
 /// The state of the reading thread.
 pub(crate) struct Reader<'a> {
-    vault: &'a Vault,
+    pub(super) vault: &'a Vault,
     chunker: &'a Chunker,
-    issued: &'a Issued,
+    pub(super) issued: &'a Issued,
     progress: &'a dyn Progress,
     cancel: &'a CancelFlag,
-    key: RecipeKey,
-    tree: TreeReader<'a>,
+    pub(super) key: RecipeKey,
+    pub(super) tree: TreeReader<'a>,
     outlets: Outlets,
     next_number: u64,
     pub(crate) counts: BackupCounts,
     /// The source's answer about the neighbourhood, so that a long hole is asked for once.
     extent: Option<Extent>,
     /// A job that turned out not to be needed.
-    spare: Option<Box<Job>>,
+    pub(super) spare: Option<Box<Job>>,
 }
 
 /// Why the reader stopped early.
@@ -74,7 +72,7 @@ impl From<Error> for Stop {
     }
 }
 
-type Stopping<T> = std::result::Result<T, Stop>;
+pub(super) type Stopping<T> = std::result::Result<T, Stop>;
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(
@@ -389,117 +387,6 @@ impl<'a> Reader<'a> {
         self.finish_segment(job, &layout, reference, None)
     }
 
-    /// Names the chunks, decides about them and sends the segment on. Returns its bytes that are no holes.
-    fn finish_segment(
-        &mut self,
-        mut job: Box<Job>,
-        layout: &[(Piece, Option<Ref>)],
-        reference: Option<Ref>,
-        old: Option<&SegmentRecipe>,
-    ) -> Stopping<u64> {
-        let nowhere = Spot {
-            volume: 0,
-            pack: crate::pack::PackNumber(0),
-            slot: 0,
-        };
-        let mut recipe = SegmentRecipe {
-            entries: Vec::with_capacity(layout.len()),
-        };
-        let mut fresh = vec![false; layout.len()];
-        for (index, (piece, kept)) in layout.iter().enumerate() {
-            let chunk = match kept {
-                _ if piece.hole => None,
-                Some(kept) => Some(*kept),
-                None => {
-                    fresh[index] = true;
-                    self.counts.chunks += 1;
-                    let id = self.vault.keys.id.id(&job.segment[piece.range()]);
-                    Some(Ref { id, spot: nowhere })
-                }
-            };
-            recipe.entries.push(Entry {
-                length: piece.length,
-                chunk,
-            });
-        }
-        let data = data_of(&recipe.entries);
-        if data == 0 {
-            self.spare = Some(job);
-            self.send(Step::Segment(None))?;
-            return Ok(0);
-        }
-        let recipe_id = self.key.id(SEGMENT_LEVEL, &recipe.logical());
-        if let Some(same) = reference.filter(|reference| reference.id == recipe_id) {
-            let read = fresh.iter().zip(&recipe.entries).filter(|(fresh, _)| **fresh);
-            self.counts.inner_dup_bytes += read.map(|(_, entry)| u64::from(entry.length)).sum::<u64>();
-            self.spare = Some(job);
-            self.send(Step::Segment(Some(same)))?;
-            return Ok(data);
-        }
-        let read_old;
-        let old = match (old, reference) {
-            (Some(old), _) => Some(old),
-            (None, Some(reference)) => {
-                let length: u64 = recipe.entries.iter().map(|entry| u64::from(entry.length)).sum();
-                // Segment 0 of a disk of `length` bytes has the length that is wanted.
-                read_old = self.tree.segment(&reference, length, 0).ok();
-                read_old.as_ref()
-            }
-            (None, None) => None,
-        };
-        job.recipe_id = recipe_id;
-        job.entries.clear();
-        for ((entry, fresh), (piece, _)) in recipe.entries.iter().zip(fresh).zip(layout) {
-            let what = match entry.chunk {
-                None => What::Hole,
-                Some(known) if !fresh => What::Known(known),
-                Some(new) => self.decide(new.id, piece, old)?,
-            };
-            job.entries.push(JobEntry {
-                length: entry.length,
-                what,
-            });
-        }
-        self.send(Step::Write(job))?;
-        Ok(data)
-    }
-
-    /// Is this chunk in the old recipe, in this backup, in the repository, or new?
-    fn decide(&mut self, id: ChunkId, piece: &Piece, old: Option<&SegmentRecipe>) -> Stopping<What> {
-        let bytes = u64::from(piece.length);
-        let mut old_chunks = old
-            .into_iter()
-            .flat_map(|old| &old.entries)
-            .filter_map(|entry| entry.chunk);
-        if let Some(known) = old_chunks.find(|old| old.id == id) {
-            self.counts.inner_dup_bytes += bytes;
-            return Ok(What::Known(known));
-        }
-        if self.issued.has(&id) {
-            self.counts.inner_dup_bytes += bytes;
-            return Ok(What::Issued(id));
-        }
-        if let Some((row, entry)) = self.vault.index.find(&id.short())?
-            && entry.home == Home::Chunks
-        {
-            self.counts.cross_dup_bytes += bytes;
-            let spot = Spot {
-                volume: entry.volume,
-                pack: row.pack,
-                slot: row.slot,
-            };
-            return Ok(What::Known(Ref { id, spot }));
-        }
-        self.issued.enter(&id);
-        self.counts.new_bytes += bytes;
-        self.counts.new_chunks += 1;
-        Ok(What::New(NewChunk {
-            id,
-            raw: piece.range(),
-            packed: None,
-        }))
-    }
-
     fn extent_at(&mut self, disk: &DiskSource, offset: u64) -> Stopping<Extent> {
         if let Some(extent) = self
             .extent
@@ -549,7 +436,7 @@ impl<'a> Reader<'a> {
         self.outlets.free.recv().map_err(|_| Stop::Disconnected)
     }
 
-    fn send(&mut self, step: Step) -> Stopping<()> {
+    pub(super) fn send(&mut self, step: Step) -> Stopping<()> {
         let outlet = match &step {
             Step::Write(_) => &self.outlets.compress,
             _ => &self.outlets.pack,
@@ -568,60 +455,4 @@ impl<'a> Reader<'a> {
             Ok(())
         }
     }
-}
-
-fn data_of(entries: &[Entry]) -> u64 {
-    entries
-        .iter()
-        .filter(|entry| entry.chunk.is_some())
-        .map(|entry| u64::from(entry.length))
-        .sum()
-}
-
-fn pieces_of(entries: &[Entry]) -> Vec<Piece> {
-    let mut start = 0;
-    let piece = |entry: &Entry| {
-        let piece = Piece {
-            start,
-            length: entry.length,
-            hole: entry.chunk.is_none(),
-        };
-        start += entry.length;
-        piece
-    };
-    entries.iter().map(piece).collect()
-}
-
-/// Fills `buffer` or fails: a source that ends early was cut off while it was read.
-fn read_exactly(disk: &DiskSource, offset: u64, buffer: &mut [u8]) -> Result<()> {
-    let failed = |error| Error::Source {
-        disk: disk.name.clone(),
-        error,
-    };
-    let read = read_fully(&*disk.source, offset, buffer).map_err(failed)?;
-    if read < buffer.len() {
-        let error = SourceError::Short {
-            what: disk.name.clone(),
-            at: offset + read as u64,
-            expected: offset + buffer.len() as u64,
-        };
-        return Err(failed(error));
-    }
-    Ok(())
-}
-
-/// Reads until `buffer` is full or the source ends.
-fn read_fully(
-    source: &dyn Source,
-    offset: u64,
-    buffer: &mut [u8],
-) -> std::result::Result<usize, SourceError> {
-    let mut done = 0;
-    while done < buffer.len() {
-        match source.read_at(offset + done as u64, &mut buffer[done..])? {
-            0 => break,
-            read => done += read,
-        }
-    }
-    Ok(done)
 }

@@ -1,0 +1,126 @@
+//! What becomes of a segment that was read: its chunks get names, each is known, on its way, or new.
+//!
+//! Order of the questions, cheapest first: is the whole recipe the base's? Is the chunk in the old recipe
+//! of this segment? Was it issued by this backup? Does the index have it?
+
+use super::job::{Job, JobEntry, NewChunk, Step, What};
+use super::reader::{Reader, Stopping};
+use super::steps::data_of;
+use crate::pack::{PackNumber, Spot};
+use crate::recipe::format::SEGMENT_LEVEL;
+use crate::recipe::{Entry, Ref, SegmentRecipe};
+use crate::volumes::Home;
+use copal_chunk::{ChunkId, Piece};
+
+impl Reader<'_> {
+    /// Names the chunks, decides about them and sends the segment on. Returns its bytes that are no holes.
+    pub(super) fn finish_segment(
+        &mut self,
+        mut job: Box<Job>,
+        layout: &[(Piece, Option<Ref>)],
+        reference: Option<Ref>,
+        old: Option<&SegmentRecipe>,
+    ) -> Stopping<u64> {
+        let nowhere = Spot {
+            volume: 0,
+            pack: PackNumber(0),
+            slot: 0,
+        };
+        let mut recipe = SegmentRecipe {
+            entries: Vec::with_capacity(layout.len()),
+        };
+        let mut fresh = vec![false; layout.len()];
+        for (index, (piece, kept)) in layout.iter().enumerate() {
+            let chunk = match kept {
+                _ if piece.hole => None,
+                Some(kept) => Some(*kept),
+                None => {
+                    fresh[index] = true;
+                    self.counts.chunks += 1;
+                    let id = self.vault.keys.id.id(&job.segment[piece.range()]);
+                    Some(Ref { id, spot: nowhere })
+                }
+            };
+            recipe.entries.push(Entry {
+                length: piece.length,
+                chunk,
+            });
+        }
+        let data = data_of(&recipe.entries);
+        if data == 0 {
+            self.spare = Some(job);
+            self.send(Step::Segment(None))?;
+            return Ok(0);
+        }
+        let recipe_id = self.key.id(SEGMENT_LEVEL, &recipe.logical());
+        if let Some(same) = reference.filter(|reference| reference.id == recipe_id) {
+            let read = fresh.iter().zip(&recipe.entries).filter(|(fresh, _)| **fresh);
+            self.counts.inner_dup_bytes += read.map(|(_, entry)| u64::from(entry.length)).sum::<u64>();
+            self.spare = Some(job);
+            self.send(Step::Segment(Some(same)))?;
+            return Ok(data);
+        }
+        let read_old;
+        let old = match (old, reference) {
+            (Some(old), _) => Some(old),
+            (None, Some(reference)) => {
+                let length: u64 = recipe.entries.iter().map(|entry| u64::from(entry.length)).sum();
+                // Segment 0 of a disk of `length` bytes has the length that is wanted.
+                read_old = self.tree.segment(&reference, length, 0).ok();
+                read_old.as_ref()
+            }
+            (None, None) => None,
+        };
+        job.recipe_id = recipe_id;
+        job.entries.clear();
+        for ((entry, fresh), (piece, _)) in recipe.entries.iter().zip(fresh).zip(layout) {
+            let what = match entry.chunk {
+                None => What::Hole,
+                Some(known) if !fresh => What::Known(known),
+                Some(new) => self.decide(new.id, piece, old)?,
+            };
+            job.entries.push(JobEntry {
+                length: entry.length,
+                what,
+            });
+        }
+        self.send(Step::Write(job))?;
+        Ok(data)
+    }
+
+    /// Is this chunk in the old recipe, in this backup, in the repository, or new?
+    fn decide(&mut self, id: ChunkId, piece: &Piece, old: Option<&SegmentRecipe>) -> Stopping<What> {
+        let bytes = u64::from(piece.length);
+        let mut old_chunks = old
+            .into_iter()
+            .flat_map(|old| &old.entries)
+            .filter_map(|entry| entry.chunk);
+        if let Some(known) = old_chunks.find(|old| old.id == id) {
+            self.counts.inner_dup_bytes += bytes;
+            return Ok(What::Known(known));
+        }
+        if self.issued.has(&id) {
+            self.counts.inner_dup_bytes += bytes;
+            return Ok(What::Issued(id));
+        }
+        if let Some((row, entry)) = self.vault.index.find(&id.short())?
+            && entry.home == Home::Chunks
+        {
+            self.counts.cross_dup_bytes += bytes;
+            let spot = Spot {
+                volume: entry.volume,
+                pack: row.pack,
+                slot: row.slot,
+            };
+            return Ok(What::Known(Ref { id, spot }));
+        }
+        self.issued.enter(&id);
+        self.counts.new_bytes += bytes;
+        self.counts.new_chunks += 1;
+        Ok(What::New(NewChunk {
+            id,
+            raw: piece.range(),
+            packed: None,
+        }))
+    }
+}

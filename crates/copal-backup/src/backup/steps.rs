@@ -1,0 +1,65 @@
+//! Small steps of reading a disk: filling buffers, and recipes seen as pieces.
+
+use crate::error::{Error, Result};
+use crate::recipe::Entry;
+use crate::request::DiskSource;
+use crate::source::{Source, SourceError};
+use copal_chunk::Piece;
+
+/// Bytes of the entries that are no holes.
+pub(crate) fn data_of(entries: &[Entry]) -> u64 {
+    entries
+        .iter()
+        .filter(|entry| entry.chunk.is_some())
+        .map(|entry| u64::from(entry.length))
+        .sum()
+}
+
+/// The pieces a recipe stands for.
+pub(crate) fn pieces_of(entries: &[Entry]) -> Vec<Piece> {
+    let mut start = 0;
+    let piece = |entry: &Entry| {
+        let piece = Piece {
+            start,
+            length: entry.length,
+            hole: entry.chunk.is_none(),
+        };
+        start += entry.length;
+        piece
+    };
+    entries.iter().map(piece).collect()
+}
+
+/// Fills `buffer` or fails: a source that ends early was cut off while it was read.
+pub(crate) fn read_exactly(disk: &DiskSource, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    let failed = |error| Error::Source {
+        disk: disk.name.clone(),
+        error,
+    };
+    let read = read_fully(&*disk.source, offset, buffer).map_err(failed)?;
+    if read < buffer.len() {
+        let error = SourceError::Short {
+            what: disk.name.clone(),
+            at: offset + read as u64,
+            expected: offset + buffer.len() as u64,
+        };
+        return Err(failed(error));
+    }
+    Ok(())
+}
+
+/// Reads until `buffer` is full or the source ends.
+pub(crate) fn read_fully(
+    source: &dyn Source,
+    offset: u64,
+    buffer: &mut [u8],
+) -> std::result::Result<usize, SourceError> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match source.read_at(offset + done as u64, &mut buffer[done..])? {
+            0 => break,
+            read => done += read,
+        }
+    }
+    Ok(done)
+}
