@@ -160,7 +160,7 @@ impl ExtentMap {
     /// Gives pages `at..at+pages`, which lie in one extent, a sum of their own.
     pub(crate) fn resum(&mut self, at: u64, pages: u32, sum: u32, unit: u32) -> bool {
         self.cut(at, unit);
-        self.cut(at + u64::from(pages), unit);
+        self.cut(at.saturating_add(pages.into()), unit);
         let index = self.extents.partition_point(|packed| u64::from(packed.at) < at);
         let Some(packed) = self.extents.get(index) else {
             return false;

@@ -5,7 +5,10 @@
 
 use crate::{
     allocator::ZONE_PAGES,
-    format::ops::{Traits, put_run, take_list, take_run},
+    format::{
+        ops::{Traits, put_run, take_list, take_run},
+        record::COUNTER_MAX,
+    },
     map::{ExtentMap, OBJECT_PAGES_MAX},
     run::{RUN_PAGES_MAX, Run},
     tables::{Entry, Object, Piece, Stream, Tables, unit_pages},
@@ -114,6 +117,14 @@ pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<(Tables, Position
         journal_head: input.u64()?,
         epoch: input.u64()?,
     };
+    for counter in [
+        position.lsn,
+        position.next_seq,
+        position.journal_head,
+        position.epoch,
+    ] {
+        bound(input.position(), counter, COUNTER_MAX)?;
+    }
     let at = input.position();
     let pages = input.u64()?;
     bound(at, pages, 1 << 48)?;

@@ -12,6 +12,8 @@ use copal_codec::{DecodeError, Put, Reader, crc32c};
 pub(crate) const HEADER_LEN: usize = 80;
 const MAGIC: u32 = 0x4c4a_5043; // "CPJL"
 const SUM_AT: usize = 4;
+/// Beyond any number of records, epochs or commits that a store can reach.
+pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 
 /// Header of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,24 @@ pub(crate) struct RecordHeader {
     pub(crate) first_lsn: u64,
     /// Records below this number are durable.
     pub(crate) flushed_seq: u64,
+}
+
+impl RecordHeader {
+    /// No counter is near its end, so that counting on from it cannot overflow.
+    fn validate(&self) -> Result<(), RecordError> {
+        let counters = [
+            self.seq,
+            self.epoch,
+            self.flushed_epoch,
+            self.first_lsn,
+            self.flushed_seq,
+        ];
+        if counters.iter().any(|&counter| counter >= COUNTER_MAX) {
+            Err(RecordError::Length)
+        } else {
+            Ok(())
+        }
+    }
 }
 
 /// Why bytes are not a record.
@@ -125,6 +145,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(RecordHeader, Vec<RecordOp>), Reco
         first_lsn: input.u64()?,
         flushed_seq: input.u64()?,
     };
+    header.validate()?;
     let mut ops = Vec::new();
     while !input.is_empty() {
         ops.push(RecordOp::decode(&mut input)?);
