@@ -77,6 +77,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     timed("put, durable", 20_000, 216, |i| {
         Ok(space.put(&key(i), &value, Durability::Device)?)
     })?;
+    store.flush()?;
+    let loaded = store.stats();
+    println!(
+        "tables written / user bytes {:.2}",
+        loaded.write_bytes as f64 / loaded.user_bytes as f64
+    );
     let before = store.stats();
     timed("get, present", 100_000, 216, |_| {
         space.get(&random.next(keys))?.ok_or("a key is missing")?;

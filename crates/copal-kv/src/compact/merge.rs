@@ -38,6 +38,8 @@ use std::{collections::HashSet, ops::Range, sync::Arc, time::Instant};
 
 /// Entries between two looks at whether a flush is due.
 const LOOK_EVERY: u64 = 1024;
+/// Value bytes that one step moves; then it ends, however small its table.
+const MOVED_BYTES: u64 = 32 << 20;
 /// A table below this part of the wanted size is merged with its neighbours rather than moved.
 const SMALL_TABLE: u64 = 8;
 
@@ -334,6 +336,9 @@ impl Engine {
                 if let Some(worker) = &mut flush_between {
                     self.flush_all(worker)?;
                 }
+            }
+            if !step.whole && values.separation.written >= MOVED_BYTES {
+                output.end_soon();
             }
             if output.is_full_before(entry.key) {
                 let cut = Bytes::copy_from_slice(entry.key);

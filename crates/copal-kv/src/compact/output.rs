@@ -83,6 +83,11 @@ impl<'a> Output<'a> {
         self.current.as_mut().ok_or(Error::Closed)
     }
 
+    /// The table ends before the next key.
+    pub(crate) fn end_soon(&mut self) {
+        self.table_bytes = 0;
+    }
+
     /// Whether the table should end before `key`.
     pub(crate) fn is_full_before(&self, key: &[u8]) -> bool {
         let Some(current) = &self.current else {

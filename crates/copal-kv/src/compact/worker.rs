@@ -11,10 +11,16 @@ use super::{
 };
 use crate::{Error, engine::Engine, key::KeyRange, signal::Signal};
 use copal_object::ObjectId;
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-/// Longest time a `Deferred` write stays unlogged, and the pause before a full store is tried again.
+/// Longest time a `Deferred` write stays unlogged, and the first pause after a failure.
 const TICK: Duration = Duration::from_millis(100);
+/// Longest pause after failures that repeat: a damaged table stays damaged.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// What the worker remembers between its steps.
 struct Worker {
@@ -24,9 +30,11 @@ struct Worker {
     request: Option<(Arc<Request>, Job)>,
     /// Value objects that were rewritten once; not tried again before the next opening.
     rewritten: HashSet<ObjectId>,
-    /// The tree changed since the last sweep.
+    /// Nothing changed since the last sweep.
     swept: bool,
-    full: bool,
+    /// After a failure: the pause before merges are tried again, and when that is.
+    pause: Duration,
+    merges_from: Option<Instant>,
 }
 
 /// Runs until the signal says stop.
@@ -38,16 +46,17 @@ pub(crate) fn run(engine: Arc<Engine>, values: WorkerValues) {
         request: None,
         rewritten: HashSet::new(),
         swept: false,
-        full: false,
+        pause: TICK,
+        merges_from: None,
     };
     let signal: Arc<Signal> = worker.engine.signal.clone();
     while !signal.stopping() {
         match worker.step() {
-            Ok(true) => worker.full = false,
+            Ok(true) => {}
             Ok(false) => signal.sleep(worker.timeout()),
             Err(error) => {
                 worker.failed(&error);
-                signal.sleep(Some(TICK));
+                signal.sleep(worker.timeout());
             }
         }
     }
@@ -63,8 +72,17 @@ impl Worker {
         let _step = engine.step.lock();
         engine.poison.check()?;
         engine.free_garbage()?;
-        if engine.flush_all(&mut self.values)? || self.rotate()? {
-            self.swept = false;
+        let flushed = match engine.flush_all(&mut self.values) {
+            // What a purge left behind may be all the space there is.
+            Err(error) if error.is_no_space() => {
+                let swept = engine.in_reserve(|| engine.sweep(&mut self.values))?;
+                engine.free_garbage()?;
+                if swept { true } else { return Err(error) }
+            }
+            flushed => flushed?,
+        };
+        if flushed || self.rotate()? {
+            (self.swept, self.pause) = (false, TICK);
             return Ok(true);
         }
         if !self.swept {
@@ -74,7 +92,8 @@ impl Worker {
                 return Ok(true);
             }
         }
-        if self.request_step()? || self.job_step()? {
+        if self.request_step()? || self.merges_may_run() && self.job_step()? {
+            self.pause = TICK;
             self.swept = false;
             engine.signal.progressed(None);
             return Ok(true);
@@ -191,23 +210,39 @@ impl Worker {
         }
     }
 
+    fn merges_may_run(&mut self) -> bool {
+        if self.merges_from.is_some_and(|from| Instant::now() < from) {
+            return false;
+        }
+        self.merges_from = None;
+        true
+    }
+
+    /// How long to sleep when nobody kicks; `None`: for ever.
     fn timeout(&self) -> Option<Duration> {
-        let deferred = self
-            .engine
+        let engine = &self.engine;
+        if engine.poison.check().is_err() {
+            return None;
+        }
+        let deferred = engine
             .writer
             .try_lock()
             .is_none_or(|writer| writer.deferred_since().is_some());
-        (self.full || deferred).then_some(TICK)
+        let merges = self
+            .merges_from
+            .map(|from| from.saturating_duration_since(Instant::now()).max(TICK));
+        if deferred { Some(TICK) } else { merges }
     }
 
-    /// A failed step: full stores wait, damage is left where it is, anything else has poisoned the store.
+    /// A failed step: a full store and damage are tried again after a pause, anything else has poisoned the store.
     fn failed(&mut self, error: &Error) {
         self.job = None;
-        self.full = error.is_no_space();
-        if self.full {
+        self.merges_from = Some(Instant::now() + self.pause);
+        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+        if error.is_no_space() {
             tracing::warn!("the store is full: flush and merge wait until something is freed");
         } else if !matches!(error, Error::Closed | Error::Poisoned { .. }) {
-            tracing::error!(%error, "a flush or merge failed");
+            tracing::error!(%error, "a flush or merge failed; what it found damaged stays where it is");
         }
         self.finish_requests(error);
         self.engine.signal.progressed(None);
