@@ -235,6 +235,40 @@ fn one_vm_has_one_writer_and_prune_waits_for_nobody() {
     });
 }
 
+/// A store that two processes have open at once is refused below; should that ever fail, the fence holds.
+#[test]
+fn a_fenced_backup_cannot_publish() {
+    let store = MemoryStore::new();
+    let repository = init(&store);
+    let mut disk = Disk::new(3 << 20);
+    Dice::new(9).fill(&mut disk.bytes);
+    let held = Arc::new(Held {
+        inner: disk.source(),
+        reached: std::sync::Barrier::new(2),
+        go: std::sync::Barrier::new(2),
+        once: Default::default(),
+    });
+    std::thread::scope(|scope| {
+        let source = Box::new(Shared(Arc::clone(&held)));
+        let disks = vec![DiskSource {
+            name: "sda".into(),
+            source,
+            changed: None,
+        }];
+        let backup =
+            scope.spawn(|| repository.backup(BackupRequest::new("web", disks), &Silent, &CancelFlag::new()));
+        held.reached.wait();
+        let other = open(&store);
+        assert_eq!(prune(&other).swept_sessions, 1);
+        held.go.wait();
+        let error = backup.join().unwrap().unwrap_err();
+        assert_eq!((error.exit_code(), error.code()), (11, "fenced"));
+        assert!(other.snapshots(None).unwrap().is_empty());
+        prune(&other);
+        assert_eq!(other.stats().unwrap().packs, 0, "nothing of it stays");
+    });
+}
+
 fn prune_and_look(repository: &Repository, snapshot: SnapshotId, bytes: &[u8]) {
     prune(repository);
     assert_eq!(restore(repository, snapshot), bytes);

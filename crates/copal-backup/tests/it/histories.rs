@@ -278,6 +278,61 @@ fn a_backup_killed_at_each_of_its_steps_leaves_the_base_and_no_leak() {
 }
 
 #[test]
+fn a_prune_killed_at_each_of_its_steps_takes_nothing_that_is_needed() {
+    let store = MemoryStore::new();
+    let repository = init(&store);
+    let mut disk = Disk::new(3 << 20);
+    Dice::new(5).text(&mut disk.bytes);
+    let doomed = back_up(&repository, "web", &disk, false);
+    let mut data = vec![0; 900_000];
+    Dice::new(6).fill(&mut data);
+    disk.write(1 << 20, &data);
+    let kept = back_up(&repository, "web", &disk, true);
+    repository.forget(&[doomed.snapshot]).unwrap();
+    drop(repository);
+    for steps in 0.. {
+        let store = copy(&store);
+        let mortal = MortalStore::new(store.clone(), steps);
+        let killed =
+            Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap();
+        let outcome = killed.prune(&PruneOptions::default(), &Silent, &CancelFlag::new());
+        drop(killed);
+        let repository = open(&store);
+        let report = check(&repository);
+        assert!(report.is_clean(), "killed at step {steps}: {:?}", report.damages);
+        assert_eq!(
+            restore(&repository, kept.snapshot),
+            disk.bytes,
+            "killed at step {steps}"
+        );
+        prune(&repository);
+        assert_eq!(
+            restore(&repository, kept.snapshot),
+            disk.bytes,
+            "after step {steps} and another prune"
+        );
+        let again = PruneOptions {
+            dry_run: true,
+            ..PruneOptions::default()
+        };
+        assert_eq!(
+            repository
+                .prune(&again, &Silent, &CancelFlag::new())
+                .unwrap()
+                .dead_frames,
+            0
+        );
+        if let Ok(summary) = outcome {
+            assert!(
+                summary.rewritten_packs >= 2 && steps > 8,
+                "{summary:?} after {steps} steps"
+            );
+            break;
+        }
+    }
+}
+
+#[test]
 fn the_mark_is_the_same_in_many_passes() {
     let store = MemoryStore::new();
     let repository = init(&store);

@@ -294,3 +294,16 @@ pub(crate) fn files(store: &MemoryStore) -> Vec<(String, Vec<u8>, Vec<u8>)> {
     }
     files
 }
+
+/// Another store with the same volumes and files.
+pub(crate) fn copy(store: &MemoryStore) -> MemoryStore {
+    let copy = MemoryStore::new();
+    for (volume, _) in store.list_volumes("", None, 1000).unwrap() {
+        copy.create_volume("", &volume, &Default::default()).unwrap();
+    }
+    for (volume, name, body) in files(store) {
+        let vid = copy.open_volume(&volume).unwrap();
+        copy.put(vid, &name, body.into(), &Default::default()).unwrap();
+    }
+    copy
+}
