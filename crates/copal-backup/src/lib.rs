@@ -21,6 +21,9 @@ mod check;
 mod directory;
 pub mod error;
 mod fetch;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 #[cfg(test)]
 mod golden;
 mod index;

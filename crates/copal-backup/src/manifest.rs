@@ -124,7 +124,7 @@ impl Manifest {
     }
 }
 
-fn parse(input: &mut Reader<'_>) -> Result<Manifest, String> {
+pub(crate) fn parse(input: &mut Reader<'_>) -> Result<Manifest, String> {
     let text = |error: DecodeError| error.to_string();
     let vm = Uuid::from_bytes(input.array().map_err(text)?);
     let snapshot = SnapshotId(input.array().map_err(text)?);

@@ -10,6 +10,9 @@
 //! Not here: what any body means. Each layer keeps its formats in its own `format.rs`, by hand, never by serde.
 
 mod envelope;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod reader;
 pub mod varint;
 mod writer;

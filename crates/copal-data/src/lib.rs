@@ -20,6 +20,9 @@
 mod check;
 mod error;
 mod format;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod gate;
 mod keys;
 mod local;

@@ -21,6 +21,9 @@ pub mod cursor;
 mod engine;
 pub mod entry;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod garbage;
 mod iter;
 mod key;

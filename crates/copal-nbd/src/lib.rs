@@ -15,6 +15,9 @@
 mod assemble;
 mod client;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod handshake;
 mod map;
 mod receive;

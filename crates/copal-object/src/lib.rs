@@ -25,6 +25,9 @@ mod error;
 mod format;
 mod frames;
 mod fsck;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod group;
 mod hostfs;
 mod journal;

@@ -124,7 +124,7 @@ impl Record {
     }
 }
 
-fn parse(input: &mut Reader<'_>) -> Result<Record, String> {
+pub(crate) fn parse(input: &mut Reader<'_>) -> Result<Record, String> {
     let text = |error: DecodeError| error.to_string();
     let code = input.u8().map_err(text)?;
     input.zeros(3).map_err(text)?;

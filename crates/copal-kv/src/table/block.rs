@@ -159,7 +159,7 @@ impl Block {
         Block::parse(raw)
     }
 
-    fn parse(raw: Bytes) -> Result<Block, Damage> {
+    pub(crate) fn parse(raw: Bytes) -> Result<Block, Damage> {
         let (rest, count) = raw.split_last_chunk::<4>().ok_or(Damage::Field("length"))?;
         let restarts = u32::from_le_bytes(*count) as usize;
         let entries_end = restarts

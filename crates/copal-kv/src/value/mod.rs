@@ -10,7 +10,7 @@ use crate::Error;
 use bytes::Bytes;
 use copal_device::Class;
 use copal_object::Store as Objects;
-use pointer::Pointer;
+pub(crate) use pointer::Pointer;
 use std::ops::Range;
 
 /// Reads `part` of the value behind an encoded pointer; short at the value's end. Blocks.
