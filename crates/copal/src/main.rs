@@ -60,10 +60,13 @@ fn refuse_words(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
+/// A store that cannot grow ends the command with a sentence of its own.
+const DEFAULT_LOG: &str = "warn,copal_object::room=error";
+
 /// Warnings and errors of the libraries on standard error; `COPAL_LOG` shows more.
 fn start_logging() {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("COPAL_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_env("COPAL_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

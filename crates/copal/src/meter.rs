@@ -144,10 +144,10 @@ impl Progress for Meter {
 fn set_style(bar: &ProgressBar, stage: Stage, total: u64) {
     let template = match (total > 0, counts_bytes(stage)) {
         (true, true) => {
-            "{msg} [{bar:30}] {percent:>3}% {bytes}/{total_bytes}, {bytes_per_sec}, ETA {eta}{prefix}"
+            "{msg} [{bar:30}] {percent:>3}% {decimal_bytes}/{decimal_total_bytes}, {decimal_bytes_per_sec}, ETA {eta}{prefix}"
         }
         (true, false) => "{msg} [{bar:30}] {pos}/{len}, ETA {eta}{prefix}",
-        (false, true) => "{spinner} {msg} {bytes}, {bytes_per_sec}{prefix}",
+        (false, true) => "{spinner} {msg} {decimal_bytes}, {decimal_bytes_per_sec}{prefix}",
         (false, false) => "{spinner} {msg} {pos}{prefix}",
     };
     bar.set_length(total);
