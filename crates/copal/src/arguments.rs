@@ -68,12 +68,15 @@ pub(crate) struct Common {
     /// Show no progress and no notices
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
-    /// Most memory the process may take
+    /// Most memory the process may take, at least 80M
     #[arg(long, global = true, value_name = "SIZE", default_value = "96M", value_parser = human::parse_bytes)]
     pub(crate) memory: u64,
     /// Most bytes the store file may grow to (default: as far as its file system goes)
     #[arg(long, global = true, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) store_limit: Option<u64>,
+    /// Open a store whose last acknowledged writes are damaged, without them
+    #[arg(long, global = true)]
+    pub(crate) accept_tail_loss: bool,
     /// Use pread and pwrite even where the kernel offers io_uring
     #[arg(long, global = true)]
     pub(crate) no_io_uring: bool,
@@ -428,7 +431,7 @@ mod tests {
             "copal restore --repo R 3fa8 --target - --overwrite",
             "copal forget --repo R --keep-last 1 --keep-within 1y6m --dry-run",
             "copal check --repo R --read-data-subset 3/7",
-            "copal prune --repo R --keep-daily 7 --memory 64M",
+            "copal prune --repo R --keep-daily 7 --memory 128M",
             "copal completions bash",
         ] {
             Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));

@@ -62,7 +62,8 @@ pub(crate) struct Memory {
 impl Memory {
     /// Code, stacks, the object store's tables and what the allocator does not give back.
     const REST: u64 = 24_000_000;
-    const LEAST: u64 = 56_000_000;
+    /// Hashing the password takes 67 MB before anything else is there, and gives them back.
+    const LEAST: u64 = 80_000_000;
 
     /// Shares out what the user allows.
     pub(crate) fn share(total: u64) -> Outcome<Memory> {
@@ -260,7 +261,7 @@ fn stack(
     let options = copal_object::OpenOptions {
         read_only,
         max_size_bytes: common.store_limit,
-        ..Default::default()
+        accept_tail_loss: common.accept_tail_loss,
     };
     let (objects, recovery) =
         copal_object::Store::open(device, &options).map_err(|error| open_failure(path, error))?;
@@ -370,7 +371,15 @@ fn open_failure(path: &Path, error: copal_object::OpenError) -> Failure {
         ),
         OpenError::Open(error) => device_failure(path, error),
         OpenError::Version { .. } => Failure::plain("version", format!("{name}: {error}; use a newer copal")),
-        OpenError::Damaged { .. } | OpenError::Truncated { .. } | OpenError::TailLoss { .. } => Failure::new(
+        OpenError::TailLoss { what } => Failure::new(
+            exit::DAMAGED,
+            "tail_loss",
+            format!(
+                "{name}: the last acknowledged writes are damaged ({what}); put back a good copy of the file, or drop \
+                 them with --accept-tail-loss"
+            ),
+        ),
+        OpenError::Damaged { .. } | OpenError::Truncated { .. } => Failure::new(
             exit::DAMAGED,
             "damaged",
             format!("{name}: {error}; nothing was changed"),

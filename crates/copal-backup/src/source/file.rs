@@ -39,6 +39,9 @@ pub struct FileSource {
     direct: Option<File>,
     size_bytes: u64,
     has_map: bool,
+    /// The last extent found. A file system walks all extents up to the next hole to answer, so
+    /// asking anew for every segment of a full disk would take quadratic time.
+    known: Mutex<Option<Extent>>,
     bounces: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -81,6 +84,7 @@ impl FileSource {
             direct,
             size_bytes,
             has_map: kind.is_file(),
+            known: Mutex::new(None),
             bounces: Mutex::new(Vec::new()),
         })
     }
@@ -91,6 +95,36 @@ impl FileSource {
             what: self.path.display().to_string(),
             error,
         }
+    }
+
+    /// Asks the file system what lies at `offset`.
+    fn find_extent(&self, offset: u64) -> Result<Extent, SourceError> {
+        let extent = |end: u64, kind| Extent {
+            offset,
+            length: end.min(self.size_bytes) - offset,
+            kind,
+        };
+        if !self.has_map {
+            return Ok(extent(self.size_bytes, ExtentKind::Data));
+        }
+        let data = match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) => data,
+            // No data from here to the end.
+            Err(Errno::NXIO) => return Ok(extent(self.size_bytes, ExtentKind::Zero)),
+            // A file system without a map: all of it is data.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(extent(self.size_bytes, ExtentKind::Data)),
+            Err(error) => return Err(self.failed("map")(error.into())),
+        };
+        if data > offset {
+            return Ok(extent(data, ExtentKind::Zero));
+        }
+        let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(offset));
+        let hole = hole.map_err(|error| self.failed("map")(error.into()))?;
+        // A hole at `offset` right after data there: somebody is writing; read it.
+        Ok(extent(
+            if hole > offset { hole } else { self.size_bytes },
+            ExtentKind::Data,
+        ))
     }
 
     /// Takes what the page cache holds from the front of the range; returns how much that was.
@@ -176,32 +210,11 @@ impl Source for FileSource {
     }
 
     fn extent_at(&self, offset: u64) -> Result<Extent, SourceError> {
-        let extent = |end: u64, kind| Extent {
-            offset,
-            length: end.min(self.size_bytes) - offset,
-            kind,
-        };
-        if !self.has_map {
-            return Ok(extent(self.size_bytes, ExtentKind::Data));
+        let mut known = self.known.lock();
+        match *known {
+            Some(extent) if (extent.offset..extent.end()).contains(&offset) => Ok(extent),
+            _ => Ok(*known.insert(self.find_extent(offset)?)),
         }
-        let data = match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
-            Ok(data) => data,
-            // No data from here to the end.
-            Err(Errno::NXIO) => return Ok(extent(self.size_bytes, ExtentKind::Zero)),
-            // A file system without a map: all of it is data.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(extent(self.size_bytes, ExtentKind::Data)),
-            Err(error) => return Err(self.failed("map")(error.into())),
-        };
-        if data > offset {
-            return Ok(extent(data, ExtentKind::Zero));
-        }
-        let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(offset));
-        let hole = hole.map_err(|error| self.failed("map")(error.into()))?;
-        // A hole at `offset` right after data there: somebody is writing; read it.
-        Ok(extent(
-            if hole > offset { hole } else { self.size_bytes },
-            ExtentKind::Data,
-        ))
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
