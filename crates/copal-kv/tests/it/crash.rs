@@ -40,6 +40,14 @@ fn options() -> Options {
     }
 }
 
+/// Odd seeds let the tiers fill instead of merging to the bottom at once.
+fn options_of_seed(seed: u64) -> Options {
+    Options {
+        bottom_share: [10, 0][(seed % 2) as usize],
+        ..options()
+    }
+}
+
 fn values() -> KeyspaceOptions {
     KeyspaceOptions {
         group_prefix_len: 1,
@@ -85,7 +93,7 @@ impl Recorder {
         drop(store);
         let device = FaultDevice::with_options(device.image(), options_of(true));
         let dynamic: Arc<dyn Device> = device.clone();
-        let store = Store::open(open_objects(&dynamic), options()).unwrap();
+        let store = Store::open(open_objects(&dynamic), options_of_seed(seed)).unwrap();
         let spaces = spaces(&store);
         let recorded = Recorded {
             history: device.history(),

@@ -3,6 +3,7 @@
 mod basics;
 mod commit;
 mod crash;
+mod files;
 mod full;
 mod iterators;
 mod model;
