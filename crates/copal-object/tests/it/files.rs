@@ -111,3 +111,55 @@ fn a_store_in_a_file_with_io_uring() {
 fn a_store_in_a_file_with_a_thread_pool() {
     history(true);
 }
+
+#[test]
+fn a_file_opened_without_the_right_to_write_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let dev = device(&path, true, false);
+    Store::mkfs(&dev, &MkfsOptions::default()).unwrap();
+    let store = Store::open(dev, &OpenOptions::default()).unwrap().0;
+    let (id, data) = (ObjectId(1), bytes(10_000, 1));
+    commit(
+        &store,
+        vec![
+            Op::Create {
+                id,
+                opts: plain(Check::Pages),
+            },
+            Op::Append {
+                id,
+                at: 0,
+                data: data.clone(),
+            },
+        ],
+    );
+    drop(store);
+    let before = std::fs::read(&path).unwrap();
+    let options = FileOptions {
+        read_only: true,
+        unsafe_volatile: true,
+        allow_cow: true,
+        ..FileOptions::default()
+    };
+    let dev = open_file(&path, &options).unwrap();
+    let refused = Store::open(Arc::clone(&dev), &OpenOptions::default());
+    assert!(matches!(refused, Err(OpenError::Device(_))));
+    let options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    let store = Store::open(dev, &options).unwrap().0;
+    assert_eq!(read(&store, 1), data);
+    assert!(
+        store
+            .check(&CheckOptions {
+                data: true,
+                repair: false
+            })
+            .unwrap()
+            .is_clean()
+    );
+    drop(store);
+    assert!(before == std::fs::read(&path).unwrap());
+}
