@@ -126,7 +126,6 @@ impl Inner {
         state.journal.write(&record, &mut buf);
         state.space.quarantine(epoch, std::mem::take(&mut group.freed));
         let last_lsn = first_lsn + u64::from(group.transactions) - 1;
-        state.groups.closed_lsn = last_lsn;
         state.groups.records += 1;
         state.groups.closed.push_back(ClosedGroup {
             number: group.number,
@@ -168,8 +167,14 @@ impl Inner {
         if state.epochs.flushing.is_some() {
             return false;
         }
-        let commits =
-            state.wanted_lsn > state.groups.durable_lsn && state.groups.closed_lsn > state.groups.durable_lsn;
+        // A group whose epoch is flushed may still wait for a frame; another flush would not help it.
+        let flushed = state.epochs.flushed;
+        let commits = state.wanted_lsn > state.groups.durable_lsn
+            && state
+                .groups
+                .closed
+                .back()
+                .is_some_and(|group| group.epoch > flushed);
         if !commits && state.epochs.wanted <= state.epochs.flushed {
             return false;
         }
@@ -230,8 +235,7 @@ impl Inner {
                 }
             }
             Tag::Frame {
-                stream,
-                frame,
+                ticket,
                 epoch,
                 run,
                 bytes,
@@ -240,7 +244,7 @@ impl Inner {
                 state.in_flight_bytes -= bytes;
                 state.epochs.end_write(epoch);
                 if state.failure.is_none() {
-                    state.frame_written(stream, frame);
+                    state.frame_written(ticket);
                 }
             }
             Tag::Flush { epoch } => {
@@ -265,15 +269,21 @@ impl Inner {
     fn flush_completed(&self, state: &mut State, epoch: u64) {
         state.epochs.end_flush(epoch);
         let flushed = state.epochs.flushed;
+        state.frames_flushed(flushed);
+    }
+
+    /// Groups whose epoch is flushed and whose writes, the frames they depend on among them, have completed.
+    fn settle_groups(&self, state: &mut State) {
+        let flushed = state.epochs.flushed;
         if let Some((carried, seq)) = state.groups.flushed(flushed) {
             state.epochs.durable_flushed = state.epochs.durable_flushed.max(carried);
             state.journal.flushed_seq = seq;
         }
-        state.frames_flushed(flushed);
     }
 
     /// Gives back what may be reused, and answers those whose turn has come.
     pub(crate) fn settle(&self, state: &mut State) {
+        self.settle_groups(state);
         self.drain_quarantine(state);
         state.settle_frames();
         let (written, durable) = (state.groups.written_lsn, state.groups.durable_lsn);

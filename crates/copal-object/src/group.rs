@@ -44,8 +44,6 @@ pub(crate) struct Groups {
     pub(crate) closed: VecDeque<ClosedGroup>,
     /// Last position given out.
     pub(crate) last_lsn: u64,
-    /// Last position in a submitted record.
-    pub(crate) closed_lsn: u64,
     /// Everything up to here has completed on the device.
     pub(crate) written_lsn: u64,
     pub(crate) durable_lsn: u64,
@@ -62,7 +60,6 @@ impl Groups {
             },
             closed: VecDeque::new(),
             last_lsn,
-            closed_lsn: last_lsn,
             written_lsn: last_lsn,
             durable_lsn: last_lsn,
             records: 0,

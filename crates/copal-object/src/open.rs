@@ -244,6 +244,8 @@ fn assemble(
         groups: Groups::new(recovered.last_lsn),
         checkpointer: Checkpointer::new(superblock, checkpoint_runs),
         tails,
+        orphans: Vec::new(),
+        frame_tickets: 0,
         recent: RecentPages::default(),
         entropy: tuning.entropy,
         in_flight: BTreeMap::new(),

@@ -19,7 +19,7 @@ use crate::{
     recent::RecentPages,
     run::Run,
     space::SpaceMap,
-    stream::Tail,
+    stream::{FrameState, Tail},
     tables::{Effect, Tables},
 };
 use copal_device::{Class, Completer, Completion, Device, DeviceError, Drive, Geometry, Io, IoDone};
@@ -92,8 +92,7 @@ pub(crate) enum Tag {
         epoch: u64,
     },
     Frame {
-        stream: u64,
-        frame: u64,
+        ticket: u64,
         epoch: u64,
         run: Run,
         bytes: u64,
@@ -124,6 +123,9 @@ pub(crate) struct State {
     pub(crate) groups: Groups,
     pub(crate) checkpointer: Checkpointer,
     pub(crate) tails: BTreeMap<u64, Tail>,
+    /// Frames of deleted streams that commits still wait for.
+    pub(crate) orphans: Vec<FrameState>,
+    pub(crate) frame_tickets: u64,
     pub(crate) recent: RecentPages,
     pub(crate) entropy: Entropy,
     /// Pages of data writes that are on their way.

@@ -35,6 +35,8 @@ type FrameCompleter = Completer<Result<FramePos, StoreError>>;
 
 /// One frame that is not acknowledged as durable yet.
 pub(crate) struct FrameState {
+    /// Names this write; numbers of frames start again when a stream is deleted and made anew.
+    ticket: u64,
     frame: u64,
     /// Epoch it was written in; `None`: written through.
     epoch: Option<u64>,
@@ -43,6 +45,8 @@ pub(crate) struct FrameState {
     /// Commit that must be durable too.
     needs_lsn: u64,
     waiter: Option<(Ack, FrameCompleter)>,
+    /// Groups with a commit that counts only if this frame survives.
+    groups: Vec<u64>,
 }
 
 /// The end of an open stream.
@@ -274,21 +278,23 @@ impl Inner {
             state.epochs.want(epoch);
             state.wanted_lsn = state.wanted_lsn.max(needs_lsn);
         }
+        let ticket = state.take_frame_ticket();
         let tail = state.tails.entry(stream).or_default();
         tail.pending.push_back(FrameState {
+            ticket,
             frame: number,
             epoch: Some(epoch),
             written: false,
             durable: false,
             needs_lsn,
             waiter,
+            groups: Vec::new(),
         });
         state.in_flight.insert(run.at, run.pages);
         state.in_flight_bytes += bytes;
         state.unflushed_bytes += bytes;
         let tag = Tag::Frame {
-            stream,
-            frame: number,
+            ticket,
             epoch,
             run,
             bytes,
@@ -310,23 +316,26 @@ impl Inner {
         needs_lsn: u64,
         buf: AlignedBuf,
     ) -> Completion<Result<FramePos, StoreError>> {
-        let ticket = state.space.pin();
+        let pin = state.space.pin();
+        let ticket = state.take_frame_ticket();
         let tail = state.tails.entry(stream).or_default();
         tail.pending.push_back(FrameState {
+            ticket,
             frame: number,
             epoch: None,
             written: false,
             durable: false,
             needs_lsn,
             waiter: None,
+            groups: Vec::new(),
         });
         drop(state);
         let result = self.device.write_through(self.shape.byte(run.at), buf);
         let mut state = self.state.lock();
-        state.space.unpin(ticket);
+        state.space.unpin(pin);
         let answer = match result {
             Ok(_) => {
-                state.frame_through(stream, number);
+                state.frame_through(ticket);
                 if self.shape.broken.by(Flaw::ThroughIsFlush) {
                     let open = state.epochs.open;
                     state.epochs.close();
@@ -355,21 +364,47 @@ fn record_head() -> usize {
 }
 
 impl State {
-    fn pending_frame(&mut self, stream: u64, frame: u64) -> Option<&mut FrameState> {
-        let pending = &mut self.tails.get_mut(&stream)?.pending;
-        pending.iter_mut().find(|state| state.frame == frame)
+    fn take_frame_ticket(&mut self) -> u64 {
+        self.frame_tickets += 1;
+        self.frame_tickets
+    }
+
+    fn pending_frame(&mut self, ticket: u64) -> Option<&mut FrameState> {
+        let pending = self.tails.values_mut().flat_map(|tail| tail.pending.iter_mut());
+        pending
+            .chain(self.orphans.iter_mut())
+            .find(|state| state.ticket == ticket)
     }
 
     /// The write of a frame has completed.
-    pub(crate) fn frame_written(&mut self, stream: u64, frame: u64) {
-        if let Some(state) = self.pending_frame(stream, frame) {
-            state.written = true;
+    pub(crate) fn frame_written(&mut self, ticket: u64) {
+        let Some(state) = self.pending_frame(ticket) else {
+            return;
+        };
+        state.written = true;
+        let groups = std::mem::take(&mut state.groups);
+        self.orphans.retain(|orphan| !orphan.written);
+        groups.into_iter().for_each(|group| self.groups.end_write(group));
+    }
+
+    /// The open group counts only if `frame` and those before it survive: it is written when they are.
+    pub(crate) fn await_frames(&mut self, stream: u64, frame: u64) {
+        let Some(tail) = self.tails.get_mut(&stream) else {
+            return;
+        };
+        for state in tail
+            .pending
+            .iter_mut()
+            .filter(|state| state.frame <= frame && !state.written)
+        {
+            state.groups.push(self.groups.open.number);
+            self.groups.open.outstanding += 1;
         }
     }
 
-    fn frame_through(&mut self, stream: u64, frame: u64) {
-        if let Some(state) = self.pending_frame(stream, frame) {
-            state.written = true;
+    fn frame_through(&mut self, ticket: u64) {
+        self.frame_written(ticket);
+        if let Some(state) = self.pending_frame(ticket) {
             state.durable = true;
         }
         self.settle_frames();
@@ -431,9 +466,13 @@ impl State {
         let Some(tail) = self.tails.remove(&stream) else {
             return;
         };
-        for state in tail.pending {
-            if let Some((_, completer)) = state.waiter {
+        for mut state in tail.pending {
+            if let Some((_, completer)) = state.waiter.take() {
                 self.deliver(completer, Err(StoreError::NotFound(ObjectId(stream))));
+            }
+            // Commits that depend on it still wait for it: the one that deletes the stream may be lost.
+            if !state.groups.is_empty() {
+                self.orphans.push(state);
             }
         }
     }

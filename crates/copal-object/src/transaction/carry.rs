@@ -49,6 +49,7 @@ impl Inner {
                 id: stream.0,
                 frame: frame.0,
             });
+            carrier.state.await_frames(stream.0, frame.0);
         }
         for (op, runs) in txn.ops.into_iter().zip(runs) {
             carrier.op(op, runs);

@@ -455,3 +455,63 @@ fn one_lost_or_misdirected_write_is_never_read_as_if_nothing_had_happened() {
     }
     assert!(reported > 10, "only {reported} faults struck anything alive");
 }
+
+/// Symptom: a commit that comes after a frame was acknowledged as written while the frame was still on its way; a kill
+/// then lost both. Cause: only the commit's own writes were waited for. Now its frames are, too.
+#[test]
+fn a_commit_after_a_frame_is_written_when_the_frame_is() {
+    let (device, _, store) = store(Order::Fifo);
+    let (log, id) = (ObjectId(1), ObjectId(2));
+    commit(
+        &store,
+        vec![
+            Op::Create {
+                id: log,
+                opts: stream(),
+            },
+            Op::Create {
+                id,
+                opts: plain(Check::Pages),
+            },
+        ],
+    );
+    store
+        .append_frame(log, bytes(10, 0), None, Ack::Durable)
+        .wait()
+        .unwrap();
+    let pos = store
+        .append_frame(log, bytes(10, 1), None, Ack::Ordered)
+        .wait()
+        .unwrap();
+    let ops = vec![Op::Append {
+        id,
+        at: 0,
+        data: bytes(10, 2),
+    }];
+    let mut written = store.commit(
+        Txn {
+            ops,
+            after: vec![(log, pos)],
+        },
+        Ack::Written,
+    );
+    let frame = device.pending().first().unwrap().id;
+    for io in device.pending().into_iter().filter(|io| io.id != frame) {
+        device.complete(io.id);
+    }
+    assert!(written.try_take().is_none(), "the frame is still on its way");
+    // The stream may go; the commit still waits for the frame it came after.
+    store
+        .commit(
+            Txn {
+                ops: vec![Op::Delete { id: log }],
+                after: Vec::new(),
+            },
+            Ack::Ordered,
+        )
+        .wait()
+        .unwrap();
+    assert!(written.try_take().is_none());
+    assert!(device.complete(frame));
+    written.wait().unwrap();
+}
