@@ -159,6 +159,7 @@ impl Error {
             Error::Busy { .. } | Error::Fenced => 11,
             Error::WrongPassword { .. } | Error::PasswordNeeded | Error::PasswordNotUsed => 12,
             Error::Damaged { .. } | Error::SelfCheck => 20,
+            Error::Index(error) if error.is_corruption() => 20,
             Error::Denied { .. } => 21,
             Error::FellBack { .. } => 22,
             Error::Cancelled { .. } => 130,
@@ -196,6 +197,7 @@ impl Error {
         match self {
             Error::Damaged { .. } | Error::SelfCheck => true,
             Error::Volume(error) => error.is_corruption(),
+            Error::Index(error) => error.is_corruption(),
             _ => false,
         }
     }

@@ -238,7 +238,7 @@ impl Repository {
     /// `NotFound`, `Damaged`, `Busy`; those of the store.
     pub fn ls(&self, snapshot: SnapshotId) -> Result<Vec<DiskListing>> {
         let _shared = self.gate.try_read().ok_or_else(busy)?;
-        self.adopt_packs()?;
+        self.adopt_for_reading()?;
         let manifest = self.find(snapshot)?;
         manifest
             .disks
@@ -286,7 +286,7 @@ impl Repository {
         cancel: &CancelFlag,
     ) -> Result<RestoreSummary> {
         let _shared = self.gate.try_read().ok_or_else(busy)?;
-        self.adopt_packs()?;
+        self.adopt_for_reading()?;
         let manifest = self.find(request.snapshot)?;
         let disk = match (&request.disk, &manifest.disks[..]) {
             (None, [only]) => only,
@@ -318,7 +318,7 @@ impl Repository {
         cancel: &CancelFlag,
     ) -> Result<CheckReport> {
         let _shared = self.gate.try_read().ok_or_else(busy)?;
-        self.adopt_packs()?;
+        self.adopt_for_reading()?;
         let manifest = match self.find(snapshot) {
             Err(error) if error.is_corruption() => {
                 let mut report = CheckReport {
@@ -343,8 +343,12 @@ impl Repository {
         cancel: &CancelFlag,
     ) -> Result<CheckReport> {
         let _shared = self.gate.try_read().ok_or_else(busy)?;
-        self.adopt_packs()?;
-        check::check(self, read_data, progress, cancel)
+        let index_error = self.adopt_for_reading()?;
+        let mut report = check::check(self, read_data, progress, cancel)?;
+        if let Some(error) = index_error {
+            report.note(error, None)?;
+        }
+        Ok(report)
     }
 
     /// Makes snapshots invisible. Their space returns at the next `delete` or `prune`.
@@ -436,7 +440,7 @@ impl Repository {
             }
         }
         stats.metadata_bytes += bytes_of(self.catalog.vid)?;
-        self.adopt_packs()?;
+        self.adopt_for_reading()?;
         adopt::for_each_pack(&self.vault, |pack| {
             stats.packs += 1;
             match pack.home {
@@ -542,6 +546,19 @@ impl Repository {
             repository: self,
             vm: vm.uuid,
         })
+    }
+
+    /// As [`Repository::adopt_packs`], for those who hardly need the index: a damaged one stops nobody from
+    /// reading what the recipes lead to. Returns the damage.
+    fn adopt_for_reading(&self) -> Result<Option<Error>> {
+        match self.adopt_packs() {
+            Ok(()) => Ok(None),
+            Err(error) if error.is_corruption() => {
+                tracing::warn!(%error, "going on without the index");
+                Ok(Some(error))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Brings the index up to date, once per open repository.

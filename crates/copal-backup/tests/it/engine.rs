@@ -109,6 +109,50 @@ fn a_repository_lives_in_the_engine_and_is_found_again() {
 }
 
 #[test]
+fn a_damaged_index_stops_no_restore_and_is_rebuilt() {
+    let device: Arc<dyn Device> = formatted(96 * MIB, false);
+    let stack = Stack::open(&device);
+    let repository = stack.init();
+    let mut disk = noisy(2, 3 << 20);
+    let summary = back_up(&repository, "web", &disk, false);
+    drop(repository);
+    for name in ["backup-packs", "backup-chunks"] {
+        let keyspace = stack.kv.open_keyspace(name).unwrap().unwrap();
+        let keys: Vec<_> = keyspace
+            .iter((std::ops::Bound::Unbounded, std::ops::Bound::Unbounded))
+            .map(|row| row.unwrap().0)
+            .collect();
+        for key in keys {
+            keyspace
+                .put(&key, b"no row", copal_kv::Durability::Device)
+                .unwrap();
+        }
+    }
+    let repository = stack.repository();
+    assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
+    let report = check(&repository);
+    assert!(
+        report.damages.iter().any(|damage| damage.what.contains("index")),
+        "{:?}",
+        report.damages
+    );
+    disk.write(0, &[9; 100]);
+    let error = try_back_up(&repository, "web", &disk, true).unwrap_err();
+    assert_eq!(error.exit_code(), 20);
+    assert!(error.to_string().contains("copal repair index"), "{error}");
+    let error = repository
+        .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
+        .unwrap_err();
+    assert_eq!(error.exit_code(), 20);
+    repository.repair_index(&Silent, &CancelFlag::new()).unwrap();
+    assert!(check(&repository).is_clean());
+    let second = back_up(&repository, "web", &disk, false);
+    assert!(second.counts.new_bytes < 100_000, "the rest was found again");
+    assert_eq!(restore(&repository, second.snapshot), disk.bytes);
+    stack.close(repository);
+}
+
+#[test]
 fn a_power_cut_at_any_moment_loses_no_snapshot_and_leaks_nothing() {
     let device = formatted(96 * MIB, true);
     let dynamic: Arc<dyn Device> = device.clone();
