@@ -49,6 +49,8 @@ pub(crate) struct Groups {
     pub(crate) durable_lsn: u64,
     /// Records on their way.
     pub(crate) records: u32,
+    /// Closed groups at the front whose writes have all completed.
+    complete: usize,
 }
 
 impl Groups {
@@ -63,6 +65,7 @@ impl Groups {
             written_lsn: last_lsn,
             durable_lsn: last_lsn,
             records: 0,
+            complete: 0,
         }
     }
 
@@ -84,13 +87,24 @@ impl Groups {
     pub(crate) fn end_write(&mut self, group: u64) {
         if self.open.number == group {
             self.open.outstanding -= 1;
-        } else if let Some(closed) = self.closed.iter_mut().find(|closed| closed.number == group) {
+        } else if let Some(closed) = self.closed_group(group) {
             closed.outstanding -= 1;
         }
-        let done = self.closed.iter().take_while(|closed| closed.outstanding == 0);
-        if let Some(last) = done.last() {
-            self.written_lsn = self.written_lsn.max(last.last_lsn);
+        while let Some(closed) = self
+            .closed
+            .get(self.complete)
+            .filter(|closed| closed.outstanding == 0)
+        {
+            self.written_lsn = self.written_lsn.max(closed.last_lsn);
+            self.complete += 1;
         }
+    }
+
+    /// Groups are numbered one after the other, so there is nothing to search.
+    fn closed_group(&mut self, number: u64) -> Option<&mut ClosedGroup> {
+        let first = self.closed.front()?.number;
+        self.closed
+            .get_mut(usize::try_from(number.checked_sub(first)?).ok()?)
     }
 
     /// Everything of epochs up to `flushed` is durable; returns the largest `flushed_epoch` that became durable with it
@@ -105,6 +119,7 @@ impl Groups {
             let Some(closed) = self.closed.pop_front() else {
                 break;
             };
+            self.complete = self.complete.saturating_sub(1);
             self.durable_lsn = self.durable_lsn.max(closed.last_lsn);
             news = Some((closed.carries, closed.seq + 1));
         }

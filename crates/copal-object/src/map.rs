@@ -56,6 +56,8 @@ impl Packed {
 pub(crate) struct ExtentMap {
     extents: Vec<Packed>,
     sums: Vec<u32>,
+    /// With this many sums it is time to look how many of them are still used.
+    collect_at: u32,
 }
 
 /// Most pages of one object: page numbers have 32 bits.
@@ -237,17 +239,19 @@ impl ExtentMap {
 
     /// Gives memory back when most sums belong to no extent any more.
     fn collect_sums(&mut self, unit: u32) {
-        if self.sums.len() < 64 {
-            if self.extents.is_empty() {
-                self.sums.clear();
-            }
+        if self.extents.is_empty() {
+            self.sums.clear();
+        }
+        if self.sums.len() < self.collect_at.max(64) as usize {
             return;
         }
         let used: usize = self
             .iter()
             .map(|extent| extent.run.pages.div_ceil(unit) as usize)
             .sum();
+        self.collect_at = 2 * used.max(32) as u32;
         if used * 2 > self.sums.len() {
+            self.collect_at = 2 * self.sums.len() as u32;
             return;
         }
         let mut kept = Vec::with_capacity(used);
