@@ -5,6 +5,7 @@
 
 mod bench;
 mod ci;
+mod crash;
 mod demo;
 mod layers;
 mod tidy;
@@ -51,6 +52,15 @@ enum Chore {
         /// Parameters; the defaults are the small set of 4 VMs, 3 days and 1 GiB
         parameters: Vec<String>,
     },
+    /// Enumerate crash states of the object store for longer than `make test` does
+    Crash {
+        /// Histories to try
+        #[arg(long, default_value_t = 20_000)]
+        histories: u64,
+        /// Number of the first one
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+    },
     /// Run a suite of measurements; without a name, list them
     Bench {
         /// The suite
@@ -79,6 +89,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Layers => layers::run(&root),
         Chore::Demo { image } => demo::run(&root, demo::named(image).as_deref()),
         Chore::Dataset { parameters } => dataset::build(&Parameters::parse(&parameters)?),
+        Chore::Crash { histories, from } => crash::run(&root, histories, from),
         Chore::Bench { suite, arguments } => bench::run(&root, suite.as_deref(), &arguments),
     }
 }
