@@ -83,6 +83,11 @@ impl Signal {
         self.inner.lock().rotate = true;
     }
 
+    /// A rotation was asked for and not done yet.
+    pub(crate) fn rotation_wanted(&self) -> bool {
+        self.inner.lock().rotate
+    }
+
     pub(crate) fn take_rotation_request(&self) -> bool {
         std::mem::take(&mut self.inner.lock().rotate)
     }

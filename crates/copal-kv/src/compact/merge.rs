@@ -333,6 +333,7 @@ impl Engine {
                 if self.signal.stopping() {
                     return Err(Error::Closed);
                 }
+                self.log_deferred();
                 if let Some(worker) = &mut flush_between {
                     self.flush_all(worker)?;
                 }

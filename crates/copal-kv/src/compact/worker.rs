@@ -71,6 +71,7 @@ impl Worker {
         let engine = self.engine.clone();
         let _step = engine.step.lock();
         engine.poison.check()?;
+        engine.log_deferred();
         engine.free_garbage()?;
         let flushed = match engine.flush_all(&mut self.values) {
             // What a purge left behind may be all the space there is.
@@ -99,7 +100,6 @@ impl Worker {
             return Ok(true);
         }
         engine.reserve.refill(&engine.objects);
-        self.log_deferred();
         Ok(false)
     }
 
@@ -196,20 +196,6 @@ impl Worker {
         (!objects.is_empty()).then(|| to_bottom(&version, range, objects))
     }
 
-    /// Makes `Deferred` writes durable when their time has come.
-    fn log_deferred(&mut self) {
-        let engine = &self.engine;
-        let Some(mut writer) = engine.writer.try_lock() else {
-            return;
-        };
-        if writer.deferred_since().is_none_or(|since| since.elapsed() < TICK) {
-            return;
-        }
-        if let Err(error) = writer.sync(&engine.objects, engine.snapshots.visible()) {
-            engine.poison.failed_write(error);
-        }
-    }
-
     fn merges_may_run(&mut self) -> bool {
         if self.merges_from.is_some_and(|from| Instant::now() < from) {
             return false;
@@ -224,14 +210,17 @@ impl Worker {
         if engine.poison.check().is_err() {
             return None;
         }
-        let deferred = engine
-            .writer
-            .try_lock()
-            .is_none_or(|writer| writer.deferred_since().is_some());
+        let deferred = match engine.writer.try_lock() {
+            Some(writer) => writer
+                .deferred_since()
+                .map(|since| TICK.saturating_sub(since.elapsed()).max(TICK / 8)),
+            None => Some(TICK),
+        };
         let merges = self
             .merges_from
             .map(|from| from.saturating_duration_since(Instant::now()).max(TICK));
-        if deferred { Some(TICK) } else { merges }
+        let rotation = engine.signal.rotation_wanted().then_some(TICK);
+        [deferred, merges, rotation].into_iter().flatten().min()
     }
 
     /// A failed step: a full store and damage are tried again after a pause, anything else has poisoned the store.
@@ -259,6 +248,24 @@ impl Worker {
 }
 
 impl Engine {
+    /// Makes `Deferred` writes durable when their time has come.
+    pub(crate) fn log_deferred(&self) {
+        let Some(mut writer) = self.writer.try_lock() else {
+            // Whoever writes now logs them with its own group, or is called on again soon.
+            return;
+        };
+        if writer.deferred_since().is_none_or(|since| since.elapsed() < TICK) {
+            return;
+        }
+        let logged = self.in_reserve(|| {
+            let synced = writer.sync(&self.objects, self.snapshots.visible());
+            synced.map_err(|error| self.poison.failed_write(error))
+        });
+        if let Err(error) = logged {
+            tracing::warn!(%error, "deferred writes are still not in the log");
+        }
+    }
+
     /// Makes tables of all frozen memtables; `true` when there was one. A full store may use the reserve.
     pub(crate) fn flush_all(&self, values: &mut WorkerValues) -> Result<bool, Error> {
         let mut flushed = false;
