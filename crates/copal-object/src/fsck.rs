@@ -14,7 +14,7 @@
 use crate::{
     FramePos, ObjectId, StoreError,
     broken::Broken,
-    recovery::{self, Source, derive_space, unit_damage},
+    recovery::{self, Source, chunks, damaged_units, derive_space, unit_damage},
     run::{Run, pages_of},
     state::Inner,
     tables::{Entry, Object},
@@ -228,18 +228,26 @@ impl Inner {
         } else {
             for extent in object.map.iter() {
                 let sums = object.map.sums_of(extent.at, unit);
-                for (piece, &sum) in crate::state::pieces(extent.run, unit).zip(sums) {
+                for (chunk, sums) in chunks(extent.run, sums, unit) {
                     // Bytes still on their way belong to a commit that is newer than this look.
-                    if self.state.lock().is_in_flight(piece) {
+                    if self.state.lock().is_in_flight(chunk) {
                         continue;
                     }
-                    let intact = source
-                        .read(piece)
-                        .is_ok_and(|bytes| copal_codec::crc32c(0, &bytes) == sum);
-                    if !intact {
-                        let at = extent.at + (piece.at - extent.run.at);
-                        damaged.push(at..at + u64::from(piece.pages));
-                    }
+                    let units = damaged_units(&source, chunk, sums, unit).unwrap_or_else(|_| {
+                        // A sector cannot be read: which units are whole is found one by one.
+                        let one = |(run, sum): (Run, &u32)| {
+                            let found = damaged_units(&source, run, std::slice::from_ref(sum), unit);
+                            found.unwrap_or_else(|_| vec![run])
+                        };
+                        crate::state::pieces(chunk, unit)
+                            .zip(sums)
+                            .flat_map(one)
+                            .collect()
+                    });
+                    damaged.extend(units.into_iter().map(|run| {
+                        let at = extent.at + (run.at - extent.run.at);
+                        at..at + u64::from(run.pages)
+                    }));
                 }
             }
         }

@@ -30,7 +30,7 @@ mod settle;
 mod verify;
 
 pub(crate) use free::derive_space;
-pub(crate) use verify::unit_damage;
+pub(crate) use verify::{chunks, damaged_units, unit_damage};
 
 /// Reads of one device, in pages.
 pub(crate) struct Source<'a> {

@@ -61,12 +61,36 @@ fn unit_of(tables: &Tables, id: u64, run: Run, sums: &[u32]) -> u32 {
 }
 
 fn map_is_there(source: &Source<'_>, run: Run, sums: &[u32], unit: u32) -> Result<bool, DeviceError> {
-    for (piece, &sum) in crate::state::pieces(run, unit).zip(sums) {
-        if copal_codec::crc32c(0, &source.read(piece)?) != sum {
+    for (chunk, sums) in chunks(run, sums, unit) {
+        if !damaged_units(source, chunk, sums, unit)?.is_empty() {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Pages read at once while verifying.
+const CHUNK_PAGES: u32 = 256;
+
+/// Cuts a run and the sums of its units into chunks of whole units.
+pub(crate) fn chunks(run: Run, sums: &[u32], unit: u32) -> impl Iterator<Item = (Run, &[u32])> {
+    let units = (CHUNK_PAGES / unit).max(1);
+    crate::state::pieces(run, units * unit).zip(sums.chunks(units as usize))
+}
+
+/// Units of a chunk whose bytes do not fit their sums.
+pub(crate) fn damaged_units(
+    source: &Source<'_>,
+    chunk: Run,
+    sums: &[u32],
+    unit: u32,
+) -> Result<Vec<Run>, DeviceError> {
+    let bytes = source.read(chunk)?;
+    let units = crate::state::pieces(chunk, unit).zip(bytes.chunks(unit as usize * source.page_bytes));
+    let damaged = units
+        .zip(sums)
+        .filter(|((_, bytes), sum)| copal_codec::crc32c(0, bytes) != **sum);
+    Ok(damaged.map(|((run, _), _)| run).collect())
 }
 
 /// Data and trailer of a published object against the trailer's hash. The first wrong byte ends it.
