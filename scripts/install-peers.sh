@@ -25,13 +25,8 @@ if [ ! -x "$peers/bin/restic" ]; then
     if command -v go >/dev/null; then
         scratch=$(mktemp -d)
         (
-            # The proxy may refuse the list of versions and still serve each: newest first.
-            cd "$scratch" && go mod init peers
-            for version in latest v0.20.0 v0.19.1 v0.19.0 v0.18.1; do
-                go get "github.com/restic/restic@$version" || continue
-                GOFLAGS=-mod=mod go build -o "$peers/bin/restic" github.com/restic/restic/cmd/restic && exit 0
-            done
-            exit 1
+            cd "$scratch" && go mod init peers && go get github.com/restic/restic@latest &&
+                GOFLAGS=-mod=mod go build -o "$peers/bin/restic" github.com/restic/restic/cmd/restic
         ) >"$peers/restic.log" 2>&1 && built=1
         rm -rf "$scratch"
     fi

@@ -162,7 +162,9 @@ fn counted(
 
 /// The control: the same store over files of a journaled ext4, counted at its loop device.
 fn hostfs(scratch: &Path, count: u64, report: &mut Report) -> Result<()> {
-    let device = LoopDevice::ext4(scratch, EXT4_BYTES)?;
+    let home = scratch.join("hostfs");
+    fs::create_dir_all(&home)?;
+    let device = LoopDevice::ext4(&home, EXT4_BYTES)?;
     let mut store = FileStore::in_directory(&device.directory().join("store"))?;
     let stream = store.create(ObjectKind::Stream)?;
     let payload = Bytes::from(vec![0x5a; 512]);
