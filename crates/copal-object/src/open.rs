@@ -328,6 +328,9 @@ fn mount(inner: &Arc<Inner>, needed: &[Run]) -> Result<(), StoreError> {
         if done {
             held.iter().for_each(|&run| state.space.allocator.release(run));
             state.mounted = true;
+            // Mounts may have filled the journal: a checkpoint starts before the first group stands in its way.
+            drop(state);
+            inner.pump();
             return Ok(());
         }
         if state.outbox.is_empty() && !fits && state.checkpointer.is_idle() {

@@ -21,6 +21,8 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) broken: Broken,
     pub(super) states: usize,
+    /// Long lives of ordered commits and few completions: the journal fills while a checkpoint is under way.
+    pub(super) busy: bool,
 }
 
 pub(super) struct Random(pub(super) u64);
@@ -151,7 +153,11 @@ pub(super) fn run(plan: &Plan) -> Result<usize, String> {
     let lives = 1 + runner.random.below(4);
     for life in 0..lives {
         let last = life + 1 == lives;
-        let actions = 3 + runner.random.below(14);
+        let actions = if plan.busy {
+            60
+        } else {
+            3 + runner.random.below(14)
+        };
         for _ in 0..actions {
             runner.action();
         }
@@ -212,6 +218,9 @@ impl Runner<'_> {
     }
 
     fn ack(&mut self) -> Ack {
+        if self.plan.busy && !self.random.one_in(8) {
+            return Ack::Ordered;
+        }
         match self.random.below(5) {
             0 | 1 => Ack::Ordered,
             2 => Ack::Written,
@@ -267,6 +276,13 @@ impl Runner<'_> {
     }
 
     fn action(&mut self) {
+        if self.plan.busy {
+            self.transaction();
+            self.poll();
+            let events = self.random.below(4);
+            self.drive(events);
+            return;
+        }
         match self.random.below(12) {
             0..=4 => self.transaction(),
             5 | 6 => self.frame(),
