@@ -143,7 +143,10 @@ impl Engine {
             from = ObjectId(last.id.0 + 1);
             for stat in &stats {
                 named.remove(&stat.id);
-                if let Some((role, _)) = parse_label(&stat.label)
+                // A store that was killed keeps what it was about to drop until it is opened to write: open
+                // read-only, nothing has been swept, and leftovers are no damage.
+                if !self.options.read_only
+                    && let Some((role, _)) = parse_label(&stat.label)
                     && !expected.contains(&stat.id)
                 {
                     let what = if role == Role::Value {
