@@ -10,7 +10,7 @@
 //! - Pure: no I/O, no clock, no ambient randomness. The same keys, seed and partition uid give the same bytes.
 //! - No byte of a page is trusted before its checksum and its bounds are checked.
 //!
-//! Not here: which partition deserves how many units (the rules), loading pages (`copal-kv`).
+//! Not here: loading pages, the threads that drive the rules (`copal-kv`).
 
 mod bloom;
 mod builder;
@@ -19,6 +19,7 @@ mod hash;
 mod one_probe;
 mod page;
 pub mod ribbon;
+pub mod rules;
 mod unit;
 
 pub use bloom::BloomUnits;
