@@ -43,6 +43,14 @@ impl BloomUnits {
         self.count
     }
 
+    /// The first `count` of them, or all.
+    #[must_use]
+    pub fn first(&self, count: u8) -> BloomUnits {
+        let count = count.min(self.count);
+        let words = &self.words[..self.unit_words as usize * usize::from(count)];
+        BloomUnits::new(words.to_vec(), self.unit_words, count)
+    }
+
     /// Bytes of memory behind this value.
     pub fn heap_bytes(&self) -> usize {
         size_of_val(&*self.words)

@@ -121,6 +121,16 @@ impl Units {
         }
     }
 
+    /// The first `count` of the units loaded, or all of them: dropping units needs no page.
+    #[must_use]
+    pub fn first(&self, count: u8) -> Units {
+        match self {
+            Units::Ribbon(columns) => Units::Ribbon(columns.first(count)),
+            Units::Bloom(units) => Units::Bloom(units.first(count)),
+            Units::OneProbe(units) => Units::OneProbe(units.first(count)),
+        }
+    }
+
     /// Bytes of memory behind this value.
     pub fn heap_bytes(&self) -> usize {
         match self {

@@ -40,6 +40,21 @@ impl Columns {
         self.count
     }
 
+    /// The first `count` of them, or all.
+    #[must_use]
+    pub fn first(&self, count: u8) -> Columns {
+        let count = count.min(self.count);
+        let mut words = Vec::with_capacity((self.slots / 64) as usize * usize::from(count));
+        for group in self.words.chunks_exact(usize::from(self.count).max(1)) {
+            words.extend_from_slice(&group[..usize::from(count)]);
+        }
+        Columns {
+            words: words.into_boxed_slice(),
+            slots: self.slots,
+            count,
+        }
+    }
+
     /// Bytes of memory behind this value.
     pub fn heap_bytes(&self) -> usize {
         size_of_val(&*self.words)

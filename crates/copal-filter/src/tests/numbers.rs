@@ -24,6 +24,26 @@ fn no_kind_ever_denies_a_key_it_holds() {
 }
 
 #[test]
+fn units_that_stay_answer_as_if_they_had_been_loaded_alone() {
+    for kind in [Kind::Ribbon, Kind::Bloom, Kind::OneProbe] {
+        let (keys, page) = &partitions(kind, 6, 1)[0];
+        for loaded in 0..=kind.units() {
+            let all = load(page, loaded, 0);
+            for count in 0..=kind.units() {
+                let (kept, fresh) = (all.first(count), load(page, count.min(loaded), 0));
+                assert_eq!(kept.count(), count.min(loaded));
+                assert_eq!(kept.heap_bytes(), fresh.heap_bytes());
+                assert!(keys.iter().all(|&key| kept.may_contain(key)));
+                let absent = (0..300).map(|i| hash(7, i));
+                for key in absent {
+                    assert_eq!(kept.may_contain(key), fresh.may_contain(key), "{kind:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn k_columns_let_one_absent_key_in_two_to_the_k_pass() {
     let partitions = partitions(Kind::Ribbon, 2, 40);
     for k in 1..=8u8 {
