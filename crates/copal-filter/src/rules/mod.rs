@@ -84,7 +84,8 @@ pub trait Rule: Send {
     /// units together may take.
     fn step(&mut self, budget_bytes: u64, now: u64) -> Vec<Change>;
 
-    /// A change could not be carried out: the partition has `units` units.
+    /// The partition has `units` units, whatever was asked for: a change could not be carried out, or a probe
+    /// found none in memory and loaded some, more than none.
     fn correct(&mut self, partition: PartitionId, units: u8);
 
     /// Bytes of all units it has granted.
