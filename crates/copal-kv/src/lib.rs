@@ -28,6 +28,7 @@ mod garbage;
 mod iter;
 mod key;
 mod keyspace;
+mod leftovers;
 mod log;
 mod manifest;
 mod memtable;

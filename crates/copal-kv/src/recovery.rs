@@ -18,15 +18,15 @@ use crate::{
     entry::{EntryKind, RangeTombstone},
     garbage::{Epochs, Garbage},
     key::keyspace_of,
+    leftovers::{Found, Unnamed, unnamed},
     log::{
         Log,
         format::{Group, LogOp},
         replay,
     },
     manifest::{
-        Manifest, Role,
+        Manifest,
         format::{Record, ValueMeta},
-        parse_label,
         state::State,
     },
     memtable::Memtable,
@@ -45,7 +45,7 @@ use crate::{
 use copal_object::{Ack, ObjectId, Op, Stat, Store as Objects};
 use parking_lot::{Mutex, RwLock};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     ops::Range,
     sync::{
         Arc,
@@ -55,41 +55,6 @@ use std::{
 
 /// Share of the cache that loaded filters may take.
 const FILTER_SHARE: u64 = 4;
-const LIST_AT_ONCE: usize = 1024;
-
-/// The engine's objects as they were found.
-#[derive(Default)]
-struct Found {
-    logs: BTreeMap<u64, ObjectId>,
-    tables: Vec<ObjectId>,
-    values: BTreeMap<ObjectId, Stat>,
-    highest: u64,
-}
-
-impl Found {
-    fn list(objects: &Objects) -> Found {
-        let mut found = Found::default();
-        let mut from = ObjectId(0);
-        loop {
-            let stats = objects.list(from, LIST_AT_ONCE);
-            let Some(last) = stats.last() else { return found };
-            from = ObjectId(last.id.0 + 1);
-            for stat in stats {
-                found.highest = found.highest.max(stat.id.0);
-                match parse_label(&stat.label) {
-                    Some((Role::Log, generation)) => {
-                        found.logs.insert(generation, stat.id);
-                    }
-                    Some((Role::Table, _)) => found.tables.push(stat.id),
-                    Some((Role::Value, _)) => {
-                        found.values.insert(stat.id, stat);
-                    }
-                    Some((Role::Manifest, _)) | None => {}
-                }
-            }
-        }
-    }
-}
 
 /// What the logs say, in memory again.
 struct Replayed {
@@ -153,7 +118,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
     let signal = Arc::new(Signal::default());
     let epochs = Arc::new(Epochs::new(signal.clone()));
     let version = Version::new(1, &tree.manifest.state, &tree.handles, &epochs);
-    let next_object = (found.highest + 1).max(tree.manifest.state.next_object);
+    let next_object = next_object(&tree.manifest.state, &found);
     let (writer, active, frozen) = current_log(
         &objects,
         &options,
@@ -301,32 +266,33 @@ struct Sweep {
 impl Sweep {
     fn new(state: &State, found: &Found, replayed: &Replayed) -> Sweep {
         let mut sweep = Sweep::default();
-        let flushed = found
-            .logs
-            .range(..=state.flushed_generation)
-            .map(|(_, stream)| *stream);
-        let tables = found
-            .tables
-            .iter()
-            .copied()
-            .filter(|table| !state.tables.contains_key(table));
-        sweep
-            .ops
-            .extend(flushed.chain(tables).map(|id| Op::Delete { id }));
+        for Unnamed {
+            object, explained, ..
+        } in unnamed(state, found, |value| replayed.named.contains_key(value))
+        {
+            if !explained {
+                tracing::warn!(
+                    object = object.0,
+                    "an object of no one and of no known crash is deleted"
+                );
+            }
+            sweep.ops.push(Op::Delete { id: object });
+        }
         for (object, stat) in &found.values {
             sweep.value(state, *object, stat, replayed.named.get(object));
+        }
+        let below = next_object(state, found);
+        if state.settled_below != below {
+            sweep.records.push(Record::Settled { below });
         }
         sweep
     }
 
-    /// Frees what of a value object nobody names: all of it, its tail, or pages inside.
+    /// Frees what of a named value object nobody names: its tail, or pages inside.
     fn value(&mut self, state: &State, object: ObjectId, stat: &Stat, named: Option<&Named>) {
         let known = state.values.get(&object);
         let mut meta = match (known, named) {
-            (None, None) => {
-                self.ops.push(Op::Delete { id: object });
-                return;
-            }
+            (None, None) => return,
             (Some(value), _) => value.meta.clone(),
             (None, Some(named)) => ValueMeta {
                 object,
@@ -380,8 +346,16 @@ impl Sweep {
         if ops.is_empty() && records.is_empty() {
             return Ok(());
         }
-        manifest.commit(objects, poison, ops, &records, Ack::Ordered)
+        manifest.commit(objects, poison, ops, &records, Ack::Ordered)?;
+        // Nothing is waiting: there are no readers from before.
+        manifest.state.dropped.clear();
+        Ok(())
     }
+}
+
+/// The first id that nothing ever had.
+fn next_object(state: &State, found: &Found) -> u64 {
+    (found.highest + 1).max(state.next_object)
 }
 
 /// Takes up the newest value object of each group again.

@@ -182,7 +182,7 @@ impl Store {
         }
         let synced = self.engine().sync();
         self.inner.join();
-        synced
+        synced.and_then(|()| self.engine().settle())
     }
 }
 
@@ -205,6 +205,9 @@ impl Drop for StoreInner {
             tracing::warn!(%error, "deferred writes may be lost: the store was dropped and could not be synced");
         }
         self.join();
+        if let Err(error) = self.engine.settle() {
+            tracing::warn!(%error, "the store was dropped and could not note that nothing is left over");
+        }
     }
 }
 
@@ -233,6 +236,28 @@ impl Drop for PanicGuard {
 }
 
 impl Engine {
+    /// The end of a clean session: frees what nobody reads any more, and notes that nothing else is without a
+    /// name. What is found later was then not left behind by a kill.
+    fn settle(&self) -> Result<(), Error> {
+        if self.options.read_only || self.poison.check().is_err() {
+            return Ok(());
+        }
+        // A commit that was under way when the store was closed has named what it made, or taken it back.
+        let _step = self.step.lock();
+        let _writer = self.writer.lock();
+        self.free_garbage()?;
+        let mut tree = self.tree.lock();
+        let below = self.next_object.load(Ordering::Acquire);
+        if tree.manifest.state.settled_below == below {
+            return Ok(());
+        }
+        let record = [Record::Settled { below }];
+        self.in_reserve(|| {
+            tree.manifest
+                .commit(&self.objects, &self.poison, Vec::new(), &record, Ack::Ordered)
+        })
+    }
+
     /// Freezes what is in memory and waits until it is in tables.
     pub(crate) fn flush_now(&self) -> Result<(), Error> {
         let target = loop {

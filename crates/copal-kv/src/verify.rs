@@ -2,7 +2,7 @@
 //!
 //! Invariants checked
 //! - Every object with one of this engine's labels is named by the manifest, is the manifest, or is a log of a
-//!   memtable; nothing named is missing.
+//!   memtable; nothing named is missing. Leftovers that a kill explains are counted, not blamed (`leftovers`).
 //! - In each value object, the values that entries point to and the dead ranges do not overlap, and together
 //!   they are everything that was accounted for.
 //!
@@ -14,7 +14,8 @@ use crate::{
     engine::{Engine, Tree},
     entry::{EntryKind, MAX_SEQ},
     garbage::Item,
-    manifest::{MANIFEST, Role, parse_label, state::ValueState},
+    leftovers::{Found, Unnamed, unnamed},
+    manifest::{MANIFEST, state::ValueState},
     table::Scan,
     value::{
         self,
@@ -26,7 +27,7 @@ use crate::{
 use copal_device::Class;
 use copal_object::ObjectId;
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     ops::Range,
 };
 
@@ -41,6 +42,11 @@ pub struct VerifyReport {
     pub values: u64,
     /// Their bytes.
     pub value_bytes: u64,
+    /// Objects that a kill left behind: dropped, or made for something that did not happen. No damage; the next
+    /// opening that may write frees them. Only a store that is open read-only has any.
+    pub leftovers: u64,
+    /// Bytes they occupy, with those at the ends of value objects that no log names.
+    pub leftover_bytes: u64,
     /// One sentence per problem; empty means sound.
     pub problems: Vec<String>,
 }
@@ -118,6 +124,7 @@ impl Engine {
     /// Every object of ours has a name, every name an object.
     fn verify_names(&self, tree: &Tree, view: &View, report: &mut VerifyReport) {
         let state = &tree.manifest.state;
+        let found = Found::list(&self.objects);
         let mut named: HashSet<ObjectId> = state.tables.keys().chain(state.values.keys()).copied().collect();
         named.insert(MANIFEST);
         named.extend(
@@ -125,42 +132,41 @@ impl Engine {
                 .map(|memtable| memtable.log)
                 .filter(|log| log.0 != 0),
         );
-        let young = view
+        let missing = named
+            .iter()
+            .filter(|object| self.objects.stat(**object).is_none());
+        missing.for_each(|object| report.problem(format!("object {} is missing", object.0)));
+        let logged: HashMap<ObjectId, u64> = view
             .memtables()
             .flat_map(|memtable| memtable.value_metas())
-            .map(|meta| meta.object);
-        let mut expected: HashSet<ObjectId> = named.clone();
-        expected.extend(young);
-        let waiting = self.garbage.items().into_iter().filter_map(|item| match item {
-            Item::Delete(object) => Some(object),
-            Item::Punch(..) => None,
-        });
-        expected.extend(waiting);
-        let mut from = ObjectId(0);
-        loop {
-            let stats = self.objects.list(from, 1024);
-            let Some(last) = stats.last() else { break };
-            from = ObjectId(last.id.0 + 1);
-            for stat in &stats {
-                named.remove(&stat.id);
-                // A store that was killed keeps what it was about to drop until it is opened to write: open
-                // read-only, nothing has been swept, and leftovers are no damage.
-                if !self.options.read_only
-                    && let Some((role, _)) = parse_label(&stat.label)
-                    && !expected.contains(&stat.id)
-                {
-                    let what = if role == Role::Value {
-                        "value object"
-                    } else {
-                        "object"
-                    };
-                    report.problem(format!("{what} {} belongs to no one", stat.id.0));
+            .map(|meta| (meta.object, meta.accounted))
+            .collect();
+        let stray_logs = found.logs.range(state.flushed_generation + 1..);
+        for (_, log) in stray_logs.filter(|(_, log)| !named.contains(log)) {
+            report.problem(format!("log {} belongs to no one", log.0));
+        }
+        let waiting: HashSet<ObjectId> = self.garbage.items().into_iter().filter_map(deleted).collect();
+        for found in unnamed(state, &found, |value| logged.contains_key(value)) {
+            let Unnamed {
+                object,
+                role,
+                explained,
+            } = found;
+            if self.options.read_only && explained {
+                report.leftovers += 1;
+                report.leftover_bytes += self.objects.stat(object).map_or(0, |stat| stat.allocated_bytes);
+            } else if !waiting.contains(&object) {
+                report.problem(format!("{role} {} belongs to no one", object.0));
+            }
+        }
+        if self.options.read_only {
+            for (object, stat) in &found.values {
+                let known = state.values.get(object).map(|value| value.meta.accounted);
+                if let Some(end) = known.max(logged.get(object).copied()) {
+                    report.leftover_bytes += stat.len.saturating_sub(end);
                 }
             }
         }
-        named
-            .iter()
-            .for_each(|object| report.problem(format!("object {} is missing", object.0)));
     }
 
     /// Counts the entries of a cursor and notes where their values lie; `deep`: reads the values.
@@ -202,6 +208,13 @@ impl Engine {
             cursor.next()?;
         }
         Ok(())
+    }
+}
+
+fn deleted(item: Item) -> Option<ObjectId> {
+    match item {
+        Item::Delete(object) => Some(object),
+        Item::Punch(..) => None,
     }
 }
 

@@ -75,6 +75,11 @@ pub struct CheckReport {
     pub verified_bytes: u64,
     /// Uploads under way; their pieces belong to no file yet.
     pub uploads: u64,
+    /// Objects of the engine that a kill left behind, and their bytes: no damage, freed at the next opening
+    /// that may write. Counted with `engine` only.
+    pub leftovers: u64,
+    /// See `leftovers`.
+    pub leftover_bytes: u64,
     /// The first findings.
     pub damage: Vec<Damage>,
     /// Findings beyond those kept.
@@ -119,6 +124,7 @@ pub(crate) fn run(
         let engine = kv.verify(options.read_data);
         match engine {
             Ok(engine) => {
+                (report.leftovers, report.leftover_bytes) = (engine.leftovers, engine.leftover_bytes);
                 for problem in engine.problems {
                     report.found(None, None, format!("the engine: {problem}"));
                 }

@@ -128,8 +128,17 @@ impl Engine {
                 ops: std::mem::replace(&mut ops, rest),
                 ..Txn::default()
             };
+            let deleted = txn.ops.iter().filter_map(|op| match op {
+                Op::Delete { id } => Some(*id),
+                _ => None,
+            });
+            let deleted: Vec<ObjectId> = deleted.collect();
             let freed = self.objects.commit(txn, Ack::Ordered).wait();
             freed.map_err(|error| self.poison.failed_write(error))?;
+            let mut tree = self.tree.lock();
+            for id in deleted {
+                tree.manifest.state.dropped.remove(&id);
+            }
         }
         Ok(())
     }

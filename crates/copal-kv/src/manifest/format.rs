@@ -111,6 +111,11 @@ pub(crate) enum Record {
         next_run: u64,
         next_keyspace: u32,
     },
+    /// When this was written, no object of the engine with an id below it was without a name, but for those that
+    /// an edit dropped.
+    Settled {
+        below: u64,
+    },
 }
 
 const KEYSPACE: u8 = 1;
@@ -122,6 +127,7 @@ const DROP_VALUE: u8 = 6;
 const DEAD: u8 = 7;
 const FLUSHED: u8 = 8;
 const COUNTERS: u8 = 9;
+const SETTLED: u8 = 10;
 
 /// The first bytes of a manifest.
 pub(crate) fn header(seed: u64) -> Vec<u8> {
@@ -269,6 +275,10 @@ impl Record {
                 out.put_varint(*next_run);
                 out.put_u32(*next_keyspace);
             }
+            Record::Settled { below } => {
+                out.put_u8(SETTLED);
+                out.put_varint(*below);
+            }
         }
     }
 
@@ -333,11 +343,14 @@ impl Record {
                 next_run: input.varint()?,
                 next_keyspace: input.u32()?,
             },
+            SETTLED => Record::Settled {
+                below: input.varint()?,
+            },
             _ => {
                 return Err(DecodeError::TooLong {
                     at,
                     len: u64::from(tag),
-                    max: u64::from(COUNTERS),
+                    max: u64::from(SETTLED),
                 });
             }
         })

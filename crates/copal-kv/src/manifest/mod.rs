@@ -148,12 +148,23 @@ impl Manifest {
 }
 
 /// What an object is for; stands in its label, so that an opening can tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Manifest,
     Log,
     Table,
     Value,
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Role::Manifest => "manifest",
+            Role::Log => "log",
+            Role::Table => "table",
+            Role::Value => "value object",
+        })
+    }
 }
 
 impl Role {

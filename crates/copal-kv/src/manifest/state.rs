@@ -8,7 +8,10 @@ use super::format::{Level, Record, TableMeta, ValueMeta};
 use crate::{key::KeyspaceId, options::KeyspaceOptions, value::interval::IntervalSet};
 use bytes::Bytes;
 use copal_object::ObjectId;
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 /// A table and the parts of it that count.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +47,10 @@ pub(crate) struct State {
     pub(crate) next_object: u64,
     pub(crate) next_run: u64,
     pub(crate) next_keyspace: u32,
+    /// Tables and value objects that an edit dropped and that may still be there, waiting for old readers.
+    pub(crate) dropped: BTreeSet<ObjectId>,
+    /// See [`Record::Settled`].
+    pub(crate) settled_below: u64,
 }
 
 impl State {
@@ -75,6 +82,7 @@ impl State {
             } => {
                 if parts.is_empty() {
                     self.tables.remove(object);
+                    self.dropped.insert(*object);
                 } else if let Some(table) = self.tables.get_mut(object) {
                     (table.level, table.run) = (*level, *run);
                     table.parts = parts.clone();
@@ -100,6 +108,7 @@ impl State {
             }
             Record::DropValue { object } => {
                 self.values.remove(object);
+                self.dropped.insert(*object);
             }
             Record::Dead { object, ranges } => {
                 if let Some(value) = self.values.get_mut(object) {
@@ -120,6 +129,11 @@ impl State {
                 self.next_object = self.next_object.max(*next_object);
                 self.next_run = self.next_run.max(*next_run);
                 self.next_keyspace = self.next_keyspace.max(*next_keyspace);
+            }
+            Record::Settled { below } => {
+                self.settled_below = self.settled_below.max(*below);
+                // Ids are not used twice, or a young leftover would look like an old leak.
+                self.next_object = self.next_object.max(*below);
             }
         }
     }
@@ -155,6 +169,9 @@ impl State {
                 });
             }
         }
+        // Either record drops an object of any kind; these are few, and one of the two is smaller.
+        let dropped = self.dropped.iter();
+        records.extend(dropped.map(|object| Record::DropValue { object: *object }));
         let (generation, last_seq) = (self.flushed_generation, self.last_seq);
         records.push(Record::Flushed { generation, last_seq });
         records.push(Record::Counters {
@@ -162,6 +179,8 @@ impl State {
             next_run: self.next_run,
             next_keyspace: self.next_keyspace,
         });
+        let below = self.settled_below;
+        records.push(Record::Settled { below });
         records
     }
 }
@@ -227,10 +246,13 @@ mod tests {
                 generation: 3,
                 last_seq: 7,
             },
+            Record::DropValue { object: ObjectId(8) },
+            Record::Settled { below: 13 },
         ] {
             state.apply(&record);
         }
         assert_eq!(state.tables.len(), 1);
+        assert!(state.dropped.iter().eq([&ObjectId(8), &ObjectId(10)]));
         assert_eq!(state.values[&ObjectId(12)].dead.total(), 8192);
         assert_eq!(state.values[&ObjectId(12)].meta.accounted, 10_000);
         assert_eq!(

@@ -245,6 +245,15 @@ impl Recorded {
     fn judge(&self, device: Arc<dyn Device>, step: usize, what: &str) {
         let (least, most) = self.bounds(step);
         let objects = open_objects(&device);
+        // Looked at before anything is swept: a crash leaves leftovers, never damage or leaks.
+        let looking = Options {
+            read_only: true,
+            ..options()
+        };
+        let looked = Store::open(objects.clone(), looking).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let report = looked.verify(false).unwrap();
+        assert!(report.is_sound(), "{what}, read-only: {:#?}", report.problems);
+        drop(looked);
         let store = Store::open(objects.clone(), options()).unwrap_or_else(|error| panic!("{what}: {error}"));
         let found = content(&spaces(&store));
         let fits = (least..=most).any(|i| self.states[i] == found);

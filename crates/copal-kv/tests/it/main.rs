@@ -6,6 +6,7 @@ mod crash;
 mod files;
 mod full;
 mod iterators;
+mod leftovers;
 mod model;
 mod poison;
 mod space;

@@ -25,16 +25,35 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
         .check(read_data, &meter, &context.cancel)
         .map_err(Failure::from);
     let report = report.and_then(|mut report| {
-        check_store(&opened, check.read_data, &meter, &mut report)?;
-        Ok(report)
+        let leftovers = check_store(&opened, check.read_data, &meter, &mut report)?;
+        Ok((report, leftovers))
     });
     drop(meter);
-    let report = close(opened, report)?;
-    conclude(context, "check", "the repository", &report, Value::Null)
+    let (report, leftovers) = close(opened, report)?;
+    if leftovers.objects > 0 {
+        context.output.notice(&format!(
+            "an interrupted run left {} objects ({}) in the store; the next command that writes frees them",
+            leftovers.objects,
+            human::bytes(leftovers.bytes)
+        ));
+    }
+    let more = json!({ "leftovers": leftovers.objects, "leftover_bytes": leftovers.bytes });
+    conclude(context, "check", "the repository", &report, more)
+}
+
+/// What an interrupted run left in the store; no damage.
+struct Leftovers {
+    objects: u64,
+    bytes: u64,
 }
 
 /// The layers below: rows, tables and accounts, which a repository does not look at while they answer.
-fn check_store(opened: &Opened, read_data: bool, meter: &Meter, report: &mut CheckReport) -> Outcome<()> {
+fn check_store(
+    opened: &Opened,
+    read_data: bool,
+    meter: &Meter,
+    report: &mut CheckReport,
+) -> Outcome<Leftovers> {
     let mut found = |detail: String| {
         report.damages.push(Damage {
             what: "the store".to_owned(),
@@ -55,7 +74,10 @@ fn check_store(opened: &Opened, read_data: bool, meter: &Meter, report: &mut Che
         found(damage.to_string());
     }
     report.more_damages += below.more_damage;
-    Ok(())
+    Ok(Leftovers {
+        objects: below.leftovers,
+        bytes: below.leftover_bytes,
+    })
 }
 
 pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
@@ -68,16 +90,17 @@ pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
     drop(meter);
     let (report, snapshot) = close(opened, report.map_err(Failure::from))?;
     let subject = format!("snapshot {} of {}", snapshot.id.short(), snapshot.vm.name);
-    conclude(context, "verify", &subject, &report, as_json::snapshot(&snapshot))
+    let more = json!({ "snapshot": as_json::snapshot(&snapshot) });
+    conclude(context, "verify", &subject, &report, more)
 }
 
-/// Lists what is wrong; damage is exit code 20.
+/// Lists what is wrong; damage is exit code 20. `more`: fields for the summary.
 fn conclude(
     context: &Context<'_>,
     command: &str,
     subject: &str,
     report: &CheckReport,
-    snapshot: Value,
+    more: Value,
 ) -> Outcome<()> {
     for damage in &report.damages {
         let hurt: Vec<String> = damage.snapshots.iter().map(ToString::to_string).collect();
@@ -113,8 +136,8 @@ fn conclude(
         "unfinished_packs": report.unfinished_packs,
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });
-    if !snapshot.is_null() {
-        fields["snapshot"] = snapshot;
+    if let (Value::Object(fields), Value::Object(more)) = (&mut fields, more) {
+        fields.extend(more);
     }
     context.output.summary(fields, || {
         let mut text = format!(

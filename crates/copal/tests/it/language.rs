@@ -118,7 +118,15 @@ fn each_command_speaks_json() {
     promised(
         &house,
         &["check", "--read-data"],
-        &["clean", "damages", "packs", "references", "decoded_bytes"],
+        &[
+            "clean",
+            "damages",
+            "packs",
+            "references",
+            "decoded_bytes",
+            "leftovers",
+            "leftover_bytes",
+        ],
     );
     promised(&house, &["check", "--read-data-subset", "1/2"], &["clean"]);
     promised(

@@ -54,6 +54,7 @@ fn every_record() -> Vec<Record> {
             next_keyspace: 2,
         },
         Record::DropKeyspace { id: KeyspaceId(1) },
+        Record::Settled { below: 300 },
     ]
 }
 
