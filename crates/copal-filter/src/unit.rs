@@ -131,6 +131,15 @@ impl Units {
         }
     }
 
+    /// Kind of the units.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Units::Ribbon(_) => Kind::Ribbon,
+            Units::Bloom(_) => Kind::Bloom,
+            Units::OneProbe(_) => Kind::OneProbe,
+        }
+    }
+
     /// Bytes of memory behind this value.
     pub fn heap_bytes(&self) -> usize {
         match self {

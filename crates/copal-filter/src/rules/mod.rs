@@ -8,6 +8,29 @@
 //! - The bytes of all units a rule has granted never exceed the budget it was last given, once its changes are
 //!   carried out in order.
 //! - Bytes are counted, never bits per key: units of different partitions differ in size.
+//!
+//! Every rule does its work in [`Rule::step`]; [`Rule::observe`] only takes notes. One step answers with net
+//! changes, at most one for each partition, releases first: carried out in order they are within the budget
+//! at every moment, also where the engine is slower than the rule.
+//! Not here: the threads that sample Gets and carry changes out (`copal-kv`).
+
+mod classes;
+mod decay;
+mod fixed;
+mod kind;
+mod ledger;
+mod lists;
+mod monkey;
+pub mod optimum;
+mod paper;
+#[cfg(test)]
+mod tests;
+
+pub use classes::{Classes, ClassesOptions};
+pub use fixed::Fixed;
+pub use kind::{RuleKind, UnknownRule};
+pub use monkey::Monkey;
+pub use paper::{LifeTime, NewHeat, PaperMq, PaperMqOptions};
 
 use crate::Kind;
 
@@ -84,10 +107,40 @@ pub trait Rule: Send {
     /// units together may take.
     fn step(&mut self, budget_bytes: u64, now: u64) -> Vec<Change>;
 
-    /// The partition has `units` units, whatever was asked for: a change could not be carried out, or a probe
-    /// found none in memory and loaded some, more than none.
+    /// The partition has `units` units, whatever the rule believed: a change could not be carried out for now,
+    /// or a look-up that found none loaded has read the page instead of the data (cold start).
+    ///
+    /// A page that will never load is another matter: `remove` the partition and `add` it with a shape of 0
+    /// units, or the rule asks again.
     fn correct(&mut self, partition: PartitionId, units: u8);
 
     /// Bytes of all units it has granted.
     fn granted_bytes(&self) -> u64;
+}
+
+/// Heat of a new partition out of those it replaces: of each, `(its heat, its keys that moved here, its keys)`.
+///
+/// Give the partitions of the oldest input that covers the range only: Gets that missed there are exactly those
+/// that missed in all newer inputs too, so the rate of negative probes survives the merge; adding up the inputs
+/// would count one Get several times.
+pub fn inherit(from: impl IntoIterator<Item = (Heat, u32, u32)>) -> Heat {
+    let share = |(heat, moved, keys): (Heat, u32, u32)| match keys {
+        0 => 0.0,
+        keys => heat.0 * f64::from(moved.min(keys)) / f64::from(keys),
+    };
+    Heat(from.into_iter().map(share).sum())
+}
+
+/// Class of a partition: log2 of the reads that its next unit saves, per byte; `None` where nothing is saved.
+///
+/// Two partitions of one class deserve their next unit alike, whatever they hold now. For Ribbon columns this is
+/// `floor(log2(heat / bytes)) - units - 1`.
+pub fn class(shape: Shape, heat: Heat, units: u8) -> Option<i32> {
+    let gain = marginal(shape.kind, heat.0, units) / f64::from(shape.unit_bytes.max(1));
+    (units < shape.units && gain > 0.0).then(|| gain.log2().floor() as i32)
+}
+
+/// Negative probes out of `heat` that one unit more than `units` answers without a read.
+fn marginal(kind: Kind, heat: f64, units: u8) -> f64 {
+    heat * (kind.fpr(units) - kind.fpr(units + 1))
 }

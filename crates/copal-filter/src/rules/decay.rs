@@ -1,0 +1,91 @@
+//! Forward decay: new probes weigh more instead of old ones less, so that nothing is touched to let it age.
+//!
+//! A probe at age `a` (in half-lives) weighs `2^(a - origin)`. Heats are then compared as they stand, and the
+//! present value of one is `heat / weight(now)`. Doubles keep this exact enough: 53 bits below the largest heat
+//! of a partition, and an exponent that lasts for 512 half-lives until all heats are scaled by `2^-512`, which
+//! loses nothing.
+//! Invariant: age never falls, whatever time is passed.
+
+/// Half-lives after which all heats are scaled down.
+const EPOCH: u32 = 512;
+/// Steps in which a half-life is counted.
+const STEPS: usize = 64;
+
+/// Age in half-lives; a half-life is a number of Gets that may change with the number of partitions.
+pub(super) struct Clock {
+    gets: u64,
+    age: f64,
+    origin: f64,
+    /// 2^(i / 64), by multiplication: the same bits on every machine.
+    powers: [f64; STEPS],
+}
+
+impl Clock {
+    pub(super) fn new() -> Clock {
+        const STEP: f64 = 1.010_889_286_051_700_5;
+        let mut powers = [1.0; STEPS];
+        for i in 1..STEPS {
+            powers[i] = powers[i - 1] * STEP;
+        }
+        Clock {
+            gets: 0,
+            age: 0.0,
+            origin: 0.0,
+            powers,
+        }
+    }
+
+    /// Lets the time pass up to `gets`. True: an epoch has ended, so multiply all heats by [`Clock::SCALE`].
+    pub(super) fn advance(&mut self, gets: u64, half_life: f64) -> bool {
+        self.age = self.age_at(gets, half_life);
+        self.gets = self.gets.max(gets);
+        let over = self.age - self.origin >= f64::from(EPOCH);
+        if over {
+            self.origin += f64::from(EPOCH);
+            // More than one epoch without a call: no heat survives that, and the exponent must stay small.
+            self.age = self.age.min(self.origin + f64::from(EPOCH) - 1.0);
+        }
+        over
+    }
+
+    /// What an epoch's end multiplies heats by: 2^-512.
+    pub(super) const SCALE: f64 = f64::from_bits((1023 - EPOCH as u64) << 52);
+
+    fn age_at(&self, gets: u64, half_life: f64) -> f64 {
+        self.age + gets.saturating_sub(self.gets) as f64 / half_life.max(1.0)
+    }
+
+    /// Weight of a probe now.
+    pub(super) fn weight(&self) -> f64 {
+        self.weight_of(self.age)
+    }
+
+    /// Weight of a probe at a later time.
+    pub(super) fn weight_at(&self, gets: u64, half_life: f64) -> f64 {
+        self.weight_of(self.age_at(gets, half_life))
+    }
+
+    fn weight_of(&self, age: f64) -> f64 {
+        let steps = ((age - self.origin).clamp(0.0, 1000.0) * STEPS as f64) as usize;
+        self.powers[steps % STEPS] * power_of_two((steps / STEPS) as u64)
+    }
+
+    /// Age in whole half-lives.
+    pub(super) fn half_lives(&self) -> i64 {
+        self.age as i64
+    }
+
+    /// Half-lives before those that present weights count.
+    pub(super) fn origin(&self) -> i64 {
+        self.origin as i64
+    }
+}
+
+fn power_of_two(exponent: u64) -> f64 {
+    f64::from_bits((1023 + exponent) << 52)
+}
+
+/// `floor(log2(x))` of a positive number; far below any class for zero.
+pub(super) fn floor_log2(x: f64) -> i64 {
+    ((x.to_bits() >> 52) & 0x7ff) as i64 - 1023
+}

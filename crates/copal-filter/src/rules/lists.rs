@@ -1,0 +1,136 @@
+//! Many LRU lists over one dense slab: links are indices, every move is O(1) and allocates nothing.
+//!
+//! A node is a partition's number and stands in one list at most; its owner knows in which. A list runs from its
+//! LRU end (touched longest ago) to its MRU end.
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy)]
+struct Links {
+    /// Towards the LRU end.
+    older: u32,
+    /// Towards the MRU end.
+    newer: u32,
+}
+
+const APART: Links = Links {
+    older: NONE,
+    newer: NONE,
+};
+
+#[derive(Clone, Copy)]
+struct Ends {
+    lru: u32,
+    mru: u32,
+}
+
+const EMPTY: Ends = Ends { lru: NONE, mru: NONE };
+
+/// See the module.
+pub(super) struct Lists {
+    ends: Vec<Ends>,
+    links: Vec<Links>,
+}
+
+impl Lists {
+    /// `count` empty lists.
+    pub(super) fn new(count: usize) -> Lists {
+        Lists {
+            ends: vec![EMPTY; count],
+            links: Vec::new(),
+        }
+    }
+
+    /// Puts a node that stands in no list at the MRU end of `list`.
+    pub(super) fn push_mru(&mut self, list: usize, node: u32) {
+        let mru = self.ends[list].mru;
+        self.place(
+            list,
+            node,
+            Links {
+                older: mru,
+                newer: NONE,
+            },
+        );
+    }
+
+    /// Puts a node that stands in no list at the LRU end of `list`.
+    pub(super) fn push_lru(&mut self, list: usize, node: u32) {
+        let lru = self.ends[list].lru;
+        self.place(
+            list,
+            node,
+            Links {
+                older: NONE,
+                newer: lru,
+            },
+        );
+    }
+
+    fn place(&mut self, list: usize, node: u32, links: Links) {
+        if node as usize >= self.links.len() {
+            self.links.resize(node as usize + 1, APART);
+        }
+        self.links[node as usize] = links;
+        self.connect(list, links.older, node);
+        self.connect(list, node, links.newer);
+    }
+
+    /// Makes two nodes of a list neighbours; one of them may be the outside of an end.
+    fn connect(&mut self, list: usize, older: u32, newer: u32) {
+        match older {
+            NONE => self.ends[list].lru = newer,
+            older => self.links[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.ends[list].mru = older,
+            newer => self.links[newer as usize].older = older,
+        }
+    }
+
+    /// Takes the node out of `list`, in which it stands.
+    pub(super) fn remove(&mut self, list: usize, node: u32) {
+        let gone = std::mem::replace(&mut self.links[node as usize], APART);
+        self.connect(list, gone.older, gone.newer);
+    }
+
+    /// Empties list `from` into the LRU end of list `to`; the order within each stays.
+    pub(super) fn join_below(&mut self, from: usize, to: usize) {
+        let (below, above) = (std::mem::replace(&mut self.ends[from], EMPTY), self.ends[to]);
+        if below.lru == NONE {
+            return;
+        }
+        self.ends[to] = Ends {
+            lru: below.lru,
+            mru: if above.mru == NONE { below.mru } else { above.mru },
+        };
+        if above.lru != NONE {
+            self.links[below.mru as usize].newer = above.lru;
+            self.links[above.lru as usize].older = below.mru;
+        }
+    }
+
+    /// The node at the LRU end.
+    pub(super) fn lru(&self, list: usize) -> Option<u32> {
+        known(self.ends[list].lru)
+    }
+
+    /// The node at the MRU end.
+    pub(super) fn mru(&self, list: usize) -> Option<u32> {
+        known(self.ends[list].mru)
+    }
+
+    /// The next one towards the MRU end.
+    pub(super) fn newer(&self, node: u32) -> Option<u32> {
+        known(self.links[node as usize].newer)
+    }
+
+    /// A list's nodes from the LRU end to the MRU end.
+    pub(super) fn iter(&self, list: usize) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.lru(list), |&node| self.newer(node))
+    }
+}
+
+fn known(node: u32) -> Option<u32> {
+    (node != NONE).then_some(node)
+}

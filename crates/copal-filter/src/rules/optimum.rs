@@ -1,0 +1,60 @@
+//! The best static units for known heats: what a rule can reach at most.
+//!
+//! Extra I/O is the sum of `heat * fpr(units)`. Each further unit of a partition saves less than the one before,
+//! so taking the unit that saves most per byte, again and again, is optimal to within one unit.
+
+use super::{Heat, Shape, marginal};
+use std::{cmp::Ordering, collections::BinaryHeap};
+
+struct Next {
+    gain_per_byte: f64,
+    item: usize,
+}
+
+impl PartialEq for Next {
+    fn eq(&self, other: &Next) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+impl Eq for Next {}
+impl PartialOrd for Next {
+    fn partial_cmp(&self, other: &Next) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Next {
+    fn cmp(&self, other: &Next) -> Ordering {
+        let gain = self.gain_per_byte.total_cmp(&other.gain_per_byte);
+        gain.then(other.item.cmp(&self.item))
+    }
+}
+
+/// Units for each partition, under a budget of bytes; of equals the first one gains.
+pub fn units(partitions: &[(Shape, Heat)], budget_bytes: u64) -> Vec<u8> {
+    let mut units = vec![0u8; partitions.len()];
+    let mut room = budget_bytes;
+    let next = |item: usize, units: u8| {
+        let (shape, heat) = partitions[item];
+        let gain = marginal(shape.kind, heat.0, units) / f64::from(shape.unit_bytes.max(1));
+        (units < shape.units && gain > 0.0).then_some(Next {
+            gain_per_byte: gain,
+            item,
+        })
+    };
+    let mut heap: BinaryHeap<Next> = (0..partitions.len()).filter_map(|item| next(item, 0)).collect();
+    while let Some(Next { item, .. }) = heap.pop() {
+        let bytes = u64::from(partitions[item].0.unit_bytes);
+        if bytes <= room {
+            room -= bytes;
+            units[item] += 1;
+            heap.extend(next(item, units[item]));
+        }
+    }
+    units
+}
+
+/// Extra I/O of these units, in the measure of the heats (elasticbf §3.2, formula 1).
+pub fn extra_io(partitions: impl IntoIterator<Item = (Shape, Heat, u8)>) -> f64 {
+    let of = |(shape, heat, units): (Shape, Heat, u8)| heat.0 * shape.kind.fpr(units);
+    partitions.into_iter().map(of).sum()
+}

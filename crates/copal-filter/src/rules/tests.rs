@@ -1,0 +1,6 @@
+//! The rules in the words of the paper and of the design, and what must hold for any of them.
+
+mod budget;
+mod classes;
+mod paper;
+mod support;

@@ -1,0 +1,140 @@
+//! The class rule: heat, decay, hysteresis, inheritance, and how near it comes to the optimum.
+
+use super::support::{Random, Store, negative, shape};
+use crate::{
+    Kind,
+    rules::{Classes, Heat, Outcome, PartitionId, Probe, Rule, inherit},
+};
+
+const KEYS: u32 = 2021;
+
+fn partitions(rule: &mut Classes, count: u32) -> (Store, u64) {
+    let mut store = Store::default();
+    for id in 0..count {
+        store.add(rule, id, shape(Kind::Ribbon, KEYS, 0), 0.0, 0, 0);
+    }
+    (store, u64::from(Kind::Ribbon.unit_bytes(KEYS)))
+}
+
+/// Gets that miss in one of `from..to`, nine in ten of them in the first tenth.
+fn skewed(
+    rule: &mut Classes,
+    store: &mut Store,
+    random: &mut Random,
+    hot: u32,
+    now: &mut u64,
+    gets: u64,
+    budget: u64,
+) {
+    let count = store.held.len() as u64;
+    for _ in 0..gets {
+        *now += 1;
+        let part = random.below(count / 10);
+        let id = if random.below(10) > 0 {
+            u64::from(hot) + part
+        } else {
+            random.below(count)
+        };
+        rule.observe(&[negative(id as u32)], *now);
+        store.step(rule, budget, *now);
+    }
+}
+
+#[test]
+fn units_follow_the_workload_when_it_moves() {
+    let mut rule = Classes::default();
+    let (mut store, unit) = partitions(&mut rule, 100);
+    let (mut random, mut now) = (Random(1), 0);
+    let budget = 150 * unit;
+    let mean = |store: &Store, ids: std::ops::Range<u32>| {
+        ids.clone().map(|id| f64::from(store.units(id))).sum::<f64>() / ids.len() as f64
+    };
+    skewed(&mut rule, &mut store, &mut random, 0, &mut now, 20_000, budget);
+    let (hot, cold) = (mean(&store, 0..10), mean(&store, 10..100));
+    assert!(
+        hot > cold + 4.0,
+        "{hot} units where nine of ten Gets go, {cold} elsewhere"
+    );
+    // The hot set moves to the other end.
+    skewed(&mut rule, &mut store, &mut random, 90, &mut now, 40_000, budget);
+    let (hot, once_hot) = (mean(&store, 90..100), mean(&store, 0..10));
+    assert!(
+        hot > once_hot + 4.0,
+        "{hot} units at the new place, {once_hot} at the old"
+    );
+}
+
+#[test]
+fn only_negative_probes_are_heat() {
+    let mut rule = Classes::default();
+    let (mut store, unit) = partitions(&mut rule, 2);
+    let probe = |id, outcome| Probe {
+        partition: PartitionId(id),
+        outcome,
+    };
+    for now in 0..50 {
+        rule.observe(
+            &[
+                probe(0, Outcome::Hit),
+                probe(1, Outcome::FalsePositive),
+                probe(1, Outcome::Negative),
+            ],
+            now,
+        );
+        store.step(&mut rule, 10 * unit, now);
+    }
+    assert_eq!(rule.heat(PartitionId(0), 50), Heat(0.0));
+    assert!(rule.heat(PartitionId(1), 50).0 > 30.0);
+    assert_eq!(store.units(0), 0);
+    assert!(store.units(1) >= 4);
+}
+
+#[test]
+fn heat_halves_in_32_gets_per_partition() {
+    let mut rule = Classes::default();
+    let (_, _) = partitions(&mut rule, 10);
+    rule.observe(&[negative(3); 8], 5);
+    for (half_lives, expected) in [(0, 8.0), (1, 4.0), (2, 2.0), (10, 8.0 / 1024.0), (700, 0.0)] {
+        let heat = rule.heat(PartitionId(3), 5 + 320 * half_lives).0;
+        assert!(
+            (heat - expected).abs() < 0.02 * expected + 1e-9,
+            "{half_lives}: {heat}"
+        );
+    }
+}
+
+#[test]
+fn heat_survives_a_merge() {
+    let mut rule = Classes::default();
+    let (mut store, unit) = partitions(&mut rule, 20);
+    let (mut random, mut now) = (Random(2), 0);
+    skewed(&mut rule, &mut store, &mut random, 0, &mut now, 5000, 80 * unit);
+    let heat = |id| rule.heat(PartitionId(id), now);
+    // Partition 0 goes to 20 whole, of partition 1 a quarter of the keys.
+    let inherited = inherit([(heat(0), 2021, 2021), (heat(1), 505, 2021)]);
+    let expected = heat(0).0 + heat(1).0 * 505.0 / 2021.0;
+    assert!((inherited.0 - expected).abs() < 1e-9 * expected);
+    let units = rule.predict(shape(Kind::Ribbon, KEYS, 0), inherited, now);
+    assert!(
+        units.abs_diff(store.units(0)) <= 2,
+        "{units} predicted, {} before",
+        store.units(0)
+    );
+    store.remove(&mut rule, 0);
+    store.remove(&mut rule, 1);
+    store.add(
+        &mut rule,
+        20,
+        shape(Kind::Ribbon, KEYS, 0),
+        inherited.0,
+        units,
+        now,
+    );
+    let after = rule.heat(PartitionId(20), now).0;
+    assert!(
+        (after - expected).abs() < 1e-9 * expected,
+        "{after} instead of {expected}"
+    );
+    assert_eq!(inherit([]), Heat(0.0));
+    assert_eq!(inherit([(Heat(5.0), 3, 0)]), Heat(0.0));
+}
