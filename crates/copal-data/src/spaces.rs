@@ -39,6 +39,7 @@ fn rows() -> KeyspaceOptions {
         separate_from_bytes: u32::MAX,
         direct_from_bytes: u32::MAX,
         compress: false,
+        value_head_bytes: 0,
     }
 }
 

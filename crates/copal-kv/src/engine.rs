@@ -11,6 +11,7 @@ use crate::{
     commit::{CommitQueue, Write, leader::Writer, values::DirectValues},
     compact::jobs::Jobs,
     garbage::{Epochs, Garbage},
+    ingest::Ingests,
     key::KeyspaceId,
     manifest::{
         Manifest,
@@ -64,6 +65,7 @@ pub(crate) struct Engine {
     pub(crate) reserve: Reserve,
     pub(crate) counters: Counters,
     pub(crate) next_object: AtomicU64,
+    pub(crate) ingests: Ingests,
     pub(crate) closed: AtomicBool,
 }
 
@@ -100,14 +102,21 @@ impl Engine {
             .min((self.objects.space().size_bytes / SHARE).max(1 << 20))
     }
 
-    /// Passes a batch through the log.
-    pub(crate) fn commit(&self, write: Write) -> Result<(), Error> {
+    /// # Errors
+    /// `ReadOnly`, `Closed`, or `Poisoned` after a failed write.
+    pub(crate) fn check_writable(&self) -> Result<(), Error> {
         if self.options.read_only {
             return Err(Error::ReadOnly);
         }
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
+        self.poison.check()
+    }
+
+    /// Passes a batch through the log.
+    pub(crate) fn commit(&self, write: Write) -> Result<(), Error> {
+        self.check_writable()?;
         self.queue.commit(write, |writes| self.write_group(writes))
     }
 
@@ -206,7 +215,10 @@ pub(crate) fn open_table(
     options: ReadOptions,
     meta: &TableMeta,
 ) -> Result<Arc<TableHandle>, Error> {
-    let table = Table::open(objects, meta.object, cache.clone(), options)?;
+    let mut table = Table::open(objects, meta.object, cache.clone(), options)?;
+    if let (Some(seq), Some(table)) = (meta.ingested_at, Arc::get_mut(&mut table)) {
+        table.set_sequence(seq);
+    }
     let tombstones = RangeTombstones::new(table.range_tombstones());
     Ok(Arc::new(TableHandle {
         meta: meta.clone(),

@@ -44,6 +44,9 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// Keys given to an ingest ascend strictly; this one does not.
+    #[error("the key does not stand behind the one added before it to the ingest")]
+    NotAscending,
     /// The store was closed by [`crate::Store::close`].
     #[error("the store is closed")]
     Closed,

@@ -1,9 +1,10 @@
 //! Named ordered maps, batches over them, snapshots of them.
 
 use crate::{
-    Durability, Error, Iter, KeyspaceOptions, Store,
+    Durability, Error, IngestWriter, Iter, KeyspaceOptions, Store,
     commit::{Write, WriteOp, values::GroupKey},
     compact::merge::group_of,
+    engine::Engine,
     key::{KeyRange, KeyspaceId, MAX_USER_KEY},
     log::format::MAX_GROUP_BYTES,
     read::Want,
@@ -37,7 +38,7 @@ impl KeyspaceHandle {
         }
     }
 
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         if self.dropped.load(Ordering::Acquire) {
             return Err(Error::NoKeyspace(self.name.clone()));
         }
@@ -101,8 +102,8 @@ impl From<Bytes> for ValueBytes {
 /// Named ordered map inside a store; cheap to clone. Keys are bytes, ordered bytewise.
 #[derive(Clone)]
 pub struct Keyspace {
-    store: Store,
-    handle: Arc<KeyspaceHandle>,
+    pub(crate) store: Store,
+    pub(crate) handle: Arc<KeyspaceHandle>,
 }
 
 impl Keyspace {
@@ -111,6 +112,10 @@ impl Keyspace {
             store: store.clone(),
             handle: handle.clone(),
         }
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        self.store.engine()
     }
 
     /// Its name.
@@ -199,6 +204,14 @@ impl Keyspace {
         engine.commit(Write::new(vec![op], durability))?;
         engine.signal.request_rotation();
         Ok(())
+    }
+
+    /// Takes ascending keys past log and memtable, straight into tables, and shows them all at once when finished:
+    /// for bulk loads and for copies of a range from elsewhere.
+    /// # Errors
+    /// `ReadOnly`, `Closed`, `Poisoned`, `NoKeyspace`.
+    pub fn ingest_writer(&self) -> Result<IngestWriter<'_>, Error> {
+        IngestWriter::new(self)
     }
 
     /// Merges everything in the range to the bottom and frees what is stale. Blocks.

@@ -25,6 +25,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod garbage;
+mod ingest;
 mod iter;
 mod key;
 mod keyspace;
@@ -51,6 +52,7 @@ mod version;
 mod view;
 
 pub use error::Error;
+pub use ingest::IngestWriter;
 pub use iter::Iter;
 pub use keyspace::{Batch, Keyspace, Snapshot};
 pub use options::{Durability, KeyspaceOptions, Options};

@@ -70,6 +70,10 @@ pub struct KeyspaceOptions {
     pub direct_from_bytes: u32,
     /// Keep data blocks as they are, or lz4.
     pub compress: bool,
+    /// First bytes of a separated value that stay in the table beside its pointer, so that
+    /// [`Keyspace::get_head`](crate::Keyspace::get_head) and a walk over heads touch no value object. At most 4096
+    /// count; 0: none.
+    pub value_head_bytes: u16,
 }
 
 impl Default for KeyspaceOptions {
@@ -79,6 +83,7 @@ impl Default for KeyspaceOptions {
             separate_from_bytes: 4096,
             direct_from_bytes: 65536,
             compress: false,
+            value_head_bytes: 0,
         }
     }
 }

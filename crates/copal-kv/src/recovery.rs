@@ -17,6 +17,7 @@ use crate::{
     engine::{Engine, Tree, first_view, open_table},
     entry::{EntryKind, RangeTombstone},
     garbage::{Epochs, Garbage},
+    ingest::Ingests,
     key::keyspace_of,
     leftovers::{Found, Unnamed, unnamed},
     log::{
@@ -157,6 +158,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         reserve,
         counters,
         next_object: AtomicU64::new(next_object + 1),
+        ingests: Ingests::default(),
         closed: AtomicBool::new(false),
         options,
     };

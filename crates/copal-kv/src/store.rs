@@ -34,7 +34,7 @@ pub(crate) struct StoreInner {
     pub(crate) engine: Arc<Engine>,
     worker: Mutex<Option<JoinHandle<()>>>,
     /// Open keyspaces by name; also the lock under which they are made and dropped.
-    keyspaces: Mutex<HashMap<String, Arc<KeyspaceHandle>>>,
+    pub(crate) keyspaces: Mutex<HashMap<String, Arc<KeyspaceHandle>>>,
 }
 
 impl Store {
@@ -247,7 +247,9 @@ impl Engine {
         let _writer = self.writer.lock();
         self.free_garbage()?;
         let mut tree = self.tree.lock();
-        let below = self.next_object.load(Ordering::Acquire);
+        // An ingest that nobody finished still owns what it wrote.
+        let unfinished = self.ingests.objects().into_iter().map(|object| object.0).min();
+        let below = unfinished.unwrap_or(self.next_object.load(Ordering::Acquire));
         if tree.manifest.state.settled_below == below {
             return Ok(());
         }
@@ -281,7 +283,7 @@ impl Engine {
         })
     }
 
-    fn wait_flushed(&self, done: impl Fn(&Engine) -> bool) -> Result<(), Error> {
+    pub(crate) fn wait_flushed(&self, done: impl Fn(&Engine) -> bool) -> Result<(), Error> {
         self.signal.kick();
         self.signal
             .wait_for_flush(|| done(self) || self.poison.check().is_err());

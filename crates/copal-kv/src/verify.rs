@@ -145,7 +145,8 @@ impl Engine {
         for (_, log) in stray_logs.filter(|(_, log)| !named.contains(log)) {
             report.problem(format!("log {} belongs to no one", log.0));
         }
-        let waiting: HashSet<ObjectId> = self.garbage.items().into_iter().filter_map(deleted).collect();
+        let mut waiting: HashSet<ObjectId> = self.garbage.items().into_iter().filter_map(deleted).collect();
+        waiting.extend(self.ingests.objects());
         for found in unnamed(state, &found, |value| logged.contains_key(value)) {
             let Unnamed {
                 object,

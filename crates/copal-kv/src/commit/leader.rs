@@ -391,10 +391,14 @@ impl Engine {
 
     /// Freezes the active memtable, if it holds anything, and opens a new log and memtable.
     pub(crate) fn rotate(&self, writer: &mut Writer) -> Result<(), Error> {
-        let view = self.view();
-        if view.active.is_empty() {
+        if self.view().active.is_empty() {
             return Ok(());
         }
+        self.next_log(writer)
+    }
+
+    /// Freezes the active memtable, empty or not, and opens a new log and memtable.
+    pub(crate) fn next_log(&self, writer: &mut Writer) -> Result<(), Error> {
         let generation = writer.log.generation + 1;
         let fail = |error| self.poison.failed_write(error);
         let log = Log::create(&self.objects, generation, self.new_object()).map_err(fail)?;

@@ -37,7 +37,10 @@ impl Change {
         let object = written.meta.object;
         let parts = vec![written.range.start..written.range.end];
         self.ops.push(Op::Publish(written.staged));
+        let ingested_at = written.meta.ingested_at;
         self.records.push(Record::Table(written.meta));
+        self.records
+            .extend(ingested_at.map(|seq| Record::Ingested { object, seq }));
         self.records.push(Record::Slices {
             object,
             level,

@@ -17,7 +17,7 @@ use std::{
 /// Runs of a tier that make it merge.
 pub(crate) const TIER_RUNS: usize = 4;
 /// Tiers above the bottom.
-const TIERS: u8 = 3;
+pub(crate) const TIERS: u8 = 3;
 
 /// Where a merge writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -172,12 +172,12 @@ impl Engine {
         let view = self.view();
         let version = view.version.clone();
         drop(view);
-        let runs: Vec<Arc<Run>> = version
-            .runs
-            .iter()
-            .filter(|run| job.inputs.contains(&(run.level, run.id)))
-            .cloned()
-            .collect();
+        // An ingest may have made the bottom that the job writes to.
+        let named = |run: &Run| {
+            job.inputs.contains(&(run.level, run.id))
+                || job.target.level == Level::BOTTOM && run.level == Level::BOTTOM
+        };
+        let runs: Vec<Arc<Run>> = version.runs.iter().filter(|run| named(run)).cloned().collect();
         let Some(range) = next_range(job, &runs) else {
             return Ok(false);
         };
@@ -334,6 +334,9 @@ impl Engine {
                     return Err(Error::Closed);
                 }
                 self.log_deferred();
+                if self.ingests.is_waiting() {
+                    output.end_soon();
+                }
                 if let Some(worker) = &mut flush_between {
                     self.flush_all(worker)?;
                 }

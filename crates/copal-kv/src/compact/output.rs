@@ -161,6 +161,7 @@ impl<'a> Output<'a> {
             start: meta.smallest.clone(),
             end,
             values,
+            ingested_at: None,
         };
         let range = KeyRange {
             start: meta.start.clone(),

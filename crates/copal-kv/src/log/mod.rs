@@ -67,6 +67,11 @@ impl Log {
         }
     }
 
+    /// Whether nothing was ever appended.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.position == 0
+    }
+
     /// Appends a group and waits for `ack`. `after`: the group counts only if that commit survives.
     /// # Errors
     /// `NoSpace`: the group does not count, though some of its frames may be there. Otherwise a failed write.

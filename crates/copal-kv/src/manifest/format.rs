@@ -1,6 +1,6 @@
 //! Bytes of the manifest: an envelope, then version edits, each with a length and a sum.
 //!
-//! Format: docs/formats/kv-manifest.md v1
+//! Format: docs/formats/kv-manifest.md v2
 //! Invariants
 //! - An edit is appended in the object transaction that makes it true, so it is whole or absent.
 //! - Its sum is seeded with its offset: an edit that moved does not verify.
@@ -23,7 +23,7 @@ pub(crate) const FORMAT: Format = Format {
     magic: *b"COPALKVM",
     name: "kv manifest",
     oldest: 1,
-    version: 1,
+    version: 2,
     known_flags: 0,
 };
 /// Envelope and its body: the store's seed.
@@ -46,6 +46,8 @@ pub(crate) struct TableMeta {
     pub(crate) end: Bytes,
     /// Bytes of values in each value object its entries point into.
     pub(crate) values: Vec<(ObjectId, u64)>,
+    /// The sequence of all its entries, if it was ingested: those that stand in it are 0.
+    pub(crate) ingested_at: Option<u64>,
 }
 
 /// Where a run stands in the tree; `BOTTOM` is the last.
@@ -116,6 +118,11 @@ pub(crate) enum Record {
     Settled {
         below: u64,
     },
+    /// Every entry of a table has this sequence; stands behind the table's own record.
+    Ingested {
+        object: ObjectId,
+        seq: u64,
+    },
 }
 
 const KEYSPACE: u8 = 1;
@@ -128,6 +135,8 @@ const DEAD: u8 = 7;
 const FLUSHED: u8 = 8;
 const COUNTERS: u8 = 9;
 const SETTLED: u8 = 10;
+const INGESTED: u8 = 11;
+const KEYSPACE_WITH_HEAD: u8 = 12;
 
 /// The first bytes of a manifest.
 pub(crate) fn header(seed: u64) -> Vec<u8> {
@@ -137,11 +146,12 @@ pub(crate) fn header(seed: u64) -> Vec<u8> {
     out
 }
 
-/// Reads the header; returns the store's seed.
+/// Reads the header; returns the version it was written in and the store's seed.
 /// # Errors
 /// `Corrupt` when it is damaged or of another version.
-pub(crate) fn parse_header(bytes: &[u8]) -> Result<u64, Error> {
-    let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| Error::corrupt("kv manifest", error))?;
+pub(crate) fn parse_header(bytes: &[u8]) -> Result<(u16, u64), Error> {
+    let (envelope, body) =
+        Envelope::open(&FORMAT, bytes).map_err(|error| Error::corrupt("kv manifest", error))?;
     let mut input = Reader::new(body);
     let seed = input
         .u64()
@@ -149,7 +159,7 @@ pub(crate) fn parse_header(bytes: &[u8]) -> Result<u64, Error> {
     input
         .finish()
         .map_err(|error| Error::corrupt("kv manifest", error))?;
-    Ok(seed)
+    Ok((envelope.version, seed))
 }
 
 /// The bytes of one edit that will stand at `offset`.
@@ -206,13 +216,17 @@ impl Record {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Record::Keyspace { id, name, options } => {
-                out.put_u8(KEYSPACE);
+                let head = options.value_head_bytes;
+                out.put_u8(if head == 0 { KEYSPACE } else { KEYSPACE_WITH_HEAD });
                 out.put_u32(id.0);
                 out.put_prefixed(name.as_bytes());
                 out.put_u8(options.group_prefix_len);
                 out.put_u32(options.separate_from_bytes);
                 out.put_u32(options.direct_from_bytes);
                 out.put_u8(u8::from(options.compress));
+                if head > 0 {
+                    out.put_u16(head);
+                }
             }
             Record::DropKeyspace { id } => {
                 out.put_u8(DROP_KEYSPACE);
@@ -279,6 +293,11 @@ impl Record {
                 out.put_u8(SETTLED);
                 out.put_varint(*below);
             }
+            Record::Ingested { object, seq } => {
+                out.put_u8(INGESTED);
+                out.put_u64(object.0);
+                out.put_varint(*seq);
+            }
         }
     }
 
@@ -286,7 +305,7 @@ impl Record {
         let at = input.position();
         let tag = input.u8()?;
         Ok(match tag {
-            KEYSPACE => {
+            KEYSPACE | KEYSPACE_WITH_HEAD => {
                 let id = KeyspaceId(input.u32()?);
                 let at = input.position();
                 let name = std::str::from_utf8(input.prefixed(MAX_NAME)?);
@@ -296,6 +315,7 @@ impl Record {
                     separate_from_bytes: input.u32()?,
                     direct_from_bytes: input.u32()?,
                     compress: input.u8()? != 0,
+                    value_head_bytes: if tag == KEYSPACE { 0 } else { input.u16()? },
                 };
                 Record::Keyspace { id, name, options }
             }
@@ -346,11 +366,15 @@ impl Record {
             SETTLED => Record::Settled {
                 below: input.varint()?,
             },
+            INGESTED => Record::Ingested {
+                object: ObjectId(input.u64()?),
+                seq: input.varint()?,
+            },
             _ => {
                 return Err(DecodeError::TooLong {
                     at,
                     len: u64::from(tag),
-                    max: u64::from(SETTLED),
+                    max: u64::from(KEYSPACE_WITH_HEAD),
                 });
             }
         })
@@ -383,6 +407,7 @@ impl TableMeta {
             start: key(edit, input)?,
             end: key(edit, input)?,
             values: list(input, |input| Ok((ObjectId(input.u64()?), input.varint()?)))?,
+            ingested_at: None,
         })
     }
 }

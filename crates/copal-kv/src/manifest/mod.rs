@@ -10,7 +10,7 @@ pub(crate) mod state;
 use crate::{Error, poison::Poison};
 use bytes::Bytes;
 use copal_device::Class;
-use copal_object::{Ack, Check, CreateOptions, Lifetime, ObjectId, ObjectKind, Op, Store, Txn};
+use copal_object::{Ack, Check, CreateOptions, Lifetime, ObjectId, ObjectKind, Op, Store, StoreError, Txn};
 use format::{Record, encode_edit, header, parse_edits, parse_header};
 use state::State;
 
@@ -37,7 +37,7 @@ impl Manifest {
             return Ok(None);
         };
         let bytes = objects.read(MANIFEST, 0..stat.len, Class::Foreground).wait()?;
-        let seed = parse_header(&bytes)?;
+        let (version, seed) = parse_header(&bytes)?;
         let mut state = State::default();
         for record in parse_edits(&bytes)? {
             state.apply(&record);
@@ -46,7 +46,12 @@ impl Manifest {
             state,
             seed,
             len: bytes.len() as u64,
-            rewrite_above: REWRITE_ABOVE,
+            // An older version's header does not promise what new edits may say: the next edit rewrites it.
+            rewrite_above: if version < format::FORMAT.version {
+                0
+            } else {
+                REWRITE_ABOVE
+            },
         }))
     }
 
@@ -96,7 +101,7 @@ impl Manifest {
 
     /// Commits `ops` together with an edit of `records`; then, and only then, the state follows.
     /// # Errors
-    /// `NoSpace`: nothing happened. Anything else poisons.
+    /// `NoSpace`, `TooLarge`: nothing happened. Anything else poisons.
     pub(crate) fn commit(
         &mut self,
         objects: &Store,
@@ -140,7 +145,11 @@ impl Manifest {
                 ack,
             )
             .wait();
-        committed.map_err(|error| poison.failed_write(error))?;
+        committed.map_err(|error| match error {
+            // Refused before anything was written.
+            StoreError::TooLarge => Error::Object(error),
+            error => poison.failed_write(error),
+        })?;
         (self.len, self.rewrite_above) = (len, rewrite_above);
         records.iter().for_each(|record| self.state.apply(record));
         Ok(())
@@ -196,4 +205,65 @@ pub(crate) fn parse_label(label: &[u8; 16]) -> Option<(Role, u64)> {
     let (name, generation) = label.split_at(8);
     let (role, _) = Role::ALL.into_iter().find(|(_, known)| known[..] == *name)?;
     Some((role, u64::from_le_bytes(generation.try_into().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{KeyspaceOptions, key::KeyspaceId};
+    use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put};
+    use copal_device::{Device, Image, MemoryDevice};
+    use copal_object::{MkfsOptions, OpenOptions};
+    use std::sync::Arc;
+
+    #[test]
+    fn the_first_edit_of_an_older_manifest_rewrites_it() {
+        let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
+        Store::mkfs(&device, &MkfsOptions::default()).unwrap();
+        let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
+        let mut new = Manifest::create(&objects, 7).unwrap();
+        let keyspace = |id: u32| Record::Keyspace {
+            id: KeyspaceId(id),
+            name: format!("space {id}"),
+            options: KeyspaceOptions::default(),
+        };
+        let poison = Poison::default();
+        new.commit(&objects, &poison, Vec::new(), &[keyspace(1)], Ack::Durable)
+            .unwrap();
+        // The same bytes under a header of version 1, which is what that version wrote.
+        let len = objects.stat(MANIFEST).unwrap().len;
+        let bytes = objects.read(MANIFEST, 0..len, Class::Foreground).wait().unwrap();
+        let mut old = vec![0; ENVELOPE_LEN];
+        old.put_u64(7);
+        let version_1 = Format {
+            version: 1,
+            ..format::FORMAT
+        };
+        Envelope::seal(&version_1, 0, 0, &mut old);
+        old.extend_from_slice(&bytes[old.len()..]);
+        let ops = vec![
+            Op::Truncate { id: MANIFEST, len: 0 },
+            Op::Append {
+                id: MANIFEST,
+                at: 0,
+                data: Bytes::from(old),
+            },
+        ];
+        let txn = Txn {
+            ops,
+            ..Txn::default()
+        };
+        objects.commit(txn, Ack::Durable).wait().unwrap();
+        let mut manifest = Manifest::open(&objects).unwrap().unwrap();
+        assert_eq!((manifest.seed, manifest.state.keyspaces.len()), (7, 1));
+        for id in 2..4 {
+            manifest
+                .commit(&objects, &poison, Vec::new(), &[keyspace(id)], Ack::Durable)
+                .unwrap();
+            let head = objects.read(MANIFEST, 0..format::HEADER_LEN as u64, Class::Foreground);
+            assert_eq!(parse_header(&head.wait().unwrap()).unwrap(), (2, 7));
+            let again = Manifest::open(&objects).unwrap().unwrap();
+            assert_eq!(again.state, manifest.state);
+        }
+    }
 }

@@ -135,6 +135,11 @@ impl State {
                 // Ids are not used twice, or a young leftover would look like an old leak.
                 self.next_object = self.next_object.max(*below);
             }
+            Record::Ingested { object, seq } => {
+                if let Some(table) = self.tables.get_mut(object) {
+                    (table.meta.ingested_at, table.meta.max_seq) = (Some(*seq), *seq);
+                }
+            }
         }
     }
 
@@ -151,6 +156,9 @@ impl State {
         }
         for (object, table) in &self.tables {
             records.push(Record::Table(table.meta.clone()));
+            if let Some(seq) = table.meta.ingested_at {
+                records.push(Record::Ingested { object: *object, seq });
+            }
             let (level, run, parts) = (table.level, table.run, table.parts.clone());
             records.push(Record::Slices {
                 object: *object,
@@ -201,6 +209,7 @@ mod tests {
             start: key(b"a"),
             end: key(b"z"),
             values: Vec::new(),
+            ingested_at: None,
         };
         let value = ValueMeta {
             object: ObjectId(12),
@@ -229,6 +238,10 @@ mod tests {
             Record::Table(table(11)),
             slices(11, vec![key(b"a")..key(b"c"), key(b"d")..key(b"z")]),
             slices(10, Vec::new()),
+            Record::Ingested {
+                object: ObjectId(11),
+                seq: 9,
+            },
             Record::Value(value.clone()),
             Record::Dead {
                 object: ObjectId(12),
@@ -253,6 +266,8 @@ mod tests {
         }
         assert_eq!(state.tables.len(), 1);
         assert!(state.dropped.iter().eq([&ObjectId(8), &ObjectId(10)]));
+        assert_eq!(state.tables[&ObjectId(11)].meta.ingested_at, Some(9));
+        assert_eq!(state.tables[&ObjectId(11)].meta.max_seq, 9);
         assert_eq!(state.values[&ObjectId(12)].dead.total(), 8192);
         assert_eq!(state.values[&ObjectId(12)].meta.accounted, 10_000);
         assert_eq!(

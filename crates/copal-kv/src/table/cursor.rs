@@ -3,6 +3,7 @@
 //! Invariants
 //! - One block is held at a time, and at most one window of blocks read ahead.
 //! - After an error the cursor is not valid.
+//! - Entries of an ingested table show the sequence of the ingest, not the one that stands in them.
 
 use super::{
     block_cursor::BlockCursor,
@@ -193,13 +194,38 @@ impl TableCursor {
     }
 
     fn try_seek(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
+        let Some(at) = self.table.ingested_at else {
+            return self.try_seek_stored(key, seq);
+        };
+        self.try_seek_stored(key, MAX_SEQ)?;
+        if seq < at && self.stands_on(key) {
+            self.try_next()?;
+        }
+        Ok(())
+    }
+
+    fn try_seek_for_prev(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
+        match self.table.ingested_at {
+            None => self.try_seek_for_prev_stored(key, seq),
+            // An ingested table holds one version of a key: the wanted place is before or behind it.
+            Some(at) if seq <= at => self.try_seek_for_prev_stored(key, 0),
+            Some(_) => self.try_seek_for_prev_stored(key, MAX_SEQ),
+        }
+    }
+
+    fn stands_on(&self, key: &[u8]) -> bool {
+        let entry = self.block.as_ref().and_then(BlockCursor::entry);
+        entry.is_some_and(|entry| entry.key == key)
+    }
+
+    fn try_seek_stored(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
         if self.seek_block(key, seq)? && !self.within(|block| block.seek(key, seq))? {
             self.next_block()?;
         }
         Ok(())
     }
 
-    fn try_seek_for_prev(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
+    fn try_seek_for_prev_stored(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
         if self.seek_block(key, seq)? && !self.within(|block| block.seek_for_prev(key, seq))? {
             self.prev_block()?;
         }
@@ -271,7 +297,9 @@ impl Cursor for TableCursor {
     }
 
     fn entry(&self) -> Option<Entry<'_>> {
-        self.block.as_ref()?.entry()
+        let entry = self.block.as_ref()?.entry()?;
+        let seq = self.table.ingested_at.unwrap_or(entry.seq);
+        Some(Entry { seq, ..entry })
     }
 
     fn value(&self) -> Bytes {

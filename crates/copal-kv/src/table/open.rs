@@ -98,6 +98,7 @@ impl Table {
             number,
             resident_bytes,
             one_unit_bytes,
+            ingested_at: None,
         }))
     }
 }

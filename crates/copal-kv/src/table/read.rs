@@ -64,6 +64,8 @@ pub struct Table {
     pub(super) resident_bytes: u64,
     /// One filter unit of each partition.
     pub(super) one_unit_bytes: u64,
+    /// The sequence that all entries have, whatever stands in them: the table was ingested.
+    pub(super) ingested_at: Option<u64>,
 }
 
 impl Table {
@@ -72,6 +74,18 @@ impl Table {
     /// # Errors
     /// `Corrupt` names the partition and block that are damaged; other keys may still be read.
     pub fn get(&self, key: &[u8], read_seq: u64, hash: &KeyHash) -> Result<Option<Found>, TableError> {
+        match self.ingested_at {
+            None => self.get_stored(key, read_seq, hash),
+            Some(seq) if read_seq < seq => Ok(None),
+            Some(seq) => {
+                let found = self.get_stored(key, MAX_SEQ, hash)?;
+                Ok(found.map(|found| Found { seq, ..found }))
+            }
+        }
+    }
+
+    /// As [`Table::get`], by the sequences that stand in the entries.
+    fn get_stored(&self, key: &[u8], read_seq: u64, hash: &KeyHash) -> Result<Option<Found>, TableError> {
         let Some(partition) = self.partition_of(key) else {
             return Ok(None);
         };
@@ -116,6 +130,12 @@ impl Table {
                 Ok(None)
             }
         }
+    }
+
+    /// All entries have this sequence from now on, whatever stands in them: for a table that was ingested, before
+    /// anyone reads it.
+    pub(crate) fn set_sequence(&mut self, seq: u64) {
+        self.ingested_at = Some(seq);
     }
 
     /// Range tombstones of the table, by start, newest first.

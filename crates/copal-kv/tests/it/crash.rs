@@ -54,6 +54,7 @@ fn values() -> KeyspaceOptions {
         separate_from_bytes: 500,
         direct_from_bytes: 3000,
         compress: false,
+        value_head_bytes: 0,
     }
 }
 
@@ -143,7 +144,7 @@ impl Recorder {
         let durable = durability == Durability::Device;
         let space = self.random.below(2) as u8;
         let at = usize::from(space);
-        match self.random.below(20) {
+        match self.random.below(21) {
             0..8 => {
                 let (key, value) = (self.key(), self.value());
                 self.operation(
@@ -195,8 +196,37 @@ impl Recorder {
                 |_| {},
                 |this| this.spaces[at].compact_range(all()).unwrap(),
             ),
+            19 => self.ingest(space),
             _ => self.operation(true, |_| {}, |this| this.store.sync().unwrap()),
         }
+    }
+
+    /// All or nothing, durable when it is finished; a given-up one leaves nothing.
+    fn ingest(&mut self, space: u8) {
+        let pairs: BTreeMap<_, _> = (0..5).map(|_| (self.key(), self.value())).collect();
+        let finished = self.random.below(4) > 0;
+        self.operation(
+            finished,
+            |map| {
+                if finished {
+                    map.extend(
+                        pairs
+                            .clone()
+                            .into_iter()
+                            .map(|(key, value)| ((space, key), value)),
+                    );
+                }
+            },
+            |this| {
+                let mut ingest = this.spaces[usize::from(space)].ingest_writer().unwrap();
+                for (key, value) in &pairs {
+                    ingest.put(key, value).unwrap();
+                }
+                if finished {
+                    ingest.finish().unwrap();
+                }
+            },
+        );
     }
 
     fn finish(self) -> Recorded {

@@ -5,6 +5,7 @@ mod commit;
 mod crash;
 mod files;
 mod full;
+mod ingest;
 mod iterators;
 mod leftovers;
 mod model;

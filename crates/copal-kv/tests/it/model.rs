@@ -117,7 +117,8 @@ impl Run {
                     self.snapshots.swap_remove(at);
                 }
             }
-            76..80 => self.fixture.store.flush().unwrap(),
+            76..79 => self.fixture.store.flush().unwrap(),
+            79 => self.ingest(space),
             80..84 if self.shape_only => self.fixture.store.flush().unwrap(),
             80..82 => {
                 let (a, b) = (self.key(), self.key());
@@ -130,6 +131,26 @@ impl Run {
             84..94 => self.look_up(space),
             94..98 => self.walk(space),
             _ => {}
+        }
+    }
+
+    /// Sorted keys, some of them there already; now and then given up half-way.
+    fn ingest(&mut self, space: usize) {
+        let keyspace = self.space(space);
+        let pairs: Map = (0..1 + self.random.below(30))
+            .map(|_| (self.key(), self.value()))
+            .collect();
+        let mut ingest = keyspace.ingest_writer().unwrap();
+        for (key, value) in &pairs {
+            ingest.put(key, value).unwrap();
+            assert_eq!(
+                keyspace.get(key).unwrap().as_deref(),
+                self.model[space].get(key).map(|value| &value[..])
+            );
+        }
+        if self.random.below(4) > 0 {
+            assert_eq!(ingest.finish().unwrap(), pairs.len() as u64);
+            self.model[space].extend(pairs);
         }
     }
 

@@ -55,6 +55,7 @@ pub(crate) fn grouped() -> KeyspaceOptions {
         separate_from_bytes: 600,
         direct_from_bytes: 3000,
         compress: false,
+        value_head_bytes: 0,
     }
 }
 

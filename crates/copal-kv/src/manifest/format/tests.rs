@@ -24,7 +24,20 @@ fn every_record() -> Vec<Record> {
             start: key(b"a"),
             end: key(b"x\0"),
             values: vec![(ObjectId(5), 80_000)],
+            ingested_at: None,
         }),
+        Record::Ingested {
+            object: ObjectId(9),
+            seq: 512,
+        },
+        Record::Keyspace {
+            id: KeyspaceId(2),
+            name: "heads".to_owned(),
+            options: KeyspaceOptions {
+                value_head_bytes: 512,
+                ..KeyspaceOptions::default()
+            },
+        },
         Record::Slices {
             object: ObjectId(9),
             level: Level::BOTTOM,
@@ -71,7 +84,7 @@ fn manifest(edits: &[Vec<Record>]) -> Bytes {
 fn every_record_comes_back() {
     let records = every_record();
     let bytes = manifest(&[records[..4].to_vec(), records[4..].to_vec()]);
-    assert_eq!(parse_header(&bytes).unwrap(), 0x0123_4567_89ab_cdef);
+    assert_eq!(parse_header(&bytes).unwrap(), (2, 0x0123_4567_89ab_cdef));
     assert_eq!(parse_edits(&bytes).unwrap(), records);
 }
 
@@ -88,13 +101,17 @@ fn golden_manifest() {
             next_run: 2,
             next_keyspace: 3,
         },
+        Record::Ingested {
+            object: ObjectId(6),
+            seq: 300,
+        },
     ]]);
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let envelope = "434f50414c4b564d 0100 0000 00000000 00000000 08000000 5fcacfe3 00000000";
+    let envelope = "434f50414c4b564d 0200 0000 00000000 00000000 08000000 02bb24a5 00000000";
     let seed = "efcdab8967452301";
-    let edit = "0b000000 01dcb899 08 01 ac02 09 07 02 03000000";
+    let edit = "16000000 a829f99c 08 01 ac02 09 07 02 03000000 0b 0600000000000000 ac02";
     assert_eq!(hex, [envelope, seed, edit].concat().replace(' ', ""));
-    assert_eq!(parse_edits(&bytes).unwrap().len(), 2);
+    assert_eq!(parse_edits(&bytes).unwrap().len(), 3);
 }
 
 #[test]
@@ -116,4 +133,26 @@ fn an_edit_that_moved_does_not_verify() {
     out.extend_from_slice(&edit);
     out.extend_from_slice(&edit);
     assert!(parse_edits(&Bytes::from(out)).unwrap_err().is_corruption());
+}
+
+/// Version 1 knew neither ingests nor value heads; everything it could say is read as it was meant.
+#[test]
+fn a_manifest_of_version_1_is_read_and_says_so() {
+    let mut old = vec![0; ENVELOPE_LEN];
+    old.put_u64(7);
+    let version_1 = Format { version: 1, ..FORMAT };
+    Envelope::seal(&version_1, 0, 0, &mut old);
+    assert_eq!(parse_header(&old).unwrap(), (1, 7));
+    // A keyspace as version 1 wrote it: kind 1, without the head.
+    let record = Record::Keyspace {
+        id: KeyspaceId(1),
+        name: "a".to_owned(),
+        options: KeyspaceOptions::default(),
+    };
+    let edit = encode_edit(HEADER_LEN as u64, std::slice::from_ref(&record));
+    let bytes = "01 01000000 0161 00 00100000 00000100 00".replace(' ', "");
+    let hex: String = edit[8..].iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, bytes);
+    old.extend_from_slice(&edit);
+    assert_eq!(parse_edits(&Bytes::from(old)).unwrap(), vec![record]);
 }
