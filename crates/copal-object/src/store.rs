@@ -141,7 +141,24 @@ impl Store {
         after: Option<Lsn>,
         ack: Ack,
     ) -> Completion<Result<FramePos, StoreError>> {
-        self.inner.append_frame(stream, &payload, after, ack)
+        self.append_frame_placed(stream, payload, after, ack, |_| {})
+    }
+
+    /// [`Store::append_frame`] for several threads that keep several frames of one stream on their way: `placed` runs
+    /// on this thread once the frame has its number and before its write is waited for, so from there on another
+    /// thread may append the next one. It is not called when the frame got no number. Acknowledgements come in the
+    /// order of the numbers.
+    /// # Errors
+    /// As [`Store::append_frame`].
+    pub fn append_frame_placed(
+        &self,
+        stream: ObjectId,
+        payload: Bytes,
+        after: Option<Lsn>,
+        ack: Ack,
+        placed: impl FnOnce(FramePos),
+    ) -> Completion<Result<FramePos, StoreError>> {
+        self.inner.append_frame(stream, &payload, after, ack, placed)
     }
 
     /// Reads frames from `from` on, or from the first that is kept.

@@ -1,7 +1,7 @@
 //! Streams at work: appending frames, and when each counts.
 //!
-//! A solo durable append is one write-through of whole pages, no metadata. When others wait for a flush anyway, it
-//! joins them.
+//! A solo durable append is one write-through of whole pages, no metadata; several threads may have one each on its
+//! way. When others wait for a flush anyway, it joins them.
 //! Design: object.md §7, R12, R14
 //! Invariants
 //! - Frames are acknowledged in order. A frame is durable when it was written through or its epoch is flushed, all
@@ -75,15 +75,16 @@ impl Tail {
 }
 
 impl Inner {
-    /// See `Store::append_frame`.
+    /// See `Store::append_frame_placed`.
     pub(crate) fn append_frame(
         self: &Arc<Inner>,
         stream: ObjectId,
         payload: &Bytes,
         after: Option<Lsn>,
         ack: Ack,
+        placed: impl FnOnce(FramePos),
     ) -> Completion<Result<FramePos, StoreError>> {
-        match self.try_append_frame(stream, payload, after.map_or(0, |lsn| lsn.0), ack) {
+        match self.try_append_frame(stream, payload, after.map_or(0, |lsn| lsn.0), ack, placed) {
             Ok(completion) => completion,
             Err(error) => Completion::ready(Err(error)),
         }
@@ -95,6 +96,7 @@ impl Inner {
         payload: &Bytes,
         after: u64,
         ack: Ack,
+        placed: impl FnOnce(FramePos),
     ) -> Result<Completion<Result<FramePos, StoreError>>, StoreError> {
         if self.shape.read_only {
             return Err(StoreError::ReadOnly);
@@ -138,7 +140,7 @@ impl Inner {
                 None => self.extend_stream(&mut state, stream.0, pages, extents, expected)?,
             }
         };
-        Ok(self.write_frame(state, stream.0, piece, payload, pages, after, ack))
+        Ok(self.write_frame(state, stream.0, piece, payload, pages, after, ack, placed))
     }
 
     /// Enters one more extent for the stream, or prepares one; the caller looks again.
@@ -242,6 +244,7 @@ impl Inner {
         pages: u32,
         after: u64,
         ack: Ack,
+        placed: impl FnOnce(FramePos),
     ) -> Completion<Result<FramePos, StoreError>> {
         let (durable_lsn, wanted_lsn) = (state.groups.durable_lsn, state.wanted_lsn);
         let idle = state.epochs.flushing.is_none() && wanted_lsn <= durable_lsn;
@@ -249,8 +252,9 @@ impl Inner {
         let after = if after <= durable_lsn { 0 } else { after };
         let needs_lsn = piece.lsn.max(after);
         let tail = state.tails.entry(stream).or_default();
-        let through =
-            ack == Ack::Durable && idle && (early || (tail.pending.is_empty() && needs_lsn <= durable_lsn));
+        // What is on its way before it must become durable without a flush as well.
+        let alone = tail.pending.iter().all(|state| state.epoch.is_none());
+        let through = ack == Ack::Durable && idle && (early || (alone && needs_lsn <= durable_lsn));
         let run = Run::new(piece.run.at + u64::from(tail.used), pages);
         let number = tail.next;
         let header = FrameHeader {
@@ -264,7 +268,7 @@ impl Inner {
         let mut buf = AlignedBuf::zeroed(pages as usize * self.shape.page_bytes);
         frame::encode(&header, payload, &mut buf);
         if through {
-            return self.write_frame_through(state, stream, run, number, needs_lsn, buf);
+            return self.write_frame_through(state, stream, run, number, needs_lsn, buf, placed);
         }
         let bytes = buf.len() as u64;
         let epoch = state.epochs.begin_write();
@@ -302,11 +306,17 @@ impl Inner {
         let io = self.write_io(run.at, buf, Class::Commit);
         state.outbox.push((tag, vec![io]));
         drop(state);
+        placed(FramePos(number));
         self.pump();
         completion
     }
 
-    /// The hot path: one write that is durable when it returns, on the caller's thread.
+    /// The hot path: one write that is durable when it returns, on the caller's thread. It is acknowledged with it,
+    /// unless frames before it are still on their way.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one step of append_frame, cut out for its length"
+    )]
     fn write_frame_through(
         self: &Arc<Inner>,
         mut state: MutexGuard<'_, State>,
@@ -315,6 +325,7 @@ impl Inner {
         number: u64,
         needs_lsn: u64,
         buf: AlignedBuf,
+        placed: impl FnOnce(FramePos),
     ) -> Completion<Result<FramePos, StoreError>> {
         let pin = state.space.pin();
         let ticket = state.take_frame_ticket();
@@ -330,12 +341,19 @@ impl Inner {
             groups: Vec::new(),
         });
         drop(state);
+        placed(FramePos(number));
         let result = self.device.write_through(self.shape.byte(run.at), buf);
         let mut state = self.state.lock();
         state.space.unpin(pin);
-        let answer = match result {
+        let completion = match result {
             Ok(_) => {
                 state.frame_through(ticket);
+                let early = self.shape.broken.by(Flaw::ThroughEarly);
+                let behind = state.pending_frame(ticket).filter(|_| !early).map(|frame| {
+                    let (completer, completion) = self.promise();
+                    frame.waiter = Some((Ack::Durable, completer));
+                    completion
+                });
                 if self.shape.broken.by(Flaw::ThroughIsFlush) {
                     let open = state.epochs.open;
                     state.epochs.close();
@@ -346,16 +364,16 @@ impl Inner {
                     }
                     state.frames_flushed(open);
                 }
-                Ok(FramePos(number))
+                behind.unwrap_or_else(|| Completion::ready(Ok(FramePos(number))))
             }
             Err(error) => {
                 state.failure.get_or_insert(error.clone());
-                Err(StoreError::Device(error))
+                Completion::ready(Err(StoreError::Device(error)))
             }
         };
         drop(state);
         self.pump();
-        Completion::ready(answer)
+        completion
     }
 }
 

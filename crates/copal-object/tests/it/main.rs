@@ -8,5 +8,6 @@ mod files;
 mod flips;
 mod hostfs;
 mod model;
+mod pipeline;
 mod space;
 mod threads;
