@@ -38,8 +38,7 @@ fn rows() -> KeyspaceOptions {
         group_prefix_len: 0,
         separate_from_bytes: u32::MAX,
         direct_from_bytes: u32::MAX,
-        compress: false,
-        value_head_bytes: 0,
+        ..KeyspaceOptions::default()
     }
 }
 

@@ -6,7 +6,8 @@
 //! - A reader takes its sequence under the view's lock, so its memtables hold everything up to it.
 
 use crate::{
-    Error, KeyspaceOptions, Options, Stats,
+    Error, KeyspaceOptions, MemoryBudget, Options, Stats,
+    budget::{Charge, Class, StoreCount},
     cache::TableCache,
     commit::{CommitQueue, Write, leader::Writer, values::DirectValues},
     compact::jobs::Jobs,
@@ -22,6 +23,7 @@ use crate::{
     poison::Poison,
     range_tombstones::RangeTombstones,
     reserve::Reserve,
+    rows::Rows,
     signal::Signal,
     snapshots::Snapshots,
     stats::Counters,
@@ -41,6 +43,14 @@ pub(crate) struct Tree {
     pub(crate) manifest: Manifest,
     pub(crate) handles: Handles,
     pub(crate) next_epoch: u64,
+    pub(crate) state_charge: Charge,
+}
+
+impl Tree {
+    /// The charge follows what the manifest's state holds.
+    pub(crate) fn count_state(&mut self) {
+        self.state_charge.set(self.manifest.state.heap_bytes());
+    }
 }
 
 /// See the module.
@@ -49,6 +59,9 @@ pub(crate) struct Engine {
     pub(crate) options: Options,
     pub(crate) seed: u64,
     pub(crate) cache: Arc<TableCache>,
+    pub(crate) budget: MemoryBudget,
+    pub(crate) rows: Rows,
+    pub(crate) _store_count: StoreCount,
     pub(crate) queue: CommitQueue,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) direct_values: Mutex<DirectValues>,
@@ -128,7 +141,7 @@ impl Engine {
             merge_nanos: load(&self.counters.merge_nanos),
             flushed_bytes: load(&self.counters.flushed_bytes),
         };
-        let limit = 16 * self.options.memtable_bytes();
+        let limit = 16 * self.budget.memtable_bytes();
         if let Some(delay) = pacing::price(bytes, debt, limit, measured) {
             self.signal.pay(delay);
         }
@@ -186,7 +199,9 @@ impl Engine {
         self.poison.check()?;
         let mut tree = self.tree.lock();
         tree.manifest
-            .commit(&self.objects, &self.poison, ops, records, ack)
+            .commit(&self.objects, &self.poison, ops, records, ack)?;
+        tree.count_state();
+        Ok(())
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -198,12 +213,8 @@ impl Engine {
         stats.false_positives = reads.false_positives;
         stats.data_block_reads = reads.data_block_reads;
         stats.index_page_reads = reads.index_page_reads;
-        let memtables: u64 = self
-            .view()
-            .memtables()
-            .map(|memtable| memtable.charged_bytes())
-            .sum();
-        stats.memory_bytes = memtables + self.cache.bytes().total();
+        stats.memory = self.budget.bytes();
+        stats.memory_bytes = stats.memory.total();
         stats
     }
 }
@@ -220,7 +231,10 @@ pub(crate) fn open_table(
         table.set_sequence(seq);
     }
     let tombstones = RangeTombstones::new(table.range_tombstones());
+    let bytes = size_of::<TableHandle>() + tombstones.heap_bytes() + meta.values.len() * 16;
+    let charge = cache.budget().charge(Class::RangeTombstones, bytes as u64);
     Ok(Arc::new(TableHandle {
+        _charge: charge,
         meta: meta.clone(),
         table,
         tombstones,

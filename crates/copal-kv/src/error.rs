@@ -47,6 +47,16 @@ pub enum Error {
     /// Keys given to an ingest ascend strictly; this one does not.
     #[error("the key does not stand behind the one added before it to the ingest")]
     NotAscending,
+    /// What cannot give way (memtables that iterators pin, descriptors of tables) leaves no room in the memory budget.
+    #[error(
+        "{needed} bytes of memory are needed, {total_bytes} is the budget: drop old iterators, or open with more"
+    )]
+    OverBudget {
+        /// Bytes that would have been in use.
+        needed: u64,
+        /// The budget.
+        total_bytes: u64,
+    },
     /// The store was closed by [`crate::Store::close`].
     #[error("the store is closed")]
     Closed,

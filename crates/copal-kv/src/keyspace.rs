@@ -1,13 +1,14 @@
 //! Named ordered maps, batches over them, snapshots of them.
 
 use crate::{
-    Durability, Error, IngestWriter, Iter, KeyspaceOptions, Store,
+    CacheMode, Durability, Error, IngestWriter, Iter, KeyspaceOptions, Store,
     commit::{Write, WriteOp, values::GroupKey},
     compact::merge::group_of,
     engine::Engine,
     key::{KeyRange, KeyspaceId, MAX_USER_KEY},
     log::format::MAX_GROUP_BYTES,
-    read::Want,
+    read::{Kept, Want},
+    rows::SpaceStamp,
     snapshots::Held,
     value::pointer::{MAX_VALUE, piece_sums},
 };
@@ -25,15 +26,22 @@ pub(crate) struct KeyspaceHandle {
     pub(crate) id: KeyspaceId,
     name: String,
     options: KeyspaceOptions,
+    stamp: Arc<SpaceStamp>,
     pub(crate) dropped: AtomicBool,
 }
 
 impl KeyspaceHandle {
-    pub(crate) fn new(id: KeyspaceId, name: &str, options: KeyspaceOptions) -> KeyspaceHandle {
+    pub(crate) fn new(
+        engine: &Engine,
+        id: KeyspaceId,
+        name: &str,
+        options: KeyspaceOptions,
+    ) -> KeyspaceHandle {
         KeyspaceHandle {
             id,
             name: name.to_owned(),
             options,
+            stamp: engine.rows.space(id),
             dropped: AtomicBool::new(false),
         }
     }
@@ -43,6 +51,15 @@ impl KeyspaceHandle {
             return Err(Error::NoKeyspace(self.name.clone()));
         }
         Ok(())
+    }
+
+    /// What look-ups leave in the cache.
+    fn kept(&self) -> Kept<'_> {
+        match self.options.cache {
+            CacheMode::Rows => Kept::Row(&self.stamp),
+            CacheMode::Blocks => Kept::Block,
+            CacheMode::Nothing => Kept::Nothing,
+        }
     }
 
     /// The operation that stores `value`: inline, or straight into a value object.
@@ -134,7 +151,7 @@ impl Keyspace {
         self.handle.check()?;
         let engine = self.store.engine();
         let (view, seq) = engine.view_now();
-        engine.get(&view, seq, &self.handle.id.key(key), want)
+        engine.get(&view, seq, &self.handle.id.key(key), want, self.handle.kept())
     }
 
     /// The value of `key`. Blocks on reads.
@@ -339,7 +356,8 @@ impl Snapshot {
     pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, Error> {
         let engine = self.store.engine();
         let view = engine.view();
-        engine.get(&view, self.held.seq, &keyspace.handle.id.key(key), &Want::all())
+        let (key, kept) = (keyspace.handle.id.key(key), keyspace.handle.kept());
+        engine.get(&view, self.held.seq, &key, &Want::all(), kept)
     }
 
     /// Walks a range at the snapshot.

@@ -14,6 +14,7 @@
 //!
 //! What it is not: no network, no async runtime, no custom key order, one process at a time.
 
+mod budget;
 pub mod cache;
 mod commit;
 mod compact;
@@ -41,6 +42,7 @@ mod range_tombstones;
 mod read;
 mod recovery;
 mod reserve;
+mod rows;
 mod signal;
 mod snapshots;
 mod stats;
@@ -51,11 +53,12 @@ mod verify;
 mod version;
 mod view;
 
+pub use budget::{MemoryBudget, MemoryBytes};
 pub use error::Error;
 pub use ingest::IngestWriter;
 pub use iter::Iter;
 pub use keyspace::{Batch, Keyspace, Snapshot};
-pub use options::{Durability, KeyspaceOptions, Options};
+pub use options::{CacheMode, Durability, KeyspaceOptions, Options};
 pub use stats::Stats;
 pub use store::Store;
 pub use verify::VerifyReport;

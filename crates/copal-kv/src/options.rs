@@ -1,5 +1,7 @@
 //! What a caller chooses: of a store at each opening, of a keyspace once, at its creation.
 
+use crate::MemoryBudget;
+
 /// How safe a write is when its call returns. After a crash the store is always a prefix of commit order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Durability {
@@ -15,8 +17,10 @@ pub enum Durability {
 /// Options of one opening of a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// All memory that grows with the data: memtables, filters, indexes, caches. At least 4 MiB is used.
+    /// All memory that grows with the data: memtables, filters, indexes, caches, buffers. At least 4 MiB is used.
     pub memory_bytes: u64,
+    /// Memory shared with other stores; `memory_bytes` is not looked at then.
+    pub budget: Option<MemoryBudget>,
     /// Replays the log into memory and writes nothing.
     pub read_only: bool,
     /// Size at which a table ends.
@@ -34,6 +38,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             memory_bytes: 32 << 20,
+            budget: None,
             read_only: false,
             table_bytes: 32 << 20,
             worker_threads: 1,
@@ -44,19 +49,23 @@ impl Default for Options {
 }
 
 impl Options {
-    const LEAST_MEMORY: u64 = 4 << 20;
-
-    /// Bytes at which a memtable is full: an eighth of the memory, at most 16 MiB. Two exist at a time.
-    pub(crate) fn memtable_bytes(&self) -> u64 {
-        (self.memory_bytes.max(Self::LEAST_MEMORY) / 8).min(16 << 20)
+    /// The shared budget, or one of this store alone.
+    pub(crate) fn memory(&self) -> MemoryBudget {
+        let own = || MemoryBudget::new(self.memory_bytes);
+        self.budget.clone().unwrap_or_else(own)
     }
+}
 
-    /// What is left for filters, indexes and blocks, beside memtables and an eighth for the buffers of log and
-    /// merges.
-    pub(crate) fn cache_bytes(&self) -> u64 {
-        let total = self.memory_bytes.max(Self::LEAST_MEMORY);
-        total - 2 * self.memtable_bytes() - total / 8
-    }
+/// What a look-up leaves in the cache for the next one. Iterators leave the block they begin in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum CacheMode {
+    /// The row it found: for keys that are hot one by one.
+    #[default]
+    Rows,
+    /// The block it read: for keys that are hot with their neighbours.
+    Blocks,
+    /// Nothing: for what is read once.
+    Nothing,
 }
 
 /// Options of a keyspace, kept from its creation.
@@ -74,6 +83,8 @@ pub struct KeyspaceOptions {
     /// [`Keyspace::get_head`](crate::Keyspace::get_head) and a walk over heads touch no value object. At most 4096
     /// count; 0: none.
     pub value_head_bytes: u16,
+    /// What look-ups leave in the cache.
+    pub cache: CacheMode,
 }
 
 impl Default for KeyspaceOptions {
@@ -84,6 +95,7 @@ impl Default for KeyspaceOptions {
             direct_from_bytes: 65536,
             compress: false,
             value_head_bytes: 0,
+            cache: CacheMode::Rows,
         }
     }
 }

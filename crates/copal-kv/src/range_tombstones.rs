@@ -63,6 +63,16 @@ impl RangeTombstones {
         RangeTombstones { fragments }
     }
 
+    /// Bytes of memory behind this value; the keys are shared with the list it was made from.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let sequences: usize = self
+            .fragments
+            .iter()
+            .map(|fragment| fragment.seqs.capacity())
+            .sum();
+        self.fragments.capacity() * size_of::<Fragment>() + sequences * size_of::<u64>()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.fragments.is_empty()
     }

@@ -1,10 +1,13 @@
-//! Look-ups of one key: memtables, then runs, newest first.
+//! Look-ups of one key: memtables, then the row cache, then runs, newest first.
 //!
 //! Invariants
 //! - Range tombstones are asked before filters: a filter that says no does not lift a tombstone.
 //! - The view is held until a separated value is read: its bytes are not freed before.
 
-use crate::{Error, engine::Engine, entry::EntryKind, stats::Counters, value, view::View};
+use crate::{
+    Error, engine::Engine, entry::EntryKind, rows::SpaceStamp, stats::Counters, table::Keep, value,
+    view::View,
+};
 use bytes::Bytes;
 use copal_device::Class;
 use copal_filter::KeyHash;
@@ -23,19 +26,106 @@ impl Want {
     pub(crate) fn all() -> Want {
         Want::Part(0..u64::MAX)
     }
+
+    fn is_all(&self) -> bool {
+        matches!(self, Want::Part(part) if *part == (0..u64::MAX))
+    }
+}
+
+/// What a look-up may leave in the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kept<'a> {
+    /// The row, unless something was written to the keyspace meanwhile.
+    Row(&'a SpaceStamp),
+    /// The block.
+    Block,
+    Nothing,
+}
+
+impl Kept<'_> {
+    pub(crate) fn blocks(self) -> Keep {
+        match self {
+            Kept::Row(_) => Keep::Pointers,
+            Kept::Block => Keep::Blocks,
+            Kept::Nothing => Keep::Nothing,
+        }
+    }
+}
+
+/// A version that is visible.
+pub(crate) struct Version {
+    pub(crate) seq: u64,
+    pub(crate) kind: EntryKind,
+    pub(crate) value: Bytes,
 }
 
 impl Engine {
     /// The value of internal key `key` as a reader at `seq` sees it in `view`. Blocks on reads.
-    pub(crate) fn get(&self, view: &View, seq: u64, key: &[u8], want: &Want) -> Result<Option<Bytes>, Error> {
+    pub(crate) fn get(
+        &self,
+        view: &View,
+        seq: u64,
+        key: &[u8],
+        want: &Want,
+        kept: Kept<'_>,
+    ) -> Result<Option<Bytes>, Error> {
+        self.check_open()?;
+        Counters::add(&self.counters.gets, 1);
+        if let Some(answer) = in_memtables(view, seq, key) {
+            let resolve = |version: Version| self.resolve(version.kind, version.value, want);
+            return answer.map(resolve).transpose();
+        }
+        if let Some(row) = self.row(kept, key, seq) {
+            return Ok(Some(part_of(&row, want)));
+        }
+        match in_runs(view, seq, key, self.seed, kept.blocks())? {
+            None => Ok(None),
+            Some(version) => self.found(key, seq, version, want, kept).map(Some),
+        }
+    }
+
+    /// # Errors
+    /// `Closed`.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
         if self.closed.load(std::sync::atomic::Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        Counters::add(&self.counters.gets, 1);
-        match find(view, seq, key, self.seed)? {
-            None => Ok(None),
-            Some((kind, value)) => self.resolve(kind, value, want).map(Some),
+        Ok(())
+    }
+
+    /// The value of `key` for a reader at `seq` out of the row cache.
+    pub(crate) fn row(&self, kept: Kept<'_>, key: &[u8], seq: u64) -> Option<Bytes> {
+        let Kept::Row(space) = kept else { return None };
+        let row = self.rows.get(space, key, seq)?;
+        Counters::add(&self.counters.row_hits, 1);
+        Some(row)
+    }
+
+    /// The wanted part of what a table holds; leaves the row where that is asked for.
+    pub(crate) fn found(
+        &self,
+        key: &[u8],
+        seq: u64,
+        version: Version,
+        want: &Want,
+        kept: Kept<'_>,
+    ) -> Result<Bytes, Error> {
+        let Version {
+            seq: found,
+            kind,
+            value,
+        } = version;
+        if let Kept::Row(space) = kept
+            && kind == EntryKind::Put
+        {
+            self.rows.insert(space, key, &value, found, seq);
         }
+        let answer = self.resolve(kind, value, want)?;
+        // A separated value that was read whole is a row like any other.
+        if let (Kept::Row(space), EntryKind::Pointer, true) = (kept, kind, want.is_all()) {
+            self.rows.insert(space, key, &answer, found, seq);
+        }
+        Ok(answer)
     }
 
     /// The wanted part of a value that stands in an entry or behind its pointer.
@@ -46,28 +136,41 @@ impl Engine {
         if kind == EntryKind::Pointer {
             return value::read(&self.objects, &value, part, Class::Foreground);
         }
-        let len = value.len() as u64;
-        let (start, end) = (part.start.min(len), part.end.min(len));
-        Ok(value.slice(start as usize..end.max(start) as usize))
+        Ok(part_of(&value, want))
     }
 }
 
-/// The newest visible version of `key` that no tombstone covers.
-fn find(view: &View, seq: u64, key: &[u8], seed: u64) -> Result<Option<(EntryKind, Bytes)>, Error> {
+/// The wanted part of a value at hand.
+pub(crate) fn part_of(value: &Bytes, want: &Want) -> Bytes {
+    let Want::Part(part) = want else {
+        return Bytes::new();
+    };
+    let len = value.len() as u64;
+    let (start, end) = (part.start.min(len), part.end.min(len));
+    value.slice(start as usize..end.max(start) as usize)
+}
+
+/// What the memtables say of `key`; inner `None`: it is deleted; outer: they do not know.
+pub(crate) fn in_memtables(view: &View, seq: u64, key: &[u8]) -> Option<Option<Version>> {
     for memtable in view.memtables() {
         let cover = memtable.tombstones().cover(key, seq);
         if let Some((found, version)) = memtable.get(key, seq) {
-            return Ok(visible(found, cover, version.kind, version.value));
+            return Some(visible(found, cover, version.kind, version.value));
         }
         if cover > 0 {
-            return Ok(None);
+            return Some(None);
         }
     }
+    None
+}
+
+/// The newest visible version of `key` in tables that no tombstone covers.
+fn in_runs(view: &View, seq: u64, key: &[u8], seed: u64, keep: Keep) -> Result<Option<Version>, Error> {
     let hash = KeyHash::new(key, seed);
     for run in &view.version.runs {
         let Some(slice) = run.find(key) else { continue };
         let cover = slice.table.tombstones.cover(key, seq);
-        if let Some(found) = slice.table.table.get(key, seq, &hash)? {
+        if let Some(found) = slice.table.table.get_keeping(key, seq, &hash, keep)? {
             return Ok(visible(found.seq, cover, found.kind, found.value));
         }
         if cover > 0 {
@@ -77,6 +180,6 @@ fn find(view: &View, seq: u64, key: &[u8], seed: u64) -> Result<Option<(EntryKin
     Ok(None)
 }
 
-fn visible(seq: u64, cover: u64, kind: EntryKind, value: Bytes) -> Option<(EntryKind, Bytes)> {
-    (kind != EntryKind::Delete && cover < seq).then_some((kind, value))
+pub(crate) fn visible(seq: u64, cover: u64, kind: EntryKind, value: Bytes) -> Option<Version> {
+    (kind != EntryKind::Delete && cover < seq).then_some(Version { seq, kind, value })
 }

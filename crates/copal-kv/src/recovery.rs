@@ -7,6 +7,7 @@
 
 use crate::{
     Error, Options,
+    budget::Class,
     cache::TableCache,
     commit::{
         CommitQueue,
@@ -33,6 +34,7 @@ use crate::{
     memtable::Memtable,
     poison::Poison,
     reserve::Reserve,
+    rows::Rows,
     signal::Signal,
     snapshots::Snapshots,
     stats::Counters,
@@ -53,9 +55,6 @@ use std::{
         atomic::{AtomicBool, AtomicU64},
     },
 };
-
-/// Share of the cache that loaded filters may take.
-const FILTER_SHARE: u64 = 4;
 
 /// What the logs say, in memory again.
 struct Replayed {
@@ -85,9 +84,9 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         None => Manifest::create(&objects, random_seed()?)?,
     };
     let found = Found::list(&objects);
-    let cache_bytes = options.cache_bytes();
-    let filter_bytes = cache_bytes / FILTER_SHARE;
-    let cache = TableCache::new(cache_bytes - filter_bytes, filter_bytes);
+    let budget = options.memory();
+    let store_count = budget.enter_store();
+    let cache = TableCache::of(&budget);
     let read = ReadOptions {
         store_seed: manifest.seed,
         filter_columns: options.filter_columns,
@@ -95,6 +94,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
     let mut handles = Handles::new();
     for (object, table) in &manifest.state.tables {
         handles.insert(*object, open_table(&objects, &cache, read, &table.meta)?);
+        budget.check()?;
     }
     let replayed = replay_logs(&objects, &manifest.state, &found)?;
     let seed = manifest.seed;
@@ -102,6 +102,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         manifest,
         handles,
         next_epoch: 2,
+        state_charge: budget.charge(Class::Manifest, 0),
     };
     let poison = Poison::default();
     let mut direct_values = DirectValues::default();
@@ -116,9 +117,10 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
             &mut worker_values,
         );
     }
+    tree.count_state();
     let signal = Arc::new(Signal::default());
     let epochs = Arc::new(Epochs::new(signal.clone()));
-    let version = Version::new(1, &tree.manifest.state, &tree.handles, &epochs);
+    let version = Version::new(1, &tree.manifest.state, &tree.handles, &epochs, &budget);
     let next_object = next_object(&tree.manifest.state, &found);
     let (writer, active, frozen) = current_log(
         &objects,
@@ -132,6 +134,9 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
     } else {
         Reserve::new(&objects, options.table_bytes)
     };
+    std::iter::once(&active)
+        .chain(&frozen)
+        .for_each(|memtable| budget.watch(memtable));
     let snapshots = Arc::new(Snapshots::default());
     snapshots.advance(replayed.last_seq);
     let counters = Counters::default();
@@ -143,6 +148,9 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         objects,
         seed,
         cache,
+        rows: Rows::new(&budget),
+        budget,
+        _store_count: store_count,
         queue: CommitQueue::default(),
         writer: Mutex::new(writer),
         direct_values: Mutex::new(direct_values),

@@ -1,5 +1,6 @@
 //! Counters of the engine, in units, never rates.
 
+use crate::MemoryBytes;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counters in units, not rates, since the store was opened.
@@ -7,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Stats {
     /// Look-ups of one key.
     pub gets: u64,
+    /// ... that the row cache answered.
+    pub row_hits: u64,
     /// Tables asked for a key their fences admit.
     pub filter_probes: u64,
     /// ... whose filter said no.
@@ -25,8 +28,10 @@ pub struct Stats {
     pub write_bytes: u64,
     /// Keys and values as the callers gave them.
     pub user_bytes: u64,
-    /// Memtables, caches, filters, fences: what the budget counts.
+    /// Memory in use, all classes together; of all stores that share the budget.
     pub memory_bytes: u64,
+    /// The same by class.
+    pub memory: MemoryBytes,
     /// Bytes that merges still have to write before the tree has its shape.
     pub debt_bytes: u64,
     /// Log groups written; `writes / groups` is the gain of group commit.
@@ -39,6 +44,7 @@ pub struct Stats {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) gets: AtomicU64,
+    pub(crate) row_hits: AtomicU64,
     pub(crate) flushes: AtomicU64,
     pub(crate) merges: AtomicU64,
     pub(crate) write_bytes: AtomicU64,
@@ -64,6 +70,7 @@ impl Counters {
 
     pub(crate) fn fill(&self, stats: &mut Stats) {
         stats.gets = self.gets.load(Relaxed);
+        stats.row_hits = self.row_hits.load(Relaxed);
         stats.flushes = self.flushes.load(Relaxed);
         stats.merges = self.merges.load(Relaxed);
         stats.write_bytes = self.write_bytes.load(Relaxed);

@@ -53,7 +53,7 @@ impl Store {
         let keyspaces = {
             let tree = engine.tree.lock();
             let handle = |(id, space): (&KeyspaceId, &crate::manifest::state::KeyspaceState)| {
-                let handle = KeyspaceHandle::new(*id, &space.name, space.options.clone());
+                let handle = KeyspaceHandle::new(&engine, *id, &space.name, space.options.clone());
                 (space.name.clone(), Arc::new(handle))
             };
             tree.manifest.state.keyspaces.iter().map(handle).collect()
@@ -94,7 +94,7 @@ impl Store {
             options: options.clone(),
         };
         engine.edit(Vec::new(), &[record], Ack::Durable)?;
-        let handle = Arc::new(KeyspaceHandle::new(id, name, options));
+        let handle = Arc::new(KeyspaceHandle::new(engine, id, name, options));
         keyspaces.insert(name.to_owned(), handle.clone());
         Ok(Keyspace::new(self, &handle))
     }

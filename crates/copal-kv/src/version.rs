@@ -6,7 +6,8 @@
 //! - A version is alive as long as someone holds it; garbage waits for it (`garbage`).
 
 use crate::{
-    Error,
+    Error, MemoryBudget,
+    budget::{Charge, Class},
     cursor::Cursor,
     entry::{Entry, MAX_SEQ},
     garbage::Epochs,
@@ -27,6 +28,7 @@ pub(crate) struct TableHandle {
     pub(crate) meta: TableMeta,
     pub(crate) table: Arc<Table>,
     pub(crate) tombstones: RangeTombstones,
+    pub(crate) _charge: Charge,
 }
 
 /// The part of a table that counts.
@@ -109,6 +111,7 @@ pub(crate) struct Version {
     /// Newest first; the bottom run, if there is one, is last.
     pub(crate) runs: Vec<Arc<Run>>,
     epochs: Arc<Epochs>,
+    _charge: Charge,
 }
 
 /// Open tables by object.
@@ -116,7 +119,15 @@ pub(crate) type Handles = BTreeMap<ObjectId, Arc<TableHandle>>;
 
 impl Version {
     /// The version that `state` describes; `handles` holds all its tables.
-    pub(crate) fn new(epoch: u64, state: &State, handles: &Handles, epochs: &Arc<Epochs>) -> Version {
+    pub(crate) fn new(
+        epoch: u64,
+        state: &State,
+        handles: &Handles,
+        epochs: &Arc<Epochs>,
+        budget: &MemoryBudget,
+    ) -> Version {
+        let slices: usize = state.tables.values().map(|table| table.parts.len()).sum();
+        let charge = budget.charge(Class::Versions, (2 * slices * size_of::<Slice>()) as u64);
         let mut runs: BTreeMap<(Level, Reverse<u64>), Vec<Slice>> = BTreeMap::new();
         for (object, table) in &state.tables {
             let Some(handle) = handles.get(object) else {
@@ -148,6 +159,7 @@ impl Version {
             epoch,
             runs,
             epochs: epochs.clone(),
+            _charge: charge,
         }
     }
 

@@ -17,6 +17,7 @@ use crate::{
     key::KeyRange,
     log::{Log, format::LogOp},
     memtable::Memtable,
+    rows::Rows,
     value::pointer::Pointer,
     view::View,
 };
@@ -194,7 +195,7 @@ impl Engine {
             return Err(self.take_back(&mut values, placement, error));
         }
         let memtable = self.view().active.clone();
-        let last_seq = apply(&memtable, &mut values, encoded.inserts, first_seq);
+        let last_seq = apply(&memtable, &self.rows, &mut values, encoded.inserts, first_seq);
         placement
             .touched
             .into_values()
@@ -369,7 +370,7 @@ impl Engine {
                 return Err(Error::Closed);
             }
             let view = self.view();
-            let limit = self.options.memtable_bytes();
+            let limit = self.budget.memtable_bytes();
             let charged = view.active.charged_bytes();
             if charged < limit {
                 return Ok(());
@@ -399,6 +400,7 @@ impl Engine {
 
     /// Freezes the active memtable, empty or not, and opens a new log and memtable.
     pub(crate) fn next_log(&self, writer: &mut Writer) -> Result<(), Error> {
+        self.budget.room_for_memtable()?;
         let generation = writer.log.generation + 1;
         let fail = |error| self.poison.failed_write(error);
         let log = Log::create(&self.objects, generation, self.new_object()).map_err(fail)?;
@@ -421,6 +423,7 @@ impl Engine {
             return Err(error);
         }
         let active = Arc::new(Memtable::new(generation, log.stream));
+        self.budget.watch(&active);
         writer.log = log;
         self.change_view(|view| {
             let mut frozen = view.frozen.clone();
@@ -436,13 +439,23 @@ impl Engine {
     }
 }
 
-/// Inserts a logged group; returns its last sequence.
-fn apply(memtable: &Memtable, values: &mut DirectValues, inserts: Vec<Insert>, first_seq: u64) -> u64 {
+/// Inserts a logged group, not yet visible; returns its last sequence.
+fn apply(
+    memtable: &Memtable,
+    rows: &Rows,
+    values: &mut DirectValues,
+    inserts: Vec<Insert>,
+    first_seq: u64,
+) -> u64 {
     let mut seq = first_seq;
     for insert in inserts {
         match insert {
-            Insert::Entry { key, kind, value } => memtable.insert(key, seq, kind, value),
+            Insert::Entry { key, kind, value } => {
+                rows.wrote(&key, seq);
+                memtable.insert(key, seq, kind, value);
+            }
             Insert::DeleteRange { start, end } => {
+                rows.wrote_range(&start, &end, seq);
                 values.close_within(&KeyRange {
                     start: start.clone(),
                     end: end.clone(),

@@ -77,6 +77,7 @@ impl Engine {
         let (ops, records) = (std::mem::take(&mut change.ops), &change.records);
         tree.manifest
             .commit(&self.objects, &self.poison, ops, records, Ack::Ordered)?;
+        tree.count_state();
         for meta in opened {
             let handle = self.open_table(&meta).inspect_err(|error| {
                 self.poison
@@ -85,7 +86,13 @@ impl Engine {
             tree.handles.insert(meta.object, handle);
         }
         let garbage = garbage_of(&mut tree, &change);
-        let version = Version::new(tree.next_epoch, &tree.manifest.state, &tree.handles, &self.epochs);
+        let version = Version::new(
+            tree.next_epoch,
+            &tree.manifest.state,
+            &tree.handles,
+            &self.epochs,
+            &self.budget,
+        );
         tree.next_epoch += 1;
         let before = self.view().version.epoch;
         self.counters

@@ -77,6 +77,9 @@ impl Engine {
             last_seq: seq,
         });
         drop(version);
+        // Rows from before must be gone when the sequence becomes visible.
+        let KeyRange { start, end } = keyspace.handle.id.range();
+        self.rows.wrote_range(&start, &end, seq);
         self.install(change)?;
         let durable = self.objects.commit(Txn::default(), Ack::Durable).wait();
         durable.map_err(|error| self.poison.failed_write(error))?;

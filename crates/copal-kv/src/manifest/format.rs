@@ -11,7 +11,7 @@
 use crate::{
     Error,
     key::{KeyspaceId, MAX_KEY},
-    options::KeyspaceOptions,
+    options::{CacheMode, KeyspaceOptions},
 };
 use bytes::Bytes;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader, crc32c};
@@ -125,6 +125,9 @@ pub(crate) enum Record {
     },
 }
 
+/// Place of the cache mode in the byte that begins with `compress`.
+const CACHE_SHIFT: u32 = 1;
+
 const KEYSPACE: u8 = 1;
 const DROP_KEYSPACE: u8 = 2;
 const TABLE: u8 = 3;
@@ -223,7 +226,7 @@ impl Record {
                 out.put_u8(options.group_prefix_len);
                 out.put_u32(options.separate_from_bytes);
                 out.put_u32(options.direct_from_bytes);
-                out.put_u8(u8::from(options.compress));
+                out.put_u8(u8::from(options.compress) | (options.cache as u8) << CACHE_SHIFT);
                 if head > 0 {
                     out.put_u16(head);
                 }
@@ -310,13 +313,24 @@ impl Record {
                 let at = input.position();
                 let name = std::str::from_utf8(input.prefixed(MAX_NAME)?);
                 let name = name.map_err(|_| DecodeError::NotZero { at })?.to_owned();
-                let options = KeyspaceOptions {
+                let mut options = KeyspaceOptions {
                     group_prefix_len: input.u8()?,
                     separate_from_bytes: input.u32()?,
                     direct_from_bytes: input.u32()?,
-                    compress: input.u8()? != 0,
-                    value_head_bytes: if tag == KEYSPACE { 0 } else { input.u16()? },
+                    ..KeyspaceOptions::default()
                 };
+                let at = input.position();
+                let bits = input.u8()?;
+                options.compress = bits & 1 != 0;
+                options.cache = match bits >> CACHE_SHIFT {
+                    0 => CacheMode::Rows,
+                    1 => CacheMode::Blocks,
+                    2 => CacheMode::Nothing,
+                    _ => return Err(DecodeError::NotZero { at }),
+                };
+                if tag != KEYSPACE {
+                    options.value_head_bytes = input.u16()?;
+                }
                 Record::Keyspace { id, name, options }
             }
             DROP_KEYSPACE => Record::DropKeyspace {

@@ -13,6 +13,9 @@ use std::{
     ops::Range,
 };
 
+/// Bytes of a shared key beside its own.
+const KEY_BYTES: usize = 48;
+
 /// A table and the parts of it that count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableState {
@@ -54,6 +57,29 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Bytes of memory behind the state, more or less: keys, lists and nodes of maps that are half full.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        let table = |table: &TableState| {
+            let keys: usize = table
+                .parts
+                .iter()
+                .map(|part| part.start.len() + part.end.len())
+                .sum();
+            let lists = table.parts.capacity() * size_of::<Range<Bytes>>()
+                + table.meta.values.capacity() * size_of::<(ObjectId, u64)>();
+            2 * size_of::<(ObjectId, TableState)>() + keys + 2 * KEY_BYTES + lists
+        };
+        let value = |value: &ValueState| {
+            2 * size_of::<(ObjectId, ValueState)>()
+                + value.meta.group.len()
+                + KEY_BYTES
+                + value.dead.heap_bytes()
+        };
+        let tables: usize = self.tables.values().map(table).sum();
+        let values: usize = self.values.values().map(value).sum();
+        (tables + values) as u64
+    }
+
     pub(crate) fn apply(&mut self, record: &Record) {
         match record {
             Record::Keyspace { id, name, options } => {

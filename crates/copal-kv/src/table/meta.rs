@@ -65,6 +65,11 @@ impl TableMeta {
         key >= self.smallest && (key < self.largest || !self.largest_is_exclusive && key == self.largest)
     }
 
+    /// Bytes of memory behind this value.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.smallest.len() + self.largest.len() + self.value_objects.capacity() * size_of::<ValueUse>()
+    }
+
     /// Appends the summary, as it stands in the properties section; also for manifests.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.object.0);

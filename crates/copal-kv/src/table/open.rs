@@ -78,12 +78,12 @@ impl Table {
         }
         meta.bytes = len;
         let filters: Box<[FilterSlot]> = (0..fences.len()).map(|_| FilterSlot::default()).collect();
-        let resident_bytes = (size_of::<Table>()
-            + fences.heap_bytes()
-            + size_of_val(&*filters)
-            + tombstones::heap_bytes(&tombstones)) as u64;
+        let resident_bytes =
+            (size_of::<Table>() + fences.heap_bytes() + meta.heap_bytes() + size_of_val(&*filters)) as u64;
         let one_unit_bytes = one_unit_bytes(&fences, meta.filter);
-        let number = cache.register_table(resident_bytes, one_unit_bytes);
+        let tombstone_bytes = tombstones::heap_bytes(&tombstones) as u64;
+        let charge = cache.charge_table(resident_bytes, tombstone_bytes, one_unit_bytes);
+        let number = cache.new_table();
         Ok(Arc::new(Table {
             id,
             source,
@@ -96,8 +96,8 @@ impl Table {
             footer,
             tombstones,
             number,
-            resident_bytes,
-            one_unit_bytes,
+            resident_bytes: resident_bytes + tombstone_bytes,
+            _charge: charge,
             ingested_at: None,
         }))
     }

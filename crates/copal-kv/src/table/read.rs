@@ -5,24 +5,17 @@
 //!   page when it is not cached, and one data block; two only where one key's versions span blocks.
 //! - A key that may stand in a damaged block is an error, never absent.
 //!
-//! Not here: opening (`open`), reading and mending pages (`pages`), filters (`filter`).
+//! Not here: opening (`open`), what happens behind the filter (`lookup`), pages (`pages`), filters (`filter`).
 
 use super::{
-    block_cursor::BlockCursor,
-    counters::Count,
-    error::{Place, TableError},
-    fences::Fences,
-    filter::FilterSlot,
-    footer::Footer,
-    io::ReadAt,
-    meta::TableMeta,
+    counters::Count, error::TableError, fences::Fences, filter::FilterSlot, footer::Footer, io::ReadAt,
+    lookup::Keep, meta::TableMeta,
 };
 use crate::{
-    cache::TableCache,
+    cache::{TableCache, TableCharge},
     entry::{EntryKind, MAX_SEQ, RangeTombstone},
 };
 use bytes::Bytes;
-use copal_device::Class;
 use copal_filter::KeyHash;
 use copal_object::ObjectId;
 use std::sync::Arc;
@@ -62,8 +55,7 @@ pub struct Table {
     /// Its name in the cache.
     pub(super) number: u64,
     pub(super) resident_bytes: u64,
-    /// One filter unit of each partition.
-    pub(super) one_unit_bytes: u64,
+    pub(super) _charge: TableCharge,
     /// The sequence that all entries have, whatever stands in them: the table was ingested.
     pub(super) ingested_at: Option<u64>,
 }
@@ -74,18 +66,35 @@ impl Table {
     /// # Errors
     /// `Corrupt` names the partition and block that are damaged; other keys may still be read.
     pub fn get(&self, key: &[u8], read_seq: u64, hash: &KeyHash) -> Result<Option<Found>, TableError> {
+        self.get_keeping(key, read_seq, hash, Keep::Blocks)
+    }
+
+    /// As [`Table::get`]; `keep` says which blocks stay in the cache.
+    pub(crate) fn get_keeping(
+        &self,
+        key: &[u8],
+        read_seq: u64,
+        hash: &KeyHash,
+        keep: Keep,
+    ) -> Result<Option<Found>, TableError> {
         match self.ingested_at {
-            None => self.get_stored(key, read_seq, hash),
+            None => self.get_stored(key, read_seq, hash, keep),
             Some(seq) if read_seq < seq => Ok(None),
             Some(seq) => {
-                let found = self.get_stored(key, MAX_SEQ, hash)?;
+                let found = self.get_stored(key, MAX_SEQ, hash, keep)?;
                 Ok(found.map(|found| Found { seq, ..found }))
             }
         }
     }
 
-    /// As [`Table::get`], by the sequences that stand in the entries.
-    fn get_stored(&self, key: &[u8], read_seq: u64, hash: &KeyHash) -> Result<Option<Found>, TableError> {
+    /// As [`Table::get_keeping`], by the sequences that stand in the entries.
+    fn get_stored(
+        &self,
+        key: &[u8],
+        read_seq: u64,
+        hash: &KeyHash,
+        keep: Keep,
+    ) -> Result<Option<Found>, TableError> {
         let Some(partition) = self.partition_of(key) else {
             return Ok(None);
         };
@@ -94,42 +103,7 @@ impl Table {
             self.cache.count(Count::FilterNegatives);
             return Ok(None);
         }
-        let index = self.index(partition, Class::Foreground)?;
-        let at = index
-            .find(key, read_seq)
-            .map_err(|damage| damage.at(self.id, Place::Index(partition)))?;
-        let mut cursor = BlockCursor::new(self.block(partition, at, Class::Foreground)?);
-        let place = |block| Place::Block { partition, block };
-        cursor
-            .seek(key, read_seq)
-            .map_err(|damage| damage.at(self.id, place(at.number)))?;
-        if !cursor.valid() && at.number + 1 < index.blocks() {
-            // The block ends before (key, read_seq). Only if it ends with newer versions of this very key can
-            // the wanted one open the next block.
-            cursor
-                .last()
-                .map_err(|damage| damage.at(self.id, place(at.number)))?;
-            if cursor.entry().is_some_and(|entry| entry.key == key) {
-                let next = index
-                    .block(at.number + 1)
-                    .map_err(|damage| damage.at(self.id, Place::Index(partition)))?;
-                cursor = BlockCursor::new(self.block(partition, next, Class::Foreground)?);
-                cursor
-                    .seek(key, read_seq)
-                    .map_err(|damage| damage.at(self.id, place(next.number)))?;
-            }
-        }
-        match cursor.entry() {
-            Some(entry) if entry.key == key && entry.seq <= read_seq => Ok(Some(Found {
-                seq: entry.seq,
-                kind: entry.kind,
-                value: cursor.value(),
-            })),
-            _ => {
-                self.count_false_positive(&mut cursor, key, read_seq);
-                Ok(None)
-            }
-        }
+        self.find_in(partition, key, read_seq, keep)
     }
 
     /// All entries have this sequence from now on, whatever stands in them: for a table that was ingested, before
@@ -164,21 +138,5 @@ impl Table {
             return None;
         }
         self.fences.find(key).map(|partition| partition as u32)
-    }
-
-    /// A key whose newer versions alone are here was no false alarm of the filter.
-    fn count_false_positive(&self, cursor: &mut BlockCursor, key: &[u8], read_seq: u64) {
-        let newer = read_seq < MAX_SEQ
-            && cursor.seek(key, MAX_SEQ).is_ok()
-            && cursor.entry().is_some_and(|entry| entry.key == key);
-        if !newer {
-            self.cache.count(Count::FalsePositives);
-        }
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        self.cache.release_table(self.resident_bytes, self.one_unit_bytes);
     }
 }

@@ -44,6 +44,11 @@ impl IntervalSet {
         self.total
     }
 
+    /// Bytes of memory behind the set: nodes of a map that are half full.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        2 * self.ranges.len() * size_of::<(u64, u64)>()
+    }
+
     /// Number of ranges.
     pub(crate) fn len(&self) -> usize {
         self.ranges.len()

@@ -53,8 +53,7 @@ fn values() -> KeyspaceOptions {
         group_prefix_len: 1,
         separate_from_bytes: 500,
         direct_from_bytes: 3000,
-        compress: false,
-        value_head_bytes: 0,
+        ..KeyspaceOptions::default()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use copal_kv::{Durability, Keyspace, KeyspaceOptions, Options, Snapshot};
+use copal_kv::{CacheMode, Durability, Keyspace, KeyspaceOptions, Options, Snapshot};
 use std::{collections::BTreeMap, ops::Bound};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -18,17 +18,20 @@ struct Run {
     options: Options,
     /// Merges come from the tree's shape alone, so that tiers fill.
     shape_only: bool,
+    /// Metamorphic: what look-ups keep may not change an answer.
+    cache: [CacheMode; 2],
 }
 
-fn options_of(space: usize) -> KeyspaceOptions {
-    if space == 0 {
+fn options_of(space: usize, cache: CacheMode) -> KeyspaceOptions {
+    let options = if space == 0 {
         grouped()
     } else {
         KeyspaceOptions {
             compress: true,
             ..KeyspaceOptions::default()
         }
-    }
+    };
+    KeyspaceOptions { cache, ..options }
 }
 
 impl Run {
@@ -43,8 +46,18 @@ impl Run {
         };
         let fixture = Fixture::new(96 * MIB, options.clone());
         let shape_only = random.below(2) == 0;
+        let cache = [0, 1].map(|_| {
+            let modes = [
+                CacheMode::Rows,
+                CacheMode::Rows,
+                CacheMode::Blocks,
+                CacheMode::Nothing,
+            ];
+            modes[random.below(4) as usize]
+        });
         let run = Run {
             fixture,
+            cache,
             random,
             model: Default::default(),
             snapshots: Vec::new(),
@@ -59,7 +72,8 @@ impl Run {
     }
 
     fn space(&self, space: usize) -> Keyspace {
-        self.fixture.space(SPACES[space], options_of(space))
+        self.fixture
+            .space(SPACES[space], options_of(space, self.cache[space]))
     }
 
     /// Few keys, so that they meet again: a first byte for the group, then a little more.

@@ -54,8 +54,7 @@ pub(crate) fn grouped() -> KeyspaceOptions {
         group_prefix_len: 1,
         separate_from_bytes: 600,
         direct_from_bytes: 3000,
-        compress: false,
-        value_head_bytes: 0,
+        ..KeyspaceOptions::default()
     }
 }
 

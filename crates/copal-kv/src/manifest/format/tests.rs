@@ -7,6 +7,8 @@ fn key(text: &[u8]) -> Bytes {
 fn every_record() -> Vec<Record> {
     let options = KeyspaceOptions {
         group_prefix_len: 4,
+        compress: true,
+        cache: CacheMode::Blocks,
         ..KeyspaceOptions::default()
     };
     vec![
@@ -69,6 +71,36 @@ fn every_record() -> Vec<Record> {
         Record::DropKeyspace { id: KeyspaceId(1) },
         Record::Settled { below: 300 },
     ]
+}
+
+#[test]
+fn cache_modes_stand_beside_compress_and_unknown_ones_are_refused() {
+    for (bits, compress, cache) in [
+        (0b000, false, CacheMode::Rows),
+        (0b001, true, CacheMode::Rows),
+        (0b010, false, CacheMode::Blocks),
+        (0b101, true, CacheMode::Nothing),
+    ] {
+        let record = Record::Keyspace {
+            id: KeyspaceId(1),
+            name: "a".to_owned(),
+            options: KeyspaceOptions {
+                compress,
+                cache,
+                ..KeyspaceOptions::default()
+            },
+        };
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        assert_eq!(bytes.last(), Some(&bits));
+        let read = |bytes: Vec<u8>| {
+            let bytes = Bytes::from(bytes);
+            Record::decode(&bytes, &mut Reader::new(&bytes))
+        };
+        assert_eq!(read(bytes.clone()), Ok(record));
+        *bytes.last_mut().unwrap() |= 0b110;
+        assert!(read(bytes).is_err());
+    }
 }
 
 fn manifest(edits: &[Vec<Record>]) -> Bytes {

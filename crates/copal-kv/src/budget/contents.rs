@@ -1,0 +1,237 @@
+//! What the cache holds: index pages, data blocks and rows, one S3-FIFO over all of them.
+//!
+//! Design: kv.md section 12
+//! Invariants
+//! - What it holds never weighs more than its capacity, keys and slots included; there is no room before it is made.
+//! - Slots that were taken for many small things stay when few large ones follow: those beyond what the things now
+//!   held were weighed with are told, to be charged.
+//!
+//! Not here: whether a row may be kept or is still true (`rows`).
+
+use crate::table::{block::Block, index::IndexPage};
+use bytes::Bytes;
+use quick_cache::{DefaultHashBuilder, Equivalent, Lifecycle, OptionsBuilder, Weighter};
+use std::{
+    hash::{Hash, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// A slot, its links and its place in the hash table, as vectors that double allocate them.
+const SLOT_BYTES: u64 = 2 * (size_of::<(Key, Cached)>() as u64 + 24) + 16;
+/// What counting references adds to bytes that are shared.
+const SHARED_BYTES: u64 = 32;
+/// A shard must hold many pages, or large blocks never fit.
+const SHARD_BYTES: u64 = 1 << 20;
+const MAX_SHARDS: u64 = 16;
+/// Insertions between two looks at the empty slots.
+const MEASURE_EVERY: u64 = 1024;
+
+/// Which page of which open table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageKey {
+    pub(crate) table: u64,
+    pub(crate) partition: u32,
+    /// Block number, or [`PageKey::INDEX`].
+    pub(crate) block: u32,
+}
+
+impl PageKey {
+    /// Stands for the index page.
+    pub(crate) const INDEX: u32 = u32::MAX;
+}
+
+/// The row of an internal key in an open store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowName<'a> {
+    pub(crate) store: u64,
+    pub(crate) key: &'a [u8],
+}
+
+/// Name of something cached.
+#[derive(Clone, Debug)]
+pub(crate) enum Key {
+    Page(PageKey),
+    Row { store: u64, key: Bytes },
+}
+
+/// A name by reference, so that a look-up allocates nothing.
+pub(crate) trait CacheName: Hash + Equivalent<Key> {}
+impl CacheName for PageKey {}
+impl CacheName for RowName<'_> {}
+
+impl Hash for PageKey {
+    fn hash<H: Hasher>(&self, to: &mut H) {
+        to.write_u64(self.table);
+        to.write_u64(u64::from(self.partition) << 32 | u64::from(self.block));
+    }
+}
+impl Hash for RowName<'_> {
+    fn hash<H: Hasher>(&self, to: &mut H) {
+        to.write_u64(xxh3_64_with_seed(self.key, self.store));
+    }
+}
+impl Key {
+    fn row(&self) -> Option<RowName<'_>> {
+        match self {
+            Key::Page(_) => None,
+            Key::Row { store, key } => Some(RowName { store: *store, key }),
+        }
+    }
+}
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, to: &mut H) {
+        match self {
+            Key::Page(page) => page.hash(to),
+            Key::Row { store, key } => RowName { store: *store, key }.hash(to),
+        }
+    }
+}
+impl Equivalent<Key> for PageKey {
+    fn equivalent(&self, key: &Key) -> bool {
+        matches!(key, Key::Page(page) if page == self)
+    }
+}
+impl Equivalent<Key> for RowName<'_> {
+    fn equivalent(&self, key: &Key) -> bool {
+        key.row()
+            .is_some_and(|row| row.store == self.store && row.key == self.key)
+    }
+}
+impl PartialEq for Key {
+    fn eq(&self, other: &Key) -> bool {
+        match other {
+            Key::Page(page) => page.equivalent(self),
+            Key::Row { store, key } => RowName { store: *store, key }.equivalent(self),
+        }
+    }
+}
+impl Eq for Key {}
+
+/// The newest version of a key, as a reader at `read_at` found it.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) value: Bytes,
+    /// Sequence of the version.
+    pub(crate) seq: u64,
+    /// Sequence at which it was the newest.
+    pub(crate) read_at: u64,
+}
+
+/// What is cached.
+#[derive(Clone)]
+pub(crate) enum Cached {
+    Index(Arc<IndexPage>),
+    Block(Block),
+    Row(Row),
+}
+
+#[derive(Clone)]
+struct Weight;
+
+impl Weighter<Key, Cached> for Weight {
+    fn weight(&self, key: &Key, value: &Cached) -> u64 {
+        let bytes = match (value, key) {
+            (Cached::Index(page), _) => page.heap_bytes() + size_of::<IndexPage>(),
+            (Cached::Block(block), _) => block.heap_bytes(),
+            // Key and value are one allocation.
+            (Cached::Row(row), Key::Row { key, .. }) => key.len() + row.value.len(),
+            (Cached::Row(row), Key::Page(_)) => row.value.len(),
+        };
+        bytes as u64 + SHARED_BYTES + SLOT_BYTES
+    }
+}
+
+/// Bytes by kind of content.
+#[derive(Clone, Default)]
+struct Sums(Arc<[AtomicU64; 3]>);
+
+impl Sums {
+    fn of(&self, value: &Cached) -> &AtomicU64 {
+        match value {
+            Cached::Index(_) => &self.0[0],
+            Cached::Block(_) => &self.0[1],
+            Cached::Row(_) => &self.0[2],
+        }
+    }
+
+    fn left(&self, key: &Key, value: &Cached) {
+        self.of(value).fetch_sub(Weight.weight(key, value), Relaxed);
+    }
+}
+
+impl Lifecycle<Key, Cached> for Sums {
+    type RequestState = ();
+
+    fn on_evict(&self, (): &mut (), key: Key, value: Cached) {
+        self.left(&key, &value);
+    }
+}
+
+type Cache = quick_cache::sync::Cache<Key, Cached, Weight, DefaultHashBuilder, Sums>;
+
+/// See the module.
+pub(super) struct Contents {
+    cache: Cache,
+    sums: Sums,
+    inserted: AtomicU64,
+}
+
+impl Contents {
+    pub(super) fn new(capacity: u64) -> Contents {
+        let shards = (capacity / SHARD_BYTES).clamp(1, MAX_SHARDS);
+        let mut options = OptionsBuilder::new();
+        options
+            .shards(shards as usize)
+            .weight_capacity(capacity / shards * shards)
+            .estimated_items_capacity((capacity / 4096).max(16) as usize);
+        let options = options
+            .build()
+            .expect("both capacities are set, all else has defaults");
+        let sums = Sums::default();
+        Contents {
+            cache: Cache::with_options(options, Weight, DefaultHashBuilder::default(), sums.clone()),
+            sums,
+            inserted: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn get(&self, key: &impl CacheName) -> Option<Cached> {
+        self.cache.get(key)
+    }
+
+    /// Returns, now and then, the bytes of slots that hold nothing.
+    pub(super) fn insert(&self, key: Key, value: Cached) -> Option<u64> {
+        // Counted before: what is refused comes back as evicted.
+        let weight = Weight.weight(&key, &value);
+        self.sums.of(&value).fetch_add(weight, Relaxed);
+        self.cache.insert(key, value);
+        let inserted = self.inserted.fetch_add(1, Relaxed);
+        inserted.is_multiple_of(MEASURE_EVERY).then(|| self.empty_slots())
+    }
+
+    fn empty_slots(&self) -> u64 {
+        let slots = 2 * self.cache.memory_used().total() as u64;
+        slots.saturating_sub(self.cache.len() as u64 * SLOT_BYTES)
+    }
+
+    pub(super) fn remove(&self, key: &impl CacheName) {
+        if let Some((key, value)) = self.cache.remove(key) {
+            self.sums.left(&key, &value);
+        }
+    }
+
+    pub(super) fn set_capacity(&self, capacity: u64) {
+        let shards = self.cache.num_shards() as u64;
+        self.cache.set_capacity(capacity / shards * shards);
+    }
+
+    /// Index pages, blocks, rows.
+    pub(super) fn bytes(&self) -> (u64, u64, u64) {
+        let sum = |at: usize| self.sums.0[at].load(Relaxed);
+        (sum(0), sum(1), sum(2))
+    }
+}

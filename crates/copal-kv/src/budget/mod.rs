@@ -1,0 +1,465 @@
+//! One number for all memory that grows with the data, shared by as many stores as it is given to.
+//!
+//! Design: kv.md section 5
+//! Invariants
+//! - What is charged never exceeds the total: pages and rows give way before a charge returns, and what cannot give
+//!   way is refused ([`crate::Error::OverBudget`]) before it is allocated.
+//! - A fixed part counts in full from the beginning, used or not; beyond it a class counts what it uses.
+//! - Bytes are charged before they are allocated and given back after they are freed.
+//!
+//! Outside the budget: what belongs to the caller (the value handed to a put, the values a get returned), one value
+//! longer than a fixed part while it is moved, the object store below, threads and handles.
+//! Not here: how the total is divided (`plan`), what is cached (`cache`).
+
+mod contents;
+mod plan;
+
+use crate::{Error, memtable::Memtable};
+use contents::Contents;
+pub(crate) use contents::{CacheName, Cached, Key, PageKey, Row, RowName};
+use parking_lot::Mutex;
+pub(crate) use plan::Plan;
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicU64, Ordering::SeqCst},
+};
+
+/// What bytes are charged for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Memtables, those that old readers pin too.
+    Memtables,
+    /// Groups on their way into the log.
+    Log,
+    /// Read-ahead and output of flush and merge.
+    Merges,
+    /// Reads under way.
+    Reads,
+    /// Blocks and read-ahead of open iterators.
+    Scans,
+    /// Loaded filter units.
+    Filters,
+    /// Descriptors and fences of open tables.
+    Tables,
+    /// Range tombstones of open tables.
+    RangeTombstones,
+    /// The state of the manifest, dead ranges of value objects with it.
+    Manifest,
+    /// Lists of runs, of the versions that old readers pin too.
+    Versions,
+    /// Slots of the cache that hold nothing.
+    Slots,
+}
+
+impl Class {
+    pub(crate) const ALL: [Class; 11] = [
+        Class::Memtables,
+        Class::Log,
+        Class::Merges,
+        Class::Reads,
+        Class::Scans,
+        Class::Filters,
+        Class::Tables,
+        Class::RangeTombstones,
+        Class::Manifest,
+        Class::Versions,
+        Class::Slots,
+    ];
+}
+
+/// Bytes in use, by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryBytes {
+    /// Memtables, those that iterators still pin too.
+    pub memtables: u64,
+    /// Groups on their way into the log.
+    pub log: u64,
+    /// Read-ahead and output of flush and merge.
+    pub merges: u64,
+    /// Reads under way.
+    pub reads: u64,
+    /// Blocks and read-ahead of open iterators.
+    pub scans: u64,
+    /// Loaded filter units.
+    pub filters: u64,
+    /// Index pages.
+    pub index_pages: u64,
+    /// Data blocks.
+    pub blocks: u64,
+    /// Rows.
+    pub rows: u64,
+    /// Slots of the cache that hold nothing.
+    pub slots: u64,
+    /// Descriptors and fences of open tables.
+    pub tables: u64,
+    /// Range tombstones of open tables.
+    pub range_tombstones: u64,
+    /// What the manifest says: tables, value objects and their dead ranges.
+    pub manifest: u64,
+    /// Lists of runs, of the versions that iterators still pin too.
+    pub versions: u64,
+}
+
+impl MemoryBytes {
+    /// All classes together.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        let fixed = self.memtables + self.log + self.merges + self.reads;
+        let cached = self.filters + self.index_pages + self.blocks + self.rows + self.slots;
+        fixed + cached + self.scans + self.tables + self.range_tombstones + self.manifest + self.versions
+    }
+}
+
+/// Memory of one store, or of several that share it; cheap to clone.
+///
+/// ```
+/// use copal_kv::{MemoryBudget, Options};
+/// let budget = MemoryBudget::new(64 << 20);
+/// let first = Options { budget: Some(budget.clone()), ..Options::default() };
+/// let second = Options { budget: Some(budget.clone()), ..Options::default() };
+/// assert_eq!(budget.total_bytes(), 64 << 20);
+/// # let _ = (first, second);
+/// ```
+#[derive(Clone)]
+pub struct MemoryBudget {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    plan: Plan,
+    used: [AtomicU64; Class::ALL.len()],
+    /// Sum over the classes of what they use, or of their reserve where that is more.
+    charged: AtomicU64,
+    /// What pages and rows may take now.
+    capacity: AtomicU64,
+    resize: Mutex<()>,
+    contents: Contents,
+    memtables: Mutex<Vec<Weak<dyn Held>>>,
+    stores: AtomicU64,
+    /// Numbers given out to tables and stores.
+    next_number: AtomicU64,
+    /// One filter unit of every partition of the open tables.
+    one_unit_bytes: AtomicU64,
+}
+
+/// Something that knows how much memory it holds.
+pub(crate) trait Held: Send + Sync {
+    fn held_bytes(&self) -> u64;
+}
+
+impl Held for Memtable {
+    fn held_bytes(&self) -> u64 {
+        self.charged_bytes()
+    }
+}
+
+impl MemoryBudget {
+    /// A budget of `total_bytes`; at least 4 MiB are used.
+    #[must_use]
+    pub fn new(total_bytes: u64) -> MemoryBudget {
+        MemoryBudget::with_plan(Plan::of(total_bytes))
+    }
+
+    pub(crate) fn with_plan(plan: Plan) -> MemoryBudget {
+        let charged = Class::ALL.iter().map(|class| plan.reserve(*class)).sum();
+        let capacity = plan.cache_capacity(charged);
+        MemoryBudget {
+            shared: Arc::new(Shared {
+                plan,
+                used: Default::default(),
+                charged: AtomicU64::new(charged),
+                capacity: AtomicU64::new(capacity),
+                resize: Mutex::new(()),
+                contents: Contents::new(capacity),
+                memtables: Mutex::default(),
+                stores: AtomicU64::new(0),
+                next_number: AtomicU64::new(0),
+                one_unit_bytes: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// The number that is kept.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.shared.plan.total
+    }
+
+    /// Bytes in use now, by class: of all stores that share the budget.
+    #[must_use]
+    pub fn bytes(&self) -> MemoryBytes {
+        self.count_memtables();
+        let used = |class: Class| self.used(class);
+        let (index_pages, blocks, rows) = self.shared.contents.bytes();
+        MemoryBytes {
+            memtables: used(Class::Memtables),
+            log: used(Class::Log),
+            merges: used(Class::Merges),
+            reads: used(Class::Reads),
+            scans: used(Class::Scans),
+            filters: used(Class::Filters),
+            index_pages,
+            blocks,
+            rows,
+            slots: used(Class::Slots),
+            tables: used(Class::Tables),
+            range_tombstones: used(Class::RangeTombstones),
+            manifest: used(Class::Manifest),
+            versions: used(Class::Versions),
+        }
+    }
+
+    pub(crate) fn used(&self, class: Class) -> u64 {
+        self.shared.used[class as usize].load(SeqCst)
+    }
+
+    #[cfg(test)]
+    /// Everything charged, reserves in full, and what pages and rows may take.
+    pub(crate) fn committed(&self) -> u64 {
+        self.shared.charged.load(SeqCst) + self.shared.capacity.load(SeqCst)
+    }
+
+    /// The index page, block or row of that name.
+    pub(crate) fn cached(&self, key: &impl CacheName) -> Option<Cached> {
+        self.shared.contents.get(key)
+    }
+
+    /// Keeps an index page, block or row for as long as it is worth more than others.
+    pub(crate) fn keep(&self, key: Key, value: Cached) {
+        if let Some(empty_slots) = self.shared.contents.insert(key, value) {
+            self.shared.set(Class::Slots, empty_slots);
+        }
+    }
+
+    pub(crate) fn forget(&self, key: &impl CacheName) {
+        self.shared.contents.remove(key);
+    }
+
+    /// Bytes that flush and merge of one store may take.
+    #[cfg(test)]
+    pub(crate) fn merge_bytes(&self) -> u64 {
+        self.shared.plan.merges / self.stores()
+    }
+
+    /// Bytes at which a memtable of one store is full.
+    pub(crate) fn memtable_bytes(&self) -> u64 {
+        const LEAST: u64 = 64 << 10;
+        (self.shared.plan.memtable / self.stores()).max(LEAST)
+    }
+
+    fn stores(&self) -> u64 {
+        self.shared.stores.load(SeqCst).max(1)
+    }
+
+    /// Counts a store in until the guard is dropped.
+    pub(crate) fn enter_store(&self) -> StoreCount {
+        self.shared.stores.fetch_add(1, SeqCst);
+        StoreCount(self.clone())
+    }
+
+    /// A number nobody else has.
+    pub(crate) fn new_number(&self) -> u64 {
+        self.shared.next_number.fetch_add(1, SeqCst)
+    }
+
+    /// Charges what must be there. Pages and rows have given way when this returns.
+    pub(crate) fn charge(&self, class: Class, bytes: u64) -> Charge {
+        self.shared.add(class, bytes);
+        Charge {
+            budget: self.clone(),
+            class,
+            bytes,
+        }
+    }
+
+    /// Whether everything that cannot give way has room.
+    /// # Errors
+    /// `OverBudget`.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let (needed, total_bytes) = (self.shared.charged.load(SeqCst), self.total_bytes());
+        if needed > total_bytes {
+            return Err(Error::OverBudget { needed, total_bytes });
+        }
+        Ok(())
+    }
+
+    /// Charges something one can do without: filters and read-ahead of scans, up to their part.
+    pub(crate) fn try_charge(&self, class: Class, bytes: u64) -> Option<Charge> {
+        let limit = match class {
+            Class::Filters => self.filter_limit(),
+            Class::Scans => self.shared.plan.scans,
+            Class::Merges => self.shared.plan.merges,
+            _ => u64::MAX,
+        };
+        let charge = self.charge(class, bytes);
+        let fits = self.used(class) <= limit && self.shared.charged.load(SeqCst) <= self.total_bytes();
+        fits.then_some(charge)
+    }
+
+    fn filter_limit(&self) -> u64 {
+        let others = self
+            .shared
+            .charged
+            .load(SeqCst)
+            .saturating_sub(self.used(Class::Filters));
+        self.shared.plan.filter_limit(others)
+    }
+
+    /// Counts one filter unit of each partition of a table in or out.
+    pub(crate) fn count_units(&self, one_unit_bytes: u64, opened: bool) {
+        let total = &self.shared.one_unit_bytes;
+        if opened {
+            total.fetch_add(one_unit_bytes, SeqCst);
+        } else {
+            total.fetch_sub(one_unit_bytes, SeqCst);
+        }
+    }
+
+    /// Units per partition that the filters' part holds if all partitions take the same.
+    pub(crate) fn fair_units(&self) -> u64 {
+        self.filter_limit() / self.shared.one_unit_bytes.load(SeqCst).max(1)
+    }
+
+    /// Counts a memtable for as long as anybody holds it.
+    pub(crate) fn watch(&self, memtable: &Arc<Memtable>) {
+        let memtable: Arc<dyn Held> = memtable.clone();
+        self.shared.memtables.lock().push(Arc::downgrade(&memtable));
+        self.count_memtables();
+    }
+
+    /// Looks at how much the memtables hold now.
+    pub(crate) fn count_memtables(&self) -> u64 {
+        let mut memtables = self.shared.memtables.lock();
+        memtables.retain(|memtable| memtable.strong_count() > 0);
+        let held = |memtable: &Weak<dyn Held>| memtable.upgrade().map_or(0, |memtable| memtable.held_bytes());
+        let bytes = memtables.iter().map(held).sum();
+        self.shared.set(Class::Memtables, bytes);
+        bytes
+    }
+
+    /// Whether one more memtable has room beside everything that cannot give way: those that old readers pin, and
+    /// what every table costs for as long as it is open.
+    /// # Errors
+    /// `OverBudget`.
+    pub(crate) fn room_for_memtable(&self) -> Result<(), Error> {
+        let growth = self.count_memtables() + self.memtable_bytes();
+        let more = growth.saturating_sub(self.shared.plan.reserve(Class::Memtables));
+        let over = self.used(Class::Memtables);
+        let counted = over.saturating_sub(self.shared.plan.reserve(Class::Memtables));
+        let needed = self.shared.charged.load(SeqCst) - counted + more;
+        let total_bytes = self.total_bytes();
+        if needed > total_bytes {
+            return Err(Error::OverBudget { needed, total_bytes });
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for MemoryBudget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryBudget")
+            .field("total_bytes", &self.total_bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn add(&self, class: Class, bytes: u64) {
+        let old = self.used[class as usize].fetch_add(bytes, SeqCst);
+        self.moved(class, old, old + bytes);
+    }
+
+    fn sub(&self, class: Class, bytes: u64) {
+        let old = self.used[class as usize].fetch_sub(bytes, SeqCst);
+        self.moved(class, old, old - bytes);
+    }
+
+    fn set(&self, class: Class, bytes: u64) {
+        let old = self.used[class as usize].swap(bytes, SeqCst);
+        self.moved(class, old, bytes);
+    }
+
+    /// The counted bytes of a class follow its use; pages and rows follow the sum.
+    fn moved(&self, class: Class, old: u64, new: u64) {
+        let reserve = self.plan.reserve(class);
+        let (old, new) = (old.max(reserve), new.max(reserve));
+        if new > old {
+            self.charged.fetch_add(new - old, SeqCst);
+        } else if new < old {
+            self.charged.fetch_sub(old - new, SeqCst);
+        } else {
+            return;
+        }
+        self.fit();
+    }
+
+    /// Brings the capacity of pages and rows to what is left: down at once, up when a few grains are free.
+    fn fit(&self) {
+        let off = || {
+            let (capacity, room) = (
+                self.capacity.load(SeqCst),
+                self.plan.cache_capacity(self.charged.load(SeqCst)),
+            );
+            capacity > room || room - capacity > 4 * self.plan.grain()
+        };
+        if !off() {
+            return;
+        }
+        let _resize = self.resize.lock();
+        // Whoever charges meanwhile either sees the new capacity or is seen by the next round.
+        while off() {
+            let room = self.plan.cache_capacity(self.charged.load(SeqCst));
+            if room < self.capacity.load(SeqCst) {
+                self.contents.set_capacity(room);
+                self.capacity.store(room, SeqCst);
+            } else {
+                self.capacity.store(room, SeqCst);
+                self.contents.set_capacity(room);
+            }
+        }
+    }
+}
+
+/// Charged bytes, given back on drop.
+#[must_use = "the bytes are given back when this is dropped"]
+pub(crate) struct Charge {
+    budget: MemoryBudget,
+    class: Class,
+    bytes: u64,
+}
+
+impl Charge {
+    /// Charges more or gives some back, so that `bytes` are charged.
+    pub(crate) fn set(&mut self, bytes: u64) {
+        if bytes > self.bytes {
+            self.budget.shared.add(self.class, bytes - self.bytes);
+        } else {
+            self.budget.shared.sub(self.class, self.bytes - bytes);
+        }
+        self.bytes = bytes;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.shared.sub(self.class, self.bytes);
+    }
+}
+
+/// One store that shares the budget.
+pub(crate) struct StoreCount(MemoryBudget);
+
+impl Drop for StoreCount {
+    fn drop(&mut self) {
+        self.0.shared.stores.fetch_sub(1, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests;

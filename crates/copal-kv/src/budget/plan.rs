@@ -1,0 +1,121 @@
+//! How a total is divided: the fixed parts, and what of the rest one use may take. Pure.
+//!
+//! | part | bytes of a total T |
+//! |---|---|
+//! | memtables | 2 x min(16 MiB, T/8) |
+//! | log buffers | min(4 MiB, T/16) |
+//! | merges: read-ahead, output, values under way | min(8 MiB, T/8) |
+//! | reads under way | min(2 MiB, T/32) |
+//! | the rest: filters (a quarter at most), index pages, rows, blocks, scans (an eighth at most), tables | |
+
+use super::Class;
+
+/// Least total; less is taken for this much.
+pub(crate) const LEAST_TOTAL: u64 = 4 << 20;
+const MEMTABLE: u64 = 16 << 20;
+const LOG: u64 = 4 << 20;
+const MERGES: u64 = 8 << 20;
+const READS: u64 = 2 << 20;
+/// Part of the elastic bytes that filters may take.
+const FILTER_SHARE: u64 = 4;
+/// Part of the total that the read-ahead of scans may take.
+const SCAN_SHARE: u64 = 8;
+
+/// The division of one total.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) total: u64,
+    /// Bytes at which a memtable is full, if there is one store. Two exist at a time.
+    pub(crate) memtable: u64,
+    pub(crate) log: u64,
+    pub(crate) merges: u64,
+    pub(crate) reads: u64,
+    pub(crate) scans: u64,
+    /// Most bytes of filters, where they do not follow the total.
+    filters: Option<u64>,
+    /// Most bytes of pages and rows, where they do not follow the total.
+    pub(crate) cache: Option<u64>,
+}
+
+impl Plan {
+    pub(crate) fn of(total: u64) -> Plan {
+        let total = total.max(LEAST_TOTAL);
+        Plan {
+            total,
+            memtable: (total / 8).min(MEMTABLE),
+            log: (total / 16).min(LOG),
+            merges: (total / 8).min(MERGES),
+            reads: (total / 32).min(READS),
+            scans: total / SCAN_SHARE,
+            filters: None,
+            cache: None,
+        }
+    }
+
+    /// Fixed limits for pages and filters, and as much of everything else as is asked for: tables without a store.
+    pub(crate) fn of_tables(cache: u64, filters: u64) -> Plan {
+        Plan {
+            total: u64::MAX / 2,
+            memtable: 0,
+            log: 0,
+            merges: 0,
+            reads: 0,
+            scans: u64::MAX / 2,
+            filters: Some(filters),
+            cache: Some(cache),
+        }
+    }
+
+    /// Bytes kept for a class whether it uses them or not.
+    pub(crate) fn reserve(&self, class: Class) -> u64 {
+        match class {
+            Class::Memtables => 2 * self.memtable,
+            Class::Log => self.log,
+            Class::Merges => self.merges,
+            Class::Reads => self.reads,
+            _ => 0,
+        }
+    }
+
+    /// Most bytes of filters when everything but filters, pages and rows takes `others`.
+    pub(crate) fn filter_limit(&self, others: u64) -> u64 {
+        self.filters
+            .unwrap_or(self.total.saturating_sub(others) / FILTER_SHARE)
+    }
+
+    /// What pages and rows may take beside `charged` bytes of everything else: in whole grains, so that they do not
+    /// follow each small change.
+    pub(crate) fn cache_capacity(&self, charged: u64) -> u64 {
+        let room = self.total.saturating_sub(charged) / self.grain() * self.grain();
+        self.cache.unwrap_or(room)
+    }
+
+    /// Step in which pages and rows grow and shrink.
+    pub(crate) fn grain(&self) -> u64 {
+        (self.total / 128).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fixed_parts_leave_most_of_any_total_to_the_elastic_ones() {
+        for total in [0, 1 << 20, 4 << 20, 32 << 20, 512 << 20, 1 << 40] {
+            let plan = Plan::of(total);
+            let fixed: u64 = Class::ALL.iter().map(|class| plan.reserve(*class)).sum();
+            assert!(plan.total >= total.max(4 << 20));
+            assert!(fixed <= plan.total / 2, "{fixed} of {}", plan.total);
+            assert_eq!(plan.filter_limit(fixed), (plan.total - fixed) / 4);
+            assert!(plan.cache_capacity(fixed) + fixed <= plan.total);
+            assert!(plan.cache_capacity(fixed) + fixed + plan.grain() > plan.total);
+            assert_eq!(plan.cache_capacity(plan.total + 1), 0);
+        }
+        let large = Plan::of(1 << 30);
+        assert_eq!(
+            (large.memtable, large.log, large.merges),
+            (16 << 20, 4 << 20, 8 << 20)
+        );
+    }
+}

@@ -1,0 +1,164 @@
+//! The sum is kept: under random charges, by several threads, and whatever the cache held before.
+
+use super::*;
+use crate::table::block::Block;
+use bytes::Bytes;
+
+const TOTAL: u64 = 4 << 20;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// A block of `len` bytes with one restart.
+fn block(len: usize) -> Cached {
+    let mut raw = vec![0; len];
+    let end = raw.len();
+    raw[end - 4..].copy_from_slice(&1u32.to_le_bytes());
+    Cached::Block(Block::parse(Bytes::from(raw)).unwrap())
+}
+
+fn page(table: u64, block: u32) -> PageKey {
+    PageKey {
+        table,
+        partition: 0,
+        block,
+    }
+}
+
+fn row(len: usize) -> Cached {
+    let value = Bytes::from(vec![7; len]);
+    let (seq, read_at) = (1, 1);
+    Cached::Row(Row { value, seq, read_at })
+}
+
+#[test]
+fn pages_give_way_before_a_charge_returns() {
+    let budget = MemoryBudget::new(TOTAL);
+    for number in 0..2000 {
+        budget.keep(Key::Page(page(1, number)), block(4096));
+    }
+    let full = budget.bytes().blocks;
+    assert!(full > TOTAL / 3, "{full} bytes of blocks fill what is left");
+    let charge = budget.charge(Class::Tables, TOTAL / 4);
+    let less = budget.bytes().blocks;
+    assert!(less + TOTAL / 4 <= full + TOTAL / 32, "{less} of {full} stay");
+    assert!(budget.committed() <= TOTAL);
+    drop(charge);
+    for number in 0..2000 {
+        budget.keep(Key::Page(page(1, number)), block(4096));
+    }
+    assert!(
+        budget.bytes().blocks + TOTAL / 16 > full,
+        "what was given back is used again"
+    );
+}
+
+#[test]
+fn the_sum_is_kept_by_many_threads() {
+    let budget = MemoryBudget::new(TOTAL);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let budget = budget.clone();
+            scope.spawn(move || {
+                let mut random = Random(thread + 1);
+                let mut held: Vec<Charge> = Vec::new();
+                for number in 0..4000 {
+                    let bytes = random.below(16 << 10);
+                    match random.below(5) {
+                        0 => held.push(budget.charge(Class::Tables, bytes)),
+                        1 => held.extend(budget.try_charge(Class::Filters, bytes)),
+                        2 => held.extend(budget.try_charge(Class::Scans, bytes)),
+                        3 => budget.keep(Key::Page(page(thread, number)), block(16 + bytes as usize)),
+                        _ => drop(held.pop()),
+                    }
+                    if held.len() > 40 {
+                        held.clear();
+                    }
+                    let in_use = budget.bytes().total();
+                    assert!(in_use <= TOTAL, "{in_use} bytes in use");
+                }
+            });
+        }
+    });
+    let bytes = budget.bytes();
+    assert_eq!((bytes.tables, bytes.filters, bytes.scans), (0, 0, 0));
+    assert!(budget.committed() <= TOTAL);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_it_is_there() {
+    let budget = MemoryBudget::new(TOTAL);
+    let most = budget.charge(Class::Tables, 2 << 20);
+    assert!(budget.check().is_ok());
+    let too_much = budget.charge(Class::Tables, 2 << 20);
+    assert!(matches!(
+        budget.check(),
+        Err(Error::OverBudget {
+            total_bytes: TOTAL,
+            ..
+        })
+    ));
+    drop(too_much);
+    assert_eq!(budget.bytes().tables, most.bytes());
+    assert!(budget.try_charge(Class::Filters, 1 << 20).is_none());
+    let part = budget.try_charge(Class::Filters, 1 << 10).unwrap();
+    assert_eq!(budget.bytes().filters, part.bytes());
+    assert!(
+        budget.room_for_memtable().is_ok(),
+        "two memtables are always paid for"
+    );
+    let _old_readers = budget.charge(Class::Versions, 1 << 20);
+    assert!(matches!(
+        budget.room_for_memtable(),
+        Err(Error::OverBudget { .. })
+    ));
+}
+
+#[test]
+fn slots_left_by_many_small_rows_are_charged_when_large_pages_follow() {
+    let budget = MemoryBudget::new(16 << 20);
+    for number in 0..40_000u32 {
+        let key = Key::Row {
+            store: 1,
+            key: Bytes::copy_from_slice(&number.to_le_bytes()),
+        };
+        budget.keep(key, row(4));
+    }
+    let small = budget.bytes();
+    assert!(small.rows > 6 << 20, "{small:?}");
+    for number in 0..2000 {
+        // Asked for again at once: otherwise the rows that were there first stay.
+        budget.keep(Key::Page(page(1, number)), block(16 << 10));
+        budget.cached(&page(1, number));
+    }
+    let large = budget.bytes();
+    assert!(large.slots > small.slots + (1 << 20), "{large:?}");
+    assert!(
+        large.total() <= 16 << 20 && budget.committed() <= 16 << 20,
+        "{large:?}"
+    );
+}
+
+#[test]
+fn stores_that_share_a_budget_share_its_memtables() {
+    let budget = MemoryBudget::new(64 << 20);
+    assert_eq!(budget.memtable_bytes(), 8 << 20);
+    let first = budget.enter_store();
+    let second = budget.enter_store();
+    assert_eq!(
+        (budget.memtable_bytes(), budget.merge_bytes()),
+        (4 << 20, 4 << 20)
+    );
+    drop(first);
+    assert_eq!(budget.memtable_bytes(), 8 << 20);
+    drop(second);
+}
