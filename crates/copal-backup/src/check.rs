@@ -26,6 +26,19 @@ use uuid::Uuid;
 const MAX_DAMAGES: usize = 1000;
 
 impl CheckReport {
+    /// Adds damage that another layer found; more than are kept are counted.
+    pub fn add(&mut self, what: &str, detail: String) {
+        if self.damages.len() >= MAX_DAMAGES {
+            self.more_damages += 1;
+            return;
+        }
+        self.damages.push(Damage {
+            what: what.to_owned(),
+            detail,
+            snapshots: Vec::new(),
+        });
+    }
+
     /// Notes a damage; passes on what is none.
     pub(crate) fn note(&mut self, error: Error, snapshot: Option<SnapshotId>) -> Result<()> {
         let (what, detail) = match error {

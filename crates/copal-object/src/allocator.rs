@@ -75,6 +75,42 @@ impl Allocator {
         self.free
     }
 
+    /// All free pages, in runs.
+    pub(crate) fn free_runs(&self) -> Vec<Run> {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        while at < self.pages {
+            let free = self.first_from(at, false);
+            let end = self.first_from(free, true);
+            let whole = free..end;
+            runs.extend(whole.clone().step_by(RUN_PAGES_MAX as usize).map(|at| {
+                let pages = (whole.end - at).min(RUN_PAGES_MAX.into());
+                Run::new(at, pages as u32)
+            }));
+            at = end;
+        }
+        runs
+    }
+
+    /// First page from `at` on that is taken, or free; the end when there is none.
+    fn first_from(&self, at: u64, taken: bool) -> u64 {
+        let mut page = at;
+        while page < self.pages {
+            let word = self.bits[(page / WORD_PAGES) as usize] >> (page % WORD_PAGES);
+            let skip = if taken {
+                word.trailing_zeros()
+            } else {
+                word.trailing_ones()
+            };
+            let left = WORD_PAGES - page % WORD_PAGES;
+            if u64::from(skip) < left {
+                return (page + u64::from(skip)).min(self.pages);
+            }
+            page += left;
+        }
+        self.pages
+    }
+
     /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
     pub(crate) fn take(&mut self, run: Run) -> bool {
         if run.end() > self.pages || !self.is_free(run) {

@@ -2,7 +2,7 @@
 //!
 //! Not here: finding the end after a crash (`walk`); a reader of an open store knows where its stream ends.
 
-use crate::{FramePos, ObjectId, StoreError, state::Inner, tables::Piece, walk::ReadAhead};
+use crate::{FramePos, ObjectId, StoreError, run::Run, state::Inner, tables::Piece, walk::ReadAhead};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -14,6 +14,8 @@ pub struct FrameReader {
     /// Incarnation of the piece that is being read, page in it, and number of the frame there.
     place: Option<(u64, u32, u64)>,
     ahead: ReadAhead,
+    /// Where frames were, when a check wants to know.
+    seen: Option<Vec<Run>>,
 }
 
 impl FrameReader {
@@ -34,6 +36,7 @@ impl FrameReader {
             next,
             place: None,
             ahead: ReadAhead::default(),
+            seen: None,
         })
     }
 
@@ -78,6 +81,23 @@ impl FrameReader {
         result.map(Some)
     }
 
+    /// Notes the pages of a frame; frames side by side stay apart.
+    fn saw(&mut self, frame: Run) {
+        if let Some(seen) = &mut self.seen {
+            seen.push(frame);
+        }
+    }
+
+    /// From here on the pages of frames are noted.
+    pub(crate) fn note_seen(&mut self) {
+        self.seen = Some(Vec::new());
+    }
+
+    /// Pages of every frame read since [`FrameReader::note_seen`], also of those before the first that was asked for.
+    pub(crate) fn take_seen(&mut self) -> Vec<Run> {
+        self.seen.take().unwrap_or_default()
+    }
+
     fn corrupt(&self) -> StoreError {
         StoreError::Corrupt {
             id: ObjectId(self.id),
@@ -103,6 +123,7 @@ impl FrameReader {
             if header.frame != number {
                 return Err(self.corrupt());
             }
+            self.saw(Run::new(piece.run.at + u64::from(at), pages));
             at += pages;
             number += 1;
             if header.frame == self.next {

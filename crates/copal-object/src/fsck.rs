@@ -14,10 +14,12 @@
 use crate::{
     FramePos, ObjectId, StoreError,
     broken::Broken,
+    coverage::{Covered, SeeRange, Summed, Unused, Witness, rest_of},
+    format::superblock::{COPIES, SUPERBLOCK_LEN},
     recovery::{self, Source, chunks, damaged_units, derive_space, unit_damage},
     run::{Run, pages_of},
     state::Inner,
-    tables::{Entry, Object},
+    tables::{Entry, Object, Stream},
 };
 use std::{ops::Range, sync::Arc};
 
@@ -98,12 +100,18 @@ impl CheckReport {
 }
 
 impl Inner {
-    /// See `Store::check`.
-    pub(crate) fn check(self: &Arc<Inner>, options: &CheckOptions) -> Result<CheckReport, StoreError> {
+    /// See `Store::check` and `Store::check_coverage`.
+    pub(crate) fn check(
+        self: &Arc<Inner>,
+        options: &CheckOptions,
+        see: Option<SeeRange<'_>>,
+    ) -> Result<CheckReport, StoreError> {
         let mut report = CheckReport::default();
-        self.check_metadata(&mut report);
+        let mut witness = Witness::new(see, self.shape.page_bytes);
+        self.check_metadata(&mut report, &mut witness);
         self.check_space(&mut report);
-        self.check_entries(options, &mut report)?;
+        self.see_unused(&mut witness);
+        self.check_entries(options, &mut report, &mut witness)?;
         if options.repair && !self.shape.read_only {
             self.repair(&mut report)?;
         }
@@ -119,13 +127,14 @@ impl Inner {
     }
 
     /// What the next open reads first. While a checkpoint is in the making the one before it is still live.
-    fn check_metadata(self: &Arc<Inner>, report: &mut CheckReport) {
+    fn check_metadata(self: &Arc<Inner>, report: &mut CheckReport, witness: &mut Witness<'_>) {
         let (before, superblock, flushed_seq) = {
             let state = self.state.lock();
             let live = &state.checkpointer;
             (live.finished, live.superblock.clone(), state.journal.flushed_seq)
         };
         let mut damages = Vec::new();
+        let mut seen: Vec<(Run, Covered)> = Vec::new();
         for (copy, found) in recovery::read_superblocks(self.device.as_ref())
             .into_iter()
             .enumerate()
@@ -135,28 +144,55 @@ impl Inner {
                 damages.push(Damage::Superblock { copy });
             }
         }
+        let journal = Run::new(superblock.journal_at, superblock.journal_pages as u32);
         let source = self.source();
         match recovery::read_checkpoint(&source, &superblock) {
             Err(error) => damages.push(Damage::Checkpoint {
                 what: error.to_string(),
             }),
-            Ok((_, position, ..)) => match recovery::walk_journal(&source, &superblock, &position) {
-                Ok(walked) => {
-                    let end = position.next_seq + walked.records.len() as u64;
-                    if end < flushed_seq {
-                        damages.push(Damage::Journal { seq: end });
+            Ok((_, position, _, chain)) => {
+                let chain = chain
+                    .iter()
+                    .map(|&run| (run, Covered::Summed(Summed::Checkpoint)));
+                seen.extend(chain);
+                match recovery::walk_journal(&source, &superblock, &position) {
+                    Ok(walked) => {
+                        let end = position.next_seq + walked.records.len() as u64;
+                        if end < flushed_seq {
+                            damages.push(Damage::Journal { seq: end });
+                        }
+                        let mut records: Vec<(Run, u64)> = walked
+                            .records
+                            .iter()
+                            .map(|record| (record.run(&superblock), record.header.seq))
+                            .collect();
+                        records.sort_unstable();
+                        let runs: Vec<Run> = records.iter().map(|&(run, _)| run).collect();
+                        let summed = |(run, seq)| (run, Covered::Summed(Summed::Record { seq }));
+                        seen.extend(records.into_iter().map(summed));
+                        // Behind damage, what stands there has not been understood.
+                        if end >= flushed_seq {
+                            let unused = |run| (run, Covered::Unused(Unused::Journal));
+                            seen.extend(rest_of(journal, &runs).into_iter().map(unused));
+                        }
                     }
+                    Err(error) => damages.push(Damage::Checkpoint {
+                        what: error.to_string(),
+                    }),
                 }
-                Err(error) => damages.push(Damage::Checkpoint {
-                    what: error.to_string(),
-                }),
-            },
+            }
         }
         // Another checkpoint finished meanwhile: what was read may have been reused, so the look was for nothing.
-        if self.state.lock().checkpointer.finished == before {
-            report.damages.append(&mut damages);
-        } else {
-            self.check_metadata(report);
+        if self.state.lock().checkpointer.finished != before {
+            return self.check_metadata(report, witness);
+        }
+        report.damages.append(&mut damages);
+        for (copy, at) in COPIES.into_iter().enumerate() {
+            let range = at..at + SUPERBLOCK_LEN as u64;
+            witness.bytes(range, Covered::Summed(Summed::Superblock { copy }));
+        }
+        for (run, covered) in seen {
+            witness.run(run, covered);
         }
     }
 
@@ -188,6 +224,7 @@ impl Inner {
         self: &Arc<Inner>,
         options: &CheckOptions,
         report: &mut CheckReport,
+        witness: &mut Witness<'_>,
     ) -> Result<(), StoreError> {
         let mut from = 0;
         loop {
@@ -204,8 +241,8 @@ impl Inner {
             drop(state);
             report.objects += 1;
             let found = match &entry {
-                Some(Entry::Object(object)) => self.check_object(id, object, report),
-                Some(Entry::Stream(_)) => self.check_stream(id, report),
+                Some(Entry::Object(object)) => self.check_object(id, object, report, witness),
+                Some(Entry::Stream(stream)) => self.check_stream(id, stream, report, witness),
                 None => Ok(()),
             };
             self.unpin(ticket);
@@ -217,14 +254,24 @@ impl Inner {
         }
     }
 
-    fn check_object(&self, id: u64, object: &Object, report: &mut CheckReport) -> Result<(), StoreError> {
+    fn check_object(
+        &self,
+        id: u64,
+        object: &Object,
+        report: &mut CheckReport,
+        witness: &mut Witness<'_>,
+    ) -> Result<(), StoreError> {
         let page = self.shape.page_bytes as u64;
         let unit = object.unit(self.shape.page_bytes);
         let source = self.source();
         let mut damaged: Vec<Range<u64>> = Vec::new();
         if let Some(trailer) = &object.trailer {
             let runs: Vec<Run> = object.map.iter().map(|extent| extent.run).collect();
-            damaged = unit_damage(&source, &runs, object.len, **trailer, unit)?;
+            let mut summed = |run: Run, is_data: bool| {
+                let what = if is_data { Summed::Object } else { Summed::Sums };
+                witness.summed(run, what(ObjectId(id)));
+            };
+            damaged = unit_damage(&source, &runs, object.len, **trailer, unit, &mut summed)?;
         } else {
             for extent in object.map.iter() {
                 let sums = object.map.sums_of(extent.at, unit);
@@ -244,6 +291,9 @@ impl Inner {
                             .flat_map(one)
                             .collect()
                     });
+                    for (run, _) in crate::state::pieces(chunk, unit).zip(sums) {
+                        witness.summed(run, Summed::Object(ObjectId(id)));
+                    }
                     damaged.extend(units.into_iter().map(|run| {
                         let at = extent.at + (run.at - extent.run.at);
                         at..at + u64::from(run.pages)
@@ -262,16 +312,29 @@ impl Inner {
         Ok(())
     }
 
-    fn check_stream(self: &Arc<Inner>, id: u64, report: &mut CheckReport) -> Result<(), StoreError> {
+    fn check_stream(
+        self: &Arc<Inner>,
+        id: u64,
+        stream: &Stream,
+        report: &mut CheckReport,
+        witness: &mut Witness<'_>,
+    ) -> Result<(), StoreError> {
         let mut reader = match crate::FrameReader::new(self, ObjectId(id), FramePos(0)) {
             Ok(reader) => reader,
             Err(StoreError::NotFound(_)) => return Ok(()),
             Err(error) => return Err(error),
         };
+        if witness.is_asked() {
+            reader.note_seen();
+        }
         loop {
             match reader.next_frame() {
                 Ok(Some((_, payload))) => report.bytes_summed += payload.len() as u64,
-                Ok(None) | Err(StoreError::NotFound(_)) => return Ok(()),
+                Ok(None) => {
+                    self.see_frames(id, stream, &reader.take_seen(), witness);
+                    return Ok(());
+                }
+                Err(StoreError::NotFound(_)) => return Ok(()),
                 Err(StoreError::Corrupt { range, .. }) => {
                     let frame = FramePos(range.start);
                     report.damages.push(Damage::Stream {
@@ -281,6 +344,24 @@ impl Inner {
                     return Ok(());
                 }
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The frames that were read, and the rest of the stream's extents.
+    fn see_frames(&self, id: u64, stream: &Stream, frames: &[Run], witness: &mut Witness<'_>) {
+        for &frame in frames {
+            witness.summed(frame, Summed::Frame(ObjectId(id)));
+        }
+        for piece in &stream.pieces {
+            let mut within: Vec<Run> = frames
+                .iter()
+                .filter(|frame| frame.overlaps(piece.run))
+                .copied()
+                .collect();
+            within.sort_unstable();
+            for run in rest_of(piece.run, &within) {
+                witness.unused(run, Unused::Stream);
             }
         }
     }

@@ -16,6 +16,7 @@
 mod allocator;
 mod broken;
 mod checkpoint;
+mod coverage;
 #[cfg(test)]
 mod crashes;
 mod engine;
@@ -40,6 +41,7 @@ mod recent;
 mod recovery;
 mod room;
 mod run;
+mod seal;
 mod shared;
 mod snapshot;
 mod space;
@@ -53,6 +55,7 @@ mod transaction;
 mod types;
 mod walk;
 
+pub use coverage::{Covered, Summed, Unused};
 pub use error::{OpenError, StoreError};
 pub use frames::FrameReader;
 pub use fsck::{CheckOptions, CheckReport, Damage};

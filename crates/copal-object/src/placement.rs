@@ -51,6 +51,14 @@ impl Placement {
         }
     }
 
+    /// All free pages of a device, in runs. In a directory what is free is not there.
+    pub(crate) fn free_runs(&self) -> Vec<Run> {
+        match self {
+            Placement::Pages(pages) => pages.free_runs(),
+            Placement::Files(_) => Vec::new(),
+        }
+    }
+
     /// Adds free pages at the end of a device.
     pub(crate) fn grow(&mut self, to_pages: u64) {
         if let Placement::Pages(pages) = self {

@@ -56,12 +56,19 @@ impl Source<'_> {
 pub(crate) struct WalkedRecord {
     pub(crate) header: RecordHeader,
     pub(crate) ops: Vec<RecordOp>,
-    /// Position of the page behind it, and its hash.
+    /// Position of the page behind it, its pages, and its hash.
     pub(crate) end: u64,
+    pub(crate) pages: u64,
     pub(crate) hash: u64,
 }
 
 impl WalkedRecord {
+    /// Where it lies.
+    pub(crate) fn run(&self, superblock: &Superblock) -> Run {
+        let within = (self.end - self.pages) % superblock.journal_pages;
+        Run::new(superblock.journal_at + within, self.pages as u32)
+    }
+
     pub(crate) fn last_lsn(&self) -> u64 {
         (self.header.first_lsn + u64::from(self.header.transactions)).saturating_sub(1)
     }
@@ -349,6 +356,7 @@ impl<'a> Walk<'a> {
                     header,
                     ops,
                     end: start + pages,
+                    pages,
                     hash,
                 }));
             }

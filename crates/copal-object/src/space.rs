@@ -69,6 +69,11 @@ impl SpaceMap {
         self.quarantine_pages
     }
 
+    /// Runs in quarantine.
+    pub(crate) fn quarantined(&self) -> impl Iterator<Item = &Run> {
+        self.quarantine.iter().flat_map(|freed| &freed.runs)
+    }
+
     /// Epoch that has to be flushed, and known as flushed, to empty the quarantine.
     pub(crate) fn quarantine_epoch(&self) -> Option<u64> {
         self.quarantine.back().map(|freed| freed.epoch)

@@ -18,6 +18,7 @@ use crate::{
     journal::Journal,
     recent::RecentPages,
     run::Run,
+    seal::Sealed,
     space::SpaceMap,
     stream::{FrameState, Tail},
     tables::{Effect, Tables},
@@ -138,6 +139,8 @@ pub(crate) struct State {
     pub(crate) durable_waiters: VecDeque<Waiter>,
     /// Somebody waits for this commit to be durable.
     pub(crate) wanted_lsn: u64,
+    /// What the last seal covers.
+    pub(crate) sealed: Sealed,
     /// The quarantine up to this epoch has to be drained.
     pub(crate) drain_epoch: u64,
     /// First failed write or flush.

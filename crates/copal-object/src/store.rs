@@ -3,9 +3,9 @@
 //! Not here: any step of the work; each method names the module that does it.
 
 use crate::{
-    Ack, CheckOptions, CheckReport, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions, ObjectId,
-    ObjectKind, ObjectWriter, OpenError, OpenOptions, RecoveryReport, Reservation, Space, Stat, StoreError,
-    Txn,
+    Ack, CheckOptions, CheckReport, Covered, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions,
+    ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, RecoveryReport, Reservation, Space, Stat,
+    StoreError, Txn,
     entropy::Entropy,
     format::superblock::{BACKEND_COW, BACKEND_HOSTFS},
     hostfs::HostFiles,
@@ -223,7 +223,25 @@ impl Store {
     /// # Errors
     /// `Device`: repairing failed. Damage is no error but in the report.
     pub fn check(&self, options: &CheckOptions) -> Result<CheckReport, StoreError> {
-        self.inner.check(options)
+        self.inner.check(options, None)
+    }
+
+    /// As [`Store::check`], and says of every range of the device in bytes whether it was held against a sum or holds
+    /// nothing. Complete with `data` on a store that nobody writes to; ranges come in no order.
+    /// # Errors
+    /// As [`Store::check`].
+    pub fn check_coverage(
+        &self,
+        options: &CheckOptions,
+        see: &mut dyn FnMut(Range<u64>, Covered),
+    ) -> Result<CheckReport, StoreError> {
+        self.inner.check(options, Some(see))
+    }
+
+    /// Number of bytes of the device; ranges of [`Store::check_coverage`] lie below.
+    #[must_use]
+    pub fn device_bytes(&self) -> u64 {
+        self.inner.device.geometry().size
     }
 
     /// Writes a checkpoint now, so that the next open has no journal to read. Blocks until it is durable.
@@ -240,6 +258,26 @@ impl Store {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.inner.device.counters()
+    }
+
+    /// Writes down what is durable, so that damage that comes to it later is reported and not taken for a crash; makes
+    /// durable first what was only ordered. One record and one flush, or nothing when nothing happened since the last
+    /// seal: then `false`. Blocks.
+    ///
+    /// Without it the acknowledged commits of the last epoch, and the last durable frame of each stream, can be damaged
+    /// unnoticed between a kill and the next open. [`Store::close`] needs none. See [`Store::activity`] for when.
+    /// # Errors
+    /// `Fenced`, `Device`.
+    pub fn seal(&self) -> Result<bool, StoreError> {
+        self.inner.seal()
+    }
+
+    /// A number that grows with every commit and every frame: whoever sees it twice the same, a tenth of a second apart,
+    /// seals.
+    #[must_use]
+    pub fn activity(&self) -> u64 {
+        let state = self.inner.state.lock();
+        state.groups.last_lsn + state.frame_tickets
     }
 
     /// Makes everything durable, checkpoints and closes; later writes answer `Fenced`, reads go on. Blocks.

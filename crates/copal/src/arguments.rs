@@ -278,11 +278,13 @@ pub(crate) struct Verify {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without options every reference is followed and every pack's structure is looked at; --read-data also
-decodes the data. Damage is listed with the snapshots it hurts, and the exit code is 20.
+decodes the data and reads every byte of the store that stands under a checksum. Damage is listed with
+the snapshots it hurts, and the exit code is 20.
 
 Examples:
   copal check
   copal check --read-data
+  copal check --read-data --coverage             (and which bytes of the file that was)
   copal check --read-data-subset 3/7             (a seventh per day of the week)")]
 pub(crate) struct Check {
     /// Decode all data and compare it with its fingerprints
@@ -291,6 +293,9 @@ pub(crate) struct Check {
     /// Decode one slice of the packs: n/t
     #[arg(long, value_name = "n/t", value_parser = parse_slice, conflicts_with = "read_data")]
     pub(crate) read_data_subset: Option<(u32, u32)>,
+    /// Say which bytes of the store were compared with a checksum, and which hold nothing
+    #[arg(long, requires = "read_data")]
+    pub(crate) coverage: bool,
 }
 
 /// What to keep. Options apply in this order, from the newest snapshot back.

@@ -9,12 +9,14 @@
 mod allocator;
 mod arguments;
 mod commands;
+mod coverage;
 mod failure;
 mod human;
 mod meter;
 mod output;
 mod password;
 mod repository;
+mod sealer;
 mod signals;
 mod stdin;
 

@@ -11,6 +11,7 @@ use crate::{
     arguments::Common,
     failure::{Failure, Outcome, exit},
     password,
+    sealer::Sealer,
 };
 use copal_backup::{IndexHome, InitOptions, Repository, Unlock};
 use copal_data::LocalStore;
@@ -48,6 +49,7 @@ pub(crate) struct Opened {
     objects: copal_object::Store,
     recovery: copal_object::RecoveryReport,
     access: Access,
+    sealer: Option<Sealer>,
 }
 
 /// How the memory of the process is shared out, in bytes.
@@ -99,6 +101,11 @@ impl Opened {
         &self.recovery
     }
 
+    /// The objects below the volumes.
+    pub(crate) fn objects(&self) -> &copal_object::Store {
+        &self.objects
+    }
+
     /// Where the bytes of the store file are.
     pub(crate) fn space(&self) -> copal_object::Space {
         self.objects.space()
@@ -107,6 +114,7 @@ impl Opened {
     /// Closes everything from the top down, durably.
     pub(crate) fn close(mut self) -> Outcome<()> {
         self.repository = None;
+        self.sealer = None;
         if self.access == Access::Write {
             self.volumes.close()?;
             // A closed store ends with a checkpoint: damage of what it covers is told from a crash.
@@ -186,6 +194,7 @@ fn build(common: &Common, path: &Path, size_bytes: u64, options: InitOptions) ->
     Ok(Opened {
         repository: Some(repository),
         volumes,
+        sealer: Some(Sealer::start(objects.clone())),
         objects,
         recovery,
         access: Access::Write,
@@ -221,6 +230,7 @@ pub(crate) fn open(common: &Common, access: Access) -> Outcome<Opened> {
     Ok(Opened {
         repository: Some(repository),
         volumes,
+        sealer: (access == Access::Write).then(|| Sealer::start(objects.clone())),
         objects,
         recovery,
         access,

@@ -87,3 +87,19 @@ fn freeing_twice_is_our_own_bug() {
     let mut allocator = Allocator::new(100);
     allocator.release(Run::new(5, 1));
 }
+
+#[test]
+fn free_runs_are_the_pages_that_are_not_taken() {
+    let mut next = random(9);
+    for pages in [1, 63, 64, 65, 1000, 200_000] {
+        let mut allocator = Allocator::new(pages);
+        for _ in 0..next(40) {
+            let run = Run::new(next(pages), 1 + next(90) as u32);
+            allocator.take(run);
+        }
+        let runs = allocator.free_runs();
+        assert_eq!(crate::run::pages_of(&runs), allocator.free_pages());
+        assert!(runs.iter().all(|&run| run.pages > 0 && allocator.is_free(run)));
+        assert!(runs.windows(2).all(|pair| pair[0].end() <= pair[1].at));
+    }
+}

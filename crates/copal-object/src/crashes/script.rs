@@ -294,6 +294,10 @@ impl Runner<'_> {
                     self.drive(events);
                 }
             }
+            9 if self.plan.seed % 4 == 3 && self.random.one_in(2) => {
+                self.store.seal().expect("an idle store is sealed");
+                assert!(!self.store.seal().expect("twice"), "a sealed store needs no seal");
+            }
             9 => {
                 let last = self.store.inner.state.lock().groups.last_lsn;
                 let (lsn, ack) = (last, Ack::Durable);

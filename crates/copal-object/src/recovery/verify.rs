@@ -113,21 +113,35 @@ fn published_is_there(
 }
 
 /// Damaged units of a published object, by pages inside it; all of it when its sums are damaged. What cannot be read
-/// counts as damaged.
+/// counts as damaged. `summed` sees every run that was held against a sum, and whether it is data.
 pub(crate) fn unit_damage(
     source: &Source<'_>,
     runs: &[Run],
     len: u64,
     trailer: u128,
     unit: u32,
+    summed: &mut dyn FnMut(Run, bool),
 ) -> Result<Vec<Range<u64>>, DeviceError> {
     let data = len.div_ceil(source.page_bytes as u64);
     let Ok(Some(published)) = Published::read(source, runs, len, trailer, unit) else {
         return Ok(std::iter::once(0..data).collect());
     };
-    let damaged =
-        (0..published.units()).filter(|&index| !published.unit_is_there(source, index).unwrap_or(false));
-    Ok(damaged.map(|index| published.unit_pages(index)).collect())
+    let all: Vec<u64> = runs.iter().flat_map(|run| run.at..run.end()).collect();
+    joined(&all[data as usize..])
+        .into_iter()
+        .for_each(|run| summed(run, false));
+    let mut damaged = Vec::new();
+    for index in 0..published.units() {
+        let is_there = published.unit_is_there(source, index).unwrap_or(false);
+        let pages = published.unit_pages(index);
+        joined(&published.pages[pages.start as usize..pages.end as usize])
+            .into_iter()
+            .for_each(|run| summed(run, true));
+        if !is_there {
+            damaged.push(pages);
+        }
+    }
+    Ok(damaged)
 }
 
 /// A published object with its sums in memory.

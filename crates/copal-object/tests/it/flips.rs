@@ -5,12 +5,23 @@ use crate::basics::{bytes, commit, open, plain, stream};
 use bytes::Bytes;
 use copal_device::{Class, Device, Image, MemoryDevice, fault::*};
 use copal_object::*;
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 const PAGE: u64 = 4096;
 
+/// How the store was left.
+#[derive(Clone, Copy, PartialEq)]
+enum Left {
+    /// Closed.
+    Closed,
+    /// Killed, and opened again since.
+    Opened,
+    /// Killed after it had been idle.
+    Sealed,
+}
+
 /// A small store with one thing of each kind.
-fn image(close: bool) -> Image {
+fn image(left: Left) -> Image {
     let device = FaultDevice::with_options(
         Image::zeroed(64 << 20),
         FaultOptions {
@@ -62,7 +73,6 @@ fn image(close: bool) -> Image {
     let mut writer = store.writer(ObjectId(4), plain(Check::Caller)).unwrap();
     writer.append(&bytes(4000, 4)).unwrap();
     commit(&store, vec![Op::Publish(writer.finish().unwrap())]);
-    // So that nothing that was acknowledged is the last thing in the journal: that would look like a crash.
     commit(
         &store,
         vec![Op::Clone {
@@ -70,11 +80,17 @@ fn image(close: bool) -> Image {
             to: ObjectId(5),
         }],
     );
-    if close {
-        store.close().unwrap();
-    } else {
-        drop(store);
-        drop(open(&dyn_device));
+    match left {
+        Left::Closed => store.close().unwrap(),
+        Left::Opened => {
+            drop(store);
+            drop(open(&dyn_device));
+        }
+        Left::Sealed => {
+            assert!(store.seal().unwrap());
+            assert!(!store.seal().unwrap(), "nothing happened since");
+            drop(store);
+        }
     }
     device.image()
 }
@@ -192,8 +208,8 @@ fn used_pages(image: &Image) -> Vec<u64> {
         .collect()
 }
 
-fn flip_everything(close: bool, stride: u64) -> [usize; 4] {
-    let image = image(close);
+fn flip_everything(left: Left, stride: u64) -> [usize; 4] {
+    let image = image(left);
     let device = MemoryDevice::from_image(image.clone(), u64::MAX);
     let store = open(&device);
     let expected = contents(&store);
@@ -232,19 +248,124 @@ fn stride(usual: u64) -> u64 {
 
 #[test]
 fn every_flipped_byte_of_a_closed_store_is_repaired_or_reported() {
-    let [refused, repaired, reported, _] = flip_everything(true, stride(7));
+    let [refused, repaired, reported, _] = flip_everything(Left::Closed, stride(7));
     assert!(refused > 500 && repaired > 2000 && reported > 3000);
 }
 
 #[test]
 fn every_flipped_byte_behind_a_crash_is_repaired_or_reported() {
-    let [refused, repaired, reported, _] = flip_everything(false, stride(11));
+    let [refused, repaired, reported, _] = flip_everything(Left::Opened, stride(11));
     assert!(refused > 300 && repaired > 1000 && reported > 1500);
+}
+
+/// Every granule, so every sum, and what lies between: one byte in each is enough, since a CRC32C differs for any change
+/// within 32 bits, and the 128-bit hashes of checkpoint and sums differ but for one chance in 2^128.
+fn map_of(image: &Image) -> Vec<(Range<u64>, Covered)> {
+    let device = MemoryDevice::from_image(image.clone(), u64::MAX);
+    let options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    let (store, _) = Store::open(device, &options).unwrap();
+    let mut map = Vec::new();
+    let options = CheckOptions {
+        data: true,
+        repair: false,
+    };
+    let report = store
+        .check_coverage(&options, &mut |range, covered| map.push((range, covered)))
+        .unwrap();
+    assert!(report.damages.is_empty(), "{:?}", report.damages);
+    map
+}
+
+#[test]
+fn each_byte_is_under_a_sum_or_in_space_that_holds_nothing() {
+    for left in [Left::Closed, Left::Opened, Left::Sealed] {
+        let image = image(left);
+        let mut map = map_of(&image);
+        map.sort_by_key(|(range, _)| (range.start, range.end));
+        let mut end = 0;
+        let mut last: Option<(Range<u64>, Covered)> = None;
+        for (range, covered) in map {
+            assert!(
+                range.start <= end,
+                "bytes {end} to {} are in no range",
+                range.start
+            );
+            // Only the clone's pages stand under two sums.
+            if range.start < end {
+                let both = (last, covered);
+                let clones = matches!(
+                    both,
+                    (Some((_, Covered::Summed(Summed::Object(one)))), Covered::Summed(Summed::Object(other)))
+                        if [one.0, other.0] == [1, 5] || [one.0, other.0] == [5, 1]
+                );
+                assert!(clones, "{range:?}: {both:?}");
+            }
+            end = end.max(range.end);
+            last = Some((range, covered));
+        }
+        assert_eq!(end, image.size());
+    }
+}
+
+/// After an idle seal nothing that was acknowledged can be damaged unnoticed, though the store was never closed: only
+/// the seal itself, which holds nothing, looks like a crash when it rots.
+#[test]
+fn each_sum_of_a_sealed_store_that_was_killed_is_reported() {
+    let image = image(Left::Sealed);
+    let device = MemoryDevice::from_image(image.clone(), u64::MAX);
+    let expected = contents(&open(&device));
+    let map = map_of(&image);
+    let seal = map
+        .iter()
+        .filter_map(|(_, covered)| match covered {
+            Covered::Summed(Summed::Record { seq }) => Some(*seq),
+            _ => None,
+        })
+        .max()
+        .unwrap();
+    let mut kinds = [0; 6];
+    for (range, covered) in map {
+        for at in [
+            range.start,
+            range.start + (range.end - range.start) / 2,
+            range.end - 1,
+        ] {
+            let fate = fate(&image, at, &expected);
+            match covered {
+                Covered::Summed(Summed::Superblock { .. }) => assert_eq!(fate, Fate::Repaired, "byte {at}"),
+                Covered::Summed(Summed::Record { seq }) if seq == seal => {
+                    assert_eq!(fate, Fate::Free, "byte {at}");
+                }
+                Covered::Summed(what) => {
+                    assert!(
+                        [Fate::Reported, Fate::OpenRefused].contains(&fate),
+                        "byte {at}, {what:?}: {fate:?}"
+                    );
+                }
+                Covered::Unused(why) => assert_eq!(fate, Fate::Free, "byte {at}, {why:?}"),
+            }
+        }
+        if let Covered::Summed(what) = covered {
+            let kind = match what {
+                Summed::Superblock { .. } => 0,
+                Summed::Checkpoint => 1,
+                Summed::Record { .. } => 2,
+                Summed::Object(_) => 3,
+                Summed::Sums(_) => 4,
+                _ => 5,
+            };
+            kinds[kind] += 1;
+        }
+    }
+    assert!(kinds.iter().all(|&count| count > 0), "{kinds:?}");
 }
 
 #[test]
 fn damaged_metadata_of_an_open_store_is_repaired() {
-    let image = image(false);
+    let image = image(Left::Opened);
     let device = FaultDevice::with_options(
         image,
         FaultOptions {

@@ -3,12 +3,14 @@
 use super::{Context, as_json, close};
 use crate::{
     arguments::{Check, Verify},
+    coverage::{Coverage, range_as_json},
     failure::{Failure, Outcome, exit},
     human,
     meter::Meter,
+    output::write_out,
     repository::{Access, Opened},
 };
-use copal_backup::{CheckReport, Damage, Progress, ReadData, Stage};
+use copal_backup::{CheckReport, Progress, ReadData, Stage};
 use copal_data::CheckOptions;
 use serde_json::{Value, json};
 
@@ -24,8 +26,11 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
         .repository()
         .check(read_data, &meter, &context.cancel)
         .map_err(Failure::from);
+    let mut coverage = check.coverage.then(Coverage::default);
+    let device_bytes = opened.objects().device_bytes();
     let report = report.and_then(|mut report| {
         let leftovers = check_store(&opened, check.read_data, &meter, &mut report)?;
+        check_objects(context, &opened, check.read_data, &mut coverage, &mut report)?;
         Ok((report, leftovers))
     });
     drop(meter);
@@ -37,7 +42,13 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
             human::bytes(leftovers.bytes)
         ));
     }
-    let more = json!({ "leftovers": leftovers.objects, "leftover_bytes": leftovers.bytes });
+    let mut more = json!({ "leftovers": leftovers.objects, "leftover_bytes": leftovers.bytes });
+    if let Some(coverage) = &coverage {
+        more["coverage"] = coverage.as_json(device_bytes);
+        if !context.output.is_json() {
+            write_out(&coverage.as_text(device_bytes));
+        }
+    }
     conclude(context, "check", "the repository", &report, more)
 }
 
@@ -54,15 +65,11 @@ fn check_store(
     meter: &Meter,
     report: &mut CheckReport,
 ) -> Outcome<Leftovers> {
-    let mut found = |detail: String| {
-        report.damages.push(Damage {
-            what: "the store".to_owned(),
-            detail,
-            snapshots: Vec::new(),
-        });
-    };
     for stream in &opened.recovery().damaged_streams {
-        found(format!("acknowledged frames of stream {} are damaged", stream.0));
+        report.add(
+            "the store",
+            format!("acknowledged frames of stream {} are damaged", stream.0),
+        );
     }
     meter.stage(Stage::Walk, "store", 0);
     let options = CheckOptions {
@@ -71,13 +78,55 @@ fn check_store(
     };
     let below = opened.volumes().check(&options, &mut |_| {})?;
     for damage in below.damage {
-        found(damage.to_string());
+        report.add("the store", damage.to_string());
     }
     report.more_damages += below.more_damage;
     Ok(Leftovers {
         objects: below.leftovers,
         bytes: below.leftover_bytes,
     })
+}
+
+/// The layer below all: every byte that stands under a checksum, whoever wrote it.
+fn check_objects(
+    context: &Context<'_>,
+    opened: &Opened,
+    read_data: bool,
+    coverage: &mut Option<Coverage>,
+    report: &mut CheckReport,
+) -> Outcome<()> {
+    let options = copal_object::CheckOptions {
+        data: read_data,
+        repair: false,
+    };
+    let objects = opened.objects();
+    let found = match coverage {
+        None => objects.check(&options),
+        Some(coverage) => objects.check_coverage(&options, &mut |range, covered| {
+            context.output.message("verbose", range_as_json(&range, covered));
+            coverage.add(&range, covered);
+        }),
+    };
+    let found = found.map_err(|error| Failure::plain("check", format!("checking the store: {error}")))?;
+    for damage in &found.damages {
+        let mut detail = damage.to_string();
+        if matches!(damage, copal_object::Damage::Superblock { .. }) {
+            detail.push_str("; the next command that writes repairs it");
+        }
+        report.add("the store", detail);
+    }
+    if let Some(coverage) = coverage
+        && found.is_clean()
+    {
+        for gap in coverage.gaps(objects.device_bytes()) {
+            let detail = format!(
+                "bytes {} to {} are neither under a checksum nor free",
+                gap.start, gap.end
+            );
+            report.add("the store", detail);
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {

@@ -1,0 +1,93 @@
+//! The idle seal: an empty record that names what was durable, so that later damage of it is told from a crash.
+//!
+//! The last record of a journal, the data of the last epoch and the last frame of a stream have nothing behind them that
+//! says they were durable: when they rot, an open takes it for a write that a crash cut short. A seal is the record
+//! behind them. It carries the flushed epoch, the flushed records and every stream's durable frames; rot in the seal
+//! itself loses nothing. A clean close needs none, its checkpoint says the same.
+//! Design: object.md §6
+//! Invariants
+//! - A seal claims only what was durable when it was written.
+//! - Nothing happened since the last one: no write, no flush.
+//!
+//! Not here: when (the owner of the store looks at [`crate::Store::activity`] and seals when it stands still; this crate
+//! has no clock and no thread).
+
+use crate::{
+    Lsn, StoreError,
+    format::ops::RecordOp,
+    state::{Inner, State},
+};
+use std::sync::Arc;
+
+/// Streams named in one seal, so that it fits into the smallest journal's record.
+const STREAMS_MAX: usize = 64;
+
+/// What the last seal covers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sealed {
+    /// Its own position.
+    lsn: u64,
+    /// Everything before it was durable when it was written.
+    complete: bool,
+}
+
+impl Sealed {
+    /// A store just opened has nothing that a seal would protect: what recovery read is covered by the flush before.
+    pub(crate) fn at_open(last_lsn: u64) -> Sealed {
+        Sealed {
+            lsn: last_lsn,
+            complete: true,
+        }
+    }
+}
+
+impl Inner {
+    /// See `Store::seal`.
+    pub(crate) fn seal(self: &Arc<Inner>) -> Result<bool, StoreError> {
+        let mut any = false;
+        loop {
+            let mut state = self.state.lock();
+            if self.shape.read_only || state.closed || is_sealed(&state) {
+                return Ok(any);
+            }
+            state.writable()?;
+            // What was ordered and not flushed becomes durable first: a seal can name it only then.
+            let last = state.groups.last_lsn;
+            if state.groups.durable_lsn < last {
+                drop(state);
+                self.sync(Lsn(last)).wait()?;
+                continue;
+            }
+            let streams = unnamed_frames(&state);
+            let complete = streams.len() < STREAMS_MAX;
+            let op = RecordOp::Durable { streams };
+            let mut encoded = Vec::new();
+            op.encode(&mut encoded);
+            if state.groups.open.ops.len() + encoded.len() + crate::format::record::HEADER_LEN
+                > state.journal.record_bytes_max()
+            {
+                // A full group is about to be written; the next look finds room.
+                return Ok(any);
+            }
+            let lsn = self.enter_internal(&mut state, &op);
+            state.sealed = Sealed { lsn, complete };
+            drop(state);
+            self.sync(Lsn(lsn)).wait()?;
+            any = true;
+        }
+    }
+}
+
+fn is_sealed(state: &State) -> bool {
+    let Sealed { lsn, complete } = state.sealed;
+    complete && lsn == state.groups.last_lsn && unnamed_frames(state).is_empty()
+}
+
+/// Streams with durable frames that no record names yet, and how far they are durable.
+fn unnamed_frames(state: &State) -> Vec<(u64, u64)> {
+    let unnamed = state.tables.streams().filter_map(|(id, stream)| {
+        let tail = state.tails.get(&id).filter(|tail| !tail.damaged)?;
+        (tail.durable > stream.durable).then_some((id, tail.durable))
+    });
+    unnamed.take(STREAMS_MAX).collect()
+}

@@ -1,0 +1,137 @@
+//! Adds up what a check looked at: which bytes of the store were held against a sum, which hold nothing, and whether
+//! any byte is neither.
+//!
+//! Not here: where the ranges come from (`copal_object`'s check).
+
+use copal_object::{Covered, Summed, Unused};
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, ops::Range};
+
+/// Ranges by start, joined where they touch, and bytes by kind.
+#[derive(Debug, Default)]
+pub(crate) struct Coverage {
+    known: BTreeMap<u64, u64>,
+    summed: BTreeMap<&'static str, u64>,
+    unused: BTreeMap<&'static str, u64>,
+}
+
+impl Coverage {
+    pub(crate) fn add(&mut self, range: &Range<u64>, covered: Covered) {
+        let bytes = range.end - range.start;
+        let (kinds, name) = match covered {
+            Covered::Summed(what) => (&mut self.summed, summed_name(what)),
+            Covered::Unused(why) => (&mut self.unused, unused_name(why)),
+        };
+        *kinds.entry(name).or_default() += bytes;
+        self.join(range.clone());
+    }
+
+    fn join(&mut self, mut range: Range<u64>) {
+        while let Some((&start, &end)) = self.known.range(..=range.end).next_back() {
+            if end < range.start {
+                break;
+            }
+            self.known.remove(&start);
+            range = start.min(range.start)..end.max(range.end);
+        }
+        self.known.insert(range.start, range.end);
+    }
+
+    /// Ranges of `0..device_bytes` that nothing was said about.
+    pub(crate) fn gaps(&self, device_bytes: u64) -> Vec<Range<u64>> {
+        let mut gaps = Vec::new();
+        let mut at = 0;
+        for (&start, &end) in &self.known {
+            if start > at {
+                gaps.push(at..start);
+            }
+            at = at.max(end);
+        }
+        if at < device_bytes {
+            gaps.push(at..device_bytes);
+        }
+        gaps
+    }
+
+    pub(crate) fn as_json(&self, device_bytes: u64) -> Value {
+        let gaps: Vec<Value> = self
+            .gaps(device_bytes)
+            .iter()
+            .map(|gap| json!({ "from": gap.start, "to": gap.end }))
+            .collect();
+        json!({
+            "device_bytes": device_bytes,
+            "summed": self.summed,
+            "unused": self.unused,
+            "neither": gaps,
+        })
+    }
+
+    /// A line per kind.
+    pub(crate) fn as_text(&self, device_bytes: u64) -> String {
+        let lines = |title: &str, kinds: &BTreeMap<&'static str, u64>| {
+            let line = |(name, bytes): (&&str, &u64)| format!("  {bytes:>16}  {name}\n");
+            format!("{title}\n{}", kinds.iter().map(line).collect::<String>())
+        };
+        let neither: u64 = self
+            .gaps(device_bytes)
+            .iter()
+            .map(|gap| gap.end - gap.start)
+            .sum();
+        format!(
+            "{}{}neither\n  {neither:>16}  of {device_bytes} bytes\n",
+            lines("bytes compared with a checksum", &self.summed),
+            lines("bytes that hold nothing", &self.unused),
+        )
+    }
+}
+
+/// One range, for machines.
+pub(crate) fn range_as_json(range: &Range<u64>, covered: Covered) -> Value {
+    let (state, what) = match covered {
+        Covered::Summed(what) => ("summed", summed_name(what)),
+        Covered::Unused(why) => ("unused", unused_name(why)),
+    };
+    json!({ "coverage": { "from": range.start, "to": range.end, "state": state, "what": what } })
+}
+
+fn summed_name(what: Summed) -> &'static str {
+    match what {
+        Summed::Superblock { .. } => "superblock",
+        Summed::Checkpoint => "checkpoint",
+        Summed::Record { .. } => "journal record",
+        Summed::Object(_) => "object",
+        Summed::Sums(_) => "sums of an object",
+        Summed::Frame(_) => "frame of a stream",
+        _ => "other",
+    }
+}
+
+fn unused_name(why: Unused) -> &'static str {
+    match why {
+        Unused::Free => "free",
+        Unused::Waiting => "freed, not yet reusable",
+        Unused::Journal => "journal without a record",
+        Unused::Stream => "stream behind its last frame",
+        Unused::Padding => "behind a superblock",
+        Unused::BehindEnd => "behind the end of the store",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_what_no_range_holds_in_whatever_order_they_come() {
+        let mut coverage = Coverage::default();
+        for range in [30..40, 0..10, 35..50, 10..20, 60..61, 0..5] {
+            coverage.add(&range, Covered::Unused(Unused::Free));
+        }
+        assert_eq!(coverage.gaps(70), [20..30, 50..60, 61..70]);
+        assert_eq!(coverage.known.len(), 3);
+        coverage.add(&(20..60), Covered::Summed(Summed::Checkpoint));
+        assert_eq!(coverage.gaps(61), []);
+    }
+}
