@@ -85,6 +85,17 @@ impl FilterPage {
         FilterPage { bytes }
     }
 
+    /// Kind of its units.
+    pub fn kind(&self) -> Kind {
+        // A page that exists was checked or built.
+        Kind::from_byte(self.bytes[AT_KIND]).unwrap_or_default()
+    }
+
+    /// Bytes of one unit.
+    pub fn unit_bytes(&self) -> u32 {
+        u32_at(&self.bytes, AT_UNIT_BYTES)
+    }
+
     /// The page as stored.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes

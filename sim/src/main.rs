@@ -1,0 +1,33 @@
+//! Simulators: the real rules of the layers, driven without a disk by synthetic or recorded work.
+//!
+//! `copal-sim rules` runs adjusting rules and filter units of `copal-filter` over an LSM tree's shape and counts
+//! reads. Everything random comes from one seed; the same arguments give the same figures on every machine.
+//! Not here: the engine (`copal-kv`), whose benches measure the same rules on a device.
+#![expect(clippy::print_stdout, reason = "a command-line tool talks on standard output")]
+
+mod rules;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "copal-sim", about = "Simulators of Copal's rules")]
+struct Arguments {
+    #[command(subcommand)]
+    simulator: Simulator,
+}
+
+#[derive(Subcommand)]
+enum Simulator {
+    /// Filter units and adjusting rules over an LSM tree: reads per Get
+    Rules(rules::Arguments),
+    /// Write a trace of Gets, as `rules --trace` reads it
+    Record(rules::RecordArguments),
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().simulator {
+        Simulator::Rules(arguments) => rules::run(&arguments),
+        Simulator::Record(arguments) => rules::record(&arguments),
+    }
+}

@@ -1,0 +1,76 @@
+//! What the loaded units say of a key: by their rate, or by asking the real ones.
+
+use super::{
+    key::{Key, STORE_SEED},
+    random::{Random, mix},
+    tree::Tree,
+};
+use anyhow::Result;
+use copal_filter::{FilterPage, Units};
+
+/// Filters of all partitions of a tree.
+pub(super) enum Filters {
+    /// An absent key passes with the probability that the kind promises.
+    Modelled { units: Vec<u8>, random: Random },
+    /// An absent key passes if the units say so.
+    Real { loaded: Vec<Option<Units>> },
+}
+
+impl Filters {
+    /// Nothing loaded.
+    pub(super) fn new(tree: &Tree, seed: u64) -> Filters {
+        if tree.pages.is_empty() {
+            Filters::Modelled {
+                units: vec![0; tree.shapes.len()],
+                random: Random(mix(!seed)),
+            }
+        } else {
+            Filters::Real {
+                loaded: vec![None; tree.pages.len()],
+            }
+        }
+    }
+
+    pub(super) fn units(&self, partition: u32) -> u8 {
+        match self {
+            Filters::Modelled { units, .. } => units[partition as usize],
+            Filters::Real { loaded } => loaded[partition as usize].as_ref().map_or(0, Units::count),
+        }
+    }
+
+    /// Loads or drops until there are `wanted` units.
+    ///
+    /// # Errors
+    /// A page of the tree is damaged, which is a bug.
+    pub(super) fn set(&mut self, tree: &Tree, partition: u32, wanted: u8) -> Result<()> {
+        match self {
+            Filters::Modelled { units, .. } => units[partition as usize] = wanted,
+            Filters::Real { loaded } => {
+                let slot = &mut loaded[partition as usize];
+                *slot = match slot.take() {
+                    Some(held) if held.count() >= wanted => Some(held.first(wanted)),
+                    _ => {
+                        let page = tree.pages[partition as usize].as_bytes();
+                        Some(FilterPage::load(page, wanted, u64::from(partition), STORE_SEED)?)
+                    }
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a key that is not in the partition passes its units.
+    pub(super) fn passes(&mut self, tree: &Tree, partition: u32, key: Key) -> bool {
+        match self {
+            Filters::Modelled { units, random } => {
+                let fpr = tree.shapes[partition as usize]
+                    .kind
+                    .fpr(units[partition as usize]);
+                random.unit() < fpr
+            }
+            Filters::Real { loaded } => loaded[partition as usize]
+                .as_ref()
+                .is_none_or(|units| units.may_contain(key.hash)),
+        }
+    }
+}

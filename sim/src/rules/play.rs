@@ -1,0 +1,205 @@
+//! Plays Gets through a tree under one rule and counts the reads, as the engine would do them.
+//!
+//! - A Get asks the runs from the newest until it finds its key. A run's partition is read if its units say maybe.
+//! - Cold start: a probe that finds no unit loaded reads the filter page instead of the data while there is room,
+//!   except under the paper's rule, whose tables wait for the rule.
+//! - The rule sees probes in batches and its changes are carried out before the next Get: the engine's background
+//!   thread without its delay. A load is one read; under the paper's rule one for each unit, as in the paper.
+
+use super::{filters::Filters, key::Key, tree::Tree};
+use anyhow::Result;
+use copal_filter::rules::{Heat, Outcome, PartitionId, Probe, Rule};
+
+/// Reads of some Gets in a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reads {
+    pub(super) gets: u64,
+    /// Data read for a key that was not there.
+    pub(super) false_reads: u64,
+    /// Filter pages, or units of the paper's rule.
+    pub(super) page_reads: u64,
+    /// Data read for the key that was asked for.
+    pub(super) hits: u64,
+}
+
+impl Reads {
+    fn per_get(self, reads: u64) -> f64 {
+        reads as f64 / self.gets.max(1) as f64
+    }
+
+    pub(super) fn false_per_get(self) -> f64 {
+        self.per_get(self.false_reads)
+    }
+
+    pub(super) fn pages_per_get(self) -> f64 {
+        self.per_get(self.page_reads)
+    }
+
+    /// Reads that a perfect filter would have saved.
+    pub(super) fn extra_per_get(self) -> f64 {
+        self.per_get(self.false_reads + self.page_reads)
+    }
+
+    pub(super) fn total_per_get(self) -> f64 {
+        self.per_get(self.false_reads + self.page_reads + self.hits)
+    }
+
+    fn since(self, before: Reads) -> Reads {
+        Reads {
+            gets: self.gets - before.gets,
+            false_reads: self.false_reads - before.false_reads,
+            page_reads: self.page_reads - before.page_reads,
+            hits: self.hits - before.hits,
+        }
+    }
+}
+
+/// How a rule is driven.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Driving {
+    pub(super) budget_bytes: u64,
+    /// Gets between two steps of the rule.
+    pub(super) batch: u64,
+    /// Whether this is the paper's rule: no cold start, a read for each unit.
+    pub(super) paper: bool,
+}
+
+/// A tree, its filters and the rule that adjusts them.
+pub(super) struct Player<'a> {
+    tree: &'a Tree,
+    filters: Filters,
+    rule: Box<dyn Rule>,
+    driving: Driving,
+    probes: Vec<Probe>,
+    reads: Reads,
+    unit_bytes: u64,
+}
+
+impl<'a> Player<'a> {
+    /// Tells the rule of every partition and lets it have its first say; nothing of that is counted.
+    pub(super) fn new(
+        tree: &'a Tree,
+        seed: u64,
+        rule: Box<dyn Rule>,
+        driving: Driving,
+    ) -> Result<Player<'a>> {
+        let mut player = Player {
+            tree,
+            filters: Filters::new(tree, seed),
+            rule,
+            driving,
+            probes: Vec::new(),
+            reads: Reads::default(),
+            unit_bytes: tree.shapes.iter().map(|shape| u64::from(shape.unit_bytes)).sum(),
+        };
+        for (id, &shape) in tree.shapes.iter().enumerate() {
+            player.rule.add(PartitionId(id as u32), shape, Heat(0.0), 0, 0);
+        }
+        player.step()?;
+        player.reads = Reads::default();
+        Ok(player)
+    }
+
+    /// Plays `gets` Gets; their reads in `windows` parts of equal length.
+    pub(super) fn play(
+        &mut self,
+        gets: u64,
+        windows: u64,
+        mut next: impl FnMut() -> Option<Key>,
+    ) -> Result<Vec<Reads>> {
+        let mut parts = Vec::new();
+        for window in 0..windows {
+            let before = self.reads;
+            for _ in gets * window / windows..gets * (window + 1) / windows {
+                let Some(key) = next() else { break };
+                self.get(key)?;
+            }
+            parts.push(self.reads.since(before));
+        }
+        Ok(parts)
+    }
+
+    fn get(&mut self, key: Key) -> Result<()> {
+        self.reads.gets += 1;
+        let home = self.tree.run_of(key);
+        for run in 0..self.tree.runs.len() {
+            let partition = self.tree.partition(run, key);
+            if self.filters.units(partition) == 0 && !self.driving.paper {
+                self.cold_start(partition)?;
+            }
+            let outcome = if home == Some(run) {
+                self.reads.hits += 1;
+                Outcome::Hit
+            } else if self.filters.passes(self.tree, partition, key) {
+                self.reads.false_reads += 1;
+                Outcome::FalsePositive
+            } else {
+                Outcome::Negative
+            };
+            self.probes.push(Probe {
+                partition: PartitionId(partition),
+                outcome,
+            });
+            if outcome == Outcome::Hit {
+                break;
+            }
+        }
+        if self.reads.gets.is_multiple_of(self.driving.batch) {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Reads the filter page that a look-up has found not loaded, if memory is free.
+    fn cold_start(&mut self, partition: u32) -> Result<()> {
+        let shape = self.tree.shapes[partition as usize];
+        let id = PartitionId(partition);
+        let room = self
+            .driving
+            .budget_bytes
+            .saturating_sub(self.rule.granted_bytes());
+        let now = self.reads.gets;
+        let wanted = self.rule.predict(shape, self.rule.heat(id, now), now).max(1);
+        let even = (self.driving.budget_bytes / self.unit_bytes.max(1)).max(1);
+        let most = (room / u64::from(shape.unit_bytes))
+            .min(even)
+            .min(u64::from(shape.units)) as u8;
+        let units = wanted.min(most);
+        if units > 0 {
+            self.reads.page_reads += 1;
+            self.rule.correct(id, units);
+            self.filters.set(self.tree, partition, units)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<()> {
+        let now = self.reads.gets;
+        self.rule.observe(&self.probes, now);
+        self.probes.clear();
+        for change in self.rule.step(self.driving.budget_bytes, now) {
+            let partition = change.partition.0;
+            let held = self.filters.units(partition);
+            if change.units > held {
+                let each = if self.driving.paper {
+                    u64::from(change.units - held)
+                } else {
+                    1
+                };
+                self.reads.page_reads += each;
+            }
+            self.filters.set(self.tree, partition, change.units)?;
+        }
+        Ok(())
+    }
+
+    /// Partitions by run that hold 0, 1, 2, .. units.
+    pub(super) fn units_by_run(&self) -> Vec<Vec<u64>> {
+        let mut counts = vec![vec![0u64; usize::from(copal_filter::MAX_UNITS) + 1]; self.tree.runs.len()];
+        for (partition, shape) in self.tree.shapes.iter().enumerate() {
+            let units = self.filters.units(partition as u32);
+            counts[usize::from(shape.level)][usize::from(units)] += 1;
+        }
+        counts
+    }
+}
