@@ -27,15 +27,19 @@ use crate::{
     signal::Signal,
     snapshots::Snapshots,
     stats::Counters,
-    table::{ReadOptions, Table},
+    table::{Damage, Place, ReadOptions, Table, TableError},
     version::{Handles, TableHandle, Version},
     view::View,
 };
-use copal_object::{Ack, ObjectId, Op, Store as Objects};
+use bytes::Bytes;
+use copal_object::{Ack, ObjectId, Op, Store as Objects, StoreError};
 use parking_lot::{Mutex, RwLock};
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 /// The manifest and the tables it names, open.
@@ -72,6 +76,8 @@ pub(crate) struct Engine {
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) garbage: Garbage,
+    /// Separated values found damaged, by key: the pointer, and what was found.
+    pub(crate) damaged_values: Mutex<BTreeMap<Bytes, (Bytes, String)>>,
     pub(crate) signal: Arc<Signal>,
     pub(crate) jobs: Jobs,
     pub(crate) poison: Poison,
@@ -226,19 +232,45 @@ pub(crate) fn open_table(
     options: ReadOptions,
     meta: &TableMeta,
 ) -> Result<Arc<TableHandle>, Error> {
-    let mut table = Table::open(objects, meta.object, cache.clone(), options)?;
+    let table = Table::open(objects, meta.object, cache.clone(), options)?;
+    Ok(handle(table, meta, cache))
+}
+
+/// As [`open_table`]; a table that cannot be read is set apart: its range answers `Corrupt`, the rest reads on.
+pub(crate) fn open_or_set_apart(
+    objects: &Objects,
+    cache: &Arc<TableCache>,
+    options: ReadOptions,
+    meta: &TableMeta,
+) -> Result<Arc<TableHandle>, Error> {
+    let id = meta.object;
+    let opened = Table::open(objects, id, cache.clone(), options).map_err(|error| match error {
+        TableError::Object(StoreError::NotFound(_)) => Damage::Missing.at(id, Place::Object),
+        error => error,
+    });
+    let table = match opened {
+        Err(error) if error.is_corruption() => {
+            tracing::error!(table = id.0, %error, "a table cannot be read and is set apart");
+            Table::broken(objects, id, cache.clone(), options, error)
+        }
+        opened => opened?,
+    };
+    Ok(handle(table, meta, cache))
+}
+
+fn handle(mut table: Arc<Table>, meta: &TableMeta, cache: &TableCache) -> Arc<TableHandle> {
     if let (Some(seq), Some(table)) = (meta.ingested_at, Arc::get_mut(&mut table)) {
         table.set_sequence(seq);
     }
     let tombstones = RangeTombstones::new(table.range_tombstones());
     let bytes = size_of::<TableHandle>() + tombstones.heap_bytes() + meta.values.len() * 16;
     let charge = cache.budget().charge(Class::RangeTombstones, bytes as u64);
-    Ok(Arc::new(TableHandle {
+    Arc::new(TableHandle {
         _charge: charge,
         meta: meta.clone(),
         table,
         tombstones,
-    }))
+    })
 }
 
 /// The first view of an opened store.

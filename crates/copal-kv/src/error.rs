@@ -57,6 +57,12 @@ pub enum Error {
         /// The budget.
         total_bytes: u64,
     },
+    /// What a range is to be repaired with ascends strictly and lies in the range; this key does not.
+    #[error("key {key} is out of order or outside the range that is repaired")]
+    NotInRange {
+        /// The key, escaped.
+        key: String,
+    },
     /// The store was closed by [`crate::Store::close`].
     #[error("the store is closed")]
     Closed,

@@ -142,7 +142,7 @@ impl Iter {
                 continue;
             }
             let item = self.item(&key, kind, cursor.value())?;
-            cursor.next()?;
+            // Moved on when more is wanted: damage behind this key is not its own.
             self.front = Some(cursor);
             return Ok(Some(item));
         }

@@ -63,7 +63,7 @@ impl KeyspaceHandle {
     }
 
     /// The operation that stores `value`: inline, or straight into a value object.
-    fn put(&self, key: &[u8], value: impl Into<ValueBytes>) -> Result<WriteOp, Error> {
+    pub(crate) fn put(&self, key: &[u8], value: impl Into<ValueBytes>) -> Result<WriteOp, Error> {
         self.check()?;
         let key = self.id.checked_key(key)?;
         let ValueBytes(value) = value.into();
@@ -97,14 +97,14 @@ impl KeyspaceHandle {
     }
 
     /// `None`: the range is empty, there is nothing to do.
-    fn delete_range(&self, range: KeyRange) -> Result<Option<WriteOp>, Error> {
+    pub(crate) fn delete_range(&self, range: KeyRange) -> Result<Option<WriteOp>, Error> {
         self.check()?;
         let KeyRange { start, end } = range;
         Ok((start < end).then_some(WriteOp::DeleteRange { start, end }))
     }
 }
 
-struct ValueBytes(Bytes);
+pub(crate) struct ValueBytes(Bytes);
 impl From<&[u8]> for ValueBytes {
     fn from(value: &[u8]) -> ValueBytes {
         ValueBytes(Bytes::copy_from_slice(value))
@@ -236,7 +236,7 @@ impl Keyspace {
     /// The space of what was deleted before is free when this returns, unless a snapshot or an iterator still
     /// reads it.
     /// # Errors
-    /// `NoSpace`: not even one table fits. `Corrupt`: a table in the range is damaged.
+    /// `NoSpace`: not even one table fits. Damaged parts of the range stay as they are, and are no error.
     pub fn compact_range(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Result<(), Error> {
         let engine = self.store.engine();
         if engine.options.read_only {

@@ -165,7 +165,13 @@ pub(crate) fn in_memtables(view: &View, seq: u64, key: &[u8]) -> Option<Option<V
 }
 
 /// The newest visible version of `key` in tables that no tombstone covers.
-fn in_runs(view: &View, seq: u64, key: &[u8], seed: u64, keep: Keep) -> Result<Option<Version>, Error> {
+pub(crate) fn in_runs(
+    view: &View,
+    seq: u64,
+    key: &[u8],
+    seed: u64,
+    keep: Keep,
+) -> Result<Option<Version>, Error> {
     let hash = KeyHash::new(key, seed);
     for run in &view.version.runs {
         let Some(slice) = run.find(key) else { continue };

@@ -3,7 +3,8 @@
 //! Invariants
 //! - After it the store holds a prefix of commit order, with everything that was acknowledged as durable.
 //! - Objects and value bytes that neither manifest nor log name are freed. Opening read-only frees nothing.
-//! - A hole between logs or a damaged frame is an error, never an end.
+//! - A hole between logs or a damaged frame is an error, never an end. A damaged manifest is one, too.
+//! - A damaged table costs its own key range, not the opening (`quarantine`).
 
 use crate::{
     Error, Options,
@@ -15,7 +16,7 @@ use crate::{
         values::{DirectValues, GroupKey, OpenObject},
     },
     compact::{jobs::Jobs, merge::group_of, separate::WorkerValues},
-    engine::{Engine, Tree, first_view, open_table},
+    engine::{Engine, Tree, first_view, open_or_set_apart},
     entry::{EntryKind, RangeTombstone},
     garbage::{Epochs, Garbage},
     ingest::Ingests,
@@ -93,7 +94,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
     };
     let mut handles = Handles::new();
     for (object, table) in &manifest.state.tables {
-        handles.insert(*object, open_table(&objects, &cache, read, &table.meta)?);
+        handles.insert(*object, open_or_set_apart(&objects, &cache, read, &table.meta)?);
         budget.check()?;
     }
     let replayed = replay_logs(&objects, &manifest.state, &found)?;
@@ -160,6 +161,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         snapshots,
         epochs,
         garbage: Garbage::default(),
+        damaged_values: Mutex::default(),
         signal,
         jobs: Jobs::default(),
         poison,

@@ -14,16 +14,18 @@ use crate::{
     engine::{Engine, Tree},
     entry::{EntryKind, MAX_SEQ},
     garbage::Item,
+    key::KeyRange,
     leftovers::{Found, Unnamed, unnamed},
     manifest::{MANIFEST, state::ValueState},
-    table::Scan,
+    table::{Damaged, Scan},
     value::{
-        self,
         interval::IntervalSet,
         pointer::{Pointer, VALUE_PAGE},
     },
+    version::{Run, Slice},
     view::View,
 };
+use bytes::Bytes;
 use copal_device::Class;
 use copal_object::ObjectId;
 use std::{
@@ -90,35 +92,73 @@ impl Engine {
             cursor.first()?;
             self.collect(&view, &mut cursor, deep, &mut pointers, &mut report)?;
         }
+        let mut unsure: HashSet<ObjectId> = HashSet::new();
         for run in &view.version.runs {
-            let scan = Scan {
-                class: Class::Background,
-                whole: true,
-            };
-            let mut cursor = run.cursor(&crate::compact::jobs::everything(), scan);
-            let walked = cursor
-                .first()
-                .and_then(|()| self.collect(&view, &mut cursor, deep, &mut pointers, &mut report));
-            match walked {
-                Err(error) if error.is_corruption() => report.problem(error.to_string()),
-                walked => walked?,
-            }
-            for slice in run.slices.iter().filter(|_| deep) {
-                let found = slice.table.table.verify(Class::Background)?;
-                if !found.is_clean() {
-                    report.problem(format!(
-                        "table {} is damaged: {found:?}",
-                        slice.table.meta.object.0
-                    ));
+            for slice in &run.slices {
+                report.tables += 1;
+                if deep {
+                    let found = slice.table.table.verify(Class::Background)?;
+                    for damaged in found.damaged.iter().filter(|damaged| concerns(slice, damaged)) {
+                        report.problem(damaged.to_string());
+                    }
+                }
+                if !self.walk_slice(&view, run, slice, deep, &mut pointers, &mut report)? {
+                    unsure.extend(slice.table.meta.values.iter().map(|(object, _)| *object));
                 }
             }
-            report.tables += run.slices.len() as u64;
         }
         for (object, value) in &tree.manifest.state.values {
             let live = pointers.remove(object).unwrap_or_default();
+            if unsure.contains(object) {
+                // What a damaged range points to is not known, so it cannot be told from what is lost.
+                continue;
+            }
             verify_accounts(*object, value, live, &mut report);
         }
         Ok(report)
+    }
+
+    /// Counts the entries of a slice round its damaged parts; `false`: there are such parts.
+    fn walk_slice(
+        &self,
+        view: &View,
+        run: &Run,
+        slice: &Slice,
+        deep: bool,
+        pointers: &mut Pointers,
+        report: &mut VerifyReport,
+    ) -> Result<bool, Error> {
+        let scan = Scan {
+            class: Class::Background,
+            whole: true,
+        };
+        let mut whole = true;
+        let mut rest = slice.range.clone();
+        loop {
+            let mut cursor = run.cursor(&rest, scan);
+            let walked = cursor
+                .first()
+                .and_then(|()| self.collect(view, &mut cursor, deep, pointers, report));
+            let Err(error) = walked else {
+                return Ok(whole);
+            };
+            if !error.is_corruption() {
+                return Err(error);
+            }
+            if !deep {
+                report.problem(error.to_string());
+            }
+            whole = false;
+            // Entries before the damage were counted; go on behind it.
+            let lost = slice.table.table.lost_keys();
+            let behind = lost
+                .into_iter()
+                .find(|lost| lost.end.as_ref().is_none_or(|end| *end > rest.start));
+            let Some(end) = behind.and_then(|lost| lost.end).filter(|end| *end < rest.end) else {
+                return Ok(false);
+            };
+            rest.start = end;
+        }
     }
 
     /// Every object of ours has a name, every name an object.
@@ -199,17 +239,26 @@ impl Engine {
                 report.value_bytes += u64::from(pointer.len);
                 pointers.entry(pointer.object).or_default().push(pointer.range());
                 if deep {
-                    let all = 0..u64::from(pointer.len);
-                    match value::read(&self.objects, entry.value, &all, Class::Background) {
-                        Err(error) if error.is_corruption() => report.problem(error.to_string()),
-                        read => drop(read?),
-                    }
+                    let (key, pointer) = (Bytes::copy_from_slice(entry.key), cursor.value());
+                    let problem = self.check_value(view, &key, entry.seq, &pointer)?;
+                    problem.into_iter().for_each(|problem| report.problem(problem));
                 }
             }
             cursor.next()?;
         }
         Ok(())
     }
+}
+
+/// Whether the damage is in a part of its table that counts.
+pub(crate) fn concerns(slice: &Slice, damaged: &Damaged) -> bool {
+    damaged.lost.as_ref().is_none_or(|(start, end)| {
+        let lost = KeyRange {
+            start: start.clone(),
+            end: end.clone().unwrap_or_else(|| slice.range.end.clone()),
+        };
+        lost.overlaps(&slice.range)
+    })
 }
 
 fn deleted(item: Item) -> Option<ObjectId> {
@@ -220,7 +269,7 @@ fn deleted(item: Item) -> Option<ObjectId> {
 }
 
 /// Whether a range tombstone hides the entry.
-fn is_purged(view: &View, key: &[u8], seq: u64) -> bool {
+pub(crate) fn is_purged(view: &View, key: &[u8], seq: u64) -> bool {
     let in_memtables = view
         .memtables()
         .any(|memtable| memtable.tombstones().cover(key, MAX_SEQ) > seq);

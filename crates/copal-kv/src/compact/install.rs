@@ -121,9 +121,14 @@ impl Engine {
         }
         let mut ops: Vec<Op> = Vec::new();
         {
-            let tree = self.tree.lock();
+            let mut tree = self.tree.lock();
+            // An object that the device lost needs no freeing.
+            let there = |id: &ObjectId| self.objects.stat(*id).is_some();
             for item in items {
                 match item {
+                    Item::Delete(id) | Item::Punch(id, _) if !there(&id) => {
+                        tree.manifest.state.dropped.remove(&id);
+                    }
                     Item::Delete(id) => ops.push(Op::Delete { id }),
                     Item::Punch(id, range) if tree.manifest.state.values.contains_key(&id) => {
                         ops.push(Op::Punch { id, range });

@@ -4,6 +4,7 @@ use crate::{
     Error,
     key::KeyRange,
     manifest::format::Level,
+    quarantine,
     version::{Run, Version},
 };
 use bytes::Bytes;
@@ -50,18 +51,30 @@ pub(crate) fn everything() -> KeyRange {
 
 /// Bytes that merges have to move before no tier is full.
 pub(crate) fn debt(version: &Version) -> u64 {
-    let full = |level: &u8| version.level(Level(*level)).count() >= TIER_RUNS;
+    let apart = quarantine::ranges(version);
+    let full = |level: &u8| runs_to_merge(version, Level(*level), &apart) >= TIER_RUNS;
     let bytes = |level: u8| version.level(Level(level)).map(|run| run.bytes()).sum::<u64>();
     (0..TIERS).filter(full).map(bytes).sum()
+}
+
+/// Runs of a level that hold more than what is set apart: that stays where it is.
+fn runs_to_merge(version: &Version, level: Level, apart: &[KeyRange]) -> usize {
+    let mergeable = |run: &&Arc<Run>| {
+        run.slices
+            .iter()
+            .any(|slice| !quarantine::covers(apart, &slice.range))
+    };
+    version.level(level).filter(mergeable).count()
 }
 
 /// The merge that the shape of the tree asks for.
 ///
 /// A tier goes down to the bottom once it holds one part in `bottom_share` of it.
 pub(crate) fn pick(version: &Version, next_run: u64, bottom_share: u32) -> Option<Job> {
+    let apart = quarantine::ranges(version);
     let level = (0..TIERS)
         .map(Level)
-        .find(|level| version.level(*level).count() >= TIER_RUNS)?;
+        .find(|level| runs_to_merge(version, *level, &apart) >= TIER_RUNS)?;
     let total: u64 = version.level(level).map(|run| run.bytes()).sum();
     let bottom = version.bottom().map_or(0, |run| run.bytes());
     let down = total.saturating_mul(u64::from(bottom_share)) >= bottom || level.0 + 1 >= TIERS;

@@ -22,6 +22,7 @@ use crate::{
     memtable::Memtable,
     merge::MergingCursor,
     options::KeyspaceOptions,
+    quarantine,
     range_tombstones::{RangeTombstones, tombstones_of},
     stats::Counters,
     table::Scan,
@@ -93,7 +94,14 @@ impl Values<'_> {
                     return Ok(None);
                 };
                 let all = 0..u64::from(pointer.len);
-                let value = value::read(&engine.objects, entry.value, &all, Class::Background)?;
+                let value = match value::read(&engine.objects, entry.value, &all, Class::Background) {
+                    // It stays where it is, damaged for whoever asks, and keeps its object.
+                    Err(error) if error.is_corruption() => {
+                        tracing::error!(%error, "a separated value is damaged and is not moved");
+                        return Ok(None);
+                    }
+                    value => value?,
+                };
                 let new_object = || engine.new_object();
                 let moved = self
                     .separation
@@ -168,17 +176,30 @@ impl Engine {
     }
 
     /// Does the next step of `job`; `false` when nothing is left of it.
+    ///
+    /// A step that comes across damage leaves everything as it was, and the next one goes round it.
     pub(crate) fn merge_step(&self, values: &mut WorkerValues, job: &mut Job) -> Result<bool, Error> {
-        let view = self.view();
-        let version = view.version.clone();
-        drop(view);
+        let version = self.view().version.clone();
+        let known = quarantine::parts(&version).len();
+        match self.try_merge_step(&version, values, job) {
+            Err(error) if error.is_corruption() && quarantine::parts(&version).len() > known => Ok(true),
+            result => result,
+        }
+    }
+
+    fn try_merge_step(
+        &self,
+        version: &Version,
+        values: &mut WorkerValues,
+        job: &mut Job,
+    ) -> Result<bool, Error> {
         // An ingest may have made the bottom that the job writes to.
         let named = |run: &Run| {
             job.inputs.contains(&(run.level, run.id))
                 || job.target.level == Level::BOTTOM && run.level == Level::BOTTOM
         };
         let runs: Vec<Arc<Run>> = version.runs.iter().filter(|run| named(run)).cloned().collect();
-        let Some(range) = next_range(job, &runs) else {
+        let Some(range) = next_free_range(job, &runs, &quarantine::ranges(version)) else {
             return Ok(false);
         };
         if let Some((record, end)) = movable(job, &runs, &range, self.table_bytes() / SMALL_TABLE) {
@@ -199,7 +220,7 @@ impl Engine {
             let inside = slice.table.tombstones.clipped(&slice.range.intersect(&range));
             tombstones.extend(tombstones_of(&inside));
         }
-        let bottom = !has_older(&version, &runs, &range);
+        let bottom = !has_older(version, &runs, &range);
         let survivors = Survivors::new(
             RangeTombstones::new(&tombstones),
             self.snapshots.stripes(),
@@ -398,6 +419,21 @@ fn flushed_record(memtable: &Memtable) -> Record {
         generation: memtable.generation,
         last_seq: memtable.last_seq(),
     }
+}
+
+/// As [`next_range`], going round what is set apart.
+fn next_free_range(job: &mut Job, runs: &[Arc<Run>], apart: &[KeyRange]) -> Option<KeyRange> {
+    let mut left = job.range.clone();
+    while let Some(free) = quarantine::next_free(&mut left, apart) {
+        left.start = free.end.clone();
+        job.range = free;
+        let found = next_range(job, runs);
+        job.range.end = left.end.clone();
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
 }
 
 /// The key range of the job's next step: from the next key that has work to the next key that has none.

@@ -17,6 +17,7 @@ use crate::{
         format::{Record, ValueMeta},
         state::ValueState,
     },
+    quarantine,
     range_tombstones::{RangeTombstones, tombstones_of},
     value::pointer::VALUE_PAGE,
     version::{Slice, Version},
@@ -50,6 +51,9 @@ impl Engine {
         let version = self.view().version.clone();
         let covered = all_tombstones(&version);
         let oldest = self.snapshots.stripes().oldest();
+        if !covered.is_empty() && self.release(&version, &covered, oldest)? {
+            return Ok(true);
+        }
         let purged = |meta: &ValueMeta| {
             let group = GroupKey {
                 keyspace: meta.keyspace,
@@ -157,7 +161,11 @@ impl Engine {
         let oldest = self.snapshots.stripes().oldest();
         let version = self.view().version.clone();
         let slices = version.runs.iter().flat_map(|run| &run.slices);
+        let apart = quarantine::ranges(&version);
         let wasteful = |slice: &&Slice| {
+            if apart.iter().any(|apart| apart.overlaps(&slice.range)) {
+                return false;
+            }
             let meta = &slice.table.meta;
             meta.droppable * 2 > meta.entries && meta.droppable >= 1024 && meta.max_seq <= oldest
         };

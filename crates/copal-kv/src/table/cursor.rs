@@ -85,7 +85,7 @@ impl TableCursor {
 
     fn damaged(&mut self, damage: Damage, place: Place) -> TableError {
         self.block = None;
-        damage.at(self.table.id, place)
+        self.table.blame(self.partition, damage.at(self.table.id, place))
     }
 
     /// Makes `partition` current and returns its index page.
@@ -159,6 +159,7 @@ impl TableCursor {
     /// Goes to the block that would hold `(key, seq)`; false when the table has no entries.
     fn seek_block(&mut self, key: &[u8], seq: u64) -> Result<bool, TableError> {
         self.block = None;
+        self.table.whole()?;
         let Some(partition) = self.table.fences.find(key) else {
             return Ok(false);
         };
@@ -248,6 +249,7 @@ impl TableCursor {
 
     fn try_first(&mut self) -> Result<(), TableError> {
         self.block = None;
+        self.table.whole()?;
         if self.partitions() > 0 {
             self.enter_block(0, 0, &End::First)?;
         }
@@ -256,6 +258,7 @@ impl TableCursor {
 
     fn try_last(&mut self) -> Result<(), TableError> {
         self.block = None;
+        self.table.whole()?;
         if self.partitions() > 0 {
             let partition = self.partitions() - 1;
             let blocks = self.enter(partition)?.blocks();

@@ -128,6 +128,9 @@ pub enum Damage {
     /// Compressed bytes do not decompress.
     #[error("it does not decompress")]
     Codec,
+    /// The object is not there.
+    #[error("it is missing")]
+    Missing,
     /// Entries are out of order or outside their partition.
     #[error("its entries are out of order")]
     Order,

@@ -10,7 +10,7 @@ use super::{
     block::Block,
     block_cursor::BlockCursor,
     counters::Count,
-    error::{Place, TableError},
+    error::{Damage, Place, TableError},
     index::{BlockAt, IndexPage},
     read::{Found, Table},
 };
@@ -98,26 +98,22 @@ impl Table {
         read_seq: u64,
         keep: Keep,
     ) -> Result<Option<Found>, TableError> {
-        let place = |block| Place::Block { partition, block };
+        let damaged = |block| {
+            move |damage: Damage| self.blame(partition, damage.at(self.id, Place::Block { partition, block }))
+        };
         let mut cursor = BlockCursor::new(taken.block.clone());
-        cursor
-            .seek(key, read_seq)
-            .map_err(|damage| damage.at(self.id, place(taken.at.number)))?;
+        cursor.seek(key, read_seq).map_err(damaged(taken.at.number))?;
         if !cursor.valid() && taken.at.number + 1 < index.blocks() {
             // The block ends before (key, read_seq). Only if it ends with newer versions of this very key can
             // the wanted one open the next block.
-            cursor
-                .last()
-                .map_err(|damage| damage.at(self.id, place(taken.at.number)))?;
+            cursor.last().map_err(damaged(taken.at.number))?;
             if cursor.entry().is_some_and(|entry| entry.key == key) {
                 let next = index
                     .block(taken.at.number + 1)
                     .map_err(|damage| damage.at(self.id, Place::Index(partition)))?;
                 taken = self.take(partition, next)?;
                 cursor = BlockCursor::new(taken.block.clone());
-                cursor
-                    .seek(key, read_seq)
-                    .map_err(|damage| damage.at(self.id, place(next.number)))?;
+                cursor.seek(key, read_seq).map_err(damaged(next.number))?;
             }
         }
         let found = match cursor.entry() {

@@ -19,6 +19,7 @@ mod block_cursor;
 mod builder;
 pub(crate) mod counters;
 mod cursor;
+pub(crate) mod damage;
 mod error;
 pub(crate) mod fences;
 mod filter;

@@ -3,16 +3,18 @@
 //! Invariant: one read where they fit 64 KiB, one more for each that does not.
 
 use super::{
+    damage::Damages,
     error::{Damage, Place, TableError},
     fences::Fences,
     filter::{FilterSlot, one_unit_bytes},
     footer::{FOOTER_BYTES, Footer, Section},
     io::{ObjectSource, ReadAt},
     meta::TableMeta,
+    pages::again_if_damaged,
     read::{ReadOptions, Table},
     tombstones,
 };
-use crate::cache::TableCache;
+use crate::{cache::TableCache, entry::RangeTombstone};
 use bytes::Bytes;
 use copal_codec::Reader;
 use copal_device::Class;
@@ -60,9 +62,13 @@ impl Table {
         options: ReadOptions,
     ) -> Result<Arc<Table>, TableError> {
         let len = source.len()?;
-        let tail = Tail::read(&*source, id, len)?;
-        let last = tail.bytes.len().saturating_sub(2 * FOOTER_BYTES);
-        let footer = Footer::from_tail(&tail.bytes[last..], id, len)?;
+        let described = || {
+            let tail = Tail::read(&*source, id, len)?;
+            let last = tail.bytes.len().saturating_sub(2 * FOOTER_BYTES);
+            let footer = Footer::from_tail(&tail.bytes[last..], id, len)?;
+            Ok((tail, footer))
+        };
+        let (tail, footer) = again_if_damaged(described)?;
         let tombstones = tail.section(
             &*source,
             footer.tombstones,
@@ -77,6 +83,27 @@ impl Table {
             return Err(Damage::Field("object or number of partitions").at(id, Place::Section("properties")));
         }
         meta.bytes = len;
+        let damages = Damages::default();
+        Ok(Table::assemble(
+            source, cache, options, meta, fences, footer, object_crc, tombstones, damages,
+        ))
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of a table, each read from its own place"
+    )]
+    pub(super) fn assemble(
+        source: Box<dyn ReadAt>,
+        cache: Arc<TableCache>,
+        options: ReadOptions,
+        meta: TableMeta,
+        fences: Fences,
+        footer: Footer,
+        object_crc: u32,
+        tombstones: Vec<RangeTombstone>,
+        damages: Damages,
+    ) -> Arc<Table> {
         let filters: Box<[FilterSlot]> = (0..fences.len()).map(|_| FilterSlot::default()).collect();
         let resident_bytes =
             (size_of::<Table>() + fences.heap_bytes() + meta.heap_bytes() + size_of_val(&*filters)) as u64;
@@ -84,8 +111,8 @@ impl Table {
         let tombstone_bytes = tombstones::heap_bytes(&tombstones) as u64;
         let charge = cache.charge_table(resident_bytes, tombstone_bytes, one_unit_bytes);
         let number = cache.new_table();
-        Ok(Arc::new(Table {
-            id,
+        Arc::new(Table {
+            id: meta.object,
             source,
             cache,
             options,
@@ -95,11 +122,12 @@ impl Table {
             object_crc,
             footer,
             tombstones,
+            damages,
             number,
             resident_bytes: resident_bytes + tombstone_bytes,
             _charge: charge,
             ingested_at: None,
-        }))
+        })
     }
 }
 
@@ -137,8 +165,10 @@ impl Tail {
         if let Some(Ok(decoded)) = in_tail.map(&decode) {
             return Ok(decoded);
         }
-        let bytes = source.read_at(section.range(), Class::Foreground)?;
-        decode(&bytes).map_err(|damage| damage.at(self.id, Place::Section(name)))
+        again_if_damaged(|| {
+            let bytes = source.read_at(section.range(), Class::Foreground)?;
+            decode(&bytes).map_err(|damage| damage.at(self.id, Place::Section(name)))
+        })
     }
 }
 

@@ -35,13 +35,16 @@ impl Table {
         }
         let at = self.partition(partition);
         self.cache.count(Count::IndexPageReads);
-        let decode = |bytes: &Bytes| IndexPage::decode(bytes, at.uid, at.data_len);
-        let page = match decode(&self.read(at.index(), class)?) {
-            Ok(page) => page,
-            Err(_) => match decode(&self.read(at.index(), class)?) {
-                Ok(page) => page,
-                Err(damage) => self.rebuild_index(partition, &damage, class)?,
-            },
+        let once = || {
+            let bytes = self.read(at.index(), class)?;
+            let decoded = IndexPage::decode(&bytes, at.uid, at.data_len);
+            decoded.map_err(|damage| damage.at(self.id, Place::Index(partition)))
+        };
+        let page = match again_if_damaged(once) {
+            Err(error) if error.is_corruption() => self
+                .rebuild_index(partition, &error, class)
+                .map_err(|error| self.blame(partition, error))?,
+            page => page?,
         };
         Ok(self.keep_index(key, page))
     }
@@ -61,7 +64,7 @@ impl Table {
     }
 
     /// Makes the index page anew from the data blocks, found from the last to the first by their trailers.
-    fn rebuild_index(&self, partition: u32, why: &Damage, class: Class) -> Result<IndexPage, TableError> {
+    fn rebuild_index(&self, partition: u32, why: &TableError, class: Class) -> Result<IndexPage, TableError> {
         let at = self.partition(partition);
         tracing::warn!(table = self.id.0, partition, %why, "index page damaged, rebuilding it from the blocks");
         self.cache.count(Count::RebuiltIndexes);
@@ -124,19 +127,17 @@ impl Table {
     pub(super) fn read_block(&self, partition: u32, at: BlockAt, class: Class) -> Result<Block, TableError> {
         let (start, uid) = (self.partition(partition).offset, self.partition(partition).uid);
         let range = start + at.offset..start + at.range().end;
-        let stored = self.read(range.clone(), class)?;
-        if let Ok(block) = Block::decode(&stored, uid, at.number) {
-            return Ok(block);
-        }
-        let stored = self.read(range, class)?;
-        Block::decode(&stored, uid, at.number).map_err(|damage| {
-            damage.at(
-                self.id,
-                Place::Block {
-                    partition,
-                    block: at.number,
-                },
-            )
-        })
+        let block = at.number;
+        let once = || {
+            let stored = self.read(range.clone(), class)?;
+            let decoded = Block::decode(&stored, uid, block);
+            decoded.map_err(|damage| damage.at(self.id, Place::Block { partition, block }))
+        };
+        again_if_damaged(once).map_err(|error| self.blame(partition, error))
     }
+}
+
+/// Reads a second time what differed: a device that errs once is not damaged.
+pub(super) fn again_if_damaged<T>(once: impl Fn() -> Result<T, TableError>) -> Result<T, TableError> {
+    once().or_else(|error| if error.is_corruption() { once() } else { Err(error) })
 }

@@ -8,8 +8,8 @@
 //! Not here: opening (`open`), what happens behind the filter (`lookup`), pages (`pages`), filters (`filter`).
 
 use super::{
-    counters::Count, error::TableError, fences::Fences, filter::FilterSlot, footer::Footer, io::ReadAt,
-    lookup::Keep, meta::TableMeta,
+    counters::Count, damage::Damages, error::TableError, fences::Fences, filter::FilterSlot, footer::Footer,
+    io::ReadAt, lookup::Keep, meta::TableMeta,
 };
 use crate::{
     cache::{TableCache, TableCharge},
@@ -52,6 +52,7 @@ pub struct Table {
     pub(super) object_crc: u32,
     pub(super) footer: Footer,
     pub(super) tombstones: Vec<RangeTombstone>,
+    pub(super) damages: Damages,
     /// Its name in the cache.
     pub(super) number: u64,
     pub(super) resident_bytes: u64,
@@ -95,7 +96,7 @@ impl Table {
         hash: &KeyHash,
         keep: Keep,
     ) -> Result<Option<Found>, TableError> {
-        let Some(partition) = self.partition_of(key) else {
+        let Some(partition) = self.partition_of(key)? else {
             return Ok(None);
         };
         self.cache.count(Count::FilterProbes);
@@ -133,10 +134,14 @@ impl Table {
     }
 
     /// The partition that would hold `key`; `None` outside the table's range.
-    fn partition_of(&self, key: &[u8]) -> Option<u32> {
+    ///
+    /// # Errors
+    /// The table is damaged as a whole: nothing is known of its range.
+    fn partition_of(&self, key: &[u8]) -> Result<Option<u32>, TableError> {
+        self.whole()?;
         if !self.meta.covers(key) {
-            return None;
+            return Ok(None);
         }
-        self.fences.find(key).map(|partition| partition as u32)
+        Ok(self.fences.find(key).map(|partition| partition as u32))
     }
 }

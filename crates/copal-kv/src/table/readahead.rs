@@ -59,7 +59,11 @@ impl ReadAhead {
                 _ if scan.whole => self.size = LAST_WINDOW_BYTES,
                 _ => self.size = (self.size * 2).clamp(FIRST_WINDOW_BYTES, LAST_WINDOW_BYTES),
             }
-            self.fill(table, scan, partition, at, travel)?;
+            match self.fill(table, scan, partition, at, travel) {
+                // The block alone may be whole; if not, it is named.
+                Err(error) if error.is_corruption() => {}
+                filled => filled?,
+            }
         }
         let from = at.offset.saturating_sub(self.start) as usize;
         let cut = self

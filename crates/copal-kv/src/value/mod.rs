@@ -9,7 +9,7 @@ pub(crate) mod pointer;
 use crate::Error;
 use bytes::Bytes;
 use copal_device::Class;
-use copal_object::Store as Objects;
+use copal_object::{Store as Objects, StoreError};
 pub(crate) use pointer::Pointer;
 use std::ops::Range;
 
@@ -33,7 +33,14 @@ pub(crate) fn read(
     let cover = pointer.cover(&part);
     let range = pointer.offset + cover.start..pointer.offset + cover.end;
     let once = || -> Result<Bytes, Error> {
-        let bytes = objects.read(pointer.object, range.clone(), class).wait()?;
+        let bytes = match objects.read(pointer.object, range.clone(), class).wait() {
+            // Whoever reads holds a version in which the object is: it was lost, not deleted.
+            Err(StoreError::NotFound(object)) => {
+                let place = format!("value in object {} at byte {}", object.0, range.start);
+                return Err(Error::corrupt(place, "the object is missing"));
+            }
+            read => read?,
+        };
         if bytes.len() as u64 != cover.end - cover.start {
             let place = format!("value in object {} at byte {}", pointer.object.0, range.start);
             return Err(Error::corrupt(place, "the object ends inside it"));

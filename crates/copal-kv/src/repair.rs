@@ -1,0 +1,106 @@
+//! Replacing the content of a key range in one stroke per batch: how a damaged range is refilled.
+//!
+//! Invariants
+//! - Each batch deletes a stretch of the range and puts that stretch's entries, atomically: a reader finds a key
+//!   damaged or as it was given, never absent because the repair was half done.
+//! - A repair that fails leaves the stretches it committed repaired and the others as they were.
+//!
+//! Not here: giving free what was set apart, which a purge does as well (`quarantine`).
+
+use crate::{
+    Durability, Error, Keyspace,
+    commit::{Write, WriteOp},
+    key::{KeyRange, successor},
+};
+use bytes::Bytes;
+use std::ops::Bound;
+
+/// Keys and values that one batch holds at most, beyond its last entry.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// What a repair wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// Entries stored.
+    pub entries: u64,
+    /// Their keys and values, bytes.
+    pub bytes: u64,
+}
+
+impl Keyspace {
+    /// Replaces everything in the range by `entries`, durably: refills what [`crate::Store::damaged_ranges`] names
+    /// from another replica. Blocks until the damaged parts are dropped, unless a snapshot or an iterator still
+    /// holds them.
+    ///
+    /// `entries` ascend strictly and lie in the range; what the range holds and they do not is gone, also what was
+    /// written since the damage. They may be an [`Iter`](crate::Iter) of another store. Memory: up to 4 MiB of them
+    /// and one entry.
+    /// # Errors
+    /// `NotInRange`: an entry does not ascend or lies outside. An error among the entries ends the repair with it.
+    /// In both cases, and with `NoSpace`, what was replaced so far stays replaced.
+    pub fn repair<I>(&self, range: (Bound<&[u8]>, Bound<&[u8]>), entries: I) -> Result<RepairReport, Error>
+    where
+        I: IntoIterator<Item = Result<(Bytes, Bytes), Error>>,
+    {
+        let engine = self.store.engine();
+        if engine.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let id = self.handle.id;
+        let range = id.between(range);
+        if range.is_empty() {
+            return Ok(RepairReport::default());
+        }
+        let mut report = RepairReport::default();
+        let mut stretch = Stretch {
+            keyspace: self,
+            start: range.start.clone(),
+            puts: Vec::new(),
+            bytes: 0,
+        };
+        let mut next = range.start.clone();
+        for entry in entries {
+            let (user_key, value) = entry?;
+            let key = id.checked_key(&user_key)?;
+            if key < next || key >= range.end {
+                return Err(Error::NotInRange {
+                    key: user_key.escape_ascii().to_string(),
+                });
+            }
+            if stretch.bytes > BATCH_BYTES {
+                stretch.commit(key.clone())?;
+            }
+            next = successor(&key);
+            report.entries += 1;
+            report.bytes += (user_key.len() + value.len()) as u64;
+            stretch.bytes += user_key.len() + value.len();
+            stretch.puts.push(self.handle.put(&user_key, value)?);
+        }
+        stretch.commit(range.end.clone())?;
+        engine.compact_now(range)?;
+        Ok(report)
+    }
+}
+
+/// The part of the range that the next batch replaces.
+struct Stretch<'a> {
+    keyspace: &'a Keyspace,
+    start: Bytes,
+    puts: Vec<WriteOp>,
+    bytes: usize,
+}
+
+impl Stretch<'_> {
+    /// Commits what there is as the content of everything before `end`; the next stretch begins there.
+    fn commit(&mut self, end: Bytes) -> Result<(), Error> {
+        let start = std::mem::replace(&mut self.start, end.clone());
+        // The delete takes the first sequence of the batch, so it covers none of the puts.
+        let delete = self.keyspace.handle.delete_range(KeyRange { start, end })?;
+        let ops: Vec<WriteOp> = delete.into_iter().chain(self.puts.drain(..)).collect();
+        self.bytes = 0;
+        self.keyspace
+            .store
+            .engine()
+            .commit(Write::new(ops, Durability::Device))
+    }
+}
