@@ -29,5 +29,11 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, bytes)
 }
 
+/// The sum of `a` and `b` joined, from `first = crc32c(0, a)` and `second = crc32c(0, b)`; reads no bytes.
+#[must_use]
+pub fn crc32c_joined(first: u32, second: u32, second_len_bytes: usize) -> u32 {
+    crc32c::crc32c_combine(first, second, second_len_bytes)
+}
+
 #[cfg(test)]
 mod tests;

@@ -59,6 +59,10 @@ fn sealed(body: &[u8], may_ignore: u32, must_understand: u32) -> Vec<u8> {
 fn crc32c_has_the_check_value_of_the_standard_and_continues() {
     assert_eq!(crc32c(0, b"123456789"), 0xe306_9283);
     assert_eq!(crc32c(crc32c(0, b"12345"), b"6789"), 0xe306_9283);
+    assert_eq!(
+        crc32c_joined(crc32c(0, b"12345"), crc32c(0, b"6789"), 4),
+        0xe306_9283
+    );
 }
 
 #[test]

@@ -34,10 +34,21 @@ pub struct Iter {
     seq: u64,
     /// What neither end has yielded or passed.
     range: KeyRange,
-    keys_only: bool,
+    want: Want,
+    /// What a walk over heads wants of each value.
+    head: Want,
     tombstones: Vec<Source>,
     front: Option<Merged>,
     back: Option<Merged>,
+}
+
+/// A visible key and its value as it stands in the entry.
+pub(crate) struct Found {
+    /// With its keyspace.
+    pub(crate) key: Bytes,
+    pub(crate) kind: EntryKind,
+    /// The value or an encoded pointer.
+    pub(crate) value: Bytes,
 }
 
 /// Where range tombstones come from.
@@ -53,6 +64,7 @@ impl Iter {
         held: Option<Arc<Held>>,
         seq: u64,
         range: KeyRange,
+        head: Want,
     ) -> Iter {
         let memtables = view.memtables().map(|memtable| memtable.tombstones());
         let memtables = memtables.filter(|set| !set.is_empty()).map(Source::Memtable);
@@ -70,7 +82,8 @@ impl Iter {
             _held: held,
             seq,
             range,
-            keys_only: false,
+            want: Want::all(),
+            head,
             tombstones,
             front: None,
             back: None,
@@ -80,7 +93,15 @@ impl Iter {
     /// Keys only: separated values are not read; the value is empty.
     #[must_use]
     pub fn keys_only(mut self) -> Iter {
-        self.keys_only = true;
+        self.want = Want::Presence;
+        self
+    }
+
+    /// Only the first bytes of values, as many as the keyspace keeps beside pointers
+    /// ([`KeyspaceOptions::value_head_bytes`](crate::KeyspaceOptions::value_head_bytes)). Touches no value object.
+    #[must_use]
+    pub fn heads(mut self) -> Iter {
+        self.want = self.head.clone();
         self
     }
 
@@ -102,13 +123,29 @@ impl Iter {
         })
     }
 
-    fn item(&self, key: &Bytes, kind: EntryKind, value: Bytes) -> Result<(Bytes, Bytes), Error> {
-        let want = if self.keys_only {
-            Want::Presence
-        } else {
-            Want::all()
-        };
-        Ok((user_key(key), self.engine.resolve(kind, value, &want)?))
+    fn item(&self, found: &Found) -> Result<(Bytes, Bytes), Error> {
+        let value = self.engine.resolve(found.kind, found.value.clone(), &self.want)?;
+        Ok((user_key(&found.key), value))
+    }
+
+    /// The next visible key as it stands in its entry: separated values are not read.
+    pub(crate) fn next_entry(&mut self) -> Option<Result<Found, Error>> {
+        if self.range.is_empty() {
+            return self.end();
+        }
+        let step = self.step_front();
+        self.settle(step)
+    }
+
+    /// After an error the iterator ends.
+    fn settle<T>(&mut self, step: Result<Option<T>, Error>) -> Option<Result<T, Error>> {
+        match step {
+            Ok(item) => item.map(Ok),
+            Err(error) => {
+                self.end::<()>();
+                Some(Err(error))
+            }
+        }
     }
 
     fn end<T>(&mut self) -> Option<T> {
@@ -117,7 +154,7 @@ impl Iter {
         None
     }
 
-    fn step_front(&mut self) -> Result<Option<(Bytes, Bytes)>, Error> {
+    fn step_front(&mut self) -> Result<Option<Found>, Error> {
         let mut cursor = match self.front.take() {
             Some(cursor) => cursor,
             None => {
@@ -141,14 +178,14 @@ impl Iter {
                 cursor.next()?;
                 continue;
             }
-            let item = self.item(&key, kind, cursor.value())?;
+            let value = cursor.value();
             // Moved on when more is wanted: damage behind this key is not its own.
             self.front = Some(cursor);
-            return Ok(Some(item));
+            return Ok(Some(Found { key, kind, value }));
         }
     }
 
-    fn step_back(&mut self) -> Result<Option<(Bytes, Bytes)>, Error> {
+    fn step_back(&mut self) -> Result<Option<Found>, Error> {
         let mut cursor = match self.back.take() {
             Some(cursor) => cursor,
             None => {
@@ -179,9 +216,8 @@ impl Iter {
                 continue;
             };
             if kind != EntryKind::Delete && !self.covered(&key, seq) {
-                let item = self.item(&key, kind, value)?;
                 self.back = Some(cursor);
-                return Ok(Some(item));
+                return Ok(Some(Found { key, kind, value }));
             }
         }
     }
@@ -191,16 +227,9 @@ impl Iterator for Iter {
     type Item = Result<(Bytes, Bytes), Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.range.is_empty() {
-            return self.end();
-        }
-        match self.step_front() {
-            Ok(item) => item.map(Ok),
-            Err(error) => {
-                self.end::<()>();
-                Some(Err(error))
-            }
-        }
+        let found = self.next_entry()?;
+        let item = found.and_then(|found| self.item(&found).map(Some));
+        self.settle(item)
     }
 }
 
@@ -209,12 +238,9 @@ impl DoubleEndedIterator for Iter {
         if self.range.is_empty() {
             return self.end();
         }
-        match self.step_back() {
-            Ok(item) => item.map(Ok),
-            Err(error) => {
-                self.end::<()>();
-                Some(Err(error))
-            }
-        }
+        let step = self.step_back();
+        let found = self.settle(step)?;
+        let item = found.and_then(|found| self.item(&found).map(Some));
+        self.settle(item)
     }
 }

@@ -1,7 +1,7 @@
 //! Named ordered maps, batches over them, snapshots of them.
 
 use crate::{
-    CacheMode, Durability, Error, IngestWriter, Iter, KeyspaceOptions, Store,
+    CacheMode, Durability, Error, IngestWriter, Iter, KeyspaceOptions, RangeChecksum, Store,
     commit::{Write, WriteOp, values::GroupKey},
     compact::merge::group_of,
     engine::Engine,
@@ -75,10 +75,12 @@ impl KeyspaceHandle {
         {
             let GroupKey { keyspace, prefix } = group;
             let sums = piece_sums(&value);
+            let head = value.slice(..self.options.head_of(&value).len());
             return Ok(WriteOp::Direct {
                 key,
                 value,
                 sums,
+                head,
                 group: GroupKey { keyspace, prefix },
             });
         }
@@ -168,6 +170,14 @@ impl Keyspace {
         self.look_up(key, &Want::Part(range))
     }
 
+    /// The first bytes of the value of `key`, as many as the keyspace keeps beside pointers
+    /// ([`KeyspaceOptions::value_head_bytes`]). Touches no value object.
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn get_head(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        self.look_up(key, &self.handle.options.want_head())
+    }
+
     /// Whether `key` is there; reads no separated value.
     /// # Errors
     /// As [`Keyspace::get`].
@@ -203,10 +213,24 @@ impl Keyspace {
         self.walk(self.handle.id.prefix(prefix))
     }
 
+    /// Keys, bytes and digest of a range as it is now, to be compared with another replica's: equal content gives
+    /// equal checksums, and those of parts add up. Reads no separated value; with `verify` it reads and verifies
+    /// them all. Blocks.
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn range_checksum(
+        &self,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        verify: bool,
+    ) -> Result<RangeChecksum, Error> {
+        self.handle.check()?;
+        self.engine().range_checksum(self.iter(range), verify)
+    }
+
     fn walk(&self, range: KeyRange) -> Iter {
         let engine = self.store.engine();
         let (view, seq) = engine.view_now();
-        Iter::new(engine, view, None, seq, range)
+        Iter::new(engine, view, None, seq, range, self.handle.options.want_head())
     }
 
     /// Deletes all keys with the prefix at once; value objects wholly inside go unread, in the background.
@@ -360,6 +384,21 @@ impl Snapshot {
         engine.get(&view, self.held.seq, &key, &Want::all(), kept)
     }
 
+    /// As [`Keyspace::range_checksum`], at the snapshot.
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn range_checksum(
+        &self,
+        keyspace: &Keyspace,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        verify: bool,
+    ) -> Result<RangeChecksum, Error> {
+        keyspace.handle.check()?;
+        self.store
+            .engine()
+            .range_checksum(self.iter(keyspace, range), verify)
+    }
+
     /// Walks a range at the snapshot.
     #[must_use]
     pub fn iter(&self, keyspace: &Keyspace, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Iter {
@@ -371,6 +410,7 @@ impl Snapshot {
             Some(self.held.clone()),
             self.held.seq,
             range,
+            keyspace.options().want_head(),
         )
     }
 }

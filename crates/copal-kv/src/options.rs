@@ -1,6 +1,6 @@
 //! What a caller chooses: of a store at each opening, of a keyspace once, at its creation.
 
-use crate::MemoryBudget;
+use crate::{MemoryBudget, read::Want, value::pointer::MAX_HEAD};
 
 /// How safe a write is when its call returns. After a crash the store is always a prefix of commit order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -85,6 +85,19 @@ pub struct KeyspaceOptions {
     pub value_head_bytes: u16,
     /// What look-ups leave in the cache.
     pub cache: CacheMode,
+}
+
+impl KeyspaceOptions {
+    /// What a look at heads alone wants: as much of every value, separated or not.
+    pub(crate) fn want_head(&self) -> Want {
+        Want::Head(usize::from(self.value_head_bytes).min(MAX_HEAD))
+    }
+
+    /// The first bytes of a separated value that stay beside its pointer.
+    pub(crate) fn head_of<'a>(&self, value: &'a [u8]) -> &'a [u8] {
+        let head = usize::from(self.value_head_bytes).min(MAX_HEAD);
+        &value[..head.min(value.len())]
+    }
 }
 
 impl Default for KeyspaceOptions {

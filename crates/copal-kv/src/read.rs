@@ -5,7 +5,13 @@
 //! - The view is held until a separated value is read: its bytes are not freed before.
 
 use crate::{
-    Error, engine::Engine, entry::EntryKind, rows::SpaceStamp, stats::Counters, table::Keep, value,
+    Error,
+    engine::Engine,
+    entry::EntryKind,
+    rows::SpaceStamp,
+    stats::Counters,
+    table::Keep,
+    value::{self, Pointer},
     view::View,
 };
 use bytes::Bytes;
@@ -20,6 +26,8 @@ pub(crate) enum Want {
     Presence,
     /// These bytes of it.
     Part(Range<u64>),
+    /// At most this many first bytes, without a look into a value object.
+    Head(usize),
 }
 
 impl Want {
@@ -130,23 +138,31 @@ impl Engine {
 
     /// The wanted part of a value that stands in an entry or behind its pointer.
     pub(crate) fn resolve(&self, kind: EntryKind, value: Bytes, want: &Want) -> Result<Bytes, Error> {
-        let Want::Part(part) = want else {
-            return Ok(Bytes::new());
-        };
-        if kind == EntryKind::Pointer {
-            return value::read(&self.objects, &value, part, Class::Foreground);
+        match (kind, want) {
+            (_, Want::Presence) => Ok(Bytes::new()),
+            (EntryKind::Pointer, want) => {
+                let pointer = Pointer::decode(&value)?;
+                let len = u64::from(pointer.len);
+                match want {
+                    Want::Part(part) if part.end.min(len) > pointer.head.len() as u64 => {
+                        value::read(&self.objects, &value, part, Class::Foreground)
+                    }
+                    want => Ok(part_of(&Bytes::from(pointer.head), want)),
+                }
+            }
+            (_, want) => Ok(part_of(&value, want)),
         }
-        Ok(part_of(&value, want))
     }
 }
 
-/// The wanted part of a value at hand.
+/// What is wanted of a value at hand, or of its first bytes when no more is wanted than they hold.
 pub(crate) fn part_of(value: &Bytes, want: &Want) -> Bytes {
-    let Want::Part(part) = want else {
-        return Bytes::new();
-    };
     let len = value.len() as u64;
-    let (start, end) = (part.start.min(len), part.end.min(len));
+    let (start, end) = match want {
+        Want::Presence => (0, 0),
+        Want::Part(part) => (part.start.min(len), part.end.min(len)),
+        Want::Head(head) => (0, len.min(*head as u64)),
+    };
     value.slice(start as usize..end.max(start) as usize)
 }
 

@@ -285,6 +285,7 @@ impl Engine {
                     key,
                     value,
                     sums,
+                    head,
                     group,
                 } => {
                     let new_object = || self.new_object();
@@ -294,6 +295,7 @@ impl Engine {
                         offset,
                         len: value.len() as u32,
                         sums: sums.clone(),
+                        head: head.to_vec(),
                     };
                     let pointer = Bytes::from(pointer.to_vec());
                     (

@@ -11,7 +11,7 @@
 pub(crate) mod leader;
 pub(crate) mod values;
 
-use crate::{Durability, Error, log::format::LogOp};
+use crate::{Durability, Error, log::format::LogOp, value::Pointer};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use std::{collections::VecDeque, sync::Arc};
@@ -32,6 +32,8 @@ pub(crate) enum WriteOp {
         key: Bytes,
         value: Bytes,
         sums: Vec<u32>,
+        /// First bytes of the value, for its pointer.
+        head: Bytes,
         group: GroupKey,
     },
     Delete {
@@ -48,7 +50,9 @@ impl WriteOp {
     fn log_bytes(&self) -> usize {
         match self {
             WriteOp::Put { key, value } => LogOp::encoded_bound(key.len(), value.len()),
-            WriteOp::Direct { key, sums, .. } => LogOp::encoded_bound(key.len(), 20 + 4 * sums.len()),
+            WriteOp::Direct { key, value, head, .. } => {
+                LogOp::encoded_bound(key.len(), Pointer::encoded_len(value.len(), head.len()))
+            }
             WriteOp::Delete { key } => LogOp::encoded_bound(key.len(), 0),
             WriteOp::DeleteRange { start, end } => LogOp::encoded_bound(start.len(), end.len()),
         }

@@ -1,6 +1,6 @@
 //! Value objects that commits append to: one open object per group.
 //!
-//! Format: docs/formats/kv-values.md v1
+//! Format: docs/formats/kv-values.md v2
 //! Invariants
 //! - Only the commit leader appends, in log order, so at a rotation of the log every byte of an object belongs
 //!   to the old generation or an older one.

@@ -65,6 +65,11 @@ impl Values<'_> {
         self.options.as_ref().map(|(_, options)| options)
     }
 
+    /// The first bytes of a value that stay beside its pointer.
+    fn head_of<'v>(&mut self, key: &[u8], value: &'v [u8]) -> &'v [u8] {
+        self.options(key).map_or(&[], |options| options.head_of(value))
+    }
+
     /// The entry as it goes into the table: its kind and value; `None`: as it is.
     fn place(&mut self, entry: Entry<'_>) -> Result<Option<(EntryKind, Vec<u8>)>, Error> {
         let engine = self.engine;
@@ -78,9 +83,10 @@ impl Values<'_> {
                     return Ok(None);
                 };
                 let new_object = || engine.new_object();
+                let head = self.head_of(entry.key, entry.value);
                 let pointer = self
                     .separation
-                    .place(&group, entry.value, entry.seq, new_object)
+                    .place(&group, entry.value, head, entry.seq, new_object)
                     .map_err(failed)?;
                 Ok(Some((EntryKind::Pointer, pointer.to_vec())))
             }
@@ -105,7 +111,7 @@ impl Values<'_> {
                 let new_object = || engine.new_object();
                 let moved = self
                     .separation
-                    .place(&group, &value, entry.seq, new_object)
+                    .place(&group, &value, &pointer.head, entry.seq, new_object)
                     .map_err(failed)?;
                 self.dead.push((pointer.object, pointer.range()));
                 Ok(Some((EntryKind::Pointer, moved.to_vec())))

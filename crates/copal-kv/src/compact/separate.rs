@@ -1,7 +1,7 @@
 //! Values that a flush takes out of the tables, and values that collection moves: appended to the worker's own
 //! value objects, one open object per group.
 //!
-//! Format: docs/formats/kv-values.md v1
+//! Format: docs/formats/kv-values.md v2
 //! Invariants
 //! - Everything is appended, in order, before the transaction that installs the pointers; a crash between
 //!   leaves bytes behind the accounted length, which the next opening cuts off.
@@ -78,11 +78,12 @@ impl<'a> Separation<'a> {
         }
     }
 
-    /// Gives `value` a place and returns the pointer to it.
+    /// Gives `value` a place and returns the pointer to it, with `head` beside it.
     pub(crate) fn place(
         &mut self,
         group: &GroupKey,
         value: &[u8],
+        head: &[u8],
         seq: u64,
         new_object: impl FnOnce() -> ObjectId,
     ) -> Result<Pointer, StoreError> {
@@ -111,6 +112,7 @@ impl<'a> Separation<'a> {
             offset: open.len,
             len: value.len() as u32,
             sums: piece_sums(value),
+            head: head.to_vec(),
         };
         self.buffers
             .entry(open.object)

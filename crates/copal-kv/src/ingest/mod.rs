@@ -165,7 +165,13 @@ impl<'a> IngestWriter<'a> {
         };
         let separation = self.separation.as_mut().ok_or(Error::Closed)?;
         let pointer = separation
-            .place(group, value, 0, new_object)
+            .place(
+                group,
+                value,
+                self.keyspace.options().head_of(value),
+                0,
+                new_object,
+            )
             .map_err(|error| engine.poison.failed_write(error))?;
         Ok(pointer.to_vec())
     }

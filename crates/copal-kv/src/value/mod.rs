@@ -1,6 +1,6 @@
 //! Separated values: where they lie, how they are read.
 //!
-//! Format: docs/formats/kv-values.md v1
+//! Format: docs/formats/kv-values.md v2
 //! Not here: writing them (`commit::values` for direct ones, `compact::separate` for those of a flush).
 
 pub(crate) mod interval;

@@ -1,12 +1,13 @@
 //! Pointer to a separated value, as it stands in log, memtable and table.
 //!
-//! Format: docs/formats/kv-values.md v1
+//! Format: docs/formats/kv-values.md v2
 //! Invariants
 //! - The sums are held by the pointer, not beside the value: a misdirected or lost write of the value is seen.
 //! - One CRC32C per 64 KiB piece, so a part of a value is verified by reading the pieces that hold it.
+//! - The head, if there is one, repeats the first bytes of the value; whoever holds the pointer verified it.
 
 use crate::Error;
-use copal_codec::{Put, Reader, crc32c};
+use copal_codec::{DecodeError, Put, Reader, crc32c, crc32c_joined};
 use copal_object::ObjectId;
 use std::ops::Range;
 
@@ -17,6 +18,9 @@ pub(crate) const MAX_VALUE: usize = 1 << 30;
 /// Alignment of directly written values inside their object, so that a dead one leaves whole pages.
 pub(crate) const VALUE_PAGE: u64 = 4096;
 
+/// Longest head.
+pub(crate) const MAX_HEAD: usize = 4096;
+
 /// Where a value lies and what its bytes sum to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pointer {
@@ -25,6 +29,8 @@ pub(crate) struct Pointer {
     pub(crate) len: u32,
     /// CRC32C of each 64 KiB piece; the last may be shorter.
     pub(crate) sums: Vec<u32>,
+    /// First bytes of the value, as many as the keyspace keeps beside its pointers.
+    pub(crate) head: Vec<u8>,
 }
 
 /// The sums of `value`, one per piece. At least one, so an empty value has one too.
@@ -43,9 +49,20 @@ fn pieces(len: u64) -> usize {
 }
 
 impl Pointer {
-    /// Bytes the pointer takes for a value of `len` bytes.
-    pub(crate) fn encoded_len(len: usize) -> usize {
-        20 + 4 * pieces(len as u64)
+    /// Bytes the pointer takes for a value of `len` bytes of which `head` stay beside it.
+    pub(crate) fn encoded_len(len: usize, head: usize) -> usize {
+        let head = if head == 0 { 0 } else { 2 + head };
+        20 + 4 * pieces(len as u64) + head
+    }
+
+    /// CRC32C of the whole value, out of the sums of its pieces.
+    pub(crate) fn value_sum(&self) -> u32 {
+        let mut rest = u64::from(self.len);
+        self.sums.iter().fold(0, |joined, sum| {
+            let piece = rest.min(PIECE);
+            rest -= piece;
+            crc32c_joined(joined, *sum, piece as usize)
+        })
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
@@ -55,10 +72,14 @@ impl Pointer {
         for sum in &self.sums {
             out.put_u32(*sum);
         }
+        if !self.head.is_empty() {
+            out.put_u16(self.head.len() as u16);
+            out.put_bytes(&self.head);
+        }
     }
 
     pub(crate) fn to_vec(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(Pointer::encoded_len(self.len as usize));
+        let mut out = Vec::with_capacity(Pointer::encoded_len(self.len as usize, self.head.len()));
         self.encode(&mut out);
         out
     }
@@ -66,29 +87,41 @@ impl Pointer {
     /// # Errors
     /// `Corrupt` when the bytes are no pointer.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Pointer, Error> {
-        let mut input = Reader::new(bytes);
-        let parse = |input: &mut Reader<'_>| -> Result<Pointer, copal_codec::DecodeError> {
-            let object = ObjectId(input.u64()?);
-            let offset = input.u64()?;
-            let len = input.u32()?;
-            // The pointer ends with its sums: what is there bounds the allocation, not what is claimed.
-            let mut sums = Vec::with_capacity(input.remaining() / 4);
-            while !input.is_empty() {
-                sums.push(input.u32()?);
-            }
-            Ok(Pointer {
-                object,
-                offset,
-                len,
-                sums,
-            })
-        };
-        let pointer = parse(&mut input).map_err(|error| Error::corrupt("value pointer", error))?;
-        let bounded = pointer.len as usize <= MAX_VALUE && pointer.offset <= u64::MAX / 2;
-        if !bounded || pointer.sums.len() != pieces(u64::from(pointer.len)) {
-            return Err(Error::corrupt("value pointer", "length and sums disagree"));
+        let wrong = |why: &dyn std::fmt::Display| Error::corrupt("value pointer", why);
+        let pointer = Pointer::parse(bytes).map_err(|error| wrong(&error))?;
+        if pointer.len as usize > MAX_VALUE || pointer.offset > u64::MAX / 2 {
+            return Err(wrong(&"length or offset is out of bounds"));
+        }
+        if pointer.head.len() > (pointer.len as usize).min(MAX_HEAD) {
+            return Err(wrong(&"the head is longer than the value"));
         }
         Ok(pointer)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Pointer, DecodeError> {
+        let mut input = Reader::new(bytes);
+        let object = ObjectId(input.u64()?);
+        let offset = input.u64()?;
+        let len = input.u32()?;
+        // What is there bounds the allocation, not what is claimed.
+        let count = pieces(u64::from(len));
+        let mut sums = Vec::with_capacity(count.min(input.remaining() / 4));
+        for _ in 0..count {
+            sums.push(input.u32()?);
+        }
+        let mut head = Vec::new();
+        if !input.is_empty() {
+            let len = usize::from(input.u16()?);
+            head.extend_from_slice(input.bytes(len)?);
+        }
+        input.finish()?;
+        Ok(Pointer {
+            object,
+            offset,
+            len,
+            sums,
+            head,
+        })
     }
 
     /// The bytes of the object that hold the value.
@@ -136,6 +169,7 @@ mod tests {
             offset: 0x10000,
             len: 9,
             sums: piece_sums(b"123456789"),
+            head: Vec::new(),
         };
         let bytes = pointer.to_vec();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -144,6 +178,30 @@ mod tests {
             "341200000000000000000100000000000900000083920 6e3".replace(' ', "")
         );
         assert_eq!(Pointer::decode(&bytes).unwrap(), pointer);
+        let with_head = Pointer {
+            head: b"1234".to_vec(),
+            ..pointer
+        };
+        let longer = with_head.to_vec();
+        assert_eq!(longer[..bytes.len()], bytes);
+        assert_eq!(longer[bytes.len()..], *b"\x04\x001234");
+        assert_eq!(longer.len(), Pointer::encoded_len(9, 4));
+        assert_eq!(Pointer::decode(&longer).unwrap(), with_head);
+    }
+
+    #[test]
+    fn the_sum_of_a_value_follows_from_those_of_its_pieces() {
+        for len in [0, 1, 9, 65_535, 65_536, 65_537, 200_000, 262_144] {
+            let value: Vec<u8> = (0..len as u32).map(|i| (i * 31) as u8).collect();
+            let pointer = Pointer {
+                object: ObjectId(1),
+                offset: 0,
+                len: len as u32,
+                sums: piece_sums(&value),
+                head: Vec::new(),
+            };
+            assert_eq!(pointer.value_sum(), crc32c(0, &value), "{len} bytes");
+        }
     }
 
     #[test]
@@ -154,10 +212,12 @@ mod tests {
             offset: 0,
             len: value.len() as u32,
             sums: piece_sums(&value),
+            head: vec![7; 100],
         };
         let good = pointer.to_vec();
-        assert_eq!(good.len(), Pointer::encoded_len(value.len()));
-        for cut in 0..good.len() {
+        let without_head = Pointer::encoded_len(value.len(), 0);
+        assert_eq!(good.len(), Pointer::encoded_len(value.len(), 100));
+        for cut in (0..good.len()).filter(|cut| *cut != without_head) {
             assert!(
                 Pointer::decode(&good[..cut]).unwrap_err().is_corruption(),
                 "cut at {cut}"
@@ -173,6 +233,7 @@ mod tests {
             offset: 0,
             len: value.len() as u32,
             sums: piece_sums(&value),
+            head: Vec::new(),
         };
         let cover = pointer.cover(&(70_000..70_010));
         assert_eq!(cover, PIECE..2 * PIECE);

@@ -1,11 +1,13 @@
 //! The engine on the real object layer over memory and fault devices. Nothing in the middle is faked.
 
 mod basics;
+mod checksums;
 mod commit;
 mod crash;
 mod files;
 mod flips;
 mod full;
+mod heads;
 mod ingest;
 mod iterators;
 mod leftovers;

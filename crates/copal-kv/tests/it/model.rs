@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, ops::Bound};
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const SPACES: [&str; 2] = ["grouped", "plain"];
+const HEADS: [u16; 2] = [64, 0];
 
 struct Run {
     fixture: Fixture,
@@ -24,7 +25,10 @@ struct Run {
 
 fn options_of(space: usize, cache: CacheMode) -> KeyspaceOptions {
     let options = if space == 0 {
-        grouped()
+        KeyspaceOptions {
+            value_head_bytes: HEADS[0],
+            ..grouped()
+        }
     } else {
         KeyspaceOptions {
             compress: true,
@@ -205,6 +209,8 @@ impl Run {
             "{key:?}"
         );
         assert_eq!(keyspace.contains(&key).unwrap(), found.is_some());
+        let head = |value: &Bytes| value.slice(..value.len().min(HEADS[space].into()));
+        assert_eq!(keyspace.get_head(&key).unwrap(), found.as_ref().map(head));
         let from = self.random.below(100_000);
         let part = keyspace.get_range(&key, from..from + 5000).unwrap();
         let clamp = |value: &Vec<u8>| {
