@@ -9,7 +9,7 @@
 
 use copal_device::{Device, FileOptions, open_file};
 use copal_filter::KeyHash;
-use copal_kv::{Durability, KeyspaceOptions, Options, Stats, Store};
+use copal_kv::{Durability, FilterMemory, FilterOptions, FilterRule, KeyspaceOptions, Options, Stats, Store};
 use std::{path::Path, sync::Arc, time::Instant};
 
 fn key(i: u64) -> [u8; 16] {
@@ -36,11 +36,15 @@ fn main() -> Result<(), Failed> {
     measured
 }
 
-fn open(device: &Arc<dyn Device>, memory_bytes: u64, filter_columns: u8) -> Result<Store, Failed> {
+fn open(device: &Arc<dyn Device>, memory_bytes: u64, units: u8) -> Result<Store, Failed> {
     let (objects, _) = copal_object::Store::open(device.clone(), &copal_object::OpenOptions::default())?;
     let options = Options {
         memory_bytes,
-        filter_columns,
+        filters: FilterOptions {
+            rule: FilterRule::Fixed { units },
+            memory: FilterMemory::Bytes(u64::MAX),
+            ..FilterOptions::default()
+        },
         ..Options::default()
     };
     Ok(Store::open(objects, options)?)

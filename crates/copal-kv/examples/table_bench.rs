@@ -7,6 +7,7 @@
 
 use copal_filter::{KeyHash, Kind};
 use copal_kv::{
+    FilterMemory, FilterOptions, FilterRule,
     cache::TableCache,
     cursor::Cursor,
     entry::{Entry, EntryKind, MAX_SEQ},
@@ -64,16 +65,22 @@ fn main() {
     );
     let bytes = bytes::Bytes::from(bytes);
     for (name, cache_bytes) in [("all cached", 1 << 30), ("nothing cached", 0)] {
-        let cache = TableCache::new(cache_bytes, 1 << 30);
-        let read = ReadOptions {
-            store_seed: SEED,
-            filter_columns: 6,
-        };
+        let cache = TableCache::new(cache_bytes, 1 << 30, filters());
+        let read = ReadOptions { store_seed: SEED };
         let table = Table::open_bytes(bytes.clone(), ID, cache, read).expect("a table just built opens");
         look_up(&table, &format!("hit, {name}"), |i| key(i % keys));
         look_up(&table, &format!("miss, {name}"), |i| key(keys + i));
     }
     scan(&bytes, keys);
+}
+
+/// Six columns everywhere.
+fn filters() -> FilterOptions {
+    FilterOptions {
+        rule: FilterRule::Fixed { units: 6 },
+        memory: FilterMemory::Bytes(u64::MAX),
+        ..FilterOptions::default()
+    }
 }
 
 fn look_up(table: &Table, name: &str, key: impl Fn(u64) -> [u8; 16]) {
@@ -96,11 +103,8 @@ fn look_up(table: &Table, name: &str, key: impl Fn(u64) -> [u8; 16]) {
 }
 
 fn scan(bytes: &bytes::Bytes, keys: u64) {
-    let cache = TableCache::new(0, 1 << 20);
-    let read = ReadOptions {
-        store_seed: SEED,
-        filter_columns: 6,
-    };
+    let cache = TableCache::new(0, 1 << 20, filters());
+    let read = ReadOptions { store_seed: SEED };
     let table: Arc<Table> = Table::open_bytes(bytes.clone(), ID, cache, read).expect("opens");
     let mut cursor = table.cursor(Scan {
         whole: true,

@@ -11,6 +11,8 @@ use crate::budget::Key;
 pub(crate) use crate::budget::{Cached as Page, PageKey};
 use crate::{
     budget::{Charge, Class, MemoryBudget, Plan},
+    elastic::Elastic,
+    options::FilterOptions,
     table::{
         ReadCounts,
         counters::{Count, ReadCounters},
@@ -44,25 +46,16 @@ impl CacheBytes {
 
 /// What an open table is charged for.
 pub(crate) struct TableCharge {
-    cache: Arc<TableCache>,
-    one_unit_bytes: u64,
     _resident: Charge,
     _tombstones: Charge,
 }
 
-impl Drop for TableCharge {
-    fn drop(&mut self) {
-        self.cache.budget.count_units(self.one_unit_bytes, false);
-    }
-}
-
 impl TableCache {
-    /// A cache of `page_bytes` for index pages and blocks, and at most `filter_bytes` for filter units.
-    pub fn new(page_bytes: u64, filter_bytes: u64) -> Arc<TableCache> {
-        TableCache::of(&MemoryBudget::with_plan(Plan::of_tables(
-            page_bytes,
-            filter_bytes,
-        )))
+    /// A cache of `page_bytes` for index pages and blocks, and at most `filter_bytes` for filter units, moved between
+    /// partitions as `filters` says.
+    pub fn new(page_bytes: u64, filter_bytes: u64, filters: FilterOptions) -> Arc<TableCache> {
+        let plan = Plan::of_tables(page_bytes, filter_bytes);
+        TableCache::of(&MemoryBudget::with_plan(plan, filters))
     }
 
     /// The part of a budget that one store's tables use.
@@ -101,26 +94,28 @@ impl TableCache {
         self.budget.new_number()
     }
 
-    /// Charges what an open table keeps. `one_unit_bytes`: one filter unit of each of its partitions.
-    pub(crate) fn charge_table(
-        self: &Arc<Self>,
-        resident_bytes: u64,
-        tombstone_bytes: u64,
-        one_unit_bytes: u64,
-    ) -> TableCharge {
-        self.budget.count_units(one_unit_bytes, true);
+    /// Charges what an open table keeps.
+    pub(crate) fn charge_table(&self, resident_bytes: u64, tombstone_bytes: u64) -> TableCharge {
         TableCharge {
-            cache: self.clone(),
-            one_unit_bytes,
             _resident: self.budget.charge(Class::Tables, resident_bytes),
             _tombstones: self.budget.charge(Class::RangeTombstones, tombstone_bytes),
         }
     }
 
-    /// Units per partition that the budget holds if all partitions take the same, at least one: a store that
-    /// outgrows its budget gets weaker filters everywhere before some partitions get none.
-    pub(crate) fn fair_units(&self) -> u8 {
-        self.budget.fair_units().clamp(1, u64::from(u8::MAX)) as u8
+    /// Filters of all tables that share the budget.
+    pub(crate) fn elastic(&self) -> &Arc<Elastic> {
+        self.budget.elastic()
+    }
+
+    /// Drains what the calling thread and full rings have sampled and moves filter units, as the background thread
+    /// does by itself. Blocks on reads.
+    pub fn adjust_filters(&self) {
+        self.elastic().adjust_now();
+    }
+
+    /// Most bytes that filter units may take now.
+    pub(crate) fn filter_limit_bytes(&self) -> u64 {
+        self.budget.filter_limit()
     }
 
     pub(crate) fn get(&self, key: PageKey) -> Option<Page> {
@@ -131,14 +126,37 @@ impl TableCache {
         self.budget.keep(Key::Page(key), page);
     }
 
-    /// Charges filter units before they are allocated; `None`: the budget is used up.
-    pub(crate) fn charge_filter(&self, bytes: u64) -> Option<FilterCharge> {
-        let charge = self.budget.try_charge(Class::Filters, bytes)?;
-        Some(FilterCharge { _charge: charge })
+    /// An account for the filter units of one table.
+    pub(crate) fn filter_charge(&self) -> FilterCharge {
+        FilterCharge {
+            budget: self.budget.clone(),
+            charge: self.budget.charge(Class::Filters, 0),
+        }
     }
 }
 
-/// Bytes charged to the filter budget until dropped.
+/// Bytes of filter units charged to the budget until dropped.
 pub(crate) struct FilterCharge {
-    _charge: Charge,
+    budget: MemoryBudget,
+    charge: Charge,
+}
+
+impl FilterCharge {
+    /// Charges `bytes` more, before they are allocated; `false`: there is no room and nothing was charged.
+    pub(crate) fn grow(&mut self, bytes: u64) -> bool {
+        match self.budget.try_charge(Class::Filters, bytes) {
+            Some(more) => {
+                self.charge.join(more);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Gives back `bytes` that are free now.
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        let charged = self.charge.bytes();
+        assert!(bytes <= charged, "{bytes} of {charged} charged bytes given back");
+        self.charge.set(charged - bytes);
+    }
 }

@@ -185,7 +185,6 @@ impl Engine {
     fn read_options(&self) -> ReadOptions {
         ReadOptions {
             store_seed: self.seed,
-            filter_columns: self.options.filter_columns,
         }
     }
 
@@ -221,18 +220,19 @@ impl Engine {
         stats.index_page_reads = reads.index_page_reads;
         stats.memory = self.budget.bytes();
         stats.memory_bytes = stats.memory.total();
+        stats.filter_page_reads = reads.filter_page_reads;
         stats
     }
 }
 
-/// Opens a table and cuts its range tombstones into fragments.
+/// Opens a table and cuts its range tombstones into fragments. Its filters have no part in the adjusting yet.
 pub(crate) fn open_table(
     objects: &Objects,
     cache: &Arc<TableCache>,
     options: ReadOptions,
     meta: &TableMeta,
 ) -> Result<Arc<TableHandle>, Error> {
-    let table = Table::open(objects, meta.object, cache.clone(), options)?;
+    let table = Table::open_object(objects, meta.object, cache.clone(), options)?;
     Ok(handle(table, meta, cache))
 }
 
@@ -244,7 +244,7 @@ pub(crate) fn open_or_set_apart(
     meta: &TableMeta,
 ) -> Result<Arc<TableHandle>, Error> {
     let id = meta.object;
-    let opened = Table::open(objects, id, cache.clone(), options).map_err(|error| match error {
+    let opened = Table::open_object(objects, id, cache.clone(), options).map_err(|error| match error {
         TableError::Object(StoreError::NotFound(_)) => Damage::Missing.at(id, Place::Object),
         error => error,
     });

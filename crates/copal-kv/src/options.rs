@@ -1,6 +1,7 @@
 //! What a caller chooses: of a store at each opening, of a keyspace once, at its creation.
 
 use crate::{MemoryBudget, read::Want, value::pointer::MAX_HEAD};
+use copal_filter::{Kind, rules::RuleKind};
 
 /// How safe a write is when its call returns. After a crash the store is always a prefix of commit order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -30,8 +31,57 @@ pub struct Options {
     /// A tier merges into the bottom once it holds one part in this many of the bottom's bytes. Less means more
     /// runs to search and less to write; 0: only the last of the three tiers does.
     pub bottom_share: u32,
-    /// Filter columns per partition that stay loaded, 0 to 15.
-    pub filter_columns: u8,
+    /// Filters: what kind, how much of the memory, how it is divided. Of a shared budget only the kind counts, the
+    /// rest is the budget's own.
+    pub filters: FilterOptions,
+}
+
+/// How much memory filter units may take, within what the store's memory leaves them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FilterMemory {
+    /// This many bits for each key in tables.
+    BitsPerKey(f64),
+    /// This many bytes.
+    Bytes(u64),
+}
+
+/// Filters of one opening. The kind is stored with each table: a store may hold tables of several.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FilterOptions {
+    /// Kind of the filters that flush and merge write.
+    pub kind: Kind,
+    /// Which partitions' units are in memory.
+    pub rule: RuleKind,
+    /// How much memory they take.
+    pub memory: FilterMemory,
+    /// Move units in the background while Gets go on; otherwise only [`crate::Store::adjust_filters`] does, and the
+    /// same Gets give the same counts.
+    pub background: bool,
+}
+
+impl Default for FilterOptions {
+    fn default() -> FilterOptions {
+        FilterOptions {
+            kind: Kind::Ribbon,
+            rule: RuleKind::Classes,
+            memory: FilterMemory::BitsPerKey(4.0),
+            background: true,
+        }
+    }
+}
+
+impl FilterOptions {
+    /// Filters as in the paper: Bloom units of 4 bits per key, its Multi-Queue rule, each unit loaded by a read of its
+    /// own, at `bits_per_key` of memory. Its tables were of 2 MB, and nothing else was cached.
+    #[must_use]
+    pub fn paper(bits_per_key: f64) -> FilterOptions {
+        FilterOptions {
+            kind: Kind::Bloom,
+            rule: RuleKind::Paper,
+            memory: FilterMemory::BitsPerKey(bits_per_key),
+            ..FilterOptions::default()
+        }
+    }
 }
 
 impl Default for Options {
@@ -43,7 +93,7 @@ impl Default for Options {
             table_bytes: 32 << 20,
             worker_threads: 1,
             bottom_share: 10,
-            filter_columns: 6,
+            filters: FilterOptions::default(),
         }
     }
 }
@@ -51,7 +101,7 @@ impl Default for Options {
 impl Options {
     /// The shared budget, or one of this store alone.
     pub(crate) fn memory(&self) -> MemoryBudget {
-        let own = || MemoryBudget::new(self.memory_bytes);
+        let own = || MemoryBudget::with_filters(self.memory_bytes, self.filters);
         self.budget.clone().unwrap_or_else(own)
     }
 }

@@ -79,6 +79,7 @@ impl Engine {
     ) -> Result<Option<Bytes>, Error> {
         self.check_open()?;
         Counters::add(&self.counters.gets, 1);
+        self.cache.elastic().count_get();
         if let Some(answer) = in_memtables(view, seq, key) {
             let resolve = |version: Version| self.resolve(version.kind, version.value, want);
             return answer.map(resolve).transpose();

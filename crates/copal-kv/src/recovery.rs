@@ -44,7 +44,7 @@ use crate::{
         interval::{IntervalSet, page_aligned},
         pointer::{Pointer, VALUE_PAGE},
     },
-    version::{Handles, Version},
+    version::{Handles, Version, filter_level},
 };
 use copal_object::{Ack, ObjectId, Op, Stat, Store as Objects};
 use parking_lot::{Mutex, RwLock};
@@ -90,11 +90,13 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
     let cache = TableCache::of(&budget);
     let read = ReadOptions {
         store_seed: manifest.seed,
-        filter_columns: options.filter_columns,
     };
     let mut handles = Handles::new();
     for (object, table) in &manifest.state.tables {
-        handles.insert(*object, open_or_set_apart(&objects, &cache, read, &table.meta)?);
+        let handle = open_or_set_apart(&objects, &cache, read, &table.meta)?;
+        let level = filter_level(table.level, table.run);
+        handle.table.adopt_filters(level, &mut Vec::new());
+        handles.insert(*object, handle);
         budget.check()?;
     }
     let replayed = replay_logs(&objects, &manifest.state, &found)?;

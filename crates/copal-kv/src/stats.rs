@@ -20,6 +20,8 @@ pub struct Stats {
     pub data_block_reads: u64,
     /// Index pages read from objects.
     pub index_page_reads: u64,
+    /// Filter pages read from objects, by look-ups and by the adjusting of filters.
+    pub filter_page_reads: u64,
     /// Memtables written to tables.
     pub flushes: u64,
     /// Steps of merges; each writes at most one table.

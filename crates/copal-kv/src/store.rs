@@ -1,9 +1,10 @@
 //! The open engine as its users hold it.
 
 use crate::{
-    Batch, Durability, Error, Keyspace, KeyspaceOptions, Options, Snapshot, Stats,
+    Batch, Durability, Error, Filters, Keyspace, KeyspaceOptions, Options, Snapshot, Stats,
     commit::{Write, WriteOp},
     compact::{separate::WorkerValues, worker},
+    elastic,
     engine::Engine,
     key::{KeyRange, KeyspaceId},
     keyspace::KeyspaceHandle,
@@ -171,6 +172,20 @@ impl Store {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.engine().stats()
+    }
+
+    /// Where the filter units are and how hot what they stand for is: by run, by class, over the key space.
+    #[must_use]
+    pub fn filters(&self) -> Filters {
+        let engine = self.engine();
+        let page_reads = engine.cache.counts().filter_page_reads;
+        elastic::report(engine.cache.elastic(), &engine.view().version, page_reads)
+    }
+
+    /// Moves filter units to where the Gets so far want them, on the calling thread; the background thread, if there
+    /// is one, does the same by itself. Blocks on reads.
+    pub fn adjust_filters(&self) {
+        self.engine().cache.adjust_filters();
     }
 
     /// Makes everything durable and ends the worker; later calls answer `Closed`. The object store stays open.

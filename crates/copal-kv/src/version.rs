@@ -114,6 +114,15 @@ pub(crate) struct Version {
     _charge: Charge,
 }
 
+/// What the filters of the tables of one run have in common: a number of the run, the bottom's the highest.
+pub(crate) fn filter_level(level: Level, run: u64) -> u8 {
+    if level == Level::BOTTOM {
+        u8::MAX
+    } else {
+        (run % u64::from(u8::MAX)) as u8
+    }
+}
+
 /// Open tables by object.
 pub(crate) type Handles = BTreeMap<ObjectId, Arc<TableHandle>>;
 

@@ -14,7 +14,7 @@
 mod contents;
 mod plan;
 
-use crate::{Error, memtable::Memtable};
+use crate::{Error, elastic::Elastic, memtable::Memtable, options::FilterOptions};
 use contents::Contents;
 pub(crate) use contents::{CacheName, Cached, Key, PageKey, Row, RowName};
 use parking_lot::Mutex;
@@ -139,8 +139,8 @@ struct Shared {
     stores: AtomicU64,
     /// Numbers given out to tables and stores.
     next_number: AtomicU64,
-    /// One filter unit of every partition of the open tables.
-    one_unit_bytes: AtomicU64,
+    /// Filters of all tables.
+    elastic: Arc<Elastic>,
 }
 
 /// Something that knows how much memory it holds.
@@ -158,12 +158,20 @@ impl MemoryBudget {
     /// A budget of `total_bytes`; at least 4 MiB are used.
     #[must_use]
     pub fn new(total_bytes: u64) -> MemoryBudget {
-        MemoryBudget::with_plan(Plan::of(total_bytes))
+        MemoryBudget::with_filters(total_bytes, FilterOptions::default())
     }
 
-    pub(crate) fn with_plan(plan: Plan) -> MemoryBudget {
+    /// As [`MemoryBudget::new`], with filters moved between the partitions of all its stores as `filters` says. The kind
+    /// of new filters is each store's own choice.
+    #[must_use]
+    pub fn with_filters(total_bytes: u64, filters: FilterOptions) -> MemoryBudget {
+        MemoryBudget::with_plan(Plan::of(total_bytes), filters)
+    }
+
+    pub(crate) fn with_plan(plan: Plan, filters: FilterOptions) -> MemoryBudget {
         let charged = Class::ALL.iter().map(|class| plan.reserve(*class)).sum();
         let capacity = plan.cache_capacity(charged);
+        let limit = plan.filter_limit(charged);
         MemoryBudget {
             shared: Arc::new(Shared {
                 plan,
@@ -175,7 +183,7 @@ impl MemoryBudget {
                 memtables: Mutex::default(),
                 stores: AtomicU64::new(0),
                 next_number: AtomicU64::new(0),
-                one_unit_bytes: AtomicU64::new(0),
+                elastic: Elastic::new(filters, limit),
             }),
         }
     }
@@ -297,28 +305,18 @@ impl MemoryBudget {
         fits.then_some(charge)
     }
 
-    fn filter_limit(&self) -> u64 {
+    pub(crate) fn elastic(&self) -> &Arc<Elastic> {
+        &self.shared.elastic
+    }
+
+    /// Most bytes of filters beside everything else that is charged now.
+    pub(crate) fn filter_limit(&self) -> u64 {
         let others = self
             .shared
             .charged
             .load(SeqCst)
             .saturating_sub(self.used(Class::Filters));
         self.shared.plan.filter_limit(others)
-    }
-
-    /// Counts one filter unit of each partition of a table in or out.
-    pub(crate) fn count_units(&self, one_unit_bytes: u64, opened: bool) {
-        let total = &self.shared.one_unit_bytes;
-        if opened {
-            total.fetch_add(one_unit_bytes, SeqCst);
-        } else {
-            total.fetch_sub(one_unit_bytes, SeqCst);
-        }
-    }
-
-    /// Units per partition that the filters' part holds if all partitions take the same.
-    pub(crate) fn fair_units(&self) -> u64 {
-        self.filter_limit() / self.shared.one_unit_bytes.load(SeqCst).max(1)
     }
 
     /// Counts a memtable for as long as anybody holds it.
@@ -361,6 +359,12 @@ impl std::fmt::Debug for MemoryBudget {
         f.debug_struct("MemoryBudget")
             .field("total_bytes", &self.total_bytes())
             .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.elastic.stop();
     }
 }
 
@@ -440,7 +444,12 @@ impl Charge {
         self.bytes = bytes;
     }
 
-    #[cfg(test)]
+    /// Takes over what another has charged to the same class.
+    pub(crate) fn join(&mut self, mut other: Charge) {
+        debug_assert_eq!(self.class, other.class);
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -8,11 +8,12 @@
 use super::output::Written;
 use crate::{
     Error,
+    elastic::Predicted,
     engine::{Engine, Tree},
     garbage::Item,
     manifest::format::{Level, Record},
     value::{interval::page_aligned, pointer::VALUE_PAGE},
-    version::{Slice, Version},
+    version::{Slice, Version, filter_level},
     view::View,
 };
 use copal_object::{Ack, ObjectId, Op, Txn};
@@ -29,6 +30,8 @@ pub(crate) struct Change {
     pub(crate) dead: BTreeMap<ObjectId, Vec<Range<u64>>>,
     /// Generation of the memtable that this flush replaces.
     pub(crate) flushed: Option<u64>,
+    /// What the filters of new tables start with.
+    pub(crate) predicted: BTreeMap<ObjectId, Vec<Predicted>>,
 }
 
 impl Change {
@@ -36,6 +39,7 @@ impl Change {
     pub(crate) fn add_table(&mut self, written: Written, level: Level, run: u64) {
         let object = written.meta.object;
         let parts = vec![written.range.start..written.range.end];
+        self.predicted.insert(object, written.predicted);
         self.ops.push(Op::Publish(written.staged));
         let ingested_at = written.meta.ingested_at;
         self.records.push(Record::Table(written.meta));
@@ -85,6 +89,7 @@ impl Engine {
             })?;
             tree.handles.insert(meta.object, handle);
         }
+        hand_over_filters(&tree, &mut change);
         let garbage = garbage_of(&mut tree, &change);
         let version = Version::new(
             tree.next_epoch,
@@ -156,6 +161,34 @@ impl Engine {
             }
         }
         Ok(())
+    }
+}
+
+/// Before readers see the new version: filters of what it does not name any more give their memory to those of new
+/// tables.
+fn hand_over_filters(tree: &Tree, change: &mut Change) {
+    let slices = |record: &Record| {
+        if let Record::Slices {
+            object,
+            level,
+            run,
+            parts,
+        } = record
+        {
+            let handle = tree.handles.get(object)?.clone();
+            Some((handle, filter_level(*level, *run), parts.clone()))
+        } else {
+            None
+        }
+    };
+    let tables: Vec<_> = change.records.iter().filter_map(slices).collect();
+    for (handle, level, parts) in &tables {
+        handle.table.keep_filters(*level, parts);
+    }
+    for (handle, level, _) in &tables {
+        if let Some(mut predicted) = change.predicted.remove(&handle.meta.object) {
+            handle.table.adopt_filters(*level, &mut predicted);
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::{
     Error,
     commit::values::GroupKey,
     cursor::Cursor,
+    elastic::Inheritance,
     engine::Engine,
     entry::{Entry, EntryKind, RangeTombstone},
     key::{KEYSPACE_LEN, KeyRange, KeyspaceId, keyspace_of},
@@ -30,7 +31,7 @@ use crate::{
         self,
         pointer::{Pointer, VALUE_PAGE},
     },
-    version::{Run, Slice, Version},
+    version::{Run, Slice, Version, filter_level},
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -149,6 +150,7 @@ impl Engine {
             return Ok(false);
         };
         let bottom = view.version.runs.is_empty();
+        let heat_of = Inheritance(view.version.runs.clone());
         drop(view);
         let list = tombstones_of(&memtable.tombstones().clipped(&everything()));
         let survivors = Survivors::new(RangeTombstones::new(&list), self.snapshots.stripes(), bottom);
@@ -170,6 +172,7 @@ impl Engine {
             range: everything(),
             whole: true,
             separate: true,
+            heat_of: Arc::new(heat_of),
         };
         self.write_step(values, survivors, cursor, &step, &HashSet::new(), change, &[])?;
         Counters::add(&self.counters.flushes, 1);
@@ -245,6 +248,7 @@ impl Engine {
             range,
             whole: false,
             separate: false,
+            heat_of: Arc::new(Inheritance(runs.iter().rev().cloned().collect())),
         };
         let cut = self.write_step(
             values,
@@ -285,7 +289,12 @@ impl Engine {
             options: None,
             dead: Vec::new(),
         };
-        let mut output = Output::new(self, step.range.start.clone(), step.level == Level::BOTTOM);
+        let mut output = Output::new(
+            self,
+            step.range.start.clone(),
+            step.level == Level::BOTTOM,
+            (step.heat_of.clone(), filter_level(step.level, step.run)),
+        );
         // Values that are moved and values of a flush would meet in the same objects: then the flush waits.
         let flush_between = (!step.whole && rewrite.is_empty()).then_some(&mut *worker);
         let written = self.copy(
@@ -418,6 +427,8 @@ struct Step {
     /// All tables in one transaction (a flush), instead of one table per step.
     whole: bool,
     separate: bool,
+    /// Whose heat the filters inherit.
+    heat_of: Arc<Inheritance>,
 }
 
 fn flushed_record(memtable: &Memtable) -> Record {

@@ -8,6 +8,7 @@
 use super::survivors::Survivors;
 use crate::{
     Error,
+    elastic::{Inheritance, Predicted, Predictor},
     engine::Engine,
     entry::{Entry, RangeTombstone},
     key::{KeyRange, KeyspaceId, keyspace_of, successor},
@@ -15,20 +16,25 @@ use crate::{
     table::{TableBuilder, TableOptions},
 };
 use bytes::Bytes;
-use copal_filter::Kind;
 use copal_object::{Lifetime, ObjectId, Staged};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// A written table, not yet published.
 pub(crate) struct Written {
     pub(crate) staged: Staged,
     pub(crate) meta: TableMeta,
     pub(crate) range: KeyRange,
+    /// Filter units and heat its partitions start with.
+    pub(crate) predicted: Vec<Predicted>,
 }
 
 /// Writes the tables of one step.
 pub(crate) struct Output<'a> {
     engine: &'a Engine,
     lifetime: Lifetime,
+    /// Whose heat the filters inherit, and what the tables of the target run have in common.
+    heirs: (Arc<Inheritance>, u8),
     table_bytes: u64,
     /// Where the current table begins.
     start: Bytes,
@@ -43,15 +49,23 @@ struct Current {
     keyspace: Option<KeyspaceId>,
     compress: bool,
     last_key: Vec<u8>,
+    predicted: Arc<Mutex<Vec<Predicted>>>,
 }
 
 impl<'a> Output<'a> {
-    /// Tables from `start` on. `long`: they go to the bottom.
-    pub(crate) fn new(engine: &'a Engine, start: Bytes, long: bool) -> Output<'a> {
+    /// Tables from `start` on. `long`: they go to the bottom. `heirs`: whose heat their filters inherit, and what the
+    /// filters of their run have in common.
+    pub(crate) fn new(
+        engine: &'a Engine,
+        start: Bytes,
+        long: bool,
+        heirs: (Arc<Inheritance>, u8),
+    ) -> Output<'a> {
         let lifetime = if long { Lifetime::Long } else { Lifetime::Medium };
         Output {
             engine,
             lifetime,
+            heirs,
             table_bytes: engine.table_bytes(),
             start,
             current: None,
@@ -64,12 +78,19 @@ impl<'a> Output<'a> {
             let object = self.engine.new_object();
             let options = TableOptions {
                 compress,
-                filter: Kind::Ribbon,
+                filter: self.engine.options.filters.kind,
                 store_seed: self.engine.seed,
                 lifetime: self.lifetime,
                 expected_bytes: self.table_bytes,
             };
-            let builder = TableBuilder::new(&self.engine.objects, object, options)?;
+            let mut builder = TableBuilder::new(&self.engine.objects, object, options)?;
+            let predicted = Arc::new(Mutex::new(Vec::new()));
+            builder.predict(Predictor {
+                elastic: self.engine.cache.elastic().clone(),
+                from: self.heirs.0.clone(),
+                level: self.heirs.1,
+                predicted: predicted.clone(),
+            });
             let last_key = Vec::new();
             self.current = Some(Current {
                 object,
@@ -78,6 +99,7 @@ impl<'a> Output<'a> {
                 keyspace,
                 compress,
                 last_key,
+                predicted,
             });
         }
         self.current.as_mut().ok_or(Error::Closed)
@@ -167,7 +189,13 @@ impl<'a> Output<'a> {
             start: meta.start.clone(),
             end: meta.end.clone(),
         };
-        self.written.push(Written { staged, meta, range });
+        let predicted = std::mem::take(&mut *current.predicted.lock());
+        self.written.push(Written {
+            staged,
+            meta,
+            range,
+            predicted,
+        });
         Ok(())
     }
 }

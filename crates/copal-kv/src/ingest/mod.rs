@@ -37,7 +37,10 @@ use copal_object::ObjectId;
 use parking_lot::Mutex;
 use std::{
     collections::HashSet,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// What ingests under way own, and whether one waits for the worker.
@@ -96,7 +99,8 @@ impl<'a> IngestWriter<'a> {
         Ok(IngestWriter {
             keyspace,
             engine,
-            output: Output::new(engine, Bytes::new(), true),
+            // Ingests go where few keys are: their filters begin without heat of others.
+            output: Output::new(engine, Bytes::new(), true, (Arc::default(), u8::MAX)),
             separation: Some(Separation::new(&engine.objects, &WorkerValues::default())),
             owned: Vec::new(),
             survivors: Survivors::new(RangeTombstones::default(), Stripes::default(), true),

@@ -16,7 +16,10 @@ use super::{
     meta::{TableMeta, ValueUse},
     tombstones,
 };
-use crate::entry::{Entry, EntryKind, RangeTombstone, compare, pointer_head};
+use crate::{
+    elastic::{Fresh, Predictor},
+    entry::{Entry, EntryKind, RangeTombstone, compare, pointer_head},
+};
 use bytes::Bytes;
 use copal_codec::{Put, crc32c};
 use copal_filter::{Fit, KeyHash, Kind, PartitionFilterBuilder};
@@ -62,6 +65,7 @@ pub struct TableBuilder<S = ObjectWriter> {
     filter: PartitionFilterBuilder,
     partition: Open,
     fences: Fences,
+    predictor: Option<Predictor>,
 
     last: Option<(Vec<u8>, u64)>,
     tombstones: Vec<RangeTombstone>,
@@ -126,6 +130,7 @@ impl<S: Sink> TableBuilder<S> {
             filter,
             partition: Open::default(),
             fences: Fences::default(),
+            predictor: None,
             last: None,
             tombstones: Vec::new(),
             value_objects: BTreeMap::new(),
@@ -167,6 +172,11 @@ impl<S: Sink> TableBuilder<S> {
         key.extend_from_slice(entry.key);
         *seq = entry.seq;
         Ok(())
+    }
+
+    /// Has each partition looked at when it is complete.
+    pub(crate) fn predict(&mut self, predictor: Predictor) {
+        self.predictor = Some(predictor);
     }
 
     /// Adds a range tombstone; any order, any time before the end. An empty range adds nothing.
@@ -323,6 +333,18 @@ impl<S: Sink> TableBuilder<S> {
         self.buffer.put_bytes(&index);
         if let Some(page) = page {
             self.buffer.put_bytes(page.as_bytes());
+            if let Some(predictor) = &self.predictor {
+                predictor.partition(&Fresh {
+                    index: self.fences.len() as u32,
+                    first: &open.first_key,
+                    last,
+                    keys: partition.keys,
+                    kind: self.options.filter,
+                    page: &page,
+                    uid: open.uid,
+                    store_seed: self.options.store_seed,
+                });
+            }
         }
         self.fences.push(&open.fence, partition);
         self.meta.keys += open.keys;

@@ -8,7 +8,7 @@ use std::{
 };
 
 const STRIPES: usize = 8;
-const KINDS: usize = 8;
+const KINDS: usize = 9;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,7 @@ pub(crate) enum Count {
     FilterPageReads,
     DamagedFilters,
     RebuiltIndexes,
+    Gets,
 }
 
 /// Sums since the store was opened.
@@ -57,13 +58,15 @@ impl ReadCounters {
         self.0[stripe()].0[what as usize].fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn sum(&self, what: Count) -> u64 {
+        self.0
+            .iter()
+            .map(|stripe| stripe.0[what as usize].load(Ordering::Relaxed))
+            .sum()
+    }
+
     pub(crate) fn sums(&self) -> ReadCounts {
-        let sum = |what: Count| {
-            self.0
-                .iter()
-                .map(|s| s.0[what as usize].load(Ordering::Relaxed))
-                .sum()
-        };
+        let sum = |what: Count| self.sum(what);
         ReadCounts {
             filter_probes: sum(Count::FilterProbes),
             filter_negatives: sum(Count::FilterNegatives),

@@ -1,74 +1,63 @@
-//! Loaded filter units of one table's partitions.
+//! Filters of one table: probing the loaded units of a partition, and reading units from its page.
 //!
-//! For now each partition loads a fixed number of units at its first probe, fewer where all partitions could
-//! not have as many, and keeps them while the table is open. The rules that move units between partitions come on top of [`FilterSlot`].
-//! Invariant: units are charged to the filter budget before they are read; without room a look-up goes
-//! without a filter, which costs a read and never an answer.
+//! Which units are loaded is decided elsewhere (`crate::elastic`).
+//! Invariants
+//! - Without units a look-up goes without: that costs a read and never an answer.
+//! - A probe that finds no units while there is room reads the filter page in place of the data block; the units
+//!   stay.
+//! - Units are used only if they take the bytes that were charged for them.
 
-use super::{
-    counters::Count,
-    error::TableError,
-    fences::{Fences, Partition},
-    index::IndexPage,
-    read::Table,
-};
-use crate::cache::FilterCharge;
+use super::{counters::Count, error::TableError, index::IndexPage, read::Table};
+use crate::elastic::{Elastic, Failed, UnitSlot};
+use bytes::Bytes;
 use copal_device::Class;
-use copal_filter::{FilterPage, HEADER_BYTES, KeyHash, Kind, Units};
-use std::sync::OnceLock;
+use copal_filter::{
+    FilterPage, HEADER_BYTES, KeyHash, Units,
+    rules::{Outcome, Shape},
+};
+use std::{ops::Range, sync::Arc};
 
-/// Units of one partition, once loaded. `None` inside: the page is damaged.
-#[derive(Default)]
-pub(crate) struct FilterSlot(OnceLock<Option<Box<Loaded>>>);
+/// Units of one partition.
+pub(crate) type FilterSlot = UnitSlot<Units>;
 
-struct Loaded {
-    units: Units,
-    _charge: FilterCharge,
-}
-
-/// Bytes of one unit of a partition.
-fn unit_bytes(at: &Partition, kind: Kind) -> usize {
-    (at.filter_len as usize).saturating_sub(HEADER_BYTES) / usize::from(kind.units())
-}
-
-/// Bytes of one unit of every partition, with what each loaded partition takes besides.
-pub(super) fn one_unit_bytes(fences: &Fences, kind: Kind) -> u64 {
-    let one = |i| (unit_bytes(fences.partition(i), kind) + size_of::<Loaded>()) as u64;
-    (0..fences.len()).map(one).sum()
+/// What a filter says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The key is not in the partition.
+    No,
+    /// It may be.
+    Maybe,
 }
 
 impl Table {
-    /// False: the key is not in the partition.
-    pub(super) fn filter_admits(&self, partition: u32, hash: &KeyHash) -> Result<bool, TableError> {
-        let slot = &self.filters[partition as usize].0;
-        let loaded = match slot.get() {
-            Some(loaded) => loaded,
-            None => match self.load_filter(partition)? {
-                // Another thread may have been faster; either's units serve.
-                Some(loaded) => slot.get_or_init(|| loaded),
-                None => return Ok(true),
-            },
+    /// Asks the filter of a partition, loading units if there are none and room for some.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub(super) fn ask_filter(&self, partition: u32, hash: &KeyHash) -> Result<Answer, TableError> {
+        let slot = self.slot(partition);
+        let admits = match slot.ask(|units| units.may_contain(*hash)) {
+            Some(admits) => admits,
+            None => self.load_cold(partition, hash)?,
         };
-        Ok(loaded
-            .as_ref()
-            .is_none_or(|loaded| loaded.units.may_contain(*hash)))
+        Ok(if admits { Answer::Maybe } else { Answer::No })
     }
 
-    /// Reads the units wanted, and the index page with them when it is not cached: they lie side by side.
-    /// Outer `None`: there is nothing to load or no room; inner: the page is damaged.
-    fn load_filter(&self, partition: u32) -> Result<Option<Option<Box<Loaded>>>, TableError> {
-        let at = self.partition(partition);
-        let asked = self.options.filter_columns.min(self.meta.filter.units());
-        let units = asked.min(self.cache.fair_units());
-        let wanted = unit_bytes(at, self.meta.filter) * usize::from(units);
-        if wanted == 0 {
-            return Ok(None);
-        }
-        let charged = (wanted + size_of::<Loaded>()) as u64;
-        let Some(charge) = self.cache.charge_filter(charged) else {
-            return Ok(None);
+    /// Notes what came of it.
+    pub(super) fn note_probe(&self, partition: u32, outcome: Outcome) {
+        self.elastic().note(self.slot(partition).number(), outcome);
+    }
+
+    /// Loads units for a partition that has none, if there is room, and the index page with them when it is not
+    /// cached: they lie side by side. Says what the units say.
+    fn load_cold(&self, partition: u32, hash: &KeyHash) -> Result<bool, TableError> {
+        let Some(number) = self.slot(partition).number() else {
+            return Ok(true);
         };
-        let index_key = self.index_key(partition);
+        let Some(units) = self.elastic().reserve(self, number, partition) else {
+            return Ok(true);
+        };
+        let (index_key, at) = (self.index_key(partition), self.partition(partition));
         let with_index = self.cache.get(index_key).is_none();
         let filter_start = at.filter().start;
         let start = if with_index {
@@ -76,33 +65,174 @@ impl Table {
         } else {
             filter_start
         };
-        let end = filter_start + (HEADER_BYTES + wanted) as u64;
         self.cache.count(Count::FilterPageReads);
-        let bytes = self.read(start..end, Class::Foreground)?;
-        let split = ((filter_start - start) as usize).min(bytes.len());
-        if with_index {
+        let read = |class| self.read(start..filter_start + self.prefix_bytes(partition, units), class);
+        let split = (filter_start - start) as usize;
+        let bytes = read(Class::Foreground);
+        if let (Ok(bytes), true) = (&bytes, with_index)
             // A damaged index page is dealt with when it is asked for.
-            if let Ok(page) = IndexPage::decode(&bytes[..split], at.uid, at.data_len) {
-                self.cache.count(Count::IndexPageReads);
-                self.keep_index(index_key, page);
+            && let Ok(page) = IndexPage::decode(&bytes[..split.min(bytes.len())], at.uid, at.data_len)
+        {
+            self.cache.count(Count::IndexPageReads);
+            self.keep_index(index_key, page);
+        }
+        let mut failed = None;
+        let loaded = match bytes {
+            Ok(bytes) => self
+                .units_of(partition, units, &bytes[split.min(bytes.len())..])
+                .or_else(|_| {
+                    let again = read(Class::Foreground).map_err(|_| Failed::Read)?;
+                    self.units_of(partition, units, &again[split.min(again.len())..])
+                }),
+            Err(error) => {
+                failed = Some(error);
+                Err(Failed::Read)
             }
+        };
+        let admits = loaded.as_ref().map_or(true, |units| units.may_contain(*hash));
+        self.elastic().loaded(self, number, partition, 0, loaded, true);
+        failed.map_or(Ok(admits), Err)
+    }
+
+    /// Reads the first `units` units of a partition in the background. Blocks.
+    pub(crate) fn read_units(&self, partition: u32, units: u8) -> Result<Units, Failed> {
+        let start = self.partition(partition).filter().start;
+        let range = start..start + self.prefix_bytes(partition, units);
+        self.cache.count(Count::FilterPageReads);
+        let read = || {
+            self.read(range.clone(), Class::Background)
+                .map_err(|_| Failed::Read)
+        };
+        // Read once more before it counts as damaged.
+        match self.units_of(partition, units, &read()?) {
+            Ok(units) => Ok(units),
+            Err(_) => self.units_of(partition, units, &read()?),
         }
-        let seed = self.options.store_seed;
-        let mut page = FilterPage::load(&bytes[split..], units, at.uid, seed);
-        if page.is_err() {
-            let again = self.read(start..end, Class::Foreground)?;
-            page = FilterPage::load(&again[split.min(again.len())..], units, at.uid, seed);
-        }
-        match page {
-            Ok(units) => Ok(Some(Some(Box::new(Loaded {
-                units,
-                _charge: charge,
-            })))),
+    }
+
+    fn units_of(&self, partition: u32, units: u8, stored: &[u8]) -> Result<Units, Failed> {
+        let (at, seed) = (self.partition(partition), self.options.store_seed);
+        match FilterPage::load(stored, units, at.uid, seed) {
+            Ok(loaded) if loaded.heap_bytes() == self.unit_bytes(partition) * usize::from(units) => {
+                Ok(loaded)
+            }
+            Ok(_) => Err(Failed::Damaged),
             Err(why) => {
-                tracing::warn!(table = self.id.0, partition, %why, "filter page unusable, going without");
-                self.cache.count(Count::DamagedFilters);
-                Ok(Some(None))
+                tracing::warn!(table = self.id.0, partition, %why, "filter page unusable");
+                Err(Failed::Damaged)
             }
+        }
+    }
+
+    /// Bytes of one unit of a partition; 0: it has no filter, or one that makes no sense.
+    fn unit_bytes(&self, partition: u32) -> usize {
+        let stored = self.partition(partition).filter_len as usize;
+        let (units, body) = (
+            usize::from(self.meta.filter.units()),
+            stored.saturating_sub(HEADER_BYTES),
+        );
+        if body.is_multiple_of(units) {
+            body / units
+        } else {
+            0
+        }
+    }
+
+    /// Bytes of a filter page up to the end of its first `units` units.
+    fn prefix_bytes(&self, partition: u32, units: u8) -> u64 {
+        (HEADER_BYTES + self.unit_bytes(partition) * usize::from(units)) as u64
+    }
+
+    /// What the adjusting has to know of a partition; `None`: it has no filter.
+    pub(crate) fn filter_shape(&self, partition: u32, level: u8) -> Option<Shape> {
+        let unit_bytes = self.unit_bytes(partition);
+        (unit_bytes > 0).then(|| Shape {
+            kind: self.meta.filter,
+            keys: self.partition(partition).keys,
+            unit_bytes: unit_bytes as u32,
+            units: self.meta.filter.units(),
+            level,
+        })
+    }
+
+    pub(crate) fn slot(&self, partition: u32) -> &FilterSlot {
+        &self.filters[partition as usize]
+    }
+
+    pub(crate) fn elastic(&self) -> &Arc<Elastic> {
+        self.cache.elastic()
+    }
+
+    pub(crate) fn filter_limit_bytes(&self) -> u64 {
+        self.cache.filter_limit_bytes()
+    }
+
+    /// Charges units that will be loaded; `false`: there is no room.
+    pub(crate) fn charge_units(&self, bytes: u64) -> bool {
+        self.filter_charge.lock().grow(bytes)
+    }
+
+    /// Gives back what units took that are free now.
+    pub(crate) fn return_units(&self, bytes: u64) {
+        self.filter_charge.lock().shrink(bytes);
+    }
+
+    pub(crate) fn count_damaged_filter(&self) {
+        self.cache.count(Count::DamagedFilters);
+    }
+
+    /// Its name in the cache; no other open table has it, ever.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn partitions(&self) -> u32 {
+        self.fences.len() as u32
+    }
+
+    pub(crate) fn partition_keys(&self, partition: u32) -> u32 {
+        self.partition(partition).keys
+    }
+
+    /// First and last key that partition `partition` may hold.
+    pub(crate) fn partition_range(&self, partition: u32) -> (&[u8], &[u8]) {
+        let at = partition as usize;
+        let start = if at == 0 {
+            &self.meta.smallest[..]
+        } else {
+            self.fences.fence(at)
+        };
+        let end = if at + 1 < self.fences.len() {
+            self.fences.fence(at + 1)
+        } else {
+            &self.meta.largest[..]
+        };
+        (start, end)
+    }
+
+    /// The partitions that may hold keys from `first` to `last`.
+    pub(crate) fn partitions_between(&self, first: &[u8], last: &[u8]) -> Range<u32> {
+        if last < &self.meta.smallest[..] || first > &self.meta.largest[..] {
+            return 0..0;
+        }
+        match (self.fences.find(first), self.fences.find(last)) {
+            (Some(from), Some(to)) => from as u32..to as u32 + 1,
+            _ => 0..0,
+        }
+    }
+
+    /// Drops the filters of partitions outside all of `parts`: no new reader asks them.
+    pub(crate) fn keep_filters(&self, level: u8, parts: &[Range<Bytes>]) {
+        self.elastic().relevel(self, level);
+        let wanted = |index: &u32| {
+            let (first, last) = self.partition_range(*index);
+            parts
+                .iter()
+                .any(|part| *first < part.end[..] && part.start[..] <= *last)
+        };
+        let known = |index: &u32| self.slot(*index).number().is_some();
+        for index in (0..self.partitions()).filter(|index| known(index) && !wanted(index)) {
+            self.elastic().retire(self, index..index + 1);
         }
     }
 }

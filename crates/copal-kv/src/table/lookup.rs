@@ -19,6 +19,7 @@ use crate::{
     entry::{EntryKind, MAX_SEQ},
 };
 use copal_device::Class;
+use copal_filter::rules::Outcome;
 
 /// Which blocks a look-up leaves in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,17 +117,14 @@ impl Table {
                 cursor.seek(key, read_seq).map_err(damaged(next.number))?;
             }
         }
-        let found = match cursor.entry() {
-            Some(entry) if entry.key == key && entry.seq <= read_seq => Some(Found {
-                seq: entry.seq,
-                kind: entry.kind,
-                value: cursor.value(),
-            }),
-            _ => {
-                self.count_false_positive(&mut cursor, key, read_seq);
-                None
+        let (found, outcome) = match cursor.entry() {
+            Some(entry) if entry.key == key && entry.seq <= read_seq => {
+                let (seq, kind, value) = (entry.seq, entry.kind, cursor.value());
+                (Some(Found { seq, kind, value }), Outcome::Hit)
             }
+            _ => (None, self.outcome_of_absence(&mut cursor, key, read_seq)),
         };
+        self.note_probe(partition, outcome);
         if !taken.cached && keep.wants(found.as_ref()) {
             let key = self.block_key(partition, taken.at.number);
             self.cache.insert(key, Page::Block(taken.block));
@@ -135,12 +133,14 @@ impl Table {
     }
 
     /// A key whose newer versions alone are here was no false alarm of the filter.
-    fn count_false_positive(&self, cursor: &mut BlockCursor, key: &[u8], read_seq: u64) {
+    fn outcome_of_absence(&self, cursor: &mut BlockCursor, key: &[u8], read_seq: u64) -> Outcome {
         let newer = read_seq < MAX_SEQ
             && cursor.seek(key, MAX_SEQ).is_ok()
             && cursor.entry().is_some_and(|entry| entry.key == key);
-        if !newer {
-            self.cache.count(Count::FalsePositives);
+        if newer {
+            return Outcome::Hit;
         }
+        self.cache.count(Count::FalsePositives);
+        Outcome::FalsePositive
     }
 }

@@ -6,7 +6,7 @@ use super::{
     damage::Damages,
     error::{Damage, Place, TableError},
     fences::Fences,
-    filter::{FilterSlot, one_unit_bytes},
+    filter::FilterSlot,
     footer::{FOOTER_BYTES, Footer, Section},
     io::{ObjectSource, ReadAt},
     meta::TableMeta,
@@ -14,11 +14,16 @@ use super::{
     read::{ReadOptions, Table},
     tombstones,
 };
-use crate::{cache::TableCache, entry::RangeTombstone};
+use crate::{
+    cache::TableCache,
+    elastic::{Elastic, Predicted},
+    entry::RangeTombstone,
+};
 use bytes::Bytes;
 use copal_codec::Reader;
 use copal_device::Class;
 use copal_object::{ObjectId, Store};
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Bytes read from the end of a table when it is opened; fences and properties are often among them.
@@ -35,11 +40,29 @@ impl Table {
         cache: Arc<TableCache>,
         options: ReadOptions,
     ) -> Result<Arc<Table>, TableError> {
+        let table = Table::open_object(objects, id, cache, options)?;
+        table.adopt_filters(0, &mut Vec::new());
+        Ok(table)
+    }
+
+    /// As [`Table::open`], without a part in the adjusting of filters until [`Table::adopt_filters`].
+    pub(crate) fn open_object(
+        objects: &Store,
+        id: ObjectId,
+        cache: Arc<TableCache>,
+        options: ReadOptions,
+    ) -> Result<Arc<Table>, TableError> {
         let source = Box::new(ObjectSource {
             store: objects.clone(),
             id,
         });
         Table::open_source(source, id, cache, options)
+    }
+
+    /// Lets the partitions compete for filter units from now on, beginning with those predicted. `level`: what
+    /// tables of the same run have in common.
+    pub(crate) fn adopt_filters(self: &Arc<Self>, level: u8, predicted: &mut Vec<Predicted>) {
+        self.elastic().clone().adopt(self, level, predicted);
     }
 
     /// Opens a table held in memory: tests and tools.
@@ -52,7 +75,9 @@ impl Table {
         cache: Arc<TableCache>,
         options: ReadOptions,
     ) -> Result<Arc<Table>, TableError> {
-        Table::open_source(Box::new(bytes), id, cache, options)
+        let table = Table::open_source(Box::new(bytes), id, cache, options)?;
+        table.adopt_filters(0, &mut Vec::new());
+        Ok(table)
     }
 
     pub(super) fn open_source(
@@ -106,10 +131,11 @@ impl Table {
     ) -> Arc<Table> {
         let filters: Box<[FilterSlot]> = (0..fences.len()).map(|_| FilterSlot::default()).collect();
         let resident_bytes =
-            (size_of::<Table>() + fences.heap_bytes() + meta.heap_bytes() + size_of_val(&*filters)) as u64;
-        let one_unit_bytes = one_unit_bytes(&fences, meta.filter);
+            (size_of::<Table>() + fences.heap_bytes() + meta.heap_bytes() + size_of_val(&*filters)) as u64
+                + fences.len() as u64 * Elastic::PART_BYTES;
         let tombstone_bytes = tombstones::heap_bytes(&tombstones) as u64;
-        let charge = cache.charge_table(resident_bytes, tombstone_bytes, one_unit_bytes);
+        let charge = cache.charge_table(resident_bytes, tombstone_bytes);
+        let filter_charge = Mutex::new(cache.filter_charge());
         let number = cache.new_table();
         Arc::new(Table {
             id: meta.object,
@@ -126,6 +152,7 @@ impl Table {
             number,
             resident_bytes: resident_bytes + tombstone_bytes,
             _charge: charge,
+            filter_charge,
             ingested_at: None,
         })
     }

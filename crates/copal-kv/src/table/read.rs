@@ -1,23 +1,31 @@
 //! Open table: look-ups.
 //!
 //! Invariants
-//! - A look-up reads the filter page at most once per partition while the filter budget has room, the index
+//! - A look-up reads the filter page of a partition only when no unit of it is loaded and there is room, the index
 //!   page when it is not cached, and one data block; two only where one key's versions span blocks.
 //! - A key that may stand in a damaged block is an error, never absent.
 //!
 //! Not here: opening (`open`), what happens behind the filter (`lookup`), pages (`pages`), filters (`filter`).
 
 use super::{
-    counters::Count, damage::Damages, error::TableError, fences::Fences, filter::FilterSlot, footer::Footer,
-    io::ReadAt, lookup::Keep, meta::TableMeta,
+    counters::Count,
+    damage::Damages,
+    error::TableError,
+    fences::Fences,
+    filter::{Answer, FilterSlot},
+    footer::Footer,
+    io::ReadAt,
+    lookup::Keep,
+    meta::TableMeta,
 };
 use crate::{
-    cache::{TableCache, TableCharge},
+    cache::{FilterCharge, TableCache, TableCharge},
     entry::{EntryKind, MAX_SEQ, RangeTombstone},
 };
 use bytes::Bytes;
-use copal_filter::KeyHash;
+use copal_filter::{KeyHash, rules::Outcome};
 use copal_object::ObjectId;
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// How a table is read.
@@ -25,8 +33,6 @@ use std::sync::Arc;
 pub struct ReadOptions {
     /// Seed of the store's key hash; another than at writing makes every filter unusable.
     pub store_seed: u64,
-    /// Filter units per partition that look-ups load, at most what the page has.
-    pub filter_columns: u8,
 }
 
 /// A version found by a look-up.
@@ -59,6 +65,8 @@ pub struct Table {
     pub(super) _charge: TableCharge,
     /// The sequence that all entries have, whatever stands in them: the table was ingested.
     pub(super) ingested_at: Option<u64>,
+    /// Loaded units of all partitions.
+    pub(super) filter_charge: Mutex<FilterCharge>,
 }
 
 impl Table {
@@ -100,8 +108,9 @@ impl Table {
             return Ok(None);
         };
         self.cache.count(Count::FilterProbes);
-        if !self.filter_admits(partition, hash)? {
+        if self.ask_filter(partition, hash)? == Answer::No {
             self.cache.count(Count::FilterNegatives);
+            self.note_probe(partition, Outcome::Negative);
             return Ok(None);
         }
         self.find_in(partition, key, read_seq, keep)
@@ -143,5 +152,11 @@ impl Table {
             return Ok(None);
         }
         Ok(self.fences.find(key).map(|partition| partition as u32))
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        self.elastic().retire(self, 0..self.partitions());
     }
 }

@@ -5,6 +5,7 @@ mod checksums;
 mod commit;
 mod crash;
 mod files;
+mod filters;
 mod flips;
 mod full;
 mod heads;

@@ -2,7 +2,10 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use copal_kv::{CacheMode, Durability, Keyspace, KeyspaceOptions, Options, Snapshot};
+use copal_kv::{
+    CacheMode, Durability, FilterKind, FilterMemory, FilterOptions, FilterRule, Keyspace, KeyspaceOptions,
+    Options, Snapshot,
+};
 use std::{collections::BTreeMap, ops::Bound};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -38,13 +41,35 @@ fn options_of(space: usize, cache: CacheMode) -> KeyspaceOptions {
     KeyspaceOptions { cache, ..options }
 }
 
+/// Any rule with any kind of unit and any memory: none may change an answer.
+fn any_filters(random: &mut Random) -> FilterOptions {
+    let kinds = [FilterKind::Ribbon, FilterKind::Bloom, FilterKind::OneProbe];
+    let units = random.below(7) as u8;
+    let rules = [
+        FilterRule::Fixed { units },
+        FilterRule::Monkey,
+        FilterRule::Paper,
+        FilterRule::Classes,
+    ];
+    FilterOptions {
+        kind: kinds[random.below(3) as usize],
+        rule: rules[random.below(4) as usize],
+        memory: match random.below(3) {
+            0 => FilterMemory::Bytes(random.below(4096)),
+            1 => FilterMemory::BitsPerKey(random.below(9) as f64),
+            _ => FilterMemory::Bytes(u64::MAX),
+        },
+        background: random.below(2) == 0,
+    }
+}
+
 impl Run {
     fn new(seed: u64) -> Run {
         let mut random = Random::new(seed);
-        // Metamorphic: neither table size nor memory may change an answer.
+        // Metamorphic: neither table size nor filters may change an answer.
         let options = Options {
             table_bytes: [8 << 10, 64 << 10, 1 << 20][random.below(3) as usize],
-            filter_columns: random.below(7) as u8,
+            filters: any_filters(&mut random),
             bottom_share: [0, 10][random.below(2) as usize],
             ..small()
         };
@@ -265,6 +290,7 @@ impl Run {
             // A kill loses what was only deferred; the crash test knows how to judge that.
             self.fixture.store.sync().unwrap();
         }
+        self.options.filters = any_filters(&mut self.random);
         self.fixture = self.fixture.reopen(self.options.clone(), properly);
         self
     }

@@ -5,7 +5,7 @@ use super::{
         Place, ReadOptions, Table, TableError, block::Block, block_cursor::BlockCursor, fences::Fences,
         index::IndexPage, io::ReadAt, meta::TableMeta, tombstones,
     },
-    support::{ID, Model, Random, SEED, build, cache, mixed, open, options},
+    support::{ID, Model, Random, SEED, build, cache, cache_with, mixed, open, options},
 };
 use crate::{cursor::Cursor, entry::MAX_SEQ, table::Scan};
 use bytes::Bytes;
@@ -16,15 +16,7 @@ use copal_object::StoreError;
 use std::{cmp::Reverse, ops::Range, sync::Mutex};
 
 fn try_open(bytes: Vec<u8>) -> Result<std::sync::Arc<Table>, TableError> {
-    Table::open_bytes(
-        bytes.into(),
-        ID,
-        cache(),
-        ReadOptions {
-            store_seed: SEED,
-            filter_columns: 6,
-        },
-    )
+    Table::open_bytes(bytes.into(), ID, cache(), ReadOptions { store_seed: SEED })
 }
 
 /// Every answer of a damaged table is right, or an error that is corruption.
@@ -118,10 +110,7 @@ fn another_objects_table_is_damage_and_a_newer_one_is_not() {
     let model = mixed(&mut Random(5), 50);
     let (bytes, _) = build(&model, options(false, Kind::Ribbon));
     let other = copal_object::ObjectId(ID.0 + 1);
-    let read = ReadOptions {
-        store_seed: SEED,
-        filter_columns: 6,
-    };
+    let read = ReadOptions { store_seed: SEED };
     let error = Table::open_bytes(bytes.clone(), other, cache(), read)
         .err()
         .unwrap();
@@ -167,7 +156,7 @@ fn several_partitions() -> (Model, Bytes) {
 fn damaged_index_and_filter_pages_cost_speed_and_no_answer() {
     let (model, bytes) = several_partitions();
     let mut changed = bytes.to_vec();
-    let whole = open(bytes, &cache(), 6);
+    let whole = open(bytes, &cache());
     for (_, index, filter) in parts(&whole) {
         changed[index.start as usize + 5] ^= 1;
         changed[filter.start as usize + 300] ^= 1;
@@ -188,7 +177,7 @@ fn damaged_index_and_filter_pages_cost_speed_and_no_answer() {
 fn a_damaged_block_is_named_and_the_rest_is_read() {
     let (model, bytes) = several_partitions();
     let mut changed = bytes.to_vec();
-    let whole = open(bytes, &cache(), 6);
+    let whole = open(bytes, &cache());
     let at = whole.index(1, Class::Foreground).unwrap().block(3).unwrap();
     changed[(whole.partition(1).offset + at.offset) as usize + 10] ^= 0x40;
     let table = try_open(changed).unwrap();
@@ -218,7 +207,7 @@ fn a_damaged_block_is_named_and_the_rest_is_read() {
 #[test]
 fn a_block_in_another_blocks_place_is_damage() {
     let (_, bytes) = several_partitions();
-    let table = open(bytes.clone(), &cache(), 6);
+    let table = open(bytes.clone(), &cache());
     let index = table.index(0, Class::Foreground).unwrap();
     let (a, uid) = (index.block(1).unwrap(), table.partition(0).uid);
     let stored = &bytes[a.offset as usize..a.range().end as usize];
@@ -256,10 +245,7 @@ fn what_reads_right_the_second_time_is_not_damaged() {
     let seen = Mutex::new(std::iter::once((bytes.len() as u64).saturating_sub(64 << 10)).collect());
     let source = Box::new(Flaky { bytes, seen });
     let cache = cache();
-    let read = ReadOptions {
-        store_seed: SEED,
-        filter_columns: 6,
-    };
+    let read = ReadOptions { store_seed: SEED };
     let table = Table::open_source(source, ID, cache.clone(), read).unwrap();
     assert_eq!(check_answers(&table, &model), 0);
     assert_eq!(
@@ -291,7 +277,7 @@ fn crafted_blocks_and_index_pages_with_right_checksums_never_panic() {
     let model = mixed(&mut random, 400);
     for compress in [false, true] {
         let (bytes, _) = build(&model, options(compress, Kind::Ribbon));
-        let table = open(bytes.clone(), &cache(), 0);
+        let table = open(bytes.clone(), &cache_with(4 << 20, 0, 0));
         let at = table.partition(0).clone();
         let index = table.index(0, Class::Foreground).unwrap();
         let page = &bytes[at.index().start as usize..at.index().end as usize];
@@ -338,7 +324,7 @@ fn walk(block: Block, key: &[u8]) {
 #[test]
 fn crafted_sections_never_panic_nor_allocate_what_they_claim() {
     let (_, bytes) = several_partitions();
-    let table = open(bytes, &cache(), 0);
+    let table = open(bytes, &cache_with(4 << 20, 0, 0));
     let (mut fences, mut meta, mut section) = (Vec::new(), Vec::new(), Vec::new());
     table.fences.encode(&mut fences);
     table.meta().encode(&mut meta);

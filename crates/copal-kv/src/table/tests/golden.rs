@@ -93,7 +93,6 @@ fn the_example_of_the_document_is_what_we_write() {
 fn the_example_of_the_document_can_be_read() {
     let options = ReadOptions {
         store_seed: STORE_SEED,
-        filter_columns: 15,
     };
     let table = Table::open_bytes(example().into(), ObjectId(7), cache(), options).unwrap();
     let get = |key: &[u8], seq| {

@@ -134,7 +134,7 @@ fn tables_of_any_shape_answer_like_a_map() {
         let (bytes, meta) = build(&model, options(round % 2 == 0, kind));
         assert_eq!(meta.bytes, bytes.len() as u64);
         assert_eq!(meta.entries, model.len() as u64);
-        let table = open(bytes, &cache(), 6);
+        let table = open(bytes, &cache());
         assert_eq!(table.meta(), &meta);
         check_whole(&table, &model);
         check_lookups(&table, &model, &mut random, 400);

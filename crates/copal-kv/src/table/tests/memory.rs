@@ -2,10 +2,9 @@
 
 use super::{
     super::Scan,
-    support::{Model, Random, SEED, build, open, options},
+    support::{Model, Random, SEED, build, cache_with, open, open_cold, options},
 };
 use crate::{
-    cache::TableCache,
     cursor::Cursor,
     entry::{EntryKind, MAX_SEQ},
 };
@@ -32,8 +31,8 @@ fn large() -> (Vec<Vec<u8>>, Bytes) {
 #[test]
 fn a_table_of_twenty_megabytes_costs_little_memory() {
     let (keys, bytes) = large();
-    let cache = TableCache::new(64 << 20, 1 << 20);
-    let table = open(bytes, &cache, 4);
+    let cache = cache_with(64 << 20, 1 << 20, 4);
+    let table = open(bytes, &cache);
     // Descriptors and fences: well below a bit per key beside the fixed part of the table.
     assert_eq!(cache.bytes().resident, table.resident_bytes());
     assert!(
@@ -70,8 +69,8 @@ fn a_table_of_twenty_megabytes_costs_little_memory() {
 fn the_page_budget_holds_under_any_use() {
     let (keys, bytes) = large();
     let budget = 256 << 10;
-    let cache = TableCache::new(budget, 1 << 20);
-    let table = open(bytes, &cache, 4);
+    let cache = cache_with(budget, 1 << 20, 4);
+    let table = open(bytes, &cache);
     let mut random = Random(21);
     let mut most = 0;
     for round in 0..5000 {
@@ -99,8 +98,8 @@ fn the_page_budget_holds_under_any_use() {
 fn without_room_for_filters_look_ups_go_without_and_stay_right() {
     let (keys, bytes) = large();
     // Room for one column of three of ten partitions.
-    let cache = TableCache::new(64 << 20, 1000);
-    let table = open(bytes, &cache, 4);
+    let cache = cache_with(64 << 20, 1000, 4);
+    let table = open(bytes, &cache);
     for key in keys.iter().step_by(7) {
         let found = table.get(key, MAX_SEQ, &KeyHash::new(key, SEED)).unwrap();
         assert!(found.is_some());
@@ -128,8 +127,8 @@ fn without_room_for_filters_look_ups_go_without_and_stay_right() {
 fn a_small_filter_budget_is_shared_by_all_partitions() {
     let (keys, bytes) = large();
     // Room for two columns of ten partitions, not for three.
-    let cache = TableCache::new(64 << 20, 7500);
-    let table = open(bytes, &cache, 6);
+    let cache = cache_with(64 << 20, 5200, 6);
+    let table = open(bytes, &cache);
     for key in &keys {
         let found = table.get(key, MAX_SEQ, &KeyHash::new(key, SEED)).unwrap();
         assert!(found.is_some());
@@ -139,7 +138,7 @@ fn a_small_filter_budget_is_shared_by_all_partitions() {
         u64::from(table.meta().partitions)
     );
     assert!(
-        (5000..=7500).contains(&cache.bytes().filters),
+        (5000..=5200).contains(&cache.bytes().filters),
         "{}",
         cache.bytes().filters
     );
@@ -163,8 +162,8 @@ fn a_small_filter_budget_is_shared_by_all_partitions() {
 #[test]
 fn a_miss_reads_nothing_but_false_positives_and_a_hit_one_block() {
     let (keys, bytes) = large();
-    let cache = TableCache::new(64 << 20, 1 << 20);
-    let table = open(bytes, &cache, 4);
+    let cache = cache_with(64 << 20, 1 << 20, 4);
+    let table = open_cold(bytes, &cache);
     let mut random = Random(23);
     for _ in 0..100 {
         // Loads filters and index pages: side by side, one read each partition.
@@ -198,8 +197,8 @@ fn a_miss_reads_nothing_but_false_positives_and_a_hit_one_block() {
     assert!(cold.data_block_reads - warm.data_block_reads <= false_positives);
     assert_eq!(cold.index_page_reads, warm.index_page_reads);
 
-    let small = TableCache::new(0, 1 << 20);
-    let table = open(large().1, &small, 4);
+    let small = cache_with(0, 1 << 20, 4);
+    let table = open(large().1, &small);
     for key in keys.iter().step_by(97) {
         let before = small.counts();
         table
@@ -213,11 +212,11 @@ fn a_miss_reads_nothing_but_false_positives_and_a_hit_one_block() {
 #[test]
 fn threads_that_load_the_same_filters_charge_them_once() {
     let (keys, bytes) = large();
-    let cache = TableCache::new(1 << 20, 1 << 20);
-    let table = open(bytes, &cache, 4);
+    let cache = cache_with(1 << 20, 1 << 20, 4);
+    let table = open_cold(bytes, &cache);
     let alone = {
-        let cache = TableCache::new(1 << 20, 1 << 20);
-        let table = open(large().1, &cache, 4);
+        let cache = cache_with(1 << 20, 1 << 20, 4);
+        let table = open_cold(large().1, &cache);
         keys.iter().for_each(|key| {
             drop(
                 table

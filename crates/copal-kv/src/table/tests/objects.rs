@@ -31,10 +31,7 @@ fn a_table_is_an_object_once_published_and_none_before() {
     }
     let (staged, meta) = builder.finish().unwrap();
     assert_eq!(staged.len(), meta.bytes);
-    let read = ReadOptions {
-        store_seed: SEED,
-        filter_columns: 6,
-    };
+    let read = ReadOptions { store_seed: SEED };
     let error = Table::open(&objects, ID, cache(), read).err().unwrap();
     assert!(
         matches!(error, TableError::Object(StoreError::NotFound(ID))),

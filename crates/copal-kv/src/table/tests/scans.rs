@@ -2,7 +2,7 @@
 
 use super::{
     super::{ReadOptions, Scan, Table, io::ReadAt},
-    support::{ID, Model, Random, SEED, build, options},
+    support::{ID, Model, Random, SEED, build, cache_with, options},
 };
 use crate::{
     cache::TableCache,
@@ -53,10 +53,7 @@ fn table(cache: &Arc<TableCache>) -> (Arc<Table>, Vec<Vec<u8>>, Reads) {
         bytes,
         reads: reads.clone(),
     });
-    let read = ReadOptions {
-        store_seed: SEED,
-        filter_columns: 6,
-    };
+    let read = ReadOptions { store_seed: SEED };
     let table = Table::open_source(source, ID, cache.clone(), read).unwrap();
     for partition in 0..table.meta().partitions {
         table.index(partition, Class::Foreground).unwrap();
@@ -71,7 +68,7 @@ fn taken(reads: &Reads) -> Vec<(Range<u64>, Class)> {
 
 #[test]
 fn a_long_scan_reads_in_large_pieces_in_either_direction() {
-    let cache = TableCache::new(1 << 20, 0);
+    let cache = cache_with(1 << 20, 0, 6);
     let (table, keys, reads) = table(&cache);
     let pages = cache.bytes().pages;
     for forward in [true, false] {
@@ -109,7 +106,7 @@ fn a_long_scan_reads_in_large_pieces_in_either_direction() {
 
 #[test]
 fn a_short_scan_reads_little_and_a_repeated_one_nothing() {
-    let cache = TableCache::new(1 << 20, 0);
+    let cache = cache_with(1 << 20, 0, 6);
     let (table, keys, reads) = table(&cache);
     for round in 0..2 {
         let mut cursor = table.cursor(Scan::default());
@@ -128,7 +125,7 @@ fn a_short_scan_reads_little_and_a_repeated_one_nothing() {
 
 #[test]
 fn a_merge_reads_in_large_pieces_of_its_own_class_and_leaves_the_cache_alone() {
-    let cache = TableCache::new(1 << 20, 0);
+    let cache = cache_with(1 << 20, 0, 6);
     let (table, keys, reads) = table(&cache);
     let pages = cache.bytes().pages;
     let mut cursor = table.cursor(Scan {
@@ -150,7 +147,7 @@ fn a_kept_value_keeps_its_block_at_most() {
     // Symptom: a caller that kept one value of each thousand scanned held all that was read.
     // Cause: values shared the memory of the read-ahead window.
     // Fix: blocks of ordinary scans own their bytes.
-    let cache = TableCache::new(0, 0);
+    let cache = cache_with(0, 0, 6);
     let (table, keys, _) = table(&cache);
     let mut cursor = table.cursor(Scan::default());
     cursor.first().unwrap();

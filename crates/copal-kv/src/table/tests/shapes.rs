@@ -31,7 +31,7 @@ fn one_key_makes_a_table_of_six_kilobytes() {
         (meta.partitions, meta.keys, &meta.smallest),
         (1, 1, &meta.largest)
     );
-    let table = open(bytes, &cache(), 6);
+    let table = open(bytes, &cache());
     assert_eq!(get(&table, b"only", MAX_SEQ), Some((1, 5)));
     assert_eq!(get(&table, b"only", 0), None);
     assert_eq!(get(&table, b"onl", MAX_SEQ), None);
@@ -51,7 +51,7 @@ fn the_empty_key_and_the_longest_are_keys_like_others() {
         model.insert((key, Reverse(i as u64)), put(vec![1; i]));
     }
     let (bytes, _) = build(&model, options(true, Kind::Ribbon));
-    let table = open(bytes, &cache(), 6);
+    let table = open(bytes, &cache());
     for ((key, seq), (_, value)) in &model {
         assert_eq!(get(&table, key, MAX_SEQ), Some((seq.0, value.len())));
     }
@@ -83,7 +83,7 @@ fn thousands_of_versions_of_one_key_stay_in_one_partition() {
         .unwrap();
     let (bytes, meta) = builder.finish_sink().unwrap();
     assert_eq!((meta.partitions, meta.keys, meta.entries), (2, 2, versions + 1));
-    let table = open(bytes.into(), &cache(), 6);
+    let table = open(bytes.into(), &cache());
     for seq in [2, 3, 13_577, 13_578, 40_001, 80_000, MAX_SEQ] {
         assert_eq!(
             get(&table, b"hot", seq),
@@ -117,7 +117,7 @@ fn keys_without_gaps_are_their_own_separators_and_fences() {
         );
     }
     let (bytes, meta) = build(&model, options(false, Kind::Ribbon));
-    let table = open(bytes, &cache(), 6);
+    let table = open(bytes, &cache());
     assert!(meta.partitions >= 3);
     let fence = table.fences.fence(1).to_vec();
     assert!(model.keys().any(|(key, _)| *key == fence));
@@ -143,7 +143,7 @@ fn versions_without_gaps_are_found_across_blocks() {
         );
     }
     let (bytes, _) = build(&model, options(false, Kind::Ribbon));
-    let table = open(bytes, &cache(), 6);
+    let table = open(bytes, &cache());
     assert!(table.index(0, Class::Foreground).unwrap().blocks() > 100);
     for seq in 1..=1000 {
         let found = table
@@ -164,7 +164,7 @@ fn a_block_has_a_full_key_every_sixteen_entries() {
         );
     }
     let (bytes, _) = build(&model, options(false, Kind::Ribbon));
-    let table = open(bytes.clone(), &cache(), 6);
+    let table = open(bytes.clone(), &cache());
     let data = &bytes[..table.partition(0).data_len as usize];
     // Before the trailer of 13 bytes: the number of restarts.
     assert_eq!(data[data.len() - 17..data.len() - 13], 7u32.to_le_bytes());
@@ -179,7 +179,7 @@ fn partitions_end_at_eight_megabytes_and_at_a_full_filter() {
     }
     let (bytes, meta) = build(&large, options(false, Kind::Ribbon));
     assert_eq!(meta.partitions, 3, "24 MB");
-    let table = open(bytes, &cache(), 6);
+    let table = open(bytes, &cache());
     assert!((0..3).all(|i| table.partition(i).data_len < (9 << 20)));
 
     let mut small = Model::new();
@@ -187,7 +187,7 @@ fn partitions_end_at_eight_megabytes_and_at_a_full_filter() {
         small.insert((random.bytes(8), Reverse(1)), put(vec![1; 10]));
     }
     let (bytes, meta) = build(&small, options(false, Kind::Ribbon));
-    let table = open(bytes, &cache(), 6);
+    let table = open(bytes, &cache());
     let full = (0..meta.partitions - 1).map(|i| table.partition(i).keys);
     assert!(
         full.clone().all(|keys| (1800..=2048).contains(&keys)),
@@ -215,7 +215,7 @@ fn a_table_may_hold_range_tombstones_alone() {
         (meta.entries, meta.range_tombstones, meta.min_seq, meta.max_seq),
         (0, 2, 4, 9)
     );
-    let table = open(bytes.into(), &cache(), 6);
+    let table = open(bytes.into(), &cache());
     assert_eq!(get(&table, b"p", MAX_SEQ), None);
     let mut cursor = table.cursor(Scan::default());
     cursor.first().unwrap();

@@ -4,9 +4,10 @@ use super::super::{ReadOptions, Table, TableBuilder, TableMeta, TableOptions};
 use crate::{
     cache::TableCache,
     entry::{Entry, EntryKind},
+    options::{FilterMemory, FilterOptions},
 };
 use bytes::Bytes;
-use copal_filter::Kind;
+use copal_filter::{Kind, rules::RuleKind};
 use copal_object::{Lifetime, ObjectId};
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
@@ -62,21 +63,31 @@ pub(super) fn build(model: &Model, options: TableOptions) -> (Bytes, TableMeta) 
     (bytes.into(), meta)
 }
 
-pub(super) fn open(bytes: Bytes, cache: &Arc<TableCache>, filter_columns: u8) -> Arc<Table> {
-    Table::open_bytes(
-        bytes,
-        ID,
-        cache.clone(),
-        ReadOptions {
-            store_seed: SEED,
-            filter_columns,
-        },
-    )
-    .unwrap()
+/// The table, all units loaded that fit.
+pub(super) fn open(bytes: Bytes, cache: &Arc<TableCache>) -> Arc<Table> {
+    let table = open_cold(bytes, cache);
+    cache.adjust_filters();
+    table
+}
+
+/// The table, no unit loaded.
+pub(super) fn open_cold(bytes: Bytes, cache: &Arc<TableCache>) -> Arc<Table> {
+    Table::open_bytes(bytes, ID, cache.clone(), ReadOptions { store_seed: SEED }).unwrap()
 }
 
 pub(super) fn cache() -> Arc<TableCache> {
-    TableCache::new(4 << 20, 1 << 20)
+    cache_with(4 << 20, 1 << 20, 6)
+}
+
+/// `units` units for each partition, as far as `filter_bytes` hold them.
+pub(super) fn cache_with(page_bytes: u64, filter_bytes: u64, units: u8) -> Arc<TableCache> {
+    let filters = FilterOptions {
+        rule: RuleKind::Fixed { units },
+        memory: FilterMemory::Bytes(u64::MAX),
+        background: false,
+        ..FilterOptions::default()
+    };
+    TableCache::new(page_bytes, filter_bytes, filters)
 }
 
 /// A model of `keys` keys in which some have many versions, some values are empty and some are large.

@@ -1,0 +1,441 @@
+//! The adjuster: drains what was sampled, asks the rule, moves units.
+//!
+//! Invariants
+//! - One adjusting at a time; it holds the state only between reads, never during one.
+//! - Whoever reads units for a partition has charged them and marked it `moving`; nobody else touches it then, but
+//!   it may go.
+//! - The state's lock is a leaf: under it, nothing is read, and no table is dropped.
+
+use super::{
+    inherit::Predicted,
+    report::Moves,
+    sample::Sampler,
+    slot::PartitionNumber,
+    state::{Part, State},
+    thread::Wake,
+};
+use crate::{
+    options::{FilterMemory, FilterOptions},
+    table::{
+        Table,
+        counters::{Count, ReadCounters},
+    },
+};
+use copal_filter::{
+    Units,
+    rules::{Change, Heat, Outcome, PartitionId, RuleKind, Shape},
+};
+use parking_lot::Mutex;
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// Why units could not be loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failed {
+    /// The page is damaged, or not what the table says.
+    Damaged,
+    /// It could not be read.
+    Read,
+}
+
+/// Filters of all stores that share a memory: see [`crate::elastic`].
+pub(crate) struct Elastic {
+    pub(super) options: FilterOptions,
+    pub(super) sampler: Sampler,
+    pub(super) state: Mutex<State>,
+    pub(super) moves: Moves,
+    pub(super) wake: Wake,
+    /// Gets of all stores; striped, as threads count at once.
+    gets: ReadCounters,
+    turn: Mutex<()>,
+    /// Most bytes of units that the memory has room for.
+    limit_bytes: AtomicU64,
+    /// Bytes that no partition was granted, as far as known: asked before the lock is taken.
+    room_bytes: AtomicU64,
+}
+
+impl Elastic {
+    pub(crate) fn new(options: FilterOptions, limit_bytes: u64) -> Arc<Elastic> {
+        Arc::new(Elastic {
+            sampler: Sampler::new(),
+            state: Mutex::new(State::new(options.rule.build())),
+            moves: Moves::default(),
+            wake: Wake::default(),
+            gets: ReadCounters::default(),
+            turn: Mutex::new(()),
+            limit_bytes: AtomicU64::new(limit_bytes),
+            room_bytes: AtomicU64::new(limit_bytes),
+            options,
+        })
+    }
+
+    /// Bytes that one partition costs, its units apart.
+    pub(crate) const PART_BYTES: u64 = State::PART_BYTES;
+
+    /// Gets so far.
+    pub(super) fn now(&self) -> u64 {
+        self.gets.sum(Count::Gets)
+    }
+
+    /// A Get begins.
+    pub(crate) fn count_get(&self) {
+        self.gets.add(Count::Gets);
+    }
+
+    /// What all units together may take.
+    pub(super) fn budget(&self, state: &State) -> u64 {
+        let limit = self.limit_bytes.load(Ordering::Relaxed);
+        limit.min(match self.options.memory {
+            FilterMemory::BitsPerKey(bits) => (bits.max(0.0) * state.keys as f64 / 8.0) as u64,
+            FilterMemory::Bytes(bytes) => bytes,
+        })
+    }
+
+    fn room(&self, state: &State) -> u64 {
+        self.budget(state).saturating_sub(state.charged)
+    }
+
+    fn note_room(&self, state: &State) {
+        self.room_bytes.store(self.room(state), Ordering::Relaxed);
+    }
+
+    fn note_limit(&self, table: &Table) {
+        self.limit_bytes
+            .store(table.filter_limit_bytes(), Ordering::Relaxed);
+    }
+
+    /// Notes what a probe came to. Never blocks.
+    pub(crate) fn note(&self, partition: Option<PartitionNumber>, outcome: Outcome) {
+        if let Some(partition) = partition
+            && self.sampler.note(partition, outcome)
+            && self.options.background
+        {
+            self.wake.wake();
+        }
+    }
+
+    /// Takes in the partitions of a table that was opened, with the units that were taken from memory when it was
+    /// written, as far as there is room for them.
+    pub(crate) fn adopt(self: &Arc<Self>, table: &Arc<Table>, level: u8, predicted: &mut Vec<Predicted>) {
+        self.start();
+        self.note_limit(table);
+        let now = self.now();
+        let weak = Arc::downgrade(table);
+        let mut predicted = predicted.drain(..).peekable();
+        let mut state = self.state.lock();
+        for index in 0..table.partitions() {
+            let Some(shape) = table.filter_shape(index, level) else {
+                continue;
+            };
+            while predicted.next_if(|predicted| predicted.index < index).is_some() {}
+            let own = predicted.next_if(|predicted| predicted.index == index);
+            let (heat, units) = own.map_or((Heat::default(), None), |own| (own.heat, own.units));
+            // The keys of the table count from now on, so that a new store has room at all.
+            let budget = self.budget(&state).max(self.budget_with(&state, shape));
+            let room = budget.saturating_sub(state.charged);
+            let units = units
+                .map(|units| {
+                    let most = (room / u64::from(shape.unit_bytes)).min(u64::from(shape.units)) as u8;
+                    if units.count() > most {
+                        units.first(most)
+                    } else {
+                        units
+                    }
+                })
+                .filter(|units| units.count() > 0 && table.charge_units(bytes(shape, units.count())));
+            let count = units.as_ref().map_or(0, Units::count);
+            let part = Part {
+                table: weak.clone(),
+                table_number: table.number(),
+                index,
+                shape,
+                units: count,
+                moving: false,
+                seen: Default::default(),
+            };
+            let Some(number) = state.insert(part, heat, now) else {
+                table.return_units(bytes(shape, count));
+                continue;
+            };
+            self.moves.predicted(u64::from(count));
+            let slot = table.slot(index);
+            if units.is_some() {
+                slot.swap(units);
+            }
+            slot.set_number(Some(number));
+        }
+        // The rule hears of its budget before the first probe; what it wants moved is done off this path.
+        let budget = self.budget(&state);
+        let changes = state.rule.step(budget, now);
+        state.pending.extend(changes);
+        self.note_room(&state);
+        drop(state);
+        self.stir();
+    }
+
+    fn budget_with(&self, state: &State, shape: Shape) -> u64 {
+        let limit = self.limit_bytes.load(Ordering::Relaxed);
+        match self.options.memory {
+            FilterMemory::BitsPerKey(bits) => {
+                limit.min((bits.max(0.0) * (state.keys + u64::from(shape.keys)) as f64 / 8.0) as u64)
+            }
+            FilterMemory::Bytes(_) => 0,
+        }
+    }
+
+    /// Forgets partitions of a table that no new reader asks any more, and frees their units.
+    pub(crate) fn retire(&self, table: &Table, partitions: Range<u32>) {
+        let mut state = self.state.lock();
+        for index in partitions {
+            let slot = table.slot(index);
+            let Some(number) = slot.number() else { continue };
+            slot.set_number(None);
+            slot.swap(None);
+            if let Some(part) = state.remove(number) {
+                table.return_units(bytes(part.shape, part.units));
+                self.moves.retired(u64::from(part.units));
+            }
+        }
+        self.note_limit(table);
+        self.note_room(&state);
+        drop(state);
+        self.stir();
+    }
+
+    /// The table belongs to another run now.
+    pub(crate) fn relevel(&self, table: &Table, level: u8) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        for index in 0..table.partitions() {
+            let slot = table.slot(index);
+            let Some(number) = slot.number() else { continue };
+            let other = state
+                .same(number, table, index)
+                .is_some_and(|part| part.shape.level != level && !part.moving);
+            if !other {
+                continue;
+            }
+            let heat = state.rule.heat(PartitionId(number.0), now);
+            let Some(mut part) = state.remove(number) else {
+                continue;
+            };
+            part.shape.level = level;
+            // It was there a moment ago: there is room for its number.
+            slot.set_number(state.insert(part, heat, now));
+        }
+    }
+
+    /// Lets the background look at what changed without waiting for Gets.
+    fn stir(&self) {
+        if self.options.background {
+            self.wake.wake();
+        }
+    }
+
+    /// How hot partition `index` of `table` is.
+    pub(crate) fn heat(&self, table: &Table, index: u32) -> Heat {
+        let now = self.now();
+        let number = table.slot(index).number();
+        let state = self.state.lock();
+        number.map_or(Heat::default(), |number| {
+            state.rule.heat(PartitionId(number.0), now)
+        })
+    }
+
+    /// Units a partition of this shape and heat would get.
+    pub(crate) fn predict(&self, shape: Shape, heat: Heat) -> u8 {
+        let now = self.now();
+        self.state.lock().rule.predict(shape, heat, now).min(shape.units)
+    }
+
+    /// A probe met a partition without units: how many it may load now, charged. [`Elastic::loaded`] must follow.
+    pub(crate) fn reserve(&self, table: &Table, number: PartitionNumber, index: u32) -> Option<u8> {
+        let unit_bytes = u64::from(table.filter_shape(index, 0)?.unit_bytes);
+        if self.options.rule == RuleKind::Paper || self.room_bytes.load(Ordering::Relaxed) < unit_bytes {
+            return None;
+        }
+        let now = self.now();
+        let state = &mut *self.state.lock();
+        let room = self.room(state);
+        let part = state.same(number, table, index)?;
+        if part.units > 0 || part.moving {
+            return None;
+        }
+        let shape = part.shape;
+        let id = PartitionId(number.0);
+        let wanted = state.rule.predict(shape, state.rule.heat(id, now), now).max(1);
+        let most = (room / u64::from(shape.unit_bytes)).min(u64::from(shape.units)) as u8;
+        let units = wanted.min(most);
+        if units == 0 || !table.charge_units(bytes(shape, units)) {
+            return None;
+        }
+        state.correct(number, units);
+        state.set_units(number, units, true);
+        self.note_room(state);
+        Some(units)
+    }
+
+    /// What came of reading units up to the `units` charged; `had` were there before.
+    pub(crate) fn loaded(
+        &self,
+        table: &Table,
+        number: PartitionNumber,
+        index: u32,
+        had: u8,
+        read: Result<Units, Failed>,
+        cold: bool,
+    ) {
+        let state = &mut *self.state.lock();
+        // It may be gone: then everything was given back when it went.
+        let Some(part) = state.same(number, table, index) else {
+            return;
+        };
+        let (shape, charged) = (part.shape, part.units);
+        match read {
+            Ok(units) => {
+                state.set_units(number, charged, false);
+                table.slot(index).swap(Some(units));
+                self.moves.loaded(u64::from(charged - had));
+                if cold {
+                    self.moves.cold();
+                }
+            }
+            Err(failed) => {
+                state.set_units(number, had, false);
+                table.return_units(bytes(shape, charged - had));
+                state.correct(number, had);
+                self.give_up(state, table, number, index, failed);
+            }
+        }
+        self.note_room(state);
+    }
+
+    /// A page that cannot be used will not be tried again: the partition keeps what it has.
+    fn give_up(&self, state: &mut State, table: &Table, number: PartitionNumber, index: u32, failed: Failed) {
+        let now = self.now();
+        let heat = state.rule.heat(PartitionId(number.0), now);
+        if failed == Failed::Damaged {
+            table.count_damaged_filter();
+        }
+        self.moves.failed();
+        let slot = table.slot(index);
+        slot.set_number(None);
+        let Some(mut part) = state.remove(number) else {
+            return;
+        };
+        if part.units == 0 {
+            return;
+        }
+        part.shape.units = part.units;
+        let (shape, units) = (part.shape, part.units);
+        match state.insert(part, heat, now) {
+            Some(number) => slot.set_number(Some(number)),
+            None => {
+                slot.swap(None);
+                table.return_units(bytes(shape, units));
+            }
+        }
+    }
+
+    /// Drains the sample, asks the rule and moves units: releases, then loads. Blocks on reads.
+    pub(crate) fn adjust(&self) {
+        let _turn = self.turn.lock();
+        let changes = {
+            let state = &mut *self.state.lock();
+            let now = self.now();
+            let probes = self.sampler.drain();
+            state.observe(&probes, now);
+            let budget = self.budget(state);
+            let mut changes = std::mem::take(&mut state.pending);
+            changes.append(&mut state.rule.step(budget, now));
+            changes
+        };
+        for change in changes {
+            self.carry_out(change);
+        }
+        self.note_room(&self.state.lock());
+    }
+
+    /// Also drains the calling thread's ring.
+    pub(crate) fn adjust_now(&self) {
+        self.sampler.hand_over_mine();
+        self.adjust();
+    }
+
+    fn carry_out(&self, change: Change) {
+        let number = PartitionNumber(change.partition.0);
+        // Dropped last, without the lock: it may be the last of its table.
+        let Some((table, index)) = self.find(number) else {
+            return;
+        };
+        let Some((have, want)) = self.begin(&table, number, index, change.units) else {
+            return;
+        };
+        // As in the paper, each Bloom unit is read by itself; columns come with one read.
+        let stepwise = self.options.rule == RuleKind::Paper;
+        let first = if stepwise { have + 1 } else { want };
+        let mut read = Err(Failed::Read);
+        for units in first..=want {
+            read = if self.wake.stopping() {
+                Err(Failed::Read)
+            } else {
+                table.read_units(index, units)
+            };
+            if read.is_err() {
+                break;
+            }
+        }
+        self.loaded(&table, number, index, have, read, false);
+    }
+
+    /// The table and its partition; `None` while the table is being dropped, which gives its units back.
+    fn find(&self, number: PartitionNumber) -> Option<(Arc<Table>, u32)> {
+        let (table, index) = {
+            let state = self.state.lock();
+            let part = state.get(number)?;
+            (part.table.upgrade()?, part.index)
+        };
+        self.note_limit(&table);
+        Some((table, index))
+    }
+
+    /// Carries out a release at once; charges what a load will bring and says what to read: units there are, units
+    /// wanted.
+    fn begin(&self, table: &Table, number: PartitionNumber, index: u32, wanted: u8) -> Option<(u8, u8)> {
+        let state = &mut *self.state.lock();
+        let part = state.same(number, table, index)?;
+        let (shape, have) = (part.shape, part.units);
+        let want = wanted.min(shape.units);
+        if part.moving {
+            state.correct(number, have);
+            return None;
+        }
+        if want < have {
+            state.set_units(number, want, false);
+            let kept = table.slot(index).ask(|units: &Units| units.first(want));
+            table.slot(index).swap(kept.filter(|units| units.count() > 0));
+            table.return_units(bytes(shape, have - want));
+            self.moves.dropped(u64::from(have - want));
+            return None;
+        }
+        if want == have {
+            return None;
+        }
+        if !table.charge_units(bytes(shape, want - have)) {
+            self.moves.refused();
+            state.correct(number, have);
+            return None;
+        }
+        state.set_units(number, want, true);
+        Some((have, want))
+    }
+}
+
+fn bytes(shape: Shape, units: u8) -> u64 {
+    u64::from(shape.unit_bytes) * u64::from(units)
+}

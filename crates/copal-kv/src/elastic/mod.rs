@@ -1,0 +1,34 @@
+//! Elastic filters: units of filters that are loaded and dropped while the store is open, under a fixed memory.
+//!
+//! Paper: elasticbf §3.1-3.3; the rules themselves are pure and live in `copal_filter::rules`.
+//!
+//! ```text
+//! Get ── probe ── unit slot (swapped pointer)        compaction ── predicted units, heat inherited
+//!          └─ ring of 64 ── full ── adjuster ── rule ── releases, then loads ──┘
+//! ```
+//!
+//! Invariants
+//! - A Get takes no lock and touches no shared counter to probe loaded units or to be sampled. Only a probe of a
+//!   partition without units may take the adjuster's lock, when it is about to read from the device anyway.
+//! - Units are charged before they are read and given back after they are freed; what is charged equals what the
+//!   rule has granted whenever nobody moves units. The budget is never exceeded.
+//! - Merges read no filter pages: units of their outputs are taken from memory as the pages are written.
+//! - Time is the number of Gets.
+//!
+//! The adjuster belongs to the memory, not to a store: partitions of all stores that share it compete.
+//! Not here: which partition deserves what (`copal_filter::rules`), reading pages (`table::filter`).
+
+mod adjust;
+mod inherit;
+mod report;
+mod sample;
+mod slot;
+mod state;
+mod sync;
+mod thread;
+
+pub(crate) use adjust::{Elastic, Failed};
+pub(crate) use inherit::{Fresh, Inheritance, Predicted, Predictor};
+pub(crate) use report::report;
+pub use report::{Class, Filters, HeatCell, RunFilters};
+pub(crate) use slot::UnitSlot;

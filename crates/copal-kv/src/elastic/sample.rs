@@ -1,0 +1,228 @@
+//! Sampling of probes: each thread fills a ring of its own and hands it over when it is full.
+//!
+//! Invariants
+//! - A probe costs its thread a write into memory nobody else touches; one in 64 sends the full ring on.
+//! - A ring that finds no room is dropped, never waited for. What is lost is counted.
+//!
+//! Not here: what the probes are used for (`adjust`).
+
+use super::slot::PartitionNumber;
+use copal_filter::rules::{Outcome, PartitionId, Probe};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// Probes in a ring.
+pub(crate) const RING: usize = 64;
+/// Full rings that wait to be drained: 64 KiB.
+const WAITING: usize = 256;
+/// Full rings at which it is worth waking someone.
+const WORTH_WAKING: usize = 16;
+
+/// Probes of one thread, oldest first: number of the partition and outcome, packed.
+struct Ring {
+    probes: [u32; RING],
+    len: usize,
+}
+
+const OUTCOME_BITS: u32 = 2;
+/// Partition numbers are below this.
+pub(crate) const MOST_PARTITIONS: u32 = 1 << (32 - OUTCOME_BITS);
+
+fn pack(partition: PartitionNumber, outcome: Outcome) -> u32 {
+    let code = match outcome {
+        Outcome::Negative => 0,
+        Outcome::FalsePositive => 1,
+        Outcome::Hit => 2,
+    };
+    partition.0 << OUTCOME_BITS | code
+}
+
+fn unpack(packed: u32) -> Probe {
+    let outcome = match packed & ((1 << OUTCOME_BITS) - 1) {
+        0 => Outcome::Negative,
+        1 => Outcome::FalsePositive,
+        _ => Outcome::Hit,
+    };
+    Probe {
+        partition: PartitionId(packed >> OUTCOME_BITS),
+        outcome,
+    }
+}
+
+/// Where the threads' rings of one filter memory come together.
+pub(crate) struct Sampler {
+    /// Tells the samplers of a process apart; never used again.
+    id: u64,
+    full: Sender<Box<Ring>>,
+    drain: Receiver<Box<Ring>>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// A thread's ring for one sampler.
+struct Mine {
+    sampler: u64,
+    full: Sender<Box<Ring>>,
+    /// Dead: the sampler is gone.
+    dropped: Weak<AtomicU64>,
+    ring: Box<Ring>,
+}
+
+thread_local!(static RINGS: RefCell<Vec<Mine>> = const { RefCell::new(Vec::new()) });
+
+fn empty() -> Box<Ring> {
+    Box::new(Ring {
+        probes: [0; RING],
+        len: 0,
+    })
+}
+
+impl Sampler {
+    pub(crate) fn new() -> Sampler {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (full, drain) = bounded(WAITING);
+        Sampler {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            full,
+            drain,
+            dropped: Arc::default(),
+        }
+    }
+
+    /// Notes a probe; `true`: it is time to drain. Never blocks.
+    pub(crate) fn note(&self, partition: PartitionNumber, outcome: Outcome) -> bool {
+        RINGS.with_borrow_mut(|rings| {
+            let at = match rings.iter().position(|mine| mine.sampler == self.id) {
+                Some(at) => at,
+                None => self.join(rings),
+            };
+            let ring = &mut rings[at].ring;
+            ring.probes[ring.len] = pack(partition, outcome);
+            ring.len += 1;
+            ring.len == RING && hand_over(&mut rings[at])
+        })
+    }
+
+    /// A ring for the calling thread; those of samplers that are gone make room.
+    fn join(&self, rings: &mut Vec<Mine>) -> usize {
+        rings.retain(|mine| mine.dropped.strong_count() > 0);
+        rings.push(Mine {
+            sampler: self.id,
+            full: self.full.clone(),
+            dropped: Arc::downgrade(&self.dropped),
+            ring: empty(),
+        });
+        rings.len() - 1
+    }
+
+    /// Hands the calling thread's ring over, full or not.
+    pub(crate) fn hand_over_mine(&self) {
+        RINGS.with_borrow_mut(|rings| {
+            if let Some(mine) = rings.iter_mut().find(|mine| mine.sampler == self.id) {
+                hand_over(mine);
+            }
+        });
+    }
+
+    /// The probes of the rings handed over so far, in the order in which they were.
+    pub(crate) fn drain(&self) -> Vec<Probe> {
+        let rings = self.drain.try_iter().take(WAITING);
+        rings
+            .flat_map(|ring| ring.probes.into_iter().take(ring.len))
+            .map(unpack)
+            .collect()
+    }
+
+    /// Probes lost because nobody drained in time.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+fn hand_over(mine: &mut Mine) -> bool {
+    let ring = std::mem::replace(&mut mine.ring, empty());
+    let len = ring.len as u64;
+    match mine.full.try_send(ring) {
+        Ok(()) => mine.full.len() >= WORTH_WAKING,
+        Err(TrySendError::Full(ring) | TrySendError::Disconnected(ring)) => {
+            if let Some(dropped) = mine.dropped.upgrade() {
+                dropped.fetch_add(len, Ordering::Relaxed);
+            }
+            mine.ring = ring;
+            mine.ring.len = 0;
+            true
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_of_all_threads_arrive_in_the_order_of_each() {
+        let sampler = Sampler::new();
+        std::thread::scope(|scope| {
+            for thread in 0..4u32 {
+                let sampler = &sampler;
+                scope.spawn(move || {
+                    for i in 0..1000u32 {
+                        let outcome =
+                            [Outcome::Negative, Outcome::FalsePositive, Outcome::Hit][i as usize % 3];
+                        sampler.note(PartitionNumber(thread * 10_000 + i), outcome);
+                    }
+                    sampler.hand_over_mine();
+                });
+            }
+        });
+        let probes = sampler.drain();
+        assert_eq!((probes.len(), sampler.dropped()), (4000, 0));
+        for thread in 0..4u32 {
+            let of_thread = probes.iter().filter(|probe| probe.partition.0 / 10_000 == thread);
+            let numbers: Vec<_> = of_thread
+                .clone()
+                .map(|probe| probe.partition.0 % 10_000)
+                .collect();
+            assert!(numbers.iter().copied().eq(0..1000));
+            for probe in of_thread {
+                let outcome = [Outcome::Negative, Outcome::FalsePositive, Outcome::Hit];
+                assert_eq!(probe.outcome, outcome[probe.partition.0 as usize % 10_000 % 3]);
+            }
+        }
+        assert!(sampler.drain().is_empty());
+    }
+
+    #[test]
+    fn a_full_queue_drops_rings_and_holds_nobody_up() {
+        let sampler = Sampler::new();
+        let probes = (WAITING + 10) * RING;
+        for i in 0..probes {
+            sampler.note(PartitionNumber(i as u32), Outcome::Negative);
+        }
+        assert_eq!(sampler.dropped(), (10 * RING) as u64);
+        let kept = sampler.drain();
+        assert_eq!(kept.len(), WAITING * RING);
+        assert_eq!(kept[kept.len() - 1].partition.0, (WAITING * RING - 1) as u32);
+        // There is room again.
+        sampler.note(PartitionNumber(7), Outcome::Hit);
+        sampler.hand_over_mine();
+        assert_eq!(sampler.drain().len(), 1);
+    }
+
+    #[test]
+    fn a_thread_keeps_no_ring_of_a_sampler_that_is_gone() {
+        let first = Sampler::new();
+        first.note(PartitionNumber(1), Outcome::Hit);
+        drop(first);
+        let second = Sampler::new();
+        second.note(PartitionNumber(2), Outcome::Hit);
+        second.hand_over_mine();
+        assert_eq!(second.drain()[0].partition, PartitionId(2));
+        RINGS.with_borrow(|rings| assert!(rings.iter().all(|mine| mine.dropped.strong_count() > 0)));
+    }
+}

@@ -1,0 +1,148 @@
+//! The partitions that share a filter memory, and the rule that divides it between them.
+//!
+//! Invariant: while nobody moves units, the bytes charged are exactly those the rule has granted.
+
+use super::{sample::MOST_PARTITIONS, slot::PartitionNumber};
+use crate::table::Table;
+use copal_filter::rules::{Change, Heat, Outcome, PartitionId, Probe, Rule, Shape};
+use std::sync::Weak;
+
+/// Sampled probes of one partition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) negatives: u32,
+    pub(crate) false_positives: u32,
+    pub(crate) hits: u32,
+}
+
+impl Seen {
+    fn add(&mut self, outcome: Outcome) {
+        let count = match outcome {
+            Outcome::Negative => &mut self.negatives,
+            Outcome::FalsePositive => &mut self.false_positives,
+            Outcome::Hit => &mut self.hits,
+        };
+        *count = count.saturating_add(1);
+    }
+}
+
+/// A partition as the adjusting sees it.
+pub(super) struct Part {
+    pub(super) table: Weak<Table>,
+    /// The table's name in the memory, never used again.
+    pub(super) table_number: u64,
+    /// Which of the table's.
+    pub(super) index: u32,
+    pub(super) shape: Shape,
+    /// Units charged: loaded, or on their way while `moving`.
+    pub(super) units: u8,
+    /// Someone reads units for it.
+    pub(super) moving: bool,
+    pub(super) seen: Seen,
+}
+
+impl Part {
+    /// Bytes charged for it.
+    fn bytes(&self) -> u64 {
+        u64::from(self.units) * u64::from(self.shape.unit_bytes)
+    }
+}
+
+/// See the module.
+pub(super) struct State {
+    pub(super) rule: Box<dyn Rule>,
+    parts: Vec<Option<Part>>,
+    free: Vec<PartitionNumber>,
+    /// Keys of all partitions.
+    pub(super) keys: u64,
+    /// Bytes of all units charged.
+    pub(super) charged: u64,
+    /// Changes the rule asked for when tables came; nobody has carried them out yet.
+    pub(super) pending: Vec<Change>,
+}
+
+impl State {
+    /// Bytes that one partition costs here and in the table, its units apart, more or less: entry, slot, head of
+    /// the units, and what a rule keeps.
+    pub(super) const PART_BYTES: u64 = (size_of::<Option<Part>>() + 64 + 64) as u64;
+
+    pub(super) fn new(rule: Box<dyn Rule>) -> State {
+        State {
+            rule,
+            parts: Vec::new(),
+            free: Vec::new(),
+            keys: 0,
+            charged: 0,
+            pending: Vec::new(),
+        }
+    }
+
+    /// Takes a partition in; the rule knows it from now on. `None`: there are too many.
+    pub(super) fn insert(&mut self, part: Part, heat: Heat, now: u64) -> Option<PartitionNumber> {
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None => {
+                let number = u32::try_from(self.parts.len())
+                    .ok()
+                    .filter(|n| *n < MOST_PARTITIONS)?;
+                self.parts.push(None);
+                PartitionNumber(number)
+            }
+        };
+        self.keys += u64::from(part.shape.keys);
+        self.charged += part.bytes();
+        let (shape, units) = (part.shape, part.units);
+        self.rule.add(PartitionId(number.0), shape, heat, units, now);
+        self.parts[number.0 as usize] = Some(part);
+        Some(number)
+    }
+
+    /// Forgets a partition; its number is given out again.
+    pub(super) fn remove(&mut self, number: PartitionNumber) -> Option<Part> {
+        let part = self.parts.get_mut(number.0 as usize)?.take()?;
+        self.rule.remove(PartitionId(number.0));
+        self.keys -= u64::from(part.shape.keys);
+        self.charged -= part.bytes();
+        self.free.push(number);
+        Some(part)
+    }
+
+    pub(super) fn part(&mut self, number: PartitionNumber) -> Option<&mut Part> {
+        self.parts.get_mut(number.0 as usize)?.as_mut()
+    }
+
+    pub(super) fn get(&self, number: PartitionNumber) -> Option<&Part> {
+        self.parts.get(number.0 as usize)?.as_ref()
+    }
+
+    /// The partition, if it still is the one that `table` has at `index`.
+    pub(super) fn same(&mut self, number: PartitionNumber, table: &Table, index: u32) -> Option<&mut Part> {
+        self.part(number)
+            .filter(|part| part.index == index && part.table_number == table.number())
+    }
+
+    /// Passes sampled probes on.
+    pub(super) fn observe(&mut self, probes: &[Probe], now: u64) {
+        for probe in probes {
+            if let Some(part) = self.part(PartitionNumber(probe.partition.0)) {
+                part.seen.add(probe.outcome);
+            }
+        }
+        self.rule.observe(probes, now);
+    }
+
+    /// Tells the rule what a partition has now.
+    pub(super) fn correct(&mut self, number: PartitionNumber, units: u8) {
+        self.rule.correct(PartitionId(number.0), units);
+    }
+
+    /// Notes what is charged for a partition now.
+    pub(super) fn set_units(&mut self, number: PartitionNumber, units: u8, moving: bool) {
+        let Some(part) = self.parts.get_mut(number.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        self.charged -= part.bytes();
+        (part.units, part.moving) = (units, moving);
+        self.charged += part.bytes();
+    }
+}

@@ -1,0 +1,299 @@
+//! Elastic filters in the engine: counts of reads, where units go, what the memory holds. Nothing runs in the
+//! background, so the same Gets give the same counts.
+
+use crate::support::{Fixture, MIB, PROCESS, Random};
+use copal_kv::{
+    FilterKind, FilterMemory, FilterOptions, FilterRule, Filters, Keyspace, KeyspaceOptions, Options, Stats,
+    Store,
+};
+
+/// Values are short, so that many partitions fit a small device.
+const VALUE: [u8; 40] = [7; 40];
+
+fn filters(kind: FilterKind, rule: FilterRule, bits: f64) -> FilterOptions {
+    FilterOptions {
+        kind,
+        rule,
+        memory: FilterMemory::BitsPerKey(bits),
+        background: false,
+    }
+}
+
+fn options(filters: FilterOptions) -> Options {
+    Options {
+        memory_bytes: 16 * MIB,
+        table_bytes: 256 << 10,
+        filters,
+        ..Options::default()
+    }
+}
+
+/// A hashed key: keys of different numbers are spread evenly.
+fn key(i: u64) -> [u8; 16] {
+    let mut z = i.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^= z >> 31;
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&z.to_be_bytes());
+    key[8..].copy_from_slice(&i.to_be_bytes());
+    key
+}
+
+/// Even numbers are there, odd ones are not.
+fn load(store: &Store, space: &Keyspace, numbers: std::ops::Range<u64>) {
+    let numbers: Vec<u64> = numbers.collect();
+    for chunk in numbers.chunks(500) {
+        let mut batch = store.batch();
+        for i in chunk {
+            batch.put(space, &key(2 * i), bytes::Bytes::from_static(&VALUE));
+        }
+        batch.commit(PROCESS).unwrap();
+    }
+}
+
+/// A bottom of `keys` keys and runs of a tenth and a twentieth above it.
+fn fixture(filters: FilterOptions, keys: u64) -> (Fixture, Keyspace) {
+    let fixture = Fixture::new(256 * MIB, options(filters));
+    let space = fixture.space("keys", KeyspaceOptions::default());
+    load(&fixture.store, &space, 0..keys);
+    fixture.store.flush().unwrap();
+    space.compact_range(crate::support::all()).unwrap();
+    for run in [keys / 10, keys / 20] {
+        load(&fixture.store, &space, 0..run);
+        fixture.store.flush().unwrap();
+    }
+    (fixture, space)
+}
+
+/// `gets` look-ups, every other one of a key that is not there; numbers come from `pick`.
+fn look_up(store: &Store, space: &Keyspace, gets: u64, mut pick: impl FnMut() -> u64) -> Stats {
+    let before = store.stats();
+    for i in 0..gets {
+        let number = 2 * pick() + i % 2;
+        assert_eq!(
+            space.get(&key(number)).unwrap().is_some(),
+            number.is_multiple_of(2)
+        );
+        if i % 500 == 499 {
+            store.adjust_filters();
+        }
+    }
+    let after = store.stats();
+    Stats {
+        false_positives: after.false_positives - before.false_positives,
+        filter_page_reads: after.filter_page_reads - before.filter_page_reads,
+        filter_probes: after.filter_probes - before.filter_probes,
+        ..Stats::default()
+    }
+}
+
+fn assert_within_budget(filters: &Filters) {
+    assert!(filters.loaded_bytes <= filters.budget_bytes, "{filters:?}");
+    let of_runs: u64 = filters.runs.iter().map(|run| run.bytes).sum();
+    assert_eq!(of_runs, filters.loaded_bytes);
+}
+
+/// Bytes of units in the part of the key space up to a cell, over all runs.
+fn bytes_before(filters: &Filters, cell: usize) -> f64 {
+    let runs = filters.runs.iter();
+    runs.flat_map(|run| &run.cells[..cell])
+        .map(|cell| cell.bytes)
+        .sum()
+}
+
+#[test]
+fn units_follow_the_heat_when_it_moves() {
+    let keys = 120_000;
+    let (fixture, space) = fixture(filters(FilterKind::Ribbon, FilterRule::Classes, 4.0), keys);
+    let store = &fixture.store;
+    // Numbers of keys in the lower and the upper half of the key space.
+    let (low, high): (Vec<u64>, Vec<u64>) = (0..keys).partition(|i| key(2 * i)[0] < 128);
+    let mut random = Random::new(1);
+    let mut hot_at = |hot: &[u64], gets| {
+        let pick = || hot[random.below(hot.len() as u64) as usize];
+        // Absent keys have numbers of their own and fall anywhere: take those that fall on the hot half too.
+        let before = store.stats();
+        let mut pick = pick;
+        for i in 0..gets {
+            let mut number = 2 * pick();
+            if i % 2 == 1 {
+                number += 1;
+                while (key(number)[0] < 128) != (key(2 * hot[0])[0] < 128) {
+                    number = 2 * pick() + 1;
+                }
+            }
+            assert_eq!(space.get(&key(number)).unwrap().is_some(), number % 2 == 0);
+            if i % 500 == 499 {
+                store.adjust_filters();
+            }
+        }
+        let after = store.stats();
+        (after.false_positives - before.false_positives) as f64 / gets as f64
+    };
+    hot_at(&low, 40_000);
+    let at_low = store.filters();
+    let middle = at_low.cell_starts.len().div_ceil(2);
+    let settled = hot_at(&low, 10_000);
+    let just_moved = hot_at(&high, 1_000);
+    hot_at(&high, 40_000);
+    let at_high = store.filters();
+    let settled_again = hot_at(&high, 10_000);
+    for filters in [&at_low, &at_high] {
+        assert_within_budget(filters);
+    }
+    let (before, after) = (bytes_before(&at_low, middle), bytes_before(&at_high, middle));
+    let (all_before, all_after) = (at_low.loaded_bytes as f64, at_high.loaded_bytes as f64);
+    assert!(
+        before > 0.6 * all_before,
+        "{before} of {all_before} in the hot half"
+    );
+    assert!(
+        after < 0.4 * all_after,
+        "{after} of {all_after} stayed in the cold half"
+    );
+    assert!(at_high.loads > at_low.loads && at_high.drops > at_low.drops);
+    assert!(
+        settled < just_moved && settled_again < just_moved,
+        "false positives per Get: {settled}, {just_moved} after the move, then {settled_again}"
+    );
+}
+
+#[test]
+fn elastic_columns_waste_a_fraction_of_the_reads_of_fixed_bloom_filters_at_equal_bytes() {
+    let keys = 120_000;
+    let run = |kind, rule| {
+        let (fixture, space) = fixture(filters(kind, rule, 4.0), keys);
+        let mut random = Random::new(2);
+        let mut pick = move || random.below(keys);
+        look_up(&fixture.store, &space, 60_000, &mut pick);
+        let gets = 40_000;
+        let stats = look_up(&fixture.store, &space, gets, &mut pick);
+        let filters = fixture.store.filters();
+        assert_within_budget(&filters);
+        assert!(
+            filters.loaded_bytes * 10 >= filters.budget_bytes * 9,
+            "the memory is used: {filters:?}"
+        );
+        let wasted = (stats.false_positives + stats.filter_page_reads) as f64 / gets as f64;
+        (wasted, stats.filter_page_reads as f64 / gets as f64)
+    };
+    let everywhere = FilterRule::Fixed { units: u8::MAX };
+    let (fixed_bloom, _) = run(FilterKind::Bloom, everywhere);
+    let (fixed_ribbon, _) = run(FilterKind::Ribbon, everywhere);
+    let (elastic, page_reads) = run(FilterKind::Ribbon, FilterRule::Classes);
+    let total = |wasted: f64| 0.5 + wasted;
+    assert!(elastic * 2.0 < fixed_ribbon, "{elastic} against {fixed_ribbon}");
+    assert!(elastic * 4.0 < fixed_bloom, "{elastic} against {fixed_bloom}");
+    assert!(page_reads <= 0.005, "{page_reads} filter pages per Get");
+    assert!(total(elastic) < total(fixed_bloom));
+}
+
+#[test]
+fn merges_read_no_filter_pages_and_their_outputs_start_with_units() {
+    let keys = 60_000;
+    let (fixture, space) = fixture(filters(FilterKind::Ribbon, FilterRule::Classes, 4.0), keys);
+    let store = &fixture.store;
+    let mut random = Random::new(3);
+    let mut pick = move || random.below(keys);
+    look_up(store, &space, 40_000, &mut pick);
+    let settled = look_up(store, &space, 10_000, &mut pick);
+    let (before, reads) = (store.filters(), store.stats().filter_page_reads);
+    // Flush a run, merge everything into a new bottom.
+    load(store, &space, 0..keys / 20);
+    store.flush().unwrap();
+    space.compact_range(crate::support::all()).unwrap();
+    let after = store.filters();
+    assert_eq!(
+        store.stats().filter_page_reads,
+        reads,
+        "flush and merge read filter pages"
+    );
+    assert_eq!(after.runs.len(), 1);
+    assert!(after.predicted > before.predicted && after.retired > before.retired);
+    assert_within_budget(&after);
+    assert!(
+        after.loaded_bytes * 10 > after.budget_bytes * 8,
+        "{} of {}",
+        after.loaded_bytes,
+        after.budget_bytes
+    );
+    let heat = |filters: &Filters| -> f64 {
+        let bottom = filters.runs.last().unwrap();
+        bottom.cells.iter().map(|cell| cell.heat).sum()
+    };
+    let kept = heat(&after) / heat(&before);
+    assert!(
+        (0.9..1.1).contains(&kept),
+        "{kept} of the bottom's heat was inherited"
+    );
+    // The look-ups that follow load next to nothing.
+    let next = look_up(store, &space, 10_000, &mut pick);
+    assert!(
+        next.filter_page_reads * 100 <= 10_000,
+        "{} loads after the merge",
+        next.filter_page_reads
+    );
+    assert!(next.false_positives <= settled.false_positives * 3 / 2 + 100);
+}
+
+#[test]
+fn each_unit_of_the_paper_is_a_read_of_its_own_and_columns_come_together() {
+    let keys = 60_000;
+    for (options, together) in [
+        (
+            FilterOptions {
+                background: false,
+                ..FilterOptions::paper(4.0)
+            },
+            false,
+        ),
+        (filters(FilterKind::Ribbon, FilterRule::Classes, 4.0), true),
+    ] {
+        let (fixture, space) = fixture(options, keys);
+        // What flush and merge took from memory is gone after opening again.
+        drop(space);
+        let fixture = fixture.reopen(self::options(options), true);
+        let space = fixture.space("keys", KeyspaceOptions::default());
+        let mut random = Random::new(4);
+        look_up(&fixture.store, &space, 20_000, || random.below(keys));
+        let filters = fixture.store.filters();
+        assert_eq!(filters.predicted, 0);
+        assert!(filters.loads > 0);
+        if together {
+            assert!(filters.page_reads * 2 < filters.loads, "{filters:?}");
+        } else {
+            assert_eq!(filters.page_reads, filters.loads);
+            assert_eq!(filters.cold_starts, 0);
+        }
+        assert_within_budget(&filters);
+    }
+}
+
+#[test]
+fn a_store_holds_tables_of_several_kinds() {
+    let keys = 20_000;
+    let kinds = [FilterKind::Bloom, FilterKind::Ribbon, FilterKind::OneProbe];
+    let of = |kind| options(filters(kind, FilterRule::Classes, 6.0));
+    let mut fixture = Fixture::new(128 * MIB, of(kinds[0]));
+    for (i, kind) in kinds.into_iter().enumerate() {
+        fixture = fixture.reopen(of(kind), true);
+        let space = fixture.space("keys", KeyspaceOptions::default());
+        let from = i as u64 * keys;
+        load(&fixture.store, &space, from..from + keys);
+        fixture.store.flush().unwrap();
+    }
+    let space = fixture.space("keys", KeyspaceOptions::default());
+    let mut random = Random::new(5);
+    let stats = look_up(&fixture.store, &space, 20_000, || random.below(3 * keys));
+    let filters = fixture.store.filters();
+    assert_eq!(filters.runs.len(), 3);
+    assert!(
+        filters
+            .runs
+            .iter()
+            .all(|run| run.bytes > 0 && run.units[0] < run.partitions)
+    );
+    assert!(stats.false_positives < stats.filter_probes / 4);
+    assert_within_budget(&filters);
+}
