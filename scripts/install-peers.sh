@@ -4,7 +4,10 @@
 #   restic   the Go module proxy if it serves the module, else Debian's package
 #   rustic   crates.io, built here (about 10 minutes on two cores)
 #   borg     PyPI in a virtual environment, else Debian's package
-# versions.txt records what came from where.
+# and what the key-value duels (`elasticbf-*`, `kv-*`) need to build their peers:
+#   LevelDB  Debian's libleveldb-dev, reached through its C API
+#   RocksDB, fjall  crates.io, built with the suites (RocksDB's C++ takes half an hour on two cores)
+# `install-peers.sh kv` installs the latter only. versions.txt records what came from where.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 peers=${COPAL_PEERS:-$PWD/.cache/peers}
@@ -19,6 +22,14 @@ apt_install() {
     [ -n "$apt_updated" ] || { $sudo apt-get update -qq && apt_updated=1; }
     $sudo apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null
 }
+
+if [ ! -f /usr/include/leveldb/c.h ] || ! command -v g++ >/dev/null || ! ls /usr/lib/llvm*/lib/libclang*.so* >/dev/null 2>&1; then
+    apt_install libleveldb-dev build-essential libclang-dev
+fi
+if [ "${1:-}" = kv ]; then
+    dpkg-query --show --showformat '${Package} ${Version}\n' libleveldb-dev
+    exit 0
+fi
 
 if [ ! -x "$peers/bin/restic" ]; then
     built=

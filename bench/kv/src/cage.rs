@@ -1,0 +1,217 @@
+//! The cage of an engine's process: a memory cap that counts everything, page cache too, and the kernel's count
+//! of the reads that reached a block device.
+//!
+//! Version 1 of cgroups (`memory` and `blkio` below /sys/fs/cgroup) or version 2 (`memory.max`, `io.stat`).
+//! Version 1 counts I/O only of groups with a limit, so one far beyond any device is set.
+//! Version 1 books buffered writes on the group that writes them back, which is nobody's; written bytes
+//! therefore come from `/proc/<pid>/io`, where the writer is charged when it dirties a page.
+//! Needs root; the suite refuses to run without, since a duel without a cap says nothing.
+
+use anyhow::{Context, Result, bail};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// Reads that reached a device and bytes both ways.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) reads: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) write_bytes: u64,
+}
+
+impl std::ops::Sub for Traffic {
+    type Output = Traffic;
+    fn sub(self, earlier: Traffic) -> Traffic {
+        Traffic {
+            reads: self.reads.saturating_sub(earlier.reads),
+            read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
+            write_bytes: self.write_bytes.saturating_sub(earlier.write_bytes),
+        }
+    }
+}
+
+/// Removed on drop, which must come after the process has ended.
+pub(crate) struct Cage {
+    memory: PathBuf,
+    /// Of version 1; version 2 has one directory for both.
+    blkio: Option<PathBuf>,
+}
+
+impl Cage {
+    /// An empty cage without a cap; `device` (major:minor) is the one whose reads count.
+    pub(crate) fn make(name: &str, device: &str) -> Result<Cage> {
+        let name = format!("copal-bench-{}-{name}", std::process::id());
+        if Path::new(ROOT).join("memory/memory.limit_in_bytes").exists() {
+            let cage = Cage {
+                memory: Path::new(ROOT).join("memory").join(&name),
+                blkio: Some(Path::new(ROOT).join("blkio").join(&name)),
+            };
+            make_directory(&cage.memory)?;
+            if let Some(blkio) = &cage.blkio {
+                make_directory(blkio)?;
+                write(
+                    &blkio.join("blkio.throttle.read_iops_device"),
+                    &format!("{device} 2000000000"),
+                )?;
+            }
+            return Ok(cage);
+        }
+        if Path::new(ROOT).join("cgroup.controllers").exists() {
+            // Children get the controllers their parent delegates; failing that, the files below are missing
+            // and the error says so.
+            let _ = fs::write(Path::new(ROOT).join("cgroup.subtree_control"), "+memory +io");
+            let memory = Path::new(ROOT).join(&name);
+            make_directory(&memory)?;
+            return Ok(Cage { memory, blkio: None });
+        }
+        bail!("no memory controller below {ROOT}; the duels need root and cgroups")
+    }
+
+    /// Moves the process in.
+    pub(crate) fn enter(&self, pid: u32) -> Result<()> {
+        for directory in [Some(&self.memory), self.blkio.as_ref()].into_iter().flatten() {
+            write(&directory.join("cgroup.procs"), &pid.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Caps all memory from now on; `None`: no cap.
+    pub(crate) fn cap(&self, bytes: Option<u64>) -> Result<()> {
+        let (file, none) = if self.blkio.is_some() {
+            ("memory.limit_in_bytes", "-1")
+        } else {
+            ("memory.max", "max")
+        };
+        let text = bytes.map_or_else(|| none.to_owned(), |bytes| bytes.to_string());
+        write(&self.memory.join(file), &text)
+    }
+
+    /// Most memory in use since the last call.
+    pub(crate) fn take_peak(&self) -> Result<u64> {
+        let file = if self.blkio.is_some() {
+            "memory.max_usage_in_bytes"
+        } else {
+            "memory.peak"
+        };
+        let path = self.memory.join(file);
+        let peak = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        // Older kernels of version 2 cannot reset it; the peak is then that of the process' life.
+        let _ = fs::write(&path, "0");
+        peak.trim().parse().context("a peak that is no number")
+    }
+
+    /// Anonymous memory now, that is without page cache.
+    pub(crate) fn anonymous(&self) -> Result<u64> {
+        let path = self.memory.join("memory.stat");
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let name = if self.blkio.is_some() { "rss " } else { "anon " };
+        let value = text.lines().find_map(|line| line.strip_prefix(name));
+        value
+            .and_then(|value| value.trim().parse().ok())
+            .context("memory.stat without anonymous memory")
+    }
+
+    /// Everything so far.
+    pub(crate) fn traffic(&self, pid: u32) -> Result<Traffic> {
+        let own = fs::read_to_string(format!("/proc/{pid}/io")).context("reading the engine's I/O")?;
+        let own = |name: &str| -> u64 {
+            let line = own.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+        };
+        let (reads, read_bytes) = match &self.blkio {
+            Some(blkio) => {
+                let sum = |file: &str| -> Result<u64> {
+                    let text = fs::read_to_string(blkio.join(file))?;
+                    Ok(sum_of_reads(&text))
+                };
+                (
+                    sum("blkio.throttle.io_serviced")?,
+                    sum("blkio.throttle.io_service_bytes")?,
+                )
+            }
+            None => {
+                let text = fs::read_to_string(self.memory.join("io.stat")).context("reading io.stat")?;
+                (sum_of_field(&text, "rios="), sum_of_field(&text, "rbytes="))
+            }
+        };
+        Ok(Traffic {
+            reads,
+            read_bytes,
+            write_bytes: own("write_bytes:").saturating_sub(own("cancelled_write_bytes:")),
+        })
+    }
+}
+
+impl Drop for Cage {
+    fn drop(&mut self) {
+        for directory in [Some(&self.memory), self.blkio.as_ref()].into_iter().flatten() {
+            // The process has been waited for; a group left behind is empty and costs nothing.
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+/// Writes what is dirty below the directory and has the kernel forget its pages: those of an earlier process are
+/// on nobody's account and would be read for nothing.
+pub(crate) fn forget_pages(directory: &Path) -> Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            forget_pages(&entry.path())?;
+        } else if kind.is_file() {
+            let file = fs::File::open(entry.path())?;
+            file.sync_all()?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+                .with_context(|| format!("dropping the pages of {}", entry.path().display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Lines of version 1: `major:minor Read count`.
+fn sum_of_reads(text: &str) -> u64 {
+    let mut sum = 0;
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        if let (Some(_), Some("Read"), Some(count)) = (words.next(), words.next(), words.next()) {
+            sum += count.parse::<u64>().unwrap_or(0);
+        }
+    }
+    sum
+}
+
+/// Lines of version 2: `major:minor rbytes=1 wbytes=2 rios=3 ...`.
+fn sum_of_field(text: &str, name: &str) -> u64 {
+    text.split_whitespace()
+        .filter_map(|word| word.strip_prefix(name))
+        .filter_map(|value| value.parse::<u64>().ok())
+        .sum()
+}
+
+fn make_directory(path: &Path) -> Result<()> {
+    fs::create_dir(path)
+        .with_context(|| format!("making the control group {}; the duels need root", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("writing {text} to {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{sum_of_field, sum_of_reads};
+
+    #[test]
+    fn reads_of_all_devices_are_summed_and_nothing_else() {
+        let text = "254:0 Read 5120\n254:0 Write 40\n254:0 Total 5160\n7:0 Read 3\nTotal 5163\n";
+        assert_eq!(sum_of_reads(text), 5123);
+        let text = "254:0 rbytes=4096 wbytes=1 rios=2 wios=9\n7:0 rbytes=512 rios=1\n";
+        assert_eq!(sum_of_field(text, "rios="), 3);
+        assert_eq!(sum_of_field(text, "rbytes="), 4608);
+    }
+}

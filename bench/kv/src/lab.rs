@@ -1,0 +1,251 @@
+//! What all duels share: scale, specs of the engines, loaded stores, interleaved slices, the report.
+//!
+//! Invariants
+//! - All engines get the same keys, the same memory and the same cap: data x share + one fixed allowance for
+//!   code, threads and stacks.
+//! - Slices of the engines alternate, and who begins rotates, so that other load on the machine meets all.
+
+mod loads;
+mod specs;
+
+pub(crate) use loads::LoadFacts;
+pub(crate) use specs::{ALL, Role};
+
+use crate::{
+    peer::{Outcome, Peer, is_fallen},
+    protocol::Request,
+};
+use anyhow::{Result, bail};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use xtask::report::Report;
+
+/// Scale of a suite.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Scale {
+    /// Keys in the base set
+    #[arg(long, default_value_t = 300_000)]
+    keys: u64,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 1008)]
+    pub(crate) value: usize,
+    /// The design's base set: 10 M keys of 1 KB, slices of 30 s
+    #[arg(long)]
+    full: bool,
+    /// Seconds of one slice of one engine
+    #[arg(long, default_value_t = 1.5)]
+    slice: f64,
+    /// Slices of each engine
+    #[arg(long, default_value_t = 3)]
+    pub(crate) rounds: usize,
+    /// Caps on memory, percent of the data
+    #[arg(long, value_delimiter = ',', default_values_t = [0.5, 1.0, 4.0])]
+    pub(crate) caps: Vec<f64>,
+    /// MiB allowed to every engine on top of its cap: code, threads, stacks, write buffers
+    #[arg(long, default_value_t = 24)]
+    pub(crate) allowance: u64,
+    /// Only these engines
+    #[arg(long, value_delimiter = ',')]
+    engines: Vec<String>,
+    /// Load again what an earlier suite has loaded
+    #[arg(long)]
+    fresh: bool,
+    /// Where the stores are made [default: .cache/bench/kv]
+    #[arg(long)]
+    scratch: Option<PathBuf>,
+}
+
+impl Scale {
+    pub(crate) fn keys(&self) -> u64 {
+        if self.full { 10_000_000 } else { self.keys }
+    }
+
+    pub(crate) fn slice_seconds(&self) -> f64 {
+        if self.full { 30.0 } else { self.slice }
+    }
+
+    /// Bytes of all keys and values.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        self.keys() * (self.value + crate::keys::KEY_BYTES) as u64
+    }
+
+    /// Memory that a cap of that many percent leaves for what grows with the data.
+    pub(crate) fn memory_bytes(&self, percent: f64) -> u64 {
+        (self.data_bytes() as f64 * percent / 100.0) as u64
+    }
+
+    /// The cap itself.
+    pub(crate) fn cap_bytes(&self, percent: f64) -> u64 {
+        self.memory_bytes(percent) + (self.allowance << 20)
+    }
+}
+
+/// A suite at work.
+pub(crate) struct Lab<'a> {
+    pub(crate) root: &'a Path,
+    pub(crate) scratch: PathBuf,
+    pub(crate) scale: Scale,
+    pub(crate) report: Report,
+    suite: &'static str,
+}
+
+/// One engine of a duel and what its slices came to.
+pub(crate) struct Entrant {
+    pub(crate) name: String,
+    /// `None` after it fell.
+    pub(crate) peer: Option<Peer>,
+    pub(crate) outcomes: Vec<Outcome>,
+}
+
+impl<'a> Lab<'a> {
+    pub(crate) fn new(root: &'a Path, suite: &'static str, scale: &Scale) -> Result<Lab<'a>> {
+        let scratch = scale
+            .scratch
+            .clone()
+            .unwrap_or_else(|| root.join(".cache/bench/kv"));
+        std::fs::create_dir_all(&scratch)?;
+        let mut report = Report::new(root, &scratch);
+        report.fact("keys", scale.keys() as f64, "");
+        report.fact("value", scale.value as f64, "B");
+        report.fact("allowance on top of each cap", scale.allowance as f64, "MiB");
+        Ok(Lab {
+            root,
+            scratch,
+            scale: scale.clone(),
+            report,
+            suite,
+        })
+    }
+
+    /// Names of the engines wanted, of those the suite offers.
+    pub(crate) fn chosen<'n>(&self, offered: &[&'n str]) -> Result<Vec<&'n str>> {
+        for name in &self.scale.engines {
+            if !ALL.contains(&name.as_str()) {
+                bail!("there is no engine `{name}`; there are {}", ALL.join(", "));
+            }
+        }
+        let wanted = |name: &&&str| {
+            self.scale.engines.is_empty() || self.scale.engines.iter().any(|wanted| wanted == **name)
+        };
+        Ok(offered.iter().filter(wanted).copied().collect())
+    }
+
+    /// Opens one engine for a duel. One that falls or refuses while opening takes part as fallen.
+    pub(crate) fn entrant(&mut self, name: &str, role: &Role) -> Result<Entrant> {
+        let spec = self.spec(name, role)?;
+        let peer = match Peer::open(&spec, role.cap_bytes) {
+            Ok(peer) => Some(peer),
+            Err(error) if is_fallen(&error) => {
+                eprintln!("{error:#}");
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Entrant {
+            name: name.to_owned(),
+            peer,
+            outcomes: Vec::new(),
+        })
+    }
+
+    /// Has every entrant do the request of each round, one after the other, beginning with another each round.
+    pub(crate) fn rounds(
+        &self,
+        entrants: &mut [Entrant],
+        rounds: usize,
+        request: impl Fn(usize) -> Request,
+    ) -> Result<()> {
+        for entrant in entrants.iter_mut() {
+            entrant.outcomes.clear();
+        }
+        let count = entrants.len();
+        for round in 0..rounds {
+            for step in 0..count {
+                let entrant = &mut entrants[(round + step) % count];
+                let Some(peer) = &mut entrant.peer else { continue };
+                match peer.ask(&request(round)) {
+                    Ok(outcome) => entrant.outcomes.push(outcome),
+                    Err(error) if is_fallen(&error) => {
+                        eprintln!("{error:#}");
+                        entrant.peer = None;
+                        entrant.outcomes.clear();
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Records versions and options, once per suite and engine.
+    pub(crate) fn describe(&mut self, entrants: &[Entrant]) {
+        for entrant in entrants {
+            match &entrant.peer {
+                Some(peer) => println!("{}: {}, {}", entrant.name, peer.version, peer.options),
+                None => println!("{}: fell while opening", entrant.name),
+            }
+        }
+    }
+
+    /// Writes the report; a last line names the targets missed.
+    pub(crate) fn finish(self) -> Result<()> {
+        self.report.finish(self.root, self.suite)?;
+        let rows = &self.report.rows;
+        let missed: Vec<&str> = rows
+            .iter()
+            .filter(|row| row.ok == Some(false))
+            .map(|row| row.name.as_str())
+            .collect();
+        match (missed.is_empty(), rows.iter().any(|row| row.ok == Some(true))) {
+            (false, _) => println!("missed: {}", missed.join("; ")),
+            (true, true) => println!("every target was met"),
+            (true, false) => println!("no target was judged"),
+        }
+        Ok(())
+    }
+}
+
+impl Entrant {
+    /// Median over its slices; `None` after it fell.
+    pub(crate) fn median(&self, figure: impl Fn(&Outcome) -> f64) -> Option<f64> {
+        median(self.outcomes.iter().map(figure).collect())
+    }
+
+    pub(crate) fn per_second(&self) -> Option<f64> {
+        self.median(|outcome| outcome.answer.per_second())
+    }
+
+    /// Sum over its slices divided by operations.
+    pub(crate) fn per_op(&self, figure: impl Fn(&Outcome) -> f64) -> Option<f64> {
+        let ops: u64 = self.outcomes.iter().map(|outcome| outcome.answer.ops).sum();
+        (ops > 0).then(|| self.outcomes.iter().map(figure).sum::<f64>() / ops as f64)
+    }
+
+    /// Closes the engine; a fallen one is not there to be closed.
+    pub(crate) fn close(self) -> Result<()> {
+        self.peer.map_or(Ok(()), Peer::close)
+    }
+}
+
+/// `None` of nothing.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        len if len % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+}

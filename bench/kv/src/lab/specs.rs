@@ -1,0 +1,83 @@
+//! The engines by name, and how each is opened in a role.
+
+use super::Lab;
+use crate::protocol::{Filters, Kind, Spec};
+use anyhow::{Result, bail};
+
+/// Every engine there is.
+pub(crate) const ALL: [&str; 11] = [
+    "copal",
+    "copal-ribbon-mq",
+    "copal-ribbon-fixed",
+    "copal-bloom-paper",
+    "copal-bloom-per-run",
+    "copal-bloom-fixed",
+    "leveldb",
+    "rocksdb",
+    "rocksdb-tuned",
+    "fjall",
+    "fjall-tuned",
+];
+
+/// What a suite wants of every engine alike.
+#[derive(Clone, Debug)]
+pub(crate) struct Role {
+    /// Filter bits per key in memory, on average.
+    pub(crate) bits: f64,
+    pub(crate) memory_bytes: u64,
+    pub(crate) write_buffer_bytes: u64,
+    /// 0: each engine's default.
+    pub(crate) table_bytes: u64,
+    /// Whether Gets may be answered from cached blocks or rows.
+    pub(crate) cache_data: bool,
+    pub(crate) cap_bytes: Option<u64>,
+    /// Opens the store that `Lab::loaded` made (of this name), or a copy of it.
+    pub(crate) store: String,
+}
+
+impl Lab<'_> {
+    /// Write buffer and tables in the proportion of the design's base set (16 MiB and 10 GB), so that a small
+    /// set has the tree of a large one.
+    pub(crate) fn scaled_buffer(&self) -> u64 {
+        (self.scale.data_bytes() / 640).clamp(512 << 10, 16 << 20)
+    }
+
+    /// Tables of 2 MiB, LevelDB's and the paper's, or fewer bytes for a small set.
+    pub(crate) fn scaled_table(&self) -> u64 {
+        2 << 20
+    }
+
+    /// How the engine of that name is opened in the role.
+    pub(crate) fn spec(&self, name: &str, role: &Role) -> Result<Spec> {
+        let (kind, filters) = match name {
+            "copal" => (Kind::Copal, Filters::Shipped),
+            "copal-ribbon-mq" => (Kind::Copal, Filters::RibbonMq),
+            "copal-ribbon-fixed" => (Kind::Copal, Filters::RibbonFixed),
+            "copal-bloom-paper" => (Kind::Copal, Filters::BloomPaper),
+            "copal-bloom-per-run" => (Kind::Copal, Filters::BloomPerRun),
+            "copal-bloom-fixed" => (Kind::Copal, Filters::BloomFixed),
+            "leveldb" => (Kind::Leveldb, Filters::Shipped),
+            "rocksdb" => (Kind::Rocksdb, Filters::Shipped),
+            "rocksdb-tuned" => (Kind::Rocksdb, Filters::Tuned),
+            "fjall" => (Kind::Fjall, Filters::Shipped),
+            "fjall-tuned" => (Kind::Fjall, Filters::Tuned),
+            _ => bail!("there is no engine `{name}`"),
+        };
+        Ok(Spec {
+            name: name.to_owned(),
+            kind,
+            filters,
+            bits: match (kind, filters) {
+                // RocksDB names a Ribbon filter by the Bloom filter of the same rate: 5.7 takes 4 bits.
+                (Kind::Rocksdb, Filters::Tuned) => role.bits * 1.425,
+                _ => role.bits,
+            },
+            memory_bytes: role.memory_bytes,
+            write_buffer_bytes: role.write_buffer_bytes,
+            table_bytes: role.table_bytes,
+            data_bytes: self.scale.data_bytes(),
+            cache_data: role.cache_data,
+            directory: self.scratch.join(&role.store),
+        })
+    }
+}

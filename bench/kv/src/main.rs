@@ -1,0 +1,93 @@
+//! Duels of key-value engines: copal beside LevelDB, RocksDB and fjall, one suite per module of `suites`.
+//! `cargo xtask bench NAME` builds and runs this.
+//!
+//! Each engine runs in a process of its own (this binary again), in a memory cage, and does short slices of
+//! work in turn with the others: `peer`, `cage`, `protocol`. What it does there is in `work`, how it is called
+//! in `engine`, and with which keys in `keys`.
+
+mod cage;
+mod engine;
+mod keys;
+mod lab;
+mod latency;
+mod peer;
+mod protocol;
+mod suites;
+mod work;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use std::{path::Path, process::ExitCode};
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask bench",
+    about = "Duels of key-value engines, each with its targets"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    suite: Suite,
+}
+
+#[derive(Subcommand)]
+enum Suite {
+    /// Reads per Get, filter kinds and rules in our engine and the peers: the paper's Table 1
+    #[command(name = "elasticbf-table1")]
+    Table1(suites::table1::Options),
+    /// Gets per second under the caps: the paper's Figure 5
+    #[command(name = "elasticbf-fig5")]
+    Fig5(suites::fig5::Options),
+    /// Gets per second by bits per key: the paper's Figure 6
+    #[command(name = "elasticbf-fig6")]
+    Fig6(suites::fig6::Options),
+    /// Time to load, with and without elastic filters: the paper's Figure 7
+    #[command(name = "elasticbf-fig7")]
+    Fig7(suites::fig7::Options),
+    /// Memory that grows with the data, and peaks under the caps
+    KvMemory(suites::memory::Options),
+    /// Durable writes by threads
+    KvSync(suites::sync::Options),
+    /// YCSB A to F
+    KvYcsb(suites::ycsb::Options),
+    /// Range scans
+    KvScan(suites::scan::Options),
+    /// Deleting everything below a prefix
+    KvPurge(suites::purge::Options),
+    /// Random load and steady overwrite: speed, write amplification, waits, reopening
+    KvLoad(suites::load::Options),
+}
+
+fn main() -> ExitCode {
+    let first = std::env::args().nth(1);
+    let done = if first.as_deref() == Some(peer::CHILD) {
+        work::serve()
+    } else {
+        run()
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .context("bench/kv lies in the repository")?;
+    match Arguments::parse().suite {
+        Suite::Table1(options) => suites::table1::run(root, &options),
+        Suite::Fig5(options) => suites::fig5::run(root, &options),
+        Suite::Fig6(options) => suites::fig6::run(root, &options),
+        Suite::Fig7(options) => suites::fig7::run(root, &options),
+        Suite::KvMemory(options) => suites::memory::run(root, &options),
+        Suite::KvSync(options) => suites::sync::run(root, &options),
+        Suite::KvYcsb(options) => suites::ycsb::run(root, &options),
+        Suite::KvScan(options) => suites::scan::run(root, &options),
+        Suite::KvPurge(options) => suites::purge::run(root, &options),
+        Suite::KvLoad(options) => suites::load::run(root, &options),
+    }
+}

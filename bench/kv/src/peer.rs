@@ -1,0 +1,161 @@
+//! An engine in a process of its own, as the suite holds it.
+//!
+//! Invariants
+//! - The process is in its cage before the engine opens anything, and no page of its files is in memory then.
+//! - A process that ends before its answer is an answer too: `Fallen`, most often killed at the cap.
+
+use crate::{
+    cage::{Cage, Traffic, forget_pages},
+    protocol::{Answer, Request, Spec},
+};
+use anyhow::{Context, Result, bail};
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::fs::MetadataExt,
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+/// First argument of the binary when it is an engine's process.
+pub(crate) const CHILD: &str = "engine-process";
+
+/// The process ended without an answer.
+#[derive(Debug)]
+pub(crate) struct Fallen(pub(crate) String);
+
+impl std::fmt::Display for Fallen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} ended without an answer, most likely at its memory cap",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for Fallen {}
+
+/// One engine at work.
+pub(crate) struct Peer {
+    pub(crate) spec: Spec,
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    cage: Cage,
+    pub(crate) version: String,
+    pub(crate) options: String,
+}
+
+/// What a request came to, with what the kernel saw meanwhile.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) answer: Answer,
+    pub(crate) traffic: Traffic,
+    pub(crate) peak_bytes: u64,
+    pub(crate) anonymous_bytes: u64,
+}
+
+impl Outcome {
+    pub(crate) fn reads_per_op(&self) -> f64 {
+        self.traffic.reads as f64 / (self.answer.ops as f64).max(1.0)
+    }
+}
+
+impl Peer {
+    /// Starts the process in a new cage, caps it, opens the engine.
+    pub(crate) fn open(spec: &Spec, cap_bytes: Option<u64>) -> Result<Peer> {
+        std::fs::create_dir_all(&spec.directory)?;
+        forget_pages(&spec.directory)?;
+        let cage = Cage::make(&spec.name, &device_of(&spec.directory)?)?;
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg(CHILD)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting an engine's process")?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let output = BufReader::new(output.context("a pipe from the engine")?);
+        let mut peer = Peer {
+            spec: spec.clone(),
+            child,
+            input,
+            output,
+            cage,
+            version: String::new(),
+            options: String::new(),
+        };
+        peer.cage.enter(peer.child.id())?;
+        peer.cage.cap(cap_bytes)?;
+        let opened = peer.ask(&Request::Open(spec.clone()))?.answer;
+        peer.version = opened.version;
+        peer.options = opened.options;
+        Ok(peer)
+    }
+
+    /// Has the engine do it. Blocks until it is done.
+    pub(crate) fn ask(&mut self, request: &Request) -> Result<Outcome> {
+        let pid = self.child.id();
+        let before = self.cage.traffic(pid)?;
+        self.cage.take_peak()?;
+        let fallen = || Fallen(self.spec.name.clone());
+        let input = self.input.as_mut().with_context(fallen)?;
+        let mut line = serde_json::to_string(request)?;
+        line.push('\n');
+        if input.write_all(line.as_bytes()).is_err() {
+            bail!(fallen());
+        }
+        let mut line = String::new();
+        if self.output.read_line(&mut line)? == 0 {
+            bail!(fallen());
+        }
+        let answer: Answer =
+            serde_json::from_str(&line).with_context(|| format!("{} answered {line}", self.spec.name))?;
+        if let Some(error) = &answer.error {
+            bail!("{}: {error}", self.spec.name);
+        }
+        Ok(Outcome {
+            answer,
+            traffic: self.cage.traffic(pid)? - before,
+            peak_bytes: self.cage.take_peak()?,
+            anonymous_bytes: self.cage.anonymous()?,
+        })
+    }
+
+    /// Closes the engine in good order.
+    pub(crate) fn close(mut self) -> Result<()> {
+        self.cage.cap(None)?;
+        self.ask(&Request::Close)?;
+        self.input = None;
+        let status = self.child.wait()?;
+        if !status.success() {
+            bail!("{} ended with {status}", self.spec.name);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // After `close` both do nothing; after an error the process must not outlive the suite.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether the error is a process that fell.
+pub(crate) fn is_fallen(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Fallen>().is_some()
+}
+
+/// `major:minor` of the disk below the directory; of a partition, the disk's, which is what the kernel counts.
+fn device_of(directory: &Path) -> Result<String> {
+    let device = std::fs::metadata(directory)?.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let own = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
+    if own.join("partition").exists() {
+        let whole = std::fs::canonicalize(&own)?;
+        let disk = whole.parent().context("a partition lies on a disk")?.join("dev");
+        return Ok(std::fs::read_to_string(disk)?.trim().to_owned());
+    }
+    Ok(format!("{major}:{minor}"))
+}

@@ -1,0 +1,119 @@
+//! Gets per second under the caps, half of the keys missing, engines in alternating slices.
+//!
+//! Paper: elasticbf §4.1, Figure 5
+//! The engines without elastic filters in our own code are the control for everything that is not a filter.
+
+use super::{contestants, cpu_micros, name_the_fallen, ratio_row};
+use crate::{
+    keys::Skew,
+    lab::{Entrant, Lab, Scale},
+    protocol::Request,
+};
+use anyhow::Result;
+use clap::Args;
+use std::path::Path;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    scale: Scale,
+}
+
+const NAMES: [&str; 8] = [
+    "copal",
+    "copal-bloom-paper",
+    "copal-bloom-fixed",
+    "leveldb",
+    "rocksdb",
+    "rocksdb-tuned",
+    "fjall",
+    "fjall-tuned",
+];
+
+pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
+    let mut lab = Lab::new(root, "elasticbf-fig5", &options.scale)?;
+    let names = lab.chosen(&NAMES)?;
+    for percent in lab.scale.caps.clone() {
+        // All four skews at the cap the targets are about, the two that matter most elsewhere.
+        let skews = if (percent - 1.0).abs() < 1e-9 {
+            &Skew::PAPER[..]
+        } else {
+            &Skew::PAPER[..2]
+        };
+        let mut entrants = contestants(&mut lab, &names, percent)?;
+        lab.describe(&entrants);
+        for &skew in skews {
+            let gets = |round: usize| Request::Gets {
+                keys: lab.scale.keys(),
+                skew,
+                missing: 0.5,
+                ops: 0,
+                seconds: lab.scale.slice_seconds(),
+                threads: 1,
+                seed: round as u64 + 1,
+            };
+            // Caches and filters follow the new skew before anything counts.
+            lab.rounds(&mut entrants, 2, |round| gets(round + 100))?;
+            lab.rounds(&mut entrants, lab.scale.rounds, gets)?;
+            report(
+                &mut lab,
+                &entrants,
+                &format!("cap {percent} %, {}", skew.name()),
+                percent,
+            );
+        }
+        for entrant in entrants {
+            entrant.close()?;
+        }
+    }
+    lab.finish()
+}
+
+fn report(lab: &mut Lab<'_>, entrants: &[Entrant], label: &str, percent: f64) {
+    let report = &mut lab.report;
+    for entrant in entrants {
+        let Some(speed) = entrant.per_second() else {
+            continue;
+        };
+        let name = &entrant.name;
+        report.fact(format!("{label}: {name}"), speed, "Gets/s");
+        for (what, unit, value) in [
+            (
+                "reads per Get",
+                "",
+                entrant.per_op(|one| one.traffic.reads as f64),
+            ),
+            (
+                "bytes read per Get",
+                "B",
+                entrant.per_op(|one| one.traffic.read_bytes as f64),
+            ),
+            ("processor time per Get", "us", entrant.per_op(cpu_micros)),
+            ("p99", "us", entrant.median(|one| one.answer.latency.p99)),
+            (
+                "peak memory",
+                "MiB",
+                entrant.median(|one| one.peak_bytes as f64 / f64::from(1 << 20)),
+            ),
+        ] {
+            if let Some(value) = value {
+                report.detail(format!("{label}: {name}: {what}"), value, unit);
+            }
+        }
+    }
+    for peer in ["leveldb", "rocksdb", "rocksdb-tuned", "fjall", "fjall-tuned"] {
+        if (percent - 1.0).abs() < 1e-9 {
+            ratio_row(report, label, entrants, ("copal", peer), Entrant::per_second, 1.0);
+        }
+    }
+    for (pair, paper) in [
+        (("copal-bloom-paper", "copal-bloom-fixed"), 1.94),
+        (("copal", "copal-bloom-fixed"), 1.94),
+    ] {
+        ratio_row(report, label, entrants, pair, Entrant::per_second, paper);
+    }
+    if let Some(cpu) = super::find(entrants, "copal").and_then(|ours| ours.per_op(cpu_micros)) {
+        report.at_most(format!("T6 {label}: processor time per Get"), cpu, "us", 5.0);
+    }
+    name_the_fallen(report, label, entrants);
+}

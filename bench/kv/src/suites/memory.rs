@@ -1,0 +1,170 @@
+//! Memory that grows with the data, and what each engine takes under the caps.
+//!
+//! *Growing memory*: anonymous memory with the base set open, after steady Gets, less that with an empty store
+//! open in the same way; the smallest caches each engine takes. Then the same under each cap: speed, peak, and
+//! who does not survive.
+
+use super::{BITS, contestants, name_the_fallen};
+use crate::{
+    keys::Skew,
+    lab::{Entrant, Lab, Role, Scale},
+    peer::Peer,
+    protocol::{Request, Safety, Spec},
+};
+use anyhow::{Context, Result};
+use clap::Args;
+use std::{fs, path::Path};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    scale: Scale,
+    /// Gets before memory is looked at
+    #[arg(long, default_value_t = 50_000)]
+    gets: u64,
+}
+
+const NAMES: [&str; 6] = [
+    "copal",
+    "leveldb",
+    "rocksdb",
+    "rocksdb-tuned",
+    "fjall",
+    "fjall-tuned",
+];
+
+/// Enough for every index and filter, so that growth shows.
+const ROOMY: u64 = 64 << 20;
+
+pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
+    let mut lab = Lab::new(root, "kv-memory", &options.scale)?;
+    let names = lab.chosen(&NAMES)?;
+    for &name in &names {
+        let role = Role {
+            memory_bytes: ROOMY,
+            cache_data: false,
+            store: lab.loaded(name, BITS)?,
+            ..lab.loading_role(BITS)
+        };
+        let full = lab.spec(name, &role)?;
+        let empty = Spec {
+            directory: lab.scratch.join("memory-empty"),
+            ..full.clone()
+        };
+        remove(&empty.directory)?;
+        // The same calls on a store of one key, so that code and pools are warm in both.
+        let baseline = settled_memory(&lab, &empty, options.gets, 1)?;
+        remove(&empty.directory)?;
+        let loaded = settled_memory(&lab, &full, options.gets, 0)?;
+        let share = (loaded - baseline).max(0.0) / lab.scale.data_bytes() as f64;
+        lab.report.detail(
+            format!("{name}: anonymous memory, nothing stored"),
+            baseline / f64::from(1 << 20),
+            "MiB",
+        );
+        let label = format!("{name}: memory that grows with the data, share of the data");
+        if name == "copal" {
+            lab.report.at_most(format!("T5 {label}"), share * 100.0, "%", 0.2);
+        } else {
+            lab.report.fact(label, share * 100.0, "%");
+        }
+        lab.report.fact(
+            format!("{name}: memory per 10 GB of data"),
+            share * 10_000.0,
+            "MB",
+        );
+    }
+    for percent in lab.scale.caps.clone() {
+        let mut entrants = contestants(&mut lab, &names, percent)?;
+        let mixed = |round: usize| Request::Ycsb {
+            workload: 'B',
+            keys: lab.scale.keys(),
+            value_bytes: lab.scale.value,
+            seconds: lab.scale.slice_seconds(),
+            threads: 2,
+            seed: round as u64 + 1,
+        };
+        lab.rounds(&mut entrants, 1 + lab.scale.rounds, mixed)?;
+        under_cap(&mut lab, &entrants, percent);
+        for entrant in entrants {
+            entrant.close()?;
+        }
+    }
+    lab.finish()
+}
+
+fn under_cap(lab: &mut Lab<'_>, entrants: &[Entrant], percent: f64) {
+    let label = format!("cap {percent} %, 95 % reads");
+    let memory = lab.scale.memory_bytes(percent) as f64;
+    for entrant in entrants {
+        let name = &entrant.name;
+        if let Some(speed) = entrant.per_second() {
+            lab.report.fact(format!("{label}: {name}"), speed, "ops/s");
+        }
+        let most = |figure: fn(&crate::peer::Outcome) -> f64| {
+            entrant.outcomes.iter().map(figure).fold(0.0, f64::max)
+        };
+        if !entrant.outcomes.is_empty() {
+            let anonymous = most(|one| one.anonymous_bytes as f64);
+            lab.report.fact(
+                format!("{label}: {name}: anonymous memory"),
+                anonymous / f64::from(1 << 20),
+                "MiB",
+            );
+            let peak = most(|one| one.peak_bytes as f64);
+            lab.report.detail(
+                format!("{label}: {name}: peak with page cache"),
+                peak / f64::from(1 << 20),
+                "MiB",
+            );
+            if name == "copal" {
+                let counted = most(|one| one.answer.counter("memory_bytes_now"));
+                // The engine never works with less than 4 MiB and says so.
+                let budget = memory.max(f64::from(4 << 20));
+                lab.report.at_most(
+                    format!("T5 {label}: copal's own count of its memory / its budget"),
+                    counted / budget,
+                    "",
+                    1.0,
+                );
+            }
+        }
+    }
+    name_the_fallen(&mut lab.report, &label, entrants);
+}
+
+/// Anonymous memory after steady look-ups; stores `keys` keys first when there are any to store.
+fn settled_memory(lab: &Lab<'_>, spec: &Spec, gets: u64, store: u64) -> Result<f64> {
+    let mut peer = Peer::open(spec, Some(512 << 20))?;
+    let keys = if store > 0 {
+        peer.ask(&Request::Load {
+            first: 0,
+            count: store,
+            value_bytes: lab.scale.value,
+            batch: 1,
+            safety: Safety::Bulk,
+        })?;
+        peer.ask(&Request::Flush)?;
+        store
+    } else {
+        lab.scale.keys()
+    };
+    let outcome = peer.ask(&Request::Gets {
+        keys,
+        skew: Skew::Uniform,
+        missing: 0.5,
+        ops: gets,
+        seconds: 0.0,
+        threads: 1,
+        seed: 1,
+    })?;
+    peer.close()?;
+    Ok(outcome.anonymous_bytes as f64)
+}
+
+fn remove(directory: &Path) -> Result<()> {
+    if directory.exists() {
+        fs::remove_dir_all(directory).context("removing an empty store")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! The suites, one module each.
+
+pub(crate) mod fig5;
+pub(crate) mod fig6;
+pub(crate) mod fig7;
+pub(crate) mod load;
+pub(crate) mod memory;
+pub(crate) mod purge;
+pub(crate) mod scan;
+pub(crate) mod sync;
+pub(crate) mod table1;
+pub(crate) mod ycsb;
+
+use crate::{
+    lab::{Entrant, Lab, Role},
+    peer::Outcome,
+};
+use anyhow::Result;
+use xtask::report::Report;
+
+/// Filter bits per key in the paper's main experiment and in every duel that does not vary them.
+const BITS: f64 = 4.0;
+
+/// Opens every engine on a loaded base set of its own with that share of the data as memory.
+fn contestants(lab: &mut Lab<'_>, names: &[&str], percent: f64) -> Result<Vec<Entrant>> {
+    let mut entrants = Vec::new();
+    let mut taken: Vec<String> = Vec::new();
+    for &name in names {
+        let mut store = lab.loaded(name, BITS)?;
+        if taken.contains(&store) {
+            store = lab.copied(&store, name)?;
+        }
+        taken.push(store.clone());
+        let role = Role {
+            bits: BITS,
+            memory_bytes: lab.scale.memory_bytes(percent),
+            write_buffer_bytes: lab.scaled_buffer(),
+            table_bytes: lab.scaled_table(),
+            cache_data: true,
+            cap_bytes: Some(lab.scale.cap_bytes(percent)),
+            store,
+        };
+        entrants.push(lab.entrant(name, &role)?);
+    }
+    Ok(entrants)
+}
+
+/// The entrant of that name, if the suite has it and it still stands.
+fn find<'e>(entrants: &'e [Entrant], name: &str) -> Option<&'e Entrant> {
+    let standing = |entrant: &&Entrant| entrant.name == name && !entrant.outcomes.is_empty();
+    entrants.iter().find(standing)
+}
+
+/// A row with `figure(ours) / figure(theirs)` that should reach `target`; none when either is missing.
+fn ratio_row(
+    report: &mut Report,
+    label: &str,
+    entrants: &[Entrant],
+    (ours, theirs): (&str, &str),
+    figure: impl Fn(&Entrant) -> Option<f64>,
+    target: f64,
+) {
+    let value = |name| find(entrants, name).and_then(&figure);
+    if let (Some(ours_is), Some(theirs_is)) = (value(ours), value(theirs)) {
+        report.at_least(
+            format!("{label}: {ours} / {theirs}"),
+            ours_is / theirs_is,
+            "x",
+            target,
+        );
+    }
+}
+
+/// A line that says who fell.
+fn name_the_fallen(report: &mut Report, label: &str, entrants: &[Entrant]) {
+    for entrant in entrants.iter().filter(|entrant| entrant.peer.is_none()) {
+        report.fact(
+            format!("{label}: {} did not survive (1 = fell)", entrant.name),
+            1.0,
+            "",
+        );
+    }
+}
+
+/// Processor time of one operation, microseconds.
+fn cpu_micros(outcome: &Outcome) -> f64 {
+    outcome.answer.cpu_seconds * 1e6
+}

@@ -1,0 +1,100 @@
+//! Deleting everything below a prefix: time and I/O by amount of data, for small values and for separated ones.
+//!
+//! T11: 10 GB within a second, with I/O that follows the number of objects, not the bytes. Two amounts, one four
+//! times the other, show which of the two it follows. The peers do what they have: RocksDB a range delete, its
+//! files dropped and the range merged; LevelDB and fjall delete key by key.
+
+use crate::{
+    lab::{Lab, Role, Scale},
+    peer::Peer,
+    protocol::Request,
+};
+use anyhow::Result;
+use clap::Args;
+use std::{fs, path::Path};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    scale: Scale,
+    /// MiB below the larger prefix
+    #[arg(long, default_value_t = 256)]
+    data: u64,
+}
+
+const NAMES: [&str; 4] = ["copal", "leveldb", "rocksdb", "fjall"];
+const CAP: u64 = 512 << 20;
+
+pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
+    let mut lab = Lab::new(root, "kv-purge", &options.scale)?;
+    for name in lab.chosen(&NAMES)? {
+        for value_bytes in [1008, 65_536] {
+            // LevelDB writes large values through every level: the small ones tell enough.
+            if name == "leveldb" && value_bytes > 4096 {
+                continue;
+            }
+            let store = format!("purge-{name}");
+            let role = Role {
+                table_bytes: 0,
+                memory_bytes: 64 << 20,
+                write_buffer_bytes: 8 << 20,
+                store,
+                ..lab.loading_role(10.0)
+            };
+            let mut spec = lab.spec(name, &role)?;
+            spec.data_bytes = options.data << 21;
+            if spec.directory.exists() {
+                fs::remove_dir_all(&spec.directory)?;
+            }
+            let mut peer = Peer::open(&spec, Some(CAP))?;
+            let count = (options.data << 20) / (value_bytes as u64 + 16);
+            let mut measured = Vec::new();
+            for (prefix, count) in [(10, count / 4), (200, count)] {
+                peer.ask(&Request::LoadPrefix {
+                    prefix,
+                    count,
+                    value_bytes,
+                })?;
+                peer.ask(&Request::Flush)?;
+                peer.ask(&Request::Settle)?;
+                let purged = peer.ask(&Request::Purge { prefix })?;
+                let after = peer.ask(&Request::Settle)?;
+                let bytes = |outcome: &crate::peer::Outcome| {
+                    (outcome.traffic.read_bytes + outcome.traffic.write_bytes) as f64
+                };
+                measured.push((purged.answer.seconds, bytes(&purged) + bytes(&after)));
+            }
+            peer.close()?;
+            fs::remove_dir_all(&spec.directory)?;
+            let label = format!("{name}, {value_bytes} B values");
+            let (small, large) = (measured[0], measured[1]);
+            let data = (options.data << 20) as f64;
+            lab.report.detail(
+                format!("{label}: purge of {} MiB", options.data / 4),
+                small.0 * 1e3,
+                "ms",
+            );
+            lab.report.fact(
+                format!("{label}: purge of {} MiB", options.data),
+                large.0 * 1e3,
+                "ms",
+            );
+            lab.report.fact(
+                format!("{label}: bytes of I/O / bytes purged"),
+                large.1 / data,
+                "",
+            );
+            if name == "copal" {
+                lab.report
+                    .at_most(format!("T11 {label}: purge"), large.0, "s", 1.0);
+                lab.report.at_most(
+                    format!("T11 {label}: bytes of I/O / bytes purged"),
+                    large.1 / data,
+                    "",
+                    0.05,
+                );
+            }
+        }
+    }
+    lab.finish()
+}

@@ -1,0 +1,87 @@
+//! Range scans from random keys on, short and long.
+//!
+//! Lazy leveling has more runs to merge in a scan than levels have; it may cost half as much again as RocksDB.
+
+use super::{contestants, cpu_micros, name_the_fallen, ratio_row};
+use crate::{
+    keys::Skew,
+    lab::{Entrant, Lab, Scale},
+    protocol::Request,
+};
+use anyhow::Result;
+use clap::Args;
+use std::path::Path;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    scale: Scale,
+    /// Entries of a scan
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 10_000])]
+    entries: Vec<usize>,
+    /// Percent of the data as memory
+    #[arg(long, default_value_t = 4.0)]
+    cap: f64,
+}
+
+const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];
+
+pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
+    let mut lab = Lab::new(root, "kv-scan", &options.scale)?;
+    let names = lab.chosen(&NAMES)?;
+    let mut entrants = contestants(&mut lab, &names, options.cap)?;
+    lab.describe(&entrants);
+    for &entries in &options.entries {
+        let scans = |round: usize| Request::Scans {
+            keys: lab.scale.keys(),
+            skew: Skew::Uniform,
+            entries,
+            seconds: lab.scale.slice_seconds(),
+            seed: round as u64 + 1,
+        };
+        lab.rounds(&mut entrants, 1 + lab.scale.rounds, scans)?;
+        let label = format!("scans of {entries}");
+        let per_second =
+            |entrant: &Entrant| entrant.median(|one| one.answer.found as f64 / one.answer.seconds.max(1e-9));
+        for entrant in &entrants {
+            let name = &entrant.name;
+            let Some(speed) = per_second(entrant) else {
+                continue;
+            };
+            lab.report
+                .fact(format!("{label}: {name}"), speed / 1000.0, "k entries/s");
+            for (what, unit, value) in [
+                (
+                    "reads per scan",
+                    "",
+                    entrant.per_op(|one| one.traffic.reads as f64),
+                ),
+                (
+                    "bytes read per scan",
+                    "B",
+                    entrant.per_op(|one| one.traffic.read_bytes as f64),
+                ),
+                ("processor time per scan", "us", entrant.per_op(cpu_micros)),
+            ] {
+                if let Some(value) = value {
+                    lab.report.detail(format!("{label}: {name}: {what}"), value, unit);
+                }
+            }
+        }
+        for peer in ["rocksdb", "rocksdb-tuned"] {
+            ratio_row(
+                &mut lab.report,
+                &label,
+                &entrants,
+                ("copal", peer),
+                per_second,
+                0.667,
+            );
+        }
+        name_the_fallen(&mut lab.report, &label, &entrants);
+    }
+    for entrant in entrants {
+        entrant.close()?;
+    }
+    lab.finish()
+}

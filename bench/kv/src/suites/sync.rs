@@ -1,0 +1,165 @@
+//! Durable writes of 200 B by 1, 4 and 16 threads, and with 64 outstanding; operations per flush of the disk.
+//!
+//! Flushes are those of the whole disk, as the kernel counts them: other programs' are among them, which can
+//! only lower every engine's figure. Each engine writes into a fresh store; slices alternate.
+
+use super::find;
+use crate::{
+    keys::Skew,
+    lab::{Entrant, Lab, Role, Scale},
+    protocol::{Request, Safety},
+};
+use anyhow::{Context, Result};
+use clap::Args;
+use std::{fs, os::unix::fs::MetadataExt, path::Path};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    scale: Scale,
+    /// Memory of each engine, MiB
+    #[arg(long, default_value_t = 64)]
+    memory: u64,
+}
+
+const NAMES: [&str; 4] = ["copal", "leveldb", "rocksdb", "fjall"];
+const VALUE_BYTES: usize = 200;
+
+/// Threads, writes each keeps in flight where the engine can, and a name.
+const SHAPES: [(usize, usize, &str); 5] = [
+    (1, 1, "1 thread"),
+    (4, 1, "4 threads"),
+    (16, 1, "16 threads"),
+    (64, 1, "64 threads"),
+    (1, 64, "64 outstanding"),
+];
+
+/// (shape, peer, least ratio)
+const TARGETS: [(&str, &str, f64); 8] = [
+    ("1 thread", "leveldb", 1.0),
+    ("4 threads", "leveldb", 1.0),
+    ("16 threads", "leveldb", 2.0),
+    ("64 threads", "leveldb", 4.0),
+    ("64 outstanding", "leveldb", 4.0),
+    ("4 threads", "fjall", 4.0),
+    ("16 threads", "fjall", 4.0),
+    ("16 threads", "rocksdb", 1.0),
+];
+
+pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
+    let mut lab = Lab::new(root, "kv-sync", &options.scale)?;
+    let names = lab.chosen(&NAMES)?;
+    let mut entrants = Vec::new();
+    for &name in &names {
+        let store = format!("sync-{name}");
+        let directory = lab.scratch.join(&store);
+        if directory.exists() {
+            fs::remove_dir_all(&directory)?;
+        }
+        let role = Role {
+            memory_bytes: options.memory << 20,
+            write_buffer_bytes: options.memory << 17,
+            table_bytes: 0,
+            cap_bytes: Some(512 << 20),
+            store,
+            ..lab.loading_role(10.0)
+        };
+        entrants.push(lab.entrant(name, &role)?);
+    }
+    lab.describe(&entrants);
+    for (threads, outstanding, shape) in SHAPES {
+        let writes = |round: usize| Request::Writes {
+            keys: 1 << 40,
+            skew: Skew::Uniform,
+            value_bytes: VALUE_BYTES,
+            safety: Safety::Device,
+            ops: 0,
+            seconds: lab.scale.slice_seconds(),
+            threads,
+            outstanding,
+            seed: (round * 100 + threads * 10 + outstanding) as u64,
+        };
+        let mut flushes = vec![Vec::new(); entrants.len()];
+        let count = entrants.len();
+        for entrant in entrants.iter_mut() {
+            entrant.outcomes.clear();
+        }
+        for round in 0..lab.scale.rounds {
+            for step in 0..count {
+                let index = (round + step) % count;
+                let entrant = &mut entrants[index];
+                let Some(peer) = &mut entrant.peer else { continue };
+                let before = disk_flushes(&lab.scratch)?;
+                let outcome = peer.ask(&writes(round))?;
+                let flushed = disk_flushes(&lab.scratch)? - before;
+                flushes[index].push(outcome.answer.ops as f64 / (flushed as f64).max(1.0));
+                entrant.outcomes.push(outcome);
+            }
+        }
+        let per_flush = flushes.into_iter().map(crate::lab::median).collect::<Vec<_>>();
+        report(&mut lab, &entrants, &per_flush, shape);
+    }
+    for entrant in entrants {
+        let directory = entrant.peer.as_ref().map(|peer| peer.spec.directory.clone());
+        entrant.close()?;
+        if let Some(directory) = directory {
+            fs::remove_dir_all(directory)?;
+        }
+    }
+    lab.finish()
+}
+
+fn report(lab: &mut Lab<'_>, entrants: &[Entrant], per_flush: &[Option<f64>], shape: &str) {
+    let report = &mut lab.report;
+    for (entrant, per_flush) in entrants.iter().zip(per_flush) {
+        let name = &entrant.name;
+        if let Some(speed) = entrant.per_second() {
+            report.fact(format!("{shape}: {name}"), speed, "durable ops/s");
+        }
+        if let Some(per_flush) = per_flush {
+            report.fact(
+                format!("{shape}: {name}: durable ops per flush of the disk"),
+                *per_flush,
+                "",
+            );
+        }
+        for (what, value) in [
+            ("p50", entrant.median(|one| one.answer.latency.p50)),
+            ("p99", entrant.median(|one| one.answer.latency.p99)),
+        ] {
+            if let Some(value) = value {
+                report.detail(format!("{shape}: {name}: {what}"), value, "us");
+            }
+        }
+        if let Some(cpu) = entrant.per_op(|one| one.answer.cpu_seconds * 1e6) {
+            report.detail(format!("{shape}: {name}: processor time per write"), cpu, "us");
+        }
+    }
+    let Some(ours) = find(entrants, "copal").and_then(Entrant::per_second) else {
+        return;
+    };
+    for (of_shape, peer, target) in TARGETS {
+        if let Some(theirs) = find(entrants, peer).and_then(Entrant::per_second)
+            && of_shape == shape
+        {
+            report.at_least(format!("T7 {shape}: copal / {peer}"), ours / theirs, "x", target);
+        }
+    }
+}
+
+/// Flush requests the disk below the directory has completed.
+fn disk_flushes(directory: &Path) -> Result<u64> {
+    let device = fs::metadata(directory)?.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let text = fs::read_to_string("/proc/diskstats").context("reading the disk's counters")?;
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if fields.first() == Some(&major.to_string().as_str())
+            && fields.get(1) == Some(&minor.to_string().as_str())
+        {
+            let flushes = fields.get(18).and_then(|field| field.parse().ok());
+            return flushes.context("the kernel counts no flushes; 5.5 or newer is needed");
+        }
+    }
+    anyhow::bail!("the disk below {} is not in /proc/diskstats", directory.display())
+}

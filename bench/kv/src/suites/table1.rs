@@ -1,0 +1,182 @@
+//! I/O of Gets at 4 bits per key, half of them for keys that are not there: rules and kinds of units in our
+//! engine, and the peers.
+//!
+//! Paper: elasticbf §4.1, Table 1
+//! Reads are those the kernel sends to the disk for the engine's process. Engines without direct I/O keep the
+//! page cache that the cap leaves them, which flatters them by a few percent. Copal's variants open the same
+//! loaded store one after the other; counts do not need a race.
+//! *Wasted* I/O is what a perfect filter would save: false positives and filter pages for copal by its own
+//! counters, reads beyond one per hit for the others.
+
+use super::BITS;
+use crate::{
+    keys::Skew,
+    lab::{ALL, Lab, Role, Scale},
+    peer::{Outcome, Peer},
+    protocol::Request,
+};
+use anyhow::Result;
+use clap::Args;
+use std::{collections::HashMap, path::Path};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    scale: Scale,
+    /// Gets before the steady ones are counted, and as many counted
+    #[arg(long, default_value_t = 60_000)]
+    gets: u64,
+    /// Percent of the data as memory
+    #[arg(long, default_value_t = 1.0)]
+    cap: f64,
+}
+
+/// Per 1 M Gets: LevelDB and ElasticBF, in the order of `Skew::PAPER`.
+const PAPER: [[f64; 4]; 2] = [
+    [1_525_595.0, 1_585_605.0, 1_634_752.0, 1_667_947.0],
+    [628_225.0, 578_553.0, 550_658.0, 545_345.0],
+];
+
+/// Of one engine at one skew, per Get.
+#[derive(Clone, Copy, Default)]
+struct Figures {
+    reads: f64,
+    wasted: f64,
+    false_positives: f64,
+    filter_pages: f64,
+}
+
+pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
+    let mut lab = Lab::new(root, "elasticbf-table1", &options.scale)?;
+    let mut all: HashMap<(String, String), Figures> = HashMap::new();
+    for name in lab.chosen(&ALL)? {
+        let store = lab.loaded(name, BITS)?;
+        let role = Role {
+            bits: BITS,
+            memory_bytes: lab.scale.memory_bytes(options.cap),
+            write_buffer_bytes: lab.scaled_buffer(),
+            table_bytes: lab.scaled_table(),
+            cache_data: false,
+            cap_bytes: Some(lab.scale.cap_bytes(options.cap)),
+            store,
+        };
+        for skew in Skew::PAPER {
+            let spec = lab.spec(name, &role)?;
+            // Opened anew for each skew: no filter is loaded, no heat is known.
+            let mut peer = Peer::open(&spec, role.cap_bytes)?;
+            let gets = |ops, seed| Request::Gets {
+                keys: lab.scale.keys(),
+                skew,
+                missing: 0.5,
+                ops,
+                seconds: 0.0,
+                threads: 1,
+                seed,
+            };
+            let first = peer.ask(&gets(options.gets, 1))?;
+            let steady = peer.ask(&gets(options.gets, 2))?;
+            peer.close()?;
+            let label = format!("{name}, {}", skew.name());
+            let (cold, warm) = (figures(name, &first), figures(name, &steady));
+            println!(
+                "{label}: {:.3} reads per Get from cold, {:.3} steady, {:.3} of them wasted; {:.1} us each",
+                cold.reads,
+                warm.reads,
+                warm.wasted,
+                steady.answer.seconds * 1e6 / steady.answer.ops as f64
+            );
+            lab.report
+                .detail(format!("{label}: reads per Get from cold"), cold.reads, "");
+            lab.report.fact(format!("{label}: reads per Get"), warm.reads, "");
+            lab.report
+                .detail(format!("{label}: wasted reads per Get"), warm.wasted, "");
+            for (counter, value) in &steady.answer.counters {
+                lab.report.detail(format!("{label}: {counter}"), *value, "");
+            }
+            all.insert((name.to_owned(), skew.name()), warm);
+        }
+    }
+    judge(&mut lab, &all);
+    lab.finish()
+}
+
+fn figures(name: &str, outcome: &Outcome) -> Figures {
+    let answer = &outcome.answer;
+    let ops = answer.ops as f64;
+    let false_positives = answer.counter("false_positives") / ops;
+    let filter_pages = answer.counter("filter_page_reads") / ops;
+    let reads = outcome.reads_per_op();
+    Figures {
+        reads,
+        wasted: if name.starts_with("copal") {
+            false_positives + filter_pages
+        } else {
+            (reads - answer.found as f64 / ops).max(0.0)
+        },
+        false_positives,
+        filter_pages,
+    }
+}
+
+fn judge(lab: &mut Lab<'_>, all: &HashMap<(String, String), Figures>) {
+    let report = &mut lab.report;
+    for (index, skew) in Skew::PAPER.into_iter().enumerate() {
+        let skew_name = skew.name();
+        let of = |name: &str| all.get(&(name.to_owned(), skew_name.clone())).copied();
+        report.fact(
+            format!("paper: LevelDB, {skew_name}: reads per Get"),
+            PAPER[0][index] / 1e6,
+            "",
+        );
+        report.fact(
+            format!("paper: ElasticBF, {skew_name}: reads per Get"),
+            PAPER[1][index] / 1e6,
+            "",
+        );
+        let Some(ours) = of("copal") else { continue };
+        let limit = match skew {
+            Skew::Uniform => Some(0.07),
+            Skew::Zipf(exponent) if exponent < 1.0 => Some(0.05),
+            Skew::Zipf(_) => None,
+        };
+        if let Some(limit) = limit {
+            report.at_most(
+                format!("T1 {skew_name}: extra reads per Get"),
+                ours.false_positives,
+                "",
+                limit,
+            );
+            report.at_most(
+                format!("T1 {skew_name}: filter-page reads per Get"),
+                ours.filter_pages,
+                "",
+                0.005,
+            );
+        }
+        for (peer, target) in [
+            ("copal-bloom-fixed", 2.2),
+            ("rocksdb-tuned", 1.4),
+            ("fjall", 2.2),
+            ("fjall-tuned", 2.2),
+            ("leveldb", 1.0),
+        ] {
+            if let Some(theirs) = of(peer) {
+                let label = format!("T2 {skew_name}: reads per Get, {peer} / copal");
+                report.at_least(label, theirs.reads / ours.reads, "x", target);
+            }
+        }
+        for (rule, target) in [("copal-bloom-paper", 3.0), ("copal-ribbon-mq", 1.3)] {
+            if let Some(theirs) = of(rule) {
+                let label = format!("T3 {skew_name}: wasted reads, {rule} / copal");
+                report.at_least(label, theirs.wasted / ours.wasted.max(1e-6), "x", target);
+            }
+        }
+        if let (Some(fixed), Some(paper)) = (of("copal-bloom-fixed"), of("copal-bloom-paper")) {
+            report.fact(
+                format!("{skew_name}: reads per Get, fixed Bloom / paper mode (the paper: 2.42-3.06)"),
+                fixed.reads / paper.reads,
+                "x",
+            );
+        }
+    }
+}

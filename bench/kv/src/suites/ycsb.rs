@@ -1,0 +1,91 @@
+//! YCSB A to F under a cap: zipf .99, 1 KB, two threads, writes that survive the process.
+
+use super::{contestants, cpu_micros, name_the_fallen, ratio_row};
+use crate::{
+    lab::{Entrant, Lab, Scale},
+    protocol::Request,
+};
+use anyhow::Result;
+use clap::Args;
+use std::path::Path;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    scale: Scale,
+    /// Percent of the data as memory
+    #[arg(long, default_value_t = 4.0)]
+    cap: f64,
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+}
+
+const NAMES: [&str; 4] = ["copal", "leveldb", "rocksdb-tuned", "fjall"];
+
+pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
+    let mut lab = Lab::new(root, "kv-ycsb", &options.scale)?;
+    let names = lab.chosen(&NAMES)?;
+    let mut entrants = contestants(&mut lab, &names, options.cap)?;
+    lab.describe(&entrants);
+    // The order of YCSB's own manual: those that insert come last.
+    for workload in ['A', 'B', 'C', 'F', 'D', 'E'] {
+        let slice = |round: usize| Request::Ycsb {
+            workload,
+            keys: lab.scale.keys(),
+            value_bytes: lab.scale.value,
+            seconds: lab.scale.slice_seconds(),
+            threads: options.threads,
+            seed: round as u64 + 1,
+        };
+        lab.rounds(&mut entrants, 1 + lab.scale.rounds, slice)?;
+        let label = format!("YCSB {workload}");
+        for entrant in &entrants {
+            let name = &entrant.name;
+            let Some(speed) = entrant.per_second() else {
+                continue;
+            };
+            lab.report.fact(format!("{label}: {name}"), speed, "ops/s");
+            for (what, value) in [
+                ("read p99", entrant.median(|one| one.answer.latency.p99)),
+                ("write p99", entrant.median(|one| one.answer.write_latency.p99)),
+                (
+                    "longest write",
+                    entrant
+                        .outcomes
+                        .iter()
+                        .map(|one| one.answer.write_latency.max)
+                        .reduce(f64::max),
+                ),
+                ("processor time per op", entrant.per_op(cpu_micros)),
+            ] {
+                if let Some(value) = value {
+                    lab.report.detail(format!("{label}: {name}: {what}"), value, "us");
+                }
+            }
+        }
+        for peer in ["leveldb", "rocksdb-tuned", "fjall"] {
+            ratio_row(
+                &mut lab.report,
+                &label,
+                &entrants,
+                ("copal", peer),
+                Entrant::per_second,
+                1.0,
+            );
+        }
+        name_the_fallen(&mut lab.report, &label, &entrants);
+    }
+    for entrant in entrants {
+        // The slices have changed the stores: the next suite loads its own.
+        let stamp = entrant.peer.as_ref().map(|peer| {
+            let mut path = peer.spec.directory.clone().into_os_string();
+            path.push(".json");
+            path
+        });
+        entrant.close()?;
+        if let Some(stamp) = stamp {
+            std::fs::remove_file(stamp)?;
+        }
+    }
+    lab.finish()
+}

@@ -1,0 +1,129 @@
+//! Look-ups and scans.
+
+use super::{Done, Limit, on_threads};
+use crate::{
+    engine::Engine,
+    keys::{Key, Random, Ranks, key},
+    protocol::Request,
+};
+use anyhow::{Result, bail};
+use std::time::Instant;
+
+pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
+    match *request {
+        Request::Gets {
+            keys,
+            skew,
+            missing,
+            ops,
+            seconds,
+            threads,
+            seed,
+        } => {
+            let ranks = Ranks::new(skew, keys);
+            on_threads(threads, |thread| {
+                let mut draw = Draw::new(&ranks, keys, missing, seed, thread);
+                let limit = Limit::new(seconds, ops.div_ceil(threads as u64));
+                let mut done = Done::new();
+                let mut now = Instant::now();
+                while !limit.reached(done.ops, now) {
+                    let (id, there) = draw.next();
+                    let found = engine.get(&key(id))?.is_some();
+                    if found != there {
+                        bail!(
+                            "id {id} was {}",
+                            if found { "found, never stored" } else { "lost" }
+                        );
+                    }
+                    let end = Instant::now();
+                    done.latencies.add(end - now);
+                    now = end;
+                    done.ops += 1;
+                    done.found += u64::from(found);
+                }
+                Ok(done)
+            })
+        }
+        Request::MultiGets {
+            keys,
+            skew,
+            missing,
+            batch,
+            seconds,
+            seed,
+        } => {
+            let ranks = Ranks::new(skew, keys);
+            let mut draw = Draw::new(&ranks, keys, missing, seed, 0);
+            let limit = Limit::new(seconds, 0);
+            let mut done = Done::new();
+            let mut now = Instant::now();
+            while !limit.reached(done.ops, now) {
+                let drawn: Vec<(u64, bool)> = (0..batch).map(|_| draw.next()).collect();
+                let wanted = drawn.iter().filter(|(_, there)| *there).count() as u64;
+                let asked: Vec<Key> = drawn.iter().map(|(id, _)| key(*id)).collect();
+                let found = engine.multi_get(&asked)?;
+                if found != wanted {
+                    bail!("{found} of {wanted} keys were found");
+                }
+                let end = Instant::now();
+                done.latencies.add(end - now);
+                now = end;
+                done.ops += batch as u64;
+                done.found += found;
+            }
+            Ok(done)
+        }
+        Request::Scans {
+            keys,
+            skew,
+            entries,
+            seconds,
+            seed,
+        } => {
+            let ranks = Ranks::new(skew, keys);
+            let mut draw = Draw::new(&ranks, keys, 0.0, seed, 0);
+            let limit = Limit::new(seconds, 0);
+            let mut done = Done::new();
+            let mut now = Instant::now();
+            while !limit.reached(done.ops, now) {
+                let (id, _) = draw.next();
+                done.found += engine.scan(&key(id), entries)? as u64;
+                let end = Instant::now();
+                done.latencies.add(end - now);
+                now = end;
+                done.ops += 1;
+            }
+            Ok(done)
+        }
+        _ => bail!("not a read: {request:?}"),
+    }
+}
+
+/// Ids to look up: loaded ones, and among them such as were never loaded.
+struct Draw<'a> {
+    ranks: &'a Ranks,
+    keys: u64,
+    missing: f64,
+    random: Random,
+}
+
+impl<'a> Draw<'a> {
+    fn new(ranks: &'a Ranks, keys: u64, missing: f64, seed: u64, thread: u64) -> Draw<'a> {
+        Draw {
+            ranks,
+            keys,
+            missing,
+            random: Random::new(seed.wrapping_mul(0x1000).wrapping_add(thread)),
+        }
+    }
+
+    /// An id and whether it is there.
+    fn next(&mut self) -> (u64, bool) {
+        let rank = self.ranks.draw(&mut self.random);
+        if self.missing > 0.0 && self.random.unit() < self.missing {
+            (rank + self.keys, false)
+        } else {
+            (rank, true)
+        }
+    }
+}
