@@ -58,14 +58,16 @@ impl BloomUnits {
 
     /// False: the key is not in the partition.
     pub fn may_contain(&self, hash: KeyHash) -> bool {
-        let bits = self.unit_words * 64;
-        self.words
-            .chunks_exact(self.unit_words as usize)
+        let units = self.words.chunks_exact(self.unit_words as usize);
+        units
             .enumerate()
-            .all(|(unit, words)| {
-                positions(hash, unit as u8, bits).all(|at| words[(at / 64) as usize] >> (at % 64) & 1 == 1)
-            })
+            .all(|(unit, words)| admits(words, unit as u8, hash))
     }
+}
+
+/// Whether unit number `unit` says maybe.
+pub(crate) fn admits(words: &[u64], unit: u8, hash: KeyHash) -> bool {
+    positions(hash, unit, words.len() as u32 * 64).all(|at| words[(at / 64) as usize] >> (at % 64) & 1 == 1)
 }
 
 fn positions(hash: KeyHash, unit: u8, bits: u32) -> impl Iterator<Item = u32> {

@@ -54,14 +54,17 @@ impl OneProbeUnits {
 
     /// False: the key is not in the partition.
     pub fn may_contain(&self, hash: KeyHash) -> bool {
-        self.words
-            .chunks_exact(self.unit_words as usize)
+        let units = self.words.chunks_exact(self.unit_words as usize);
+        units
             .enumerate()
-            .all(|(unit, words)| {
-                let at = position(hash, unit as u8, self.unit_words * 64);
-                words[(at / 64) as usize] >> (at % 64) & 1 == 1
-            })
+            .all(|(unit, words)| admits(words, unit as u8, hash))
     }
+}
+
+/// Whether unit number `unit` says maybe.
+pub(crate) fn admits(words: &[u64], unit: u8, hash: KeyHash) -> bool {
+    let at = position(hash, unit, words.len() as u32 * 64);
+    words[(at / 64) as usize] >> (at % 64) & 1 == 1
 }
 
 fn position(hash: KeyHash, unit: u8, bits: u32) -> u32 {

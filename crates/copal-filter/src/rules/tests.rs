@@ -2,5 +2,10 @@
 
 mod budget;
 mod classes;
+mod optimum;
 mod paper;
+mod plain;
 mod support;
+mod twin;
+
+pub(in crate::rules) use support::Random;

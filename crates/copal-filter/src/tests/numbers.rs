@@ -1,7 +1,10 @@
 //! No false negative, FPR of k units = FPR(1)^k, size, and independence (elasticbf §3.1).
 
 use super::support::{SEED, fill, hash, partitions, within_3_sigma};
-use crate::{FilterPage, Kind, PartitionFilterBuilder, Units, ribbon, ribbon::reference};
+use crate::{
+    FilterPage, HEADER_BYTES, Kind, PartitionFilterBuilder, Units, bloom, one_probe, ribbon,
+    ribbon::reference,
+};
 
 fn load(page: &[u8], units: u8, uid: u64) -> Units {
     FilterPage::load(page, units, uid, SEED).unwrap()
@@ -103,6 +106,78 @@ fn bloom_units_multiply_as_the_paper_says() {
             );
         }
     }
+}
+
+/// Unit number `unit` of a stored page.
+fn unit_words(page: &[u8], unit_bytes: u32, unit: u8) -> Vec<u64> {
+    let at = HEADER_BYTES + unit_bytes as usize * usize::from(unit);
+    let (words, _) = page[at..at + unit_bytes as usize].as_chunks::<8>();
+    words.iter().map(|word| u64::from_le_bytes(*word)).collect()
+}
+
+#[test]
+fn any_subset_of_units_multiplies_whatever_the_kind() {
+    // Separability, elasticbf §3.1: the rates of the units of any subset multiply to the rate of the subset.
+    for kind in [Kind::Ribbon, Kind::Bloom, Kind::OneProbe] {
+        let subsets: [&[u8]; 6] = [
+            &[5],
+            &[0, 5],
+            &[4, 1],
+            &[2, 3, 5],
+            &[1, 4, 5, 2],
+            &[5, 4, 3, 2, 1],
+        ];
+        let (partitions, probes) = (25, 16_000u64);
+        let mut seen = [0u64; 6];
+        let mut alone = [0u64; 6];
+        for (_, page) in &partitions_of(kind, partitions) {
+            let unit_bytes = kind.unit_bytes(crate::KEYS_PER_PARTITION);
+            let units: Vec<Vec<u64>> = (0..6).map(|unit| unit_words(page, unit_bytes, unit)).collect();
+            for i in 0..probes {
+                let key = hash(61, i);
+                let admits = |unit: &u8| {
+                    let words = &units[usize::from(*unit)];
+                    match kind {
+                        Kind::Ribbon => reference::holds(words, unit_bytes * 8, *unit, key),
+                        Kind::Bloom => bloom::admits(words, *unit, key),
+                        Kind::OneProbe => one_probe::admits(words, *unit, key),
+                    }
+                };
+                for (subset, seen) in subsets.iter().zip(&mut seen) {
+                    *seen += u64::from(subset.iter().all(admits));
+                }
+                for (unit, alone) in (0u8..).zip(&mut alone) {
+                    *alone += u64::from(admits(&unit));
+                }
+            }
+        }
+        let all = (partitions * probes) as f64;
+        for (subset, seen) in subsets.iter().zip(seen) {
+            let product: f64 = subset
+                .iter()
+                .map(|&unit| alone[usize::from(unit)] as f64 / all)
+                .product();
+            let rate = seen as f64 / all;
+            // The product is measured too, and the units of a Bloom page differ a little from page to page.
+            let sigma = (product * (1.0 + subset.len() as f64) / all).sqrt();
+            assert!(
+                (rate - product).abs() < 3.0 * sigma + 0.01 * product,
+                "{kind:?} {subset:?}: {rate} and {product}"
+            );
+            let promised = kind.fpr(subset.len() as u8);
+            assert!(
+                (rate / promised - 1.0).abs() < 0.05 + 3.0 / (promised * all).sqrt(),
+                "{kind:?} {subset:?}"
+            );
+        }
+    }
+}
+
+fn partitions_of(kind: Kind, count: u64) -> Vec<(Vec<crate::KeyHash>, Vec<u8>)> {
+    let full = partitions(kind, 60, count);
+    // Close to full: the promised rate of a Bloom unit is that of a full one.
+    assert!(full.iter().all(|(keys, _)| keys.len() > 1700));
+    full
 }
 
 #[test]

@@ -106,3 +106,6 @@ impl Ring {
         self.lists.mru(((highest + lowest) % 128) as usize)
     }
 }
+
+#[cfg(test)]
+mod tests;

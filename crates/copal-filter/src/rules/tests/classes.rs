@@ -104,6 +104,29 @@ fn heat_halves_in_32_gets_per_partition() {
 }
 
 #[test]
+fn thousands_of_half_lives_change_nothing_in_how_units_follow() {
+    let mut rule = Classes::default();
+    let (mut store, unit) = partitions(&mut rule, 20);
+    let mut now = 0;
+    let half_life = 32 * 20;
+    for round in 0..12u64 {
+        let hot = round as u32;
+        for _ in 0..1500 {
+            now += 1;
+            rule.observe(&[negative(hot), negative(19)], now);
+            store.step(&mut rule, 12 * unit, now);
+        }
+        assert!(store.units(hot) >= 5, "round {round}: {} units", store.units(hot));
+        let expected = rule.heat(PartitionId(hot), now).0;
+        assert!((500.0..1000.0).contains(&expected), "round {round}: {expected}");
+        // Just under an epoch, one, several, and very many.
+        now += half_life * [511, 512, 513, 1500, 1 << 30, 3][round as usize % 6];
+        store.step(&mut rule, 12 * unit, now);
+        assert!(rule.heat(PartitionId(hot), now).0 < 0.2 * expected);
+    }
+}
+
+#[test]
 fn heat_survives_a_merge() {
     let mut rule = Classes::default();
     let (mut store, unit) = partitions(&mut rule, 20);

@@ -7,10 +7,10 @@ use crate::{
 use std::collections::BTreeMap;
 
 /// SplitMix64.
-pub(super) struct Random(pub(super) u64);
+pub(in crate::rules) struct Random(pub(in crate::rules) u64);
 
 impl Random {
-    pub(super) fn next(&mut self) -> u64 {
+    pub(in crate::rules) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,7 +18,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(in crate::rules) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 }

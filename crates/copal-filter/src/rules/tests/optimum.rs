@@ -1,0 +1,163 @@
+//! The greedy optimum beside every possible assignment, and the class rule beside the optimum.
+
+use super::support::{Random, Store, negative, shape};
+use crate::{
+    Kind,
+    rules::{Classes, Heat, Shape, optimum},
+};
+
+fn io(partitions: &[(Shape, Heat)], units: &[u8]) -> f64 {
+    optimum::extra_io(
+        partitions
+            .iter()
+            .zip(units)
+            .map(|(&(shape, heat), &units)| (shape, heat, units)),
+    )
+}
+
+fn bytes(partitions: &[(Shape, Heat)], units: &[u8]) -> u64 {
+    partitions
+        .iter()
+        .zip(units)
+        .map(|((shape, _), &units)| u64::from(shape.unit_bytes) * u64::from(units))
+        .sum()
+}
+
+/// The least extra I/O of all assignments within the budget.
+fn exhaustive(partitions: &[(Shape, Heat)], budget: u64) -> f64 {
+    let mut best = f64::INFINITY;
+    let mut units = vec![0u8; partitions.len()];
+    loop {
+        if bytes(partitions, &units) <= budget {
+            best = best.min(io(partitions, &units));
+        }
+        let Some(at) = (0..units.len()).find(|&at| units[at] < 6) else {
+            return best;
+        };
+        units[at] += 1;
+        units[..at].fill(0);
+    }
+}
+
+#[test]
+fn the_greedy_optimum_is_the_optimum_to_within_one_unit() {
+    let mut random = Random(3);
+    for round in 0..40 {
+        let kind = [Kind::Ribbon, Kind::Bloom, Kind::OneProbe][round % 3];
+        let partitions: Vec<(Shape, Heat)> = (0..4)
+            .map(|_| {
+                let mut shape = shape(kind, 300 + random.below(1700) as u32, 0);
+                shape.units = shape.units.min(6);
+                (shape, Heat((1 + random.below(1000)) as f64))
+            })
+            .collect();
+        let all: u64 = bytes(&partitions, &[6; 4]);
+        let budget = random.below(all);
+        let units = optimum::units(&partitions, budget);
+        assert!(bytes(&partitions, &units) <= budget);
+        let largest = partitions
+            .iter()
+            .map(|(shape, _)| u64::from(shape.unit_bytes))
+            .max()
+            .unwrap();
+        let (greedy, best) = (io(&partitions, &units), exhaustive(&partitions, budget));
+        // What greedy leaves unused is less than the largest unit; without it, it would be the best.
+        let without = exhaustive(&partitions, budget.saturating_sub(largest));
+        assert!(
+            greedy >= best - 1e-9 && greedy <= without + 1e-9,
+            "{greedy} not in {best}..{without}"
+        );
+        if partitions
+            .iter()
+            .all(|(shape, _)| u64::from(shape.unit_bytes) == largest)
+        {
+            assert!((greedy - best).abs() < 1e-9, "exact for equal units");
+        }
+    }
+}
+
+/// Extra I/O per Get that the class rule settles at, relative to the optimum, and its loads per Get then.
+fn settled(kinds: &[Kind], skew: f64, partitions: u32, seed: u64) -> (f64, f64) {
+    let mut random = Random(seed);
+    let mut rule = Classes::default();
+    let mut store = Store::default();
+    let mut heats = Vec::new();
+    for id in 0..partitions {
+        let shape = shape(
+            kinds[random.below(kinds.len() as u64) as usize],
+            500 + random.below(1500) as u32,
+            0,
+        );
+        store.add(&mut rule, id, shape, 0.0, 0, 0);
+        heats.push((shape, Heat(f64::from(id + 1).powf(-skew))));
+    }
+    let sum: f64 = heats.iter().map(|(_, heat)| heat.0).sum();
+    heats.iter_mut().for_each(|(_, heat)| heat.0 /= sum);
+    let mut reached = 0.0;
+    let cumulative: Vec<f64> = heats
+        .iter()
+        .map(|(_, heat)| {
+            reached += heat.0;
+            reached
+        })
+        .collect();
+    let budget = heats.iter().map(|(shape, _)| u64::from(shape.keys)).sum::<u64>() / 2;
+    let mut now = 0;
+    let mut get = |store: &mut Store, gets: u64| {
+        for _ in 0..gets {
+            let at = random.below(1 << 52) as f64 / (1u64 << 52) as f64;
+            let id = cumulative
+                .partition_point(|&end| end < at)
+                .min(partitions as usize - 1);
+            now += 1;
+            crate::rules::Rule::observe(&mut rule, &[negative(id as u32)], now);
+            if now.is_multiple_of(64) {
+                store.step(&mut rule, budget, now);
+            }
+        }
+    };
+    // Eight half-lives to settle, four to measure.
+    get(&mut store, 8 * 32 * u64::from(partitions));
+    let before = store.loads;
+    let (mut io, windows) = (0.0, 16);
+    for _ in 0..windows {
+        get(&mut store, 8 * u64::from(partitions));
+        let units = (0..partitions).map(|id| store.units(id));
+        io += optimum::extra_io(
+            heats
+                .iter()
+                .zip(units)
+                .map(|(&(shape, heat), units)| (shape, heat, units)),
+        );
+    }
+    let best = optimum::units(&heats, budget);
+    let best = optimum::extra_io(
+        heats
+            .iter()
+            .zip(best)
+            .map(|(&(shape, heat), units)| (shape, heat, units)),
+    );
+    (
+        io / f64::from(windows) / best,
+        (store.loads - before) as f64 / (128 * partitions) as f64,
+    )
+}
+
+#[test]
+fn the_class_rule_settles_near_the_optimum_without_moving_to_and_fro() {
+    let all = [Kind::Ribbon, Kind::Bloom, Kind::OneProbe];
+    for (kinds, skew) in [
+        (&all[..1], 0.0),
+        (&all[..1], 0.8),
+        (&all[..1], 1.2),
+        (&all[1..2], 0.8),
+        (&all[..], 0.8),
+    ] {
+        let (factor, loads) = settled(kinds, skew, 300, 5);
+        assert!(
+            factor < 1.25,
+            "{kinds:?}, skew {skew}: {factor} times the optimum"
+        );
+        assert!(loads <= 0.005, "{kinds:?}, skew {skew}: {loads} loads per Get");
+    }
+}
