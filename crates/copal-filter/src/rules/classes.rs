@@ -164,7 +164,8 @@ impl Classes {
         {
             let gain = self.next_gain(partition, shape, units);
             let pays = promoted || self.saved_reads(gain) >= self.options.min_saved_reads;
-            if !pays || !self.find_payers(partition, shape, gain) {
+            // Nothing for nothing would go on for ever.
+            if gain <= 0.0 || !pays || !self.find_payers(partition, shape, gain) {
                 break;
             }
             let payers = std::mem::take(&mut self.payers);

@@ -3,7 +3,7 @@
 use super::support::{Random, Store, negative, shape};
 use crate::{
     Kind,
-    rules::{Classes, Heat, Outcome, PartitionId, Probe, Rule, inherit},
+    rules::{Classes, ClassesOptions, Heat, Outcome, PartitionId, Probe, Rule, inherit},
 };
 
 const KEYS: u32 = 2021;
@@ -123,6 +123,47 @@ fn thousands_of_half_lives_change_nothing_in_how_units_follow() {
         now += half_life * [511, 512, 513, 1500, 1 << 30, 3][round as usize % 6];
         store.step(&mut rule, 12 * unit, now);
         assert!(rule.heat(PartitionId(hot), now).0 < 0.2 * expected);
+    }
+}
+
+#[test]
+fn units_worth_nothing_do_not_wander() {
+    // Partitions that nobody asked for had units taken from one another without end.
+    let options = ClassesOptions {
+        min_saved_reads: 0.0,
+        ..ClassesOptions::default()
+    };
+    let mut rule = Classes::new(options);
+    let (mut store, unit) = partitions(&mut rule, 3);
+    assert!(store.step(&mut rule, 2 * unit, 1).is_empty());
+    rule.observe(&[negative(0)], 2);
+    store.step(&mut rule, 2 * unit, 2);
+    assert_eq!(store.units(0), 2);
+}
+
+#[test]
+fn a_unit_moves_for_twice_its_loss_and_not_for_less() {
+    for (probes, moves) in [(7, false), (8, true)] {
+        let mut rule = Classes::default();
+        let (mut store, unit) = partitions(&mut rule, 2);
+        rule.observe(&[negative(0); 4], 1);
+        store.step(&mut rule, unit, 1);
+        assert_eq!(store.units(0), 1);
+        rule.observe(&vec![negative(1); probes], 1);
+        store.step(&mut rule, unit, 1);
+        assert_eq!(store.units(1) == 1, moves, "{probes} probes beside 4");
+    }
+}
+
+#[test]
+fn a_promotion_must_save_a_read_per_half_life() {
+    for (probes, units) in [(2, 0), (3, 15)] {
+        let mut rule = Classes::default();
+        let (mut store, unit) = partitions(&mut rule, 2);
+        rule.observe(&vec![negative(0); probes], 1);
+        store.step(&mut rule, 100 * unit, 1);
+        // Half of three, times ln 2, is more than one; the rest comes with the same read.
+        assert_eq!(store.units(0), units, "{probes} probes");
     }
 }
 

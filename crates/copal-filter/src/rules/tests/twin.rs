@@ -122,7 +122,7 @@ impl Twin {
         while let Some(part) = self.parts.get(&id).filter(|part| part.units < part.shape.units) {
             let gain = part.gain();
             let saved = gain / self.clock.weight() * std::f64::consts::LN_2;
-            if !promoted && saved < self.options.min_saved_reads {
+            if gain <= 0.0 || !promoted && saved < self.options.min_saved_reads {
                 break;
             }
             let needed = u64::from(part.shape.unit_bytes);
