@@ -11,6 +11,7 @@
 //! `COPAL_CRASH_SEEDS` histories from `COPAL_CRASH_FROM` on are tried; the usual number fits into `make test`.
 
 mod check;
+mod files;
 mod model;
 mod script;
 

@@ -238,6 +238,12 @@ impl Store {
         self.inner.check(options, Some(see))
     }
 
+    /// Whether objects are files of a directory: the addresses of [`Store::check_coverage`] are places in them then.
+    #[must_use]
+    pub fn is_in_files(&self) -> bool {
+        self.inner.files.is_some()
+    }
+
     /// Number of bytes of the device; ranges of [`Store::check_coverage`] lie below.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {

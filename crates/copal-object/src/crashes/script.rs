@@ -6,7 +6,8 @@ use super::{
 };
 use crate::{
     Ack, Check, CreateOptions, FramePos, Lsn, MkfsOptions, ObjectId, ObjectKind, Op, OpenError, OpenOptions,
-    Store, StoreError, Txn, broken::Broken, entropy::Entropy, format::superblock::BACKEND_COW, open::Tuning,
+    Store, StoreError, Txn, broken::Broken, entropy::Entropy, format::superblock::BACKEND_COW,
+    hostfs::twin::Twin, open::Tuning,
 };
 use bytes::Bytes;
 use copal_device::{
@@ -36,7 +37,7 @@ impl Random {
         (z ^ (z >> 31)) % below
     }
 
-    fn one_in(&mut self, n: u64) -> bool {
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 }
@@ -113,18 +114,49 @@ enum Awaited {
     Frame(u64, u64, Ack, Completion<Result<FramePos, StoreError>>),
 }
 
-struct Runner<'a> {
-    plan: &'a Plan,
-    random: Random,
-    model: Model,
-    device: Arc<FaultDevice>,
-    store: Store,
+/// What the store lies on.
+#[derive(Clone)]
+pub(super) enum World {
+    Device(Arc<FaultDevice>),
+    Files(Twin),
+}
+
+impl World {
+    pub(super) fn step(&self) -> usize {
+        match self {
+            World::Device(device) => device.step(),
+            World::Files(twin) => twin.step(),
+        }
+    }
+
+    /// Files do what they are asked at once.
+    fn drive(&self) -> bool {
+        match self {
+            World::Device(device) => device.drive(),
+            World::Files(_) => false,
+        }
+    }
+
+    fn device(&self) -> &Arc<FaultDevice> {
+        match self {
+            World::Device(device) => device,
+            World::Files(_) => unreachable!("histories of files have lives of their own"),
+        }
+    }
+}
+
+pub(super) struct Runner<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) random: Random,
+    pub(super) model: Model,
+    pub(super) world: World,
+    pub(super) store: Store,
     awaited: Vec<Awaited>,
     eager: bool,
     mount_by_checkpoint: bool,
     next_stream: u64,
-    /// Events of the device's history that the model knows nothing of any more.
-    start: usize,
+    /// Events of the history that the model knows nothing of any more.
+    pub(super) start: usize,
 }
 
 /// Runs one history and enumerates its end; the number of states tried, or the first violation.
@@ -137,19 +169,8 @@ pub(super) fn run(plan: &Plan) -> Result<usize, String> {
     let device = fault_device(image, random.below(1 << 40));
     let tuning = tuning(plan.broken, eager, mount_by_checkpoint, random.below(1 << 40));
     let store = open(device.clone(), tuning).map_err(|error| format!("first open: {error}"))?;
-    let mut runner = Runner {
-        plan,
-        random,
-        model: Model::new(),
-        device,
-        store,
-        awaited: Vec::new(),
-        eager,
-        mount_by_checkpoint,
-        next_stream: 100,
-        start: 0,
-    };
-    runner.start = runner.device.step();
+    let mut runner = Runner::new(plan, random, World::Device(device), store);
+    (runner.eager, runner.mount_by_checkpoint) = (eager, mount_by_checkpoint);
     let lives = 1 + runner.random.below(4);
     for life in 0..lives {
         let last = life + 1 == lives;
@@ -204,8 +225,25 @@ fn open(device: Arc<dyn Device>, tuning: Tuning) -> Result<Store, OpenError> {
     Ok(store)
 }
 
+impl<'a> Runner<'a> {
+    pub(super) fn new(plan: &'a Plan, random: Random, world: World, store: Store) -> Runner<'a> {
+        Runner {
+            plan,
+            random,
+            model: Model::new(),
+            start: world.step(),
+            world,
+            store,
+            awaited: Vec::new(),
+            eager: false,
+            mount_by_checkpoint: false,
+            next_stream: 100,
+        }
+    }
+}
+
 impl Runner<'_> {
-    fn tuning(&mut self) -> Tuning {
+    pub(super) fn tuning(&mut self) -> Tuning {
         let seed = self.random.below(1 << 40);
         tuning(self.plan.broken, self.eager, self.mount_by_checkpoint, seed)
     }
@@ -229,8 +267,8 @@ impl Runner<'_> {
     }
 
     /// Notes what has been acknowledged by now.
-    fn poll(&mut self) {
-        let step = self.device.step();
+    pub(super) fn poll(&mut self) {
+        let step = self.world.step();
         let mut left = Vec::new();
         for mut awaited in std::mem::take(&mut self.awaited) {
             let (done, what, ack) = match &mut awaited {
@@ -267,7 +305,7 @@ impl Runner<'_> {
 
     fn drive(&mut self, events: u64) {
         for _ in 0..events {
-            let more = self.device.drive();
+            let more = self.world.drive();
             self.poll();
             if !more {
                 break;
@@ -275,7 +313,7 @@ impl Runner<'_> {
         }
     }
 
-    fn action(&mut self) {
+    pub(super) fn action(&mut self) {
         if self.plan.busy {
             self.transaction();
             self.poll();
@@ -362,7 +400,7 @@ impl Runner<'_> {
                     });
                     let what = Promised::Commit { lsn: lsn.0 };
                     if ack != Ack::Ordered {
-                        let step = self.device.step();
+                        let step = self.world.step();
                         self.model.promises.push(Promise {
                             step,
                             what,
@@ -548,7 +586,7 @@ impl Runner<'_> {
                 Some(Ok(pos)) => {
                     assert_eq!(pos.0, number);
                     if ack != Ack::Ordered {
-                        let step = self.device.step();
+                        let step = self.world.step();
                         let what = Promised::Frame {
                             stream,
                             frame: number,
@@ -616,12 +654,17 @@ impl Runner<'_> {
         self.commit(now, ops, Vec::new());
     }
 
+    /// The process that waited is gone.
+    pub(super) fn forget_awaited(&mut self) {
+        self.awaited.clear();
+    }
+
     /// The process dies; the device keeps what it has.
     fn kill(&mut self) -> Result<(), String> {
         self.poll();
-        let step = self.device.step();
-        self.awaited.clear();
-        let device = self.device.reopen();
+        let step = self.world.step();
+        self.forget_awaited();
+        let device = self.world.device().reopen();
         let tuning = self.tuning();
         let store = open(device.clone(), tuning).map_err(|error| format!("after a kill: {error}"))?;
         let history = device.history();
@@ -645,14 +688,14 @@ impl Runner<'_> {
                 })?;
             }
         }
-        self.device = device;
+        self.world = World::Device(device);
         self.settle(store, step, false)
     }
 
     /// Power is lost; the device is left in one of its possible states.
     fn power_loss(&mut self) -> Result<(), String> {
         self.poll();
-        let history = self.device.history();
+        let history = self.world.device().history();
         let step = history.len();
         let limits = Limits {
             exhaustive: 8,
@@ -667,23 +710,23 @@ impl Runner<'_> {
         let tuning = self.tuning();
         let store = open(device.clone(), tuning)
             .map_err(|error| format!("after a power loss: {error}; {}", state.describe()))?;
-        self.device = device;
+        self.world = World::Device(device);
         self.settle(store, step, true)
     }
 
-    fn settle(&mut self, store: Store, step: usize, durable_only: bool) -> Result<(), String> {
+    pub(super) fn settle(&mut self, store: Store, step: usize, durable_only: bool) -> Result<(), String> {
         self.store = store;
         let outcome = outcome(&self.store);
         check(&self.store, &outcome, &self.model, step, durable_only)?;
         self.model.settle(outcome.lsn, &outcome.ends);
-        self.start = self.device.step();
+        self.start = self.world.step();
         Ok(())
     }
 
     /// Every kind of crash in the last life.
     fn enumerate(mut self) -> Result<usize, String> {
         self.poll();
-        let history = self.device.history();
+        let history = self.world.device().history();
         let cuts: Vec<_> = crash::cuts(&history)
             .filter(|cut| cut.step() >= self.start)
             .collect();

@@ -9,23 +9,23 @@
 //! - A flush syncs every file written since the last one, and the directory when a name came or went (C3).
 //! - What was never written reads as zeros, also in files that do not exist.
 //! - A failed write or sync poisons the handle until it is reopened (C7).
+//! - The first flush syncs every file there is: what a killed process wrote is read next and must not vanish later.
 //! - Only clean files are closed: a sync always happens on the handle that wrote.
 //!
-//! Not here: which object has which file (`space`).
+//! Not here: which object has which file (`space`), the calls themselves (`directory`).
 
 use copal_device::{
     AlignedBuf, Completion, Counters, Device, DeviceError, Geometry, Io, IoDone, IoKind, OpenError,
 };
 use parking_lot::Mutex;
-use rustix::fs::FallocateFlags;
 use std::{
     collections::{BTreeSet, HashMap},
-    fs::{File, OpenOptions, TryLockError},
     io,
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
 };
+
+use super::directory::{Directory, HostFile, Names, RealDirectory};
 
 /// Bits of an address that are the offset in its file: 64 GiB.
 pub(crate) const OFFSET_BITS: u32 = 36;
@@ -35,24 +35,21 @@ pub(crate) const FILE_BYTES: u64 = 1 << OFFSET_BITS;
 pub(crate) const FILES_MAX: u32 = 1 << 24;
 /// Clean files kept open.
 const OPEN_MAX: usize = 256;
-const STORE_FILE: &str = "store";
-const OBJECTS_DIR: &str = "objects";
-const LOCK_FILE: &str = "lock";
 const IO_BYTES_MAX: u32 = 1 << 20;
 
 /// The files of one store.
 pub(crate) struct HostFiles {
-    dir: PathBuf,
-    objects: File,
+    directory: Box<dyn Directory>,
     read_only: bool,
     inside: Mutex<Inside>,
-    _lock: Option<File>,
 }
 
 #[derive(Default)]
 struct Inside {
-    open: HashMap<u32, Arc<File>>,
+    open: HashMap<u32, Arc<dyn HostFile>>,
     written: BTreeSet<u32>,
+    /// Whoever had the directory open before may have been killed: any file may hold bytes that no sync covers (C5).
+    inherited: bool,
     names_changed: bool,
     poisoned: bool,
     counters: Counters,
@@ -61,100 +58,51 @@ struct Inside {
 impl HostFiles {
     /// Makes the directories; an existing store is refused.
     pub(crate) fn create(dir: &Path) -> Result<Arc<HostFiles>, OpenError> {
-        let failed = |error| open_error(dir, false, error);
-        std::fs::create_dir_all(dir.join(OBJECTS_DIR)).map_err(failed)?;
-        if dir.join(STORE_FILE).exists() {
-            return Err(OpenError::Exists {
-                path: dir.display().to_string(),
-            });
-        }
-        File::create(dir.join(LOCK_FILE)).map_err(failed)?;
-        let files = HostFiles::open(dir, false)?;
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
-        Ok(files)
+        Ok(HostFiles::on(Box::new(RealDirectory::create(dir)?), false))
     }
 
     /// Opens the directory of a store and locks it: alone, or with other readers.
     pub(crate) fn open(dir: &Path, read_only: bool) -> Result<Arc<HostFiles>, OpenError> {
-        let failed = |error| open_error(dir, read_only, error);
-        let objects = File::open(dir.join(OBJECTS_DIR)).map_err(failed)?;
-        let lock = match File::open(dir.join(LOCK_FILE)) {
-            Ok(lock) => lock,
-            Err(error) => return Err(failed(error)),
-        };
-        let locked = if read_only {
-            lock.try_lock_shared()
-        } else {
-            lock.try_lock()
-        };
-        match locked {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(OpenError::Locked {
-                    path: dir.display().to_string(),
-                });
-            }
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
-        }
-        Ok(Arc::new(HostFiles {
-            dir: dir.to_owned(),
-            objects,
+        let directory = RealDirectory::open(dir, read_only)?;
+        Ok(HostFiles::on(Box::new(directory), read_only))
+    }
+
+    /// The files of any directory.
+    pub(crate) fn on(directory: Box<dyn Directory>, read_only: bool) -> Arc<HostFiles> {
+        Arc::new(HostFiles {
+            directory,
             read_only,
             inside: Mutex::new(Inside {
-                // A killed process may have left names that no sync covers (C5).
+                inherited: !read_only,
                 names_changed: !read_only,
                 ..Inside::default()
             }),
-            _lock: Some(lock),
-        }))
+        })
     }
 
     /// Bytes the host's file system has left for this user.
     pub(crate) fn host_free_bytes(&self) -> u64 {
-        rustix::fs::fstatvfs(&self.objects).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+        self.directory.free_bytes()
     }
 
     /// Numbers of the object files that are there, known or not.
     pub(crate) fn numbers(&self) -> io::Result<Vec<u32>> {
-        let mut numbers = Vec::new();
-        for entry in std::fs::read_dir(self.dir.join(OBJECTS_DIR))? {
-            let name = entry?.file_name();
-            let number = name.to_str().and_then(|name| u32::from_str_radix(name, 16).ok());
-            numbers.extend(number.filter(|number| (1..FILES_MAX).contains(number)));
-        }
-        numbers.sort_unstable();
-        Ok(numbers)
-    }
-
-    fn path(&self, number: u32) -> PathBuf {
-        if number == 0 {
-            self.dir.join(STORE_FILE)
-        } else {
-            self.dir.join(OBJECTS_DIR).join(format!("{number:06x}"))
-        }
+        self.directory.numbers()
     }
 
     /// The file, open; `None` when it does not exist and is not to be made.
-    fn file(&self, inside: &mut Inside, number: u32, make: bool) -> io::Result<Option<Arc<File>>> {
+    fn file(&self, inside: &mut Inside, number: u32, make: bool) -> io::Result<Option<Arc<dyn HostFile>>> {
         if let Some(file) = inside.open.get(&number) {
             return Ok(Some(Arc::clone(file)));
         }
-        let path = self.path(number);
-        let mut options = OpenOptions::new();
-        options.read(true).write(!self.read_only);
-        let file = match options.open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                inside.names_changed = true;
-                options.create_new(true).open(&path)?
-            }
-            result => result?,
+        let Some((file, is_new)) = self.directory.open(number, make)? else {
+            return Ok(None);
         };
+        inside.names_changed |= is_new;
         if inside.open.len() >= OPEN_MAX {
             let written = &inside.written;
             inside.open.retain(|number, _| written.contains(number));
         }
-        let file = Arc::new(file);
         inside.open.insert(number, Arc::clone(&file));
         Ok(Some(file))
     }
@@ -162,17 +110,10 @@ impl HostFiles {
     fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         let (number, offset) = split(at);
         let file = self.file(&mut self.inside.lock(), number, false)?;
-        let mut filled = 0;
-        while let Some(file) = &file
-            && filled < buf.len()
-        {
-            match file.read_at(&mut buf[filled..], offset + filled as u64) {
-                Ok(0) => break,
-                Ok(read) => filled += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let filled = match &file {
+            Some(file) => file.read_at(buf, offset)?,
+            None => 0,
+        };
         buf[filled..].fill(0);
         Ok(())
     }
@@ -182,7 +123,7 @@ impl HostFiles {
         let Some(file) = self.file(&mut self.inside.lock(), number, true)? else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        file.write_all_at(bytes, offset)?;
+        file.write_at(bytes, offset)?;
         self.note_written(number, &file);
         if durable {
             file.sync_data()?;
@@ -192,7 +133,7 @@ impl HostFiles {
     }
 
     /// After the write, so that a flush that begins later finds it, on the handle that wrote.
-    fn note_written(&self, number: u32, file: &Arc<File>) {
+    fn note_written(&self, number: u32, file: &Arc<dyn HostFile>) {
         let mut inside = self.inside.lock();
         inside.written.insert(number);
         inside.open.entry(number).or_insert_with(|| Arc::clone(file));
@@ -200,8 +141,8 @@ impl HostFiles {
 
     fn sync_names(&self) -> io::Result<()> {
         if std::mem::take(&mut self.inside.lock().names_changed) {
-            self.objects.sync_all()?;
-            File::open(&self.dir)?.sync_all()?;
+            self.directory.sync_names(Names::Objects)?;
+            self.directory.sync_names(Names::Store)?;
         }
         Ok(())
     }
@@ -211,7 +152,8 @@ impl HostFiles {
         if self.read_only {
             return Ok(());
         }
-        let written: Vec<Arc<File>> = {
+        self.sync_inherited()?;
+        let written: Vec<Arc<dyn HostFile>> = {
             let mut inside = self.inside.lock();
             let numbers = std::mem::take(&mut inside.written);
             numbers
@@ -225,6 +167,20 @@ impl HostFiles {
         self.sync_names()
     }
 
+    /// Once, before anything is read (R11): every file there is. One that is clean costs an open and no I/O.
+    fn sync_inherited(&self) -> io::Result<()> {
+        if !self.inside.lock().inherited {
+            return Ok(());
+        }
+        for number in std::iter::once(0).chain(self.directory.numbers()?) {
+            if let Some((file, _)) = self.directory.open(number, false)? {
+                file.sync_data()?;
+            }
+        }
+        self.inside.lock().inherited = false;
+        Ok(())
+    }
+
     /// Gives up a range: the whole file's name, or the blocks inside it.
     fn discard(&self, at: u64, len: u64) -> io::Result<()> {
         let (number, offset) = split(at);
@@ -232,24 +188,12 @@ impl HostFiles {
             let mut inside = self.inside.lock();
             inside.open.remove(&number);
             inside.written.remove(&number);
-            return match std::fs::remove_file(self.path(number)) {
-                Ok(()) => {
-                    inside.names_changed = true;
-                    Ok(())
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                Err(error) => Err(error),
-            };
+            inside.names_changed |= self.directory.remove(number)?;
+            return Ok(());
         }
         let file = self.file(&mut self.inside.lock(), number, false)?;
         let Some(file) = file else { return Ok(()) };
-        // A hint: a file system without holes keeps the blocks until the file goes.
-        let _ = rustix::fs::fallocate(
-            &*file,
-            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            offset,
-            len,
-        );
+        file.punch(offset, len);
         Ok(())
     }
 
@@ -260,11 +204,11 @@ impl HostFiles {
             return Err(io::ErrorKind::NotFound.into());
         };
         let zeros = vec![0; IO_BYTES_MAX as usize];
-        let end = file.metadata()?.len().min(offset + len);
+        let end = file.len()?.min(offset + len);
         let mut from = offset;
         while from < end {
             let take = (end - from).min(zeros.len() as u64) as usize;
-            file.write_all_at(&zeros[..take], from)?;
+            file.write_at(&zeros[..take], from)?;
             from += take as u64;
         }
         self.note_written(number, &file);
@@ -406,20 +350,6 @@ fn count(counters: &mut Counters, kind: &IoKind) {
             counters.zeroes += 1;
             counters.zero_bytes += len;
         }
-    }
-}
-
-fn open_error(dir: &Path, read_only: bool, error: io::Error) -> OpenError {
-    let path = dir.display().to_string();
-    match error.kind() {
-        io::ErrorKind::NotFound => OpenError::NotFound { path },
-        io::ErrorKind::PermissionDenied => OpenError::Permission {
-            path,
-            access: if read_only { "read" } else { "read and written" },
-        },
-        io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnlyStorage { path },
-        io::ErrorKind::StorageFull => OpenError::NoSpace { path, bytes: 0 },
-        _ => OpenError::Io { path, source: error },
     }
 }
 

@@ -11,9 +11,12 @@
 //!
 //! Not here: the journal and recovery, which do not know it.
 
+mod directory;
 mod files;
 mod host;
 mod space;
+#[cfg(test)]
+pub(crate) mod twin;
 
 pub(crate) use files::HostFiles;
 pub(crate) use space::FileSpace;

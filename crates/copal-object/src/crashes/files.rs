@@ -1,0 +1,197 @@
+//! The same histories on files of a host: kills, and power losses that take any subset of unsynced bytes and names.
+//!
+//! One life after another on the recording twin of a directory (`hostfs::twin`); the last one is cut at every event.
+//! Negative controls: each sync left out on its own.
+//!
+//! `COPAL_CRASH_SEEDS` and `COPAL_CRASH_FROM` as in `crashes`.
+
+use super::{
+    check::{check, outcome},
+    number,
+    script::{Plan, Random, Runner, World},
+};
+use crate::{
+    MkfsOptions, OpenError, OpenOptions, Store,
+    broken::Broken,
+    entropy::Entropy,
+    format::superblock::BACKEND_HOSTFS,
+    hostfs::{
+        HostFiles,
+        twin::{Contents, Deaf, Twin},
+    },
+    open::{self, Ground, Tuning},
+};
+use copal_device::Device;
+use std::sync::Arc;
+
+/// Histories in `make test`.
+const SEEDS: u64 = 300;
+/// States tried at each cut.
+const DRAWS: u64 = 4;
+
+fn make(twin: &Twin) -> Result<(), OpenError> {
+    let files: Arc<dyn Device> = HostFiles::on(Box::new(twin.clone()), false);
+    let options = MkfsOptions {
+        journal_bytes: Some(16 * 4096),
+        ..MkfsOptions::default()
+    };
+    crate::mkfs::mkfs(&files, &options, &mut Entropy::Seed(1), BACKEND_HOSTFS)
+}
+
+fn open(twin: &Twin, tuning: Tuning) -> Result<Store, OpenError> {
+    let files = HostFiles::on(Box::new(twin.clone()), false);
+    let (inner, report) = open::open(Ground::Files(files), &OpenOptions::default(), tuning)?;
+    if let Some(stream) = report.damaged_streams.first() {
+        let what = format!("stream {} after a crash", stream.0);
+        return Err(OpenError::Damaged { what });
+    }
+    Ok(Store { inner })
+}
+
+/// A store that was made and everything of it synced.
+fn empty() -> Contents {
+    let twin = Twin::new(Contents::default(), Deaf::No);
+    make(&twin).unwrap();
+    twin.survivors(twin.step(), &mut || true)
+}
+
+/// A subset, by its draw: nothing, everything, or each part with some chance.
+fn keep(draw: u64, random: &mut Random) -> impl FnMut() -> bool + use<> {
+    let chance = match draw {
+        0 => 0,
+        1 => 16,
+        _ => 1 + random.below(15),
+    };
+    let mut own = Random(random.below(1 << 40));
+    move || own.below(16) < chance
+}
+
+/// One history; the number of states tried, or the first violation.
+fn run(seed: u64, deaf: Deaf) -> Result<usize, String> {
+    let plan = Plan {
+        seed,
+        broken: Broken::default(),
+        states: 0,
+        busy: false,
+    };
+    let random = Random(seed.wrapping_mul(0x1234_5677).wrapping_add(991));
+    let twin = Twin::new(empty(), deaf);
+    let tuning = Tuning {
+        entropy: Entropy::Seed(seed + 7),
+        stream_extent_pages: Some(3),
+        ..Tuning::default()
+    };
+    let store = open(&twin, tuning).map_err(|error| format!("first open: {error}"))?;
+    let mut runner = Runner::new(&plan, random, World::Files(twin.clone()), store);
+    let mut twin = twin;
+    let lives = 1 + runner.random.below(3);
+    for life in 0..lives {
+        for _ in 0..3 + runner.random.below(12) {
+            runner.action();
+        }
+        runner.poll();
+        if life + 1 == lives {
+            break;
+        }
+        let step = runner.world.step();
+        runner.forget_awaited();
+        // A kill loses nothing, but what was not synced is still not: the twin goes on with its history.
+        let is_kill = runner.random.one_in(2);
+        if !is_kill {
+            let draw = runner.random.below(5);
+            let mut keep = keep(draw, &mut runner.random);
+            twin = Twin::new(twin.survivors(step, &mut keep), deaf);
+        }
+        let tuning = runner.tuning();
+        let store = open(&twin, tuning).map_err(|error| format!("after a crash: {error}"))?;
+        runner.world = World::Files(twin.clone());
+        runner.settle(store, step, !is_kill)?;
+    }
+    let mut tried = 0;
+    let last = twin.step();
+    for step in runner.start..=last {
+        // Behind a write come the same subsets as before the sync that follows it.
+        if step < last && !twin.is_sync(step) && !runner.random.one_in(4) {
+            continue;
+        }
+        for draw in 0..DRAWS {
+            let mut keep = keep(draw, &mut runner.random);
+            let survivors = twin.survivors(step, &mut keep);
+            let what = |violation: String| format!("{violation}; power loss at {step}, draw {draw}");
+            let survivor = Twin::new(survivors, Deaf::No);
+            let tuning = runner.tuning();
+            let store = open(&survivor, tuning).map_err(|error| what(error.to_string()))?;
+            let first = outcome(&store);
+            check(&store, &first, &runner.model, step, true).map_err(what)?;
+            drop(store);
+            // Once more: what recovery did is durable, or is done again alike.
+            let end = survivor.step();
+            let draw_again = runner.random.below(4);
+            let mut keep = super::files::keep(draw_again, &mut runner.random);
+            let again = Twin::new(survivor.survivors(end, &mut keep), Deaf::No);
+            let tuning = runner.tuning();
+            let store = open(&again, tuning).map_err(|error| what(format!("I10: {error}")))?;
+            if outcome(&store) != first {
+                return Err(what("I10: another outcome the second time".into()));
+            }
+            tried += 1;
+        }
+    }
+    Ok(tried)
+}
+
+#[test]
+fn no_power_loss_takes_from_files_what_was_acknowledged() {
+    let first = number("COPAL_CRASH_FROM", 0);
+    let mut states = 0;
+    for seed in first..first + number("COPAL_CRASH_SEEDS", SEEDS) {
+        match run(seed, Deaf::No) {
+            Ok(tried) => states += tried,
+            Err(violation) => panic!("seed {seed}: {violation}"),
+        }
+    }
+    assert!(states > 1000, "only {states} states were tried");
+}
+
+fn is_caught(deaf: Deaf) -> bool {
+    (0..200).any(|seed| !matches!(std::panic::catch_unwind(|| run(seed, deaf)), Ok(Ok(_))))
+}
+
+#[test]
+fn files_that_are_not_synced_are_caught() {
+    assert!(is_caught(Deaf::Data));
+}
+
+#[test]
+fn names_of_objects_that_are_not_synced_are_caught() {
+    assert!(is_caught(Deaf::Objects));
+}
+
+/// Whether every power loss inside or behind `mkfs` leaves no store, or the store once `mkfs` has returned.
+fn making_survives(deaf: Deaf) -> bool {
+    let twin = Twin::new(Contents::default(), deaf);
+    make(&twin).unwrap();
+    let mut random = Random(5);
+    let last = twin.step();
+    (0..=last).all(|step| {
+        (0..DRAWS).all(|draw| {
+            let mut keep = keep(draw, &mut random);
+            let survivor = Twin::new(twin.survivors(step, &mut keep), Deaf::No);
+            match open(&survivor, Tuning::default()) {
+                Ok(_) => true,
+                Err(OpenError::NotAStore | OpenError::Damaged { .. }) => step < last,
+                Err(error) => panic!("step {step}: {error}"),
+            }
+        })
+    })
+}
+
+#[test]
+fn a_store_of_files_is_there_when_it_was_made() {
+    assert!(making_survives(Deaf::No));
+    assert!(
+        !making_survives(Deaf::Store),
+        "the name of `store` has to be synced"
+    );
+    assert!(!making_survives(Deaf::Data));
+}

@@ -1,0 +1,298 @@
+//! A directory in memory that remembers what a power loss may take: the twin of the host's file system.
+//!
+//! POSIX promises little: bytes written and not synced, and names made or removed while their directory was not synced,
+//! survive in any subset. Bytes tear at blocks of 4 KiB. A file whose name is lost is lost; a name that survives without
+//! its bytes is a file of zeros, or an empty one.
+//!
+//! Not here: what a store promises (`crashes::files`).
+
+use super::directory::{Directory, HostFile, Names};
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    io,
+    sync::Arc,
+};
+
+const BLOCK: u64 = 4096;
+
+type Block = Arc<[u8]>;
+
+/// Bytes of one file.
+#[derive(Clone, Debug, Default)]
+struct Inode {
+    len: u64,
+    blocks: BTreeMap<u64, Block>,
+}
+
+/// What a file system holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Contents {
+    names: BTreeMap<u32, u64>,
+    inodes: HashMap<u64, Inode>,
+}
+
+/// What happened to it.
+#[derive(Clone, Debug)]
+enum Event {
+    Create {
+        number: u32,
+        inode: u64,
+    },
+    Remove {
+        number: u32,
+    },
+    /// One block; `None`: punched.
+    Write {
+        inode: u64,
+        block: u64,
+        bytes: Option<Block>,
+    },
+    SyncData {
+        inode: u64,
+    },
+    SyncNames {
+        names: Names,
+    },
+}
+
+/// A sync that does nothing: as if the code above had left it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deaf {
+    /// None.
+    No,
+    /// Syncs of files.
+    Data,
+    /// Syncs of the directory of objects.
+    Objects,
+    /// Syncs of the directory that holds `store`.
+    Store,
+}
+
+#[derive(Debug)]
+struct Inside {
+    start: Contents,
+    now: Contents,
+    events: Vec<Event>,
+    next_inode: u64,
+}
+
+/// The twin.
+#[derive(Clone, Debug)]
+pub(crate) struct Twin {
+    inside: Arc<Mutex<Inside>>,
+    deaf: Deaf,
+}
+
+impl Twin {
+    /// A file system that durably holds `start`.
+    pub(crate) fn new(start: Contents, deaf: Deaf) -> Twin {
+        let next_inode = start.inodes.keys().max().map_or(1, |inode| inode + 1);
+        let inside = Inside {
+            now: start.clone(),
+            start,
+            events: Vec::new(),
+            next_inode,
+        };
+        Twin {
+            inside: Arc::new(Mutex::new(inside)),
+            deaf,
+        }
+    }
+
+    /// Events so far.
+    pub(crate) fn step(&self) -> usize {
+        self.inside.lock().events.len()
+    }
+
+    /// Steps behind which something else may survive: all but those behind which nothing changed.
+    pub(crate) fn is_sync(&self, step: usize) -> bool {
+        let inside = self.inside.lock();
+        let event = inside.events.get(step);
+        matches!(event, Some(Event::SyncData { .. } | Event::SyncNames { .. }))
+    }
+
+    /// What a power loss after `step` events leaves: all that is durable, and of the rest what `keep` says.
+    pub(crate) fn survivors(&self, step: usize, keep: &mut dyn FnMut() -> bool) -> Contents {
+        let inside = self.inside.lock();
+        let events = &inside.events[..step];
+        let mut synced: HashSet<u64> = HashSet::new();
+        let mut synced_names: Vec<Names> = Vec::new();
+        let mut kept: Vec<&Event> = Vec::new();
+        for event in events.iter().rev() {
+            let is_durable = match event {
+                Event::SyncData { inode } => {
+                    synced.insert(*inode);
+                    continue;
+                }
+                Event::SyncNames { names } => {
+                    synced_names.push(*names);
+                    continue;
+                }
+                Event::Write { inode, .. } => synced.contains(inode),
+                Event::Create { number, .. } | Event::Remove { number } => {
+                    synced_names.contains(&Names::of(*number))
+                }
+            };
+            if is_durable || keep() {
+                kept.push(event);
+            }
+        }
+        let mut contents = inside.start.clone();
+        kept.into_iter().rev().for_each(|event| contents.apply(event));
+        contents
+    }
+
+    fn note(&self, inside: &mut Inside, event: Event) {
+        inside.now.apply(&event);
+        inside.events.push(event);
+    }
+}
+
+impl Contents {
+    fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Create { number, inode } => {
+                self.names.insert(*number, *inode);
+                self.inodes.entry(*inode).or_default();
+            }
+            Event::Remove { number } => {
+                self.names.remove(number);
+            }
+            Event::Write { inode, block, bytes } => {
+                let inode = self.inodes.entry(*inode).or_default();
+                match bytes {
+                    Some(bytes) => {
+                        inode.blocks.insert(*block, Arc::clone(bytes));
+                        inode.len = inode.len.max((block + 1) * BLOCK);
+                    }
+                    None => {
+                        inode.blocks.remove(block);
+                    }
+                }
+            }
+            Event::SyncData { .. } | Event::SyncNames { .. } => {}
+        }
+    }
+}
+
+impl Directory for Twin {
+    fn open(&self, number: u32, make: bool) -> io::Result<Option<(Arc<dyn HostFile>, bool)>> {
+        let mut inside = self.inside.lock();
+        let found = inside.now.names.get(&number).copied();
+        let (inode, is_new) = match found {
+            Some(inode) => (inode, false),
+            None if !make => return Ok(None),
+            None => {
+                let inode = inside.next_inode;
+                inside.next_inode += 1;
+                self.note(&mut inside, Event::Create { number, inode });
+                (inode, true)
+            }
+        };
+        let twin = self.clone();
+        Ok(Some((Arc::new(TwinFile { twin, inode }), is_new)))
+    }
+
+    fn remove(&self, number: u32) -> io::Result<bool> {
+        let mut inside = self.inside.lock();
+        let was_there = inside.now.names.contains_key(&number);
+        if was_there {
+            self.note(&mut inside, Event::Remove { number });
+        }
+        Ok(was_there)
+    }
+
+    fn sync_names(&self, names: Names) -> io::Result<()> {
+        let is_deaf = match names {
+            Names::Store => self.deaf == Deaf::Store,
+            Names::Objects => self.deaf == Deaf::Objects,
+        };
+        if !is_deaf {
+            self.note(&mut self.inside.lock(), Event::SyncNames { names });
+        }
+        Ok(())
+    }
+
+    fn numbers(&self) -> io::Result<Vec<u32>> {
+        let inside = self.inside.lock();
+        Ok(inside
+            .now
+            .names
+            .keys()
+            .copied()
+            .filter(|&number| number > 0)
+            .collect())
+    }
+
+    fn free_bytes(&self) -> u64 {
+        1 << 30
+    }
+}
+
+/// An open file of the twin; it outlives its name.
+struct TwinFile {
+    twin: Twin,
+    inode: u64,
+}
+
+impl HostFile for TwinFile {
+    fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
+        let inside = self.twin.inside.lock();
+        let Some(inode) = inside.now.inodes.get(&self.inode) else {
+            return Ok(0);
+        };
+        let len = (buf.len() as u64).min(inode.len.saturating_sub(at)) as usize;
+        for (part, block) in buf[..len].chunks_mut(BLOCK as usize).zip(at / BLOCK..) {
+            match inode.blocks.get(&block) {
+                Some(bytes) => part.copy_from_slice(&bytes[..part.len()]),
+                None => part.fill(0),
+            }
+        }
+        Ok(len)
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        let mut inside = self.twin.inside.lock();
+        for (part, block) in bytes.chunks(BLOCK as usize).zip(at / BLOCK..) {
+            let event = Event::Write {
+                inode: self.inode,
+                block,
+                bytes: Some(Arc::from(part)),
+            };
+            self.twin.note(&mut inside, event);
+        }
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        let inside = self.twin.inside.lock();
+        Ok(inside.now.inodes.get(&self.inode).map_or(0, |inode| inode.len))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.twin.deaf != Deaf::Data {
+            let event = Event::SyncData { inode: self.inode };
+            self.twin.note(&mut self.twin.inside.lock(), event);
+        }
+        Ok(())
+    }
+
+    fn punch(&self, at: u64, len: u64) {
+        let mut inside = self.twin.inside.lock();
+        let end = inside
+            .now
+            .inodes
+            .get(&self.inode)
+            .map_or(0, |inode| inode.len)
+            .min(at + len);
+        for block in at / BLOCK..end.div_ceil(BLOCK) {
+            let event = Event::Write {
+                inode: self.inode,
+                block,
+                bytes: None,
+            };
+            self.twin.note(&mut inside, event);
+        }
+    }
+}
