@@ -125,8 +125,14 @@ pub(crate) enum Command {
 #[command(after_help = "\
 The repository is encrypted with the password; there is no way back to the data without it.
 
+DIR gets one preallocated file, or with --backend hostfs a directory of files: for file systems where
+preallocation promises nothing (network shares, btrfs, ZFS); slower. A block device given as the
+repository is the store itself; one that is not empty is refused unless --force is given.
+
 Examples:
   copal init --repo /backup/copal --password-file /root/copal.password
+  copal init --repo /dev/vg/copal --password-file /root/copal.password
+  copal init --repo /mnt/share/copal --backend hostfs
   copal init --repo /backup/copal                (asks for the password)")]
 pub(crate) struct Init {
     /// Bytes to preallocate, at least 64MiB; the store file grows when they are used up
@@ -135,6 +141,21 @@ pub(crate) struct Init {
     /// How disks are cut into chunks, fixed for the life of the repository
     #[arg(long, value_enum, default_value_t = Chunking::Default)]
     pub(crate) chunking: Chunking,
+    /// What the store lies in, fixed for the life of the repository
+    #[arg(long, value_enum, default_value_t = Backend::Cow)]
+    pub(crate) backend: Backend,
+    /// Overwrite a block device that holds something
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// What a store lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Backend {
+    /// One preallocated file, or a block device: copy on write, one flush per commit
+    Cow,
+    /// Files in a directory, one per object: any file system that can sync
+    Hostfs,
 }
 
 /// How disks are cut into chunks.

@@ -15,6 +15,7 @@ mod human;
 mod meter;
 mod output;
 mod password;
+mod place;
 mod repository;
 mod sealer;
 mod signals;

@@ -26,6 +26,11 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
         .repository()
         .check(read_data, &meter, &context.cancel)
         .map_err(Failure::from);
+    if check.coverage && opened.objects().is_in_files() {
+        return Err(Failure::usage(
+            "--coverage lists the bytes of a store file; this repository has a file per object",
+        ));
+    }
     let mut coverage = check.coverage.then(Coverage::default);
     let device_bytes = opened.objects().device_bytes();
     let report = report.and_then(|mut report| {

@@ -15,6 +15,8 @@ pub(crate) const PASSWORD: &str = "correct horse battery staple";
 pub(crate) struct House {
     dir: tempfile::TempDir,
     encrypted: bool,
+    /// Where the repository is, when it is not in the scratch directory.
+    elsewhere: Option<PathBuf>,
 }
 
 /// One finished run.
@@ -30,7 +32,11 @@ impl House {
     pub(crate) fn empty() -> House {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::write(dir.path().join("password"), format!("{PASSWORD}\n")).unwrap();
-        House { dir, encrypted: true }
+        House {
+            dir,
+            encrypted: true,
+            elsewhere: None,
+        }
     }
 
     /// An encrypted repository.
@@ -50,6 +56,25 @@ impl House {
         house
     }
 
+    /// A repository of files, one per object.
+    pub(crate) fn of_files() -> House {
+        let house = House {
+            encrypted: false,
+            ..House::empty()
+        };
+        house.good(["init", "--backend", "hostfs"]);
+        house
+    }
+
+    /// A repository that lies somewhere else, to be made.
+    pub(crate) fn elsewhere(path: &Path) -> House {
+        House {
+            encrypted: false,
+            elsewhere: Some(path.to_owned()),
+            ..House::empty()
+        }
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -60,7 +85,8 @@ impl House {
     }
 
     pub(crate) fn repository(&self) -> PathBuf {
-        self.path("repository")
+        let here = || self.path("repository");
+        self.elsewhere.clone().unwrap_or_else(here)
     }
 
     pub(crate) fn store(&self) -> PathBuf {

@@ -1,0 +1,55 @@
+//! Block devices for tests: loop devices over files, where this user may make them (root).
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A loop device; detached when it is dropped.
+pub(crate) struct LoopDevice {
+    pub(crate) path: PathBuf,
+}
+
+impl LoopDevice {
+    /// A device over `file`, which is made `size` bytes long. `None`, and a line that says so, where there are none;
+    /// `COPAL_TEST_REQUIRE_LOOP` makes that a failure.
+    pub(crate) fn attach(file: &Path, size: u64) -> Option<LoopDevice> {
+        let image = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(file)
+            .unwrap();
+        image.set_len(size).unwrap();
+        let made = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(file)
+            .output();
+        let path = match made {
+            Ok(made) if made.status.success() => String::from_utf8(made.stdout).unwrap(),
+            refused => {
+                assert!(
+                    std::env::var_os("COPAL_TEST_REQUIRE_LOOP").is_none(),
+                    "no loop device to be had: {refused:?}"
+                );
+                eprintln!("skipped: no loop device to be had here (root and losetup make one)");
+                return None;
+            }
+        };
+        Some(LoopDevice {
+            path: PathBuf::from(path.trim()),
+        })
+    }
+
+    pub(crate) fn word(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        // A device that stays attached keeps a scratch file alive, nothing more.
+        let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
+    }
+}

@@ -1,0 +1,199 @@
+//! Where a repository may lie and what it may read and write: files of a directory, block devices; and a store whose
+//! last writes are damaged.
+
+use crate::{
+    disks::{Disk, MIB, Random, assert_restored},
+    harness::{House, Run, Running, id},
+    loop_device::LoopDevice,
+};
+use std::{io::Write, os::unix::fs::FileExt};
+
+/// Two backups, both restored, one deleted, the other restored again.
+fn lives(house: &House) {
+    let mut disk = Disk::create(&house.path("disk.raw"), 3 * MIB, 90);
+    let first = id(&house.backup("web", &house.path("disk.raw")));
+    let before = disk.bytes.clone();
+    disk.mutate(8);
+    let second = id(&house.backup("web", &house.path("disk.raw")));
+    assert_restored(&house.restore(&first, "first"), &before);
+    assert_restored(&house.restore(&second, "second"), &disk.bytes);
+    house.check();
+    house.good(["delete", &first]);
+    assert_restored(&house.restore("latest", "latest"), &disk.bytes);
+    house.check();
+    assert_eq!(house.snapshots(), [second]);
+}
+
+#[test]
+fn a_repository_of_files_does_what_one_in_a_file_does() {
+    let house = House::of_files();
+    assert!(!house.store().exists());
+    assert!(house.repository().join("store.files").is_dir());
+    lives(&house);
+    let again = house.run(["init", "--backend", "hostfs"]);
+    assert!(again.sentence().contains("already"), "{again:?}");
+    let listed = house.run(["check", "--read-data", "--coverage"]);
+    assert_eq!(listed.code, Some(2), "{listed:?}");
+    // A second writer waits a moment and is told.
+    let mut running = Running::start(&house, ["backup", "--vm", "slow", "-"]);
+    let mut stdin = running.child.stdin.take().unwrap();
+    stdin.write_all(&[1; 100_000]).unwrap();
+    running.wait_for("status");
+    let image = house.word("disk.raw");
+    let refused = house.run(["backup", "--vm", "web", &image]);
+    assert_eq!(refused.code, Some(11), "{refused:?}");
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
+    house.check();
+}
+
+#[test]
+fn a_bit_flipped_in_a_repository_of_files_is_reported() {
+    let house = House::of_files();
+    let disk = Disk::create(&house.path("disk.raw"), MIB, 91);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    let mut random = Random(92);
+    let mut reported = 0;
+    for entry in std::fs::read_dir(house.repository().join("store.files/objects")).unwrap() {
+        let path = entry.unwrap().path();
+        let pristine = std::fs::read(&path).unwrap();
+        if pristine.is_empty() {
+            continue;
+        }
+        // Pages that hold something: behind a stream's last frame a file holds nothing.
+        let used = pristine
+            .chunks(4096)
+            .position(|page| page.iter().any(|&byte| byte != 0));
+        let Some(used) = used else { continue };
+        let mut flipped = pristine.clone();
+        let at = (used * 4096 + random.below(64) as usize).min(pristine.len() - 1);
+        flipped[at] ^= 1 << random.below(8);
+        std::fs::write(&path, flipped).unwrap();
+        let check = Run::of(house.command(["check", "--read-data"]).output().unwrap());
+        assert_eq!(check.code, Some(20), "{}: {check:?}", path.display());
+        reported += 1;
+        std::fs::write(&path, pristine).unwrap();
+    }
+    assert!(reported >= 3, "{reported} files were hit");
+    assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
+}
+
+#[test]
+fn a_block_device_is_source_store_and_target() {
+    let scratch = House::empty();
+    let attach = |name: &str, size| LoopDevice::attach(&scratch.path(name), size);
+    let mut disk = Disk::create(&scratch.path("source.raw"), 8 * MIB, 93);
+    let Some(store) = attach("store.raw", 96 * MIB) else {
+        return;
+    };
+    let (Some(source), Some(target)) = (attach("source.raw", 8 * MIB), attach("target.raw", 8 * MIB)) else {
+        panic!("there was one loop device and there are no more");
+    };
+    std::fs::File::options()
+        .write(true)
+        .open(&store.path)
+        .unwrap()
+        .write_all_at(b"somebody's data", 5000)
+        .unwrap();
+    let house = House::elsewhere(&store.path);
+    let refused = house.run(["init"]);
+    assert_eq!(refused.code, Some(21), "{refused:?}");
+    assert!(refused.sentence().contains("--force"), "{refused:?}");
+    house.good(["init", "--force"]);
+    let first = id(&house.backup("web", &source.path));
+    let before = disk.bytes.clone();
+    disk.mutate(20);
+    // The device caches what its file held.
+    let dropped = std::process::Command::new("blockdev")
+        .arg("--flushbufs")
+        .arg(&source.path)
+        .status();
+    assert!(dropped.unwrap().success());
+    let second = id(&house.backup("web", &source.path));
+    let is_there = |bytes: &[u8]| {
+        let found = std::fs::read(&target.path).unwrap();
+        assert!(found == bytes, "the restored device differs");
+    };
+    let onto = ["--target", target.word()];
+    let refused = house.run([&["restore", first.as_str()][..], &onto].concat());
+    assert!(
+        refused.code != Some(0) && refused.sentence().contains("--force"),
+        "{refused:?}"
+    );
+    // What a device held before has to go where the disk has holes.
+    std::fs::write(scratch.path("target.raw"), vec![0xaa; 8 * MIB as usize]).unwrap();
+    for (snapshot, bytes) in [(&first, &before), (&second, &disk.bytes)] {
+        house.good([&["restore", snapshot.as_str(), "--force"][..], &onto].concat());
+        is_there(bytes);
+    }
+    house.check();
+    let listed = house.summary(["check", "--read-data", "--coverage"]);
+    assert_eq!(listed["coverage"]["neither"], serde_json::json!([]));
+    assert_eq!(listed["coverage"]["device_bytes"], 96 * MIB);
+    house.good(["delete", &first]);
+    assert_restored(&house.restore(&second, "out"), &disk.bytes);
+    let small = attach("small.raw", 4 * MIB).unwrap();
+    let refused = house.run(["restore", &second, "--force", "--target", small.word()]);
+    assert!(
+        refused.code != Some(0),
+        "a disk of 8 MiB does not fit: {refused:?}"
+    );
+}
+
+/// Records of the journal, as places in the store file, oldest first.
+fn records(house: &House) -> Vec<u64> {
+    let run = Run::of(
+        house
+            .command(["--json", "check", "--read-data", "--coverage"])
+            .output()
+            .unwrap(),
+    );
+    let mut records: Vec<u64> = run
+        .lines()
+        .iter()
+        .filter(|line| line["coverage"]["what"] == "journal record")
+        .map(|line| line["coverage"]["from"].as_u64().unwrap())
+        .collect();
+    records.sort_unstable();
+    records
+}
+
+#[test]
+fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
+    let house = House::plain();
+    let disk = Disk::create(&house.path("disk.raw"), 2 * MIB, 94);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    // A backup that is killed behind its first packs: their records have no checkpoint behind them.
+    let mut running = Running::start(&house, ["backup", "--vm", "late", "-"]);
+    let mut stdin = running.child.stdin.take().unwrap();
+    stdin.write_all(&Random(95).bytes(40 * MIB as usize)).unwrap();
+    running.wait_for("status");
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
+    drop(stdin);
+    let records = records(&house);
+    assert!(records.len() >= 3, "{records:?}");
+    let store = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(house.store())
+        .unwrap();
+    // The first of them: later ones say that it was durable.
+    let mut byte = [0];
+    store.read_exact_at(&mut byte, records[0] + 33).unwrap();
+    store.write_all_at(&[byte[0] ^ 4], records[0] + 33).unwrap();
+    for words in [&["check"][..], &["snapshots"], &["prune"]] {
+        let refused = house.run(words);
+        assert_eq!(refused.code, Some(20), "{refused:?}");
+        assert!(refused.sentence().contains("--accept-tail-loss"), "{refused:?}");
+    }
+    // Looking at it without the lost writes changes nothing; a command that writes gives them up for good.
+    let out = house.word("out");
+    house.good(["restore", &snapshot, "--target", &out, "--accept-tail-loss"]);
+    assert_restored(&house.path("out"), &disk.bytes);
+    assert_eq!(house.run(["snapshots"]).code, Some(20));
+    house.good(["prune", "--accept-tail-loss"]);
+    house.check();
+    assert_eq!(house.snapshots(), [snapshot.clone()]);
+    assert_restored(&house.restore(&snapshot, "again"), &disk.bytes);
+}
