@@ -81,7 +81,7 @@ fn small_values_fill_the_store_and_deleting_empties_it() {
     space.compact_range(all()).unwrap();
     let (_, again) = fill(&fixture, LEN);
     assert!(
-        again + again / 10 >= stored,
+        again + again / 8 >= stored,
         "{stored} values fitted first, {again} after"
     );
     assert_sound(&fixture.store, false);
@@ -114,5 +114,79 @@ fn a_value_that_does_not_fit_leaves_no_trace() {
     assert_eq!(pairs(&space).len(), 1);
     space.put(b"a", &value(3, 1 << 20), DEVICE).unwrap();
     assert_eq!(space.get(b"a").unwrap().unwrap(), value(3, 1 << 20));
+    assert_sound(&fixture.store, true);
+}
+
+/// At the mark puts stop, with the reserve untouched; everything that frees space goes on and needs no reopening.
+#[test]
+fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
+    const LEN: usize = 3000;
+    let mut fixture = Fixture::new(64 * MIB, small());
+    let second = fixture.space("b", KeyspaceOptions::default());
+    for i in 0..2000u32 {
+        second
+            .put(&i.to_be_bytes(), &value(u64::from(i), LEN), PROCESS)
+            .unwrap();
+    }
+    let (space, stored) = fill(&fixture, LEN);
+    let is_reserved = |fixture: &Fixture| {
+        let found = fixture.objects.space();
+        // max(5 %, four tables), for tables of 64 KiB: kept back, or in use by a flush or a merge that will give
+        // back more than it took.
+        let left = found.free_bytes + found.reserved_bytes + found.quarantine_bytes + found.staged_bytes;
+        assert!(left >= found.size_bytes / 20, "{found:?}");
+    };
+    is_reserved(&fixture);
+    // A merge in the background may free a little between two puts; no put ever answers anything else.
+    let answers: Vec<_> = (0..50)
+        .map(|_| space.put(&7u32.to_be_bytes(), &value(7, LEN), DEVICE))
+        .collect();
+    assert!(
+        answers
+            .iter()
+            .all(|put| matches!(put, Ok(()) | Err(Error::NoSpace))),
+        "{answers:?}"
+    );
+    is_reserved(&fixture);
+    // A batch that deletes and puts more than a little is a put, however small the delete.
+    let mut batch = fixture.store.batch();
+    batch.delete(&space, b"more");
+    for i in 0..2000u32 {
+        batch.put(&space, &i.to_be_bytes(), value(2, LEN).into());
+    }
+    assert!(matches!(batch.commit(DEVICE), Err(Error::NoSpace)));
+    // Refusals poison nothing, and reading, checking and reopening need no space.
+    check(&space, stored, LEN);
+    assert_sound(&fixture.store, false);
+    drop((space, second));
+    fixture = fixture.reopen(small(), true);
+    let space = fixture.space("a", KeyspaceOptions::default());
+    is_reserved(&fixture);
+    // Closing and opening may have tidied up; then it is full again soon.
+    let refused = (0..4000u32).find_map(|i| {
+        space
+            .put(&(i | 1 << 30).to_be_bytes(), &value(1, LEN), PROCESS)
+            .err()
+    });
+    assert!(matches!(refused, Some(Error::NoSpace)), "{refused:?}");
+    // Deletes one by one, a purge, a dropped keyspace, flush and merge.
+    for i in 0..500u32 {
+        space.delete(&i.to_be_bytes(), DEVICE).unwrap();
+    }
+    fixture.store.flush().unwrap();
+    fixture.store.drop_keyspace("b").unwrap();
+    space.purge_prefix(&[0, 0, 16], DEVICE).unwrap();
+    space.compact_range(all()).unwrap();
+    is_reserved(&fixture);
+    // What was freed takes puts again.
+    for i in 0..1000u32 {
+        space
+            .put(&i.to_be_bytes(), &value(u64::from(i), LEN), PROCESS)
+            .unwrap();
+    }
+    assert_eq!(
+        space.get(&500u32.to_be_bytes()).unwrap().unwrap(),
+        value(500, LEN)
+    );
     assert_sound(&fixture.store, true);
 }
