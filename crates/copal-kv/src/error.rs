@@ -63,6 +63,12 @@ pub enum Error {
         /// The key, escaped.
         key: String,
     },
+    /// There is no such object, or it belongs to no key-value store.
+    #[error("object {object} does not exist or is not of a key-value store; an outline lists those that are")]
+    NoObject {
+        /// Its id.
+        object: u64,
+    },
     /// The store was closed by [`crate::Store::close`].
     #[error("the store is closed")]
     Closed,

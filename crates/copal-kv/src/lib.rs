@@ -19,6 +19,7 @@ pub mod cache;
 mod commit;
 mod compact;
 pub mod cursor;
+pub mod dump;
 mod elastic;
 mod engine;
 pub mod entry;

@@ -187,32 +187,50 @@ fn edit_sum(offset: u64, len: u32, body: &[u8]) -> u32 {
 /// `Corrupt` names the offset of the first edit that does not verify.
 pub(crate) fn parse_edits(manifest: &Bytes) -> Result<Vec<Record>, Error> {
     let mut records = Vec::new();
-    let mut at = HEADER_LEN.min(manifest.len());
-    while at < manifest.len() {
-        let offset = at;
-        let place = || format!("kv manifest edit at byte {offset}");
-        let mut input = Reader::new(&manifest[at..]);
-        let mut read = || -> Result<(u32, &[u8]), DecodeError> {
-            let len = input.u32()?;
-            let sum = input.u32()?;
-            Ok((sum, input.bytes(len as usize)?))
-        };
-        let (stored, body) = read().map_err(|error| Error::corrupt(place(), error))?;
-        let computed = edit_sum(at as u64, body.len() as u32, body);
-        if stored != computed {
-            let why = format!("its checksum is {stored:08x}, its bytes give {computed:08x}");
-            return Err(Error::corrupt(place(), why));
-        }
-        let start = at + EDIT_HEADER;
-        let edit = manifest.slice(start..start + body.len());
-        at = start + body.len();
-        let mut input = Reader::new(&edit);
-        while !input.is_empty() {
-            let record = Record::decode(&edit, &mut input).map_err(|error| Error::corrupt(place(), error))?;
-            records.push(record);
-        }
+    for edit in edits(manifest) {
+        records.extend(edit?.1);
     }
     Ok(records)
+}
+
+/// The edits behind the header with their offsets; ends with the first that does not verify.
+pub(crate) fn edits(manifest: &Bytes) -> impl Iterator<Item = Result<(usize, Vec<Record>), Error>> {
+    let mut at = HEADER_LEN.min(manifest.len());
+    std::iter::from_fn(move || {
+        let offset = at;
+        if offset >= manifest.len() {
+            return None;
+        }
+        let edit = parse_edit(manifest, offset);
+        at = edit.as_ref().map_or(manifest.len(), |(end, _)| *end);
+        Some(edit.map(|(_, records)| (offset, records)))
+    })
+}
+
+/// The edit at `at`, and where it ends.
+fn parse_edit(manifest: &Bytes, at: usize) -> Result<(usize, Vec<Record>), Error> {
+    let place = || format!("kv manifest edit at byte {at}");
+    let mut input = Reader::new(&manifest[at..]);
+    let mut read = || -> Result<(u32, &[u8]), DecodeError> {
+        let len = input.u32()?;
+        let sum = input.u32()?;
+        Ok((sum, input.bytes(len as usize)?))
+    };
+    let (stored, body) = read().map_err(|error| Error::corrupt(place(), error))?;
+    let computed = edit_sum(at as u64, body.len() as u32, body);
+    if stored != computed {
+        let why = format!("its checksum is {stored:08x}, its bytes give {computed:08x}");
+        return Err(Error::corrupt(place(), why));
+    }
+    let start = at + EDIT_HEADER;
+    let edit = manifest.slice(start..start + body.len());
+    let mut input = Reader::new(&edit);
+    let mut records = Vec::new();
+    while !input.is_empty() {
+        let record = Record::decode(&edit, &mut input).map_err(|error| Error::corrupt(place(), error))?;
+        records.push(record);
+    }
+    Ok((start + edit.len(), records))
 }
 
 impl Record {

@@ -177,6 +177,16 @@ impl std::fmt::Display for Role {
 }
 
 impl Role {
+    /// In one word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Role::Manifest => "manifest",
+            Role::Log => "log",
+            Role::Table => "table",
+            Role::Value => "value-object",
+        }
+    }
+
     const ALL: [(Role, &'static [u8; 8]); 4] = [
         (Role::Manifest, b"kv manif"),
         (Role::Log, b"kv log\0\0"),

@@ -118,7 +118,7 @@ impl Table {
         if error.is_corruption() {
             let mut partitions = self.damages.partitions.lock();
             partitions.entry(partition).or_insert_with(|| {
-                tracing::error!(table = self.id.0, partition, %error, "a key range is damaged and set apart");
+                tracing::info!(table = self.id.0, partition, %error, "a key range is damaged and set apart");
                 error.clone()
             });
             self.damages.any.store(true, Ordering::Release);

@@ -20,6 +20,7 @@ mod builder;
 pub(crate) mod counters;
 mod cursor;
 pub(crate) mod damage;
+pub(crate) mod dump;
 mod error;
 pub(crate) mod fences;
 mod filter;

@@ -151,7 +151,7 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     // A batch that deletes and puts more than a little is a put, however small the delete.
     let mut batch = fixture.store.batch();
     batch.delete(&space, b"more");
-    for i in 0..2000u32 {
+    for i in 0..12_000u32 {
         batch.put(&space, &i.to_be_bytes(), value(2, LEN).into());
     }
     assert!(matches!(batch.commit(DEVICE), Err(Error::NoSpace)));

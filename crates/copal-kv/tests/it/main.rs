@@ -4,6 +4,7 @@ mod basics;
 mod checksums;
 mod commit;
 mod crash;
+mod dump;
 mod files;
 mod filters;
 mod flips;

@@ -1,0 +1,131 @@
+//! The manifest, edit by edit.
+
+use super::{Item, Sink, damage};
+use crate::{
+    Error,
+    manifest::format::{Level, Record, edits, parse_header},
+};
+use bytes::Bytes;
+use copal_device::Class;
+use copal_object::{ObjectId, Store as Objects};
+
+pub(super) fn bytes(objects: &Objects, id: ObjectId) -> Result<Bytes, Error> {
+    let len = objects.stat(id).ok_or(Error::NoObject { object: id.0 })?.len;
+    Ok(objects.read(id, 0..len, Class::Background).wait()?)
+}
+
+pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<bool, Error> {
+    let bytes = match bytes(objects, id) {
+        Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
+        bytes => bytes?,
+    };
+    match parse_header(&bytes) {
+        Ok((version, seed)) => {
+            let header = Item::new(1, "header")
+                .number("version", version)
+                .number("seed", seed);
+            if !sink(header) {
+                return Ok(false);
+            }
+        }
+        Err(error) => return Ok(sink(damage(1, &error))),
+    }
+    for edit in edits(&bytes) {
+        match edit {
+            Err(error) => return Ok(sink(damage(1, &error))),
+            Ok((offset, records)) => {
+                let edit = Item::new(1, "edit")
+                    .number("offset", offset as u64)
+                    .number("records", records.len() as u64);
+                if !sink(edit) {
+                    return Ok(false);
+                }
+                for item in records.iter().flat_map(record) {
+                    if !sink(item) {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Names a level as people do.
+pub(super) fn level(level: Level) -> String {
+    if level == Level::BOTTOM {
+        "bottom".to_owned()
+    } else {
+        level.0.to_string()
+    }
+}
+
+fn record(record: &Record) -> Vec<Item> {
+    let new = |kind| Item::new(2, kind);
+    let item = match record {
+        Record::Keyspace { id, name, options } => new("keyspace")
+            .number("id", id.0)
+            .text("name", name.clone())
+            .number("group_prefix_len", options.group_prefix_len)
+            .number("separate_from_bytes", options.separate_from_bytes)
+            .number("direct_from_bytes", options.direct_from_bytes)
+            .text("compress", if options.compress { "lz4" } else { "none" }),
+        Record::DropKeyspace { id } => new("drop-keyspace").number("id", id.0),
+        Record::Table(meta) => new("table")
+            .number("object", meta.object.0)
+            .number("bytes", meta.bytes)
+            .number("entries", meta.entries)
+            .number("droppable", meta.droppable)
+            .number("newest_sequence", meta.max_seq)
+            .key("start", &meta.start)
+            .key("end", &meta.end),
+        Record::Slices {
+            object,
+            level: at,
+            run,
+            parts,
+        } => {
+            let head = new(if parts.is_empty() { "drop-table" } else { "slices" })
+                .number("object", object.0)
+                .text("level", level(*at))
+                .number("run", *run);
+            let part = |part: &std::ops::Range<Bytes>| {
+                Item::new(3, "slice")
+                    .key("start", &part.start)
+                    .key("end", &part.end)
+            };
+            return std::iter::once(head).chain(parts.iter().map(part)).collect();
+        }
+        Record::Value(meta) => new("value-object")
+            .number("object", meta.object.0)
+            .number("keyspace", meta.keyspace.0)
+            .bytes("group", &meta.group)
+            .number("accounted_bytes", meta.accounted)
+            .number("newest_sequence", meta.max_seq)
+            .text("written_by", if meta.by_worker { "flush" } else { "commit" }),
+        Record::DropValue { object } => new("drop-value-object").number("object", object.0),
+        Record::Dead { object, ranges } => new("dead")
+            .number("object", object.0)
+            .number("ranges", ranges.len() as u64)
+            .number(
+                "bytes",
+                ranges.iter().map(|range| range.end - range.start).sum::<u64>(),
+            ),
+        Record::Flushed { generation, last_seq } => new("flushed")
+            .number("generation", *generation)
+            .number("newest_sequence", *last_seq),
+        Record::Counters {
+            next_object,
+            next_run,
+            next_keyspace,
+        } => new("counters")
+            .number("next_object", *next_object)
+            .number("next_run", *next_run)
+            .number("next_keyspace", *next_keyspace),
+        Record::Ingested { object, seq } => new("ingested")
+            .number("object", object.0)
+            .number("sequence", *seq),
+        Record::Settled { below } => new("settled").number("below_object", *below),
+    };
+    vec![item]
+}

@@ -1,0 +1,99 @@
+//! What the objects of a store hold, in readable form: for people who look into a store that does not open, and for
+//! those who want to see what a format looks like.
+//!
+//! Works on the object store alone: nothing is opened, replayed or repaired, and damage is shown where it stands.
+//! Formats: docs/formats/kv-manifest.md, kv-log.md, kv-table.md, kv-filter-page.md, kv-values.md
+//! Invariants
+//! - Reads only. Memory: the manifest, one partition of a table, one group of a log.
+//! - What cannot be read is an [`Item`] of kind `damage`, never an end without a word.
+//!
+//! Not here: checking (`verify`), words for the command line.
+
+mod item;
+mod log;
+mod manifest;
+mod outline;
+mod table;
+mod values;
+
+pub use item::{Field, Item};
+
+use crate::{
+    Error,
+    manifest::{MANIFEST, Role, parse_label},
+};
+use copal_object::{ObjectId, Store as Objects};
+
+/// How much of an object to show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DumpOptions {
+    /// The entries of tables, the operations of logs, the values that point into a value object.
+    pub entries: bool,
+    /// Only this partition of a table.
+    pub partition: Option<u32>,
+}
+
+/// Takes items as they are read; `false`: enough.
+pub type Sink<'a> = dyn FnMut(Item) -> bool + 'a;
+
+/// Shows what a store consists of: keyspaces, runs and their tables, value objects, logs, and what has no name.
+/// Blocks.
+/// # Errors
+/// The device failed. Damage is shown.
+pub fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Error> {
+    outline::outline(objects, sink)
+}
+
+/// Shows one object of a store, according to what its label says it is. Blocks.
+/// # Errors
+/// `NoObject`: there is none, or it is not of a key-value store. Otherwise the device failed. Damage is shown.
+pub fn object(
+    objects: &Objects,
+    object: u64,
+    options: &DumpOptions,
+    sink: &mut Sink<'_>,
+) -> Result<(), Error> {
+    let id = ObjectId(object);
+    let stat = objects.stat(id).ok_or(Error::NoObject { object })?;
+    let Some((role, generation)) = parse_label(&stat.label) else {
+        return Err(Error::NoObject { object });
+    };
+    let header = Item::new(0, role.word())
+        .number("object", object)
+        .number("bytes", stat.len)
+        .number("allocated_bytes", stat.allocated_bytes);
+    match role {
+        Role::Manifest => sink(header) && manifest::dump(objects, id, sink)?,
+        Role::Log => {
+            sink(header.number("generation", generation))
+                && log::dump(objects, id, generation, options, sink)?
+        }
+        Role::Table => sink(header) && table::dump(objects, id, options, sink)?,
+        Role::Value => sink(header) && values::dump(objects, id, options, sink)?,
+    };
+    Ok(())
+}
+
+/// The manifest's state as far as it can be read, and what stopped that.
+fn state(objects: &Objects) -> Result<(crate::manifest::state::State, u64, Option<Error>), Error> {
+    let mut state = crate::manifest::state::State::default();
+    let bytes = match manifest::bytes(objects, MANIFEST) {
+        Err(error) if error.is_corruption() => return Ok((state, 0, Some(error))),
+        bytes => bytes?,
+    };
+    let seed = match crate::manifest::format::parse_header(&bytes) {
+        Ok((_, seed)) => seed,
+        Err(error) => return Ok((state, 0, Some(error))),
+    };
+    for edit in crate::manifest::format::edits(&bytes) {
+        match edit {
+            Ok((_, records)) => records.iter().for_each(|record| state.apply(record)),
+            Err(error) => return Ok((state, seed, Some(error))),
+        }
+    }
+    Ok((state, seed, None))
+}
+
+fn damage(depth: u8, what: &impl std::fmt::Display) -> Item {
+    Item::new(depth, "damage").text("what", what.to_string())
+}

@@ -1,0 +1,78 @@
+//! The parts of a table for those who look at it.
+
+use super::{
+    error::{Damage, Place, TableError},
+    footer::Section,
+    index::IndexPage,
+    read::Table,
+};
+use bytes::Bytes;
+use copal_device::Class;
+use copal_filter::{FilterPage, HEADER_BYTES, Kind};
+
+/// One partition as it is described and as its pages are.
+pub(crate) struct PartitionView {
+    pub(crate) fence: Bytes,
+    pub(crate) offset: u64,
+    pub(crate) data_len: u64,
+    pub(crate) index_len: u32,
+    pub(crate) filter_len: u32,
+    pub(crate) uid: u64,
+    pub(crate) keys: u32,
+    pub(crate) entries: u64,
+    /// Blocks that the index page as stored names.
+    pub(crate) blocks: Result<u32, TableError>,
+    /// What the filter page holds; `None`: the partition is unfiltered.
+    pub(crate) filter: Option<Result<FilterView, TableError>>,
+}
+
+/// A filter page whose checksums are right.
+pub(crate) struct FilterView {
+    pub(crate) kind: Kind,
+    pub(crate) unit_bytes: u32,
+}
+
+impl Table {
+    /// The sections behind the partitions: names and places.
+    pub(crate) fn sections(&self) -> [(&'static str, Section); 3] {
+        [
+            ("range-tombstones", self.footer.tombstones),
+            ("fences", self.footer.fences),
+            ("properties", self.footer.properties),
+        ]
+    }
+
+    /// Reads index and filter page of a partition as they are stored, never rebuilt ones. Blocks.
+    ///
+    /// # Errors
+    /// The device failed. Damage is in the fields.
+    pub(crate) fn view_partition(&self, partition: u32) -> Result<PartitionView, TableError> {
+        let at = self.partition(partition);
+        let index = self.read(at.index(), Class::Background)?;
+        let blocks = IndexPage::decode(&index, at.uid, at.data_len)
+            .map(|page| page.blocks())
+            .map_err(|damage| damage.at(self.id, Place::Index(partition)));
+        let filter = if at.filter_len == 0 {
+            None
+        } else {
+            let page = self.read(at.filter(), Class::Background)?;
+            let checked = FilterPage::verify(&page, at.uid, self.options.store_seed);
+            let damaged = |damage| Damage::Filter(damage).at(self.id, Place::Filter(partition));
+            let kind = self.meta.filter;
+            let unit_bytes = at.filter_len.saturating_sub(HEADER_BYTES as u32) / u32::from(kind.units());
+            Some(checked.map(|()| FilterView { kind, unit_bytes }).map_err(damaged))
+        };
+        Ok(PartitionView {
+            fence: Bytes::copy_from_slice(self.fences.fence(partition as usize)),
+            offset: at.offset,
+            data_len: at.data_len,
+            index_len: at.index_len,
+            filter_len: at.filter_len,
+            uid: at.uid,
+            keys: at.keys,
+            entries: at.entries,
+            blocks,
+            filter,
+        })
+    }
+}
