@@ -10,7 +10,7 @@ use crate::{
     budget::{Charge, Class, StoreCount},
     cache::TableCache,
     commit::{CommitQueue, Write, leader::Writer, values::DirectValues},
-    compact::jobs::Jobs,
+    compact::jobs::{Jobs, TIER_RUNS, tier_bytes},
     garbage::{Epochs, Garbage},
     ingest::Ingests,
     key::KeyspaceId,
@@ -19,7 +19,7 @@ use crate::{
         format::{Record, TableMeta},
     },
     memtable::Memtable,
-    pacing,
+    pacing::{self, Purse},
     poison::Poison,
     range_tombstones::RangeTombstones,
     reserve::Reserve,
@@ -85,6 +85,7 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     pub(crate) next_object: AtomicU64,
     pub(crate) ingests: Ingests,
+    pub(crate) purse: Purse,
     pub(crate) closed: AtomicBool,
 }
 
@@ -139,17 +140,36 @@ impl Engine {
         self.queue.commit(write, |writes| self.write_group(writes))
     }
 
-    /// Makes a group pay for the debt it adds to.
+    /// Makes a group pay for the debt it adds to. The writer sleeps on a condition and is released early when the
+    /// merges have caught up.
     pub(crate) fn pace(&self, bytes: u64) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let debt = load(&self.counters.debt_bytes);
         let measured = pacing::Measured {
-            merge_nanos: load(&self.counters.merge_nanos),
+            work_nanos: load(&self.counters.merge_nanos) + load(&self.counters.flush_nanos),
+            // Merges of what was there at opening must not look like the price of the first few bytes.
+            user_bytes: load(&self.counters.user_bytes).max(4 * self.budget.memtable_bytes()),
+            flush_nanos: load(&self.counters.flush_nanos),
             flushed_bytes: load(&self.counters.flushed_bytes),
         };
-        let limit = 16 * self.budget.memtable_bytes();
-        if let Some(delay) = pacing::price(bytes, debt, limit, measured) {
-            self.signal.pay(delay);
+        let owed = pacing::price(bytes, self.debt().share, measured);
+        if let Some(delay) = self.purse.charge(owed) {
+            self.signal.pay(delay, || self.debt().bytes == 0);
+        }
+    }
+
+    /// What merges are behind with, memtables included.
+    fn debt(&self) -> pacing::Debt {
+        let tiers = self.counters.tier_bytes.each_ref();
+        let tiers = tiers.map(|tier| tier.load(Ordering::Relaxed));
+        let view = self.view();
+        let memtables = view.memtables().map(|memtable| memtable.charged_bytes()).sum();
+        pacing::debt(&tiers, memtables, self.budget.memtable_bytes(), TIER_RUNS as u64)
+    }
+
+    /// Notes what the tiers of a version hold.
+    pub(crate) fn count_tiers(&self, version: &Version) {
+        for (counter, bytes) in self.counters.tier_bytes.iter().zip(tier_bytes(version)) {
+            counter.store(bytes, Ordering::Relaxed);
         }
     }
 
@@ -212,6 +232,7 @@ impl Engine {
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         self.counters.fill(&mut stats);
+        stats.debt_bytes = self.debt().bytes;
         let reads = self.cache.counts();
         stats.filter_probes = reads.filter_probes;
         stats.filter_negatives = reads.filter_negatives;

@@ -26,8 +26,6 @@ pub struct Options {
     pub read_only: bool,
     /// Size at which a table ends.
     pub table_bytes: u64,
-    /// Threads for flush and merge. One does both today, whatever is asked for.
-    pub worker_threads: usize,
     /// A tier merges into the bottom once it holds one part in this many of the bottom's bytes. Less means more
     /// runs to search and less to write; 0: only the last of the three tiers does.
     pub bottom_share: u32,
@@ -91,7 +89,6 @@ impl Default for Options {
             budget: None,
             read_only: false,
             table_bytes: 32 << 20,
-            worker_threads: 1,
             bottom_share: 10,
             filters: FilterOptions::default(),
         }

@@ -1,51 +1,114 @@
-//! What a written byte pays so that merges keep up: nothing without debt, more as debt grows, no steps.
+//! What a written byte pays so that merges keep up: nothing without debt, more as debt grows, no steps. Pure, but
+//! for the purse.
 //!
-//! A byte pays `(debt / limit)^2` of the merge time that a user byte has cost so far: a quarter of it at half
-//! the limit, all of it at the limit, where writers go exactly as fast as the merges.
-//! Invariant: debt is bytes still to be written, not a count of files.
+//! Design: kv.md section 10
+//! A tier may hold four runs of its size; what it holds beyond that is debt, bytes still to be written. A byte pays
+//! `(debt / limit)^2` of the worker's time that a user byte has cost so far: a quarter of it at half the limit, all of
+//! it at the limit, where writers go exactly as fast as the merges.
+//! Invariants
+//! - Debt is bytes, not a count of files, and memtables count: it grows byte by byte and a flush changes nothing.
+//! - Nothing owed is forgotten, however small the writes; no single payment is longer than [`LONGEST`].
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
-/// Longest single payment, so that one large batch does not wait for ever on an estimate.
-const LONGEST: Duration = Duration::from_millis(100);
-/// Payments below this are not worth a sleep; they are remembered by the debt itself.
-const SHORTEST: Duration = Duration::from_micros(50);
+/// Longest single payment; the rest is paid by the next groups.
+pub(crate) const LONGEST: Duration = Duration::from_millis(100);
+/// Payments below this are not worth a sleep: they are saved up.
+const SHORTEST: Duration = Duration::from_micros(200);
+/// Most that is saved up, so that one huge batch does not slow writers for minutes.
+const MOST_OWED: Duration = Duration::from_secs(2);
+/// A tier's runs are this many times larger than those of the tier above.
+const TIER_GROWTH: u64 = 4;
+/// Times a byte is written by flush and tiers, whatever was measured.
+const LEAST_WRITES: f64 = 4.0;
+/// Price at which writers are already far slower than the merges.
+const MOST_SHARE: f64 = 4.0;
 
-/// Measured so far.
+/// Measured since the store was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Measured {
-    pub(crate) merge_nanos: u64,
+    /// Time the worker spent in flushes and merges.
+    pub(crate) work_nanos: u64,
+    pub(crate) user_bytes: u64,
+    /// Time in flushes alone, and the bytes they took out of memory.
+    pub(crate) flush_nanos: u64,
     pub(crate) flushed_bytes: u64,
 }
 
-/// The delay for writing `bytes` at `debt`; `None`: go on.
-pub(crate) fn price(bytes: u64, debt: u64, limit: u64, measured: Measured) -> Option<Duration> {
-    if debt == 0 || measured.flushed_bytes == 0 {
-        return None;
+impl Measured {
+    /// The worker's time for one byte of a user.
+    ///
+    /// A flush goes before merges, so writers faster than the flushes could keep merges from ever being measured:
+    /// a byte costs at least as much as writing it [`LEAST_WRITES`] times.
+    fn nanos_per_user_byte(&self) -> f64 {
+        let per = |nanos: u64, bytes: u64| match bytes {
+            0 => 0.0,
+            bytes => nanos as f64 / bytes as f64,
+        };
+        let measured = per(self.work_nanos, self.user_bytes);
+        measured.max(LEAST_WRITES * per(self.flush_nanos, self.flushed_bytes))
     }
-    let share = (debt as f64 / limit.max(1) as f64).min(4.0);
-    let nanos_per_user_byte = measured.merge_nanos as f64 / measured.flushed_bytes as f64;
-    let nanos = bytes as f64 * share * share * nanos_per_user_byte;
-    let delay = Duration::from_nanos(nanos as u64).min(LONGEST);
-    (delay >= SHORTEST).then_some(delay)
+}
+
+/// What tiers hold beyond what they may.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Debt {
+    pub(crate) bytes: u64,
+    /// Of the limit: a tier that holds twice what it may is at it.
+    pub(crate) share: f64,
+}
+
+/// The debt of a tree. `tiers`: bytes from the top down; `memtables`: bytes that are on their way to the first;
+/// `runs`: how many a tier may hold.
+pub(crate) fn debt(tiers: &[u64], memtables: u64, memtable_bytes: u64, runs: u64) -> Debt {
+    let mut debt = Debt::default();
+    let mut may_hold = runs * memtable_bytes.max(1);
+    for (level, bytes) in tiers.iter().enumerate() {
+        // One memtable fills while the one before is flushed.
+        let (bytes, allowed) = match level {
+            0 => (bytes + memtables, may_hold + 2 * memtable_bytes),
+            _ => (*bytes, may_hold),
+        };
+        let over = bytes.saturating_sub(allowed);
+        debt.bytes += over;
+        debt.share += over as f64 / may_hold as f64;
+        may_hold = may_hold.saturating_mul(TIER_GROWTH);
+    }
+    debt
+}
+
+/// What writing `bytes` costs at a debt of `share` of the limit, in nanoseconds.
+pub(crate) fn price(bytes: u64, share: f64, measured: Measured) -> u64 {
+    let share = share.min(MOST_SHARE);
+    (bytes as f64 * share * share * measured.nanos_per_user_byte()) as u64
+}
+
+/// What writers owe and have not paid yet.
+#[derive(Debug, Default)]
+pub(crate) struct Purse {
+    owed_nanos: AtomicU64,
+}
+
+impl Purse {
+    /// Adds `nanos` to what is owed; the payment that is due now, if it is worth one.
+    pub(crate) fn charge(&self, nanos: u64) -> Option<Duration> {
+        let mut due = 0;
+        let settle = |owed: u64| {
+            let owed = owed.saturating_add(nanos).min(MOST_OWED.as_nanos() as u64);
+            due = owed.min(LONGEST.as_nanos() as u64);
+            if due < SHORTEST.as_nanos() as u64 {
+                due = 0;
+            }
+            Some(owed - due)
+        };
+        // The closure never refuses.
+        let _ = self.owed_nanos.fetch_update(Relaxed, Relaxed, settle);
+        (due > 0).then(|| Duration::from_nanos(due))
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MEASURED: Measured = Measured {
-        merge_nanos: 1_000_000,
-        flushed_bytes: 1000,
-    };
-
-    #[test]
-    fn the_price_grows_with_the_square_of_the_debt() {
-        let at = |debt| price(1000, debt, 1000, MEASURED);
-        assert_eq!(at(0), None);
-        assert_eq!(at(1000), Some(Duration::from_millis(1)));
-        assert_eq!(at(500), Some(Duration::from_micros(250)));
-        assert_eq!(at(1), None);
-        assert_eq!(price(1 << 40, 1000, 1000, MEASURED), Some(LONGEST));
-    }
-}
+mod tests;

@@ -33,6 +33,7 @@ use crate::{
         state::State,
     },
     memtable::Memtable,
+    pacing::Purse,
     poison::Poison,
     reserve::Reserve,
     rows::Rows,
@@ -143,10 +144,6 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
     let snapshots = Arc::new(Snapshots::default());
     snapshots.advance(replayed.last_seq);
     let counters = Counters::default();
-    let debt = crate::compact::jobs::debt(&version);
-    counters
-        .debt_bytes
-        .store(debt, std::sync::atomic::Ordering::Relaxed);
     let engine = Engine {
         objects,
         seed,
@@ -171,9 +168,12 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         counters,
         next_object: AtomicU64::new(next_object + 1),
         ingests: Ingests::default(),
+        purse: Purse::default(),
         closed: AtomicBool::new(false),
         options,
     };
+    let version = engine.view().version.clone();
+    engine.count_tiers(&version);
     Ok((Arc::new(engine), worker_values))
 }
 

@@ -124,14 +124,26 @@ impl Signal {
         }
     }
 
-    /// A writer pays `delay`, less when the worker gets ahead meanwhile.
-    pub(crate) fn pay(&self, delay: Duration) {
+    /// A writer pays `delay`; less when the worker's progress has `settled` what it pays for.
+    pub(crate) fn pay(&self, delay: Duration, settled: impl Fn() -> bool) {
         let deadline = Instant::now() + delay;
-        let mut inner = self.inner.lock();
-        let before = inner.progress;
-        while inner.progress == before && !inner.stop {
-            if self.waiters.wait_until(&mut inner, deadline).timed_out() {
+        loop {
+            let before = {
+                let inner = self.inner.lock();
+                if inner.stop {
+                    return;
+                }
+                inner.progress
+            };
+            // Asked without the lock, which is a leaf; `progress` tells what was missed.
+            if settled() {
                 return;
+            }
+            let mut inner = self.inner.lock();
+            while inner.progress == before && !inner.stop {
+                if self.waiters.wait_until(&mut inner, deadline).timed_out() {
+                    return;
+                }
             }
         }
     }

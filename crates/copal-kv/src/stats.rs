@@ -1,6 +1,7 @@
 //! Counters of the engine, in units, never rates.
 
 use crate::MemoryBytes;
+use crate::compact::jobs::TIERS;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counters in units, not rates, since the store was opened.
@@ -34,7 +35,7 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// The same by class.
     pub memory: MemoryBytes,
-    /// Bytes that merges still have to write before the tree has its shape.
+    /// Bytes that tiers and memtables hold beyond what they may: merges are behind by as much.
     pub debt_bytes: u64,
     /// Log groups written; `writes / groups` is the gain of group commit.
     pub groups: u64,
@@ -53,10 +54,12 @@ pub(crate) struct Counters {
     pub(crate) user_bytes: AtomicU64,
     pub(crate) groups: AtomicU64,
     pub(crate) writes: AtomicU64,
-    pub(crate) debt_bytes: AtomicU64,
-    /// Time spent in merges and bytes that came out of flushes, for pacing.
-    pub(crate) merge_nanos: AtomicU64,
+    /// Bytes of each tier, from the top down.
+    pub(crate) tier_bytes: [AtomicU64; TIERS as usize],
+    /// Time spent in merges and in flushes, and what flushes took out of memory, for pacing.
+    pub(crate) flush_nanos: AtomicU64,
     pub(crate) flushed_bytes: AtomicU64,
+    pub(crate) merge_nanos: AtomicU64,
 }
 
 impl Counters {
@@ -79,6 +82,5 @@ impl Counters {
         stats.user_bytes = self.user_bytes.load(Relaxed);
         stats.groups = self.groups.load(Relaxed);
         stats.writes = self.writes.load(Relaxed);
-        stats.debt_bytes = self.debt_bytes.load(Relaxed);
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     view::View,
 };
 use copal_object::{Ack, ObjectId, Op, Txn};
-use std::{collections::BTreeMap, ops::Range, sync::Arc, sync::atomic::Ordering};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 /// Operations in one transaction that frees garbage.
 const FREED_AT_ONCE: usize = 256;
@@ -100,9 +100,7 @@ impl Engine {
         );
         tree.next_epoch += 1;
         let before = self.view().version.epoch;
-        self.counters
-            .debt_bytes
-            .store(super::jobs::debt(&version), Ordering::Relaxed);
+        self.count_tiers(&version);
         let version = Arc::new(version);
         self.change_view(|view| View {
             active: view.active.clone(),

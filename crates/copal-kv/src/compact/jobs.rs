@@ -27,6 +27,15 @@ pub(crate) struct Target {
     pub(crate) run: u64,
 }
 
+/// Which merge goes first: the least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Urgency {
+    /// A tier is full; the upper ones first, since flushes end there.
+    Tier(Level),
+    /// Something could be dropped or moved together.
+    Collection,
+}
+
 /// A merge under way.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -39,6 +48,7 @@ pub(crate) struct Job {
     pub(crate) rewrite: HashSet<ObjectId>,
     /// Merge tables that nothing overlaps, too, if something in them can be dropped.
     pub(crate) thorough: bool,
+    pub(crate) urgency: Urgency,
 }
 
 /// All keys.
@@ -49,12 +59,12 @@ pub(crate) fn everything() -> KeyRange {
     }
 }
 
-/// Bytes that merges have to move before no tier is full.
-pub(crate) fn debt(version: &Version) -> u64 {
-    let apart = quarantine::ranges(version);
-    let full = |level: &u8| runs_to_merge(version, Level(*level), &apart) >= TIER_RUNS;
-    let bytes = |level: u8| version.level(Level(level)).map(|run| run.bytes()).sum::<u64>();
-    (0..TIERS).filter(full).map(bytes).sum()
+/// Bytes of each tier, from the top down.
+pub(crate) fn tier_bytes(version: &Version) -> [u64; TIERS as usize] {
+    std::array::from_fn(|level| {
+        let runs = version.level(Level(level as u8));
+        runs.map(|run| run.bytes()).sum()
+    })
 }
 
 /// Runs of a level that hold more than what is set apart: that stays where it is.
@@ -86,7 +96,12 @@ pub(crate) fn pick(version: &Version, next_run: u64, bottom_share: u32) -> Optio
             .filter(|run| run.level >= level)
             .map(names)
             .collect();
-        return Some(Job::new(inputs, everything(), bottom_target()));
+        return Some(Job::new(
+            inputs,
+            everything(),
+            bottom_target(),
+            Urgency::Tier(level),
+        ));
     }
     let inputs: Vec<_> = version.level(level).collect();
     let next = Level(level.0 + 1);
@@ -102,7 +117,8 @@ pub(crate) fn pick(version: &Version, next_run: u64, bottom_share: u32) -> Optio
     });
     let run = begun.map_or(next_run, |run| run.id);
     let inputs = inputs.into_iter().map(names).collect();
-    Some(Job::new(inputs, everything(), Target { level: next, run }))
+    let target = Target { level: next, run };
+    Some(Job::new(inputs, everything(), target, Urgency::Tier(level)))
 }
 
 /// The bottom is always the run of this name.
@@ -125,18 +141,19 @@ pub(crate) fn to_bottom(version: &Version, range: KeyRange, rewrite: HashSet<Obj
     Job {
         rewrite,
         thorough: true,
-        ..Job::new(inputs, whole, bottom_target())
+        ..Job::new(inputs, whole, bottom_target(), Urgency::Collection)
     }
 }
 
 impl Job {
-    fn new(inputs: Vec<(Level, u64)>, range: KeyRange, target: Target) -> Job {
+    fn new(inputs: Vec<(Level, u64)>, range: KeyRange, target: Target, urgency: Urgency) -> Job {
         Job {
             inputs,
             range,
             target,
             rewrite: HashSet::new(),
             thorough: false,
+            urgency,
         }
     }
 }

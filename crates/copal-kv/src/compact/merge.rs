@@ -152,6 +152,7 @@ impl Engine {
         let bottom = view.version.runs.is_empty();
         let heat_of = Inheritance(view.version.runs.clone());
         drop(view);
+        let began = Instant::now();
         let list = tombstones_of(&memtable.tombstones().clipped(&everything()));
         let survivors = Survivors::new(RangeTombstones::new(&list), self.snapshots.stripes(), bottom);
         let mut change = Change {
@@ -177,6 +178,7 @@ impl Engine {
         self.write_step(values, survivors, cursor, &step, &HashSet::new(), change, &[])?;
         Counters::add(&self.counters.flushes, 1);
         Counters::add(&self.counters.flushed_bytes, memtable.charged_bytes());
+        Counters::add(&self.counters.flush_nanos, began.elapsed().as_nanos() as u64);
         Ok(true)
     }
 

@@ -1,12 +1,14 @@
-//! The worker thread: flush first, then what was asked for, then the shape of the tree, then collection.
+//! The worker thread: flush first, then what was asked for, then the tiers from the top down, then collection.
 //!
 //! Invariants
 //! - It sleeps when there is nothing to do, and is woken by `Signal::kick`; it never spins.
 //! - A full store stops flush and merge, not the worker: it tries again when something was freed.
+//! - Between two steps it looks again: a tier that filled up meanwhile goes before a deeper merge, which goes on
+//!   behind it. Inside a step it looks for flushes.
 //! - It never waits for the writer lock: the writer may be waiting for it.
 
 use super::{
-    jobs::{Job, Request, everything, pick, to_bottom},
+    jobs::{Job, Request, Urgency, everything, pick, to_bottom},
     separate::WorkerValues,
 };
 use crate::{Error, engine::Engine, key::KeyRange, signal::Signal};
@@ -26,7 +28,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 struct Worker {
     engine: Arc<Engine>,
     values: WorkerValues,
-    job: Option<Job>,
+    /// Merges under way, the one in front last. One in front came up meanwhile and is more urgent.
+    jobs: Vec<Job>,
     request: Option<(Arc<Request>, Job)>,
     /// Value objects that were rewritten once; not tried again before the next opening.
     rewritten: HashSet<ObjectId>,
@@ -39,16 +42,7 @@ struct Worker {
 
 /// Runs until the signal says stop.
 pub(crate) fn run(engine: Arc<Engine>, values: WorkerValues) {
-    let mut worker = Worker {
-        engine,
-        values,
-        job: None,
-        request: None,
-        rewritten: HashSet::new(),
-        swept: false,
-        pause: TICK,
-        merges_from: None,
-    };
+    let mut worker = Worker::new(engine, values);
     let signal: Arc<Signal> = worker.engine.signal.clone();
     while !signal.stopping() {
         match worker.step() {
@@ -66,6 +60,19 @@ pub(crate) fn run(engine: Arc<Engine>, values: WorkerValues) {
 }
 
 impl Worker {
+    fn new(engine: Arc<Engine>, values: WorkerValues) -> Worker {
+        Worker {
+            engine,
+            values,
+            jobs: Vec::new(),
+            request: None,
+            rewritten: HashSet::new(),
+            swept: false,
+            pause: TICK,
+            merges_from: None,
+        }
+    }
+
     /// One piece of work; `false` when there is none.
     fn step(&mut self) -> Result<bool, Error> {
         let engine = self.engine.clone();
@@ -165,21 +172,31 @@ impl Worker {
         (!objects.is_empty()).then(|| to_bottom(&version, group, objects))
     }
 
-    /// One step of the merge that the tree needs.
+    /// One step of the most urgent merge that the tree needs.
     fn job_step(&mut self) -> Result<bool, Error> {
-        if self.job.is_none() {
-            self.job = self.next_job();
-        }
-        let Some(job) = &mut self.job else {
+        let next = match self.jobs.last() {
+            None => self.next_job(),
+            Some(job) => self.more_urgent(job.urgency),
+        };
+        self.jobs.extend(next);
+        let Some(job) = self.jobs.last_mut() else {
             return Ok(false);
         };
         let more = self
             .engine
             .in_reserve(|| self.engine.merge_step(&mut self.values, job));
         if !matches!(more, Ok(true)) {
-            self.job = None;
+            self.jobs.pop();
         }
         more.map(|_| true)
+    }
+
+    /// The merge of a tier that is full and above all that the merge under way takes from.
+    fn more_urgent(&self, urgency: Urgency) -> Option<Job> {
+        let version = self.engine.view().version.clone();
+        let next_run = self.engine.tree.lock().manifest.state.next_run;
+        let job = pick(&version, next_run, self.engine.options.bottom_share)?;
+        (job.urgency < urgency).then_some(job)
     }
 
     fn next_job(&mut self) -> Option<Job> {
@@ -225,7 +242,7 @@ impl Worker {
 
     /// A failed step: a full store and damage are tried again after a pause, anything else has poisoned the store.
     fn failed(&mut self, error: &Error) {
-        self.job = None;
+        self.jobs.clear();
         self.merges_from = Some(Instant::now() + self.pause);
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         if error.is_no_space() {
@@ -278,3 +295,6 @@ impl Engine {
         Ok(flushed)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! Threads that own their keys read their own writes, whatever flush, merge and the other threads do meanwhile.
 
 use crate::support::*;
-use copal_kv::{Durability, Keyspace, Options, Store};
+use copal_kv::{Durability, Keyspace, Store};
 use std::{
     collections::BTreeMap,
     ops::Bound,
@@ -115,10 +115,7 @@ fn round(store: &Store, space: &Keyspace, models: &mut [Map], round: u64) {
 
 #[test]
 fn threads_read_their_own_writes_through_flushes_merges_and_reopening() {
-    let options = Options {
-        worker_threads: 2,
-        ..small()
-    };
+    let options = small();
     let mut models = vec![Map::new(); usize::from(THREADS)];
     let mut fixture = Fixture::new(256 * MIB, options.clone());
     for i in 0..4 {

@@ -1,0 +1,230 @@
+//! The price by itself, and writers against a compactor in simulated time.
+
+use super::*;
+
+const MEASURED: Measured = Measured {
+    work_nanos: 1_000_000,
+    user_bytes: 1000,
+    flush_nanos: 0,
+    flushed_bytes: 0,
+};
+
+#[test]
+fn the_price_grows_with_the_square_of_the_debt() {
+    let at = |share| price(1000, share, MEASURED);
+    assert_eq!((at(0.0), at(0.5), at(1.0)), (0, 250_000, 1_000_000));
+    assert_eq!(price(1000, 1.0, Measured::default()), 0);
+    // Without a single merge a byte costs what four flushes of it take.
+    let flushes_alone = Measured {
+        work_nanos: 500,
+        user_bytes: 100,
+        flush_nanos: 500,
+        flushed_bytes: 100,
+    };
+    assert_eq!(price(1000, 1.0, flushes_alone), 20_000);
+}
+
+/// Neither debt nor price jumps: a byte more changes either by next to nothing, also where a tier overflows.
+#[test]
+fn there_is_no_step_in_the_price() {
+    const MEMTABLE: u64 = 1 << 20;
+    for level in 0..3 {
+        let mut before = (0, 0);
+        for kib in 0..200 * 1024 {
+            let mut tiers = [0; 3];
+            tiers[level] = kib << 10;
+            let debt = debt(&tiers, 0, MEMTABLE, 4);
+            let now = (debt.bytes, price(1 << 20, debt.share, MEASURED));
+            assert!(now.0 - before.0 <= 1 << 10 && now.1 >= before.1);
+            // At most what 1 KiB more may add to a square: 2 x share x (1 KiB / limit).
+            let limit = price(1 << 20, 1.0, MEASURED) as f64;
+            assert!(
+                ((now.1 - before.1) as f64) < limit * 0.003,
+                "level {level}, {kib} KiB"
+            );
+            before = now;
+        }
+        assert!(before.1 > 0, "level {level} never had a price");
+    }
+}
+
+#[test]
+fn a_flush_changes_no_debt() {
+    let full = debt(&[40 << 20, 0, 0], 8 << 20, 1 << 20, 4);
+    assert_eq!(debt(&[48 << 20, 0, 0], 0, 1 << 20, 4), full);
+}
+
+#[test]
+fn small_payments_are_saved_up_and_long_ones_spread() {
+    let purse = Purse::default();
+    let paid: Duration = (0..1000).filter_map(|_| purse.charge(50_000)).sum();
+    assert!(paid >= Duration::from_micros(49_800), "{paid:?} of 50 ms");
+    let purse = Purse::default();
+    assert_eq!(purse.charge(250_000_000), Some(LONGEST));
+    assert_eq!(purse.charge(0), Some(LONGEST));
+    assert_eq!(purse.charge(0), Some(Duration::from_millis(50)));
+    assert_eq!(purse.charge(0), None);
+}
+
+/// One worker that moves `bytes_per_second`, three tiers over a bottom, writers that never rest.
+struct Simulation {
+    tiers: [u64; 3],
+    memtables: u64,
+    /// What is left to write of the merge of each tier; 0: none is under way.
+    left: [u64; 3],
+    merge_nanos: u64,
+    flush_nanos: u64,
+    flushed: u64,
+    bytes_per_second: u64,
+}
+
+const MEMTABLE: u64 = 1 << 20;
+const SLICE: u64 = 64 << 10;
+
+impl Simulation {
+    fn measured(&self) -> Measured {
+        Measured {
+            work_nanos: self.merge_nanos + self.flush_nanos,
+            user_bytes: self.flushed.max(4 * MEMTABLE),
+            flush_nanos: self.flush_nanos,
+            flushed_bytes: self.flushed,
+        }
+    }
+
+    fn debt(&self) -> Debt {
+        debt(&self.tiers, self.memtables, MEMTABLE, 4)
+    }
+
+    /// The worker's next slice: flush, then the first full tier. Returns how long it took; `None`: it rests.
+    fn slice(&mut self) -> Option<u64> {
+        let nanos = |bytes: u64, speed: u64| bytes * 1_000_000_000 / speed;
+        if self.memtables >= MEMTABLE {
+            self.memtables -= MEMTABLE;
+            self.tiers[0] += MEMTABLE;
+            self.flushed += MEMTABLE;
+            let took = nanos(MEMTABLE, self.bytes_per_second);
+            self.flush_nanos += took;
+            return Some(took);
+        }
+        let full =
+            |level: &usize| self.left[*level] > 0 || self.tiers[*level] >= 4 * (MEMTABLE << (2 * level));
+        let level = (0..3).find(full)?;
+        if self.left[level] == 0 {
+            self.left[level] = self.tiers[level];
+        }
+        let moved = SLICE.min(self.left[level]);
+        self.left[level] -= moved;
+        self.tiers[level] -= moved;
+        if level < 2 {
+            self.tiers[level + 1] += moved;
+        }
+        // Into the bottom, a byte takes nine of the bottom's with it.
+        let written = if level == 2 { 10 * moved } else { moved };
+        let took = nanos(written, self.bytes_per_second);
+        self.merge_nanos += took;
+        Some(took)
+    }
+}
+
+#[test]
+fn writers_that_never_rest_settle_at_the_speed_of_the_merges() {
+    let mut simulation = Simulation {
+        tiers: [0; 3],
+        memtables: 0,
+        left: [0; 3],
+        merge_nanos: 0,
+        flush_nanos: 0,
+        flushed: 0,
+        bytes_per_second: 100 << 20,
+    };
+    let purse = Purse::default();
+    // Both clocks; the one that is behind goes next.
+    let (mut writer, mut worker) = (0u64, 0u64);
+    let (mut written, mut longest, mut worst) = (0u64, Duration::ZERO, 0.0f64);
+    let (mut half, mut step, mut sum, mut groups) = (None, 0.0f64, 0.0, 0.0);
+    const GROUP: u64 = 16 << 10;
+    const TOTAL: u64 = 2 << 30;
+    let mut before = 0.0;
+    while written < TOTAL {
+        if worker <= writer {
+            worker = simulation.slice().map_or(writer + 1, |took| worker + took);
+            continue;
+        }
+        // Only the memory cap stops a writer: two memtables.
+        if simulation.memtables >= 2 * MEMTABLE {
+            writer = worker + 1;
+            continue;
+        }
+        // The group itself, at 400 MB/s, and its toll.
+        written += GROUP;
+        simulation.memtables += GROUP;
+        writer += GROUP * 1_000_000_000 / (400 << 20);
+        let share = simulation.debt().share;
+        let measured = simulation.measured();
+        if let Some(toll) = purse.charge(price(GROUP, share, measured)) {
+            longest = longest.max(toll);
+            writer += toll.as_nanos() as u64;
+        }
+        worst = worst.max(share);
+        if half.is_some() {
+            (sum, groups) = (sum + share, groups + 1.0);
+        }
+        step = step.max(share - before);
+        before = share;
+        if half.is_none() && written >= TOTAL / 2 {
+            half = Some((writer, simulation.merge_nanos, simulation.flushed));
+        }
+    }
+    let (at, merging, flushed) = half.unwrap();
+    let speed = (TOTAL / 2) as f64 / (writer - at) as f64;
+    let per_byte = (simulation.merge_nanos - merging) as f64 / (simulation.flushed - flushed) as f64;
+    let flush_per_byte = 1e9 / (100u64 << 20) as f64;
+    let possible = 1.0 / (per_byte + flush_per_byte);
+    assert!(
+        (0.8..1.1).contains(&(speed / possible)),
+        "{speed} of {possible} bytes per ns"
+    );
+    let mean = sum / groups;
+    // On the way there more: the first merge into the bottom is dearer than anything measured before it.
+    assert!(worst < 2.0, "debt went to {worst} of its limit");
+    assert!((0.7..1.3).contains(&mean), "debt is at {mean} of its limit");
+    assert!(longest <= LONGEST, "{longest:?}");
+    assert!(
+        longest < Duration::from_millis(20),
+        "{longest:?} for a group of 16 KiB"
+    );
+    // Between two groups the debt grows by what was written, and never by a run.
+    assert!(step < 0.02, "the debt jumped by {step} of its limit");
+}
+
+#[test]
+fn writers_below_the_speed_of_the_merges_pay_next_to_nothing() {
+    let mut simulation = Simulation {
+        tiers: [0; 3],
+        memtables: 0,
+        left: [0; 3],
+        merge_nanos: 0,
+        flush_nanos: 0,
+        flushed: 0,
+        bytes_per_second: 100 << 20,
+    };
+    let purse = Purse::default();
+    let (mut writer, mut worker, mut paid, mut written) = (0u64, 0u64, Duration::ZERO, 0u64);
+    const GROUP: u64 = 16 << 10;
+    while written < 1 << 30 {
+        if worker <= writer {
+            worker = simulation.slice().map_or(writer + 1, |took| worker + took);
+            continue;
+        }
+        written += GROUP;
+        simulation.memtables += GROUP;
+        // Half of what the merges can take: 12 bytes written per user byte, flush included.
+        writer += GROUP * 1_000_000_000 / (4 << 20);
+        let measured = simulation.measured();
+        paid += purse
+            .charge(price(GROUP, simulation.debt().share, measured))
+            .unwrap_or_default();
+    }
+    let share = paid.as_nanos() as f64 / writer as f64;
+    assert!(share < 0.02, "{paid:?} paid, {share} of the time");
+}
