@@ -27,6 +27,7 @@ use copal_filter::{
 };
 use parking_lot::Mutex;
 use std::{
+    collections::HashSet,
     ops::Range,
     sync::{
         Arc,
@@ -353,7 +354,7 @@ impl Elastic {
             let budget = self.budget(state);
             let mut changes = std::mem::take(&mut state.pending);
             changes.append(&mut state.rule.step(budget, now));
-            changes
+            in_order(state, changes)
         };
         for change in changes {
             self.carry_out(change);
@@ -438,4 +439,19 @@ impl Elastic {
 
 fn bytes(shape: Shape, units: u8) -> u64 {
     u64::from(shape.unit_bytes) * u64::from(units)
+}
+
+/// What is left of the changes of several steps: the last of each partition, releases before what they pay for.
+fn in_order(state: &State, mut changes: Vec<Change>) -> Vec<Change> {
+    let mut seen = HashSet::new();
+    changes.reverse();
+    changes.retain(|change| seen.insert(change.partition));
+    changes.reverse();
+    let releases = |change: &Change| {
+        let part = state.get(PartitionNumber(change.partition.0));
+        part.is_some_and(|part| change.units < part.units)
+    };
+    let (mut releases, mut loads): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(releases);
+    releases.append(&mut loads);
+    releases
 }

@@ -32,3 +32,8 @@ pub(crate) use inherit::{Fresh, Inheritance, Predicted, Predictor};
 pub(crate) use report::report;
 pub use report::{Class, Filters, HeatCell, RunFilters};
 pub(crate) use slot::UnitSlot;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

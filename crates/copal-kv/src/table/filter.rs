@@ -181,6 +181,11 @@ impl Table {
         self.cache.count(Count::DamagedFilters);
     }
 
+    #[cfg(test)]
+    pub(crate) fn filter_offset(&self, partition: u32) -> u64 {
+        self.partition(partition).filter().start
+    }
+
     /// Its name in the cache; no other open table has it, ever.
     pub(crate) fn number(&self) -> u64 {
         self.number

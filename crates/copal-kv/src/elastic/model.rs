@@ -1,0 +1,198 @@
+//! The unit swap under a scheduler that tries many orders of the threads.
+//!
+//! The slot is the engine's own source, compiled once more over locks the scheduler knows in place of `arc_swap`; what
+//! it keeps of it is what the slot relies on: a reader takes a reference to what is in the cell at one moment, a swap
+//! gives back what was there. Checked is what [`super::adjust`] relies on: what a swap took out is free when it returns,
+//! so bytes that were given back can be charged by others without more units in memory than the limit.
+
+/// [`super::sync`] over the scheduler's locks.
+mod sync {
+    use shuttle::sync::{
+        RwLock,
+        atomic::{AtomicU32, Ordering},
+    };
+    pub(crate) use shuttle::{sync::Arc, thread::yield_now};
+
+    pub(crate) struct Cell<T>(RwLock<Option<Arc<T>>>);
+
+    impl<T> Default for Cell<T> {
+        fn default() -> Cell<T> {
+            Cell(RwLock::new(None))
+        }
+    }
+
+    impl<T> Cell<T> {
+        pub(crate) fn with<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> R {
+            let taken = self.0.read().unwrap().clone();
+            // Between the load and the use of it, anything may happen.
+            yield_now();
+            look(taken.as_deref())
+        }
+
+        pub(crate) fn swap(&self, new: Option<Arc<T>>) -> Option<Arc<T>> {
+            std::mem::replace(&mut *self.0.write().unwrap(), new)
+        }
+    }
+
+    pub(crate) struct Number(AtomicU32);
+
+    impl Number {
+        pub(crate) fn new(number: u32) -> Number {
+            Number(AtomicU32::new(number))
+        }
+
+        pub(crate) fn get(&self) -> u32 {
+            self.0.load(Ordering::SeqCst)
+        }
+
+        pub(crate) fn set(&self, number: u32) {
+            self.0.store(number, Ordering::SeqCst);
+        }
+    }
+}
+
+#[path = "slot.rs"]
+#[expect(clippy::duplicate_mod, reason = "the same source over another `sync`")]
+mod slot;
+
+use shuttle::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+use slot::{PartitionNumber, UnitSlot};
+
+/// Units that all partitions together may have in memory.
+const LIMIT: usize = 3;
+
+/// Some units of a partition; counts itself as long as it is in memory.
+struct Units {
+    partition: usize,
+    count: usize,
+    memory: Arc<AtomicUsize>,
+}
+
+impl Units {
+    fn new(partition: usize, count: usize, memory: &Arc<AtomicUsize>) -> Units {
+        let before = memory.fetch_add(count, Ordering::SeqCst);
+        assert!(before + count <= LIMIT, "{} units in memory", before + count);
+        let memory = memory.clone();
+        Units {
+            partition,
+            count,
+            memory,
+        }
+    }
+}
+
+impl Drop for Units {
+    fn drop(&mut self) {
+        self.memory.fetch_sub(self.count, Ordering::SeqCst);
+    }
+}
+
+struct World {
+    slots: [UnitSlot<Units>; 2],
+    memory: Arc<AtomicUsize>,
+    /// Units charged, by partition; `None`: the partition is gone.
+    state: Mutex<[Option<usize>; 2]>,
+}
+
+impl World {
+    fn new() -> Arc<World> {
+        let world = World {
+            slots: Default::default(),
+            memory: Arc::default(),
+            state: Mutex::new([Some(0); 2]),
+        };
+        for (i, slot) in world.slots.iter().enumerate() {
+            slot.set_number(Some(PartitionNumber(i as u32)));
+        }
+        Arc::new(world)
+    }
+
+    /// As the adjuster: what it releases first pays for what it loads then.
+    fn release(&self, partition: usize) {
+        let mut state = self.state.lock().unwrap();
+        if let Some(units) = &mut state[partition] {
+            self.slots[partition].swap(None);
+            *units = 0;
+        }
+    }
+
+    /// As the adjuster or a probe that found nothing: charge, read without the lock, put in.
+    fn load(&self, partition: usize, count: usize) {
+        {
+            let mut state = self.state.lock().unwrap();
+            let charged: usize = state.iter().flatten().sum();
+            match &mut state[partition] {
+                Some(units) if *units == 0 && charged + count <= LIMIT => *units = count,
+                _ => return,
+            }
+        }
+        thread::yield_now();
+        let state = self.state.lock().unwrap();
+        if state[partition].is_some() {
+            let units = Units::new(partition, count, &self.memory);
+            self.slots[partition].swap(Some(units));
+        }
+    }
+
+    /// As a merge that has replaced the partition.
+    fn retire(&self, partition: usize) {
+        let mut state = self.state.lock().unwrap();
+        self.slots[partition].set_number(None);
+        self.slots[partition].swap(None);
+        state[partition] = None;
+    }
+
+    /// As a Get.
+    fn probe(&self, partition: usize) {
+        let seen = self.slots[partition].ask(|units| (units.partition, units.count));
+        assert!(seen.is_none_or(|(of, count)| of == partition && count > 0));
+        if let Some(number) = self.slots[partition].number() {
+            assert_eq!(number, PartitionNumber(partition as u32));
+        }
+    }
+}
+
+#[test]
+fn units_that_were_swapped_out_are_free_before_their_bytes_are_given_to_others() {
+    let run = || {
+        let world = World::new();
+        let spawn = |work: fn(&World)| {
+            let world = world.clone();
+            thread::spawn(move || work(&world))
+        };
+        let threads = [
+            spawn(|world| {
+                world.load(0, 3);
+                world.release(0);
+                world.load(1, 2);
+                world.load(0, 1);
+            }),
+            spawn(|world| {
+                world.probe(0);
+                world.load(0, 2);
+                world.probe(1);
+            }),
+            spawn(|world| {
+                world.probe(1);
+                world.probe(0);
+            }),
+            spawn(|world| {
+                world.retire(0);
+                world.load(1, 1);
+            }),
+        ];
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let charged: usize = world.state.lock().unwrap().iter().flatten().sum();
+        assert_eq!(world.memory.load(Ordering::SeqCst), charged);
+    };
+    shuttle::check_random(run, 3000);
+    shuttle::check_pct(run, 2000, 3);
+}

@@ -1,0 +1,290 @@
+//! The account is kept and units go where the rule wants them, under any rule, kind and order of events.
+
+use crate::{
+    cache::TableCache,
+    entry::{Entry, EntryKind, MAX_SEQ},
+    options::{FilterMemory, FilterOptions},
+    table::{ReadOptions, Table, TableBuilder, TableOptions},
+};
+use bytes::Bytes;
+use copal_filter::{KeyHash, Kind, rules::RuleKind};
+use copal_object::{Lifetime, ObjectId};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+const SEED: u64 = 5;
+const ID: ObjectId = ObjectId(3);
+/// Two partitions and a short one.
+const KEYS: u64 = 5000;
+
+fn key(table: u64, i: u64) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..4].copy_from_slice(&(table as u32).to_be_bytes());
+    key[4..].copy_from_slice(&i.to_be_bytes());
+    key
+}
+
+/// A table of even numbers.
+fn table_bytes(kind: Kind, number: u64) -> Bytes {
+    let options = TableOptions {
+        compress: false,
+        filter: kind,
+        store_seed: SEED,
+        lifetime: Lifetime::Medium,
+        expected_bytes: 0,
+    };
+    let mut builder = TableBuilder::with_sink(Vec::new(), ID, options);
+    for i in 0..KEYS {
+        let entry = Entry {
+            key: &key(number, 2 * i),
+            seq: 1,
+            kind: EntryKind::Put,
+            value: b"v",
+        };
+        builder.add(entry).unwrap();
+    }
+    builder.finish_sink().unwrap().0.into()
+}
+
+fn open(bytes: &Bytes, cache: &Arc<TableCache>) -> Arc<Table> {
+    let options = ReadOptions { store_seed: SEED };
+    Table::open_bytes(bytes.clone(), ID, cache.clone(), options).unwrap()
+}
+
+/// Asks for number `i`, there if even.
+fn get(table: &Table, number: u64, i: u64) {
+    let key = key(number, i % (2 * KEYS));
+    let found = table.get(&key, MAX_SEQ, &KeyHash::new(&key, SEED)).unwrap();
+    assert_eq!(found.is_some(), i.is_multiple_of(2));
+    table.elastic().count_get();
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Bytes charged never exceed the limit.
+fn assert_kept(cache: &Arc<TableCache>, limit: u64) -> u64 {
+    let state = cache.elastic().state.lock();
+    assert!(state.charged <= limit, "{} of {limit} bytes", state.charged);
+    state.charged
+}
+
+/// Nobody moves units: three accounts agree.
+fn assert_exact(cache: &Arc<TableCache>, limit: u64) {
+    let charged = assert_kept(cache, limit);
+    assert_eq!(charged, cache.bytes().filters);
+    assert_eq!(charged, cache.elastic().state.lock().rule.granted_bytes());
+}
+
+/// What is in memory is what was charged.
+fn assert_loaded(cache: &Arc<TableCache>, tables: &[(u64, Arc<Table>)]) {
+    let loaded = |table: &Table| -> u64 {
+        let of = |index| table.slot(index).ask(|units| units.heap_bytes() as u64);
+        (0..table.partitions()).filter_map(of).sum()
+    };
+    let sum: u64 = tables.iter().map(|(_, table)| loaded(table)).sum();
+    assert_eq!(sum, cache.bytes().filters);
+}
+
+#[test]
+fn what_is_charged_is_what_the_rule_granted_whatever_happens() {
+    let kinds = [Kind::Ribbon, Kind::Bloom, Kind::OneProbe];
+    let stored: Vec<Bytes> = (0..6).map(|i| table_bytes(kinds[i as usize % 3], i)).collect();
+    for seed in 0..16u64 {
+        let mut random = Random(seed + 1);
+        let limit = [300, 2000, 9000, 1 << 20][random.below(4) as usize];
+        let filters = FilterOptions {
+            rule: RuleKind::ALL[seed as usize % 4],
+            memory: [
+                FilterMemory::Bytes(u64::MAX),
+                FilterMemory::BitsPerKey(random.below(8) as f64),
+            ][random.below(2) as usize],
+            background: false,
+            ..FilterOptions::default()
+        };
+        let cache = TableCache::new(1 << 20, limit, filters);
+        let mut tables: Vec<(u64, Arc<Table>)> = Vec::new();
+        for _ in 0..60 {
+            match random.below(6) {
+                0 if tables.len() < 4 => {
+                    let number = random.below(6);
+                    tables.push((number, open(&stored[number as usize], &cache)));
+                }
+                1 if !tables.is_empty() => {
+                    let at = random.below(tables.len() as u64) as usize;
+                    tables.swap_remove(at);
+                }
+                2 if !tables.is_empty() => {
+                    // A merge has gone past the first half.
+                    let (number, table) = &tables[random.below(tables.len() as u64) as usize];
+                    let from = Bytes::copy_from_slice(&key(*number, KEYS));
+                    let rest = from..Bytes::copy_from_slice(&key(*number, 2 * KEYS));
+                    table.keep_filters(random.below(3) as u8, &[rest]);
+                }
+                _ if !tables.is_empty() => {
+                    let (number, table) = &tables[random.below(tables.len() as u64) as usize];
+                    for _ in 0..300 {
+                        get(table, *number, random.below(2 * KEYS));
+                    }
+                }
+                _ => {}
+            }
+            assert_kept(&cache, limit);
+            cache.adjust_filters();
+            assert_exact(&cache, limit);
+            assert_loaded(&cache, &tables);
+        }
+        tables.clear();
+        assert_exact(&cache, 0);
+    }
+}
+
+#[test]
+fn threads_that_read_while_units_move_keep_the_limit_and_get_right_answers() {
+    let stored: Vec<Bytes> = (0..4).map(|i| table_bytes(Kind::Ribbon, i)).collect();
+    for rule in [RuleKind::Classes, RuleKind::Paper] {
+        // About two columns of each partition.
+        let limit = 4 * 3 * 512;
+        let filters = FilterOptions {
+            rule,
+            memory: FilterMemory::Bytes(u64::MAX),
+            ..FilterOptions::default()
+        };
+        let cache = TableCache::new(1 << 20, limit, filters);
+        let tables: Vec<Arc<Table>> = stored.iter().map(|bytes| open(bytes, &cache)).collect();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..3u64)
+                .map(|thread| {
+                    let (tables, cache) = (&tables, &cache);
+                    scope.spawn(move || {
+                        let mut random = Random(100 + thread);
+                        for i in 0..20_000u64 {
+                            // The hot table changes.
+                            let hot = (i / 5000) % 4;
+                            let number = if random.below(8) > 0 { hot } else { random.below(4) };
+                            get(&tables[number as usize], number, random.below(2 * KEYS));
+                            if i % 64 == 0 {
+                                assert_kept(cache, limit);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let (stop, cache) = (&stop, &cache);
+            // Tables come and go meanwhile.
+            let churn = scope.spawn(move || {
+                let bytes = table_bytes(Kind::Bloom, 9);
+                while !stop.load(Ordering::Relaxed) {
+                    let table = open(&bytes, cache);
+                    for i in 0..200 {
+                        get(&table, 9, i);
+                    }
+                    assert_kept(cache, limit);
+                }
+            });
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+            stop.store(true, Ordering::Relaxed);
+            churn.join().unwrap();
+        });
+        cache.adjust_filters();
+        assert_exact(&cache, limit);
+        let numbered: Vec<_> = (0u64..).zip(tables).collect();
+        assert_loaded(&cache, &numbered);
+        drop(numbered);
+        assert_exact(&cache, 0);
+    }
+}
+
+/// Six units everywhere while there is room; the fifth unit of each page is damaged.
+fn with_a_damaged_unit(limit: u64) -> (Arc<TableCache>, Arc<Table>) {
+    let filters = FilterOptions {
+        rule: RuleKind::Fixed { units: 6 },
+        memory: FilterMemory::Bytes(u64::MAX),
+        background: false,
+        ..FilterOptions::default()
+    };
+    let cache = TableCache::new(1 << 20, limit, filters);
+    let stored = table_bytes(Kind::Ribbon, 1);
+    let mut changed = stored.to_vec();
+    let whole = open(&stored, &TableCache::new(0, 0, filters));
+    for index in 0..whole.partitions() {
+        let unit_bytes = whole.filter_shape(index, 0).unwrap().unit_bytes as usize;
+        changed[whole.filter_offset(index) as usize + 256 + 4 * unit_bytes] ^= 1;
+    }
+    let table = open(&Bytes::from(changed), &cache);
+    (cache, table)
+}
+
+#[test]
+fn a_partition_with_a_damaged_page_goes_without_and_is_not_tried_again() {
+    let (cache, table) = with_a_damaged_unit(1 << 20);
+    cache.adjust_filters();
+    let counts = cache.counts();
+    assert_eq!(counts.damaged_filters, u64::from(table.partitions()));
+    assert_eq!(cache.bytes().filters, 0);
+    for i in 0..2000 {
+        get(&table, 1, i);
+    }
+    cache.adjust_filters();
+    assert_eq!(
+        cache.counts().filter_page_reads,
+        counts.filter_page_reads,
+        "tried again"
+    );
+    assert_eq!(cache.counts().filter_negatives, 0);
+    assert_exact(&cache, 0);
+}
+
+#[test]
+fn a_partition_that_cannot_grow_keeps_the_units_it_has() {
+    let room_for_three = 2 * 3 * 3 * 256;
+    let (cache, table) = with_a_damaged_unit(room_for_three);
+    // Another table takes half of the room, then goes.
+    let other = open(&table_bytes(Kind::Ribbon, 2), &cache);
+    cache.adjust_filters();
+    let units = |index| table.slot(index).ask(|units| units.count()).unwrap_or(0);
+    let before: Vec<u8> = (0..table.partitions()).map(units).collect();
+    assert!(before.iter().all(|units| (1..=4).contains(units)), "{before:?}");
+    drop(other);
+    cache.adjust_filters();
+    assert_eq!(cache.counts().damaged_filters, u64::from(table.partitions()));
+    let after: Vec<u8> = (0..table.partitions()).map(units).collect();
+    assert_eq!(before, after);
+    for i in 0..2000 {
+        get(&table, 1, i);
+    }
+    assert!(cache.counts().filter_negatives > 500);
+    assert_exact(&cache, room_for_three);
+}
+
+#[test]
+fn memory_that_goes_takes_its_thread_along() {
+    let filters = FilterOptions::default();
+    let bytes = table_bytes(Kind::Ribbon, 1);
+    for _ in 0..20 {
+        let cache = TableCache::new(1 << 20, 1 << 20, filters);
+        let table = open(&bytes, &cache);
+        for i in 0..2000 {
+            get(&table, 1, i);
+        }
+        let elastic = Arc::downgrade(cache.elastic());
+        drop(cache);
+        drop(table);
+        // Joined by the last that dropped it, or ending by itself because it was that last one.
+        while elastic.strong_count() > 0 {
+            std::thread::yield_now();
+        }
+    }
+}
