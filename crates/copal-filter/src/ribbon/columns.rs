@@ -3,6 +3,9 @@
 use super::start;
 use crate::hash::KeyHash;
 
+/// Columns compared without a branch between them.
+const STRIDE: usize = 4;
+
 /// The first `k` columns of a partition in memory: `k` words for slots 0..64, then `k` words for 64..128, ...
 #[derive(Clone, Debug)]
 pub struct Columns {
@@ -61,33 +64,39 @@ impl Columns {
     }
 
     /// False: the key is not in the partition. True with probability 2^-k for an absent key.
-    /// Stops at the first column that differs: two columns on average for an absent key.
+    /// Stops at the first four columns that differ, which for an absent key are mostly the first four.
     #[inline]
     pub fn may_contain(&self, hash: KeyHash) -> bool {
         let k = usize::from(self.count);
         let slot = start(hash, self.slots);
         let at = (slot / 64) as usize * k;
         let row = hash.row();
-        let mut results = u32::from(hash.result_bits());
+        let results = u32::from(hash.result_bits());
         let offset = slot % 64;
-        if offset == 0 {
-            for &word in &self.words[at..at + k] {
-                if (word & row).count_ones() & 1 != results & 1 {
-                    return false;
-                }
-                results >>= 1;
+        // At offset 0 the row lies in one word, perhaps the last: then the other is masked out and any does.
+        let next = if offset == 0 { at } else { at + k };
+        let (low_row, high_row) = (row << offset, if offset == 0 { 0 } else { row >> (64 - offset) });
+        let (low, high) = (&self.words[at..at + k], &self.words[next..next + k]);
+        let differ = |column: usize, results: u32, low: u64, high: u64| {
+            // Parity is linear: the sum of both words has the parity of both together.
+            let sum = (low & low_row) ^ (high & high_row);
+            (sum.count_ones() ^ results >> column) & 1
+        };
+        let (mut lows, mut highs) = (low.chunks_exact(STRIDE), high.chunks_exact(STRIDE));
+        let mut results = results;
+        for (low, high) in lows.by_ref().zip(highs.by_ref()) {
+            // No branch between these: which of them differs first is a coin toss.
+            let differ = (0..STRIDE).fold(0, |any, column| {
+                any | differ(column, results, low[column], high[column])
+            });
+            if differ != 0 {
+                return false;
             }
-        } else {
-            // slot <= slots - 64 and offset > 0, so a word follows.
-            let (low, high) = self.words[at..at + 2 * k].split_at(k);
-            for (&low, &high) in low.iter().zip(high) {
-                let word = low >> offset | high << (64 - offset);
-                if (word & row).count_ones() & 1 != results & 1 {
-                    return false;
-                }
-                results >>= 1;
-            }
+            results >>= STRIDE;
         }
-        true
+        let rest = lows.remainder().iter().zip(highs.remainder()).enumerate();
+        rest.fold(0, |any, (column, (&low, &high))| {
+            any | differ(column, results, low, high)
+        }) == 0
     }
 }
