@@ -31,6 +31,12 @@ unsafe impl Send for AlignedBuf {}
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
+    /// Bytes that the process keeps for the next large buffers, at most 16 MiB: memory that no store accounts for.
+    #[must_use]
+    pub fn kept_bytes() -> usize {
+        recycle::kept_bytes()
+    }
+
     /// `len` zero bytes.
     ///
     /// # Panics

@@ -27,7 +27,7 @@ use crate::{
     run::{Run, pages_of},
     seal::Sealed,
     space::{SpaceMap, stream_extent_smallest},
-    state::{Inner, Shape, State},
+    state::{IN_FLIGHT_BYTES_MAX, Inner, Shape, State},
     stream::Tail,
 };
 use copal_device::{Class, Device, DeviceError, Io, IoKind};
@@ -251,6 +251,7 @@ fn assemble(
         entropy: tuning.entropy,
         in_flight: BTreeMap::new(),
         in_flight_bytes: 0,
+        in_flight_limit: IN_FLIGHT_BYTES_MAX,
         unflushed_bytes: 0,
         spare_extents: Vec::new(),
         written_waiters: VecDeque::new(),

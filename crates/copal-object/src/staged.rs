@@ -137,6 +137,19 @@ impl ObjectWriter {
         }
     }
 
+    /// Keeps at most about `bytes` in memory, at least a few pages: smaller pieces, as many of them on their way.
+    /// Before the first append.
+    #[must_use]
+    pub fn with_buffers(mut self, bytes: u64) -> ObjectWriter {
+        let unit_bytes = unit_pages(self.what.check, self.space.inner.shape.page_bytes) as usize
+            * self.space.inner.shape.page_bytes;
+        // One being filled, and one more on its way than is waited for.
+        let piece = usize::try_from(bytes).unwrap_or(usize::MAX) / (PIECES_MAX + 2);
+        self.piece_bytes = (piece / unit_bytes * unit_bytes).clamp(unit_bytes, self.piece_bytes);
+        self.buffer.reserve_exact(self.piece_bytes);
+        self
+    }
+
     /// Adds bytes at the end. Blocks while four pieces of up to 1 MiB are on their way.
     /// # Errors
     /// `NoSpace`: drop the writer and what it wrote is free again. `Device`: the store is fenced.

@@ -132,6 +132,8 @@ pub(crate) struct State {
     /// Pages of data writes that are on their way.
     pub(crate) in_flight: BTreeMap<u64, u32>,
     pub(crate) in_flight_bytes: u64,
+    /// Beyond this commits wait; at most [`IN_FLIGHT_BYTES_MAX`].
+    pub(crate) in_flight_limit: u64,
     pub(crate) unflushed_bytes: u64,
     /// Prepared stream extents: written space, owned, in no record.
     pub(crate) spare_extents: Vec<Run>,

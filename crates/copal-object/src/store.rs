@@ -11,7 +11,7 @@ use crate::{
     hostfs::HostFiles,
     open::{self, Ground, Tuning},
     run::pages_of,
-    state::Inner,
+    state::{IN_FLIGHT_BYTES_MAX, Inner},
     tables::{Entry, Tables},
 };
 use bytes::Bytes;
@@ -176,6 +176,12 @@ impl Store {
             return Err(StoreError::ReadOnly);
         }
         self.inner.reserve(bytes)
+    }
+
+    /// Lets commits wait already while `bytes` are on their way to the device: less memory, the same order. At most
+    /// 64 MiB count; one commit may go beyond it.
+    pub fn limit_in_flight(&self, bytes: u64) {
+        self.inner.state.lock().in_flight_limit = bytes.min(IN_FLIGHT_BYTES_MAX);
     }
 
     /// Where the bytes are.

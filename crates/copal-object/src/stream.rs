@@ -20,7 +20,7 @@ use crate::{
     placement::Home,
     run::Run,
     space,
-    state::{IN_FLIGHT_BYTES_MAX, Inner, State, Tag},
+    state::{Inner, State, Tag},
     tables::Piece,
 };
 use bytes::Bytes;
@@ -126,7 +126,7 @@ impl Inner {
             let last = entry.pieces.last().copied();
             let extents = entry.pieces.len();
             let expected = entry.what.expected_log2;
-            if state.in_flight_bytes > IN_FLIGHT_BYTES_MAX {
+            if state.in_flight_bytes > state.in_flight_limit {
                 self.wait_change(&mut state);
                 continue;
             }

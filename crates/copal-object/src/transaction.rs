@@ -12,7 +12,7 @@ use crate::{
     Ack, Lsn, ObjectId, Op, StoreError, Txn,
     format::record,
     run::Run,
-    state::{IN_FLIGHT_BYTES_MAX, Inner, State, Waiter},
+    state::{Inner, State, Waiter},
 };
 use bytes::Bytes;
 use copal_device::Completion;
@@ -89,7 +89,7 @@ impl Inner {
         let (needs, runs) = loop {
             state.writable()?;
             let needs = check::check(&state, &txn, &self.shape)?;
-            if state.in_flight_bytes > IN_FLIGHT_BYTES_MAX {
+            if state.in_flight_bytes > state.in_flight_limit {
                 self.wait_change(&mut state);
                 continue;
             }

@@ -71,7 +71,6 @@ pub(super) fn keep(start: NonNull<u8>, block: usize) -> bool {
 }
 
 /// Bytes kept now.
-#[cfg(test)]
 pub(super) fn kept_bytes() -> usize {
     KEPT.lock().bytes
 }
