@@ -88,6 +88,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
     let found = Found::list(&objects);
     let budget = options.memory();
     let store_count = budget.enter_store();
+    objects.limit_in_flight(budget.write_bytes());
     let cache = TableCache::of(&budget);
     let read = ReadOptions {
         store_seed: manifest.seed,
@@ -350,7 +351,7 @@ impl Sweep {
     }
 
     fn run(self, objects: &Objects, poison: &Poison, manifest: &mut Manifest) -> Result<(), Error> {
-        const OPS_AT_ONCE: usize = 1024;
+        const OPS_AT_ONCE: usize = 32;
         let Sweep { mut ops, records } = self;
         while ops.len() > OPS_AT_ONCE {
             let rest = ops.split_off(OPS_AT_ONCE);

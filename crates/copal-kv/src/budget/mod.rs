@@ -33,6 +33,8 @@ pub(crate) enum Class {
     Log,
     /// Read-ahead and output of flush and merge.
     Merges,
+    /// Writes that the object store took and the device has not: kept free, not counted one by one.
+    Writes,
     /// Reads under way.
     Reads,
     /// Blocks and read-ahead of open iterators.
@@ -52,10 +54,11 @@ pub(crate) enum Class {
 }
 
 impl Class {
-    pub(crate) const ALL: [Class; 11] = [
+    pub(crate) const ALL: [Class; 12] = [
         Class::Memtables,
         Class::Log,
         Class::Merges,
+        Class::Writes,
         Class::Reads,
         Class::Scans,
         Class::Filters,
@@ -245,9 +248,18 @@ impl MemoryBudget {
     }
 
     /// Bytes that flush and merge of one store may take.
-    #[cfg(test)]
     pub(crate) fn merge_bytes(&self) -> u64 {
         self.shared.plan.merges / self.stores()
+    }
+
+    /// Bytes that the object store below one store may have on their way to the device.
+    pub(crate) fn write_bytes(&self) -> u64 {
+        self.shared.plan.writes / self.stores()
+    }
+
+    /// Bytes that one store may take on their way into the log.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.shared.plan.log / self.stores()
     }
 
     /// Bytes at which a memtable of one store is full.

@@ -5,6 +5,7 @@
 //! | memtables | 2 x min(16 MiB, T/8) |
 //! | log buffers | min(4 MiB, T/16) |
 //! | merges: read-ahead, output, values under way | min(8 MiB, T/8) |
+//! | writes that the object store took and the device has not | min(16 MiB, T/16) |
 //! | reads under way | min(2 MiB, T/32) |
 //! | the rest: filters (a quarter at most), index pages, rows, blocks, scans (an eighth at most), tables | |
 
@@ -15,6 +16,7 @@ pub(crate) const LEAST_TOTAL: u64 = 4 << 20;
 const MEMTABLE: u64 = 16 << 20;
 const LOG: u64 = 4 << 20;
 const MERGES: u64 = 8 << 20;
+const WRITES: u64 = 16 << 20;
 const READS: u64 = 2 << 20;
 /// Part of the elastic bytes that filters may take.
 const FILTER_SHARE: u64 = 4;
@@ -29,6 +31,7 @@ pub(crate) struct Plan {
     pub(crate) memtable: u64,
     pub(crate) log: u64,
     pub(crate) merges: u64,
+    pub(crate) writes: u64,
     pub(crate) reads: u64,
     pub(crate) scans: u64,
     /// Most bytes of filters, where they do not follow the total.
@@ -45,6 +48,7 @@ impl Plan {
             memtable: (total / 8).min(MEMTABLE),
             log: (total / 16).min(LOG),
             merges: (total / 8).min(MERGES),
+            writes: (total / 16).min(WRITES),
             reads: (total / 32).min(READS),
             scans: total / SCAN_SHARE,
             filters: None,
@@ -59,6 +63,7 @@ impl Plan {
             memtable: 0,
             log: 0,
             merges: 0,
+            writes: 0,
             reads: 0,
             scans: u64::MAX / 2,
             filters: Some(filters),
@@ -72,6 +77,7 @@ impl Plan {
             Class::Memtables => 2 * self.memtable,
             Class::Log => self.log,
             Class::Merges => self.merges,
+            Class::Writes => self.writes,
             Class::Reads => self.reads,
             _ => 0,
         }
@@ -106,7 +112,7 @@ mod tests {
             let plan = Plan::of(total);
             let fixed: u64 = Class::ALL.iter().map(|class| plan.reserve(*class)).sum();
             assert!(plan.total >= total.max(4 << 20));
-            assert!(fixed <= plan.total / 2, "{fixed} of {}", plan.total);
+            assert!(fixed <= plan.total / 16 * 9, "{fixed} of {}", plan.total);
             assert_eq!(plan.filter_limit(fixed), (plan.total - fixed) / 4);
             assert!(plan.cache_capacity(fixed) + fixed <= plan.total);
             assert!(plan.cache_capacity(fixed) + fixed + plan.grain() > plan.total);

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     Durability, Error,
+    budget::{Charge, Class as Memory},
     engine::Engine,
     entry::{EntryKind, RangeTombstone},
     key::KeyRange,
@@ -43,6 +44,7 @@ struct Deferred {
     since: Option<Instant>,
     /// The last commit of values that they point to.
     after: Option<Lsn>,
+    charge: Option<Charge>,
 }
 
 impl Writer {
@@ -178,6 +180,9 @@ impl Engine {
         if !writes.iter().all(|write| write.frees_space) && !self.reserve.refill(&self.objects) {
             return Err(Error::NoSpace);
         }
+        // Operations, frames, and their copy on the way to the device.
+        let bytes: usize = writes.iter().map(|write| write.log_bytes).sum();
+        let _group = self.budget.charge(Memory::Log, 3 * bytes as u64);
         let first_seq = self.snapshots.visible() + 1;
         let mut values = self.direct_values.lock();
         let mut placement = Placement::default();
@@ -220,8 +225,13 @@ impl Engine {
         let ack = match durability {
             Durability::Device => Ack::Durable,
             Durability::Process => Ack::Written,
-            Durability::Deferred if deferred.ops.len() + encoded.log.len() > DEFERRED_BYTES => Ack::Written,
+            Durability::Deferred if deferred.ops.len() + encoded.log.len() > self.deferred_bytes() => {
+                Ack::Written
+            }
             Durability::Deferred => {
+                let bytes = deferred.ops.len() + encoded.log.len();
+                let charge = self.budget.charge(Memory::Log, 2 * bytes as u64);
+                deferred.charge = Some(charge);
                 deferred.ops.extend_from_slice(&encoded.log);
                 deferred.count += encoded.count;
                 deferred.after = after.or(deferred.after);
@@ -233,6 +243,10 @@ impl Engine {
             }
         };
         writer.append(&self.objects, visible, encoded, after, ack)
+    }
+
+    fn deferred_bytes(&self) -> usize {
+        DEFERRED_BYTES.min(self.budget.log_bytes() as usize / 4)
     }
 
     fn encode(

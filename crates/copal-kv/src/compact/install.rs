@@ -8,6 +8,7 @@
 use super::output::Written;
 use crate::{
     Error,
+    budget::Class as Memory,
     elastic::Predicted,
     engine::{Engine, Tree},
     garbage::Item,
@@ -19,8 +20,10 @@ use crate::{
 use copal_object::{Ack, ObjectId, Op, Txn};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-/// Operations in one transaction that frees garbage.
+/// Operations in one transaction that frees garbage, at most.
 const FREED_AT_ONCE: usize = 256;
+/// What the object layer reads to free a part of an object: the unit of its checksums, twice.
+const FREED_BYTES: u64 = 128 << 10;
 
 /// What one step of flush or merge changes.
 #[derive(Default)]
@@ -140,8 +143,11 @@ impl Engine {
                 }
             }
         }
+        let fitting = (self.budget.merge_bytes() / 2 / FREED_BYTES).max(1) as usize;
         while !ops.is_empty() {
-            let rest = ops.split_off(ops.len().min(FREED_AT_ONCE));
+            let at_once = ops.len().min(FREED_AT_ONCE).min(fitting);
+            let _units = self.budget.charge(Memory::Merges, at_once as u64 * FREED_BYTES);
+            let rest = ops.split_off(at_once);
             let txn = Txn {
                 ops: std::mem::replace(&mut ops, rest),
                 ..Txn::default()

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     Error,
+    budget::Class as Memory,
     commit::values::GroupKey,
     cursor::Cursor,
     elastic::Inheritance,
@@ -100,6 +101,7 @@ impl Values<'_> {
                 let Some(group) = options.and_then(|options| group_of(options, entry.key)) else {
                     return Ok(None);
                 };
+                let _value = engine.budget.charge(Memory::Merges, u64::from(pointer.len));
                 let all = 0..u64::from(pointer.len);
                 let value = match value::read(&engine.objects, entry.value, &all, Class::Background) {
                     // It stays where it is, damaged for whoever asks, and keeps its object.
@@ -285,7 +287,7 @@ impl Engine {
         self.poison.check()?;
         let mut values = Values {
             engine: self,
-            separation: Separation::new(&self.objects, worker),
+            separation: Separation::new(&self.objects, &self.budget, worker),
             separate: step.separate,
             rewrite,
             options: None,

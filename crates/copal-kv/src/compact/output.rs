@@ -8,6 +8,7 @@
 use super::survivors::Survivors;
 use crate::{
     Error,
+    budget::{Charge, Class},
     elastic::{Inheritance, Predicted, Predictor},
     engine::Engine,
     entry::{Entry, RangeTombstone},
@@ -45,6 +46,7 @@ pub(crate) struct Output<'a> {
 struct Current {
     object: ObjectId,
     builder: TableBuilder,
+    _charge: Charge,
     droppable: u64,
     keyspace: Option<KeyspaceId>,
     compress: bool,
@@ -83,7 +85,9 @@ impl<'a> Output<'a> {
                 lifetime: self.lifetime,
                 expected_bytes: self.table_bytes,
             };
-            let mut builder = TableBuilder::new(&self.engine.objects, object, options)?;
+            let bytes = self.engine.budget.merge_bytes() / 2;
+            let charge = self.engine.budget.charge(Class::Merges, bytes);
+            let mut builder = TableBuilder::new(&self.engine.objects, object, options)?.with_buffers(bytes);
             let predicted = Arc::new(Mutex::new(Vec::new()));
             builder.predict(Predictor {
                 elastic: self.engine.cache.elastic().clone(),
@@ -95,6 +99,7 @@ impl<'a> Output<'a> {
             self.current = Some(Current {
                 object,
                 builder,
+                _charge: charge,
                 droppable: 0,
                 keyspace,
                 compress,

@@ -8,6 +8,8 @@
 //! - What an abandoned step appended is cut off before the next append.
 
 use crate::{
+    MemoryBudget,
+    budget::{Charge, Class},
     commit::values::{GroupKey, OBJECT_BYTES, OpenObject, create_options},
     key::KeyRange,
     manifest::format::ValueMeta,
@@ -18,7 +20,9 @@ use copal_object::{Ack, ObjectId, Op, Store as Objects, StoreError, Txn};
 use std::collections::HashMap;
 
 /// Bytes buffered over all groups before they are appended.
-const BUFFER_BYTES: usize = 2 << 20;
+const BUFFER_BYTES: u64 = 2 << 20;
+/// Copies of buffered bytes: a vector that doubles, and the write.
+const COPIES: u64 = 3;
 /// Open groups kept between steps.
 const MAX_OPEN: usize = 1024;
 
@@ -62,12 +66,17 @@ pub(crate) struct Separation<'a> {
     before: HashMap<ObjectId, Option<u64>>,
     buffers: HashMap<ObjectId, Vec<u8>>,
     buffered: usize,
+    buffer_limit: usize,
+    charge: Charge,
     pub(crate) written: u64,
 }
 
 impl<'a> Separation<'a> {
-    pub(crate) fn new(objects: &'a Objects, values: &WorkerValues) -> Separation<'a> {
+    pub(crate) fn new(objects: &'a Objects, budget: &MemoryBudget, values: &WorkerValues) -> Separation<'a> {
+        let buffer_limit = BUFFER_BYTES.min(budget.merge_bytes() / 8) as usize;
         Separation {
+            buffer_limit,
+            charge: budget.charge(Class::Merges, 0),
             objects,
             open: values.open.clone(),
             touched: HashMap::new(),
@@ -114,6 +123,7 @@ impl<'a> Separation<'a> {
             sums: piece_sums(value),
             head: head.to_vec(),
         };
+        self.charge.set((self.buffered + value.len()) as u64 * COPIES);
         self.buffers
             .entry(open.object)
             .or_default()
@@ -123,7 +133,7 @@ impl<'a> Separation<'a> {
         open.max_seq = open.max_seq.max(seq);
         self.touched.insert(open.object, open.meta(group, true));
         self.open.insert(group.clone(), open);
-        if self.buffered >= BUFFER_BYTES {
+        if self.buffered >= self.buffer_limit {
             self.append_buffers()?;
         }
         Ok(pointer)
@@ -142,7 +152,9 @@ impl<'a> Separation<'a> {
         }
         self.written += self.buffered as u64;
         self.buffered = 0;
-        if ops.is_empty() { Ok(()) } else { self.commit(ops) }
+        let appended = if ops.is_empty() { Ok(()) } else { self.commit(ops) };
+        self.charge.set(0);
+        appended
     }
 
     fn commit(&self, ops: Vec<Op>) -> Result<(), StoreError> {

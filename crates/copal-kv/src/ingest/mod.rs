@@ -101,7 +101,11 @@ impl<'a> IngestWriter<'a> {
             engine,
             // Ingests go where few keys are: their filters begin without heat of others.
             output: Output::new(engine, Bytes::new(), true, (Arc::default(), u8::MAX)),
-            separation: Some(Separation::new(&engine.objects, &WorkerValues::default())),
+            separation: Some(Separation::new(
+                &engine.objects,
+                &engine.budget,
+                &WorkerValues::default(),
+            )),
             owned: Vec::new(),
             survivors: Survivors::new(RangeTombstones::default(), Stripes::default(), true),
             last_key: None,

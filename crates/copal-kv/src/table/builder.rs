@@ -30,7 +30,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// A partition ends at this many bytes of data blocks.
 pub(crate) const PARTITION_BYTES: u64 = 8 << 20;
 /// Bytes collected before they go to the device.
-const FLUSH_BYTES: usize = 256 << 10;
+const FLUSH_BYTES: usize = 64 << 10;
+
+/// The builder's own buffers: data not handed on yet, the filter of one partition, its index.
+const OWN_BYTES: u64 = 192 << 10;
 
 /// How a table is written.
 #[derive(Clone, Debug)]
@@ -99,6 +102,13 @@ impl TableBuilder<ObjectWriter> {
             label: *b"kv table\0\0\0\0\0\0\0\0",
         };
         Ok(TableBuilder::with_sink(objects.writer(id, create)?, id, options))
+    }
+
+    /// Bounds what the builder keeps of the table in memory, whatever the table's size.
+    #[must_use]
+    pub fn with_buffers(mut self, bytes: u64) -> TableBuilder {
+        self.sink = self.sink.with_buffers(bytes.saturating_sub(OWN_BYTES));
+        self
     }
 
     /// Writes what is left; the data is on the device but has no name until it is published.

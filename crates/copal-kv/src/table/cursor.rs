@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     Error,
+    budget::{Charge, Class as Memory},
     cursor::Cursor,
     entry::{Entry, MAX_SEQ},
 };
@@ -39,6 +40,16 @@ impl Default for Scan {
     }
 }
 
+impl Scan {
+    /// What its buffers are charged for.
+    pub(super) fn memory(self) -> Memory {
+        match self.class {
+            Class::Background => Memory::Merges,
+            Class::Commit | Class::Foreground => Memory::Scans,
+        }
+    }
+}
+
 /// Cursor over one table. Range tombstones are not applied.
 pub struct TableCursor {
     table: Arc<Table>,
@@ -48,6 +59,8 @@ pub struct TableCursor {
     block_number: u32,
     block: Option<BlockCursor>,
     ahead: ReadAhead,
+    /// Block and index page, which the cache may have let go.
+    held: Charge,
 }
 
 impl Table {
@@ -61,6 +74,7 @@ impl Table {
             block_number: 0,
             block: None,
             ahead: ReadAhead::default(),
+            held: self.cache.budget().charge(scan.memory(), 0),
         }
     }
 }
@@ -108,6 +122,8 @@ impl TableCursor {
         self.block = None;
         self.block_number = at.number;
         let block = self.ahead.take(&self.table, self.scan, self.partition, at)?;
+        let index_bytes = self.index.as_ref().map_or(0, |index| index.heap_bytes());
+        self.held.set((block.heap_bytes() + index_bytes) as u64);
         self.block = Some(BlockCursor::new(block));
         Ok(())
     }

@@ -13,7 +13,10 @@ use super::{
     index::{BlockAt, IndexBuilder, IndexPage},
     read::Table,
 };
-use crate::cache::{Page, PageKey};
+use crate::{
+    budget::{Charge, Class as Memory},
+    cache::{Page, PageKey},
+};
 use bytes::Bytes;
 use copal_device::Class;
 use std::{ops::Range, sync::Arc};
@@ -27,6 +30,11 @@ impl Table {
         Ok(self.source.read_at(range, class)?)
     }
 
+    /// Charges a read and what is decoded from it.
+    fn charge_read(&self, len: u64) -> Charge {
+        self.cache.budget().charge(Memory::Reads, 2 * len)
+    }
+
     /// Index page of a partition, from the cache or the device; rebuilt when it is damaged.
     pub(super) fn index(&self, partition: u32, class: Class) -> Result<Arc<IndexPage>, TableError> {
         let key = self.index_key(partition);
@@ -34,6 +42,7 @@ impl Table {
             return Ok(page);
         }
         let at = self.partition(partition);
+        let _reading = self.charge_read(u64::from(at.index_len));
         self.cache.count(Count::IndexPageReads);
         let once = || {
             let bytes = self.read(at.index(), class)?;
@@ -68,6 +77,7 @@ impl Table {
         let at = self.partition(partition);
         tracing::warn!(table = self.id.0, partition, %why, "index page damaged, rebuilding it from the blocks");
         self.cache.count(Count::RebuiltIndexes);
+        let _reading = self.charge_read(at.data_len);
         let data = self.read(at.data(), class)?;
         let broken = |damage: Damage| damage.at(self.id, Place::Partition(partition));
         let mut starts = Vec::new();
@@ -128,6 +138,7 @@ impl Table {
         let (start, uid) = (self.partition(partition).offset, self.partition(partition).uid);
         let range = start + at.offset..start + at.range().end;
         let block = at.number;
+        let _reading = self.charge_read(at.len);
         let once = || {
             let stored = self.read(range.clone(), class)?;
             let decoded = Block::decode(&stored, uid, block);

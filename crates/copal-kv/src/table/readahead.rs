@@ -2,12 +2,13 @@
 //!
 //! Invariants
 //! - One window of one partition is held at a time, at most [`LAST_WINDOW_BYTES`] or one block.
+//! - The window is charged before it is read; where there is no room it is smaller, at last one block.
 //! - The window grows while blocks are taken in order, across partitions too; any jump starts it anew.
 //! - Blocks cut from a window are not put into the cache; the block after a jump is. They share the window's
 //!   memory only in scans of whole tables: elsewhere a caller may keep a value, and it must not keep 256 KiB.
 
 use super::{block::Block, cursor::Scan, error::TableError, index::BlockAt, read::Table};
-use crate::cache::Page;
+use crate::{budget::Charge, cache::Page};
 use bytes::Bytes;
 
 /// Read-ahead of a short scan, after its first block.
@@ -32,6 +33,7 @@ pub(super) struct ReadAhead {
     start: u64,
     size: u64,
     last: Option<(u32, BlockAt)>,
+    charge: Option<Charge>,
 }
 
 impl ReadAhead {
@@ -100,15 +102,33 @@ impl ReadAhead {
         travel: Travel,
     ) -> Result<(), TableError> {
         let place = table.partition(partition);
-        let size = self.size.max(at.len);
+        self.bytes = Bytes::new();
+        let size = self.pay(table, scan, at.len);
         let (start, end) = match travel {
             Travel::Backward => (at.range().end.saturating_sub(size), at.range().end),
             _ => (at.offset, (at.offset + size).min(place.data_len)),
         };
-        self.bytes = Bytes::new();
         self.bytes = table.read(place.offset + start..place.offset + end, scan.class)?;
         (self.partition, self.start) = (partition, start);
         Ok(())
+    }
+
+    /// Charges as much of the wanted window as there is room for; at least one block.
+    fn pay(&mut self, table: &Table, scan: Scan, least: u64) -> u64 {
+        let (budget, memory) = (table.cache.budget(), scan.memory());
+        self.charge = None;
+        let mut size = self.size;
+        while size > least && self.charge.is_none() {
+            self.charge = budget.try_charge(memory, size);
+            if self.charge.is_none() {
+                size /= 2;
+            }
+        }
+        if self.charge.is_none() {
+            size = least;
+            self.charge = Some(budget.charge(memory, size));
+        }
+        size
     }
 
     fn travel(&self, table: &Table, partition: u32, at: BlockAt) -> Travel {

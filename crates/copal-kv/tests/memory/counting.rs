@@ -1,0 +1,37 @@
+//! Allocator that counts the bytes asked of it, for the whole process.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+static LIVE: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes allocated and not freed.
+pub(crate) fn live_bytes() -> u64 {
+    LIVE.load(Relaxed)
+}
+
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[expect(
+    unsafe_code,
+    reason = "counting what is allocated takes the place of the system's allocator"
+)]
+// SAFETY: every call goes to the system's allocator with what it was given; counting changes neither.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size() as u64, Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size() as u64, Relaxed);
+        // SAFETY: `at` came from `alloc` here, so from the system, with this layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
