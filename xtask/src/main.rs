@@ -7,6 +7,7 @@ mod bench;
 mod ci;
 mod crash;
 mod demo;
+mod kill_loop;
 mod layers;
 mod tidy;
 
@@ -61,6 +62,17 @@ enum Chore {
         #[arg(long, default_value_t = 0)]
         from: u64,
     },
+    /// Kill `copal` at random moments, round after round, and look at what is left each time
+    KillLoop {
+        /// Commands to kill
+        rounds: u64,
+        /// Seed of the moments and of the disk
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// On a repository of files instead of one in a file
+        #[arg(long)]
+        hostfs: bool,
+    },
     /// Run a suite of measurements; without a name, list them
     Bench {
         /// The suite
@@ -90,6 +102,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Demo { image } => demo::run(&root, demo::named(image).as_deref()),
         Chore::Dataset { parameters } => dataset::build(&Parameters::parse(&parameters)?),
         Chore::Crash { histories, from } => crash::run(&root, histories, from),
+        Chore::KillLoop { rounds, seed, hostfs } => kill_loop::run(&root, rounds, seed, hostfs),
         Chore::Bench { suite, arguments } => bench::run(&root, suite.as_deref(), &arguments),
     }
 }

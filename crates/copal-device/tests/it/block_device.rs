@@ -18,6 +18,7 @@ struct Loop {
 
 impl Loop {
     /// A loop device on a new file; `None` where that is not allowed.
+    #[expect(clippy::print_stderr, reason = "a skipped test says so")]
     fn attach(directory: &Path, size: u64) -> Option<Loop> {
         let turn = ONE_AT_A_TIME
             .lock()

@@ -2,7 +2,7 @@
 //!
 //! After each: the store opens, the data is as it was written, every published snapshot restores.
 //! At the end: no space leaks. `COPAL_KILL_ROUNDS` sets the rounds (default 10), `COPAL_KILL_SEED`
-//! the seed; 200 rounds by `COPAL_KILL_ROUNDS=200 cargo test -p copal --test it kill`.
+//! the seed, `COPAL_KILL_BACKEND=hostfs` a repository of files; `cargo xtask kill-loop 200` sets them.
 
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
@@ -125,7 +125,12 @@ impl Loop {
 #[test]
 fn killed_at_random_moments_nothing_published_is_lost() {
     let (rounds, seed) = (setting("COPAL_KILL_ROUNDS", 10), setting("COPAL_KILL_SEED", 1));
-    let house = House::plain();
+    let of_files = std::env::var("COPAL_KILL_BACKEND").is_ok_and(|backend| backend == "hostfs");
+    let house = if of_files {
+        House::of_files()
+    } else {
+        House::plain()
+    };
     let empty_bytes = house.summary(["stats"])["store"]["live_bytes"].as_u64().unwrap();
     let disk = Disk::create(&house.path("disk.raw"), 12 * MIB, seed);
     let (random, truth) = (Random(seed), BTreeMap::new());

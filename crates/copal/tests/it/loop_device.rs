@@ -14,6 +14,7 @@ pub(crate) struct LoopDevice {
 impl LoopDevice {
     /// A device over `file`, which is made `size` bytes long. `None`, and a line that says so, where there are none;
     /// `COPAL_TEST_REQUIRE_LOOP` makes that a failure.
+    #[expect(clippy::print_stderr, reason = "a skipped test says so")]
     pub(crate) fn attach(file: &Path, size: u64) -> Option<LoopDevice> {
         let image = File::options()
             .create(true)

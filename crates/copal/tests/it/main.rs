@@ -13,6 +13,7 @@ mod kill;
 mod language;
 mod loop_device;
 mod memory;
+mod operating;
 mod places;
 mod qemu;
 mod retention;

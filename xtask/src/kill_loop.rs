@@ -1,0 +1,22 @@
+//! The long form of the test that kills `copal` at random moments of backup, forget, prune and restore.
+
+use anyhow::{Context, Result, ensure};
+use std::{path::Path, process::Command};
+
+/// Kills `rounds` commands on one repository; `hostfs`: one of files. Prints what the test prints.
+pub(crate) fn run(root: &Path, rounds: u64, seed: u64, hostfs: bool) -> Result<()> {
+    let test = "kill::killed_at_random_moments_nothing_published_is_lost";
+    let status = Command::new("cargo")
+        .args(["test", "-p", "copal", "--test", "it", test, "--", "--exact"])
+        .env("COPAL_KILL_ROUNDS", rounds.to_string())
+        .env("COPAL_KILL_SEED", seed.to_string())
+        .env("COPAL_KILL_BACKEND", if hostfs { "hostfs" } else { "cow" })
+        .current_dir(root)
+        .status()
+        .context("cargo runs")?;
+    ensure!(
+        status.success(),
+        "seed {seed}: a kill lost or damaged something; the round is printed above"
+    );
+    Ok(())
+}
