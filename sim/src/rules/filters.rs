@@ -38,6 +38,14 @@ impl Filters {
         }
     }
 
+    /// One partition more, out of a merge, with so many units. Its key is not asked of real filters.
+    pub(super) fn add(&mut self, installed: u8) {
+        match self {
+            Filters::Modelled { units, .. } => units.push(installed),
+            Filters::Real { loaded } => loaded.push(None),
+        }
+    }
+
     /// Loads or drops until there are `wanted` units.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 mod access;
 mod filters;
 mod key;
+mod merge;
 mod play;
 mod printed;
 mod random;
@@ -24,6 +25,7 @@ use copal_filter::{
     rules::{Classes, ClassesOptions, LifeTime, PaperMq, PaperMqOptions, Rule, RuleKind},
 };
 use key::Key;
+use merge::Inheritance;
 use play::{Driving, Player};
 use report::{Moving, Report, Static};
 use std::{
@@ -85,6 +87,12 @@ pub(crate) struct Arguments {
     /// Let the class rule count true hits as heat too
     #[arg(long)]
     count_hits: bool,
+    /// Gets between two merges of 16 partitions of the bottom run; 0: no merges
+    #[arg(long, default_value_t = 0, conflicts_with = "real_filters")]
+    merge_every: u64,
+    /// What outputs of merges inherit: nothing, heat, or heat and units
+    #[arg(long, default_value = "units")]
+    inherit: Inheritance,
     /// Keep the hot set where it is
     #[arg(long)]
     no_move: bool,
@@ -239,7 +247,7 @@ fn build(arguments: &Arguments, rule: RuleKind) -> Box<dyn Rule> {
 /// Gets in order, and the reads of both halves.
 fn halves(
     arguments: &Arguments,
-    player: &mut Player<'_>,
+    player: &mut Player,
     gets: u64,
     mut next: impl FnMut(bool) -> Option<Key>,
 ) -> Result<[Vec<play::Reads>; 2]> {
@@ -283,8 +291,10 @@ fn moving(arguments: &Arguments) -> Result<Vec<Moving>> {
                     budget_bytes: budget_bytes(&tree, arguments.bits),
                     batch: if paper { 1 } else { arguments.batch },
                     paper,
+                    merge_every: arguments.merge_every,
+                    inheritance: arguments.inherit,
                 };
-                let mut player = Player::new(&tree, arguments.seed, build(arguments, rule), driving)?;
+                let mut player = Player::new(tree.clone(), arguments.seed, build(arguments, rule), driving)?;
                 let halves = match (&recorded, access) {
                     (Some(trace), _) => {
                         let mut gets = trace.gets.iter().copied();

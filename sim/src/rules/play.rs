@@ -6,9 +6,15 @@
 //! - The rule sees probes in batches and its changes are carried out before the next Get: the engine's background
 //!   thread without its delay. A load is one read; under the paper's rule one for each unit, as in the paper.
 
-use super::{filters::Filters, key::Key, tree::Tree};
+use super::{
+    filters::Filters,
+    key::Key,
+    merge::{self, Inheritance, Slice},
+    random::Random,
+    tree::{self, Tree},
+};
 use anyhow::Result;
-use copal_filter::rules::{Heat, Outcome, PartitionId, Probe, Rule};
+use copal_filter::rules::{Heat, Outcome, PartitionId, Probe, Rule, inherit};
 
 /// Reads of some Gets in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,37 +68,39 @@ pub(super) struct Driving {
     pub(super) batch: u64,
     /// Whether this is the paper's rule: no cold start, a read for each unit.
     pub(super) paper: bool,
+    /// Gets between two merges of a slice of the bottom run; 0: none.
+    pub(super) merge_every: u64,
+    /// What a merge's outputs inherit.
+    pub(super) inheritance: Inheritance,
 }
 
 /// A tree, its filters and the rule that adjusts them.
-pub(super) struct Player<'a> {
-    tree: &'a Tree,
+pub(super) struct Player {
+    pub(super) tree: Tree,
     filters: Filters,
     rule: Box<dyn Rule>,
     driving: Driving,
     probes: Vec<Probe>,
-    reads: Reads,
+    pub(super) reads: Reads,
     unit_bytes: u64,
+    merge_random: Random,
 }
 
-impl<'a> Player<'a> {
+impl Player {
     /// Tells the rule of every partition and lets it have its first say; nothing of that is counted.
-    pub(super) fn new(
-        tree: &'a Tree,
-        seed: u64,
-        rule: Box<dyn Rule>,
-        driving: Driving,
-    ) -> Result<Player<'a>> {
+    pub(super) fn new(tree: Tree, seed: u64, rule: Box<dyn Rule>, driving: Driving) -> Result<Player> {
+        let unit_bytes = tree.shapes.iter().map(|shape| u64::from(shape.unit_bytes)).sum();
         let mut player = Player {
+            filters: Filters::new(&tree, seed),
             tree,
-            filters: Filters::new(tree, seed),
             rule,
             driving,
             probes: Vec::new(),
             reads: Reads::default(),
-            unit_bytes: tree.shapes.iter().map(|shape| u64::from(shape.unit_bytes)).sum(),
+            unit_bytes,
+            merge_random: Random(!seed),
         };
-        for (id, &shape) in tree.shapes.iter().enumerate() {
+        for (id, &shape) in player.tree.shapes.iter().enumerate() {
             player.rule.add(PartitionId(id as u32), shape, Heat(0.0), 0, 0);
         }
         player.step()?;
@@ -130,7 +138,7 @@ impl<'a> Player<'a> {
             let outcome = if home == Some(run) {
                 self.reads.hits += 1;
                 Outcome::Hit
-            } else if self.filters.passes(self.tree, partition, key) {
+            } else if self.filters.passes(&self.tree, partition, key) {
                 self.reads.false_reads += 1;
                 Outcome::FalsePositive
             } else {
@@ -143,6 +151,10 @@ impl<'a> Player<'a> {
             if outcome == Outcome::Hit {
                 break;
             }
+        }
+        if self.driving.merge_every > 0 && self.reads.gets.is_multiple_of(self.driving.merge_every) {
+            let slice = Slice::choose(&self.tree, &mut self.merge_random);
+            self.replace(slice)?;
         }
         if self.reads.gets.is_multiple_of(self.driving.batch) {
             self.step()?;
@@ -168,7 +180,7 @@ impl<'a> Player<'a> {
         if units > 0 {
             self.reads.page_reads += 1;
             self.rule.correct(id, units);
-            self.filters.set(self.tree, partition, units)?;
+            self.filters.set(&self.tree, partition, units)?;
         }
         Ok(())
     }
@@ -188,7 +200,47 @@ impl<'a> Player<'a> {
                 };
                 self.reads.page_reads += each;
             }
-            self.filters.set(self.tree, partition, change.units)?;
+            self.filters.set(&self.tree, partition, change.units)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the outputs of a merge in the place of its inputs, with the heat and the units that they inherit.
+    fn replace(&mut self, slice: Slice) -> Result<()> {
+        let now = self.reads.gets;
+        let bottom = self.tree.runs.len() - 1;
+        let kind = self.tree.shapes[slice.inputs[0].number as usize].kind;
+        let mut outputs = Vec::new();
+        for output in &slice.outputs {
+            let shape = tree::shape(kind, output.keys, bottom);
+            let of = |(input, moved): (&merge::Input, u32)| {
+                (self.rule.heat(PartitionId(input.number), now), moved, input.keys)
+            };
+            let heat = match self.driving.inheritance {
+                Inheritance::Nothing => Heat(0.0),
+                Inheritance::Heat | Inheritance::Units => inherit(slice.moved(output).map(of)),
+            };
+            let units = match self.driving.inheritance {
+                Inheritance::Units => self.rule.predict(shape, heat, now),
+                Inheritance::Heat | Inheritance::Nothing => 0,
+            };
+            outputs.push((shape, heat, units));
+        }
+        self.step()?;
+        for input in &slice.inputs {
+            self.rule.remove(PartitionId(input.number));
+            self.filters.set(&self.tree, input.number, 0)?;
+        }
+        let numbers = slice.install(&mut self.tree);
+        for (number, (shape, heat, units)) in numbers.zip(outputs) {
+            let room = self
+                .driving
+                .budget_bytes
+                .saturating_sub(self.rule.granted_bytes());
+            let units = units.min((room / u64::from(shape.unit_bytes)).min(255) as u8);
+            self.tree.shapes.push(shape);
+            self.filters.add(units);
+            self.rule.add(PartitionId(number), shape, heat, units, now);
         }
         Ok(())
     }
@@ -196,9 +248,10 @@ impl<'a> Player<'a> {
     /// Partitions by run that hold 0, 1, 2, .. units.
     pub(super) fn units_by_run(&self) -> Vec<Vec<u64>> {
         let mut counts = vec![vec![0u64; usize::from(copal_filter::MAX_UNITS) + 1]; self.tree.runs.len()];
-        for (partition, shape) in self.tree.shapes.iter().enumerate() {
-            let units = self.filters.units(partition as u32);
-            counts[usize::from(shape.level)][usize::from(units)] += 1;
+        for (counts, run) in counts.iter_mut().zip(&self.tree.runs) {
+            for &partition in &run.numbers {
+                counts[usize::from(self.filters.units(partition))] += 1;
+            }
         }
         counts
     }

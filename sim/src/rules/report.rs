@@ -177,6 +177,8 @@ impl Report {
             "real_filters": arguments.real_filters,
             "life_time_gets_per_table": arguments.life_time,
             "half_life_gets_per_partition": arguments.half_life,
+            "merge_every_gets": arguments.merge_every,
+            "inherit": format!("{:?}", arguments.inherit).to_lowercase(),
             "static": statics,
             "moving": moving,
         })

@@ -3,6 +3,7 @@
 use super::{
     access::{Access, Gets, probabilities},
     key::Key,
+    merge::{self, Inheritance},
     play::{Driving, Player, Reads},
     printed,
     random::{Random, Zipf},
@@ -21,8 +22,10 @@ fn played(tree: &Tree, kind: RuleKind, access: Access, gets: u64) -> Reads {
         budget_bytes: keys / 2,
         batch: 64,
         paper: kind == RuleKind::Paper,
+        merge_every: 0,
+        inheritance: Inheritance::Units,
     };
-    let mut player = Player::new(tree, 1, kind.build(), driving).unwrap();
+    let mut player = Player::new(tree.clone(), 1, kind.build(), driving).unwrap();
     let mut source = Gets::new(access, tree.keys, 0.5, 1);
     let parts = player.play(gets, 4, || Some(source.next())).unwrap();
     assert_eq!(parts.iter().map(|part| part.gets).sum::<u64>(), gets);
@@ -93,8 +96,10 @@ fn after_the_hot_set_moved_the_class_rule_reads_less_than_the_papers() {
             budget_bytes: tree.keys / 2,
             batch: if rule == RuleKind::Paper { 1 } else { 64 },
             paper: rule == RuleKind::Paper,
+            merge_every: 0,
+            inheritance: Inheritance::Units,
         };
-        let mut player = Player::new(&tree, 1, rule.build(), driving).unwrap();
+        let mut player = Player::new(tree.clone(), 1, rule.build(), driving).unwrap();
         let mut gets = Gets::new(Access::Zipf(1.2), tree.keys, 0.5, 1);
         player.play(100_000, 1, || Some(gets.next())).unwrap();
         gets.move_hot_set();
@@ -239,13 +244,75 @@ fn a_recorded_trace_plays_like_what_it_was_recorded_from() {
         budget_bytes: tree.keys / 2,
         batch: 64,
         paper: false,
+        merge_every: 0,
+        inheritance: Inheritance::Units,
     };
-    let mut replay = Player::new(&tree, 1, RuleKind::Classes.build(), driving).unwrap();
+    let mut replay = Player::new(tree.clone(), 1, RuleKind::Classes.build(), driving).unwrap();
     let mut gets = recorded.gets.into_iter();
     let replayed = replay.play(20_000, 2, || gets.next()).unwrap()[1].extra_per_get();
     let direct = played(&tree, RuleKind::Classes, Access::Zipf(1.1), 20_000).extra_per_get();
     assert!(
         (replayed / direct - 1.0).abs() < 0.5,
         "{replayed} replayed, {direct} direct"
+    );
+}
+
+#[test]
+fn merges_keep_the_order_of_the_run_and_the_keys_that_move() {
+    let mut tree = Tree::modelled(&runs("2,50"), Kind::Ribbon);
+    let mut random = Random(4);
+    for _ in 0..500 {
+        let slice = merge::Slice::choose(&tree, &mut random);
+        let went: u64 = slice.inputs.iter().map(|input| u64::from(input.keys)).sum();
+        let moved = slice
+            .outputs
+            .iter()
+            .flat_map(|output| slice.moved(output))
+            .map(|(_, keys)| u64::from(keys));
+        let lost = went - moved.sum::<u64>();
+        assert!(lost <= 40, "{lost} keys moved nowhere");
+        let shapes: Vec<_> = slice
+            .outputs
+            .iter()
+            .map(|output| super::tree::shape(Kind::Ribbon, output.keys, 1))
+            .collect();
+        let numbers = slice.install(&mut tree);
+        assert_eq!(numbers.len(), shapes.len());
+        tree.shapes.extend(shapes);
+        let run = &tree.runs[1];
+        assert_eq!(run.numbers.len(), run.fences.len() + 1);
+        assert!(run.fences.is_sorted());
+        assert!(
+            (45..56).contains(&run.numbers.len()),
+            "{} partitions",
+            run.numbers.len()
+        );
+    }
+}
+
+#[test]
+fn what_a_merge_passes_on_need_not_be_loaded_again() {
+    let tree = Tree::modelled(&runs("flushed:200"), Kind::Ribbon);
+    let loads = |inheritance| {
+        let driving = Driving {
+            budget_bytes: tree.keys / 2,
+            batch: 64,
+            paper: false,
+            merge_every: 500,
+            inheritance,
+        };
+        let mut player = Player::new(tree.clone(), 1, RuleKind::Classes.build(), driving).unwrap();
+        let mut gets = Gets::new(Access::Zipf(0.99), tree.keys, 0.5, 1);
+        let reads = player.play(80_000, 2, || Some(gets.next())).unwrap()[1];
+        (reads.pages_per_get(), reads.extra_per_get())
+    };
+    let [nothing, heat, units] = [Inheritance::Nothing, Inheritance::Heat, Inheritance::Units].map(loads);
+    assert!(
+        units.0 * 2.0 < nothing.0,
+        "{units:?} with units, {nothing:?} with nothing"
+    );
+    assert!(
+        units.1 < heat.1 && heat.1 < nothing.1,
+        "{units:?}, {heat:?}, {nothing:?}"
     );
 }

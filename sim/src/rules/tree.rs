@@ -85,16 +85,18 @@ fn lazy(partitions: u64) -> Vec<u64> {
     runs
 }
 
+#[derive(Clone)]
 pub(super) struct Run {
     /// First position of each partition but the first.
-    fences: Vec<u64>,
-    /// Number of its first partition.
-    first: u32,
+    pub(super) fences: Vec<u64>,
+    /// Number of each partition.
+    pub(super) numbers: Vec<u32>,
 }
 
+#[derive(Clone)]
 pub(super) struct Tree {
     pub(super) runs: Vec<Run>,
-    /// Shape of every partition.
+    /// Shape of every partition that there is or was, by number.
     pub(super) shapes: Vec<Shape>,
     /// Filter page of every partition; empty in a modelled tree.
     pub(super) pages: Vec<FilterPage>,
@@ -103,7 +105,7 @@ pub(super) struct Tree {
     homes: Vec<u64>,
 }
 
-fn shape(kind: Kind, keys: u32, level: usize) -> Shape {
+pub(super) fn shape(kind: Kind, keys: u32, level: usize) -> Shape {
     Shape {
         kind,
         keys,
@@ -122,7 +124,7 @@ impl Tree {
             let first = tree.shapes.len() as u32;
             tree.runs.push(Run {
                 fences: (1..partitions).map(fence).collect(),
-                first,
+                numbers: (first..first + partitions as u32).collect(),
             });
             tree.shapes
                 .extend((0..partitions).map(|_| shape(kind, KEYS_PER_PARTITION, level)));
@@ -143,14 +145,12 @@ impl Tree {
         let mut builder = PartitionFilterBuilder::new(kind, STORE_SEED);
         for (level, mut keys) in of_run.into_iter().enumerate() {
             keys.sort_unstable_by_key(|key| key.position);
-            let mut run = Run {
-                fences: Vec::new(),
-                first: tree.shapes.len() as u32,
-            };
+            let first = tree.shapes.len() as u32;
+            let mut fences = Vec::new();
             for key in &keys {
                 if builder.add(key.hash) == Fit::Full {
                     tree.close(&mut builder, level)?;
-                    run.fences.push(key.position);
+                    fences.push(key.position);
                     ensure!(
                         builder.add(key.hash) == Fit::Fits,
                         "a key does not fit an empty partition"
@@ -160,7 +160,8 @@ impl Tree {
             if builder.keys() > 0 {
                 tree.close(&mut builder, level)?;
             }
-            tree.runs.push(run);
+            let numbers = (first..tree.shapes.len() as u32).collect();
+            tree.runs.push(Run { fences, numbers });
         }
         Ok(tree)
     }
@@ -206,7 +207,7 @@ impl Tree {
 
     /// The partition of a run whose range has the key.
     pub(super) fn partition(&self, run: usize, key: Key) -> u32 {
-        let Run { fences, first } = &self.runs[run];
-        first + fences.partition_point(|&fence| fence <= key.position) as u32
+        let Run { fences, numbers } = &self.runs[run];
+        numbers[fences.partition_point(|&fence| fence <= key.position)]
     }
 }

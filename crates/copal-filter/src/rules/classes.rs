@@ -272,9 +272,15 @@ impl Rule for Classes {
         let even_is_free = self.ledger.room() >= u64::from(even) * bytes;
         let price = self.price(bytes);
         let weighted = heat.0 * self.clock.weight_at(now, self.half_life());
+        // They come without a read, so they need not save one; free memory is not given for nothing, though.
+        let least = if price > 0.0 {
+            0.0
+        } else {
+            self.options.min_saved_reads
+        };
         let worth = |&units: &u8| {
             let gain = marginal(shape.kind, weighted, units - 1);
-            gain / bytes as f64 > price && self.saved_reads(gain) >= self.options.min_saved_reads
+            gain / bytes as f64 > price && self.saved_reads(gain) >= least
         };
         let worth = (1..=shape.units).take_while(worth).last().unwrap_or(0);
         if even_is_free { worth.max(even) } else { worth }

@@ -9,6 +9,8 @@ use super::{Change, Heat, PartitionId, Probe, Rule, Shape, ledger::Ledger};
 pub struct Fixed {
     ledger: Ledger,
     units: u8,
+    /// Units that every partition had room for at the last look.
+    everywhere: u8,
     dirty: bool,
 }
 
@@ -18,6 +20,7 @@ impl Fixed {
         Fixed {
             ledger: Ledger::default(),
             units,
+            everywhere: 0,
             dirty: false,
         }
     }
@@ -39,6 +42,7 @@ impl Fixed {
 
     fn rebalance(&mut self) {
         let everywhere = self.everywhere();
+        self.everywhere = everywhere;
         let mut room = self.ledger.budget().saturating_sub(self.bytes_at(everywhere));
         let wanted: Vec<(PartitionId, u8)> = self
             .ledger
@@ -71,7 +75,7 @@ impl Rule for Fixed {
     }
 
     fn predict(&self, shape: Shape, _heat: Heat, _now: u64) -> u8 {
-        self.everywhere().min(shape.units)
+        self.everywhere.min(shape.units)
     }
 
     fn observe(&mut self, _probes: &[Probe], _now: u64) {}

@@ -15,6 +15,8 @@ type Part = (u8, u8);
 #[derive(Default)]
 pub struct Monkey {
     ledger: Ledger,
+    /// Units of each part at the last look.
+    planned: BTreeMap<Part, u8>,
     dirty: bool,
 }
 
@@ -84,12 +86,10 @@ impl Monkey {
 
     fn rebalance(&mut self) {
         let (parts, mut rest) = self.plan();
+        self.planned = parts.iter().map(|(&part, sum)| (part, sum.granted)).collect();
         let mut wanted = Vec::with_capacity(self.ledger.partitions());
         for (partition, shape, _) in self.ledger.iter() {
-            let units = parts
-                .get(&part(shape))
-                .map_or(0, |sum| sum.granted)
-                .min(shape.units);
+            let units = self.predict(shape, Heat(0.0), 0);
             let bytes = u64::from(shape.unit_bytes);
             let one_more = match &mut rest {
                 Some((lucky, room)) if *lucky == part(shape) && bytes <= *room && units < shape.units => {
@@ -121,10 +121,10 @@ impl Rule for Monkey {
     }
 
     fn predict(&self, shape: Shape, _heat: Heat, _now: u64) -> u8 {
-        let (parts, _) = self.plan();
-        parts
+        self.planned
             .get(&part(shape))
-            .map_or(0, |sum| sum.granted)
+            .copied()
+            .unwrap_or(0)
             .min(shape.units)
     }
 

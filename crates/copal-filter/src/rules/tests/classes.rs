@@ -168,6 +168,29 @@ fn a_promotion_must_save_a_read_per_half_life() {
 }
 
 #[test]
+fn a_new_partition_gets_every_unit_worth_more_than_the_cheapest() {
+    // Symptom: under skew, merges cost hot partitions units that the rule then did not think worth a read each.
+    // Cause: what is installed without a read was asked to save one. Fix: it only has to beat the price.
+    let mut rule = Classes::default();
+    let (mut store, unit) = partitions(&mut rule, 2);
+    let budget = 15 * unit;
+    rule.observe(&[negative(0); 40], 1);
+    store.step(&mut rule, budget, 1);
+    assert_eq!(
+        store.units(0),
+        15,
+        "the last of them saves a thousandth of a read"
+    );
+    let hot = shape(Kind::Ribbon, KEYS, 0);
+    // The cheapest unit loses 40/2^15; of a partition as hot, the 14th gains twice as much.
+    assert_eq!(rule.predict(hot, rule.heat(PartitionId(0), 1), 1), 14);
+    assert_eq!(rule.predict(hot, Heat(0.0), 1), 0);
+    // While memory is free, what saves nothing worth a read is not taken from it.
+    store.step(&mut rule, 20 * unit, 1);
+    assert_eq!(rule.predict(hot, Heat(40.0), 1), 4);
+}
+
+#[test]
 fn heat_survives_a_merge() {
     let mut rule = Classes::default();
     let (mut store, unit) = partitions(&mut rule, 20);
