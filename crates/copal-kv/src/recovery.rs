@@ -16,6 +16,7 @@ use crate::{
         values::{DirectValues, GroupKey, OpenObject},
     },
     compact::{jobs::Jobs, merge::group_of, separate::WorkerValues},
+    elastic::AtHand,
     engine::{Engine, Tree, first_view, open_or_set_apart},
     entry::{EntryKind, RangeTombstone},
     garbage::{Epochs, Garbage},
@@ -97,10 +98,12 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
     for (object, table) in &manifest.state.tables {
         let handle = open_or_set_apart(&objects, &cache, read, &table.meta)?;
         let level = filter_level(table.level, table.run);
-        handle.table.adopt_filters(level, &mut Vec::new());
+        let none = &mut AtHand::default();
+        handle.table.adopt_filters(level, &mut Vec::new(), none);
         handles.insert(*object, handle);
         budget.check()?;
     }
+    cache.elastic().settle(&AtHand::default());
     let replayed = replay_logs(&objects, &manifest.state, &found)?;
     let seed = manifest.seed;
     let mut tree = Tree {

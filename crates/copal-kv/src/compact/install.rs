@@ -9,7 +9,7 @@ use super::output::Written;
 use crate::{
     Error,
     budget::Class as Memory,
-    elastic::Predicted,
+    elastic::{AtHand, Predicted},
     engine::{Engine, Tree},
     garbage::Item,
     manifest::format::{Level, Record},
@@ -189,10 +189,14 @@ fn hand_over_filters(tree: &Tree, change: &mut Change) {
     for (handle, level, parts) in &tables {
         handle.table.keep_filters(*level, parts);
     }
+    let mut at_hand = AtHand::default();
     for (handle, level, _) in &tables {
         if let Some(mut predicted) = change.predicted.remove(&handle.meta.object) {
-            handle.table.adopt_filters(*level, &mut predicted);
+            handle.table.adopt_filters(*level, &mut predicted, &mut at_hand);
         }
+    }
+    if let Some((handle, ..)) = tables.first() {
+        handle.table.elastic().settle(&at_hand);
     }
 }
 

@@ -27,7 +27,7 @@ use copal_filter::{
 };
 use parking_lot::Mutex;
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     ops::Range,
     sync::{
         Arc,
@@ -43,6 +43,11 @@ pub(crate) enum Failed {
     /// It could not be read.
     Read,
 }
+
+/// Units of partitions that were just written, more than they start with: should the rule want more of them at once,
+/// nothing has to be read.
+#[derive(Default)]
+pub(crate) struct AtHand(HashMap<PartitionNumber, Units>);
 
 /// Filters of all stores that share a memory: see [`crate::elastic`].
 pub(crate) struct Elastic {
@@ -121,8 +126,14 @@ impl Elastic {
     }
 
     /// Takes in the partitions of a table that was opened, with the units that were taken from memory when it was
-    /// written, as far as there is room for them.
-    pub(crate) fn adopt(self: &Arc<Self>, table: &Arc<Table>, level: u8, predicted: &mut Vec<Predicted>) {
+    /// written, as far as there is room for them. [`Elastic::settle`] should follow.
+    pub(crate) fn adopt(
+        self: &Arc<Self>,
+        table: &Arc<Table>,
+        level: u8,
+        predicted: &mut Vec<Predicted>,
+        at_hand: &mut AtHand,
+    ) {
         self.start();
         self.note_limit(table);
         let now = self.now();
@@ -135,19 +146,16 @@ impl Elastic {
             };
             while predicted.next_if(|predicted| predicted.index < index).is_some() {}
             let own = predicted.next_if(|predicted| predicted.index == index);
-            let (heat, units) = own.map_or((Heat::default(), None), |own| (own.heat, own.units));
+            let (heat, wanted, own) = own.map_or((Heat::default(), 0, None), |own| {
+                (own.heat, own.wanted, own.units)
+            });
             // The keys of the table count from now on, so that a new store has room at all.
             let budget = self.budget(&state).max(self.budget_with(&state, shape));
             let room = budget.saturating_sub(state.charged);
-            let units = units
-                .map(|units| {
-                    let most = (room / u64::from(shape.unit_bytes)).min(u64::from(shape.units)) as u8;
-                    if units.count() > most {
-                        units.first(most)
-                    } else {
-                        units
-                    }
-                })
+            let most = (room / u64::from(shape.unit_bytes)).min(u64::from(wanted)) as u8;
+            let units = own
+                .as_ref()
+                .map(|units| units.first(most))
                 .filter(|units| units.count() > 0 && table.charge_units(bytes(shape, units.count())));
             let count = units.as_ref().map_or(0, Units::count);
             let part = Part {
@@ -169,14 +177,9 @@ impl Elastic {
                 slot.swap(units);
             }
             slot.set_number(Some(number));
+            at_hand.0.extend(own.map(|own| (number, own)));
         }
-        // The rule hears of its budget before the first probe; what it wants moved is done off this path.
-        let budget = self.budget(&state);
-        let changes = state.rule.step(budget, now);
-        state.pending.extend(changes);
         self.note_room(&state);
-        drop(state);
-        self.stir();
     }
 
     fn budget_with(&self, state: &State, shape: Shape) -> u64 {
@@ -189,7 +192,8 @@ impl Elastic {
         }
     }
 
-    /// Forgets partitions of a table that no new reader asks any more, and frees their units.
+    /// Forgets partitions of a table that no new reader asks any more, and frees their units. [`Elastic::settle`] should
+    /// follow.
     pub(crate) fn retire(&self, table: &Table, partitions: Range<u32>) {
         let mut state = self.state.lock();
         for index in partitions {
@@ -204,8 +208,45 @@ impl Elastic {
         }
         self.note_limit(table);
         self.note_room(&state);
-        drop(state);
+    }
+
+    /// Tells the rule what it may spend now and carries out at once what needs no read: releases, and loads of units that
+    /// are at hand. Other loads wait for the adjuster.
+    pub(crate) fn settle(&self, at_hand: &AtHand) {
+        // Dropped without the lock: they may be the last of their tables.
+        let mut tables = Vec::new();
+        {
+            let state = &mut *self.state.lock();
+            self.step(state);
+            for change in std::mem::take(&mut state.pending) {
+                let number = PartitionNumber(change.partition.0);
+                let Some(part) = state.get(number) else { continue };
+                let own = at_hand.0.get(&number).filter(|own| own.count() >= change.units);
+                let waits = part.moving || change.units > part.units && own.is_none();
+                let (table, index) = (part.table.upgrade(), part.index);
+                if waits {
+                    state.pending.push_back(change);
+                } else if let Some(table) = &table
+                    && let Some((have, want)) = self.begin(state, table, number, index, change.units)
+                {
+                    state.set_units(number, want, false);
+                    table.slot(index).swap(own.map(|own| own.first(want)));
+                    self.moves.predicted(u64::from(want - have));
+                }
+                tables.extend(table);
+            }
+            self.note_room(state);
+        }
+        drop(tables);
         self.stir();
+    }
+
+    /// Asks the rule; what is pending is what it wants now.
+    fn step(&self, state: &mut State) {
+        let (now, budget) = (self.now(), self.budget(state));
+        let changes = state.rule.step(budget, now);
+        state.pending.extend(changes);
+        in_order(state);
     }
 
     /// The table belongs to another run now.
@@ -346,20 +387,22 @@ impl Elastic {
     /// Drains the sample, asks the rule and moves units: releases, then loads. Blocks on reads.
     pub(crate) fn adjust(&self) {
         let _turn = self.turn.lock();
-        let changes = {
+        {
             let state = &mut *self.state.lock();
-            let now = self.now();
             let probes = self.sampler.drain();
+            let now = self.now();
             state.observe(&probes, now);
-            let budget = self.budget(state);
-            let mut changes = std::mem::take(&mut state.pending);
-            changes.append(&mut state.rule.step(budget, now));
-            in_order(state, changes)
-        };
-        for change in changes {
+            self.step(state);
+        }
+        while let Some(change) = self.next_change() {
             self.carry_out(change);
         }
         self.note_room(&self.state.lock());
+    }
+
+    /// Taken one by one: the rule may change its mind between two of them.
+    fn next_change(&self) -> Option<Change> {
+        self.state.lock().pending.pop_front()
     }
 
     /// Also drains the calling thread's ring.
@@ -374,9 +417,8 @@ impl Elastic {
         let Some((table, index)) = self.find(number) else {
             return;
         };
-        let Some((have, want)) = self.begin(&table, number, index, change.units) else {
-            return;
-        };
+        let begun = self.begin(&mut self.state.lock(), &table, number, index, change.units);
+        let Some((have, want)) = begun else { return };
         // As in the paper, each Bloom unit is read by itself; columns come with one read.
         let stepwise = self.options.rule == RuleKind::Paper;
         let first = if stepwise { have + 1 } else { want };
@@ -407,8 +449,14 @@ impl Elastic {
 
     /// Carries out a release at once; charges what a load will bring and says what to read: units there are, units
     /// wanted.
-    fn begin(&self, table: &Table, number: PartitionNumber, index: u32, wanted: u8) -> Option<(u8, u8)> {
-        let state = &mut *self.state.lock();
+    fn begin(
+        &self,
+        state: &mut State,
+        table: &Table,
+        number: PartitionNumber,
+        index: u32,
+        wanted: u8,
+    ) -> Option<(u8, u8)> {
         let part = state.same(number, table, index)?;
         let (shape, have) = (part.shape, part.units);
         let want = wanted.min(shape.units);
@@ -441,17 +489,16 @@ fn bytes(shape: Shape, units: u8) -> u64 {
     u64::from(shape.unit_bytes) * u64::from(units)
 }
 
-/// What is left of the changes of several steps: the last of each partition, releases before what they pay for.
-fn in_order(state: &State, mut changes: Vec<Change>) -> Vec<Change> {
+/// Leaves of what is pending the last change of each partition, releases before what they pay for.
+fn in_order(state: &mut State) {
     let mut seen = HashSet::new();
-    changes.reverse();
+    let mut changes: Vec<Change> = state.pending.drain(..).rev().collect();
     changes.retain(|change| seen.insert(change.partition));
-    changes.reverse();
     let releases = |change: &Change| {
         let part = state.get(PartitionNumber(change.partition.0));
         part.is_some_and(|part| change.units < part.units)
     };
-    let (mut releases, mut loads): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(releases);
-    releases.append(&mut loads);
-    releases
+    let (releases, loads): (Vec<Change>, Vec<Change>) = changes.into_iter().rev().partition(releases);
+    state.pending.extend(releases);
+    state.pending.extend(loads);
 }

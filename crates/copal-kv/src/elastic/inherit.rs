@@ -23,8 +23,14 @@ pub(crate) struct Predicted {
     /// Which of its table's.
     pub(crate) index: u32,
     pub(crate) heat: Heat,
+    /// Units it should have, at the price that memory had when it was written.
+    pub(crate) wanted: u8,
+    /// Some more than that: what is merged leaves memory to its heirs.
     pub(crate) units: Option<Units>,
 }
+
+/// Units kept at hand beyond those that are wanted.
+const SPARE_UNITS: u8 = 4;
 
 /// Whom to inherit from: the first of these that has keys in the range.
 #[derive(Clone, Default)]
@@ -120,13 +126,13 @@ impl Predictor {
             units,
             level: self.level,
         };
-        let units = match self.elastic.predict(shape, heat) {
-            0 => None,
-            count => FilterPage::load(stored, count, fresh.uid, fresh.store_seed).ok(),
-        };
+        let wanted = self.elastic.predict(shape, heat);
+        let at_hand = wanted.saturating_add(SPARE_UNITS).min(shape.units);
+        let units = FilterPage::load(stored, at_hand, fresh.uid, fresh.store_seed).ok();
         self.predicted.lock().push(Predicted {
             index: fresh.index,
             heat,
+            wanted,
             units,
         });
     }

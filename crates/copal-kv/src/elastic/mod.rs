@@ -27,7 +27,7 @@ mod state;
 mod sync;
 mod thread;
 
-pub(crate) use adjust::{Elastic, Failed};
+pub(crate) use adjust::{AtHand, Elastic, Failed};
 pub(crate) use inherit::{Fresh, Inheritance, Predicted, Predictor};
 pub(crate) use report::report;
 pub use report::{Class, Filters, HeatCell, RunFilters};

@@ -5,7 +5,7 @@
 use super::{sample::MOST_PARTITIONS, slot::PartitionNumber};
 use crate::table::Table;
 use copal_filter::rules::{Change, Heat, Outcome, PartitionId, Probe, Rule, Shape};
-use std::sync::Weak;
+use std::{collections::VecDeque, sync::Weak};
 
 /// Sampled probes of one partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,8 +57,8 @@ pub(super) struct State {
     pub(super) keys: u64,
     /// Bytes of all units charged.
     pub(super) charged: u64,
-    /// Changes the rule asked for when tables came; nobody has carried them out yet.
-    pub(super) pending: Vec<Change>,
+    /// Changes the rule asked for that nobody has carried out yet.
+    pub(super) pending: VecDeque<Change>,
 }
 
 impl State {
@@ -73,7 +73,7 @@ impl State {
             free: Vec::new(),
             keys: 0,
             charged: 0,
-            pending: Vec::new(),
+            pending: VecDeque::new(),
         }
     }
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     cache::TableCache,
-    elastic::{Elastic, Predicted},
+    elastic::{AtHand, Elastic, Predicted},
     entry::RangeTombstone,
 };
 use bytes::Bytes;
@@ -41,7 +41,8 @@ impl Table {
         options: ReadOptions,
     ) -> Result<Arc<Table>, TableError> {
         let table = Table::open_object(objects, id, cache, options)?;
-        table.adopt_filters(0, &mut Vec::new());
+        table.adopt_filters(0, &mut Vec::new(), &mut AtHand::default());
+        table.elastic().settle(&AtHand::default());
         Ok(table)
     }
 
@@ -61,8 +62,13 @@ impl Table {
 
     /// Lets the partitions compete for filter units from now on, beginning with those predicted. `level`: what
     /// tables of the same run have in common.
-    pub(crate) fn adopt_filters(self: &Arc<Self>, level: u8, predicted: &mut Vec<Predicted>) {
-        self.elastic().clone().adopt(self, level, predicted);
+    pub(crate) fn adopt_filters(
+        self: &Arc<Self>,
+        level: u8,
+        predicted: &mut Vec<Predicted>,
+        at_hand: &mut AtHand,
+    ) {
+        self.elastic().clone().adopt(self, level, predicted, at_hand);
     }
 
     /// Opens a table held in memory: tests and tools.
@@ -76,7 +82,8 @@ impl Table {
         options: ReadOptions,
     ) -> Result<Arc<Table>, TableError> {
         let table = Table::open_source(Box::new(bytes), id, cache, options)?;
-        table.adopt_filters(0, &mut Vec::new());
+        table.adopt_filters(0, &mut Vec::new(), &mut AtHand::default());
+        table.elastic().settle(&AtHand::default());
         Ok(table)
     }
 

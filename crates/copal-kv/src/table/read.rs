@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     cache::{FilterCharge, TableCache, TableCharge},
+    elastic::AtHand,
     entry::{EntryKind, MAX_SEQ, RangeTombstone},
 };
 use bytes::Bytes;
@@ -158,5 +159,6 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         self.elastic().retire(self, 0..self.partitions());
+        self.elastic().settle(&AtHand::default());
     }
 }
