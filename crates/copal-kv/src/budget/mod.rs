@@ -308,9 +308,7 @@ impl MemoryBudget {
     pub(crate) fn try_charge(&self, class: Class, bytes: u64) -> Option<Charge> {
         let limit = match class {
             Class::Filters => self.filter_limit(),
-            Class::Scans => self.shared.plan.scans,
-            Class::Merges => self.shared.plan.merges,
-            _ => u64::MAX,
+            class => self.shared.plan.limit(class),
         };
         let charge = self.charge(class, bytes);
         let fits = self.used(class) <= limit && self.shared.charged.load(SeqCst) <= self.total_bytes();

@@ -83,6 +83,15 @@ impl Plan {
         }
     }
 
+    /// Most bytes of read-ahead, which one can do without.
+    pub(crate) fn limit(&self, class: Class) -> u64 {
+        match class {
+            Class::Scans => self.scans,
+            Class::Merges if self.merges > 0 => self.merges,
+            _ => u64::MAX,
+        }
+    }
+
     /// Most bytes of filters when everything but filters, pages and rows takes `others`.
     pub(crate) fn filter_limit(&self, others: u64) -> u64 {
         self.filters

@@ -97,7 +97,7 @@ fn the_sum_is_kept_by_many_threads() {
 #[test]
 fn what_does_not_fit_is_refused_before_it_is_there() {
     let budget = MemoryBudget::new(TOTAL);
-    let most = budget.charge(Class::Tables, 2 << 20);
+    let most = budget.charge(Class::Tables, 3 << 19);
     assert!(budget.check().is_ok());
     let too_much = budget.charge(Class::Tables, 2 << 20);
     assert!(matches!(
