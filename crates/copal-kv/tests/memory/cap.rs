@@ -1,0 +1,85 @@
+//! A process whose memory the kernel caps.
+//!
+//! A memory cgroup of its own where one can be made (version 1 or 2, usually as root); page cache counts in it. The
+//! process puts itself into it before it begins, so everything it ever touches is counted.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+/// Memory controllers, and the names of a group's limit, peak and count of processes killed.
+const CONTROLLERS: [Controller; 2] = [
+    Controller {
+        root: "/sys/fs/cgroup/memory",
+        limit: "memory.limit_in_bytes",
+        peak: "memory.max_usage_in_bytes",
+    },
+    Controller {
+        root: "/sys/fs/cgroup",
+        limit: "memory.max",
+        peak: "memory.peak",
+    },
+];
+
+struct Controller {
+    root: &'static str,
+    limit: &'static str,
+    peak: &'static str,
+}
+
+/// A memory cgroup; removed on drop.
+pub(crate) struct Cap {
+    dir: PathBuf,
+    peak: &'static str,
+}
+
+impl Cap {
+    /// A group of at most `bytes`; `None` where none can be made.
+    pub(crate) fn new(bytes: u64) -> Option<Cap> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("copal-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        CONTROLLERS.iter().find_map(|controller| {
+            let dir = Path::new(controller.root).join(&name);
+            fs::create_dir(&dir).ok()?;
+            let cap = Cap {
+                dir,
+                peak: controller.peak,
+            };
+            fs::write(cap.dir.join(controller.limit), bytes.to_string()).ok()?;
+            // No way out into swap, where there is any.
+            let _no_swap_no_limit = fs::write(cap.dir.join("memory.swap.max"), "0");
+            Some(cap)
+        })
+    }
+
+    /// Most bytes the group held at once, page cache with them.
+    pub(crate) fn peak_bytes(&self) -> Option<u64> {
+        let text = fs::read_to_string(self.dir.join(self.peak)).ok()?;
+        text.trim().parse().ok()
+    }
+}
+
+impl Drop for Cap {
+    fn drop(&mut self) {
+        let _left_behind_if_busy = fs::remove_dir(&self.dir);
+    }
+}
+
+/// Runs one test of this binary in a process of its own, under `cap` if there is one.
+pub(crate) fn run_alone(test: &str, cap: Option<&Cap>, variable: (&str, u64)) -> Output {
+    let binary = std::env::current_exe().unwrap();
+    let enter = match cap {
+        Some(cap) => format!("echo $$ > '{}' && ", cap.dir.join("cgroup.procs").display()),
+        None => String::new(),
+    };
+    let script = format!("{enter}exec \"$0\" --exact '{test}' --nocapture --test-threads=1");
+    Command::new("sh")
+        .args(["-c", &script])
+        .arg(binary)
+        .env(variable.0, variable.1.to_string())
+        .output()
+        .unwrap()
+}

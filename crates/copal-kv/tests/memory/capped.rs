@@ -1,0 +1,109 @@
+//! The engine in a process that may use its budget and a stated overhead, with many times as much data.
+//!
+//! Where a memory cgroup can be made, the kernel kills what goes beyond; page cache counts, and there is little, as the
+//! device reads and writes directly. Everywhere, the peak of the process's own memory is looked at.
+
+use crate::{
+    cap::{Cap, run_alone},
+    world::*,
+};
+use copal_kv::MemoryBudget;
+use std::ops::Bound;
+
+/// What a process costs beside its budget: its code (a test binary's, with line tables), threads and stacks, the I/O
+/// buffers that are kept (16 MiB at most), the page of zeros (1 MiB), and what the system's allocator cannot use
+/// between blocks that are still in use.
+const OVERHEAD: u64 = 24 * MIB;
+const BUDGET: &str = "COPAL_TEST_MEMORY_BUDGET";
+const TEST: &str = "capped::a_store_many_times_its_budget_lives_under_a_memory_cap";
+
+#[test]
+#[expect(
+    clippy::print_stderr,
+    reason = "a skipped check has to say so; the peaks are shown on failure"
+)]
+fn a_store_many_times_its_budget_lives_under_a_memory_cap() {
+    if let Some(budget) = std::env::var_os(BUDGET) {
+        return work(budget.to_str().unwrap().parse().unwrap());
+    }
+    for budget in [4 * MIB, 10 * MIB] {
+        let limit = budget + OVERHEAD;
+        let cap = Cap::new(limit);
+        if cap.is_none() {
+            assert!(
+                std::env::var_os("COPAL_TEST_REQUIRE_MEMCG").is_none(),
+                "no memory cgroup can be made here: it takes root and a writable /sys/fs/cgroup"
+            );
+            eprintln!(
+                "SKIPPED the kernel's cap: no memory cgroup can be made here; the peak is looked at instead"
+            );
+        }
+        let output = run_alone(TEST, cap.as_ref(), (BUDGET, budget));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let told = format!("{text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "with {limit} bytes the process ended with {}: {told}",
+            output.status
+        );
+        let peak = text
+            .lines()
+            .find_map(|line| line.split_once("peak bytes: ")?.1.trim().parse::<u64>().ok());
+        let peak = peak.unwrap_or_else(|| panic!("the process did its work: {told}"));
+        let in_group = cap.and_then(|cap| cap.peak_bytes());
+        eprintln!("budget {budget}: peak {peak} resident, {in_group:?} in the group, limit {limit}");
+        assert!(peak <= limit, "{peak} bytes resident at most, {limit} allowed");
+        assert!(peak > budget / 2, "{peak} bytes: the budget of {budget} was used");
+    }
+}
+
+/// Loads, reads, scans, overwrites and merges ten times 4 MiB, or six times 10 MiB; prints the peak.
+#[expect(clippy::print_stdout, reason = "read by the process that started this one")]
+fn work(budget_bytes: u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let objects = objects(dir.path(), "store", 512 * MIB);
+    let budget = MemoryBudget::new(budget_bytes);
+    let (store, space) = open(&objects, &budget);
+    let mut random = Random::new(budget_bytes);
+    let keys = (40 * MIB).max(6 * budget_bytes) / 1000;
+    for number in 0..keys {
+        space.put(&key(number), &value(number, 1000), DEFERRED).unwrap();
+    }
+    for _ in 0..20_000 {
+        let number = random.below(2 * keys);
+        let found = space.get(&key(number)).unwrap();
+        assert_eq!(found.is_some(), number < keys);
+    }
+    let walked = space
+        .iter((Bound::Unbounded, Bound::Unbounded))
+        .map(Result::unwrap);
+    assert_eq!(walked.count() as u64, keys);
+    for number in (0..keys).step_by(10) {
+        space
+            .put(&key(number), &value(number + 1, 1000), DEFERRED)
+            .unwrap();
+    }
+    space.compact_range((Bound::Unbounded, Bound::Unbounded)).unwrap();
+    for number in (0..keys).step_by(997) {
+        let tag = number + u64::from(number.is_multiple_of(10));
+        assert_eq!(space.get(&key(number)).unwrap().unwrap(), value(tag, 1000));
+    }
+    let stats = store.stats();
+    assert!(stats.memory_bytes <= budget_bytes, "{stats:?}");
+    assert!(
+        stats.user_bytes >= 6 * budget_bytes && stats.merges > 10,
+        "{stats:?}"
+    );
+    store.close().unwrap();
+    println!("peak bytes: {}", peak_bytes());
+}
+
+/// Most bytes of memory this process ever had resident.
+fn peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
+    1024 * line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+}
