@@ -11,6 +11,7 @@ use crate::{
     rows::SpaceStamp,
     snapshots::Held,
     value::pointer::{MAX_VALUE, piece_sums},
+    view::View,
 };
 use bytes::Bytes;
 use std::{
@@ -60,6 +61,20 @@ impl KeyspaceHandle {
             CacheMode::Blocks => Kept::Block,
             CacheMode::Nothing => Kept::Nothing,
         }
+    }
+
+    fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        engine: &Engine,
+        view: &View,
+        seq: u64,
+        keys: &[K],
+    ) -> Vec<Result<Option<Bytes>, Error>> {
+        if let Err(error) = self.check() {
+            return keys.iter().map(|_| Err(error.clone())).collect();
+        }
+        let keys: Vec<Bytes> = keys.iter().map(|key| self.id.key(key.as_ref())).collect();
+        engine.multi_get(view, seq, &keys, self.kept())
     }
 
     /// The operation that stores `value`: inline, or straight into a value object.
@@ -161,6 +176,16 @@ impl Keyspace {
     /// `Corrupt`: the bytes are damaged. `NoKeyspace`: the keyspace was dropped.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
         self.look_up(key, &Want::all())
+    }
+
+    /// The values of many keys, in their order, all as they are at one moment. What several look-ups would read one
+    /// behind the other is read at once. Blocks on reads.
+    /// # Errors
+    /// Of each key as [`Keyspace::get`]: damage of one does not hide the others.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Bytes>, Error>> {
+        let engine = self.store.engine();
+        let (view, seq) = engine.view_now();
+        self.handle.multi_get(engine, &view, seq, keys)
     }
 
     /// `range` of the value; short at its end. Reads only the 64 KiB pieces that hold it.
@@ -397,6 +422,20 @@ impl Snapshot {
         self.store
             .engine()
             .range_checksum(self.iter(keyspace, range), verify)
+    }
+
+    /// The values of many keys at the snapshot, in their order; see [`Keyspace::multi_get`].
+    /// # Errors
+    /// Of each key as [`Keyspace::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: &[K],
+    ) -> Vec<Result<Option<Bytes>, Error>> {
+        let engine = self.store.engine();
+        keyspace
+            .handle
+            .multi_get(engine, &engine.view(), self.held.seq, keys)
     }
 
     /// Walks a range at the snapshot.

@@ -37,6 +37,7 @@ mod log;
 mod manifest;
 mod memtable;
 pub mod merge;
+mod multi_get;
 mod options;
 mod pacing;
 mod poison;

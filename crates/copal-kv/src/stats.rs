@@ -19,6 +19,10 @@ pub struct Stats {
     pub false_positives: u64,
     /// Data blocks read from objects.
     pub data_block_reads: u64,
+    /// Reads that `multi_get` had under way together with others, and batches of them.
+    pub batched_reads: u64,
+    /// Batches of reads.
+    pub read_batches: u64,
     /// Index pages read from objects.
     pub index_page_reads: u64,
     /// Filter pages read from objects, by look-ups and by the adjusting of filters.
@@ -48,6 +52,8 @@ pub struct Stats {
 pub(crate) struct Counters {
     pub(crate) gets: AtomicU64,
     pub(crate) row_hits: AtomicU64,
+    pub(crate) batched_reads: AtomicU64,
+    pub(crate) read_batches: AtomicU64,
     pub(crate) flushes: AtomicU64,
     pub(crate) merges: AtomicU64,
     pub(crate) write_bytes: AtomicU64,
@@ -75,6 +81,8 @@ impl Counters {
 
     pub(crate) fn fill(&self, stats: &mut Stats) {
         stats.gets = self.gets.load(Relaxed);
+        stats.batched_reads = self.batched_reads.load(Relaxed);
+        stats.read_batches = self.read_batches.load(Relaxed);
         stats.row_hits = self.row_hits.load(Relaxed);
         stats.flushes = self.flushes.load(Relaxed);
         stats.merges = self.merges.load(Relaxed);

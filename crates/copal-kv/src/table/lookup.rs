@@ -4,6 +4,9 @@
 //! - One data block is read; two only where one key's versions span blocks.
 //! - A key that may stand in a damaged block is an error, never absent.
 //!
+//! A look-up of one key does it all at once ([`Table::find_at`]). Those of many keys take it step by step, so that
+//! somebody else reads the pages of all of them together (`multi_get`).
+//!
 //! Not here: which partition (`read`), reading and mending pages (`pages`).
 
 use super::{
@@ -20,6 +23,7 @@ use crate::{
 };
 use copal_device::Class;
 use copal_filter::rules::Outcome;
+use std::{ops::Range, sync::Arc};
 
 /// Which blocks a look-up leaves in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,44 +46,101 @@ impl Keep {
     }
 }
 
+/// A partition whose filter let a key pass, and the sequence to look for in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) partition: u32,
+    pub(super) read_seq: u64,
+}
+
 /// A block and whether the cache has it.
-struct Taken {
+#[derive(Clone)]
+pub(crate) struct Taken {
     at: BlockAt,
     block: Block,
     cached: bool,
 }
 
 impl Table {
-    /// The newest version of `key` at or below `read_seq` in `partition`. Blocks on reads.
-    pub(super) fn find_in(
-        &self,
-        partition: u32,
-        key: &[u8],
-        read_seq: u64,
-        keep: Keep,
-    ) -> Result<Option<Found>, TableError> {
-        let index = self.index(partition, Class::Foreground)?;
-        let at = self.block_of(&index, partition, key, read_seq)?;
-        let taken = self.take(partition, at)?;
-        self.search(partition, &index, taken, key, read_seq, keep)
+    /// The version of `key` that was asked for. Blocks on reads.
+    pub(super) fn find_at(&self, asked: &Asked, key: &[u8], keep: Keep) -> Result<Option<Found>, TableError> {
+        let index = self.index(asked.partition, Class::Foreground)?;
+        let at = self.block_of(&index, asked, key)?;
+        let taken = self.take(asked.partition, at)?;
+        self.search(asked, &index, taken, key, keep)
     }
 
-    /// Where `(key, read_seq)` stands if it is in the partition.
-    fn block_of(
+    /// The block in which the key stands if it is in the partition.
+    pub(crate) fn block_of(
         &self,
         index: &IndexPage,
-        partition: u32,
+        asked: &Asked,
         key: &[u8],
-        seq: u64,
     ) -> Result<BlockAt, TableError> {
-        let found = index.find(key, seq);
-        found.map_err(|damage| damage.at(self.id, Place::Index(partition)))
+        let found = index.find(key, asked.read_seq);
+        found.map_err(|damage| damage.at(self.id, Place::Index(asked.partition)))
+    }
+
+    /// The index page of a partition if it is in the cache.
+    pub(crate) fn cached_index(&self, partition: u32) -> Option<Arc<IndexPage>> {
+        match self.cache.get(self.index_key(partition)) {
+            Some(Page::Index(page)) => Some(page),
+            _ => None,
+        }
+    }
+
+    /// Bytes of the object that hold the index page of a partition.
+    pub(crate) fn index_range(&self, partition: u32) -> Range<u64> {
+        self.partition(partition).index()
+    }
+
+    /// The index page out of bytes somebody read; read again, or made anew, when they are damaged.
+    pub(crate) fn index_from(&self, partition: u32, stored: &[u8]) -> Result<Arc<IndexPage>, TableError> {
+        let at = self.partition(partition);
+        match IndexPage::decode(stored, at.uid, at.data_len) {
+            Ok(page) => {
+                self.cache.count(Count::IndexPageReads);
+                Ok(self.keep_index(self.index_key(partition), page))
+            }
+            Err(_) => self.index(partition, Class::Foreground),
+        }
+    }
+
+    /// A block if it is in the cache.
+    pub(crate) fn cached_block(&self, partition: u32, at: BlockAt) -> Option<Taken> {
+        match self.cache.get(self.block_key(partition, at.number)) {
+            Some(Page::Block(block)) => Some(Taken {
+                at,
+                block,
+                cached: true,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Bytes of the object that hold a block.
+    pub(crate) fn block_range(&self, partition: u32, at: BlockAt) -> Range<u64> {
+        let start = self.partition(partition).offset;
+        start + at.offset..start + at.range().end
+    }
+
+    /// A block out of bytes somebody read; read again when they are damaged.
+    pub(crate) fn block_from(&self, partition: u32, at: BlockAt, stored: &[u8]) -> Result<Taken, TableError> {
+        self.cache.count(Count::DataBlockReads);
+        let block = match Block::decode(stored, self.partition(partition).uid, at.number) {
+            Ok(block) => block,
+            Err(_) => self.read_block(partition, at, Class::Foreground)?,
+        };
+        Ok(Taken {
+            at,
+            block,
+            cached: false,
+        })
     }
 
     fn take(&self, partition: u32, at: BlockAt) -> Result<Taken, TableError> {
-        if let Some(Page::Block(block)) = self.cache.get(self.block_key(partition, at.number)) {
-            let cached = true;
-            return Ok(Taken { at, block, cached });
+        if let Some(taken) = self.cached_block(partition, at) {
+            return Ok(taken);
         }
         self.cache.count(Count::DataBlockReads);
         let block = self.read_block(partition, at, Class::Foreground)?;
@@ -90,15 +151,16 @@ impl Table {
         })
     }
 
-    fn search(
+    /// Looks for the key in the block in which it stands if it is there.
+    pub(crate) fn search(
         &self,
-        partition: u32,
+        asked: &Asked,
         index: &IndexPage,
         mut taken: Taken,
         key: &[u8],
-        read_seq: u64,
         keep: Keep,
     ) -> Result<Option<Found>, TableError> {
+        let Asked { partition, read_seq } = *asked;
         let damaged = |block| {
             move |damage: Damage| self.blame(partition, damage.at(self.id, Place::Block { partition, block }))
         };
@@ -119,7 +181,8 @@ impl Table {
         }
         let (found, outcome) = match cursor.entry() {
             Some(entry) if entry.key == key && entry.seq <= read_seq => {
-                let (seq, kind, value) = (entry.seq, entry.kind, cursor.value());
+                let seq = self.ingested_at.unwrap_or(entry.seq);
+                let (kind, value) = (entry.kind, cursor.value());
                 (Some(Found { seq, kind, value }), Outcome::Hit)
             }
             _ => (None, self.outcome_of_absence(&mut cursor, key, read_seq)),

@@ -41,7 +41,7 @@ pub use counters::ReadCounts;
 pub use cursor::{Scan, TableCursor};
 pub use error::{Damage, Place, TableError};
 pub use io::Sink;
-pub(crate) use lookup::Keep;
+pub(crate) use lookup::{Asked, Keep, Taken};
 pub use meta::{TableMeta, ValueUse};
 pub use read::{Found, ReadOptions, Table};
 pub use verify::{Damaged, VerifyReport};

@@ -15,7 +15,7 @@ use super::{
     filter::{Answer, FilterSlot},
     footer::Footer,
     io::ReadAt,
-    lookup::Keep,
+    lookup::{Asked, Keep},
     meta::TableMeta,
 };
 use crate::{
@@ -87,24 +87,19 @@ impl Table {
         hash: &KeyHash,
         keep: Keep,
     ) -> Result<Option<Found>, TableError> {
-        match self.ingested_at {
-            None => self.get_stored(key, read_seq, hash, keep),
-            Some(seq) if read_seq < seq => Ok(None),
-            Some(seq) => {
-                let found = self.get_stored(key, MAX_SEQ, hash, keep)?;
-                Ok(found.map(|found| Found { seq, ..found }))
-            }
+        match self.ask(key, read_seq, hash)? {
+            None => Ok(None),
+            Some(place) => self.find_at(&place, key, keep),
         }
     }
 
-    /// As [`Table::get_keeping`], by the sequences that stand in the entries.
-    fn get_stored(
-        &self,
-        key: &[u8],
-        read_seq: u64,
-        hash: &KeyHash,
-        keep: Keep,
-    ) -> Result<Option<Found>, TableError> {
+    /// Where `key` has to be looked for; `None`: fences or filter say that it is not there.
+    pub(crate) fn ask(&self, key: &[u8], read_seq: u64, hash: &KeyHash) -> Result<Option<Asked>, TableError> {
+        let read_seq = match self.ingested_at {
+            None => read_seq,
+            Some(seq) if read_seq < seq => return Ok(None),
+            Some(_) => MAX_SEQ,
+        };
         let Some(partition) = self.partition_of(key)? else {
             return Ok(None);
         };
@@ -114,7 +109,7 @@ impl Table {
             self.note_probe(partition, Outcome::Negative);
             return Ok(None);
         }
-        self.find_in(partition, key, read_seq, keep)
+        Ok(Some(Asked { partition, read_seq }))
     }
 
     /// All entries have this sequence from now on, whatever stands in them: for a table that was ingested, before

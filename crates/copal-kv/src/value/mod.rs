@@ -9,9 +9,67 @@ pub(crate) mod pointer;
 use crate::Error;
 use bytes::Bytes;
 use copal_device::Class;
-use copal_object::{Store as Objects, StoreError};
+use copal_object::{ObjectId, Store as Objects, StoreError};
 pub(crate) use pointer::Pointer;
 use std::ops::Range;
+
+/// A read of a part of a separated value: whole 64 KiB pieces, which are verified.
+pub(crate) struct Planned {
+    pointer: Pointer,
+    /// The wanted bytes of the value, not beyond its end.
+    part: Range<u64>,
+    /// The pieces that hold them.
+    cover: Range<u64>,
+}
+
+impl Planned {
+    /// # Errors
+    /// `Corrupt`: the bytes are no pointer.
+    pub(crate) fn new(pointer: &[u8], part: &Range<u64>) -> Result<Planned, Error> {
+        let pointer = Pointer::decode(pointer)?;
+        let len = u64::from(pointer.len);
+        let part = part.start.min(len)..part.end.min(len).max(part.start.min(len));
+        let cover = pointer.cover(&part);
+        Ok(Planned { pointer, part, cover })
+    }
+
+    /// What has to be read.
+    pub(crate) fn range(&self) -> (ObjectId, Range<u64>) {
+        let start = self.pointer.offset;
+        (
+            self.pointer.object,
+            start + self.cover.start..start + self.cover.end,
+        )
+    }
+
+    fn is_empty(&self) -> bool {
+        self.part.is_empty()
+    }
+
+    fn place(&self) -> String {
+        let (object, range) = self.range();
+        format!("value in object {} at byte {}", object.0, range.start)
+    }
+
+    /// The wanted part out of what was read.
+    /// # Errors
+    /// `Corrupt` when the bytes are not those that were written.
+    pub(crate) fn take(&self, read: Result<Bytes, StoreError>) -> Result<Bytes, Error> {
+        let bytes = match read {
+            // Whoever reads holds a version in which the object is: it was lost, not deleted.
+            Err(StoreError::NotFound(_)) => {
+                return Err(Error::corrupt(self.place(), "the object is missing"));
+            }
+            read => read?,
+        };
+        if bytes.len() as u64 != self.cover.end - self.cover.start {
+            return Err(Error::corrupt(self.place(), "the object ends inside it"));
+        }
+        self.pointer.verify(self.cover.start, &bytes)?;
+        let from = self.part.start - self.cover.start;
+        Ok(bytes.slice(from as usize..(self.part.end - self.cover.start) as usize))
+    }
+}
 
 /// Reads `part` of the value behind an encoded pointer; short at the value's end. Blocks.
 ///
@@ -24,30 +82,11 @@ pub(crate) fn read(
     part: &Range<u64>,
     class: Class,
 ) -> Result<Bytes, Error> {
-    let pointer = Pointer::decode(pointer)?;
-    let len = u64::from(pointer.len);
-    let part = part.start.min(len)..part.end.min(len).max(part.start.min(len));
-    if part.is_empty() {
+    let planned = Planned::new(pointer, part)?;
+    if planned.is_empty() {
         return Ok(Bytes::new());
     }
-    let cover = pointer.cover(&part);
-    let range = pointer.offset + cover.start..pointer.offset + cover.end;
-    let once = || -> Result<Bytes, Error> {
-        let bytes = match objects.read(pointer.object, range.clone(), class).wait() {
-            // Whoever reads holds a version in which the object is: it was lost, not deleted.
-            Err(StoreError::NotFound(object)) => {
-                let place = format!("value in object {} at byte {}", object.0, range.start);
-                return Err(Error::corrupt(place, "the object is missing"));
-            }
-            read => read?,
-        };
-        if bytes.len() as u64 != cover.end - cover.start {
-            let place = format!("value in object {} at byte {}", pointer.object.0, range.start);
-            return Err(Error::corrupt(place, "the object ends inside it"));
-        }
-        pointer.verify(cover.start, &bytes)?;
-        Ok(bytes)
-    };
-    let bytes = once().or_else(|error| if error.is_corruption() { once() } else { Err(error) })?;
-    Ok(bytes.slice((part.start - cover.start) as usize..(part.end - cover.start) as usize))
+    let (object, range) = planned.range();
+    let once = || planned.take(objects.read(object, range.clone(), class).wait());
+    once().or_else(|error| if error.is_corruption() { once() } else { Err(error) })
 }

@@ -14,6 +14,7 @@ mod ingest;
 mod iterators;
 mod leftovers;
 mod model;
+mod multi_get;
 mod poison;
 mod quarantine;
 mod space;

@@ -171,7 +171,8 @@ impl Run {
                     .unwrap();
             }
             82..84 => keyspace.compact_range(all()).unwrap(),
-            84..94 => self.look_up(space),
+            84..91 => self.look_up(space),
+            91..94 => self.look_up_many(space),
             94..98 => self.walk(space),
             _ => {}
         }
@@ -252,6 +253,23 @@ impl Run {
                 model[space].get(&key).map(|value| &value[..]),
                 "{key:?}"
             );
+        }
+    }
+
+    /// Many keys at once, some of them twice, answer as each by itself, and so do those of the snapshots.
+    fn look_up_many(&mut self, space: usize) {
+        let keyspace = self.space(space);
+        let keys: Vec<_> = (0..self.random.below(40)).map(|_| self.key()).collect();
+        let check = |found: Vec<Result<Option<Bytes>, copal_kv::Error>>, model: &Map| {
+            assert_eq!(found.len(), keys.len());
+            for (key, found) in keys.iter().zip(found) {
+                let expected = model.get(key).map(|value| &value[..]);
+                assert_eq!(found.unwrap().as_deref(), expected, "{key:?}");
+            }
+        };
+        check(keyspace.multi_get(&keys), &self.model[space]);
+        for (snapshot, model) in &self.snapshots {
+            check(snapshot.multi_get(&keyspace, &keys), &model[space]);
         }
     }
 
