@@ -242,6 +242,7 @@ impl Engine {
         stats.memory = self.budget.bytes();
         stats.memory_bytes = stats.memory.total();
         stats.filter_page_reads = reads.filter_page_reads;
+        self.fill_shape(&mut stats);
         stats
     }
 }

@@ -72,6 +72,6 @@ pub use quarantine::DamagedRange;
 pub use range_checksum::RangeChecksum;
 pub use repair::RepairReport;
 pub use scrub::{Scrub, ScrubProgress};
-pub use stats::Stats;
+pub use stats::{LevelStats, Stats};
 pub use store::Store;
 pub use verify::VerifyReport;

@@ -96,6 +96,12 @@ impl Scrub {
         self.shared.progress.lock().clone()
     }
 
+    /// Whether it has ended, for whatever reason.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Ends it after the part it is reading; does not wait.
     pub fn cancel(&self) {
         *self.shared.cancelled.lock() = true;

@@ -1,7 +1,6 @@
-//! Counters of the engine, in units, never rates.
+//! Counters and shape of the engine, in units, never rates; the usual ratios are made of them here.
 
-use crate::MemoryBytes;
-use crate::compact::jobs::TIERS;
+use crate::{MemoryBytes, compact::jobs::TIERS, engine::Engine, manifest::format::Level, quarantine};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counters in units, not rates, since the store was opened.
@@ -45,6 +44,126 @@ pub struct Stats {
     pub groups: u64,
     /// Batches committed.
     pub writes: u64,
+    /// Read commands of the device, flush, merge and verification included, since it was opened.
+    pub device_reads: u64,
+    /// Bytes they read.
+    pub device_read_bytes: u64,
+    /// Write commands of the device.
+    pub device_writes: u64,
+    /// Bytes they wrote: log, tables, values, and what the object layer writes for itself.
+    pub device_write_bytes: u64,
+    /// Flushes of the device, and writes that were durable on completion.
+    pub device_flushes: u64,
+    /// Tables by level as they are now, from the top; the bottom is last.
+    pub levels: Vec<LevelStats>,
+    /// Value objects there are now.
+    pub value_objects: u64,
+    /// Their bytes.
+    pub value_bytes: u64,
+    /// ... of which no entry points to these any more.
+    pub dead_value_bytes: u64,
+    /// Memtables that wait for their flush.
+    pub frozen_memtables: u64,
+    /// Key ranges found damaged and not repaired yet; [`crate::Store::damaged_ranges`] names them.
+    pub damaged_ranges: u64,
+}
+
+/// The runs of one level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LevelStats {
+    /// 0 is what flushes write; the bottom has [`LevelStats::BOTTOM`].
+    pub level: u8,
+    /// Runs, each searched by a look-up that comes this far.
+    pub runs: u64,
+    /// Tables in them.
+    pub tables: u64,
+    /// Bytes of the tables.
+    pub bytes: u64,
+    /// Entries, all versions.
+    pub entries: u64,
+    /// ... that a merge could drop once no snapshot needs them.
+    pub droppable: u64,
+}
+
+impl LevelStats {
+    /// Number of the bottom level.
+    pub const BOTTOM: u8 = u8::MAX;
+}
+
+impl Stats {
+    /// Reads of data blocks, index and filter pages per look-up; 0 without look-ups.
+    #[must_use]
+    pub fn reads_per_get(&self) -> f64 {
+        let reads = self.data_block_reads + self.index_page_reads + self.filter_page_reads;
+        ratio(reads, self.gets)
+    }
+
+    /// False positives per look-up; 0 without look-ups.
+    #[must_use]
+    pub fn false_positives_per_get(&self) -> f64 {
+        ratio(self.false_positives, self.gets)
+    }
+
+    /// Bytes the device wrote per byte of keys and values given; 0 without writes.
+    #[must_use]
+    pub fn write_amplification(&self) -> f64 {
+        ratio(self.device_write_bytes, self.user_bytes)
+    }
+
+    /// Device flushes per batch committed: below 1 where commits share them; 0 without commits.
+    #[must_use]
+    pub fn flushes_per_commit(&self) -> f64 {
+        ratio(self.device_flushes, self.writes)
+    }
+}
+
+fn ratio(part: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { part as f64 / of as f64 }
+}
+
+impl Engine {
+    /// What stands in the tree and was done by the device.
+    pub(crate) fn fill_shape(&self, stats: &mut Stats) {
+        let device = self.objects.counters();
+        stats.device_reads = device.reads;
+        stats.device_read_bytes = device.read_bytes;
+        stats.device_writes = device.writes;
+        stats.device_write_bytes = device.write_bytes;
+        stats.device_flushes = device.flushes + device.fua_writes;
+        let view = self.view();
+        stats.frozen_memtables = view.frozen.len() as u64;
+        stats.damaged_ranges = quarantine::parts(&view.version).len() as u64;
+        for run in &view.version.runs {
+            let level = if run.level == Level::BOTTOM {
+                LevelStats::BOTTOM
+            } else {
+                run.level.0
+            };
+            if stats.levels.last().is_none_or(|last| last.level != level) {
+                stats.levels.push(LevelStats {
+                    level,
+                    ..LevelStats::default()
+                });
+            }
+            let Some(of) = stats.levels.last_mut() else {
+                continue;
+            };
+            of.runs += 1;
+            for slice in &run.slices {
+                let meta = &slice.table.meta;
+                of.tables += 1;
+                of.bytes += meta.bytes;
+                of.entries += meta.entries;
+                of.droppable += meta.droppable;
+            }
+        }
+        drop(view);
+        for value in self.tree.lock().manifest.state.values.values() {
+            stats.value_objects += 1;
+            stats.value_bytes += value.meta.accounted;
+            stats.dead_value_bytes += value.dead.total();
+        }
+    }
 }
 
 /// The engine's own counters; those of tables are counted where tables are read.

@@ -62,7 +62,7 @@ pub(crate) struct Common {
     /// Make or open a repository without encryption: whoever reads the file reads the disks
     #[arg(long, global = true)]
     pub(crate) insecure_no_password: bool,
-    /// Speak JSON lines on standard output: {"v":1,"message_type":"status|verbose|summary|error|exit_error",...}
+    /// Speak JSON lines on standard output: {"v":1,"message_type":"status|verbose|item|summary|error|exit_error",...}
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Show no progress and no notices
@@ -115,6 +115,8 @@ pub(crate) enum Command {
     /// Repair what can be rebuilt
     #[command(subcommand)]
     Repair(Repair),
+    /// Look into the key-value engine below a repository, or into any store of it
+    Kv(crate::kv_arguments::Kv),
     /// Show the version
     Version,
     /// Print a completion script for a shell

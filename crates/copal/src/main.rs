@@ -12,6 +12,7 @@ mod commands;
 mod coverage;
 mod failure;
 mod human;
+mod kv_arguments;
 mod meter;
 mod output;
 mod password;

@@ -1,6 +1,6 @@
 //! What a command says: JSON lines for machines, text for people.
 //!
-//! A JSON line is `{"v":1,"message_type":T, ...}` with T one of `status`, `verbose`, `summary`,
+//! A JSON line is `{"v":1,"message_type":T, ...}` with T one of `status`, `verbose`, `item`, `summary`,
 //! `error`, `exit_error`; version 1 gains fields and never loses one.
 
 use crate::failure::Failure;

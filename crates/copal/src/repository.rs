@@ -182,7 +182,8 @@ fn stack(
     })
 }
 
-fn engine_failure(path: &Path, error: &copal_kv::Error) -> Failure {
+/// What an engine that does not open means for the command.
+pub(crate) fn engine_failure(path: &Path, error: &copal_kv::Error) -> Failure {
     let name = path.display();
     if error.is_corruption() {
         return Failure::new(

@@ -4,10 +4,15 @@ use super::{Item, Sink, damage, manifest::level, state};
 use crate::{
     Error,
     leftovers::{Found, Unnamed, unnamed},
-    manifest::{MANIFEST, Role, format::Level, state::TableState},
+    log::{format::LogOp, replay},
+    manifest::{MANIFEST, format::Level, state::TableState},
+    value::Pointer,
 };
 use copal_object::{ObjectId, Store as Objects};
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashSet},
+};
 
 type Runs<'a> = BTreeMap<(Level, Reverse<u64>), Vec<(&'a ObjectId, &'a TableState)>>;
 
@@ -71,6 +76,7 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
         });
     }
     let found = Found::list(objects);
+    let mut logged = HashSet::new();
     for (generation, log) in found.logs.range(state.flushed_generation + 1..) {
         let bytes = objects.stat(*log).map_or(0, |stat| stat.allocated_bytes);
         items.push(
@@ -79,18 +85,36 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
                 .number("generation", *generation)
                 .number("allocated_bytes", bytes),
         );
+        let read = replay(objects, *generation, *log, |group| {
+            for op in group.ops {
+                if let LogOp::Pointer { pointer, .. } = op {
+                    logged.insert(Pointer::decode(&pointer)?.object);
+                }
+            }
+            Ok(())
+        });
+        match read {
+            Err(error) if error.is_corruption() => items.push(damage(1, &error)),
+            read => drop(read?),
+        }
+    }
+    for object in logged.iter().filter(|object| !state.values.contains_key(object)) {
+        items.push(
+            Item::new(0, "value-object")
+                .number("object", object.0)
+                .text("what", "named by a log only"),
+        );
     }
     for Unnamed {
         object,
         role,
         explained,
-    } in unnamed(&state, &found, |_| false)
+    } in unnamed(&state, &found, |value| logged.contains(value))
     {
-        // Whether a log names it would take reading the logs.
-        let what = match (role, explained) {
-            (Role::Value, true) => "in a log only, or left over from an interrupted run",
-            (_, true) => "left over from an interrupted run",
-            (_, false) => "belongs to no one",
+        let what = if explained {
+            "left over from an interrupted run"
+        } else {
+            "belongs to no one"
         };
         items.push(
             Item::new(0, "unnamed")

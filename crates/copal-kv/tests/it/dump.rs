@@ -64,7 +64,10 @@ fn every_object_is_shown_for_what_it_is() {
     for kind in ["manifest", "keyspace", "run", "table", "value-object", "log"] {
         assert!(names.contains(&kind), "{kind} in {names:?}");
     }
-    assert!(!names.contains(&"damage"), "{outline:?}");
+    assert!(
+        !names.contains(&"damage") && !names.contains(&"unnamed"),
+        "{outline:?}"
+    );
     let all = everything(&fixture.objects);
     let items: Vec<Item> = all.iter().flat_map(|(_, items)| items.clone()).collect();
     assert_eq!(of_kind(&items, "damage").count(), 0);

@@ -5,6 +5,7 @@ mod backup;
 mod check;
 mod forget;
 mod init;
+mod kv;
 mod list;
 mod prune;
 mod restore;
@@ -61,6 +62,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Delete(delete) => prune::delete(&context, delete),
         Command::Prune(prune) => prune::prune(&context, prune),
         Command::Stats => stats::stats(&context),
+        Command::Kv(words) => kv::run(&context, words),
         Command::Repair(_) => stats::repair_index(&context),
         Command::Version | Command::Completions(_) => Ok(()),
     };

@@ -6,6 +6,7 @@
 mod changes;
 mod damage;
 mod disks;
+mod engine;
 mod errors;
 mod harness;
 mod interrupt;

@@ -1,0 +1,111 @@
+//! `copal kv`: the engine below a repository, or any store of it, looked into and repaired.
+
+mod dump;
+mod filters;
+mod heat_svg;
+mod repair;
+mod stats;
+mod verify;
+
+use super::Context;
+use crate::{
+    failure::{Failure, Outcome, exit},
+    kv_arguments::{Kv, KvCommand, Where},
+    place::Place,
+    repository::{Access, Memory, engine_failure},
+};
+use copal_kv::{Options, Store};
+use copal_object::Store as Objects;
+use std::path::{Path, PathBuf};
+
+pub(super) fn run(context: &Context<'_>, kv: &Kv) -> Outcome<()> {
+    let place = Where {
+        common: &context.arguments.common,
+        store: kv.store.as_ref(),
+    };
+    match &kv.command {
+        KvCommand::Dump(words) => dump::run(context, &place, words),
+        KvCommand::Verify(words) => verify::run(context, &place, words),
+        KvCommand::Repair(words) => repair::run(context, &place, words),
+        KvCommand::Stats => stats::run(context, &place),
+        KvCommand::Filters(words) => filters::run(context, &place, words),
+    }
+}
+
+/// The store that was named.
+fn place_of(place: &Where<'_>) -> Outcome<Place> {
+    match place.store {
+        None => Place::find(place.common),
+        Some(path) => bare(path),
+    }
+}
+
+/// A store outside a repository.
+fn bare(path: &Path) -> Outcome<Place> {
+    use std::os::unix::fs::FileTypeExt;
+    match path.metadata() {
+        Ok(meta) if meta.is_dir() => Ok(Place::Files(path.to_owned())),
+        Ok(meta) if meta.file_type().is_block_device() => Ok(Place::Device(path.to_owned())),
+        Ok(_) => Ok(Place::File(path.to_owned())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Failure::new(
+            exit::NO_REPOSITORY,
+            "no_store",
+            format!("there is no store at {}; check the path", path.display()),
+        )),
+        Err(error) => Err(Failure::plain(
+            "open",
+            format!("cannot look at {}: {error}", path.display()),
+        )),
+    }
+}
+
+fn objects(place: &Where<'_>, access: Access) -> Outcome<(PathBuf, Objects)> {
+    let found = place_of(place)?;
+    let (objects, _) = found.open(place.common, access)?;
+    Ok((found.path().to_owned(), objects))
+}
+
+/// The engine of the store that was named.
+fn engine(place: &Where<'_>, access: Access) -> Outcome<(PathBuf, Store)> {
+    let (path, objects) = objects(place, access)?;
+    let options = Options {
+        memory_bytes: Memory::share(place.common.memory)?.engine,
+        read_only: access == Access::Read,
+        ..Options::default()
+    };
+    let store = Store::open(objects, options).map_err(|error| engine_failure(&path, &error))?;
+    Ok((path, store))
+}
+
+/// Ends a session; what was written is durable then.
+fn close(store: &Store, access: Access) -> Outcome<()> {
+    store.close().map_err(failed)?;
+    if access == Access::Write {
+        let closed = store.objects().close();
+        closed.map_err(|error| Failure::plain("close", format!("closing the store: {error}")))?;
+    }
+    Ok(())
+}
+
+fn failed(error: copal_kv::Error) -> Failure {
+    if error.is_corruption() {
+        return Failure::new(exit::DAMAGED, "damaged", error.to_string());
+    }
+    if error.is_no_space() {
+        return Failure::from(copal_backup::Error::NoSpace);
+    }
+    Failure::plain("engine", error.to_string())
+}
+
+/// What ends a command that found damage.
+fn damaged(path: &Path, places: u64, advice: &str) -> Failure {
+    Failure::new(
+        exit::DAMAGED,
+        "damaged",
+        format!(
+            "{} is damaged in {places} {}; {advice}",
+            path.display(),
+            if places == 1 { "place" } else { "places" }
+        ),
+    )
+}

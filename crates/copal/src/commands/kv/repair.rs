@@ -1,0 +1,149 @@
+//! `copal kv repair`.
+
+use super::{bare, close, engine, failed, verify};
+use crate::{
+    commands::Context,
+    failure::{Failure, Outcome, exit},
+    human,
+    kv_arguments::{Repair, Where},
+    repository::{Access, Memory, engine_failure},
+};
+use bytes::Bytes;
+use copal_kv::{DamagedRange, Keyspace, Options, Store};
+use serde_json::json;
+use std::{ops::Bound, path::Path};
+
+/// What was done, for the summary.
+#[derive(Default)]
+struct Done {
+    repaired: Vec<DamagedRange>,
+    entries: u64,
+    bytes: u64,
+}
+
+pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Repair) -> Outcome<()> {
+    let access = if words.dry_run {
+        Access::Read
+    } else {
+        Access::Write
+    };
+    let replica = words
+        .from
+        .as_ref()
+        .map(|path| open_replica(place, path))
+        .transpose()?;
+    let (_, store) = engine(place, access)?;
+    let done = repair(context, &store, replica.as_ref(), words);
+    if let Some(replica) = replica {
+        close(&replica, Access::Read)?;
+    }
+    close(&store, access)?;
+    let (done, left) = done?;
+    let ranges: Vec<_> = done.repaired.iter().map(verify::range).collect();
+    let fields = json!({
+        "command": "kv repair",
+        "dry_run": words.dry_run,
+        "ranges": ranges,
+        "entries": done.entries,
+        "bytes": done.bytes,
+        "left": left.iter().map(verify::range).collect::<Vec<_>>(),
+    });
+    context.output.summary(fields, || {
+        let mut text = verify::as_text(&done.repaired);
+        text.push_str(&match (done.repaired.len(), words.dry_run) {
+            (0, _) => "nothing to repair\n".to_owned(),
+            (count, true) => format!("{count} ranges would be repaired; nothing was changed\n"),
+            (count, false) => format!(
+                "{count} ranges repaired with {} entries ({})\n",
+                done.entries,
+                human::bytes(done.bytes)
+            ),
+        });
+        text
+    });
+    if left.is_empty() || words.dry_run {
+        return Ok(());
+    }
+    Err(Failure::new(
+        exit::DAMAGED,
+        "damaged",
+        format!(
+            "{} damaged ranges are left; `copal kv verify --deep` names them",
+            left.len()
+        ),
+    ))
+}
+
+fn open_replica(place: &Where<'_>, path: &Path) -> Outcome<Store> {
+    let (objects, _) = bare(path)?.open(place.common, Access::Read)?;
+    let options = Options {
+        memory_bytes: Memory::share(place.common.memory)?.engine / 2,
+        read_only: true,
+        ..Options::default()
+    };
+    Store::open(objects, options).map_err(|error| engine_failure(path, &error))
+}
+
+/// Repairs what it finds; also what was left damaged.
+fn repair(
+    context: &Context<'_>,
+    store: &Store,
+    replica: Option<&Store>,
+    words: &Repair,
+) -> Outcome<(Done, Vec<DamagedRange>)> {
+    let found = store.scrub(u64::MAX).and_then(|scrub| scrub.wait());
+    found.map_err(failed)?;
+    let wanted = |range: &DamagedRange| words.keyspace.as_ref().is_none_or(|name| *name == range.keyspace);
+    let mut done = Done::default();
+    for range in store.damaged_ranges().into_iter().filter(wanted) {
+        if context.cancel.is_cancelled() {
+            break;
+        }
+        if !words.dry_run {
+            let space = keyspace(store, &range.keyspace)?;
+            let bounds = bounds(&range);
+            let report = match replica {
+                Some(replica) => {
+                    let source = keyspace(replica, &range.keyspace)?;
+                    space.repair(bounds, source.iter(bounds))
+                }
+                None => space.repair(bounds, readable(&space, bounds).into_iter().map(Ok)),
+            };
+            let report = report.map_err(failed)?;
+            done.entries += report.entries;
+            done.bytes += report.bytes;
+        }
+        done.repaired.push(range);
+    }
+    Ok((done, store.damaged_ranges()))
+}
+
+fn keyspace(store: &Store, name: &str) -> Outcome<Keyspace> {
+    let missing = || {
+        Failure::plain(
+            "no_keyspace",
+            format!("the other store has no keyspace {name}: it is no copy of this one"),
+        )
+    };
+    store.open_keyspace(name).map_err(failed)?.ok_or_else(missing)
+}
+
+fn bounds(range: &DamagedRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    let end = range
+        .end
+        .as_ref()
+        .map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
+    (Bound::Included(&range.start[..]), end)
+}
+
+/// What can be read from both ends of a range; a range is one partition, or one table that is lost as a whole.
+fn readable(space: &Keyspace, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Vec<(Bytes, Bytes)> {
+    let mut entries: Vec<(Bytes, Bytes)> = space.iter(range).map_while(Result::ok).collect();
+    let last = entries.last().map(|(key, _)| key.clone());
+    let behind = |key: &Bytes| last.as_ref().is_none_or(|last| key > last);
+    let back = space.iter(range).rev().map_while(Result::ok);
+    let mut rest: Vec<(Bytes, Bytes)> = back.take_while(|(key, _)| behind(key)).collect();
+    rest.reverse();
+    entries.extend(rest);
+    entries
+}
