@@ -21,6 +21,8 @@ struct Arguments {
 enum Simulator {
     /// Filter units and adjusting rules over an LSM tree: reads per Get
     Rules(rules::Arguments),
+    /// The paper's table 1: a million Gets on 50,000 tables, its figures beside ours
+    Table1(rules::table1::TableArguments),
     /// Write a trace of Gets, as `rules --trace` reads it
     Record(rules::RecordArguments),
 }
@@ -28,6 +30,7 @@ enum Simulator {
 fn main() -> Result<()> {
     match Arguments::parse().simulator {
         Simulator::Rules(arguments) => rules::run(&arguments),
+        Simulator::Table1(arguments) => rules::table1::run(&arguments),
         Simulator::Record(arguments) => rules::record(&arguments),
     }
 }

@@ -62,7 +62,87 @@ impl Moving {
     }
 }
 
+/// A figure with what it should be.
+struct Row {
+    name: String,
+    value: f64,
+    target: f64,
+    /// The value should be at least the target, not at most.
+    at_least: bool,
+}
+
+impl Row {
+    fn ok(&self) -> bool {
+        if self.at_least {
+            self.value >= self.target
+        } else {
+            self.value <= self.target
+        }
+    }
+}
+
 impl Report {
+    fn find(&self, kind: Kind, rule: RuleKind, access: Option<Access>) -> Option<Reads> {
+        let found = self
+            .moving
+            .iter()
+            .find(|row| (row.kind, row.rule, row.access) == (kind, rule, access))?;
+        Some(found.three()[2])
+    }
+
+    /// The targets of the design, as far as this run has what they compare; all in the last window.
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for ours in self
+            .moving
+            .iter()
+            .filter(|row| (row.kind, row.rule) == (Kind::Ribbon, RuleKind::Classes))
+        {
+            let (reads, at) = (ours.three()[2], access_name(ours.access));
+            let mut row = |name: &str, value: f64, target: f64, at_least: bool| {
+                rows.push(Row {
+                    name: format!("{name}, {at}"),
+                    value,
+                    target,
+                    at_least,
+                });
+            };
+            match ours.access {
+                Some(Access::Uniform) => row("extra I/O per Get", reads.extra_per_get(), 0.07, false),
+                Some(Access::Zipf(0.99)) => row("extra I/O per Get", reads.extra_per_get(), 0.05, false),
+                _ => {}
+            }
+            row("filter pages read per Get", reads.pages_per_get(), 0.005, false);
+            if let Some(fixed) = self.find(Kind::Bloom, RuleKind::Fixed { units: u8::MAX }, ours.access) {
+                row(
+                    "all reads of fixed Bloom over ours",
+                    fixed.total_per_get() / reads.total_per_get(),
+                    2.2,
+                    true,
+                );
+            }
+            if let Some(paper) = self.find(Kind::Bloom, RuleKind::Paper, ours.access) {
+                let ratio = paper.false_per_get() / reads.false_per_get();
+                row(
+                    "false reads of the paper's units and rule over ours",
+                    ratio,
+                    3.0,
+                    true,
+                );
+            }
+            if let Some(paper) = self.find(Kind::Ribbon, RuleKind::Paper, ours.access) {
+                let ratio = paper.extra_per_get() / reads.extra_per_get();
+                row(
+                    "extra I/O of the paper's rule on columns over ours",
+                    ratio,
+                    1.3,
+                    true,
+                );
+            }
+        }
+        rows
+    }
+
     pub(super) fn text(&self) -> String {
         let mut out = String::new();
         self.write(&mut out);
@@ -123,6 +203,17 @@ impl Report {
                 end.total_per_get(),
             );
         }
+        let rows = self.rows();
+        if !rows.is_empty() {
+            let _ = writeln!(out, "\nTargets, in the last window");
+        }
+        for row in rows {
+            let (sign, ok) = (
+                if row.at_least { ">=" } else { "<=" },
+                if row.ok() { "" } else { "  MISSED" },
+            );
+            let _ = writeln!(out, "{:64} {:7.4} {sign} {}{ok}", row.name, row.value, row.target);
+        }
     }
 
     pub(super) fn json(&self, arguments: &Arguments) -> Value {
@@ -181,6 +272,13 @@ impl Report {
             "inherit": format!("{:?}", arguments.inherit).to_lowercase(),
             "static": statics,
             "moving": moving,
+            "rows": self.rows().iter().map(|row| json!({
+                "name": row.name,
+                "value": row.value,
+                "target": row.target,
+                "at_least": row.at_least,
+                "ok": row.ok(),
+            })).collect::<Vec<_>>(),
         })
     }
 }

@@ -22,7 +22,7 @@ mod ring;
 use super::{
     Change, Heat, PartitionId, Probe, Rule, Shape,
     decay::{Clock, floor_log2},
-    ledger::Ledger,
+    ledger::{self, Ledger},
     marginal,
 };
 use crate::rules::Outcome;
@@ -54,6 +54,13 @@ impl Default for ClassesOptions {
 
 /// Most partitions that one unit is taken from others for: their units may be smaller.
 const MAX_PAYERS: usize = 64;
+
+/// Bytes for each partition: ledger, heat, both rings, whether and where among the probed.
+pub(super) const PARTITION_BYTES: usize = ledger::PARTITION_BYTES
+    + size_of::<f64>()
+    + 2 * ring::NODE_BYTES
+    + size_of::<bool>()
+    + size_of::<PartitionId>();
 
 /// See the module.
 pub struct Classes {

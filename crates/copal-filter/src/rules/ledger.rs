@@ -12,6 +12,9 @@ struct Holding {
     before: Option<u8>,
 }
 
+/// Bytes for each partition, its place among the changes included.
+pub(super) const PARTITION_BYTES: usize = size_of::<Option<Holding>>() + size_of::<PartitionId>();
+
 /// Dense slab by partition number.
 #[derive(Default)]
 pub(super) struct Ledger {

@@ -13,6 +13,9 @@ struct Links {
     newer: u32,
 }
 
+/// Bytes for each node.
+pub(super) const NODE_BYTES: usize = size_of::<Links>();
+
 const APART: Links = Links {
     older: NONE,
     newer: NONE,

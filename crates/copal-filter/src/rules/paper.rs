@@ -13,7 +13,12 @@
 //! Invariant: an adjustment never raises E.
 //! Heat here is the paper's frequency: every access counts, hits too, and nothing ages.
 
-use super::{Change, Heat, PartitionId, Probe, Rule, Shape, ledger::Ledger, lists::Lists, marginal};
+use super::{
+    Change, Heat, PartitionId, Probe, Rule, Shape,
+    ledger::{self, Ledger},
+    lists::{self, Lists},
+    marginal,
+};
 use crate::MAX_UNITS;
 
 /// Gets without an access after which a table is expired.
@@ -65,6 +70,9 @@ struct Table {
     /// The queue it stands in.
     queue: Option<u8>,
 }
+
+/// Bytes for each partition: ledger, queues, frequency and time.
+pub(super) const PARTITION_BYTES: usize = ledger::PARTITION_BYTES + lists::NODE_BYTES + size_of::<Table>();
 
 /// See the module.
 pub struct PaperMq {

@@ -3,12 +3,18 @@
 //! The lowest list also takes every class below the ring, the highest every class above. When the ring moves up
 //! by one class, the lowest list joins the next at its LRU end: O(1), nobody is visited.
 
-use crate::rules::lists::Lists;
+use crate::rules::lists::{self, Lists};
 
 /// Classes in the ring.
 const WIDTH: i64 = 128;
 /// Classes of the ring below that of one weighted probe per byte.
 const BELOW: i64 = 64;
+
+/// No class: far below any.
+const NOWHERE: i64 = i64::MIN;
+
+/// Bytes for each node.
+pub(super) const NODE_BYTES: usize = lists::NODE_BYTES + size_of::<i64>();
 
 /// See the module.
 pub(super) struct Ring {
@@ -17,8 +23,8 @@ pub(super) struct Ring {
     used: u128,
     /// Lowest class.
     base: i64,
-    /// Class of each node when it was hung; it may have sunk below the base since.
-    classes: Vec<Option<i64>>,
+    /// Class of each node when it was hung, or [`NOWHERE`]; it may have sunk below the base since.
+    classes: Vec<i64>,
 }
 
 impl Ring {
@@ -47,10 +53,11 @@ impl Ring {
     pub(super) fn hang(&mut self, node: u32, class: Option<i64>, mru: bool) {
         let at = node as usize;
         if at >= self.classes.len() {
-            self.classes.resize(at + 1, None);
+            self.classes.resize(at + 1, NOWHERE);
         }
         let class = class.map(|class| class.clamp(self.base, self.base + WIDTH - 1));
-        if let Some(left) = std::mem::replace(&mut self.classes[at], class) {
+        let left = std::mem::replace(&mut self.classes[at], class.unwrap_or(NOWHERE));
+        if left != NOWHERE {
             let list = self.list(left);
             self.lists.remove(list, node);
             self.note(list);
