@@ -55,6 +55,15 @@ impl Tree {
     pub(crate) fn count_state(&mut self) {
         self.state_charge.set(self.manifest.state.heap_bytes());
     }
+
+    /// What the next commit of the manifest takes for its length: of a rewrite the new state, its records, and their
+    /// bytes twice.
+    pub(crate) fn charge_commit(&self, budget: &MemoryBudget) -> Option<Charge> {
+        const COPIES: u64 = 5;
+        let bytes = COPIES * self.manifest.state.heap_bytes();
+        let rewritten = self.manifest.is_rewritten_next();
+        rewritten.then(|| budget.charge(Class::Manifest, bytes))
+    }
 }
 
 /// See the module.
@@ -223,6 +232,7 @@ impl Engine {
     pub(crate) fn edit(&self, ops: Vec<Op>, records: &[Record], ack: Ack) -> Result<(), Error> {
         self.poison.check()?;
         let mut tree = self.tree.lock();
+        let _rewrite = tree.charge_commit(&self.budget);
         tree.manifest
             .commit(&self.objects, &self.poison, ops, records, ack)?;
         tree.count_state();

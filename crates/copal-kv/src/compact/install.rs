@@ -82,6 +82,7 @@ impl Engine {
             })
             .collect();
         let (ops, records) = (std::mem::take(&mut change.ops), &change.records);
+        let _rewrite = tree.charge_commit(&self.budget);
         tree.manifest
             .commit(&self.objects, &self.poison, ops, records, Ack::Ordered)?;
         tree.count_state();

@@ -227,7 +227,7 @@ fn parse_edit(manifest: &Bytes, at: usize) -> Result<(usize, Vec<Record>), Error
     let mut input = Reader::new(&edit);
     let mut records = Vec::new();
     while !input.is_empty() {
-        let record = Record::decode(&edit, &mut input).map_err(|error| Error::corrupt(place(), error))?;
+        let record = Record::decode(&mut input).map_err(|error| Error::corrupt(place(), error))?;
         records.push(record);
     }
     Ok((start + edit.len(), records))
@@ -322,7 +322,7 @@ impl Record {
         }
     }
 
-    fn decode(edit: &Bytes, input: &mut Reader<'_>) -> Result<Record, DecodeError> {
+    fn decode(input: &mut Reader<'_>) -> Result<Record, DecodeError> {
         let at = input.position();
         let tag = input.u8()?;
         Ok(match tag {
@@ -354,12 +354,12 @@ impl Record {
             DROP_KEYSPACE => Record::DropKeyspace {
                 id: KeyspaceId(input.u32()?),
             },
-            TABLE => Record::Table(TableMeta::decode(edit, input)?),
+            TABLE => Record::Table(TableMeta::decode(input)?),
             SLICES => {
                 let object = ObjectId(input.u64()?);
                 let level = Level(input.u8()?);
                 let run = input.u64()?;
-                let parts = list(input, |input| Ok(key(edit, input)?..key(edit, input)?))?;
+                let parts = list(input, |input| Ok(key(input)?..key(input)?))?;
                 Record::Slices {
                     object,
                     level,
@@ -370,7 +370,7 @@ impl Record {
             VALUE => Record::Value(ValueMeta {
                 object: ObjectId(input.u64()?),
                 keyspace: KeyspaceId(input.u32()?),
-                group: key(edit, input)?,
+                group: key(input)?,
                 accounted: input.varint()?,
                 max_seq: input.varint()?,
                 by_worker: input.u8()? != 0,
@@ -429,25 +429,24 @@ impl TableMeta {
         }
     }
 
-    fn decode(edit: &Bytes, input: &mut Reader<'_>) -> Result<TableMeta, DecodeError> {
+    fn decode(input: &mut Reader<'_>) -> Result<TableMeta, DecodeError> {
         Ok(TableMeta {
             object: ObjectId(input.u64()?),
             bytes: input.varint()?,
             entries: input.varint()?,
             droppable: input.varint()?,
             max_seq: input.varint()?,
-            start: key(edit, input)?,
-            end: key(edit, input)?,
+            start: key(input)?,
+            end: key(input)?,
             values: list(input, |input| Ok((ObjectId(input.u64()?), input.varint()?)))?,
             ingested_at: None,
         })
     }
 }
 
-fn key(edit: &Bytes, input: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
-    let field = input.prefixed(MAX_KEY)?;
-    let end = input.position();
-    Ok(edit.slice(end - field.len()..end))
+fn key(input: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
+    // A copy: a slice would keep the whole manifest in memory for as long as one of its keys is known.
+    Ok(Bytes::copy_from_slice(input.prefixed(MAX_KEY)?))
 }
 
 /// A counted list. Grows as items are found, so a false count allocates nothing.

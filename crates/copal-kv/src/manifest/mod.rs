@@ -99,6 +99,11 @@ impl Manifest {
         })
     }
 
+    /// The next commit writes the whole state anew.
+    pub(crate) fn is_rewritten_next(&self) -> bool {
+        self.len > self.rewrite_above
+    }
+
     /// Commits `ops` together with an edit of `records`; then, and only then, the state follows.
     /// # Errors
     /// `NoSpace`, `TooLarge`: nothing happened. Anything else poisons.
@@ -111,7 +116,7 @@ impl Manifest {
         ack: Ack,
     ) -> Result<(), Error> {
         let mut rewrite_above = self.rewrite_above;
-        let len = if self.len > self.rewrite_above {
+        let len = if self.is_rewritten_next() {
             let mut state = self.state.clone();
             records.iter().for_each(|record| state.apply(record));
             let mut bytes = header(self.seed);

@@ -1,6 +1,7 @@
 //! The engine on the real object layer over memory and fault devices. Nothing in the middle is faked.
 
 mod basics;
+mod budget;
 mod checksums;
 mod commit;
 mod crash;
