@@ -7,6 +7,7 @@
 
 use crate::{
     Error, KeyspaceOptions, MemoryBudget, Options, Stats,
+    broken::Flaw,
     budget::{Charge, Class, StoreCount},
     cache::TableCache,
     commit::{CommitQueue, Write, leader::Writer, values::DirectValues},
@@ -32,7 +33,7 @@ use crate::{
     view::View,
 };
 use bytes::Bytes;
-use copal_object::{Ack, ObjectId, Op, Store as Objects, StoreError};
+use copal_object::{Ack, ObjectId, Op, Store as Objects, StoreError, Txn};
 use parking_lot::{Mutex, RwLock};
 use std::{
     collections::BTreeMap,
@@ -117,6 +118,28 @@ impl Engine {
         drop(view);
         // Dropped without the lock: the last holder of a version frees tables.
         drop(old);
+    }
+
+    /// Whether a test broke this ordering.
+    #[cfg(test)]
+    pub(crate) fn broken(&self, flaw: Flaw) -> bool {
+        self.options.broken == Some(flaw)
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "asked like the one above")]
+    pub(crate) fn broken(&self, _flaw: Flaw) -> bool {
+        false
+    }
+
+    /// What a broken ordering does too early.
+    pub(crate) fn too_early(&self, ops: Vec<Op>) -> Result<(), Error> {
+        let txn = Txn {
+            ops,
+            ..Txn::default()
+        };
+        let done = self.objects.commit(txn, Ack::Durable).wait();
+        done.map(drop).map_err(|error| self.poison.failed_write(error))
     }
 
     pub(crate) fn new_object(&self) -> ObjectId {

@@ -268,6 +268,10 @@ impl Keyspace {
         };
         let engine = self.store.engine();
         engine.commit(Write::new(vec![op], durability))?;
+        #[cfg(test)]
+        if engine.broken(crate::broken::Flaw::ValuesDroppedEarly) {
+            engine.sweep_too_early()?;
+        }
         engine.signal.request_rotation();
         Ok(())
     }

@@ -14,10 +14,13 @@
 //!
 //! What it is not: no network, no async runtime, no custom key order, one process at a time.
 
+mod broken;
 mod budget;
 pub mod cache;
 mod commit;
 mod compact;
+#[cfg(test)]
+mod crashes;
 pub mod cursor;
 pub mod dump;
 mod elastic;

@@ -1,5 +1,7 @@
 //! What a caller chooses: of a store at each opening, of a keyspace once, at its creation.
 
+#[cfg(test)]
+use crate::broken::Flaw;
 use crate::{MemoryBudget, read::Want, value::pointer::MAX_HEAD};
 use copal_filter::{Kind, rules::RuleKind};
 
@@ -32,6 +34,9 @@ pub struct Options {
     /// Filters: what kind, how much of the memory, how it is divided. Of a shared budget only the kind counts, the
     /// rest is the budget's own.
     pub filters: FilterOptions,
+    /// An ordering the crash tests break.
+    #[cfg(test)]
+    pub(crate) broken: Option<Flaw>,
 }
 
 /// How much memory filter units may take, within what the store's memory leaves them.
@@ -91,6 +96,8 @@ impl Default for Options {
             table_bytes: 32 << 20,
             bottom_share: 10,
             filters: FilterOptions::default(),
+            #[cfg(test)]
+            broken: None,
         }
     }
 }

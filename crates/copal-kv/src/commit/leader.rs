@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     Durability, Error,
+    broken::Flaw,
     budget::{Charge, Class as Memory},
     engine::Engine,
     entry::{EntryKind, RangeTombstone},
@@ -347,7 +348,7 @@ impl Engine {
                     .wait()?,
             );
         }
-        Ok(after)
+        Ok(after.filter(|_| !self.broken(Flaw::LogBeforeValues)))
     }
 
     /// Cuts off what a failed group appended; turns the failure into what the writer is told.

@@ -8,6 +8,7 @@
 use super::output::Written;
 use crate::{
     Error,
+    broken::Flaw,
     budget::Class as Memory,
     elastic::{AtHand, Predicted},
     engine::{Engine, Tree},
@@ -81,6 +82,13 @@ impl Engine {
                 }
             })
             .collect();
+        if self.broken(Flaw::InputsDeletedEarly) {
+            let gone = change.records.iter().filter_map(|record| match record {
+                Record::Slices { object, parts, .. } if parts.is_empty() => Some(Op::Delete { id: *object }),
+                _ => None,
+            });
+            self.too_early(gone.collect())?;
+        }
         let (ops, records) = (std::mem::take(&mut change.ops), &change.records);
         let _rewrite = tree.charge_commit(&self.budget);
         tree.manifest

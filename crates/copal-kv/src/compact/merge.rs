@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     Error,
+    broken::Flaw,
     budget::Class as Memory,
     commit::values::GroupKey,
     cursor::Cursor,
@@ -165,7 +166,12 @@ impl Engine {
             .records
             .extend(memtable.value_metas().into_iter().map(Record::Value));
         change.records.push(flushed_record(&memtable));
-        change.ops.push(Op::Delete { id: memtable.log });
+        let delete_log = Op::Delete { id: memtable.log };
+        if self.broken(Flaw::LogDeletedEarly) {
+            self.too_early(vec![delete_log])?;
+        } else {
+            change.ops.push(delete_log);
+        }
         let mut cursor = memtable.cursor();
         cursor.first()?;
         let run = self.next_run();

@@ -230,3 +230,43 @@ fn a_check_between_a_purge_and_the_next_merge_is_clean() {
     let fixture = fixture.reopen(small(), true);
     assert_sound(&fixture.store, true);
 }
+
+/// A purge costs I/O by the object, not by the byte: a group ten times as large costs nearly the same.
+#[test]
+fn the_cost_of_a_purge_does_not_grow_with_the_bytes_it_frees() {
+    let cost = |values: u32, len: usize| {
+        let options = copal_kv::Options {
+            table_bytes: 1 << 20,
+            ..small()
+        };
+        let fixture = Fixture::new(512 * MIB, options);
+        let space = fixture.space("packs", packs());
+        for group in 1..4 {
+            for i in 0..values {
+                space
+                    .put(&key(group, i), &value(u64::from(i), len), PROCESS)
+                    .unwrap();
+            }
+        }
+        space.compact_range(all()).unwrap();
+        let before = fixture.device.counters();
+        space.purge_prefix(&2u32.to_be_bytes(), DEVICE).unwrap();
+        space.compact_range(all()).unwrap();
+        let after = fixture.device.counters();
+        assert_eq!(space.prefix(&2u32.to_be_bytes()).count(), 0);
+        assert_eq!(space.prefix(&1u32.to_be_bytes()).count(), values as usize);
+        assert_sound(&fixture.store, false);
+        let ios = (after.reads + after.writes) - (before.reads + before.writes);
+        let bytes = (after.read_bytes + after.write_bytes) - (before.read_bytes + before.write_bytes);
+        (ios, bytes)
+    };
+    // 4 MB and 40 MB in one value object per group.
+    let (few, small) = cost(40, 100_000);
+    let (many, large) = cost(40, 1_000_000);
+    assert!(many <= few + few / 2, "{few} I/Os for 4 MB, {many} for 40 MB");
+    assert!(
+        large < small + MIB,
+        "{small} bytes moved for 4 MB, {large} for 40 MB"
+    );
+    assert!(large < 4 * MIB, "{large} bytes moved to free 40 MB");
+}
