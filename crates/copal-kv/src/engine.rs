@@ -10,7 +10,7 @@ use crate::{
     broken::Flaw,
     budget::{Charge, Class, StoreCount},
     cache::TableCache,
-    commit::{CommitQueue, Write, leader::Writer, values::DirectValues},
+    commit::{Write, leader::Writer, queue::CommitQueue, values::DirectValues},
     compact::jobs::{Jobs, TIER_RUNS, tier_bytes},
     garbage::{Epochs, Garbage},
     ingest::Ingests,
@@ -76,7 +76,7 @@ pub(crate) struct Engine {
     pub(crate) budget: MemoryBudget,
     pub(crate) rows: Rows,
     pub(crate) _store_count: StoreCount,
-    pub(crate) queue: CommitQueue,
+    pub(crate) queue: Arc<CommitQueue>,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) direct_values: Mutex<DirectValues>,
     /// Held by the worker for the length of a step, so that others can look at the tree between two steps.
@@ -90,7 +90,7 @@ pub(crate) struct Engine {
     pub(crate) damaged_values: Mutex<BTreeMap<Bytes, (Bytes, String)>>,
     pub(crate) signal: Arc<Signal>,
     pub(crate) jobs: Jobs,
-    pub(crate) poison: Poison,
+    pub(crate) poison: Arc<Poison>,
     pub(crate) reserve: Reserve,
     pub(crate) counters: Counters,
     pub(crate) next_object: AtomicU64,
@@ -169,7 +169,11 @@ impl Engine {
     /// Passes a batch through the log.
     pub(crate) fn commit(&self, write: Write) -> Result<(), Error> {
         self.check_writable()?;
-        self.queue.commit(write, |writes| self.write_group(writes))
+        self.queue.commit(write, |turn, writes| {
+            if let Some(underway) = self.lead(turn, writes) {
+                underway.wait();
+            }
+        })
     }
 
     /// Makes a group pay for the debt it adds to. The writer sleeps on a condition and is released early when the
@@ -214,19 +218,6 @@ impl Engine {
             }
             result => result,
         }
-    }
-
-    /// Everything logged so far is durable.
-    pub(crate) fn sync(&self) -> Result<(), Error> {
-        if self.options.read_only {
-            return Ok(());
-        }
-        self.poison.check()?;
-        let mut writer = self.writer.lock();
-        self.in_reserve(|| {
-            let synced = writer.sync(&self.objects, self.snapshots.visible());
-            synced.map_err(|error| self.poison.failed_write(error))
-        })
     }
 
     /// Opens a table that the manifest names.

@@ -2,7 +2,7 @@
 
 use crate::{
     CacheMode, Durability, Error, IngestWriter, Iter, KeyspaceOptions, RangeChecksum, Store,
-    commit::{Write, WriteOp, values::GroupKey},
+    commit::{Write, WriteOp, submitted::Commit, values::GroupKey},
     compact::merge::group_of,
     engine::Engine,
     key::{KeyRange, KeyspaceId, MAX_USER_KEY},
@@ -372,9 +372,34 @@ impl Batch {
     /// As [`Keyspace::put`]; `BatchTooLarge` when keys and small values exceed 64 MiB. Nothing of the batch
     /// happened then.
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
+        let store = self.store.clone();
+        match self.into_write(durability)? {
+            Some(write) => store.engine().commit(write),
+            None => Ok(()),
+        }
+    }
+
+    /// Hands all operations in, in their order behind what this thread handed in before, and goes on; the
+    /// [`Commit`] tells when they are as safe as `durability` says. One thread may keep as many outstanding as it
+    /// likes: it is held up while 4 MiB of them wait for their turn. What was handed in becomes visible to readers
+    /// when it is safe, not before.
+    /// # Errors
+    /// `BatchTooLarge`, `KeyTooLong`, `ValueTooLong`, `NoKeyspace`, `Closed`, `Poisoned`: nothing happened. What goes
+    /// wrong later is told by [`Commit::wait`].
+    pub fn commit_submit(self, durability: Durability) -> Result<Commit, Error> {
+        let store = self.store.clone();
+        let place = match self.into_write(durability)? {
+            Some(write) => Some(store.inner.submit(write)?),
+            None => None,
+        };
+        Ok(Commit::new(&store, place))
+    }
+
+    /// `None`: there is nothing to commit.
+    fn into_write(self, durability: Durability) -> Result<Option<Write>, Error> {
         let ops = self.ops?;
         if ops.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let write = Write::new(ops, durability);
         if write.log_bytes > MAX_GROUP_BYTES {
@@ -383,7 +408,7 @@ impl Batch {
                 limit: MAX_GROUP_BYTES,
             });
         }
-        self.store.engine().commit(write)
+        Ok(Some(write))
     }
 }
 

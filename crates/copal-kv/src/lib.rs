@@ -64,6 +64,7 @@ mod version;
 mod view;
 
 pub use budget::{MemoryBudget, MemoryBytes};
+pub use commit::submitted::Commit;
 pub use copal_filter::{Kind as FilterKind, rules::RuleKind as FilterRule};
 pub use elastic::{Class as FilterClass, Filters, HeatCell, RunFilters};
 pub use error::Error;

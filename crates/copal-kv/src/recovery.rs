@@ -11,8 +11,8 @@ use crate::{
     budget::Class,
     cache::TableCache,
     commit::{
-        CommitQueue,
         leader::Writer,
+        queue::{CommitQueue, WIDTH},
         values::{DirectValues, GroupKey, OpenObject},
     },
     compact::{jobs::Jobs, merge::group_of, separate::WorkerValues},
@@ -112,7 +112,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         next_epoch: 2,
         state_charge: budget.charge(Class::Manifest, 0),
     };
-    let poison = Poison::default();
+    let poison = Arc::new(Poison::default());
     let mut direct_values = DirectValues::default();
     let mut worker_values = WorkerValues::default();
     if !options.read_only {
@@ -155,7 +155,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         rows: Rows::new(&budget),
         budget,
         _store_count: store_count,
-        queue: CommitQueue::default(),
+        queue: CommitQueue::new(WIDTH, snapshots.clone(), poison.clone()),
         writer: Mutex::new(writer),
         direct_values: Mutex::new(direct_values),
         step: Mutex::new(()),

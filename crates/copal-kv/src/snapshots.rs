@@ -11,9 +11,13 @@ use std::{
 };
 
 /// The newest sequence readers may see, and the older ones still held.
+///
+/// Invariant: what is given out is at least what is visible; between the two are commits on their way.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     visible: AtomicU64,
+    /// Last sequence that belongs to a commit. Changed under the writer lock only.
+    given: AtomicU64,
     held: Mutex<BTreeMap<u64, usize>>,
 }
 
@@ -27,6 +31,21 @@ impl Snapshots {
     pub(crate) fn advance(&self, seq: u64) {
         let before = self.visible.swap(seq, Ordering::AcqRel);
         assert!(before <= seq, "visible sequence went from {before} back to {seq}");
+        self.given.fetch_max(seq, Ordering::AcqRel);
+    }
+
+    /// Last sequence that a commit took, visible or not yet.
+    pub(crate) fn given(&self) -> u64 {
+        self.given.load(Ordering::Acquire)
+    }
+
+    /// A commit on its way takes the sequences up to `seq`.
+    pub(crate) fn give(&self, seq: u64) {
+        let before = self.given.swap(seq, Ordering::AcqRel);
+        assert!(
+            before <= seq,
+            "sequences up to {before} were given out again as up to {seq}"
+        );
     }
 
     /// Holds what is visible now.

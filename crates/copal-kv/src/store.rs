@@ -2,7 +2,7 @@
 
 use crate::{
     Batch, Durability, Error, Filters, Keyspace, KeyspaceOptions, Options, Snapshot, Stats,
-    commit::{Write, WriteOp},
+    commit::{Write, WriteOp, queue::Place, submitted::Committers},
     compact::{separate::WorkerValues, worker},
     elastic,
     engine::Engine,
@@ -34,6 +34,8 @@ pub struct Store {
 pub(crate) struct StoreInner {
     pub(crate) engine: Arc<Engine>,
     worker: Mutex<Option<JoinHandle<()>>>,
+    /// They lead commits that nobody waits for.
+    committers: Committers,
     /// Open keyspaces by name; also the lock under which they are made and dropped.
     pub(crate) keyspaces: Mutex<HashMap<String, Arc<KeyspaceHandle>>>,
 }
@@ -64,6 +66,7 @@ impl Store {
             inner: Arc::new(StoreInner {
                 engine,
                 worker,
+                committers: Committers::default(),
                 keyspaces,
             }),
         })
@@ -195,13 +198,22 @@ impl Store {
         if self.engine().closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let synced = self.engine().sync();
+        self.inner.committers.end(self.engine());
+        let synced = self.engine().seal();
         self.inner.join();
         synced.and_then(|()| self.engine().settle())
     }
 }
 
 impl StoreInner {
+    /// Hands a commit in; see [`Commit`].
+    pub(crate) fn submit(&self, write: Write) -> Result<Place, Error> {
+        self.engine.check_writable()?;
+        let started = self.committers.start(&self.engine);
+        started.map_err(|error| Error::corrupt("thread of a committer", error))?;
+        self.engine.queue.submit(write)
+    }
+
     fn join(&self) {
         self.engine.signal.stop();
         if let Some(worker) = self.worker.lock().take()
@@ -214,6 +226,7 @@ impl StoreInner {
 
 impl Drop for StoreInner {
     fn drop(&mut self) {
+        self.committers.end(&self.engine);
         if !self.engine.closed.load(Ordering::Acquire)
             && let Err(error) = self.engine.sync()
         {

@@ -83,6 +83,8 @@ impl Engine {
         // Between two steps of the worker and two groups of commits: what they make has a name by then.
         let _step = self.step.lock();
         let _values = self.direct_values.lock();
+        // A commit that failed on its way poisons the store; what it left behind is no one's.
+        let _ = self.queue.drain();
         let tree = self.tree.lock();
         let view = self.view();
         self.verify_names(&tree, &view, &mut report);

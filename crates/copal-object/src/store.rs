@@ -266,6 +266,13 @@ impl Store {
         open::checkpoint_now(&self.inner)
     }
 
+    /// Whether the device below has no thread of its own and is moved on by those who wait for completions, so that
+    /// somebody has to wait for each: a fault or emulated device.
+    #[must_use]
+    pub fn is_driven(&self) -> bool {
+        self.inner.driver.is_some()
+    }
+
     /// What reached the device since it was opened.
     #[must_use]
     pub fn counters(&self) -> Counters {

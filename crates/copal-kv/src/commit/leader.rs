@@ -1,13 +1,16 @@
-//! What the leader of a group does: make room, place values, log, insert, publish the sequences.
+//! What the leader of a group does in its turn: make room, place values, log; then insert.
 //!
 //! Invariants
-//! - A group takes its sequences only when its last frame is acknowledged: sequences have no gaps.
+//! - A group takes its sequences when its last frame has its number: sequences have no gaps. Only a device that fails
+//!   undoes that, and then nothing is written any more.
 //! - A `Deferred` group is inserted at once and logged within 100 ms or 1 MiB, in front of whatever is logged next.
 //! - `NoSpace` leaves log, value objects and memtable as they were. A group refused for lack of space is tried
 //!   again write by write, so that a delete is not refused because of its neighbour.
 
 use super::{
-    Write, WriteOp,
+    Write,
+    encode::{Encoded, close_covered, insert},
+    queue::{Landing, Turn},
     values::{DirectValues, Placement},
 };
 use crate::{
@@ -15,25 +18,23 @@ use crate::{
     broken::Flaw,
     budget::{Charge, Class as Memory},
     engine::Engine,
-    entry::{EntryKind, RangeTombstone},
-    key::KeyRange,
-    log::{Log, format::LogOp},
-    memtable::Memtable,
-    rows::Rows,
-    value::pointer::Pointer,
-    view::View,
+    log::Log,
 };
 use bytes::Bytes;
-use copal_object::{Ack, Lsn, Op, Store as Objects, StoreError, Txn};
-use std::{sync::Arc, time::Instant};
+use copal_device::Completion;
+use copal_object::{Ack, FramePos, Lsn, Op, Store as Objects, StoreError, Txn};
+use parking_lot::MutexGuard;
+use std::time::Instant;
 
 /// Log bytes that deferred groups may keep waiting.
 const DEFERRED_BYTES: usize = 1 << 20;
 
-/// What only the leader touches.
+/// What only the thread that has the turn touches.
 pub(crate) struct Writer {
     pub(crate) log: Log,
     deferred: Deferred,
+    /// The store is closed: nothing more is written.
+    pub(super) sealed: bool,
 }
 
 /// Groups that are in the memtable and not in the log yet.
@@ -53,6 +54,7 @@ impl Writer {
         Writer {
             log,
             deferred: Deferred::default(),
+            sealed: false,
         }
     }
 
@@ -61,275 +63,289 @@ impl Writer {
         self.deferred.since
     }
 
-    /// Appends the deferred groups and behind them `encoded` as one group; `visible` is the last sequence so far.
-    fn append(
+    /// Begins the group of the deferred writes and behind them `encoded`; returns the payload of its last frame and
+    /// the commit that frame comes after. `given` is the last sequence so far.
+    fn begin_group(
         &mut self,
         objects: &Objects,
-        visible: u64,
+        given: u64,
         encoded: &Encoded,
         after: Option<Lsn>,
-        ack: Ack,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(Bytes, Option<Lsn>), StoreError> {
         let Deferred {
             ops,
             count,
             after: before,
             ..
         } = &mut self.deferred;
-        let (kept, first_seq) = (ops.len(), visible + 1 - u64::from(*count));
-        ops.extend_from_slice(&encoded.log);
-        let appended = self.log.append(
-            objects,
-            first_seq,
-            *count + encoded.count,
-            ops,
-            after.or(*before),
-            ack,
-        );
-        match appended {
-            Ok(()) => self.deferred = Deferred::default(),
-            Err(_) => ops.truncate(kept),
+        let after = after.or(*before);
+        let (count, first_seq) = (*count + encoded.count, given + 1 - u64::from(*count));
+        if ops.is_empty() {
+            let last = self
+                .log
+                .begin_group(objects, first_seq, count, &encoded.log, after)?;
+            return Ok((last, after));
         }
-        appended
+        let kept = ops.len();
+        ops.extend_from_slice(&encoded.log);
+        let last = self.log.begin_group(objects, first_seq, count, ops, after);
+        ops.truncate(kept);
+        Ok((last?, after))
     }
 
-    /// Brings the deferred groups into the log, and makes everything in it durable.
+    /// Brings the deferred groups into the log, and makes everything in it durable. `given` is the last sequence so
+    /// far; nothing is on its way.
     /// # Errors
     /// `NoSpace`: they go on waiting. Otherwise a failed write.
-    pub(crate) fn sync(&mut self, objects: &Objects, visible: u64) -> Result<(), StoreError> {
-        if self.deferred.count > 0 {
-            let nothing = Encoded {
-                log: Vec::new(),
-                count: 0,
-                inserts: Vec::new(),
-            };
-            return self.append(objects, visible, &nothing, None, Ack::Durable);
+    pub(crate) fn sync(&mut self, objects: &Objects, given: u64) -> Result<(), StoreError> {
+        let Deferred {
+            ops, count, after, ..
+        } = &self.deferred;
+        if *count > 0 || self.log.unsynced {
+            let first_seq = given + 1 - u64::from(*count);
+            self.log.append_durably(objects, first_seq, *count, ops, *after)?;
+            self.deferred = Deferred::default();
         }
-        self.log.sync(objects, visible + 1)
+        Ok(())
     }
 }
 
-/// A group, encoded: operations for the log and what to insert once they are logged.
-struct Encoded {
-    log: Vec<u8>,
-    count: u32,
-    inserts: Vec<Insert>,
+/// The turn of a group, and whether it is spent on one of its writes only.
+struct Course {
+    turn: Option<Turn>,
+    part: bool,
 }
 
-enum Insert {
-    Entry {
-        key: Bytes,
-        kind: EntryKind,
-        value: Bytes,
-    },
-    DeleteRange {
-        start: Bytes,
-        end: Bytes,
-    },
+impl Course {
+    fn place(&mut self, last_seq: u64) -> Option<Landing> {
+        let turn = self.turn.as_mut()?;
+        Some(if self.part {
+            turn.place_part(last_seq)
+        } else {
+            turn.place(last_seq)
+        })
+    }
+}
+
+type Held<'a> = Option<MutexGuard<'a, Writer>>;
+
+/// A group in the memtable whose bytes are on their way to the device.
+#[must_use = "the group lands when it is waited for"]
+pub(crate) struct Underway {
+    landing: Landing,
+    completion: Completion<Result<FramePos, StoreError>>,
+    /// Operations, frames, and their copy on the way to the device.
+    charge: Charge,
+}
+
+impl Underway {
+    /// Waits until the group is as safe as it was promised to be, or has failed.
+    pub(crate) fn wait(self) {
+        let result = self.completion.wait();
+        drop(self.charge);
+        self.landing.land(result.map(drop));
+    }
+
+    /// Lets the thread that delivers the device's answer do the rest.
+    pub(super) fn detach(self) {
+        let Underway {
+            landing,
+            completion,
+            charge,
+        } = self;
+        completion.on_complete(move |result| {
+            drop(charge);
+            landing.land(result.map(drop));
+        });
+    }
 }
 
 impl Engine {
-    /// Logs and applies `writes` as one group where that is possible; answers for each.
-    pub(crate) fn write_group(&self, writes: Vec<Write>) -> Vec<Result<(), Error>> {
-        let mut writer = self.writer.lock();
+    /// Brings `writes` into log and memtable as one group, where that is possible.
+    pub(crate) fn lead(&self, turn: Turn, writes: Vec<Write>) -> Option<Underway> {
+        self.pace(writes.iter().map(|write| write.user_bytes).sum());
+        let mut held = Some(self.writer.lock());
+        let mut course = Course {
+            turn: Some(turn),
+            part: false,
+        };
         let frees_space = writes.iter().all(|write| write.frees_space);
-        let bytes = writes.iter().map(|write| write.user_bytes).sum();
-        let refused = |error: Error| writes.iter().map(|_| Err(error.clone())).collect();
-        let alone = |writer: &mut Writer| {
-            writes
-                .iter()
-                .map(|write| self.write_alone(writer, write))
-                .collect::<Vec<_>>()
-        };
-        match self.make_room(&mut writer, frees_space) {
-            Ok(()) => {}
-            Err(error) if error.is_no_space() => return alone(&mut writer),
-            Err(error) => return refused(error),
+        let launched = match held.as_mut() {
+            Some(writer) => self.make_room(writer, frees_space),
+            None => Err(Error::Closed),
         }
-        let all: Vec<&Write> = writes.iter().collect();
-        let results = match self.log_and_apply(&mut writer, &all) {
-            Ok(()) => writes.iter().map(|_| Ok(())).collect(),
-            Err(error) if error.is_no_space() => alone(&mut writer),
-            Err(error) => return refused(error),
+        .and_then(|()| self.launch(&mut held, &mut course, &writes));
+        let error = match launched {
+            Ok(underway) => return underway,
+            Err(error) => error,
         };
-        drop(writer);
-        self.pace(bytes);
-        results
+        let turn = course.turn.take()?;
+        if error.is_no_space() {
+            self.lead_alone(held, turn, &writes);
+        } else {
+            drop(held);
+            turn.refuse(error);
+        }
+        None
     }
 
-    /// One write as its own group; one that frees space may use the reserve.
-    fn write_alone(&self, writer: &mut Writer, write: &Write) -> Result<(), Error> {
-        let attempt = |writer: &mut Writer| {
-            self.make_room(writer, write.frees_space)?;
-            self.log_and_apply(writer, &[write])
+    /// Each write as its own group; one that frees space may use the reserve.
+    fn lead_alone<'a>(&'a self, mut held: Held<'a>, turn: Turn, writes: &[Write]) {
+        let mut course = Course {
+            turn: Some(turn),
+            part: true,
         };
-        match attempt(writer) {
-            Err(error) if error.is_no_space() && write.frees_space => {
-                let opened = self.reserve.open(&self.objects);
-                let result = attempt(writer);
-                drop(opened);
-                self.signal.kick();
-                result
+        let mut attempt = |write: &Write| {
+            if let Some(writer) = held.as_mut() {
+                self.make_room(writer, write.frees_space)?;
             }
-            result => result,
+            let underway = self.launch(&mut held, &mut course, std::slice::from_ref(write))?;
+            if let Some(underway) = underway {
+                underway.wait();
+            }
+            self.queue.drain()
+        };
+        let mut results = Vec::with_capacity(writes.len());
+        for write in writes {
+            let result = match attempt(write) {
+                Err(error) if error.is_no_space() && write.frees_space => {
+                    let opened = self.reserve.open(&self.objects);
+                    let result = attempt(write);
+                    drop(opened);
+                    self.signal.kick();
+                    result
+                }
+                result => result,
+            };
+            results.push(result);
+        }
+        drop(held);
+        if let Some(turn) = course.turn.take() {
+            turn.answer(results);
         }
     }
 
-    fn log_and_apply(&self, writer: &mut Writer, writes: &[&Write]) -> Result<(), Error> {
+    /// Brings `writes` on their way as one group, and inserts them. The turn is passed on and the writer let go as soon
+    /// as the group has its place in the log; a part of a group keeps both.
+    /// # Errors
+    /// `NoSpace`: nothing happened. `Poisoned`.
+    fn launch<'a>(
+        &'a self,
+        held: &mut Held<'a>,
+        course: &mut Course,
+        writes: &[Write],
+    ) -> Result<Option<Underway>, Error> {
         self.poison.check()?;
         // While the reserve is open or spent, its space is not for writes that only add.
         if !writes.iter().all(|write| write.frees_space) && !self.reserve.refill(&self.objects) {
             return Err(Error::NoSpace);
         }
-        // Operations, frames, and their copy on the way to the device.
-        let bytes: usize = writes.iter().map(|write| write.log_bytes).sum();
-        let _group = self.budget.charge(Memory::Log, 3 * bytes as u64);
-        let first_seq = self.snapshots.visible() + 1;
-        let mut values = self.direct_values.lock();
-        let mut placement = Placement::default();
-        let encoded = self.encode(&mut values, &mut placement, writes, first_seq);
-        let after = match self.append_values(&mut placement) {
-            Ok(after) => after,
-            Err(error) => return Err(self.take_back(&mut values, placement, error)),
+        let Some(writer) = held.as_mut() else {
+            return Err(Error::Closed);
         };
-        let durability = writes
-            .iter()
-            .map(|write| write.durability)
-            .min()
-            .unwrap_or_default();
-        if let Err(error) = self.log_group(writer, &encoded, after, durability) {
-            return Err(self.take_back(&mut values, placement, error));
-        }
+        let bytes: usize = writes.iter().map(|write| write.log_bytes).sum();
+        let charge = self.budget.charge(Memory::Log, 3 * bytes as u64);
+        let given = self.snapshots.given();
+        let mut values = Some(self.direct_values.lock());
+        let mut placement = Placement::default();
+        let encoded = match values.as_mut() {
+            Some(values) => self.encode(values, &mut placement, writes, given + 1),
+            None => return Err(Error::Closed),
+        };
+        let last_seq = given + u64::from(encoded.count);
         let memtable = self.view().active.clone();
-        let last_seq = apply(&memtable, &self.rows, &mut values, encoded.inserts, first_seq);
-        placement
-            .touched
-            .into_values()
-            .for_each(|meta| memtable.note_value(meta));
-        drop(values);
-        self.snapshots.advance(last_seq);
-        let bytes = writes.iter().map(|write| write.user_bytes).sum();
-        self.counters.wrote(writes.len() as u64, bytes);
-        Ok(())
-    }
-
-    /// Logs a group as its most demanding write asks; a deferred one may wait for others.
-    fn log_group(
-        &self,
-        writer: &mut Writer,
-        encoded: &Encoded,
-        after: Option<Lsn>,
-        durability: Durability,
-    ) -> Result<(), StoreError> {
-        let visible = self.snapshots.visible();
-        let deferred = &mut writer.deferred;
-        let ack = match durability {
+        let durability = writes.iter().map(|write| write.durability).min();
+        let ack = match durability.unwrap_or_default() {
             Durability::Device => Ack::Durable,
             Durability::Process => Ack::Written,
-            Durability::Deferred if deferred.ops.len() + encoded.log.len() > self.deferred_bytes() => {
+            Durability::Deferred if writer.deferred.ops.len() + encoded.log.len() > self.deferred_bytes() => {
                 Ack::Written
             }
-            Durability::Deferred => {
-                let bytes = deferred.ops.len() + encoded.log.len();
-                let charge = self.budget.charge(Memory::Log, 2 * bytes as u64);
-                deferred.charge = Some(charge);
-                deferred.ops.extend_from_slice(&encoded.log);
-                deferred.count += encoded.count;
-                deferred.after = after.or(deferred.after);
-                if deferred.since.is_none() {
-                    deferred.since = Some(Instant::now());
-                    self.signal.kick();
-                }
-                return Ok(());
+            Durability::Deferred => Ack::Ordered,
+        };
+        let begun = self.append_values(&mut placement).and_then(|after| {
+            if ack == Ack::Ordered {
+                return Ok((None, after));
+            }
+            let (last, after) = writer.begin_group(&self.objects, given, &encoded, after)?;
+            Ok((Some(last), after))
+        });
+        let (last, after) = match begun {
+            Ok(begun) => begun,
+            Err(error) => return Err(self.take_back(values, placement, error)),
+        };
+        let stream = writer.log.stream;
+        let mut landing = None;
+        // Once the group has its place: the order of these steps is what the next leader relies on.
+        let mut placed = |held: &mut Held<'a>| {
+            self.snapshots.give(last_seq);
+            for meta in std::mem::take(&mut placement.touched).into_values() {
+                memtable.note_value(meta);
+            }
+            if let Some(values) = values.as_mut() {
+                close_covered(values, writes);
+            }
+            landing = course.place(last_seq);
+            values = None;
+            if !course.part {
+                *held = None;
+                course.turn = None;
             }
         };
-        writer.append(&self.objects, visible, encoded, after, ack)
+        let completion = match last {
+            None => {
+                if let Some(writer) = held.as_mut() {
+                    self.defer(&mut writer.deferred, &encoded, after);
+                }
+                placed(held);
+                None
+            }
+            Some(last) => Some(self.objects.append_frame_placed(stream, last, after, ack, |at| {
+                if let Some(writer) = held.as_mut() {
+                    writer.log.placed(at, ack);
+                    writer.deferred = Deferred::default();
+                }
+                placed(held);
+            })),
+        };
+        let Some(landing) = landing else {
+            let error = match completion.map(|completion| completion.wait()) {
+                Some(Err(error)) => error,
+                Some(Ok(_)) | None => return Err(Error::Closed),
+            };
+            return Err(self.take_back(values, placement, error));
+        };
+        insert(&memtable, &self.rows, writes, encoded, given + 1);
+        let bytes = writes.iter().map(|write| write.user_bytes).sum();
+        self.counters.wrote(writes.len() as u64, bytes);
+        match completion {
+            None => {
+                landing.land(Ok(()));
+                Ok(None)
+            }
+            Some(completion) => Ok(Some(Underway {
+                landing,
+                completion,
+                charge,
+            })),
+        }
     }
 
     fn deferred_bytes(&self) -> usize {
         DEFERRED_BYTES.min(self.budget.log_bytes() as usize / 4)
     }
 
-    fn encode(
-        &self,
-        values: &mut DirectValues,
-        placement: &mut Placement,
-        writes: &[&Write],
-        first_seq: u64,
-    ) -> Encoded {
-        let bytes = writes.iter().map(|write| write.log_bytes).sum();
-        let mut encoded = Encoded {
-            log: Vec::with_capacity(bytes),
-            count: 0,
-            inserts: Vec::new(),
-        };
-        for op in writes.iter().flat_map(|write| &write.ops) {
-            let seq = first_seq + u64::from(encoded.count);
-            encoded.count += 1;
-            let (logged, insert) = match op {
-                WriteOp::Put { key, value } => (
-                    LogOp::Put {
-                        key: key.clone(),
-                        value: value.clone(),
-                    },
-                    Insert::Entry {
-                        key: key.clone(),
-                        kind: EntryKind::Put,
-                        value: value.clone(),
-                    },
-                ),
-                WriteOp::Delete { key } => (
-                    LogOp::Delete { key: key.clone() },
-                    Insert::Entry {
-                        key: key.clone(),
-                        kind: EntryKind::Delete,
-                        value: Bytes::new(),
-                    },
-                ),
-                WriteOp::DeleteRange { start, end } => (
-                    LogOp::DeleteRange {
-                        start: start.clone(),
-                        end: end.clone(),
-                    },
-                    Insert::DeleteRange {
-                        start: start.clone(),
-                        end: end.clone(),
-                    },
-                ),
-                WriteOp::Direct {
-                    key,
-                    value,
-                    sums,
-                    head,
-                    group,
-                } => {
-                    let new_object = || self.new_object();
-                    let (object, offset) = values.place(placement, group, value, seq, new_object);
-                    let pointer = Pointer {
-                        object,
-                        offset,
-                        len: value.len() as u32,
-                        sums: sums.clone(),
-                        head: head.to_vec(),
-                    };
-                    let pointer = Bytes::from(pointer.to_vec());
-                    (
-                        LogOp::Pointer {
-                            key: key.clone(),
-                            pointer: pointer.clone(),
-                        },
-                        Insert::Entry {
-                            key: key.clone(),
-                            kind: EntryKind::Pointer,
-                            value: pointer,
-                        },
-                    )
-                }
-            };
-            logged.encode(&mut encoded.log);
-            encoded.inserts.push(insert);
+    /// Keeps a group for the log's next one.
+    fn defer(&self, deferred: &mut Deferred, encoded: &Encoded, after: Option<Lsn>) {
+        let bytes = deferred.ops.len() + encoded.log.len();
+        deferred.charge = Some(self.budget.charge(Memory::Log, 2 * bytes as u64));
+        deferred.ops.extend_from_slice(&encoded.log);
+        deferred.count += encoded.count;
+        deferred.after = after.or(deferred.after);
+        if deferred.since.is_none() {
+            deferred.since = Some(Instant::now());
+            self.signal.kick();
         }
-        encoded
     }
 
     /// Appends the values, ordered before the log frames; returns the commit the frames come after.
@@ -352,8 +368,14 @@ impl Engine {
     }
 
     /// Cuts off what a failed group appended; turns the failure into what the writer is told.
-    fn take_back(&self, values: &mut DirectValues, placement: Placement, error: StoreError) -> Error {
+    fn take_back(
+        &self,
+        values: Option<MutexGuard<'_, DirectValues>>,
+        placement: Placement,
+        error: StoreError,
+    ) -> Error {
         let error = self.poison.failed_write(error);
+        let Some(mut values) = values else { return error };
         let mut ops = values.undo(placement);
         ops.retain(|op| match op {
             Op::Truncate { id, len } => self.objects.stat(*id).is_some_and(|stat| stat.len > *len),
@@ -378,109 +400,4 @@ impl Engine {
         }
         error
     }
-
-    /// Starts a new memtable when the active one is full; waits while the one before is not flushed yet.
-    fn make_room(&self, writer: &mut Writer, frees_space: bool) -> Result<(), Error> {
-        loop {
-            self.poison.check()?;
-            if self.signal.stopping() {
-                return Err(Error::Closed);
-            }
-            let view = self.view();
-            let limit = self.budget.memtable_bytes();
-            let charged = view.active.charged_bytes();
-            if charged < limit {
-                return Ok(());
-            }
-            if view.frozen.is_empty() {
-                return self.rotate(writer);
-            }
-            if self.signal.flush_is_stuck() {
-                return if frees_space && charged < 2 * limit {
-                    Ok(())
-                } else {
-                    Err(Error::NoSpace)
-                };
-            }
-            self.signal
-                .wait_for_flush(|| self.view().frozen.len() < view.frozen.len());
-        }
-    }
-
-    /// Freezes the active memtable, if it holds anything, and opens a new log and memtable.
-    pub(crate) fn rotate(&self, writer: &mut Writer) -> Result<(), Error> {
-        if self.view().active.is_empty() {
-            return Ok(());
-        }
-        self.next_log(writer)
-    }
-
-    /// Freezes the active memtable, empty or not, and opens a new log and memtable.
-    pub(crate) fn next_log(&self, writer: &mut Writer) -> Result<(), Error> {
-        self.budget.room_for_memtable()?;
-        let generation = writer.log.generation + 1;
-        let fail = |error| self.poison.failed_write(error);
-        let log = Log::create(&self.objects, generation, self.new_object()).map_err(fail)?;
-        if let Err(error) = writer.sync(&self.objects, self.snapshots.visible()) {
-            let ops = vec![Op::Delete { id: log.stream }];
-            let error = self.poison.failed_write(error);
-            if let Err(second) = self
-                .objects
-                .commit(
-                    Txn {
-                        ops,
-                        ..Txn::default()
-                    },
-                    Ack::Ordered,
-                )
-                .wait()
-            {
-                self.poison.set(&second.to_string());
-            }
-            return Err(error);
-        }
-        let active = Arc::new(Memtable::new(generation, log.stream));
-        self.budget.watch(&active);
-        writer.log = log;
-        self.change_view(|view| {
-            let mut frozen = view.frozen.clone();
-            frozen.insert(0, view.active.clone());
-            View {
-                active,
-                frozen,
-                version: view.version.clone(),
-            }
-        });
-        self.signal.kick();
-        Ok(())
-    }
-}
-
-/// Inserts a logged group, not yet visible; returns its last sequence.
-fn apply(
-    memtable: &Memtable,
-    rows: &Rows,
-    values: &mut DirectValues,
-    inserts: Vec<Insert>,
-    first_seq: u64,
-) -> u64 {
-    let mut seq = first_seq;
-    for insert in inserts {
-        match insert {
-            Insert::Entry { key, kind, value } => {
-                rows.wrote(&key, seq);
-                memtable.insert(key, seq, kind, value);
-            }
-            Insert::DeleteRange { start, end } => {
-                rows.wrote_range(&start, &end, seq);
-                values.close_within(&KeyRange {
-                    start: start.clone(),
-                    end: end.clone(),
-                });
-                memtable.insert_range_delete(RangeTombstone { start, end, seq });
-            }
-        }
-        seq += 1;
-    }
-    seq - 1
 }

@@ -1,24 +1,25 @@
-//! Group commit: writers queue, one leads, the others wake together.
+//! Group commit: writers gather in groups, several groups are on their way at once, each wakes its writers together.
 //!
-//! The leader takes what has queued (up to 1 MiB of log), writes it as one group with one flush, inserts it into
-//! the memtable and hands over to the next in the queue.
+//! The first writer of a group leads it: in its turn it takes what has gathered (up to 1 MiB of log), brings it on its
+//! way into the log, passes the turn on, and inserts it into the memtable while the device writes.
 //! Invariants
 //! - Sequences become visible in order, each after the durability it was promised.
-//! - Exactly one thread leads at a time; it alone appends to log and direct value objects.
+//! - Exactly one thread has the turn; it alone appends to log and direct value objects.
 //!
-//! Not here: what the leader writes (`leader`), where values go (`values`).
+//! Not here: the turns (`queue`), what a leader writes (`leader`, `encode`), making room for it (`room`), where values
+//! go (`values`), commits that nobody waits for at once (`submitted`).
 
+mod encode;
 pub(crate) mod leader;
+mod monitor;
+pub(crate) mod queue;
+mod room;
+pub(crate) mod submitted;
 pub(crate) mod values;
 
-use crate::{Durability, Error, log::format::LogOp, value::Pointer};
+use crate::{Durability, log::format::LogOp, value::Pointer};
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex};
-use std::{collections::VecDeque, sync::Arc};
 use values::GroupKey;
-
-/// Log bytes after which a leader takes no further writes into its group.
-const GROUP_BYTES: usize = 1 << 20;
 
 /// One operation of a batch, keys with their keyspace.
 #[derive(Debug)]
@@ -97,179 +98,9 @@ impl Write {
     }
 }
 
-/// A write in the queue and what became of it.
-struct Pending {
-    write: Mutex<Option<Write>>,
-    state: Mutex<Progress>,
-    wake: Condvar,
-}
-
-enum Progress {
-    Waiting,
-    Leads,
-    Done(Result<(), Error>),
-}
-
-#[derive(Default)]
-struct Waiting {
-    queue: VecDeque<Arc<Pending>>,
-    someone_leads: bool,
-}
-
-/// The queue of writers.
-#[derive(Default)]
-pub(crate) struct CommitQueue {
-    waiting: Mutex<Waiting>,
-}
-
-impl CommitQueue {
-    /// Passes `write` through the log. `write_group` is called by the leading thread only, with its own write
-    /// first; it answers for each write.
-    pub(crate) fn commit(
-        &self,
-        write: Write,
-        write_group: impl FnOnce(Vec<Write>) -> Vec<Result<(), Error>>,
-    ) -> Result<(), Error> {
-        let me = Arc::new(Pending {
-            write: Mutex::new(Some(write)),
-            state: Mutex::new(Progress::Waiting),
-            wake: Condvar::new(),
-        });
-        if let Some(done) = self.enqueue(&me) {
-            return done;
-        }
-        let group = self.take_group();
-        let writes = group
-            .iter()
-            .filter_map(|pending| pending.write.lock().take())
-            .collect();
-        let mut guard = PanicGuard {
-            queue: self,
-            group: &group,
-            armed: true,
-        };
-        let results = write_group(writes);
-        guard.armed = false;
-        self.hand_over();
-        assert_eq!(results.len(), group.len(), "each write of a group has an answer");
-        let mut results = results.into_iter();
-        let own = results.next().unwrap_or(Err(Error::Closed));
-        for (pending, result) in group.iter().skip(1).zip(results) {
-            *pending.state.lock() = Progress::Done(result);
-            pending.wake.notify_one();
-        }
-        own
-    }
-
-    /// Queues up; returns when done by another's group, or with `None` when it is this thread's turn to lead.
-    fn enqueue(&self, me: &Arc<Pending>) -> Option<Result<(), Error>> {
-        let mut waiting = self.waiting.lock();
-        waiting.queue.push_back(me.clone());
-        if !waiting.someone_leads {
-            waiting.someone_leads = true;
-            return None;
-        }
-        drop(waiting);
-        let mut state = me.state.lock();
-        loop {
-            match &*state {
-                Progress::Waiting => me.wake.wait(&mut state),
-                Progress::Leads => return None,
-                Progress::Done(result) => return Some(result.clone()),
-            }
-        }
-    }
-
-    fn take_group(&self) -> Vec<Arc<Pending>> {
-        let mut waiting = self.waiting.lock();
-        let mut group = Vec::new();
-        let mut bytes = 0;
-        while let Some(next) = waiting.queue.front() {
-            let size = next.write.lock().as_ref().map_or(0, |write| write.log_bytes);
-            if !group.is_empty() && bytes + size > GROUP_BYTES {
-                break;
-            }
-            bytes += size;
-            group.extend(waiting.queue.pop_front());
-        }
-        group
-    }
-
-    fn hand_over(&self) {
-        let mut waiting = self.waiting.lock();
-        match waiting.queue.front() {
-            None => waiting.someone_leads = false,
-            Some(next) => {
-                *next.state.lock() = Progress::Leads;
-                next.wake.notify_one();
-            }
-        }
-    }
-}
-
-/// A leader that panics must not leave its followers waiting.
-struct PanicGuard<'a> {
-    queue: &'a CommitQueue,
-    group: &'a [Arc<Pending>],
-    armed: bool,
-}
-
-impl Drop for PanicGuard<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            for pending in self.group.iter().skip(1) {
-                let reason = "the thread that led the commit panicked".to_owned();
-                *pending.state.lock() = Progress::Done(Err(Error::Poisoned { reason }));
-                pending.wake.notify_one();
-            }
-            self.queue.hand_over();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn write(tag: u8) -> Write {
-        let op = WriteOp::Put {
-            key: Bytes::from(vec![tag]),
-            value: Bytes::new(),
-        };
-        Write::new(vec![op], Durability::Device)
-    }
-
-    #[test]
-    fn writers_that_queue_behind_a_leader_share_one_group() {
-        let queue = CommitQueue::default();
-        let groups = Mutex::new(Vec::new());
-        let lead = |writes: Vec<Write>| {
-            groups.lock().push(writes.len());
-            writes.iter().map(|_| Ok(())).collect::<Vec<_>>()
-        };
-        std::thread::scope(|scope| {
-            let (entered_tx, entered_rx) = std::sync::mpsc::channel();
-            let (go_tx, go_rx) = std::sync::mpsc::channel::<()>();
-            let (queue, lead) = (&queue, &lead);
-            scope.spawn(move || {
-                queue.commit(write(0), |writes| {
-                    entered_tx.send(()).unwrap();
-                    go_rx.recv().unwrap();
-                    lead(writes)
-                })
-            });
-            entered_rx.recv().unwrap();
-            for tag in 1..9 {
-                scope.spawn(move || queue.commit(write(tag), lead).unwrap());
-            }
-            // Everyone is in the queue before the first group may end.
-            while queue.waiting.lock().queue.len() < 8 {
-                std::thread::yield_now();
-            }
-            go_tx.send(()).unwrap();
-        });
-        assert_eq!(*groups.lock(), vec![1, 8]);
-    }
 
     #[test]
     fn only_writes_that_free_space_may_use_the_reserve() {

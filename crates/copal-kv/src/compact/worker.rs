@@ -274,10 +274,7 @@ impl Engine {
         if writer.deferred_since().is_none_or(|since| since.elapsed() < TICK) {
             return;
         }
-        let logged = self.in_reserve(|| {
-            let synced = writer.sync(&self.objects, self.snapshots.visible());
-            synced.map_err(|error| self.poison.failed_write(error))
-        });
+        let logged = self.sync_log(&mut writer);
         if let Err(error) = logged {
             tracing::warn!(%error, "deferred writes are still not in the log");
         }

@@ -32,22 +32,22 @@ const MAX_BEFORE: usize = 4 << 20;
 
 /// One operation as it is logged; each takes one sequence number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LogOp {
+pub(crate) enum LogOp<B = Bytes> {
     Put {
-        key: Bytes,
-        value: Bytes,
+        key: B,
+        value: B,
     },
     Delete {
-        key: Bytes,
+        key: B,
     },
     /// A value written directly; `pointer` is encoded.
     Pointer {
-        key: Bytes,
-        pointer: Bytes,
+        key: B,
+        pointer: B,
     },
     DeleteRange {
-        start: Bytes,
-        end: Bytes,
+        start: B,
+        end: B,
     },
 }
 
@@ -56,7 +56,7 @@ const DELETE: u8 = 2;
 const POINTER: u8 = 3;
 const DELETE_RANGE: u8 = 4;
 
-impl LogOp {
+impl<B: AsRef<[u8]>> LogOp<B> {
     /// Appends the operation to a group.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let (tag, key, rest) = match self {
@@ -66,12 +66,14 @@ impl LogOp {
             LogOp::DeleteRange { start, end } => (DELETE_RANGE, start, Some(end)),
         };
         out.put_u8(tag);
-        out.put_prefixed(key);
+        out.put_prefixed(key.as_ref());
         if let Some(rest) = rest {
-            out.put_prefixed(rest);
+            out.put_prefixed(rest.as_ref());
         }
     }
+}
 
+impl LogOp {
     /// Most bytes the operation takes.
     pub(crate) fn encoded_bound(key: usize, rest: usize) -> usize {
         1 + 10 + key + 10 + rest

@@ -11,6 +11,7 @@ use crate::{
     Error,
     manifest::{Role, label},
 };
+use bytes::Bytes;
 use copal_object::{
     Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, ObjectId, ObjectKind, Op, Store, StoreError, Txn,
 };
@@ -23,7 +24,7 @@ pub(crate) struct Log {
     pub(crate) stream: ObjectId,
     /// Number the next frame gets.
     position: u64,
-    /// Something was appended that no durable acknowledgement covers yet.
+    /// The last frame is not one that is acknowledged when it and all before it are durable.
     pub(crate) unsynced: bool,
 }
 
@@ -72,40 +73,52 @@ impl Log {
         self.position == 0
     }
 
-    /// Appends a group and waits for `ack`. `after`: the group counts only if that commit survives.
+    /// Appends all frames of a group but the last, and hands out that one's payload: it is to be appended next, and
+    /// [`Log::placed`] to be told. `after`: the group counts only if that commit survives.
     /// # Errors
     /// `NoSpace`: the group does not count, though some of its frames may be there. Otherwise a failed write.
-    pub(crate) fn append(
+    pub(crate) fn begin_group(
         &mut self,
         objects: &Store,
         first_seq: u64,
         count: u32,
         ops: &[u8],
         after: Option<Lsn>,
-        ack: Ack,
-    ) -> Result<(), StoreError> {
-        let frames = frames(self.generation, self.position, first_seq, count, ops);
-        let last = frames.len() - 1;
-        self.unsynced = true;
-        for (index, frame) in frames.into_iter().enumerate() {
-            let ack = if index == last { ack } else { Ack::Ordered };
-            let FramePos(position) = objects.append_frame(self.stream, frame, after, ack).wait()?;
-            assert_eq!(position, self.position, "the stream is written by this log alone");
-            self.position += 1;
+    ) -> Result<Bytes, StoreError> {
+        let mut frames = frames(self.generation, self.position, first_seq, count, ops);
+        let last = frames.pop().unwrap_or_default();
+        for frame in frames {
+            let at = objects
+                .append_frame(self.stream, frame, after, Ack::Ordered)
+                .wait()?;
+            self.placed(at, Ack::Ordered);
         }
-        if ack == Ack::Durable {
-            self.unsynced = false;
-        }
-        Ok(())
+        Ok(last)
     }
 
-    /// Makes everything appended so far durable.
+    /// A frame has its number, and will be acknowledged as `ack`.
+    pub(crate) fn placed(&mut self, FramePos(position): FramePos, ack: Ack) {
+        assert_eq!(position, self.position, "the stream is written by this log alone");
+        self.position += 1;
+        self.unsynced = ack != Ack::Durable;
+    }
+
+    /// Appends a group and waits until it is durable.
     /// # Errors
-    /// `NoSpace`, or a failed write.
-    pub(crate) fn sync(&mut self, objects: &Store, next_seq: u64) -> Result<(), StoreError> {
-        if self.unsynced {
-            self.append(objects, next_seq, 0, &[], None, Ack::Durable)?;
-        }
+    /// As [`Log::begin_group`].
+    pub(crate) fn append_durably(
+        &mut self,
+        objects: &Store,
+        first_seq: u64,
+        count: u32,
+        ops: &[u8],
+        after: Option<Lsn>,
+    ) -> Result<(), StoreError> {
+        let last = self.begin_group(objects, first_seq, count, ops, after)?;
+        let at = objects
+            .append_frame(self.stream, last, after, Ack::Durable)
+            .wait()?;
+        self.placed(at, Ack::Durable);
         Ok(())
     }
 }

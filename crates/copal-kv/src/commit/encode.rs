@@ -1,0 +1,115 @@
+//! A group as bytes for the log, and its entry into the memtable.
+//!
+//! Invariants
+//! - Both walk the operations in the same order, one sequence each.
+
+use super::{
+    Write, WriteOp,
+    values::{DirectValues, Placement},
+};
+use crate::{
+    engine::Engine,
+    entry::{EntryKind, RangeTombstone},
+    key::KeyRange,
+    log::format::LogOp,
+    memtable::Memtable,
+    rows::Rows,
+    value::pointer::Pointer,
+};
+use bytes::Bytes;
+
+/// A group, encoded for the log.
+pub(super) struct Encoded {
+    pub(super) log: Vec<u8>,
+    pub(super) count: u32,
+    /// Of the direct values, in their order.
+    pointers: Vec<Bytes>,
+}
+
+impl Engine {
+    /// Encodes `writes`, finding places for their direct values.
+    pub(super) fn encode(
+        &self,
+        values: &mut DirectValues,
+        placement: &mut Placement,
+        writes: &[Write],
+        first_seq: u64,
+    ) -> Encoded {
+        let bytes = writes.iter().map(|write| write.log_bytes).sum();
+        let mut encoded = Encoded {
+            log: Vec::with_capacity(bytes),
+            count: 0,
+            pointers: Vec::new(),
+        };
+        for op in writes.iter().flat_map(|write| &write.ops) {
+            let seq = first_seq + u64::from(encoded.count);
+            encoded.count += 1;
+            let log = &mut encoded.log;
+            match op {
+                WriteOp::Put { key, value } => LogOp::Put { key, value }.encode(log),
+                WriteOp::Delete { key } => LogOp::Delete { key }.encode(log),
+                WriteOp::DeleteRange { start, end } => LogOp::DeleteRange { start, end }.encode(log),
+                WriteOp::Direct {
+                    key,
+                    value,
+                    sums,
+                    head,
+                    group,
+                } => {
+                    let (object, offset) = values.place(placement, group, value, seq, || self.new_object());
+                    let pointer = Pointer {
+                        object,
+                        offset,
+                        len: value.len() as u32,
+                        sums: sums.clone(),
+                        head: head.to_vec(),
+                    };
+                    let pointer = Bytes::from(pointer.to_vec());
+                    LogOp::Pointer {
+                        key,
+                        pointer: &pointer,
+                    }
+                    .encode(log);
+                    encoded.pointers.push(pointer);
+                }
+            }
+        }
+        encoded
+    }
+}
+
+/// Closes the value objects of groups that a range delete of `writes` covers: later values go elsewhere.
+pub(super) fn close_covered(values: &mut DirectValues, writes: &[Write]) {
+    for op in writes.iter().flat_map(|write| &write.ops) {
+        if let WriteOp::DeleteRange { start, end } = op {
+            values.close_within(&KeyRange {
+                start: start.clone(),
+                end: end.clone(),
+            });
+        }
+    }
+}
+
+/// Enters a group into the memtable; readers see it once its sequences are visible.
+pub(super) fn insert(memtable: &Memtable, rows: &Rows, writes: &[Write], encoded: Encoded, first_seq: u64) {
+    let mut pointers = encoded.pointers.into_iter();
+    let ops = writes.iter().flat_map(|write| &write.ops);
+    for (seq, op) in (first_seq..).zip(ops) {
+        let (key, kind, value) = match op {
+            WriteOp::Put { key, value } => (key, EntryKind::Put, value.clone()),
+            WriteOp::Delete { key } => (key, EntryKind::Delete, Bytes::new()),
+            WriteOp::Direct { key, .. } => (key, EntryKind::Pointer, pointers.next().unwrap_or_default()),
+            WriteOp::DeleteRange { start, end } => {
+                rows.wrote_range(start, end, seq);
+                memtable.insert_range_delete(RangeTombstone {
+                    start: start.clone(),
+                    end: end.clone(),
+                    seq,
+                });
+                continue;
+            }
+        };
+        rows.wrote(key, seq);
+        memtable.insert(key.clone(), seq, kind, value);
+    }
+}

@@ -1,0 +1,119 @@
+//! Room for the next group: a memtable that is not full, and the log that goes with it.
+//!
+//! Invariants
+//! - A memtable is frozen when everything in it is visible: nothing is on its way into it.
+//! - A log ends when everything in it is durable.
+
+use super::leader::Writer;
+use crate::{Error, engine::Engine, log::Log, memtable::Memtable, view::View};
+use copal_object::{Ack, Op, Txn};
+use std::sync::Arc;
+
+impl Engine {
+    /// Starts a new memtable when the active one is full; waits while the one before is not flushed yet.
+    pub(super) fn make_room(&self, writer: &mut Writer, frees_space: bool) -> Result<(), Error> {
+        loop {
+            self.poison.check()?;
+            if writer.sealed || self.signal.stopping() {
+                return Err(Error::Closed);
+            }
+            let view = self.view();
+            let limit = self.budget.memtable_bytes();
+            let charged = view.active.charged_bytes();
+            if charged < limit {
+                return Ok(());
+            }
+            if view.frozen.is_empty() {
+                return self.rotate(writer);
+            }
+            if self.signal.flush_is_stuck() {
+                return if frees_space && charged < 2 * limit {
+                    Ok(())
+                } else {
+                    Err(Error::NoSpace)
+                };
+            }
+            self.signal
+                .wait_for_flush(|| self.view().frozen.len() < view.frozen.len());
+        }
+    }
+
+    /// Freezes the active memtable, if it holds anything, and opens a new log and memtable.
+    pub(crate) fn rotate(&self, writer: &mut Writer) -> Result<(), Error> {
+        self.queue.drain()?;
+        if self.view().active.is_empty() {
+            return Ok(());
+        }
+        self.next_log(writer)
+    }
+
+    /// Freezes the active memtable, empty or not, and opens a new log and memtable.
+    pub(crate) fn next_log(&self, writer: &mut Writer) -> Result<(), Error> {
+        self.queue.drain()?;
+        self.budget.room_for_memtable()?;
+        let generation = writer.log.generation + 1;
+        let fail = |error| self.poison.failed_write(error);
+        let log = Log::create(&self.objects, generation, self.new_object()).map_err(fail)?;
+        if let Err(error) = writer.sync(&self.objects, self.snapshots.given()) {
+            let ops = vec![Op::Delete { id: log.stream }];
+            let error = self.poison.failed_write(error);
+            if let Err(second) = self
+                .objects
+                .commit(
+                    Txn {
+                        ops,
+                        ..Txn::default()
+                    },
+                    Ack::Ordered,
+                )
+                .wait()
+            {
+                self.poison.set(&second.to_string());
+            }
+            return Err(error);
+        }
+        let active = Arc::new(Memtable::new(generation, log.stream));
+        self.budget.watch(&active);
+        writer.log = log;
+        self.change_view(|view| {
+            let mut frozen = view.frozen.clone();
+            frozen.insert(0, view.active.clone());
+            View {
+                active,
+                frozen,
+                version: view.version.clone(),
+            }
+        });
+        self.signal.kick();
+        Ok(())
+    }
+
+    /// Everything logged so far is durable.
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.poison.check()?;
+        self.sync_log(&mut self.writer.lock())
+    }
+
+    /// The last sync: whoever comes later is told that the store is closed.
+    pub(crate) fn seal(&self) -> Result<(), Error> {
+        let mut writer = self.writer.lock();
+        writer.sealed = true;
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.poison.check()?;
+        self.sync_log(&mut writer)
+    }
+
+    /// What is on its way has arrived, what was deferred is logged, and all of it is durable.
+    pub(crate) fn sync_log(&self, writer: &mut Writer) -> Result<(), Error> {
+        self.queue.drain()?;
+        self.in_reserve(|| {
+            let synced = writer.sync(&self.objects, self.snapshots.given());
+            synced.map_err(|error| self.poison.failed_write(error))
+        })
+    }
+}
