@@ -13,6 +13,7 @@ mod full;
 mod heads;
 mod ingest;
 mod iterators;
+mod kill;
 mod leftovers;
 mod model;
 mod multi_get;
