@@ -117,3 +117,6 @@ impl Engine {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

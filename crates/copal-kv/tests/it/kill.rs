@@ -67,7 +67,7 @@ impl Operation {
     fn of(thread: usize, number: u64) -> Operation {
         let mut random = Random::new((thread as u64) << 40 | number);
         let mut changes = Vec::new();
-        let mut put = |random: &mut Random| {
+        let put = |random: &mut Random| {
             let (space, at) = (random.below(2) as usize, random.below(KEYS));
             let len = match random.below(20) {
                 0 => 70_000,

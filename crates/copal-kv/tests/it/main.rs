@@ -11,6 +11,7 @@ mod filters;
 mod flips;
 mod full;
 mod heads;
+mod history;
 mod ingest;
 mod iterators;
 mod kill;
