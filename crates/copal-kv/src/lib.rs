@@ -13,6 +13,13 @@
 //! - After a failed write the store is read-only until it is opened again.
 //!
 //! What it is not: no network, no async runtime, no custom key order, one process at a time.
+//!
+//! Begin with [`Store::open`], [`Store::keyspace`], [`Keyspace::get`] and [`Keyspace::put`]; the README of the crate has a
+//! whole program and what happens when a disk is full, slow or wrong. Every call blocks, on the device or on other
+//! writers, unless its documentation says otherwise; every handle may be shared between threads.
+//!
+//! Modules that are open ([`table`], [`cache`], [`cursor`], [`merge`], [`entry`]) are the parts of the engine for those who
+//! measure them or build another; [`dump`] shows what the objects of a store hold.
 
 mod broken;
 mod budget;
@@ -62,6 +69,11 @@ mod value;
 mod verify;
 mod version;
 mod view;
+
+/// The programs of the README run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 pub use budget::{MemoryBudget, MemoryBytes};
 pub use commit::submitted::Commit;

@@ -59,11 +59,14 @@ pub(crate) fn everything() -> KeyRange {
     }
 }
 
-/// Bytes of each tier, from the top down.
+/// Bytes of each tier that a merge could move on, from the top down: writers owe nothing for what is set apart.
 pub(crate) fn tier_bytes(version: &Version) -> [u64; TIERS as usize] {
+    let apart = quarantine::ranges(version);
     std::array::from_fn(|level| {
         let runs = version.level(Level(level as u8));
-        runs.map(|run| run.bytes()).sum()
+        let slices = runs.flat_map(|run| &run.slices);
+        let movable = slices.filter(|slice| !quarantine::covers(&apart, &slice.range));
+        movable.map(|slice| slice.bytes()).sum()
     })
 }
 

@@ -1,0 +1,67 @@
+//! Repeatable reads, iterators of both directions, a prefix deleted at once, and comparing two replicas by checksums.
+//!
+//! `cargo run -p copal-kv --example snapshots_and_scans`
+
+#![expect(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+
+use copal_device::MemoryDevice;
+use copal_kv::{Durability, Keyspace, KeyspaceOptions, Options, Store};
+use copal_object::{MkfsOptions, OpenOptions, Store as Objects};
+use std::{
+    error::Error,
+    ops::Bound::{Excluded, Included, Unbounded},
+};
+
+fn store() -> Result<(Store, Keyspace), Box<dyn Error>> {
+    let device = MemoryDevice::new(64 << 20);
+    Objects::mkfs(&device, &MkfsOptions::default())?;
+    let (objects, _recovery) = Objects::open(device, &OpenOptions::default())?;
+    let store = Store::open(objects, Options::default())?;
+    let mails = store.keyspace("mails", KeyspaceOptions::default())?;
+    for user in ["ada", "bob", "cyd"] {
+        for number in 0..5 {
+            let key = format!("{user}/{number}");
+            mails.put(key.as_bytes(), b"hello", Durability::Process)?;
+        }
+    }
+    Ok((store, mails))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let (store, mails) = store()?;
+
+    // A snapshot sees what there was, whatever happens behind it.
+    let before = store.snapshot();
+    mails.put(b"ada/9", b"late", Durability::Process)?;
+    mails.purge_prefix(b"bob/", Durability::Process)?;
+    let count = before.iter(&mails, (Unbounded, Unbounded)).keys_only().count();
+    println!("now {} mails, at the snapshot {count}", mails.prefix(b"").count());
+
+    // Ascending and descending, from both ends if need be.
+    let range = (Included(&b"ada/"[..]), Excluded(&b"ada0"[..]));
+    let newest: Result<Vec<_>, _> = mails.iter(range).rev().take(2).collect();
+    for (key, value) in newest? {
+        println!("{} -> {}", key.escape_ascii(), value.escape_ascii());
+    }
+
+    // Two replicas that hold the same have the same checksums, whatever their trees look like.
+    let (other, copy) = self::store()?;
+    copy.purge_prefix(b"bob/", Durability::Process)?;
+    copy.compact_range((Unbounded, Unbounded))?;
+    for user in ["ada/", "bob/", "cyd/"] {
+        let end = format!("{}0", user.trim_end_matches('/'));
+        let range = (Included(user.as_bytes()), Excluded(end.as_bytes()));
+        let (ours, theirs) = (
+            mails.range_checksum(range, false)?,
+            copy.range_checksum(range, false)?,
+        );
+        println!(
+            "{user} {}",
+            if ours == theirs { "is the same" } else { "differs" }
+        );
+    }
+    drop(before);
+    other.close()?;
+    store.close()?;
+    Ok(())
+}
