@@ -42,7 +42,7 @@ pub struct Options {
 /// How much memory filter units may take, within what the store's memory leaves them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FilterMemory {
-    /// This many bits for each key in tables.
+    /// This many bits for each key in tables, in each partition rounded up to whole words.
     BitsPerKey(f64),
     /// This many bytes.
     Bytes(u64),

@@ -95,9 +95,18 @@ impl Elastic {
 
     /// What all units together may take.
     pub(super) fn budget(&self, state: &State) -> u64 {
+        self.budget_of(state.keys, state.partitions())
+    }
+
+    fn budget_of(&self, keys: u64, partitions: u64) -> u64 {
+        /// Units are whole words.
+        const ROUNDING_BYTES: u64 = 8;
         let limit = self.limit_bytes.load(Ordering::Relaxed);
         limit.min(match self.options.memory {
-            FilterMemory::BitsPerKey(bits) => (bits.max(0.0) * state.keys as f64 / 8.0) as u64,
+            FilterMemory::BitsPerKey(bits) if bits > 0.0 => {
+                (bits * keys as f64 / 8.0) as u64 + partitions * ROUNDING_BYTES
+            }
+            FilterMemory::BitsPerKey(_) => 0,
             FilterMemory::Bytes(bytes) => bytes,
         })
     }
@@ -150,7 +159,7 @@ impl Elastic {
                 (own.heat, own.wanted, own.units)
             });
             // The keys of the table count from now on, so that a new store has room at all.
-            let budget = self.budget(&state).max(self.budget_with(&state, shape));
+            let budget = self.budget_of(state.keys + u64::from(shape.keys), state.partitions() + 1);
             let room = budget.saturating_sub(state.charged);
             let most = (room / u64::from(shape.unit_bytes)).min(u64::from(wanted)) as u8;
             let units = own
@@ -180,16 +189,6 @@ impl Elastic {
             at_hand.0.extend(own.map(|own| (number, own)));
         }
         self.note_room(&state);
-    }
-
-    fn budget_with(&self, state: &State, shape: Shape) -> u64 {
-        let limit = self.limit_bytes.load(Ordering::Relaxed);
-        match self.options.memory {
-            FilterMemory::BitsPerKey(bits) => {
-                limit.min((bits.max(0.0) * (state.keys + u64::from(shape.keys)) as f64 / 8.0) as u64)
-            }
-            FilterMemory::Bytes(_) => 0,
-        }
     }
 
     /// Forgets partitions of a table that no new reader asks any more, and frees their units. [`Elastic::settle`] should
@@ -310,7 +309,7 @@ impl Elastic {
         }
         let shape = part.shape;
         let id = PartitionId(number.0);
-        let wanted = state.rule.predict(shape, state.rule.heat(id, now), now).max(1);
+        let wanted = state.rule.predict(shape, state.rule.heat(id, now), now);
         let most = (room / u64::from(shape.unit_bytes)).min(u64::from(shape.units)) as u8;
         let units = wanted.min(most);
         if units == 0 || !table.charge_units(bytes(shape, units)) {

@@ -96,8 +96,20 @@ impl Drop for Units {
 struct World {
     slots: [UnitSlot<Units>; 2],
     memory: Arc<AtomicUsize>,
-    /// Units charged, by partition; `None`: the partition is gone.
-    state: Mutex<[Option<usize>; 2]>,
+    /// By partition; `None`: it is gone.
+    state: Mutex<[Option<Part>; 2]>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Part {
+    /// Units charged.
+    units: usize,
+    /// Someone reads them: nobody else touches the partition, but it may go.
+    moving: bool,
+}
+
+fn charged(state: &[Option<Part>; 2]) -> usize {
+    state.iter().flatten().map(|part| part.units).sum()
 }
 
 impl World {
@@ -105,7 +117,7 @@ impl World {
         let world = World {
             slots: Default::default(),
             memory: Arc::default(),
-            state: Mutex::new([Some(0); 2]),
+            state: Mutex::new([Some(Part::default()); 2]),
         };
         for (i, slot) in world.slots.iter().enumerate() {
             slot.set_number(Some(PartitionNumber(i as u32)));
@@ -116,9 +128,11 @@ impl World {
     /// As the adjuster: what it releases first pays for what it loads then.
     fn release(&self, partition: usize) {
         let mut state = self.state.lock().unwrap();
-        if let Some(units) = &mut state[partition] {
+        if let Some(part) = &mut state[partition]
+            && !part.moving
+        {
             self.slots[partition].swap(None);
-            *units = 0;
+            part.units = 0;
         }
     }
 
@@ -126,15 +140,21 @@ impl World {
     fn load(&self, partition: usize, count: usize) {
         {
             let mut state = self.state.lock().unwrap();
-            let charged: usize = state.iter().flatten().sum();
+            let room = LIMIT - charged(&state);
             match &mut state[partition] {
-                Some(units) if *units == 0 && charged + count <= LIMIT => *units = count,
+                Some(part) if part.units == 0 && count <= room => {
+                    *part = Part {
+                        units: count,
+                        moving: true,
+                    };
+                }
                 _ => return,
             }
         }
         thread::yield_now();
-        let state = self.state.lock().unwrap();
-        if state[partition].is_some() {
+        let mut state = self.state.lock().unwrap();
+        if let Some(part) = &mut state[partition] {
+            part.moving = false;
             let units = Units::new(partition, count, &self.memory);
             self.slots[partition].swap(Some(units));
         }
@@ -190,9 +210,9 @@ fn units_that_were_swapped_out_are_free_before_their_bytes_are_given_to_others()
         for thread in threads {
             thread.join().unwrap();
         }
-        let charged: usize = world.state.lock().unwrap().iter().flatten().sum();
+        let charged = charged(&world.state.lock().unwrap());
         assert_eq!(world.memory.load(Ordering::SeqCst), charged);
     };
-    shuttle::check_random(run, 3000);
-    shuttle::check_pct(run, 2000, 3);
+    shuttle::check_random(run, 10_000);
+    shuttle::check_pct(run, 5000, 3);
 }

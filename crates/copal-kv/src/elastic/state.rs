@@ -77,6 +77,11 @@ impl State {
         }
     }
 
+    /// Partitions there are.
+    pub(super) fn partitions(&self) -> u64 {
+        (self.parts.len() - self.free.len()) as u64
+    }
+
     /// Takes a partition in; the rule knows it from now on. `None`: there are too many.
     pub(super) fn insert(&mut self, part: Part, heat: Heat, now: u64) -> Option<PartitionNumber> {
         let number = match self.free.pop() {
