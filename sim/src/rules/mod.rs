@@ -23,7 +23,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use copal_filter::{
     Kind,
-    rules::{Classes, ClassesOptions, LifeTime, PaperMq, PaperMqOptions, Rule, RuleKind},
+    rules::{Classes, ClassesOptions, LifeTime, NewHeat, PaperMq, PaperMqOptions, Rule, RuleKind},
 };
 use key::Key;
 use merge::Inheritance;
@@ -77,6 +77,9 @@ pub(crate) struct Arguments {
     /// lifeTime of the paper's rule, in Gets per table: 0.4 in the paper, 1.0 where the design printed its figures
     #[arg(long, default_value_t = 0.4)]
     life_time: f64,
+    /// Let new tables of the paper's rule start with the frequency of those they were merged from
+    #[arg(long)]
+    paper_inherits: bool,
     /// Half-life of the class rule, in Gets per partition
     #[arg(long, default_value_t = 32.0)]
     half_life: f64,
@@ -234,6 +237,11 @@ fn build(arguments: &Arguments, rule: RuleKind) -> Box<dyn Rule> {
     match rule {
         RuleKind::Paper => Box::new(PaperMq::new(PaperMqOptions {
             life_time: LifeTime::PerPartition(arguments.life_time),
+            new_heat: if arguments.paper_inherits {
+                NewHeat::Inherited
+            } else {
+                NewHeat::Zero
+            },
             ..PaperMqOptions::default()
         })),
         RuleKind::Classes => Box::new(Classes::new(ClassesOptions {

@@ -69,6 +69,32 @@ fn a_get_probes_5_44_runs_in_vain_in_the_model_of_the_design() {
     assert!((heats.iter().sum::<f64>() - 5.44).abs() < 0.01);
 }
 
+#[test]
+fn without_memory_every_probe_in_vain_is_a_read() {
+    let tree = Tree::modelled(&runs("flushed:1002"), Kind::Ribbon);
+    for rule in RuleKind::ALL {
+        let driving = Driving {
+            budget_bytes: 0,
+            batch: 64,
+            paper: rule == RuleKind::Paper,
+            merge_every: 0,
+            inheritance: Inheritance::Units,
+        };
+        let mut player = Player::new(tree.clone(), 1, rule.build(), driving).unwrap();
+        let mut gets = Gets::new(Access::Uniform, tree.keys, 0.5, 1);
+        let reads = player.play(20_000, 1, || Some(gets.next())).unwrap()[0];
+        assert!(
+            (reads.false_per_get() - 5.44).abs() < 0.05,
+            "{rule}: {}",
+            reads.false_per_get()
+        );
+        assert!(
+            (reads.total_per_get() - 5.94).abs() < 0.05 && reads.page_reads == 0,
+            "{rule}: {reads:?}"
+        );
+    }
+}
+
 /// `2^(sum p log2(f/p) - b/1.013)`: extra I/O under the best real numbers of columns.
 #[test]
 fn the_best_units_come_near_the_law_of_marginal_benefit() {
@@ -223,6 +249,29 @@ fn a_wrong_trace_is_refused_by_its_line() {
         let error = trace::read(text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains(reason), "{error:?} says nothing of {reason:?}");
     }
+}
+
+#[test]
+fn no_file_makes_the_reader_panic() {
+    let good = b"copal gets 1\nkeys 1000\n+6d\n-61\n+7aff\n-6d\n-\n";
+    let mut random = Random(11);
+    let mut read = 0;
+    for _ in 0..20_000 {
+        let mut file = good.to_vec();
+        for _ in 0..1 + random.below(3) {
+            let at = random.below(file.len() as u64) as usize;
+            match random.below(3) {
+                0 => file[at] = random.next() as u8,
+                1 => file.truncate(at + 1),
+                _ => file.insert(at, b"\n+-0f#\xff"[random.below(7) as usize]),
+            }
+        }
+        read += u32::from(trace::read(file.as_slice()).is_ok());
+    }
+    assert!(
+        (1000..19_000).contains(&read),
+        "{read} of 20000 were still traces"
+    );
 }
 
 #[test]
