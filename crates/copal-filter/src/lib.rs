@@ -15,6 +15,9 @@
 mod bloom;
 mod builder;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod hash;
 mod one_probe;
 mod page;

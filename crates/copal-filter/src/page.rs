@@ -222,6 +222,39 @@ impl Header {
     }
 }
 
+/// Makes every identity and checksum of some bytes right, so that what lies behind them is reached: a program that
+/// crafts pages would. The kind, the counts and the sizes stay as they are.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn crafted(bytes: &[u8], uid: u64, store_seed: u64) -> Vec<u8> {
+    let mut page = bytes.to_vec();
+    if page.len() < HEADER_BYTES {
+        return page;
+    }
+    put(&mut page, 0, &MAGIC.to_le_bytes());
+    put(&mut page, AT_VERSION, &VERSION.to_le_bytes());
+    put(&mut page, AT_UID, &uid.to_le_bytes());
+    put(&mut page, AT_SEED_ID, &seed_id(store_seed).to_le_bytes());
+    let unit_bytes = u32_at(&page, AT_UNIT_BYTES) as usize;
+    for unit in 0..usize::from(MAX_UNITS) {
+        let at = unit
+            .checked_mul(unit_bytes)
+            .and_then(|at| at.checked_add(HEADER_BYTES));
+        let end = at.and_then(|at| at.checked_add(unit_bytes));
+        let sum = at
+            .zip(end)
+            .and_then(|(at, end)| page.get(at..end))
+            .map(|unit| crc32c(0, unit));
+        put(
+            &mut page,
+            AT_UNIT_CRCS + 4 * unit,
+            &sum.unwrap_or(0).to_le_bytes(),
+        );
+    }
+    let sum = crc32c(0, &page[..AT_HEADER_CRC]);
+    put(&mut page, AT_HEADER_CRC, &sum.to_le_bytes());
+    page
+}
+
 fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
     to[at..at + bytes.len()].copy_from_slice(bytes);
 }

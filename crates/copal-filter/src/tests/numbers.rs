@@ -191,7 +191,7 @@ fn a_column_takes_1_013_bits_per_key() {
 
 #[test]
 fn small_systems_fill_as_simulated() {
-    // Keys until the first that does not fit, on average (kv.md section 3).
+    // Keys until the first that does not fit, on average, as simulated before it was built.
     for (slots, expected) in [(256, 254.0), (512, 510.0), (1024, 1017.0), (2048, 2021.0)] {
         let mut hashes = (0..).map(|i| hash(slots, i));
         let rounds = 60;
