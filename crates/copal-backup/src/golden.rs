@@ -283,6 +283,13 @@ fn the_records_of_the_document() {
             snapshots: vec![SnapshotId([3; 16]), SnapshotId([4; 16])],
         },
         Record::Deleted { snapshots: vec![] },
+        Record::Verified {
+            snapshots: vec![SnapshotId([5; 16])],
+        },
+        Record::Hold {
+            snapshots: vec![SnapshotId([6; 16])],
+            until_ms: 1_800_000_000_000,
+        },
     ];
     for record in others {
         assert_eq!(read(&record.encode(vm_place, &keys()), vm_place).unwrap(), record);

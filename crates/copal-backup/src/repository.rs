@@ -31,7 +31,7 @@ use crate::vault::Vault;
 use crate::volumes::{Home, Volumes, open_or_make};
 use bytes::Bytes;
 use copal_chunk::Chunker;
-use copal_volume::{PutOptions, ReadOptions, Remove, VolumeError, VolumeId, VolumeStore};
+use copal_volume::{Clock, PutOptions, ReadOptions, Remove, SystemClock, VolumeError, VolumeId, VolumeStore};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -353,41 +353,77 @@ impl Repository {
 
     /// Makes snapshots invisible. Their space returns at the next `delete` or `prune`.
     /// # Errors
-    /// `NotFound`: nothing was forgotten. `Damaged`; those of the store.
+    /// `NotFound`, `Denied` (one of them is held): nothing was forgotten. `Damaged`; those of the store.
     pub fn forget(&self, snapshots: &[SnapshotId]) -> Result<ForgetSummary> {
-        let mut by_vm: Vec<(Uuid, Vec<SnapshotId>)> = Vec::new();
-        let vms = self.directory().all()?;
+        let by_vm = self.by_vm(snapshots)?;
+        let now_ms = SystemClock.now_ms();
+        let mut all = by_vm.iter().flat_map(|(_, published)| published);
+        if let Some(held) = all.find(|published| published.held_until_ms > now_ms) {
+            return Err(Error::Denied {
+                reason: format!(
+                    "snapshot {} is held; end that with `copal hold --release {}`, nothing was forgotten",
+                    held.snapshot.short(),
+                    held.snapshot.short()
+                ),
+            });
+        }
+        let mut summary = ForgetSummary::default();
+        self.append_listed(&by_vm, |snapshots| {
+            summary.forgotten.extend_from_slice(&snapshots);
+            Record::Forget { snapshots }
+        })?;
+        Ok(summary)
+    }
+
+    /// Holds snapshots: until `until_ms` (ms since 1970) they cannot be forgotten; 0 ends a hold.
+    /// # Errors
+    /// `NotFound`: nothing was held. `Damaged`; those of the store.
+    pub fn hold(&self, snapshots: &[SnapshotId], until_ms: u64) -> Result<()> {
+        let by_vm = self.by_vm(snapshots)?;
+        self.append_listed(&by_vm, |snapshots| Record::Hold { snapshots, until_ms })
+    }
+
+    /// Notes that a [`Repository::verify`] of the snapshot found nothing wrong; retention keeps the newest such.
+    /// # Errors
+    /// `NotFound`; those of the store.
+    pub fn note_verified(&self, snapshot: SnapshotId) -> Result<()> {
+        let by_vm = self.by_vm(&[snapshot])?;
+        self.append_listed(&by_vm, |snapshots| Record::Verified { snapshots })
+    }
+
+    /// The named snapshots, VM by VM.
+    fn by_vm(&self, snapshots: &[SnapshotId]) -> Result<Vec<(Uuid, Vec<Published>)>> {
+        let mut by_vm = Vec::new();
         let mut left: HashSet<SnapshotId> = snapshots.iter().copied().collect();
-        for vm in &vms {
-            let published = self.vm_state(vm.uuid)?.published;
-            let mine: Vec<_> = published
-                .iter()
-                .map(|one| one.snapshot)
-                .filter(|id| left.remove(id))
-                .collect();
+        for vm in &self.directory().all()? {
+            let published = self.vm_state(vm.uuid)?.published.into_iter();
+            let mine: Vec<Published> = published.filter(|one| left.remove(&one.snapshot)).collect();
             if !mine.is_empty() {
                 by_vm.push((vm.uuid, mine));
             }
         }
-        if let Some(unknown) = left.into_iter().next() {
-            return Err(Error::NotFound {
+        match left.into_iter().next() {
+            None => Ok(by_vm),
+            Some(unknown) => Err(Error::NotFound {
                 what: "snapshot",
                 name: unknown.to_string(),
-            });
+            }),
         }
-        let mut summary = ForgetSummary::default();
-        for (vm, mine) in by_vm {
-            for listed in mine.chunks(MAX_LISTED) {
-                self.append(
-                    vm,
-                    &Record::Forget {
-                        snapshots: listed.to_vec(),
-                    },
-                )?;
-                summary.forgotten.extend_from_slice(listed);
+    }
+
+    /// One record, or several where there are many snapshots, in the log of each VM.
+    fn append_listed(
+        &self,
+        by_vm: &[(Uuid, Vec<Published>)],
+        mut record: impl FnMut(Vec<SnapshotId>) -> Record,
+    ) -> Result<()> {
+        for (vm, published) in by_vm {
+            for listed in published.chunks(MAX_LISTED) {
+                let snapshots = listed.iter().map(|published| published.snapshot).collect();
+                self.append(*vm, &record(snapshots))?;
             }
         }
-        Ok(summary)
+        Ok(())
     }
 
     /// Frees what no snapshot names any more: unlinks packs without a live frame, rewrites none.
@@ -605,6 +641,8 @@ fn snapshot_of(vm: &Vm, published: &Published, manifest: Manifest) -> Snapshot {
         tags: manifest.tags,
         description: manifest.description,
         counts: manifest.counts,
+        is_verified: published.is_verified,
+        held_until_ms: published.held_until_ms,
     }
 }
 

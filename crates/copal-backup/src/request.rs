@@ -245,6 +245,10 @@ pub struct Snapshot {
     pub disks: Vec<SnapshotDisk>,
     /// Counters of the backup that made it.
     pub counts: BackupCounts,
+    /// A verify decoded every chunk of it and found nothing wrong.
+    pub is_verified: bool,
+    /// It may not be forgotten before this time, in ms since 1970; 0: it is not held.
+    pub held_until_ms: u64,
 }
 
 /// What one disk of a snapshot consists of.

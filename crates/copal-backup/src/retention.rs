@@ -5,7 +5,8 @@
 //! periods until it has kept as many as asked; periods without a snapshot do not count; a period
 //! that an earlier option already kept a snapshot of is covered and not counted again; a snapshot
 //! that a period passed over is gone for the later options. Weeks are ISO weeks.
-//! `within` and tags come on top: what they name is kept whatever the others say.
+//! `within` and tags come on top: what they name is kept whatever the others say. So do holds, and the
+//! newest snapshot that was verified.
 //!
 //! Invariants
 //! - The order of the input does not matter; equal times are told apart by position.
@@ -51,6 +52,10 @@ pub struct Candidate {
     pub created_ms: u64,
     /// Its tags.
     pub tags: Vec<String>,
+    /// A verify found nothing wrong with it.
+    pub is_verified: bool,
+    /// It may not be forgotten now.
+    pub is_held: bool,
 }
 
 /// Why a snapshot stays.
@@ -69,6 +74,10 @@ pub enum Keep {
     Within,
     /// It carries a tag of the policy.
     Tag(String),
+    /// The newest that was verified.
+    Verified,
+    /// It is held.
+    Held,
 }
 
 /// Why a snapshot goes.
@@ -110,6 +119,8 @@ impl fmt::Display for Verdict {
             }
             Verdict::Keep(Keep::Within) => f.write_str("keep-within"),
             Verdict::Keep(Keep::Tag(tag)) => write!(f, "keep-tag: {tag}"),
+            Verdict::Keep(Keep::Verified) => f.write_str("the newest that was verified"),
+            Verdict::Keep(Keep::Held) => f.write_str("held"),
             Verdict::Remove(Remove::PassedOver { option, period }) => {
                 write!(f, "a newer snapshot of {period} is kept (keep-{option})")
             }
@@ -187,7 +198,7 @@ fn keep_periods(
     }
 }
 
-/// `within` and tags: kept whatever the periods said.
+/// `within`, tags, holds and the newest verified one: kept whatever the periods said.
 fn keep_on_top(
     policy: &Policy,
     snapshots: &[Candidate],
@@ -195,7 +206,11 @@ fn keep_on_top(
     marks: &mut [Option<Verdict>],
 ) {
     let newest_ms = newest_first.first().map_or(0, |at| snapshots[*at].created_ms);
-    for (mark, snapshot) in marks.iter_mut().zip(snapshots) {
+    let verified = newest_first
+        .iter()
+        .find(|at| snapshots[**at].is_verified)
+        .copied();
+    for (at, (mark, snapshot)) in marks.iter_mut().zip(snapshots).enumerate() {
         if mark.as_ref().is_some_and(Verdict::is_keep) {
             continue;
         }
@@ -207,6 +222,10 @@ fn keep_on_top(
             *mark = Some(Verdict::Keep(Keep::Within));
         } else if let Some(tag) = policy.tags.iter().find(|tag| snapshot.tags.contains(tag)) {
             *mark = Some(Verdict::Keep(Keep::Tag(tag.clone())));
+        } else if snapshot.is_held {
+            *mark = Some(Verdict::Keep(Keep::Held));
+        } else if verified == Some(at) {
+            *mark = Some(Verdict::Keep(Keep::Verified));
         }
     }
 }

@@ -106,6 +106,8 @@ pub(crate) enum Command {
     Check(Check),
     /// Make snapshots invisible, by name or by a retention policy; frees nothing yet
     Forget(Forget),
+    /// Protect snapshots: nothing forgets them until the hold ends
+    Hold(Hold),
     /// Free the space of forgotten snapshots, rewriting nothing
     Delete(Delete),
     /// Forget by policy, free the space and rewrite packs that are partly unused
@@ -292,6 +294,7 @@ pub(crate) struct Restore {
     pub(crate) fetches: u8,
 }
 
+/// A snapshot that is found whole is remembered as verified; retention keeps the newest such.
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
     #[command(flatten)]
@@ -354,7 +357,8 @@ pub(crate) struct Keep {
 const RETENTION_HELP: &str = "\
 Retention follows Proxmox Backup Server: each VM is judged alone; hours, days and so on without a
 snapshot do not count; a period that an earlier option already keeps a snapshot of is not counted
-again; --keep-within and --keep-tag come on top. A policy that would remove more than half of a VM's
+again; --keep-within and --keep-tag come on top, and so do held snapshots (copal hold) and the newest
+one that was verified (copal verify). A policy that would remove more than half of a VM's
 snapshots (of five or more) needs --force.";
 
 #[derive(Debug, Args)]
@@ -378,6 +382,24 @@ pub(crate) struct Forget {
     /// Forget more than half of a VM's snapshots at once
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  copal hold 3fa8c1d2
+  copal hold 3fa8c1d2 --for 1y
+  copal hold 3fa8c1d2 --release")]
+pub(crate) struct Hold {
+    /// Snapshots: ids or unique beginnings
+    #[arg(value_name = "SNAPSHOT", required = true)]
+    pub(crate) snapshots: Vec<String>,
+    /// End the hold by itself after this time: 30d, 1y6m, 12h (default: it ends by --release)
+    #[arg(long = "for", value_name = "DURATION", value_parser = copal_backup::retention::parse_within)]
+    pub(crate) within: Option<jiff::SignedDuration>,
+    /// End the hold now
+    #[arg(long, conflicts_with = "within")]
+    pub(crate) release: bool,
 }
 
 #[derive(Debug, Args)]

@@ -36,6 +36,11 @@ pub(crate) fn local_time(ms: u64) -> String {
         .to_string()
 }
 
+/// Now, in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0)
+}
+
 /// RFC 3339 in UTC, for machines.
 pub(crate) fn utc_time(ms: u64) -> String {
     timestamp(ms).to_string()

@@ -19,7 +19,7 @@ pub(crate) const FORMAT: Format = Format {
 const MAC_BYTES: usize = 32;
 /// Longest name of a VM, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
-/// Most snapshots one Forget or Deleted record names.
+/// Most snapshots one record names.
 pub(crate) const MAX_LISTED: usize = 1024;
 
 /// One session: a single attempt to back up one VM.
@@ -50,6 +50,13 @@ pub(crate) enum Record {
     Forget { snapshots: Vec<SnapshotId> },
     /// The space of forgotten snapshots has been returned.
     Deleted { snapshots: Vec<SnapshotId> },
+    /// Every chunk of these snapshots was decoded and is what it was.
+    Verified { snapshots: Vec<SnapshotId> },
+    /// These snapshots may not be forgotten before this time, in ms since 1970; 0 ends their hold.
+    Hold {
+        snapshots: Vec<SnapshotId>,
+        until_ms: u64,
+    },
 }
 
 impl Record {
@@ -62,6 +69,8 @@ impl Record {
             Record::Fence { .. } => 5,
             Record::Forget { .. } => 6,
             Record::Deleted { .. } => 7,
+            Record::Verified { .. } => 8,
+            Record::Hold { .. } => 9,
         }
     }
 
@@ -95,9 +104,12 @@ impl Record {
                 bytes.put_bytes(manifest);
             }
             Record::Fence { session } => bytes.put_bytes(session),
-            Record::Forget { snapshots } | Record::Deleted { snapshots } => {
-                bytes.put_varint(snapshots.len() as u64);
-                snapshots.iter().for_each(|snapshot| bytes.put_bytes(&snapshot.0));
+            Record::Forget { snapshots } | Record::Deleted { snapshots } | Record::Verified { snapshots } => {
+                put_listed(&mut bytes, snapshots)
+            }
+            Record::Hold { snapshots, until_ms } => {
+                bytes.put_u64(*until_ms);
+                put_listed(&mut bytes, snapshots);
             }
         }
         let mac = keys.mac(place, &bytes[ENVELOPE_LEN..]);
@@ -171,6 +183,13 @@ pub(crate) fn parse(input: &mut Reader<'_>) -> Result<Record, String> {
             7 => Record::Deleted {
                 snapshots: listed(input)?,
             },
+            8 => Record::Verified {
+                snapshots: listed(input)?,
+            },
+            9 => Record::Hold {
+                until_ms: input.u64()?,
+                snapshots: listed(input)?,
+            },
             other => {
                 return Ok(Err(format!(
                     "records of kind {other} are not known; use a newer copal"
@@ -179,6 +198,11 @@ pub(crate) fn parse(input: &mut Reader<'_>) -> Result<Record, String> {
         }))
     };
     fields().map_err(text)?
+}
+
+fn put_listed(bytes: &mut Vec<u8>, snapshots: &[SnapshotId]) {
+    bytes.put_varint(snapshots.len() as u64);
+    snapshots.iter().for_each(|snapshot| bytes.put_bytes(&snapshot.0));
 }
 
 fn listed(input: &mut Reader<'_>) -> Result<Vec<SnapshotId>, DecodeError> {

@@ -11,6 +11,10 @@ pub(crate) struct Published {
     pub(crate) sequence: u64,
     pub(crate) created_ms: u64,
     pub(crate) manifest: [u8; 32],
+    /// Every chunk of it was decoded once and was what it should be.
+    pub(crate) is_verified: bool,
+    /// It may not be forgotten before; 0: it is not held.
+    pub(crate) held_until_ms: u64,
 }
 
 /// State of one VM's log.
@@ -67,6 +71,8 @@ impl VmState {
                     sequence: *sequence,
                     created_ms: self.newest_ms,
                     manifest: *manifest,
+                    is_verified: false,
+                    held_until_ms: 0,
                 });
             }
             Record::Forget { snapshots } => {
@@ -85,7 +91,21 @@ impl VmState {
             Record::Deleted { snapshots } => {
                 self.forgotten.retain(|forgotten| !snapshots.contains(forgotten))
             }
+            Record::Verified { snapshots } => {
+                self.named(snapshots)
+                    .for_each(|published| published.is_verified = true);
+            }
+            Record::Hold { snapshots, until_ms } => {
+                self.named(snapshots)
+                    .for_each(|published| published.held_until_ms = *until_ms);
+            }
             Record::Init { .. } | Record::VmAdded { .. } => {}
         }
+    }
+
+    fn named<'a>(&'a mut self, snapshots: &'a [SnapshotId]) -> impl Iterator<Item = &'a mut Published> {
+        self.published
+            .iter_mut()
+            .filter(|published| snapshots.contains(&published.snapshot))
     }
 }

@@ -7,6 +7,8 @@ fn at(text: &str) -> Candidate {
     Candidate {
         created_ms: time.as_millisecond() as u64,
         tags: Vec::new(),
+        is_verified: false,
+        is_held: false,
     }
 }
 
@@ -235,6 +237,8 @@ fn any_policy_keeps_the_newest_is_stable_and_ignores_order() {
             .map(|_| Candidate {
                 created_ms: 1_700_000_000_000 + random(&mut state, 20_000) * hour_ms / 2,
                 tags: Vec::new(),
+                is_verified: false,
+                is_held: false,
             })
             .collect();
         let policy = Policy {
@@ -277,4 +281,34 @@ fn any_policy_keeps_the_newest_is_stable_and_ignores_order() {
         again.sort_unstable();
         assert_eq!(times, again);
     }
+}
+
+#[test]
+fn held_snapshots_and_the_newest_verified_one_stay_whatever_the_policy_says() {
+    let mut days: Vec<Candidate> = [
+        "2026-03-01T02:00",
+        "2026-03-02T02:00",
+        "2026-03-03T02:00",
+        "2026-03-04T02:00",
+    ]
+    .iter()
+    .map(|text| at(text))
+    .collect();
+    days[0].is_held = true;
+    days[1].is_verified = true;
+    days[2].is_verified = true;
+    let policy = Policy {
+        last: 1,
+        ..Policy::default()
+    };
+    let verdicts = judge(&policy, &days, &TimeZone::UTC);
+    assert_eq!(
+        verdicts,
+        [
+            Verdict::Keep(Keep::Held),
+            Verdict::Remove(Remove::NotCovered),
+            Verdict::Keep(Keep::Verified),
+            Verdict::Keep(Keep::Last),
+        ]
+    );
 }

@@ -56,7 +56,18 @@ pub(crate) fn snapshot(snapshot: &Snapshot) -> Value {
         "description": snapshot.description,
         "disks": snapshot.disks.iter().map(disk).collect::<Vec<_>>(),
         "counts": counts(&snapshot.counts),
+        "verified": snapshot.is_verified,
+        "held_until": held_until(snapshot),
     })
+}
+
+/// The end of a hold: a time, `"release"` for one that ends by `--release`, null for none.
+fn held_until(snapshot: &Snapshot) -> Value {
+    match snapshot.held_until_ms {
+        0 => Value::Null,
+        u64::MAX => json!("release"),
+        until_ms => json!(utc_time(until_ms)),
+    }
 }
 
 /// Peak memory of this process so far, as the kernel counts it; 0 where it does not say.

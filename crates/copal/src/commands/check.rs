@@ -10,7 +10,7 @@ use crate::{
     output::write_out,
     repository::{Access, Opened},
 };
-use copal_backup::{CheckReport, Progress, ReadData, Stage};
+use copal_backup::{CheckReport, Progress, ReadData, Snapshot, Stage};
 use copal_data::CheckOptions;
 use serde_json::{Value, json};
 
@@ -143,9 +143,29 @@ pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
         .and_then(|snapshot| Ok((repository.verify(snapshot.id, &meter, &context.cancel)?, snapshot)));
     drop(meter);
     let (report, snapshot) = close(opened, report.map_err(Failure::from))?;
+    if report.is_clean() && !snapshot.is_verified {
+        note_verified(context, &snapshot);
+    }
     let subject = format!("snapshot {} of {}", snapshot.id.short(), snapshot.vm.name);
     let more = json!({ "snapshot": as_json::snapshot(&snapshot) });
     conclude(context, "verify", &subject, &report, more)
+}
+
+/// Retention keeps the newest verified snapshot, so the store has to know. Where it cannot be written, the verify was
+/// worth as much.
+fn note_verified(context: &Context<'_>, snapshot: &Snapshot) {
+    let noted = context.open(Access::Write).and_then(|opened| {
+        let noted = opened
+            .repository()
+            .note_verified(snapshot.id)
+            .map_err(Failure::from);
+        close(opened, noted)
+    });
+    if let Err(failure) = noted {
+        context
+            .output
+            .notice(&format!("the store does not remember it: {}", failure.sentence));
+    }
 }
 
 /// Lists what is wrong; damage is exit code 20. `more`: fields for the summary.

@@ -85,6 +85,7 @@ pub(super) fn by_policy(
     let mut snapshots = opened.repository().snapshots(vm)?;
     snapshots.sort_by_key(|snapshot| (snapshot.vm.uuid, snapshot.created_ms));
     let zone = jiff::tz::TimeZone::system();
+    let now_ms = human::now_ms();
     let mut judged = Vec::with_capacity(snapshots.len());
     for group in snapshots.chunk_by(|a, b| a.vm.uuid == b.vm.uuid) {
         let candidates: Vec<Candidate> = group
@@ -92,6 +93,8 @@ pub(super) fn by_policy(
             .map(|snapshot| Candidate {
                 created_ms: snapshot.created_ms,
                 tags: snapshot.tags.clone(),
+                is_verified: snapshot.is_verified,
+                is_held: snapshot.held_until_ms > now_ms,
             })
             .collect();
         let verdicts = retention::judge(policy, &candidates, &zone);

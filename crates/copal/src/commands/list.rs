@@ -7,6 +7,7 @@ use crate::{
     human,
     repository::Access,
 };
+use copal_backup::Snapshot;
 use serde_json::json;
 
 pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome<()> {
@@ -41,15 +42,32 @@ pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome
                     human::bytes(snapshot.counts.new_bytes),
                     human::bytes(snapshot.counts.stored_bytes),
                     snapshot.tags.join(" "),
+                    marks(snapshot),
                 ]
             })
             .collect();
         human::table(
-            &["ID", "Time", "VM", "Disks", "Size", "New", "Stored", "Tags"],
+            &["ID", "Time", "VM", "Disks", "Size", "New", "Stored", "Tags", ""],
             &rows,
         )
     });
     Ok(())
+}
+
+/// What guards a snapshot, and what is known of it.
+fn marks(snapshot: &Snapshot) -> String {
+    let mut marks = Vec::new();
+    if snapshot.is_verified {
+        marks.push("verified".to_owned());
+    }
+    match snapshot.held_until_ms {
+        u64::MAX => marks.push("held".to_owned()),
+        until_ms if until_ms > human::now_ms() => {
+            marks.push(format!("held until {}", human::local_time(until_ms)));
+        }
+        _ => {}
+    }
+    marks.join(", ")
 }
 
 pub(super) fn ls(context: &Context<'_>, ls: &Ls) -> Outcome<()> {

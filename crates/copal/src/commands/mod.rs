@@ -4,6 +4,7 @@ mod as_json;
 mod backup;
 mod check;
 mod forget;
+mod hold;
 mod init;
 mod kv;
 mod list;
@@ -59,6 +60,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Verify(verify) => check::verify(&context, verify),
         Command::Check(check) => check::check(&context, check),
         Command::Forget(forget) => forget::run(&context, forget),
+        Command::Hold(hold) => hold::run(&context, hold),
         Command::Delete(delete) => prune::delete(&context, delete),
         Command::Prune(prune) => prune::prune(&context, prune),
         Command::Stats => stats::stats(&context),

@@ -70,3 +70,33 @@ fn a_policy_that_takes_most_of_a_vm_needs_force() {
     house.good(["forget", "--keep-last", "1", "--force"]);
     assert_eq!(house.snapshots().len(), 1);
 }
+
+#[test]
+fn holds_and_the_newest_verified_snapshot_survive_a_policy() {
+    let house = House::plain();
+    let mut disk = Disk::create(&house.path("disk.raw"), 2 * MIB, 61);
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.push(id(&house.backup("web", &house.path("disk.raw"))));
+        disk.mutate(3);
+    }
+    house.good(["hold", &ids[0], "--for", "30d"]);
+    house.good(["verify", &ids[1]]);
+    let refused = house.run(["forget", &ids[0]]);
+    assert_eq!(refused.code, Some(21), "{refused:?}");
+    assert!(refused.sentence().contains("--release"), "{refused:?}");
+    let pruned = house.summary(["prune", "--keep-last", "1"]);
+    assert_eq!(pruned["forgotten"], 1, "{pruned}");
+    assert_eq!(
+        house.snapshots(),
+        [ids[0].clone(), ids[1].clone(), ids[3].clone()]
+    );
+    // A newer one that is verified takes the place; a hold that ended guards nothing.
+    house.good(["verify", &ids[3]]);
+    house.good(["hold", &ids[0], "--release"]);
+    house.good(["prune", "--keep-last", "1", "--force"]);
+    assert_eq!(house.snapshots(), [ids[3].clone()]);
+    let listed = house.summary(["snapshots"]);
+    assert_eq!(listed["snapshots"][0]["verified"], true, "{listed}");
+    house.check();
+}

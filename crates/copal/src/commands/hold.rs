@@ -1,0 +1,44 @@
+//! `copal hold`: snapshots that nothing may forget.
+
+use super::{Context, close, resolve_all};
+use crate::{
+    arguments::Hold,
+    failure::{Failure, Outcome},
+    human,
+    repository::Access,
+};
+use copal_backup::SnapshotId;
+use serde_json::json;
+
+pub(super) fn run(context: &Context<'_>, hold: &Hold) -> Outcome<()> {
+    let until_ms = match (hold.release, hold.within) {
+        (true, _) => 0,
+        (false, None) => u64::MAX,
+        (false, Some(within)) => {
+            let within_ms = u64::try_from(within.as_millis()).unwrap_or(0);
+            human::now_ms().saturating_add(within_ms)
+        }
+    };
+    let opened = context.open(Access::Write)?;
+    let held = resolve_all(&opened, &hold.snapshots, None).and_then(|snapshots| {
+        let ids: Vec<SnapshotId> = snapshots.iter().map(|snapshot| snapshot.id).collect();
+        opened.repository().hold(&ids, until_ms).map_err(Failure::from)?;
+        Ok(ids)
+    });
+    let held = close(opened, held)?;
+    let until = match until_ms {
+        0 => "released".to_owned(),
+        u64::MAX => "held until they are released".to_owned(),
+        until_ms => format!("held until {}", human::local_time(until_ms)),
+    };
+    let fields = json!({
+        "command": "hold",
+        "snapshots": held.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "until": (until_ms > 0 && until_ms < u64::MAX).then(|| human::utc_time(until_ms)),
+        "released": hold.release,
+    });
+    context
+        .output
+        .summary(fields, || format!("{} snapshots {until}\n", held.len()));
+    Ok(())
+}
