@@ -16,11 +16,13 @@ use crate::{
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs::{File, OpenOptions},
     io::Write,
     ops::Range,
     os::unix::fs::FileExt,
     path::PathBuf,
+    process::Command,
 };
 
 /// One range of the store file as the check lists it.
@@ -66,7 +68,14 @@ impl Subject {
 
     fn check(&self, more: &[&str]) -> Run {
         let words = ["--json", "check", "--read-data"].iter().chain(more);
-        Run::of(self.house.command(words).output().unwrap())
+        Run::of(self.quiet(words).output().unwrap())
+    }
+
+    /// Without the libraries' own words about the damage, which are errors and warnings.
+    fn quiet<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.house.command(words);
+        command.env("COPAL_LOG", "off");
+        command
     }
 
     /// The list, which leaves no byte of the file out and no byte both ways.
@@ -113,9 +122,8 @@ impl Subject {
         }
         let target: PathBuf = self.house.path("out");
         for (snapshot, bytes) in &self.truth {
-            let restore = self
-                .house
-                .run(["restore", snapshot, "--target", target.to_str().unwrap()]);
+            let words = ["restore", snapshot, "--target", target.to_str().unwrap()];
+            let restore = Run::of(self.quiet(words).output().unwrap());
             match restore.code {
                 Some(0) => assert_restored(&target, bytes),
                 Some(code) => {
