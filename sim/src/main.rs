@@ -3,12 +3,17 @@
 //! `copal-sim rules` runs adjusting rules and filter units of `copal-filter` over an LSM tree's shape and counts
 //! reads. Everything random comes from one seed; the same arguments give the same figures on every machine.
 //! Not here: the engine (`copal-kv`), whose benches measure the same rules on a device.
-#![expect(clippy::print_stdout, reason = "a command-line tool talks on standard output")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line tool prints, and says on standard error what went wrong"
+)]
 
 mod rules;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(name = "copal-sim", about = "Simulators of Copal's rules")]
@@ -27,8 +32,18 @@ enum Simulator {
     Record(rules::RecordArguments),
 }
 
-fn main() -> Result<()> {
-    match Arguments::parse().simulator {
+fn main() -> ExitCode {
+    match run(Arguments::parse().simulator) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("copal-sim: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(simulator: Simulator) -> Result<()> {
+    match simulator {
         Simulator::Rules(arguments) => rules::run(&arguments),
         Simulator::Table1(arguments) => rules::table1::run(&arguments),
         Simulator::Record(arguments) => rules::record(&arguments),
