@@ -2,6 +2,7 @@
 
 use crate::{
     CacheMode, Durability, Error, IngestWriter, Iter, KeyspaceOptions, RangeChecksum, Store,
+    budget::Class as Memory,
     commit::{Write, WriteOp, submitted::Commit, values::GroupKey},
     compact::merge::group_of,
     engine::Engine,
@@ -121,6 +122,20 @@ impl KeyspaceHandle {
     }
 }
 
+/// Commits `write`. Caches give way before a large one goes into log and memtable.
+fn commit(engine: &Engine, write: Write) -> Result<(), Error> {
+    const LARGE: u64 = 64 << 10;
+    const ENTRY: u64 = 128;
+    let bytes = write.log_bytes as u64 + write.ops.len() as u64 * ENTRY;
+    if bytes < LARGE {
+        return engine.commit(write);
+    }
+    let _room = engine.budget.charge(Memory::Log, bytes);
+    let committed = engine.commit(write);
+    engine.budget.count_memtables();
+    committed
+}
+
 pub(crate) struct ValueBytes(Bytes);
 impl From<&[u8]> for ValueBytes {
     fn from(value: &[u8]) -> ValueBytes {
@@ -215,7 +230,7 @@ impl Keyspace {
     /// `NoSpace`: nothing was written. `Poisoned`: an earlier write failed. `KeyTooLong`, `ValueTooLong`.
     pub fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), Error> {
         let op = self.handle.put(key, value)?;
-        self.store.engine().commit(Write::new(vec![op], durability))
+        commit(self.store.engine(), Write::new(vec![op], durability))
     }
 
     /// Deletes `key`, there or not. Works in a full store.
@@ -223,7 +238,7 @@ impl Keyspace {
     /// As [`Keyspace::put`].
     pub fn delete(&self, key: &[u8], durability: Durability) -> Result<(), Error> {
         let op = self.handle.delete(key)?;
-        self.store.engine().commit(Write::new(vec![op], durability))
+        commit(self.store.engine(), Write::new(vec![op], durability))
     }
 
     /// Walks the keys of a range as they are now.
@@ -374,7 +389,7 @@ impl Batch {
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let store = self.store.clone();
         match self.into_write(durability)? {
-            Some(write) => store.engine().commit(write),
+            Some(write) => commit(store.engine(), write),
             None => Ok(()),
         }
     }

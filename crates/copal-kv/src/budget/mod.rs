@@ -7,8 +7,8 @@
 //! - A fixed part counts in full from the beginning, used or not; beyond it a class counts what it uses.
 //! - Bytes are charged before they are allocated and given back after they are freed.
 //!
-//! Outside the budget: what belongs to the caller (the value handed to a put, the values a get returned), one value
-//! longer than a fixed part while it is moved, the object store below, threads and handles.
+//! Outside the budget: what belongs to the caller (the value handed to a put, the values a get returned), one value or
+//! batch longer than a fixed part while it is moved (caches give way for it, as far as they can), the object store below, threads and handles.
 //! Not here: how the total is divided (`plan`), what is cached (`cache`).
 
 mod contents;

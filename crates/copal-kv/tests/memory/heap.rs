@@ -101,6 +101,18 @@ fn what_is_allocated_is_charged() {
         }
     }
     println!("read: {} bytes at most not charged", watch.worst);
+    // Half of the budget in one batch: caches give way for it.
+    let mut batch = store.batch();
+    for number in 0..4000 {
+        batch.put(&rows, &key(keys + number), value(number, 500).into());
+    }
+    let handed_over = live_bytes();
+    batch.commit(DEFERRED).unwrap();
+    assert!(
+        live_bytes() < handed_over + 6 * MIB,
+        "log, frames and memtable of 2 MB"
+    );
+    watch.check("a large batch");
     scan(&rows, &mut watch, &mut random);
     println!("scanned: {} bytes at most not charged", watch.worst);
     let (low, high) = (key(1)[..1].to_vec(), [0xff]);
