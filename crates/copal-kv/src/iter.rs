@@ -172,8 +172,10 @@ impl Iter {
                 cursor.next()?;
                 continue;
             }
-            let (key, seq, kind) = (Bytes::copy_from_slice(entry.key), entry.seq, entry.kind);
-            self.range.start = successor(&key);
+            let (seq, kind, len) = (entry.seq, entry.kind, entry.key.len());
+            // The key is the beginning of its successor: one allocation for both.
+            self.range.start = successor(entry.key);
+            let key = self.range.start.slice(..len);
             if kind == EntryKind::Delete || self.covered(&key, seq) {
                 cursor.next()?;
                 continue;

@@ -16,6 +16,7 @@ mod ingest;
 mod iterators;
 mod kill;
 mod leftovers;
+mod metamorphic;
 mod model;
 mod multi_get;
 mod poison;

@@ -298,6 +298,9 @@ impl Run {
         for space in 0..2 {
             let expected: Vec<_> = self.model[space].clone().into_iter().collect();
             assert_eq!(pairs(&self.space(space)), expected);
+            let bytes: usize = expected.iter().map(|(key, value)| key.len() + value.len()).sum();
+            let sum = self.space(space).range_checksum(all(), deep).unwrap();
+            assert_eq!((sum.keys, sum.bytes), (expected.len() as u64, bytes as u64));
         }
         assert_sound(&self.fixture.store, deep);
     }

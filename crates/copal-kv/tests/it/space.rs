@@ -270,3 +270,24 @@ fn the_cost_of_a_purge_does_not_grow_with_the_bytes_it_frees() {
     );
     assert!(large < 4 * MIB, "{large} bytes moved to free 40 MB");
 }
+
+/// The tree's shape, at a tenth of the data of `examples/amplification.rs`: every byte the device took, log and
+/// journals included, over every byte that was put.
+#[test]
+fn a_random_load_writes_a_byte_less_than_ten_times() {
+    let fixture = Fixture::new(256 * MIB, small());
+    let space = fixture.space("a", KeyspaceOptions::default());
+    let before = fixture.device.counters().write_bytes;
+    let mut bytes = 0;
+    for i in 0..20_000u64 {
+        let key = i.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+        let durability = copal_kv::Durability::Deferred;
+        space.put(&key, &value(i, 1000), durability).unwrap();
+        bytes += 1008;
+    }
+    fixture.store.flush().unwrap();
+    let written = fixture.device.counters().write_bytes - before;
+    let stats = fixture.store.stats();
+    assert!(stats.flushes > 20 && stats.merges > 10, "{stats:?}");
+    assert!(written < 10 * bytes, "{written} bytes to the device for {bytes}");
+}
