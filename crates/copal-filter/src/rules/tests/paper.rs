@@ -241,6 +241,40 @@ fn a_relative_threshold_holds_small_adjustments_back() {
     assert_eq!(store.units(0), 1);
 }
 
+#[test]
+fn units_follow_the_workload_when_it_moves() {
+    let mut rule = paper(40);
+    let (mut store, unit) = tables(&mut rule, 100);
+    let budget = 60 * unit;
+    let (mut random, mut now) = (Random(8), 0);
+    let units =
+        |store: &Store, ids: std::ops::Range<u32>| ids.map(|id| u32::from(store.units(id))).sum::<u32>();
+    let mut play = |store: &mut Store, hot: u64, gets: u64| {
+        for _ in 0..gets {
+            now += 1;
+            let table = if random.below(10) > 0 {
+                hot + random.below(10)
+            } else {
+                random.below(100)
+            };
+            get(&mut rule, store, table as u32, budget, now);
+        }
+    };
+    play(&mut store, 0, 2000);
+    let (hot, other) = (units(&store, 0..10), units(&store, 90..100));
+    assert!(
+        hot > 30 && other < 10,
+        "{hot} units where nine of ten Gets go, {other} elsewhere"
+    );
+    play(&mut store, 90, 6000);
+    let (once_hot, now_hot) = (units(&store, 0..10), units(&store, 90..100));
+    // Two each: a third would save less than the second of a table that was hot once, for nothing ages here.
+    assert!(
+        now_hot >= 20 && now_hot > other + 10 && once_hot < hot,
+        "{now_hot} units at the new place, {once_hot} at the old"
+    );
+}
+
 /// `E[Extra_IO]` by its definition.
 fn expected_extra_io(rule: &PaperMq, store: &Store) -> f64 {
     let of = |(&id, &(shape, units)): (&PartitionId, &(crate::rules::Shape, u8))| {
