@@ -1,7 +1,8 @@
 //! Keys, values and the order in which ids are drawn: the same for every engine.
 //!
 //! Invariants
-//! - A key is a hash of its id, so neighbours in rank are strangers in key order.
+//! - A key is a hash of its id, and ids are loaded in order; a rank is scattered over the ids, so neighbours in
+//!   rank are strangers in key order and in age.
 //! - Ids below `keys` are loaded, ids from `keys` on are not: a miss is a hash between real ones.
 //! - A generator made from the same seed yields the same ids for each engine.
 
@@ -29,6 +30,13 @@ pub(crate) fn fill_value(id: u64, value: &mut [u8]) {
         let bytes = random.next().to_le_bytes();
         word.copy_from_slice(&bytes[..word.len()]);
     }
+}
+
+/// The id of a rank: a bijection of `[0, keys)`, so that the most wanted keys are not the oldest ones as well.
+pub(crate) fn scattered(rank: u64, keys: u64) -> u64 {
+    // A prime that no number of keys in use is a multiple of.
+    const PRIME: u64 = 2_654_435_761;
+    ((u128::from(rank) * u128::from(PRIME) + 0x9e37) % u128::from(keys)) as u64
 }
 
 /// Finalizer of SplitMix64: a bijection of 64 bits.
@@ -164,13 +172,29 @@ impl Zipf {
 
 #[cfg(test)]
 mod tests {
-    use super::{Random, Ranks, Skew, fill_value, key};
+    use super::{Random, Ranks, Skew, fill_value, key, scattered};
     use std::collections::HashSet;
 
     #[test]
     fn keys_of_loaded_and_missing_ids_are_all_different() {
         let keys: HashSet<_> = (0..100_000).map(key).collect();
         assert_eq!(keys.len(), 100_000);
+    }
+
+    #[test]
+    fn every_rank_has_an_id_of_its_own_and_the_first_are_of_all_ages() {
+        for keys in [1, 2, 40_000, 300_000] {
+            let ids: HashSet<_> = (0..keys).map(|rank| scattered(rank, keys)).collect();
+            assert_eq!(ids.len() as u64, keys);
+            assert!(ids.iter().all(|&id| id < keys));
+        }
+        let old = (0..1000)
+            .filter(|&rank| scattered(rank, 300_000) < 150_000)
+            .count();
+        assert!(
+            (450..550).contains(&old),
+            "{old} of the first 1000 ranks are in the older half"
+        );
     }
 
     #[test]

@@ -115,6 +115,7 @@ pub(crate) enum Request {
     /// One of YCSB's workloads `A` to `F`.
     Ycsb {
         workload: char,
+        safety: Safety,
         keys: u64,
         value_bytes: usize,
         seconds: f64,
@@ -143,6 +144,8 @@ pub(crate) enum Request {
     Flush,
     /// Returns when nothing is left to merge.
     Settle,
+    /// Merges everything into one run.
+    Compact,
     /// Nothing but the engine's counters.
     Facts,
     /// Closes the engine and ends the process.

@@ -126,6 +126,10 @@ fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
             engine.settle()?;
             Ok(Done::new())
         }
+        Request::Compact => {
+            engine.compact()?;
+            Ok(Done::new())
+        }
         Request::Facts => Ok(Done::new()),
         Request::Open(_) | Request::Close => unreachable!("handled before"),
     }

@@ -8,7 +8,10 @@ use crate::{
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use copal_device::{Device, FileOptions, OpenError, open_file};
-use copal_kv::{Durability, Keyspace, KeyspaceOptions, Options, Store};
+use copal_filter::{Kind as Unit, rules::RuleKind};
+use copal_kv::{
+    CacheMode, Durability, FilterMemory, FilterOptions, Keyspace, KeyspaceOptions, Options, Store,
+};
 use copal_object::{MkfsOptions, OpenOptions};
 use std::{
     collections::BTreeMap,
@@ -33,8 +36,8 @@ impl Copal {
         fs::create_dir_all(&spec.directory)?;
         let path = spec.directory.join("store");
         let fresh = !path.exists();
-        // Room for both sides of the largest merge, and for values that a purge left behind.
-        let size = (spec.data_bytes * 3 + (512 << 20)).next_multiple_of(1 << 20);
+        // Room for what merges and purges have not given back yet.
+        let size = (spec.data_bytes * 2 + (384 << 20)).next_multiple_of(1 << 20);
         let file = FileOptions {
             create_size: fresh.then_some(size),
             allow_cow: true,
@@ -48,10 +51,12 @@ impl Copal {
             .context("opening the object store")?;
         let options = options(spec)?;
         let text = format!("{options:?}");
+        let mut space = KeyspaceOptions::default();
+        if !spec.cache_data {
+            space.cache = CacheMode::Nothing;
+        }
         let store = Store::open(objects, options).context("opening the engine")?;
-        let space = store
-            .keyspace(KEYSPACE, KeyspaceOptions::default())
-            .context("opening the keyspace")?;
+        let space = store.keyspace(KEYSPACE, space).context("opening the keyspace")?;
         Ok(Copal {
             device,
             store,
@@ -74,18 +79,43 @@ fn open_released(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, 
 }
 
 fn options(spec: &Spec) -> Result<Options> {
-    let mut options = Options {
-        memory_bytes: spec.memory_bytes,
-        ..Options::default()
+    // Bloom units come in steps of 4 bits.
+    let units = |step: f64| RuleKind::Fixed {
+        units: (spec.bits / step).round().max(1.0) as u8,
     };
-    if spec.table_bytes > 0 {
-        options.table_bytes = spec.table_bytes;
-    }
-    match spec.filters {
-        Filters::Shipped | Filters::RibbonFixed => options.filter_columns = spec.bits as u8,
-        other => bail!("the engine cannot open filters {other:?}"),
-    }
-    Ok(options)
+    let (kind, rule) = match spec.filters {
+        Filters::Shipped => {
+            let shipped = FilterOptions::default();
+            (shipped.kind, shipped.rule)
+        }
+        Filters::BloomFixed => (Unit::Bloom, units(4.0)),
+        Filters::BloomPerRun => (Unit::Bloom, RuleKind::Monkey),
+        Filters::BloomPaper => (Unit::Bloom, RuleKind::Paper),
+        Filters::RibbonFixed => (Unit::Ribbon, units(1.0)),
+        Filters::RibbonMq => (Unit::Ribbon, RuleKind::Paper),
+        Filters::Tuned => bail!("`tuned` is for the peers"),
+    };
+    let shipped = Options::default();
+    Ok(Options {
+        memory_bytes: spec.memory_bytes,
+        table_bytes: if spec.table_bytes > 0 {
+            spec.table_bytes
+        } else {
+            shipped.table_bytes
+        },
+        filters: FilterOptions {
+            kind,
+            rule,
+            memory: FilterMemory::BitsPerKey(if spec.filters == Filters::RibbonFixed {
+                // A column takes 1.013 bits per key; the control gets the whole columns it is named for.
+                spec.bits * 1.03
+            } else {
+                spec.bits
+            }),
+            ..shipped.filters
+        },
+        ..shipped
+    })
 }
 
 fn durability(safety: Safety) -> Durability {
@@ -109,8 +139,29 @@ impl Engine for Copal {
         Ok(batch.commit(durability(safety))?)
     }
 
+    fn submit(&self, entries: &[(Key, Vec<u8>)], safety: Safety) -> Result<()> {
+        let mut under_way = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            let mut batch = self.store.batch();
+            batch.put(&self.space, key, Bytes::copy_from_slice(value));
+            under_way.push(batch.commit_submit(durability(safety))?);
+        }
+        for commit in under_way {
+            commit.wait()?;
+        }
+        Ok(())
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<usize>> {
         Ok(self.space.get(key)?.map(|value| value.len()))
+    }
+
+    fn multi_get(&self, keys: &[Key]) -> Result<u64> {
+        let mut found = 0;
+        for value in self.space.multi_get(keys) {
+            found += u64::from(value?.is_some());
+        }
+        Ok(found)
     }
 
     fn scan(&self, from: &[u8], entries: usize) -> Result<usize> {
@@ -142,6 +193,10 @@ impl Engine for Copal {
         Ok(())
     }
 
+    fn compact(&self) -> Result<()> {
+        Ok(self.space.compact_range((Bound::Unbounded, Bound::Unbounded))?)
+    }
+
     fn counters(&self) -> BTreeMap<String, f64> {
         let stats = self.store.stats();
         let device = self.device.counters();
@@ -152,12 +207,18 @@ impl Engine for Copal {
                 ("false_positives", stats.false_positives),
                 ("data_block_reads", stats.data_block_reads),
                 ("index_page_reads", stats.index_page_reads),
+                ("filter_page_reads", stats.filter_page_reads),
+                ("row_hits", stats.row_hits),
                 ("flushes", stats.flushes),
                 ("merges", stats.merges),
                 ("groups", stats.groups),
                 ("writes", stats.writes),
                 ("user_bytes", stats.user_bytes),
                 ("memory_bytes_now", stats.memory_bytes),
+                ("filter_bytes_now", stats.memory.filters),
+                ("index_bytes_now", stats.memory.index_pages),
+                ("row_bytes_now", stats.memory.rows),
+                ("table_bytes_now", stats.memory.tables + stats.memory.manifest),
                 ("debt_bytes_now", stats.debt_bytes),
                 ("device_reads", device.reads),
                 ("device_read_bytes", device.read_bytes),

@@ -58,6 +58,11 @@ pub(crate) trait Engine: Send + Sync {
     /// Returns when nothing is left to merge.
     fn settle(&self) -> Result<()>;
 
+    /// Merges everything into one run. Asked only of copal.
+    fn compact(&self) -> Result<()> {
+        anyhow::bail!("the bench asks no peer for a full merge")
+    }
+
     /// Counters since opening; those that end in `_now` are levels.
     fn counters(&self) -> BTreeMap<String, f64>;
 

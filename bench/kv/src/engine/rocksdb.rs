@@ -52,6 +52,8 @@ impl Rocks {
         options.set_block_based_table_factory(&table);
         options.set_compression_type(DBCompressionType::None);
         options.set_write_buffer_size(spec.write_buffer_bytes as usize);
+        // Its default, 256 MiB, is for stores like the design's of 10 GB; a small set shall have as many levels.
+        options.set_max_bytes_for_level_base((spec.data_bytes / 40).clamp(4 << 20, 256 << 20));
         if spec.table_bytes > 0 {
             options.set_target_file_size_base(spec.table_bytes);
         }

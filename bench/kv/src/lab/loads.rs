@@ -64,8 +64,11 @@ impl Lab<'_> {
     }
 
     /// Loads the base set for the engine unless an earlier suite has; the name of its store.
-    pub(crate) fn loaded(&self, name: &str, bits: f64) -> Result<String> {
-        let role = self.loading_role(bits);
+    pub(crate) fn loaded(&self, name: &str, bits: f64, cache_data: bool) -> Result<String> {
+        let role = Role {
+            cache_data,
+            ..self.loading_role(bits)
+        };
         let spec = self.spec(name, &role)?;
         let store = self.store_name(&spec);
         let (directory, stamp) = self.places(&store);
@@ -73,9 +76,14 @@ impl Lab<'_> {
             return Ok(store);
         }
         remove(&directory, &stamp)?;
+        self.remove_of_other_code(&store)?;
         let spec = Spec { directory, ..spec };
         eprintln!("loading {name}: {} keys", self.scale.keys());
-        let facts = self.load(&spec, LOAD_CAP, Safety::Bulk, 1)?;
+        let facts = if spec.kind == Kind::Copal {
+            self.load_to_shape(&spec, LOAD_CAP)?
+        } else {
+            self.load(&spec, LOAD_CAP, Safety::Bulk)?
+        };
         fs::write(&stamp, serde_json::to_string_pretty(&facts)?)?;
         Ok(store)
     }
@@ -101,45 +109,106 @@ impl Lab<'_> {
     }
 
     /// Loads the base set with single puts into an empty store and closes it.
-    pub(crate) fn load(&self, spec: &Spec, cap: u64, safety: Safety, batch: usize) -> Result<LoadFacts> {
+    pub(crate) fn load(&self, spec: &Spec, cap: u64, safety: Safety) -> Result<LoadFacts> {
         let mut peer = Peer::open(spec, Some(cap))?;
+        let mut facts = LoadFacts {
+            user_bytes: self.scale.data_bytes(),
+            ..LoadFacts::default()
+        };
+        self.load_part(&mut peer, &mut facts, 0, self.scale.keys(), safety)?;
+        peer.close()?;
+        Ok(facts)
+    }
+
+    /// As `load`, to a tree that does not depend on how far merges were behind, so that stores of both kinds of
+    /// units have the same runs: ten parts in eleven merged into the bottom, the rest above it in small steps.
+    fn load_to_shape(&self, spec: &Spec, cap: u64) -> Result<LoadFacts> {
+        let mut peer = Peer::open(spec, Some(cap))?;
+        let keys = self.scale.keys();
+        let mut facts = LoadFacts {
+            user_bytes: self.scale.data_bytes(),
+            ..LoadFacts::default()
+        };
+        let bottom = keys * 10 / 11;
+        self.load_part(&mut peer, &mut facts, 0, bottom, Safety::Bulk)?;
+        peer.ask(&Request::Compact)?;
+        const STEPS: u64 = 15;
+        for step in 0..STEPS {
+            let first = bottom + (keys - bottom) * step / STEPS;
+            let count = bottom + (keys - bottom) * (step + 1) / STEPS - first;
+            self.load_part(&mut peer, &mut facts, first, count, Safety::Bulk)?;
+        }
+        peer.close()?;
+        Ok(facts)
+    }
+
+    fn load_part(
+        &self,
+        peer: &mut Peer,
+        facts: &mut LoadFacts,
+        first: u64,
+        count: u64,
+        safety: Safety,
+    ) -> Result<()> {
         let loaded = peer.ask(&Request::Load {
-            first: 0,
-            count: self.scale.keys(),
+            first,
+            count,
             value_bytes: self.scale.value,
-            batch,
+            batch: 1,
             safety,
         })?;
         let flushed = peer.ask(&Request::Flush)?;
         let settled = peer.ask(&Request::Settle)?;
-        peer.close()?;
-        let parts = [&loaded, &flushed, &settled];
-        Ok(LoadFacts {
-            user_bytes: self.scale.data_bytes(),
-            load_seconds: loaded.answer.seconds,
-            settle_seconds: flushed.answer.seconds + settled.answer.seconds,
-            write_bytes: parts.iter().map(|part| part.traffic.write_bytes).sum(),
-            cpu_seconds: parts.iter().map(|part| part.answer.cpu_seconds).sum(),
-            peak_bytes: parts.iter().map(|part| part.peak_bytes).max().unwrap_or(0),
-            put_p99: loaded.answer.latency.p99,
-            put_max: loaded.answer.latency.max,
-        })
+        facts.load_seconds += loaded.answer.seconds;
+        facts.settle_seconds += flushed.answer.seconds + settled.answer.seconds;
+        facts.put_p99 = facts.put_p99.max(loaded.answer.latency.p99);
+        facts.put_max = facts.put_max.max(loaded.answer.latency.max);
+        for part in [&loaded, &flushed, &settled] {
+            facts.write_bytes += part.traffic.write_bytes;
+            facts.cpu_seconds += part.answer.cpu_seconds;
+            facts.peak_bytes = facts.peak_bytes.max(part.peak_bytes);
+        }
+        Ok(())
     }
 
     fn store_name(&self, spec: &Spec) -> String {
         let (family, bits) = match (spec.kind, spec.filters) {
-            // All units are on disk; how many are in memory is a matter of the opening.
-            (Kind::Copal, Filters::BloomFixed | Filters::BloomPaper | Filters::BloomPerRun) => (
-                format!("copal-bloom-{}", machine::commit(self.root)),
-                String::new(),
-            ),
-            (Kind::Copal, _) => (
-                format!("copal-ribbon-{}", machine::commit(self.root)),
-                String::new(),
-            ),
+            (Kind::Copal, filters) => {
+                // All units are on disk; how many are in memory is a matter of the opening.
+                let bloom = [Filters::BloomFixed, Filters::BloomPaper, Filters::BloomPerRun];
+                let unit = if bloom.contains(&filters) {
+                    "bloom"
+                } else {
+                    "ribbon"
+                };
+                // What a look-up leaves in the cache is an option of the keyspace, kept from its creation.
+                let cached = if spec.cache_data { "" } else { "-uncached" };
+                let commit = machine::commit(self.root);
+                (format!("copal-{unit}{cached}-{commit}"), String::new())
+            }
             _ => (spec.name.clone(), format!("-{}b", spec.bits)),
         };
         format!("{family}{bits}-{}x{}", self.scale.keys(), self.scale.value)
+    }
+
+    /// Stores that differ from this one only in the commit, and copies of such.
+    fn remove_of_other_code(&self, store: &str) -> Result<()> {
+        let commit = machine::commit(self.root);
+        let Some((before, after)) = store.split_once(&commit).filter(|_| !commit.is_empty()) else {
+            return Ok(());
+        };
+        for entry in fs::read_dir(&self.scratch)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let other = name.strip_prefix(before).is_some_and(|rest| {
+                let hash = rest.split('-').next().unwrap_or_default();
+                hash != commit && hash.len() >= 12 && rest[hash.len()..].starts_with(after)
+            });
+            if other && entry.file_type()?.is_dir() {
+                remove(&entry.path(), &self.scratch.join(format!("{name}.json")))?;
+            }
+        }
+        Ok(())
     }
 
     /// Directory of a store and the file that says it is whole.

@@ -45,7 +45,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 table_bytes: lab.scaled_table(),
                 cache_data: true,
                 cap_bytes: Some(lab.scale.cap_bytes(options.cap)),
-                store: lab.loaded(name, f64::from(bits))?,
+                store: lab.loaded(name, f64::from(bits), true)?,
             };
             entrants.push(lab.entrant(name, &role)?);
         }

@@ -42,7 +42,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 if spec.directory.exists() {
                     fs::remove_dir_all(&spec.directory)?;
                 }
-                facts[which].push(lab.load(&spec, CAP, Safety::Bulk, 1)?);
+                facts[which].push(lab.load(&spec, CAP, Safety::Bulk)?);
                 fs::remove_dir_all(&spec.directory)?;
             }
         }

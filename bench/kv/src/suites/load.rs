@@ -50,7 +50,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         if spec.directory.exists() {
             fs::remove_dir_all(&spec.directory)?;
         }
-        let facts = lab.load(&spec, CAP, safety, 1)?;
+        let facts = lab.load(&spec, CAP, safety)?;
         let label = format!("{name}: {what}");
         report_load(&mut lab, &label, &facts);
         if safety == Safety::Bulk {

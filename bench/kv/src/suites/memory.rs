@@ -43,7 +43,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let role = Role {
             memory_bytes: ROOMY,
             cache_data: false,
-            store: lab.loaded(name, BITS)?,
+            store: lab.loaded(name, BITS, false)?,
             ..lab.loading_role(BITS)
         };
         let full = lab.spec(name, &role)?;
@@ -78,6 +78,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let mut entrants = contestants(&mut lab, &names, percent)?;
         let mixed = |round: usize| Request::Ycsb {
             workload: 'B',
+            safety: Safety::Bulk,
             keys: lab.scale.keys(),
             value_bytes: lab.scale.value,
             seconds: lab.scale.slice_seconds(),

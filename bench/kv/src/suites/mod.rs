@@ -26,7 +26,7 @@ fn contestants(lab: &mut Lab<'_>, names: &[&str], percent: f64) -> Result<Vec<En
     let mut entrants = Vec::new();
     let mut taken: Vec<String> = Vec::new();
     for &name in names {
-        let mut store = lab.loaded(name, BITS)?;
+        let mut store = lab.loaded(name, BITS, true)?;
         if taken.contains(&store) {
             store = lab.copied(&store, name)?;
         }

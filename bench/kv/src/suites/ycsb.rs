@@ -3,7 +3,7 @@
 use super::{contestants, cpu_micros, name_the_fallen, ratio_row};
 use crate::{
     lab::{Entrant, Lab, Scale},
-    protocol::Request,
+    protocol::{Request, Safety},
 };
 use anyhow::Result;
 use clap::Args;
@@ -18,6 +18,9 @@ pub(crate) struct Options {
     cap: f64,
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// Copal's writes are `Deferred`: LevelDB's speed class, less than its promise
+    #[arg(long)]
+    deferred: bool,
 }
 
 const NAMES: [&str; 4] = ["copal", "leveldb", "rocksdb-tuned", "fjall"];
@@ -31,6 +34,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     for workload in ['A', 'B', 'C', 'F', 'D', 'E'] {
         let slice = |round: usize| Request::Ycsb {
             workload,
+            safety: if options.deferred {
+                Safety::Bulk
+            } else {
+                Safety::Process
+            },
             keys: lab.scale.keys(),
             value_bytes: lab.scale.value,
             seconds: lab.scale.slice_seconds(),
@@ -38,7 +46,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             seed: round as u64 + 1,
         };
         lab.rounds(&mut entrants, 1 + lab.scale.rounds, slice)?;
-        let label = format!("YCSB {workload}");
+        let how = if options.deferred { ", deferred" } else { "" };
+        let label = format!("YCSB {workload}{how}");
         for entrant in &entrants {
             let name = &entrant.name;
             let Some(speed) = entrant.per_second() else {

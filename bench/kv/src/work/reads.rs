@@ -3,7 +3,7 @@
 use super::{Done, Limit, on_threads};
 use crate::{
     engine::Engine,
-    keys::{Key, Random, Ranks, key},
+    keys::{Key, Random, Ranks, key, scattered},
     protocol::Request,
 };
 use anyhow::{Result, bail};
@@ -123,7 +123,7 @@ impl<'a> Draw<'a> {
         if self.missing > 0.0 && self.random.unit() < self.missing {
             (rank + self.keys, false)
         } else {
-            (rank, true)
+            (scattered(rank, self.keys), true)
         }
     }
 }

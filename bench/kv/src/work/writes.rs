@@ -3,7 +3,7 @@
 use super::{Done, Limit, on_threads};
 use crate::{
     engine::Engine,
-    keys::{Key, Random, Ranks, fill_value, key},
+    keys::{Key, Random, Ranks, fill_value, key, scattered},
     protocol::{Request, Safety},
 };
 use anyhow::{Result, bail};
@@ -40,7 +40,7 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
                     if outstanding > 1 {
                         let entries: Vec<(Key, Vec<u8>)> = (0..outstanding)
                             .map(|_| {
-                                let id = ranks.draw(&mut random);
+                                let id = scattered(ranks.draw(&mut random), keys);
                                 fill_value(random.next(), &mut value);
                                 (key(id), value.clone())
                             })
@@ -48,7 +48,7 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
                         engine.submit(&entries, safety)?;
                         done.ops += outstanding as u64;
                     } else {
-                        let id = ranks.draw(&mut random);
+                        let id = scattered(ranks.draw(&mut random), keys);
                         fill_value(random.next(), &mut value);
                         engine.put(&key(id), &value, safety)?;
                         done.ops += 1;

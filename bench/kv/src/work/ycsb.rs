@@ -6,8 +6,8 @@
 use super::{Done, Limit, on_threads};
 use crate::{
     engine::Engine,
-    keys::{Random, Ranks, Skew, fill_value, key},
-    protocol::{Request, Safety},
+    keys::{Random, Ranks, Skew, fill_value, key, scattered},
+    protocol::Request,
 };
 use anyhow::{Result, bail};
 use std::{
@@ -50,6 +50,7 @@ impl Mix {
 pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
     let Request::Ycsb {
         workload,
+        safety,
         keys,
         value_bytes,
         seconds,
@@ -86,7 +87,11 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
                 }
             };
             if dice < mix.reads {
-                let id = if workload == 'D' { latest(rank) } else { rank };
+                let id = if workload == 'D' {
+                    latest(rank)
+                } else {
+                    scattered(rank, keys)
+                };
                 let found = engine.get(&key(id))?;
                 // An insert is visible once its call returned; another thread's may still be on its way.
                 if found.is_none() && id < keys {
@@ -95,19 +100,19 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
                 done.found += u64::from(found.is_some());
             } else if dice < mix.reads + mix.scans {
                 let entries = 1 + random.below(LONGEST_SCAN);
-                done.found += engine.scan(&key(rank), entries as usize)? as u64;
+                done.found += engine.scan(&key(scattered(rank, keys)), entries as usize)? as u64;
             } else {
                 wrote = true;
                 let id = if dice < mix.reads + mix.scans + mix.inserts {
                     base + inserted.fetch_add(1, Ordering::AcqRel)
                 } else {
-                    rank
+                    scattered(rank, keys)
                 };
                 if dice >= mix.reads + mix.scans + mix.inserts + mix.updates {
                     done.found += u64::from(engine.get(&key(id))?.is_some());
                 }
                 fill_value(random.next(), &mut value);
-                engine.put(&key(id), &value, Safety::Process)?;
+                engine.put(&key(id), &value, safety)?;
             }
             let end = Instant::now();
             let time = end - now;
