@@ -10,6 +10,7 @@ mod files;
 mod filters;
 mod flips;
 mod full;
+mod gate;
 mod heads;
 mod history;
 mod ingest;

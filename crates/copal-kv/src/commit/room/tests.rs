@@ -1,6 +1,10 @@
 //! Power loss around a change of the log, while the flush of the old one is still to come.
 
-use crate::{Durability, KeyspaceOptions, Options, Store};
+use crate::{
+    Durability, KeyspaceOptions, Options, Store,
+    commit::{Write, WriteOp},
+    key::KeyspaceId,
+};
 use copal_device::{
     Device, Image,
     crash::{self, Limits},
@@ -83,4 +87,23 @@ fn a_crash_before_the_flush_of_the_old_log_leaves_no_gap_between_the_logs() {
         }
     }
     assert!(judged > 300, "only {judged} states were judged");
+}
+
+/// A writer that looked whether the store is closed just before it was: its turn comes after the last sync.
+#[test]
+fn a_write_whose_turn_comes_after_the_last_sync_is_refused() {
+    let blank = device(Image::zeroed(SIZE), 1, false);
+    let dynamic: Arc<dyn Device> = blank.clone();
+    Objects::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
+    let store = open(&dynamic).unwrap();
+    let engine = store.engine();
+    engine.seal().unwrap();
+    let op = WriteOp::Delete {
+        key: KeyspaceId(1).key(b"k"),
+    };
+    let late = Write::new(vec![op], Durability::Deferred);
+    let told = engine
+        .queue
+        .commit(late, |turn, writes| assert!(engine.lead(turn, writes).is_none()));
+    assert!(matches!(told, Err(crate::Error::Closed)), "{told:?}");
 }

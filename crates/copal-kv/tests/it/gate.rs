@@ -1,0 +1,190 @@
+//! Commits held up at the device: what is on its way is not there yet, and what is behind a failure never is.
+
+use crate::support::*;
+use copal_device::{
+    AlignedBuf, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, MemoryDevice,
+};
+use copal_kv::{Error, Keyspace, Store};
+use parking_lot::{Condvar, Mutex};
+use std::sync::{Arc, mpsc};
+
+/// A device whose durable writes wait at a gate, each until its number is let through.
+struct Gated {
+    below: Arc<dyn Device>,
+    gate: Mutex<Gate>,
+    moved: Condvar,
+}
+
+#[derive(Default)]
+struct Gate {
+    shut: bool,
+    came: usize,
+    done: usize,
+    let_through: Vec<usize>,
+    fails: Option<usize>,
+}
+
+impl Gated {
+    fn wait(&self, until: impl Fn(&Gate) -> bool) {
+        let mut gate = self.gate.lock();
+        while !until(&gate) {
+            self.moved.wait(&mut gate);
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Gate)) {
+        change(&mut self.gate.lock());
+        self.moved.notify_all();
+    }
+}
+
+impl Device for Gated {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+    fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
+        self.below.submit(ios)
+    }
+    fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        self.below.read_now(at, buf)
+    }
+    fn write_through(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        let mut gate = self.gate.lock();
+        if !gate.shut {
+            drop(gate);
+            return self.below.write_through(at, buf);
+        }
+        let number = gate.came;
+        gate.came += 1;
+        self.moved.notify_all();
+        while gate.shut && !gate.let_through.contains(&number) {
+            self.moved.wait(&mut gate);
+        }
+        if gate.fails == Some(number) {
+            return Err(DeviceError::Poisoned);
+        }
+        drop(gate);
+        let written = self.below.write_through(at, buf);
+        self.change(|gate| gate.done += 1);
+        written
+    }
+    fn grow(&self, size: u64) -> Result<u64, DeviceError> {
+        self.below.grow(size)
+    }
+    fn counters(&self) -> Counters {
+        self.below.counters()
+    }
+    fn drive(&self) -> bool {
+        self.below.drive()
+    }
+    fn driver(&self) -> Option<Arc<dyn Drive>> {
+        self.below.driver()
+    }
+}
+
+/// Opens the gate at the end, however the test ends.
+struct Opens<'a>(&'a Gated);
+
+impl Drop for Opens<'_> {
+    fn drop(&mut self) {
+        self.0.change(|gate| gate.shut = false);
+    }
+}
+
+type Answers = mpsc::Receiver<(u8, Result<(), Error>)>;
+
+/// Three commits at the gate, numbered in their order; a fourth joins the last one's group or waits for its turn.
+fn three_on_their_way(body: impl FnOnce(&Gated, &Keyspace, &Answers)) -> (Arc<dyn Device>, Store) {
+    let device = Arc::new(Gated {
+        below: MemoryDevice::new(64 * MIB),
+        gate: Mutex::default(),
+        moved: Condvar::new(),
+    });
+    let dynamic: Arc<dyn Device> = device.clone();
+    format(&dynamic);
+    let store = Store::open(open_objects(&dynamic), small()).unwrap();
+    let space = store.keyspace("a", grouped()).unwrap();
+    // The first enters space for the log; from then on each is one durable write.
+    space.put(b"first", b"", DEVICE).unwrap();
+    space.put(b"second", b"", DEVICE).unwrap();
+    device.change(|gate| gate.shut = true);
+    std::thread::scope(|scope| {
+        let _opens = Opens(&device);
+        let (answer, answers) = mpsc::channel();
+        for i in 0..3u8 {
+            let (answer, space) = (answer.clone(), space.clone());
+            scope.spawn(move || answer.send((i, space.put(&[i], &[i; 50], DEVICE))).unwrap());
+            device.wait(|gate| gate.came == usize::from(i) + 1);
+        }
+        body(&device, &space, &answers);
+    });
+    (dynamic, store)
+}
+
+fn visible(space: &Keyspace) -> Vec<u8> {
+    let found = (0..3).filter(|i| space.get(&[*i]).unwrap().is_some()).collect();
+    let walked: Vec<_> = pairs(space)
+        .into_iter()
+        .filter(|(key, _)| key.len() == 1)
+        .collect();
+    assert_eq!(walked.iter().map(|(key, _)| key[0]).collect::<Vec<_>>(), found);
+    found
+}
+
+#[test]
+fn commits_overlap_on_the_device_and_appear_in_their_order() {
+    let (dynamic, store) = three_on_their_way(|device, space, answers| {
+        assert!(visible(space).is_empty(), "visible before it is durable");
+        device.change(|gate| gate.let_through.extend([1, 2]));
+        device.wait(|gate| gate.done == 2);
+        assert!(
+            visible(space).is_empty(),
+            "visible before an earlier one is durable"
+        );
+        assert!(
+            answers.try_recv().is_err(),
+            "acknowledged before an earlier one is durable"
+        );
+        device.change(|gate| gate.let_through.push(0));
+        for (i, result) in answers.iter().take(3) {
+            result.unwrap();
+            assert!(
+                visible(space).contains(&i),
+                "{i} was acknowledged and is not there"
+            );
+        }
+        assert_eq!(visible(space), [0, 1, 2]);
+    });
+    drop(store);
+    let store = Store::open(open_objects(&dynamic), small()).unwrap();
+    assert_eq!(visible(&store.keyspace("a", grouped()).unwrap()), [0, 1, 2]);
+    assert_sound(&store, true);
+}
+
+#[test]
+fn behind_a_failed_commit_nothing_appears_and_reads_go_on() {
+    let (dynamic, store) = three_on_their_way(|device, space, answers| {
+        device.change(|gate| {
+            gate.fails = Some(1);
+            gate.let_through.push(2);
+        });
+        device.wait(|gate| gate.done == 1);
+        device.change(|gate| gate.let_through.push(1));
+        device.change(|gate| gate.let_through.push(0));
+        for (i, result) in answers.iter().take(3) {
+            let told = matches!(result, Err(Error::Poisoned { .. }));
+            assert!(told || (i == 0 && result.is_ok()), "{i}: {result:?}");
+        }
+        assert!(visible(space).iter().all(|i| *i == 0), "what failed appeared");
+        assert!(space.get(b"second").unwrap().is_some());
+        assert!(matches!(
+            space.put(b"later", b"", DEVICE),
+            Err(Error::Poisoned { .. })
+        ));
+    });
+    drop(store);
+    let store = Store::open(open_objects(&dynamic), small()).unwrap();
+    let left = visible(&store.keyspace("a", grouped()).unwrap());
+    assert!(left.iter().all(|i| *i == 0), "{left:?} came back");
+    assert_sound(&store, true);
+}
