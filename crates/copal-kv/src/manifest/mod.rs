@@ -36,12 +36,18 @@ impl Manifest {
         let Some(stat) = objects.stat(MANIFEST) else {
             return Ok(None);
         };
-        let bytes = objects.read(MANIFEST, 0..stat.len, Class::Foreground).wait()?;
-        let (version, seed) = parse_header(&bytes)?;
-        let mut state = State::default();
-        for record in parse_edits(&bytes)? {
-            state.apply(&record);
-        }
+        let once = || -> Result<_, Error> {
+            let bytes = objects.read(MANIFEST, 0..stat.len, Class::Foreground).wait()?;
+            let (version, seed) = parse_header(&bytes)?;
+            let mut state = State::default();
+            for record in parse_edits(&bytes)? {
+                state.apply(&record);
+            }
+            Ok((bytes, version, seed, state))
+        };
+        // A device that errs once is not damaged.
+        let read = once().or_else(|error| if error.is_corruption() { once() } else { Err(error) });
+        let (bytes, version, seed, state) = read?;
         Ok(Some(Manifest {
             state,
             seed,
