@@ -121,7 +121,7 @@ impl Player {
             34..36 => {
                 let key = self.key();
                 let range = (Bound::Unbounded, Bound::Excluded(&key[..]));
-                let sum = space.range_checksum(range, n % 2 == 0).unwrap();
+                let sum = space.range_checksum(range, n.is_multiple_of(2)).unwrap();
                 self.transcript.sums.push(sum);
             }
             36..38 => {
@@ -129,11 +129,11 @@ impl Player {
                     self.transcript.walk("snapshot", snapshot.iter(&space, all()));
                 }
             }
-            38 if n % 3 == 0 => {
+            38 if n.is_multiple_of(3) => {
                 drop(space);
                 self.snapshot = None;
                 self.fixture.store.sync().unwrap();
-                self.fixture = self.fixture.reopen(self.options.clone(), n % 2 == 0);
+                self.fixture = self.fixture.reopen(self.options.clone(), n.is_multiple_of(2));
             }
             _ => self.transcript.walk("all", space.prefix(b"b")),
         }
