@@ -241,6 +241,29 @@ fn reopen(store: Store, space: Keyspace, options: &Options) -> Store {
 }
 
 #[test]
+fn a_merge_that_meets_damage_first_goes_round_it() {
+    const KEYS: u64 = 9000;
+    let options = big_tables();
+    let mut image = stored(KEYS, &options);
+    damage(&mut image, &inline(5000)[..24]);
+    let (store, space) = open(image, &options);
+    // Nobody has read the damaged block; a merge over everything is the first to.
+    let mut model: BTreeMap<u64, Vec<u8>> = (0..KEYS).map(|i| (i, inline(i))).collect();
+    for i in (0..KEYS).step_by(3) {
+        space.put(&key(i), b"newer", PROCESS).unwrap();
+        model.insert(i, b"newer".to_vec());
+    }
+    space.compact_range(all()).unwrap();
+    assert_eq!(store.damaged_ranges().len(), 1);
+    let corrupt = corrupt_keys(&space, &model, KEYS);
+    assert!(!corrupt.is_empty() && corrupt.len() < 60, "{corrupt:?}");
+    assert!(
+        corrupt.iter().all(|i| i % 3 != 0),
+        "what is newer answers: {corrupt:?}"
+    );
+}
+
+#[test]
 fn a_purge_gives_a_damaged_range_free() {
     const KEYS: u64 = 3000;
     let options = big_tables();
