@@ -304,8 +304,8 @@ pub(crate) fn open_or_set_apart(
     Ok(handle(table, meta, cache))
 }
 
-fn handle(mut table: Arc<Table>, meta: &TableMeta, cache: &TableCache) -> Arc<TableHandle> {
-    if let (Some(seq), Some(table)) = (meta.ingested_at, Arc::get_mut(&mut table)) {
+fn handle(table: Arc<Table>, meta: &TableMeta, cache: &TableCache) -> Arc<TableHandle> {
+    if let Some(seq) = meta.ingested_at {
         table.set_sequence(seq);
     }
     let tombstones = RangeTombstones::new(table.range_tombstones());

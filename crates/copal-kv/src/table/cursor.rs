@@ -211,7 +211,7 @@ impl TableCursor {
     }
 
     fn try_seek(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
-        let Some(at) = self.table.ingested_at else {
+        let Some(at) = self.table.ingested_at.get().copied() else {
             return self.try_seek_stored(key, seq);
         };
         self.try_seek_stored(key, MAX_SEQ)?;
@@ -222,7 +222,7 @@ impl TableCursor {
     }
 
     fn try_seek_for_prev(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
-        match self.table.ingested_at {
+        match self.table.ingested_at.get().copied() {
             None => self.try_seek_for_prev_stored(key, seq),
             // An ingested table holds one version of a key: the wanted place is before or behind it.
             Some(at) if seq <= at => self.try_seek_for_prev_stored(key, 0),
@@ -317,7 +317,7 @@ impl Cursor for TableCursor {
 
     fn entry(&self) -> Option<Entry<'_>> {
         let entry = self.block.as_ref()?.entry()?;
-        let seq = self.table.ingested_at.unwrap_or(entry.seq);
+        let seq = self.table.ingested_at.get().copied().unwrap_or(entry.seq);
         Some(Entry { seq, ..entry })
     }
 

@@ -181,7 +181,7 @@ impl Table {
         }
         let (found, outcome) = match cursor.entry() {
             Some(entry) if entry.key == key && entry.seq <= read_seq => {
-                let seq = self.ingested_at.unwrap_or(entry.seq);
+                let seq = self.ingested_at.get().copied().unwrap_or(entry.seq);
                 let (kind, value) = (entry.kind, cursor.value());
                 (Some(Found { seq, kind, value }), Outcome::Hit)
             }

@@ -160,7 +160,7 @@ impl Table {
             resident_bytes: resident_bytes + tombstone_bytes,
             _charge: charge,
             filter_charge,
-            ingested_at: None,
+            ingested_at: std::sync::OnceLock::new(),
         })
     }
 }

@@ -27,7 +27,7 @@ use bytes::Bytes;
 use copal_filter::{KeyHash, rules::Outcome};
 use copal_object::ObjectId;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// How a table is read.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ pub struct Table {
     pub(super) resident_bytes: u64,
     pub(super) _charge: TableCharge,
     /// The sequence that all entries have, whatever stands in them: the table was ingested.
-    pub(super) ingested_at: Option<u64>,
+    pub(super) ingested_at: OnceLock<u64>,
     /// Loaded units of all partitions.
     pub(super) filter_charge: Mutex<FilterCharge>,
 }
@@ -95,7 +95,7 @@ impl Table {
 
     /// Where `key` has to be looked for; `None`: fences or filter say that it is not there.
     pub(crate) fn ask(&self, key: &[u8], read_seq: u64, hash: &KeyHash) -> Result<Option<Asked>, TableError> {
-        let read_seq = match self.ingested_at {
+        let read_seq = match self.ingested_at.get().copied() {
             None => read_seq,
             Some(seq) if read_seq < seq => return Ok(None),
             Some(_) => MAX_SEQ,
@@ -114,8 +114,8 @@ impl Table {
 
     /// All entries have this sequence from now on, whatever stands in them: for a table that was ingested, before
     /// anyone reads it.
-    pub(crate) fn set_sequence(&mut self, seq: u64) {
-        self.ingested_at = Some(seq);
+    pub(crate) fn set_sequence(&self, seq: u64) {
+        self.ingested_at.get_or_init(|| seq);
     }
 
     /// Range tombstones of the table, by start, newest first.

@@ -4,6 +4,7 @@ mod support;
 
 mod damage;
 mod golden;
+mod ingested;
 mod lookups;
 mod memory;
 mod objects;
