@@ -177,6 +177,15 @@ impl<'a> Lab<'a> {
         Ok(())
     }
 
+    /// Lets every entrant finish what goes on in its background.
+    pub(crate) fn settle(&self, entrants: &mut [Entrant]) -> Result<()> {
+        for entrant in entrants {
+            let Some(peer) = &mut entrant.peer else { continue };
+            peer.ask(&Request::Settle)?;
+        }
+        Ok(())
+    }
+
     /// Records versions and options, once per suite and engine.
     pub(crate) fn describe(&mut self, entrants: &[Entrant]) {
         for entrant in entrants {

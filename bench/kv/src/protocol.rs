@@ -53,6 +53,8 @@ pub(crate) struct Spec {
     pub(crate) data_bytes: u64,
     /// Whether reads may be answered from cached blocks or rows.
     pub(crate) cache_data: bool,
+    /// Whether copal may merge runs for the sake of readers alone.
+    pub(crate) merge_for_reads: bool,
     pub(crate) directory: PathBuf,
 }
 

@@ -14,7 +14,7 @@ use crate::{
     range_tombstones::RangeTombstones,
     read::Want,
     snapshots::Held,
-    table::Scan,
+    table::{Scan, counters::Count},
     version::Run,
     view::View,
 };
@@ -106,6 +106,7 @@ impl Iter {
     }
 
     fn merged(&self) -> Merged {
+        self.engine.counters.reads.add(Count::Seeks);
         let mut children: Vec<Box<dyn Cursor + Send>> = Vec::new();
         for memtable in self.view.memtables() {
             children.push(Box::new(memtable.cursor()));

@@ -17,7 +17,7 @@ use crate::{
     entry::EntryKind,
     read::{Kept, Version, Want, in_memtables, visible},
     stats::Counters,
-    table::{Asked, Found, Taken},
+    table::{Asked, Found, Taken, counters::Count},
     value::Planned,
     version::TableHandle,
     view::View,
@@ -139,7 +139,7 @@ impl Call<'_> {
 
     /// Answers from memtables and rows; else the key is pending.
     fn in_memory(&mut self, at: usize) -> Option<Pending> {
-        Counters::add(&self.engine.counters.gets, 1);
+        self.engine.counters.reads.add(Count::Gets);
         self.engine.cache.elastic().count_get();
         let key = &self.keys[at];
         if let Some(version) = in_memtables(self.view, self.seq, key) {

@@ -31,6 +31,9 @@ pub struct Options {
     /// A tier merges into the bottom once it holds one part in this many of the bottom's bytes. Less means more
     /// runs to search and less to write; 0: only the last of the three tiers does.
     pub bottom_share: u32,
+    /// Merge runs above the bottom also where no tier is full, once nothing is written and as many look-ups as the merge
+    /// moves blocks had to search them: fewer runs to search, a few more bytes written.
+    pub merge_for_reads: bool,
     /// Filters: what kind, how much of the memory, how it is divided. Of a shared budget only the kind counts, the
     /// rest is the budget's own.
     pub filters: FilterOptions,
@@ -95,6 +98,7 @@ impl Default for Options {
             read_only: false,
             table_bytes: 32 << 20,
             bottom_share: 10,
+            merge_for_reads: true,
             filters: FilterOptions::default(),
             #[cfg(test)]
             broken: None,

@@ -9,8 +9,7 @@ use crate::{
     engine::Engine,
     entry::EntryKind,
     rows::SpaceStamp,
-    stats::Counters,
-    table::Keep,
+    table::{Keep, counters::Count},
     value::{self, Pointer},
     view::View,
 };
@@ -78,7 +77,7 @@ impl Engine {
         kept: Kept<'_>,
     ) -> Result<Option<Bytes>, Error> {
         self.check_open()?;
-        Counters::add(&self.counters.gets, 1);
+        self.counters.reads.add(Count::Gets);
         self.cache.elastic().count_get();
         if let Some(answer) = in_memtables(view, seq, key) {
             let resolve = |version: Version| self.resolve(version.kind, version.value, want);
@@ -106,7 +105,7 @@ impl Engine {
     pub(crate) fn row(&self, kept: Kept<'_>, key: &[u8], seq: u64) -> Option<Bytes> {
         let Kept::Row(space) = kept else { return None };
         let row = self.rows.get(space, key, seq)?;
-        Counters::add(&self.counters.row_hits, 1);
+        self.counters.reads.add(Count::RowHits);
         Some(row)
     }
 

@@ -1,6 +1,13 @@
 //! Counters and shape of the engine, in units, never rates; the usual ratios are made of them here.
 
-use crate::{MemoryBytes, compact::jobs::TIERS, engine::Engine, manifest::format::Level, quarantine};
+use crate::{
+    MemoryBytes,
+    compact::jobs::TIERS,
+    engine::Engine,
+    manifest::format::Level,
+    quarantine,
+    table::counters::{Count, ReadCounters},
+};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counters in units, not rates, since the store was opened.
@@ -8,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Stats {
     /// Look-ups of one key.
     pub gets: u64,
+    /// Walks begun, from either end: each reads a block of every run.
+    pub seeks: u64,
     /// ... that the row cache answered.
     pub row_hits: u64,
     /// Tables asked for a key their fences admit.
@@ -169,8 +178,7 @@ impl Engine {
 /// The engine's own counters; those of tables are counted where tables are read.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) gets: AtomicU64,
-    pub(crate) row_hits: AtomicU64,
+    pub(crate) reads: ReadCounters,
     pub(crate) batched_reads: AtomicU64,
     pub(crate) read_batches: AtomicU64,
     pub(crate) flushes: AtomicU64,
@@ -194,15 +202,22 @@ impl Counters {
         self.user_bytes.fetch_add(user_bytes, Relaxed);
     }
 
+    /// Batches committed, and look-ups and walks begun.
+    pub(crate) fn writes_and_look_ups(&self) -> (u64, u64) {
+        let look_ups = self.reads.sum(Count::Gets) + self.reads.sum(Count::Seeks);
+        (self.writes.load(Relaxed), look_ups)
+    }
+
     pub(crate) fn add(counter: &AtomicU64, by: u64) {
         counter.fetch_add(by, Relaxed);
     }
 
     pub(crate) fn fill(&self, stats: &mut Stats) {
-        stats.gets = self.gets.load(Relaxed);
+        stats.gets = self.reads.sum(Count::Gets);
+        stats.seeks = self.reads.sum(Count::Seeks);
         stats.batched_reads = self.batched_reads.load(Relaxed);
         stats.read_batches = self.read_batches.load(Relaxed);
-        stats.row_hits = self.row_hits.load(Relaxed);
+        stats.row_hits = self.reads.sum(Count::RowHits);
         stats.flushes = self.flushes.load(Relaxed);
         stats.merges = self.merges.load(Relaxed);
         stats.write_bytes = self.write_bytes.load(Relaxed);

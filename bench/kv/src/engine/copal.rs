@@ -103,6 +103,7 @@ fn options(spec: &Spec) -> Result<Options> {
         } else {
             shipped.table_bytes
         },
+        merge_for_reads: spec.merge_for_reads,
         filters: FilterOptions {
             kind,
             rule,

@@ -97,7 +97,7 @@ fn pause(time: Duration) {
 /// has nothing left to merge.
 fn until_still<T: PartialEq>(mut state: impl FnMut() -> T) {
     let (mut still, mut last) = (0, state());
-    while still < 8 {
+    while still < 12 {
         pause(Duration::from_millis(125));
         let now = state();
         still = if now == last { still + 1 } else { 0 };

@@ -183,8 +183,10 @@ impl Lab<'_> {
                 };
                 // What a look-up leaves in the cache is an option of the keyspace, kept from its creation.
                 let cached = if spec.cache_data { "" } else { "-uncached" };
+                // Readers change this tree.
+                let served = if spec.merge_for_reads { "-served" } else { "" };
                 let commit = machine::commit(self.root);
-                (format!("copal-{unit}{cached}-{commit}"), String::new())
+                (format!("copal-{unit}{cached}{served}-{commit}"), String::new())
             }
             _ => (spec.name.clone(), format!("-{}b", spec.bits)),
         };

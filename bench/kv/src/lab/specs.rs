@@ -4,9 +4,11 @@ use super::Lab;
 use crate::protocol::{Filters, Kind, Spec};
 use anyhow::{Result, bail};
 
-/// Every engine there is.
-pub(crate) const ALL: [&str; 11] = [
+/// Every engine there is. `copal` is what a user gets: its memory is filters, index pages and rows, and it merges for
+/// readers. The other copals differ from each other in filters and rules only, on one tree that stays as it was loaded.
+pub(crate) const ALL: [&str; 12] = [
     "copal",
+    "copal-ribbon-classes",
     "copal-ribbon-mq",
     "copal-ribbon-fixed",
     "copal-bloom-paper",
@@ -50,7 +52,7 @@ impl Lab<'_> {
     /// How the engine of that name is opened in the role.
     pub(crate) fn spec(&self, name: &str, role: &Role) -> Result<Spec> {
         let (kind, filters) = match name {
-            "copal" => (Kind::Copal, Filters::Shipped),
+            "copal" | "copal-ribbon-classes" => (Kind::Copal, Filters::Shipped),
             "copal-ribbon-mq" => (Kind::Copal, Filters::RibbonMq),
             "copal-ribbon-fixed" => (Kind::Copal, Filters::RibbonFixed),
             "copal-bloom-paper" => (Kind::Copal, Filters::BloomPaper),
@@ -77,6 +79,7 @@ impl Lab<'_> {
             table_bytes: role.table_bytes,
             data_bytes: self.scale.data_bytes(),
             cache_data: role.cache_data,
+            merge_for_reads: name == "copal",
             directory: self.scratch.join(&role.store),
         })
     }

@@ -19,8 +19,9 @@ pub(crate) struct Options {
     scale: Scale,
 }
 
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "copal",
+    "copal-ribbon-classes",
     "copal-bloom-paper",
     "copal-bloom-fixed",
     "leveldb",
@@ -54,6 +55,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             };
             // Caches and filters follow the new skew before anything counts.
             lab.rounds(&mut entrants, 2, |round| gets(round + 100))?;
+            lab.settle(&mut entrants)?;
             lab.rounds(&mut entrants, lab.scale.rounds, gets)?;
             report(
                 &mut lab,
@@ -135,7 +137,7 @@ fn report(lab: &mut Lab<'_>, entrants: &[Entrant], label: &str, percent: f64) {
     }
     for (pair, paper) in [
         (("copal-bloom-paper", "copal-bloom-fixed"), 1.94),
-        (("copal", "copal-bloom-fixed"), 1.94),
+        (("copal-ribbon-classes", "copal-bloom-fixed"), 1.94),
     ] {
         ratio_row(report, label, entrants, pair, Entrant::per_second, paper);
     }

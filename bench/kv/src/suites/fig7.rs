@@ -20,7 +20,7 @@ pub(crate) struct Options {
 
 /// Elastic and fixed, by kind of unit.
 const PAIRS: [(&str, &str); 2] = [
-    ("copal", "copal-ribbon-fixed"),
+    ("copal-ribbon-classes", "copal-ribbon-fixed"),
     ("copal-bloom-paper", "copal-bloom-fixed"),
 ];
 

@@ -39,7 +39,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             seconds: lab.scale.slice_seconds(),
             seed: round as u64 + 1,
         };
-        lab.rounds(&mut entrants, 1 + lab.scale.rounds, scans)?;
+        // Caches fill, and whoever merges for readers does.
+        lab.rounds(&mut entrants, 1, |round| scans(round + 100))?;
+        lab.settle(&mut entrants)?;
+        lab.rounds(&mut entrants, lab.scale.rounds, scans)?;
         let label = format!("scans of {entries}");
         let per_second =
             |entrant: &Entrant| entrant.median(|one| one.answer.found as f64 / one.answer.seconds.max(1e-9));

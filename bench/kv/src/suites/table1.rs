@@ -4,7 +4,8 @@
 //! Paper: elasticbf §4.1, Table 1
 //! Reads are those the kernel sends to the disk for the engine's process. Engines without direct I/O keep the
 //! page cache that the cap leaves them, which flatters them by a few percent. Copal's variants open the same
-//! loaded store one after the other; counts do not need a race.
+//! loaded store one after the other and cache no data; counts do not need a race. `copal` itself spends the cap as
+//! it likes, as tuned RocksDB does, and merges for its readers.
 //! *Wasted* I/O is what a perfect filter would save: false positives and filter pages for copal by its own
 //! counters, reads beyond one per hit for the others.
 
@@ -53,13 +54,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut lab = Lab::new(root, "elasticbf-table1", &options.scale)?;
     let mut all: HashMap<(String, String), Figures> = HashMap::new();
     for name in lab.chosen(&ALL)? {
-        let store = lab.loaded(name, BITS, false)?;
+        // Our variants differ in filters only; copal itself has, like the peers, all of its memory for what it wants.
+        let cache_data = name == "copal";
+        let store = lab.loaded(name, BITS, cache_data)?;
         let role = Role {
             bits: BITS,
             memory_bytes: lab.scale.memory_bytes(options.cap),
             write_buffer_bytes: lab.scaled_buffer(),
             table_bytes: lab.scaled_table(),
-            cache_data: false,
+            cache_data,
             cap_bytes: Some(lab.scale.cap_bytes(options.cap)),
             store,
         };
@@ -77,6 +80,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 seed,
             };
             let first = peer.ask(&gets(options.gets, 1))?;
+            peer.ask(&Request::Settle)?;
             let steady = peer.ask(&gets(options.gets, 2))?;
             peer.close()?;
             let label = format!("{name}, {}", skew.name());
@@ -142,7 +146,9 @@ fn judge(lab: &mut Lab<'_>, all: &HashMap<(String, String), Figures>) {
             PAPER[1][index] / 1e6,
             "",
         );
-        let Some(ours) = of("copal") else { continue };
+        let Some(ours) = of("copal-ribbon-classes") else {
+            continue;
+        };
         let limit = match skew {
             Skew::Uniform => Some(0.07),
             Skew::Zipf(exponent) if exponent < 1.0 => Some(0.05),
@@ -162,21 +168,24 @@ fn judge(lab: &mut Lab<'_>, all: &HashMap<(String, String), Figures>) {
                 0.005,
             );
         }
+        if let Some(theirs) = of("copal-bloom-fixed") {
+            let label = format!("T2 {skew_name}: reads per Get, copal-bloom-fixed / copal-ribbon-classes");
+            report.at_least(label, theirs.reads / ours.reads, "x", 2.2);
+        }
         for (peer, target) in [
-            ("copal-bloom-fixed", 2.2),
             ("rocksdb-tuned", 1.4),
             ("fjall", 2.2),
             ("fjall-tuned", 2.2),
             ("leveldb", 1.0),
         ] {
-            if let Some(theirs) = of(peer) {
+            if let (Some(theirs), Some(served)) = (of(peer), of("copal")) {
                 let label = format!("T2 {skew_name}: reads per Get, {peer} / copal");
-                report.at_least(label, theirs.reads / ours.reads, "x", target);
+                report.at_least(label, theirs.reads / served.reads, "x", target);
             }
         }
         for (rule, target) in [("copal-bloom-paper", 3.0), ("copal-ribbon-mq", 1.3)] {
             if let Some(theirs) = of(rule) {
-                let label = format!("T3 {skew_name}: wasted reads, {rule} / copal");
+                let label = format!("T3 {skew_name}: wasted reads, {rule} / copal-ribbon-classes");
                 report.at_least(label, theirs.wasted / ours.wasted.max(1e-6), "x", target);
             }
         }

@@ -19,6 +19,8 @@ use std::{
 pub(crate) const TIER_RUNS: usize = 4;
 /// Tiers above the bottom.
 pub(crate) const TIERS: u8 = 3;
+/// What a look-up reads at once, about.
+const BLOCK_BYTES: u64 = 4096;
 
 /// Where a merge writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub(crate) enum Urgency {
     Tier(Level),
     /// Something could be dropped or moved together.
     Collection,
+    /// Readers alone gain by it.
+    Tidying,
 }
 
 /// A merge under way.
@@ -122,6 +126,45 @@ pub(crate) fn pick(version: &Version, next_run: u64, bottom_share: u32) -> Optio
     let inputs = inputs.into_iter().map(names).collect();
     let target = Target { level: next, run };
     Some(Job::new(inputs, everything(), target, Urgency::Tier(level)))
+}
+
+/// The merge that readers alone want: the newest runs above the bottom become one, or join it where they would
+/// anyway; and the 4 KiB blocks that it moves.
+///
+/// From the newest on, a run takes part if it holds at most four times the bytes in front of it, as a full tier's next
+/// does: what a merge writes again is a fixed multiple of what came in.
+pub(crate) fn tidying(version: &Version, next_run: u64, bottom_share: u32) -> Option<(Job, u64)> {
+    let mut bytes = 0;
+    let mut joined: Vec<&Arc<Run>> = Vec::new();
+    for run in version.runs.iter().filter(|run| run.level != Level::BOTTOM) {
+        if !joined.is_empty() && run.bytes() > TIER_RUNS as u64 * bytes {
+            break;
+        }
+        bytes += run.bytes();
+        joined.push(run);
+    }
+    // What is set apart stays where it is, and a run with it would never be gone.
+    if !quarantine::ranges(version).is_empty() {
+        return None;
+    }
+    let last = joined.last()?;
+    let bottom = version.bottom().map_or(0, |run| run.bytes());
+    let all = joined.len() + usize::from(version.bottom().is_some()) == version.runs.len();
+    let down = all && bytes.saturating_mul(u64::from(bottom_share)) >= bottom;
+    if joined.len() < 2 && !(down && bottom > 0) {
+        return None;
+    }
+    let mut inputs: Vec<_> = joined.iter().map(|run| (run.level, run.id)).collect();
+    let target = if down {
+        inputs.extend(version.bottom().map(|run| (run.level, run.id)));
+        bytes += bottom;
+        bottom_target()
+    } else {
+        let (level, run) = (last.level, next_run);
+        Target { level, run }
+    };
+    let job = Job::new(inputs, everything(), target, Urgency::Tidying);
+    Some((job, bytes.div_ceil(BLOCK_BYTES)))
 }
 
 /// The bottom is always the run of this name.

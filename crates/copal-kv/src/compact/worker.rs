@@ -1,4 +1,5 @@
-//! The worker thread: flush first, then what was asked for, then the tiers from the top down, then collection.
+//! The worker thread: flush first, then what was asked for, then the tiers from the top down, then collection, then
+//! what readers alone gain by.
 //!
 //! Invariants
 //! - It sleeps when there is nothing to do, and is woken by `Signal::kick`; it never spins.
@@ -8,7 +9,7 @@
 //! - It never waits for the writer lock: the writer may be waiting for it.
 
 use super::{
-    jobs::{Job, Request, Urgency, everything, pick, to_bottom},
+    jobs::{Job, Request, Urgency, everything, pick, tidying, to_bottom},
     separate::WorkerValues,
 };
 use crate::{Error, engine::Engine, key::KeyRange, signal::Signal};
@@ -24,6 +25,17 @@ const TICK: Duration = Duration::from_millis(100);
 /// Longest pause after failures that repeat: a damaged table stays damaged.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// Between two looks at whether readers have paid for a merge.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Since when nothing was written and the tree is as it is, in look-ups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Still {
+    epoch: u64,
+    writes: u64,
+    look_ups: u64,
+}
+
 /// What the worker remembers between its steps.
 struct Worker {
     engine: Arc<Engine>,
@@ -35,6 +47,9 @@ struct Worker {
     rewritten: HashSet<ObjectId>,
     /// Nothing changed since the last sweep.
     swept: bool,
+    still: Still,
+    /// Readers would gain by a merge, and have not paid for it yet.
+    may_tidy: bool,
     /// After a failure: the pause before merges are tried again, and when that is.
     pause: Duration,
     merges_from: Option<Instant>,
@@ -68,6 +83,8 @@ impl Worker {
             request: None,
             rewritten: HashSet::new(),
             swept: false,
+            still: Still::default(),
+            may_tidy: false,
             pause: TICK,
             merges_from: None,
         }
@@ -175,9 +192,13 @@ impl Worker {
     /// One step of the most urgent merge that the tree needs.
     fn job_step(&mut self) -> Result<bool, Error> {
         let next = match self.jobs.last() {
-            None => self.next_job(),
+            None => self.next_job().or_else(|| self.tidying_job()),
             Some(job) => self.more_urgent(job.urgency),
         };
+        // A merge in front of it takes from the same runs: what is left of it is planned again.
+        if next.is_some() {
+            self.jobs.retain(|job| job.urgency != Urgency::Tidying);
+        }
         self.jobs.extend(next);
         let Some(job) = self.jobs.last_mut() else {
             return Ok(false);
@@ -213,6 +234,26 @@ impl Worker {
         (!objects.is_empty()).then(|| to_bottom(&version, range, objects))
     }
 
+    /// The merge that readers alone gain by, once there were as many look-ups as it moves blocks and no write in
+    /// between: it never costs more than twice what they spent by then.
+    fn tidying_job(&mut self) -> Option<Job> {
+        let engine = &self.engine;
+        let version = engine.view().version.clone();
+        let next_run = engine.tree.lock().manifest.state.next_run;
+        let found = tidying(&version, next_run, engine.options.bottom_share);
+        let (epoch, (writes, look_ups)) = (version.epoch, engine.counters.writes_and_look_ups());
+        if (self.still.epoch, self.still.writes) != (epoch, writes) {
+            self.still = Still {
+                epoch,
+                writes,
+                look_ups,
+            };
+        }
+        self.may_tidy = engine.options.merge_for_reads && found.is_some();
+        let (job, blocks) = found.filter(|_| self.may_tidy)?;
+        (look_ups - self.still.look_ups >= blocks).then_some(job)
+    }
+
     fn merges_may_run(&mut self) -> bool {
         if self.merges_from.is_some_and(|from| Instant::now() < from) {
             return false;
@@ -237,7 +278,8 @@ impl Worker {
             .merges_from
             .map(|from| from.saturating_duration_since(Instant::now()).max(TICK));
         let rotation = engine.signal.rotation_wanted().then_some(TICK);
-        [deferred, merges, rotation].into_iter().flatten().min()
+        let tidying = self.may_tidy.then_some(LOOK);
+        [deferred, merges, rotation, tidying].into_iter().flatten().min()
     }
 
     /// A failed step: a full store and damage are tried again after a pause, anything else has poisoned the store.

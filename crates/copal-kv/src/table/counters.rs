@@ -1,4 +1,4 @@
-//! Read counters of all tables of a store, in units.
+//! Counters of reads, in units.
 //!
 //! Invariant: threads count in stripes of their own cache lines, so that counting costs a look-up nothing.
 
@@ -8,7 +8,7 @@ use std::{
 };
 
 const STRIPES: usize = 8;
-const KINDS: usize = 9;
+const KINDS: usize = 11;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub(crate) enum Count {
     DamagedFilters,
     RebuiltIndexes,
     Gets,
+    RowHits,
+    Seeks,
 }
 
 /// Sums since the store was opened.
@@ -46,11 +48,11 @@ pub struct ReadCounts {
 }
 
 #[repr(align(128))]
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Stripe([AtomicU64; KINDS]);
 
-/// Counters shared by the tables of a store.
-#[derive(Default)]
+/// Counters that many threads share.
+#[derive(Debug, Default)]
 pub(crate) struct ReadCounters([Stripe; STRIPES]);
 
 impl ReadCounters {

@@ -14,15 +14,20 @@ use bytes::Bytes;
 use copal_device::{Device, Image, MemoryDevice};
 use copal_object::{MkfsOptions, OpenOptions};
 
+/// A worker whose caller does its steps.
 fn worker() -> Worker {
+    // Tiers fill up before anything goes to the bottom.
+    worker_with_share(0)
+}
+
+fn worker_with_share(bottom_share: u32) -> Worker {
     const SIZE: u64 = 128 << 20;
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);
     copal_object::Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = copal_object::Store::open(device, &OpenOptions::default()).unwrap();
     let options = Options {
         memory_bytes: 4 << 20,
-        // Tiers fill up before anything goes to the bottom.
-        bottom_share: 0,
+        bottom_share,
         table_bytes: 1 << 20,
         ..Options::default()
     };
@@ -51,6 +56,136 @@ impl Worker {
     fn runs(&self, level: u8) -> usize {
         self.engine.view().version.level(Level(level)).count()
     }
+
+    fn all_runs(&self) -> usize {
+        self.engine.view().version.runs.len()
+    }
+
+    fn job_steps(&mut self) -> usize {
+        let mut steps = 0;
+        while self.job_step().unwrap() {
+            steps += 1;
+        }
+        steps
+    }
+
+    fn get(&self, key: u64) -> Option<u64> {
+        let engine = &self.engine;
+        let (view, key) = (engine.view(), Worker::key(key));
+        let found = engine.get(&view, MAX_SEQ, &key, &Want::all(), Kept::Nothing);
+        found.unwrap().map(|value| u64::from(value[0]))
+    }
+
+    fn look_up(&self, times: u64) {
+        for key in 0..times {
+            self.get(key % 3000);
+        }
+    }
+
+    /// Every key has the value of the newest round that wrote it.
+    fn check(&self, rounds: u64) {
+        for key in 0..3000 {
+            let newest = (1..=rounds).rev().find(|round| {
+                let offset = (key + 3000 - round % 3000) % 3000;
+                (0..500).any(|i| i * 7 % 3000 == offset)
+            });
+            assert_eq!(self.get(key), newest, "key {key}");
+        }
+    }
+}
+
+/// Two runs at the top above a bottom, no tier full: look-ups pay for one run instead of two, and no sooner than they
+/// are as many as the blocks it moves; a write begins the count anew.
+#[test]
+fn runs_that_no_tier_asks_for_become_one_once_look_ups_have_paid_for_it() {
+    // Nothing but full tiers goes down.
+    let mut worker = worker_with_share(0);
+    for round in 1..=6 {
+        worker.flushed_memtable(round);
+        worker.job_steps();
+    }
+    assert_eq!((worker.runs(0), worker.all_runs()), (2, 3));
+    let blocks = worker
+        .engine
+        .view()
+        .version
+        .level(Level(0))
+        .map(|run| run.bytes())
+        .sum::<u64>()
+        / 4096
+        + 1;
+    worker.job_steps();
+    worker.look_up(blocks - 1);
+    assert_eq!((worker.job_steps(), worker.runs(0)), (0, 2), "not paid for yet");
+    let key = Worker::key(5000);
+    let write = Write::new(vec![WriteOp::Delete { key }], Durability::Process);
+    worker.engine.commit(write).unwrap();
+    worker.look_up(1);
+    assert_eq!(
+        (worker.job_steps(), worker.runs(0)),
+        (0, 2),
+        "a write came in between"
+    );
+    worker.look_up(blocks);
+    assert!(worker.timeout().is_some(), "it looks again by itself");
+    assert!(worker.job_steps() > 0);
+    assert_eq!((worker.runs(0), worker.all_runs()), (1, 2));
+    worker.look_up(100 * blocks);
+    assert_eq!(worker.job_steps(), 0, "a run above a large bottom stays");
+    worker.check(6);
+}
+
+/// A tier fills up while a merge for readers is under way: it goes first, what was left of the other is planned anew,
+/// and nothing is lost or mixed up.
+#[test]
+fn a_full_tier_ends_a_merge_for_readers() {
+    let mut worker = worker_with_share(0);
+    let mut round = 0;
+    while worker.runs(1) < 2 || worker.runs(0) < 3 {
+        round += 1;
+        worker.flushed_memtable(round);
+        worker.job_steps();
+        assert!(round < 64, "the tree never got that shape");
+    }
+    worker.look_up(1 << 14);
+    assert!(worker.job_step().unwrap());
+    assert_eq!(worker.jobs.last().map(|job| job.urgency), Some(Urgency::Tidying));
+    round += 1;
+    worker.flushed_memtable(round);
+    worker.job_step().unwrap();
+    assert_eq!(
+        worker.jobs.iter().map(|job| job.urgency).collect::<Vec<_>>(),
+        [Urgency::Tier(Level(0))]
+    );
+    worker.job_steps();
+    worker.check(round);
+    worker.look_up(1 << 14);
+    worker.job_steps();
+    worker.look_up(1 << 14);
+    worker.job_steps();
+    assert_eq!(worker.all_runs(), 2, "one run above the bottom");
+    worker.check(round);
+}
+
+/// Runs that together are a tenth of the bottom go into it, and a run far larger than what is in front of it is left
+/// alone.
+#[test]
+fn merges_for_readers_move_no_large_run_for_a_small_one() {
+    let mut worker = worker_with_share(10);
+    for round in 1..=4 {
+        worker.flushed_memtable(round);
+    }
+    worker.job_steps();
+    assert_eq!(worker.all_runs(), 1, "the bottom");
+    worker.flushed_memtable(5);
+    worker.look_up(1 << 14);
+    worker.job_steps();
+    worker.look_up(1 << 14);
+    worker.job_steps();
+    assert_eq!(worker.all_runs(), 1, "a fourth of the bottom goes into it");
+    worker.check(5);
+    let version = worker.engine.view().version.clone();
+    assert!(tidying(&version, 0, 10).is_none(), "nothing is left to do");
 }
 
 /// A deep merge is under way, four flushes come: the first tier is merged before the deep merge goes on, and both
@@ -84,22 +219,5 @@ fn a_first_tier_that_fills_up_goes_before_a_deeper_merge() {
     while worker.job_step().unwrap() {}
     assert_eq!(worker.runs(2), 1, "what the deeper merge wrote is one run");
     assert_eq!(worker.runs(1), 1, "what came in between is one run above it");
-    let engine = worker.engine.clone();
-    for key in 0..3000 {
-        // The newest round that wrote the key.
-        let newest = (1..=round).rev().find(|round| {
-            let offset = (key + 3000 - round % 3000) % 3000;
-            (0..500).any(|i| i * 7 % 3000 == offset)
-        });
-        let found = engine
-            .get(
-                &engine.view(),
-                MAX_SEQ,
-                &Worker::key(key),
-                &Want::all(),
-                Kept::Nothing,
-            )
-            .unwrap();
-        assert_eq!(found.map(|value| u64::from(value[0])), newest, "key {key}");
-    }
+    worker.check(round);
 }
