@@ -2,9 +2,11 @@
 //!
 //! Not here: how a program is metered and how rows are kept (`xtask::metered`, `xtask::report`).
 
+mod filters;
 mod memory;
 mod objects;
 mod peers;
+mod values;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -26,6 +28,10 @@ enum Suite {
     BackupPeers(peers::Options),
     /// Peak memory of each command, also on a 100 GB sparse image
     BackupMemory(memory::Options),
+    /// What filters cost and how well they filter
+    KvFilters(filters::Options),
+    /// Large values straight into their object, or through the log
+    KvValues(values::Options),
     /// Device commands of each operation of the object store
     ObjectCommands(objects::commands::Options),
     /// Durable append: file system against stream
@@ -50,6 +56,8 @@ fn run() -> Result<()> {
     match Arguments::parse().suite {
         Suite::BackupPeers(options) => peers::run(root, &options),
         Suite::BackupMemory(options) => memory::run(root, &options),
+        Suite::KvFilters(options) => filters::run(root, &options),
+        Suite::KvValues(options) => values::run(root, &options),
         Suite::ObjectCommands(options) => objects::commands::run(root, &options),
         Suite::DraconisFig9(options) => objects::figure9::run(root, &options),
     }

@@ -25,7 +25,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 }
 
 /// Every suite there is; `docs/papers.md` may name only these.
-pub(crate) const SUITES: [Suite; 14] = [
+pub(crate) const SUITES: [Suite; 16] = [
     suite(
         "backup-peers",
         "repository size, CPU, memory, restore beside restic, rustic and borg",
@@ -44,6 +44,11 @@ pub(crate) const SUITES: [Suite; 14] = [
     suite(
         "draconis-fig9",
         "durable append against append + fdatasync on journaled ext4",
+        Package::Bench,
+    ),
+    suite(
+        "kv-filters",
+        "filters alone: build, probe, bits per key, false positives",
         Package::Bench,
     ),
     suite(
@@ -75,6 +80,11 @@ pub(crate) const SUITES: [Suite; 14] = [
     suite("kv-ycsb", "YCSB A to F", Package::Kv),
     suite("kv-scan", "range scans", Package::Kv),
     suite("kv-purge", "deleting everything below a prefix", Package::Kv),
+    suite(
+        "kv-values",
+        "large values straight into their object, or through the log",
+        Package::Bench,
+    ),
     suite(
         "kv-load",
         "random load and overwrite: speed, amplification, waits",

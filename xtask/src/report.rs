@@ -145,6 +145,18 @@ impl Report {
     }
 }
 
+/// The middle of the values, or between the two in the middle; `None` of nothing.
+#[must_use]
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        len if len % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
 /// Three significant places, no exponent, no trailing zeros of a whole number.
 fn number(value: f64) -> String {
     match value.abs() {
@@ -152,5 +164,17 @@ fn number(value: f64) -> String {
         size if size >= 100.0 => format!("{value:.1}"),
         size if size >= 1.0 => format!("{value:.2}"),
         _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 }

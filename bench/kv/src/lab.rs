@@ -18,7 +18,7 @@ use crate::{
 use anyhow::{Result, bail};
 use clap::Args;
 use std::path::{Path, PathBuf};
-use xtask::report::Report;
+use xtask::report::{Report, median};
 
 /// Scale of a suite.
 #[derive(Args, Clone, Debug)]
@@ -71,7 +71,14 @@ impl Scale {
 
     /// Memory that a cap of that many percent leaves for what grows with the data.
     pub(crate) fn memory_bytes(&self, percent: f64) -> u64 {
-        (self.data_bytes() as f64 * percent / 100.0) as u64
+        // Copal does not work with less than 4 MiB in all; the peers get as much.
+        ((self.data_bytes() as f64 * percent / 100.0) as u64).max(2 << 20)
+    }
+
+    /// What copal's budget keeps for memtables, log, merges and I/O under way while it is read, 17 parts in 32 of a small
+    /// one, within half of the allowance that peers have for the same.
+    pub(crate) fn copal_extra_bytes(&self, memory_bytes: u64) -> u64 {
+        (memory_bytes * 17 / 15).min(self.allowance << 19)
     }
 
     /// The cap itself.
@@ -233,28 +240,5 @@ impl Entrant {
     /// Closes the engine; a fallen one is not there to be closed.
     pub(crate) fn close(self) -> Result<()> {
         self.peer.map_or(Ok(()), Peer::close)
-    }
-}
-
-/// `None` of nothing.
-pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        len if len % 2 == 1 => Some(values[middle]),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::median;
-
-    #[test]
-    fn the_median_of_an_even_number_lies_between_the_middle_two() {
-        assert_eq!(median(vec![]), None);
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 }

@@ -124,6 +124,14 @@ pub(crate) enum Request {
         threads: usize,
         seed: u64,
     },
+    /// One thread overwrites without a pause while another looks up, half of it missing; look-ups count.
+    ReadsBesideWrites {
+        keys: u64,
+        value_bytes: usize,
+        safety: Safety,
+        seconds: f64,
+        seed: u64,
+    },
     /// Ranges of `entries` from drawn keys on.
     Scans {
         keys: u64,
@@ -166,6 +174,8 @@ pub(crate) struct Answer {
     /// User and system time of the process.
     pub(crate) cpu_seconds: f64,
     pub(crate) latency: Quantiles,
+    /// Processor time of single look-ups, one in sixteen of them.
+    pub(crate) cpu: Quantiles,
     /// Latencies of the writes of a mixed run.
     pub(crate) write_latency: Quantiles,
     /// The engine's own counters: what was added during the work. Those that end in `_now` are levels.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: between two requests nothing runs here but the engine's own threads.
 
+mod beside;
 mod reads;
 mod writes;
 mod ycsb;
@@ -71,6 +72,7 @@ fn handle(slot: &mut Option<Box<dyn Engine>>, request: &Request) -> Result<Answe
                 seconds,
                 cpu_seconds: cpu_seconds() - cpu,
                 latency: done.latencies.quantiles(),
+                cpu: done.cpu.quantiles(),
                 write_latency: done.write_latencies.quantiles(),
                 counters: added(&before, engine.counters()),
                 ..Answer::default()
@@ -84,6 +86,7 @@ struct Done {
     ops: u64,
     found: u64,
     latencies: Latencies,
+    cpu: Latencies,
     write_latencies: Latencies,
 }
 
@@ -93,6 +96,7 @@ impl Done {
             ops: 0,
             found: 0,
             latencies: Latencies::new(),
+            cpu: Latencies::new(),
             write_latencies: Latencies::new(),
         }
     }
@@ -101,6 +105,7 @@ impl Done {
         self.ops += other.ops;
         self.found += other.found;
         self.latencies.merge(&other.latencies);
+        self.cpu.merge(&other.cpu);
         self.write_latencies.merge(&other.write_latencies);
     }
 }
@@ -114,6 +119,7 @@ fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
             reads::perform(engine, request)
         }
         Request::Ycsb { .. } => ycsb::perform(engine, request),
+        Request::ReadsBesideWrites { .. } => beside::perform(engine, request),
         Request::Purge { prefix } => {
             engine.purge(&[*prefix])?;
             Ok(Done::new())

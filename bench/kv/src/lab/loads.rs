@@ -55,6 +55,7 @@ impl Lab<'_> {
         Role {
             bits,
             memory_bytes: buffer * 8,
+            copal_extra_bytes: 0,
             write_buffer_bytes: buffer,
             table_bytes: self.scaled_table(),
             cache_data: true,
@@ -79,7 +80,7 @@ impl Lab<'_> {
         self.remove_of_other_code(&store)?;
         let spec = Spec { directory, ..spec };
         eprintln!("loading {name}: {} keys", self.scale.keys());
-        let facts = if spec.kind == Kind::Copal {
+        let facts = if spec.kind == Kind::Copal && !spec.merge_for_reads {
             self.load_to_shape(&spec, LOAD_CAP)?
         } else {
             self.load(&spec, LOAD_CAP, Safety::Bulk)?

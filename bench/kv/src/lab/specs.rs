@@ -26,7 +26,11 @@ pub(crate) const ALL: [&str; 12] = [
 pub(crate) struct Role {
     /// Filter bits per key in memory, on average.
     pub(crate) bits: f64,
+    /// For what is read: filters, indexes, blocks, rows.
     pub(crate) memory_bytes: u64,
+    /// On top of it in copal's one budget, which holds memtables, log and merges too; peers have theirs beside their
+    /// caches.
+    pub(crate) copal_extra_bytes: u64,
     pub(crate) write_buffer_bytes: u64,
     /// 0: each engine's default.
     pub(crate) table_bytes: u64,
@@ -47,6 +51,22 @@ impl Lab<'_> {
     /// Tables of 2 MiB, LevelDB's and the paper's, or fewer bytes for a small set.
     pub(crate) fn scaled_table(&self) -> u64 {
         2 << 20
+    }
+
+    /// Role of an engine that is read under a cap of that many percent of the data. `cache_data`: whether Gets may be
+    /// answered from cached blocks or rows.
+    pub(crate) fn reading_role(&self, bits: f64, percent: f64, cache_data: bool, store: String) -> Role {
+        let memory_bytes = self.scale.memory_bytes(percent);
+        Role {
+            bits,
+            memory_bytes,
+            copal_extra_bytes: self.scale.copal_extra_bytes(memory_bytes),
+            write_buffer_bytes: self.scaled_buffer(),
+            table_bytes: self.scaled_table(),
+            cache_data,
+            cap_bytes: Some(self.scale.cap_bytes(percent)),
+            store,
+        }
     }
 
     /// How the engine of that name is opened in the role.
@@ -74,7 +94,10 @@ impl Lab<'_> {
                 (Kind::Rocksdb, Filters::Tuned) => role.bits * 1.425,
                 _ => role.bits,
             },
-            memory_bytes: role.memory_bytes,
+            memory_bytes: match kind {
+                Kind::Copal => role.memory_bytes + role.copal_extra_bytes,
+                _ => role.memory_bytes,
+            },
             write_buffer_bytes: role.write_buffer_bytes,
             table_bytes: role.table_bytes,
             data_bytes: self.scale.data_bytes(),

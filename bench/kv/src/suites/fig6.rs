@@ -6,7 +6,7 @@
 use super::ratio_row;
 use crate::{
     keys::Skew,
-    lab::{Entrant, Lab, Role, Scale},
+    lab::{Entrant, Lab, Scale},
     protocol::Request,
 };
 use anyhow::Result;
@@ -44,15 +44,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             if name == "copal-bloom-fixed" && bits % 4 != 0 {
                 continue;
             }
-            let role = Role {
-                bits: f64::from(bits),
-                memory_bytes: lab.scale.memory_bytes(options.cap),
-                write_buffer_bytes: lab.scaled_buffer(),
-                table_bytes: lab.scaled_table(),
-                cache_data: true,
-                cap_bytes: Some(lab.scale.cap_bytes(options.cap)),
-                store: lab.loaded(name, f64::from(bits), true)?,
-            };
+            let bits = f64::from(bits);
+            let store = lab.loaded(name, bits, true)?;
+            let role = lab.reading_role(bits, options.cap, true, store);
             entrants.push(lab.entrant(name, &role)?);
         }
         lab.describe(&entrants);

@@ -5,12 +5,13 @@
 
 use super::BITS;
 use crate::{
-    lab::{Lab, LoadFacts, Role, Scale, median},
+    lab::{Lab, LoadFacts, Role, Scale},
     protocol::Safety,
 };
 use anyhow::Result;
 use clap::Args;
 use std::{fs, path::Path};
+use xtask::report::median;
 
 #[derive(Args)]
 pub(crate) struct Options {

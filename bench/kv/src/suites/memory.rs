@@ -104,7 +104,6 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 
 fn under_cap(lab: &mut Lab<'_>, entrants: &[Entrant], percent: f64) {
     let label = format!("cap {percent} %, 95 % reads");
-    let memory = lab.scale.memory_bytes(percent) as f64;
     for entrant in entrants {
         let name = &entrant.name;
         if let Some(speed) = entrant.per_second() {
@@ -126,13 +125,18 @@ fn under_cap(lab: &mut Lab<'_>, entrants: &[Entrant], percent: f64) {
             );
             if name == "copal" {
                 let counted = most(|one| one.answer.counter("memory_bytes_now"));
-                // The engine never works with less than 4 MiB and says so.
-                let budget = memory.max(f64::from(4 << 20));
+                let budget = entrant.peer.as_ref().map_or(0, |peer| peer.spec.memory_bytes) as f64;
                 lab.report.at_most(
                     format!("T5 {label}: copal's own count of its memory / its budget"),
                     counted / budget,
                     "",
                     1.0,
+                );
+                lab.report.at_most(
+                    format!("T5 {label}: copal's anonymous memory beyond its budget: code's, threads', the allocator's"),
+                    (anonymous - budget).max(0.0) / f64::from(1 << 20),
+                    "MiB",
+                    12.0,
                 );
             }
         }

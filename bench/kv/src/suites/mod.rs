@@ -12,7 +12,7 @@ pub(crate) mod table1;
 pub(crate) mod ycsb;
 
 use crate::{
-    lab::{Entrant, Lab, Role},
+    lab::{Entrant, Lab},
     peer::Outcome,
 };
 use anyhow::Result;
@@ -31,15 +31,7 @@ fn contestants(lab: &mut Lab<'_>, names: &[&str], percent: f64) -> Result<Vec<En
             store = lab.copied(&store, name)?;
         }
         taken.push(store.clone());
-        let role = Role {
-            bits: BITS,
-            memory_bytes: lab.scale.memory_bytes(percent),
-            write_buffer_bytes: lab.scaled_buffer(),
-            table_bytes: lab.scaled_table(),
-            cache_data: true,
-            cap_bytes: Some(lab.scale.cap_bytes(percent)),
-            store,
-        };
+        let role = lab.reading_role(BITS, percent, true, store);
         entrants.push(lab.entrant(name, &role)?);
     }
     Ok(entrants)

@@ -100,7 +100,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 entrant.outcomes.push(outcome);
             }
         }
-        let per_flush = flushes.into_iter().map(crate::lab::median).collect::<Vec<_>>();
+        let per_flush = flushes.into_iter().map(xtask::report::median).collect::<Vec<_>>();
         report(&mut lab, &entrants, &per_flush, shape);
         for entrant in &entrants {
             if let Some(speed) = entrant.per_second() {
@@ -115,6 +115,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             let label = format!("T7 copal, {shape} / {peer}, {peers_shape}");
             lab.report.at_least(label, ours / theirs, "x", target);
         }
+    }
+    let sixteen = |name: &str| speeds.get(&("16 threads", name.to_owned()));
+    if let (Some(ours), Some(theirs)) = (sixteen("copal"), sixteen("leveldb")) {
+        let label = "criterion: several groups on their way, 16 threads: copal / leveldb";
+        lab.report.at_least(label, ours / theirs, "x", 1.5);
     }
     for entrant in entrants {
         let directory = entrant.peer.as_ref().map(|peer| peer.spec.directory.clone());

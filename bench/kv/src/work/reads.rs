@@ -7,7 +7,7 @@ use crate::{
     protocol::Request,
 };
 use anyhow::{Result, bail};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
     match *request {
@@ -27,13 +27,10 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
                 let mut done = Done::new();
                 let mut now = Instant::now();
                 while !limit.reached(done.ops, now) {
-                    let (id, there) = draw.next();
-                    let found = engine.get(&key(id))?.is_some();
-                    if found != there {
-                        bail!(
-                            "id {id} was {}",
-                            if found { "found, never stored" } else { "lost" }
-                        );
+                    let before = done.ops.is_multiple_of(CPU_EVERY).then(thread_cpu);
+                    let found = draw.look_up(engine)?;
+                    if let Some(before) = before {
+                        done.cpu.add(thread_cpu().saturating_sub(before));
                     }
                     let end = Instant::now();
                     done.latencies.add(end - now);
@@ -99,8 +96,17 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
     }
 }
 
+/// Look-ups for each whose processor time is taken: the clock itself costs a system call.
+const CPU_EVERY: u64 = 16;
+
+/// Processor time of the calling thread.
+fn thread_cpu() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
 /// Ids to look up: loaded ones, and among them such as were never loaded.
-struct Draw<'a> {
+pub(super) struct Draw<'a> {
     ranks: &'a Ranks,
     keys: u64,
     missing: f64,
@@ -108,13 +114,24 @@ struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    fn new(ranks: &'a Ranks, keys: u64, missing: f64, seed: u64, thread: u64) -> Draw<'a> {
+    pub(super) fn new(ranks: &'a Ranks, keys: u64, missing: f64, seed: u64, thread: u64) -> Draw<'a> {
         Draw {
             ranks,
             keys,
             missing,
             random: Random::new(seed.wrapping_mul(0x1000).wrapping_add(thread)),
         }
+    }
+
+    /// Looks the next id up and holds the answer against what is known of it.
+    pub(super) fn look_up(&mut self, engine: &dyn Engine) -> Result<bool> {
+        let (id, there) = self.next();
+        let found = engine.get(&key(id))?.is_some();
+        if found != there {
+            let what = if found { "found, never stored" } else { "lost" };
+            bail!("id {id} was {what}");
+        }
+        Ok(found)
     }
 
     /// An id and whether it is there.
