@@ -17,6 +17,9 @@ struct Inner {
     rotate: bool,
     /// Counts what the worker finished; waiters look at the world again when it moves.
     progress: u64,
+    /// Threads asleep until it moves.
+    #[cfg(test)]
+    asleep: usize,
 }
 
 /// See the module.
@@ -119,9 +122,23 @@ impl Signal {
             }
             let mut inner = self.inner.lock();
             if inner.progress == before && !inner.stop {
+                #[cfg(test)]
+                {
+                    inner.asleep += 1;
+                }
                 self.waiters.wait(&mut inner);
+                #[cfg(test)]
+                {
+                    inner.asleep -= 1;
+                }
             }
         }
+    }
+
+    /// Whether somebody sleeps until the worker has finished something.
+    #[cfg(test)]
+    pub(crate) fn someone_waits(&self) -> bool {
+        self.inner.lock().asleep > 0
     }
 
     /// A writer pays `delay`; less when the worker's progress has `settled` what it pays for.

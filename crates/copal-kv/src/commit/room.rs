@@ -33,8 +33,10 @@ impl Engine {
                     Err(Error::NoSpace)
                 };
             }
-            self.signal
-                .wait_for_flush(|| self.view().frozen.len() < view.frozen.len());
+            // A flush that fails poisons the store: it will not come.
+            self.signal.wait_for_flush(|| {
+                self.view().frozen.len() < view.frozen.len() || self.poison.check().is_err()
+            });
         }
     }
 

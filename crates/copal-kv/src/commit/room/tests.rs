@@ -1,14 +1,14 @@
 //! Power loss around a change of the log, while the flush of the old one is still to come.
 
 use crate::{
-    Durability, KeyspaceOptions, Options, Store,
+    Durability, Error, Keyspace, KeyspaceOptions, Options, Store,
     commit::{Write, WriteOp},
     key::KeyspaceId,
 };
 use copal_device::{
     Device, Image,
     crash::{self, Limits},
-    fault::{FaultDevice, FaultOptions, Order},
+    fault::{Fault, FaultDevice, FaultOptions, Order, WriteFault},
 };
 use copal_object::{MkfsOptions, OpenOptions, Store as Objects};
 use std::{ops::Bound, sync::Arc};
@@ -26,7 +26,7 @@ fn device(image: Image, seed: u64, record: bool) -> Arc<FaultDevice> {
     FaultDevice::with_options(image, options)
 }
 
-fn open(device: &Arc<dyn Device>) -> Result<Store, crate::Error> {
+fn open(device: &Arc<dyn Device>) -> Result<Store, Error> {
     let objects = Objects::open(device.clone(), &OpenOptions::default()).unwrap().0;
     let options = Options {
         memory_bytes: 4 << 20,
@@ -105,5 +105,48 @@ fn a_write_whose_turn_comes_after_the_last_sync_is_refused() {
     let told = engine
         .queue
         .commit(late, |turn, writes| assert!(engine.lead(turn, writes).is_none()));
-    assert!(matches!(told, Err(crate::Error::Closed)), "{told:?}");
+    assert!(matches!(told, Err(Error::Closed)), "{told:?}");
+}
+
+/// Fills a memtable that is not frozen yet, while another one waits for its flush. The step has to be held.
+fn fill_both(space: &Keyspace, durability: Durability) {
+    let engine = space.engine();
+    let mut i = 0u64;
+    loop {
+        let view = engine.view();
+        let full = view.active.charged_bytes() >= engine.budget.memtable_bytes();
+        if full && !view.frozen.is_empty() {
+            return;
+        }
+        space.put(&i.to_be_bytes(), &[1; 5000], durability).unwrap();
+        i += 1;
+    }
+}
+
+/// Symptom: a flush fails, and the writers that waited for it wait for ever, and so does whoever closes the store.
+/// Cause: the worker wakes them after a failure, but they asked for the flush alone and slept again, with the writer
+/// locked. Fix: they look at the poison as well.
+#[test]
+fn a_writer_that_waits_for_a_flush_is_told_that_the_flush_failed() {
+    let faulty = device(Image::zeroed(SIZE), 1, false);
+    let dynamic: Arc<dyn Device> = faulty.clone();
+    Objects::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
+    let store = open(&dynamic).unwrap();
+    let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
+    let engine = store.engine();
+    let step = engine.step.lock();
+    fill_both(&space, Durability::Process);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| space.put(b"k", b"v", Durability::Process));
+        while !engine.signal.someone_waits() {
+            std::thread::yield_now();
+        }
+        faulty.inject(Fault::Write {
+            skip: 0,
+            fault: WriteFault::Error,
+        });
+        drop(step);
+        assert!(matches!(writer.join().unwrap(), Err(Error::Poisoned { .. })));
+    });
+    assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
 }
