@@ -1,8 +1,8 @@
 //! The engine: what commits, readers and the worker share.
 //!
 //! Invariants
-//! - Lock order: step or writer, direct values, tree, view. The worker never waits for the writer lock, as the writer
-//!   may be waiting for a flush.
+//! - Lock order: writer, step, direct values, tree, view. Who has the writer may be waiting for a flush, which is a step
+//!   of the worker: so the worker, which has the step, never waits for the writer.
 //! - A reader takes its sequence under the view's lock, so its memtables hold everything up to it.
 
 use crate::{

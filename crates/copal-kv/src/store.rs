@@ -271,8 +271,8 @@ impl Engine {
             return Ok(());
         }
         // A commit that was under way when the store was closed has named what it made, or taken it back.
-        let _step = self.step.lock();
         let _writer = self.writer.lock();
+        let _step = self.step.lock();
         self.free_garbage()?;
         let mut tree = self.tree.lock();
         // An ingest that nobody finished still owns what it wrote.
@@ -338,3 +338,6 @@ impl Engine {
         durable.map(drop).map_err(|error| self.poison.failed_write(error))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,37 @@
+//! The end of a session, step by step.
+
+use super::*;
+use copal_device::{Device, Image, MemoryDevice};
+use copal_object::{MkfsOptions, OpenOptions};
+use std::sync::Barrier;
+
+const SIZE: u64 = 64 << 20;
+
+/// Symptom: `close` and the `finish` of an ingest wait for each other for ever. Cause: the one locked the worker's step
+/// and then the writer, the other the writer and then the step. Fix: the writer comes first, everywhere; the other way
+/// round an ingest could not wait for its flush.
+#[test]
+fn settling_locks_the_writer_before_the_step_as_an_ingest_does() {
+    let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);
+    copal_object::Store::mkfs(&device, &MkfsOptions::default()).unwrap();
+    let (objects, _) = copal_object::Store::open(device, &OpenOptions::default()).unwrap();
+    let options = Options {
+        memory_bytes: 4 << 20,
+        ..Options::default()
+    };
+    let store = Store::open(objects, options).unwrap();
+    let engine = store.engine();
+    for _ in 0..300 {
+        let begun = Barrier::new(2);
+        std::thread::scope(|scope| {
+            let writer = engine.writer.lock();
+            scope.spawn(|| {
+                begun.wait();
+                engine.settle().unwrap();
+            });
+            begun.wait();
+            let step = engine.step.lock();
+            drop((step, writer));
+        });
+    }
+}
