@@ -378,7 +378,7 @@ impl<M: Monitors> Group<M> {
 }
 
 /// The right to bring a group on its way. Dropping it passes it on; a group that is neither on its way nor answered by
-/// then has failed.
+/// then has failed, and the store is poisoned.
 pub(crate) struct Turn<M: Monitors = Threads> {
     queue: Arc<CommitQueue<M>>,
     group: Arc<Group<M>>,
@@ -417,7 +417,9 @@ impl<M: Monitors> Turn<M> {
 impl<M: Monitors> Drop for Turn<M> {
     fn drop(&mut self) {
         if !self.placed {
+            // Its values may have places of which nothing in the log tells.
             let reason = "the thread that led the commit panicked".to_owned();
+            self.queue.poison.set(&reason);
             self.end(Outcome::All(Err(Error::Poisoned { reason })));
         }
         self.queue.pass_on();
