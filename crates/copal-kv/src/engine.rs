@@ -244,8 +244,9 @@ impl Engine {
 
     /// Commits an edit of the manifest that changes no table.
     pub(crate) fn edit(&self, ops: Vec<Op>, records: &[Record], ack: Ack) -> Result<(), Error> {
-        self.poison.check()?;
         let mut tree = self.tree.lock();
+        // Asked with the lock held, which the end of a session takes last.
+        self.check_writable()?;
         let _rewrite = tree.charge_commit(&self.budget);
         tree.manifest
             .commit(&self.objects, &self.poison, ops, records, ack)?;

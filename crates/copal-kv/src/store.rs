@@ -226,10 +226,12 @@ impl StoreInner {
 
 impl Drop for StoreInner {
     fn drop(&mut self) {
+        if self.engine.closed.load(Ordering::Acquire) {
+            // The objects may be another engine's by now.
+            return;
+        }
         self.committers.end(&self.engine);
-        if !self.engine.closed.load(Ordering::Acquire)
-            && let Err(error) = self.engine.sync()
-        {
+        if let Err(error) = self.engine.sync() {
             tracing::warn!(%error, "deferred writes may be lost: the store was dropped and could not be synced");
         }
         self.join();
@@ -294,6 +296,7 @@ impl Engine {
             self.poison.check()?;
             {
                 let mut writer = self.writer.lock();
+                writer.check_open()?;
                 if self.view().frozen.is_empty() {
                     let generation = writer.log.generation;
                     self.in_reserve(|| self.rotate(&mut writer))?;

@@ -58,6 +58,12 @@ impl Writer {
         }
     }
 
+    /// # Errors
+    /// `Closed`: the objects belong to the next opening, and nothing is written to them any more.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.sealed { Err(Error::Closed) } else { Ok(()) }
+    }
+
     /// Since when a deferred write waits for the log.
     pub(crate) fn deferred_since(&self) -> Option<Instant> {
         self.deferred.since

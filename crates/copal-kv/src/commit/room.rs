@@ -14,7 +14,8 @@ impl Engine {
     pub(super) fn make_room(&self, writer: &mut Writer, frees_space: bool) -> Result<(), Error> {
         loop {
             self.poison.check()?;
-            if writer.sealed || self.signal.stopping() {
+            writer.check_open()?;
+            if self.signal.stopping() {
                 return Err(Error::Closed);
             }
             let view = self.view();
@@ -51,6 +52,7 @@ impl Engine {
 
     /// Freezes the active memtable, empty or not, and opens a new log and memtable.
     pub(crate) fn next_log(&self, writer: &mut Writer) -> Result<(), Error> {
+        writer.check_open()?;
         self.queue.drain()?;
         self.budget.room_for_memtable()?;
         let generation = writer.log.generation + 1;
@@ -96,7 +98,9 @@ impl Engine {
             return Ok(());
         }
         self.poison.check()?;
-        self.sync_log(&mut self.writer.lock())
+        let mut writer = self.writer.lock();
+        writer.check_open()?;
+        self.sync_log(&mut writer)
     }
 
     /// The last sync: whoever comes later is told that the store is closed.

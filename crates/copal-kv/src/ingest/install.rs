@@ -55,6 +55,7 @@ impl Engine {
         // Most of what is in memory goes to tables while others still write.
         self.flush_now()?;
         let mut writer = self.writer.lock();
+        writer.check_open()?;
         self.queue.drain()?;
         self.empty_memory(&mut writer)?;
         let waiting = Waiting::new(&self.ingests);

@@ -121,6 +121,7 @@ impl<'a> IngestWriter<'a> {
     /// failed write: the ingest is lost and every later call answers the same.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.failed.clone().map_or(Ok(()), Err)?;
+        self.engine.check_writable()?;
         let key = self.keyspace.handle.id.checked_key(key)?;
         if value.len() > MAX_VALUE {
             return Err(Error::ValueTooLong(value.len()));
@@ -191,6 +192,7 @@ impl<'a> IngestWriter<'a> {
     /// is there then.
     pub fn finish(mut self) -> Result<u64, Error> {
         self.failed.clone().map_or(Ok(()), Err)?;
+        self.engine.check_writable()?;
         let Some(last) = &self.last_key else {
             return Ok(0);
         };
@@ -214,6 +216,12 @@ impl<'a> IngestWriter<'a> {
 
 impl Drop for IngestWriter<'_> {
     fn drop(&mut self) {
+        // Held, so that the store is not closed meanwhile. Once it is, the next opening frees what was written: it was
+        // told that this was not finished.
+        let writer = self.separation.is_some().then(|| self.engine.writer.lock());
+        if writer.as_ref().is_some_and(|writer| writer.check_open().is_err()) {
+            return;
+        }
         // After a failed write nobody knows what the manifest will say; the next opening does.
         let healthy = self.engine.poison.check().is_ok();
         if let Some(separation) = self.separation.take().filter(|_| healthy)

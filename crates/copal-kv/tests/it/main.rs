@@ -3,6 +3,7 @@
 mod basics;
 mod budget;
 mod checksums;
+mod closing;
 mod commit;
 mod crash;
 mod dump;
