@@ -69,6 +69,12 @@ impl Writer {
         self.deferred.since
     }
 
+    #[cfg(test)]
+    pub(crate) fn make_deferred_due(&mut self) {
+        let since = self.deferred.since.as_mut().expect("something was deferred");
+        *since = since.checked_sub(std::time::Duration::from_secs(1)).unwrap();
+    }
+
     /// Begins the group of the deferred writes and behind them `encoded`; returns the payload of its last frame and
     /// the commit that frame comes after. `given` is the last sequence so far.
     fn begin_group(

@@ -34,6 +34,8 @@ impl Engine {
                     Err(Error::NoSpace)
                 };
             }
+            // The worker could not: it does not get the writer meanwhile.
+            self.log_deferred_now(writer);
             // A flush that fails poisons the store: it will not come.
             self.signal.wait_for_flush(|| {
                 self.view().frozen.len() < view.frozen.len() || self.poison.check().is_err()

@@ -40,7 +40,7 @@ use copal_device::Class;
 use copal_object::{ObjectId, Op};
 use std::{collections::HashSet, ops::Range, sync::Arc, time::Instant};
 
-/// Entries between two looks at whether a flush is due.
+/// Entries between two looks at whether a flush or a deferred write is due.
 const LOOK_EVERY: u64 = 1024;
 /// Value bytes that one step moves; then it ends, however small its table.
 const MOVED_BYTES: u64 = 32 << 20;
@@ -375,11 +375,14 @@ impl Engine {
         let mut seen = 0u64;
         while let Some(entry) = cursor.entry() {
             seen += 1;
-            if !step.whole && seen.is_multiple_of(LOOK_EVERY) {
+            let look = seen.is_multiple_of(LOOK_EVERY);
+            if look {
+                self.log_deferred();
+            }
+            if look && !step.whole {
                 if self.signal.stopping() {
                     return Err(Error::Closed);
                 }
-                self.log_deferred();
                 if self.ingests.is_waiting() {
                     output.end_soon();
                 }

@@ -5,14 +5,14 @@
 //! - It sleeps when there is nothing to do, and is woken by `Signal::kick`; it never spins.
 //! - A full store stops flush and merge, not the worker: it tries again when something was freed.
 //! - Between two steps it looks again: a tier that filled up meanwhile goes before a deeper merge, which goes on
-//!   behind it. Inside a step it looks for flushes.
+//!   behind it. Inside a step it looks for deferred writes that are due, inside a merge for flushes as well.
 //! - It never waits for the writer lock: the writer may be waiting for it.
 
 use super::{
     jobs::{Job, Request, Urgency, everything, pick, tidying, to_bottom},
     separate::WorkerValues,
 };
-use crate::{Error, engine::Engine, key::KeyRange, signal::Signal};
+use crate::{Error, commit::leader::Writer, engine::Engine, key::KeyRange, signal::Signal};
 use copal_object::ObjectId;
 use std::{
     collections::HashSet,
@@ -313,11 +313,20 @@ impl Engine {
             // Whoever writes now logs them with its own group, or is called on again soon.
             return;
         };
-        if writer.deferred_since().is_none_or(|since| since.elapsed() < TICK) {
+        if writer
+            .deferred_since()
+            .is_some_and(|since| since.elapsed() >= TICK)
+        {
+            self.log_deferred_now(&mut writer);
+        }
+    }
+
+    /// Makes `Deferred` writes durable, due or not: for who is to wait and keeps the writer from everyone else.
+    pub(crate) fn log_deferred_now(&self, writer: &mut Writer) {
+        if writer.deferred_since().is_none() {
             return;
         }
-        let logged = self.sync_log(&mut writer);
-        if let Err(error) = logged {
+        if let Err(error) = self.sync_log(writer) {
             tracing::warn!(%error, "deferred writes are still not in the log");
         }
     }

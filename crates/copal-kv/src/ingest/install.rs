@@ -104,6 +104,7 @@ impl Engine {
     /// Brings everything committed into tables; the log is a new and empty one.
     fn empty_memory(&self, writer: &mut Writer) -> Result<(), Error> {
         loop {
+            self.log_deferred_now(writer);
             self.wait_flushed(|engine| engine.view().frozen.is_empty())?;
             if self.view().active.is_empty() && writer.log.is_empty() {
                 return Ok(());

@@ -4,6 +4,7 @@ use crate::{
     Durability, Error, Keyspace, KeyspaceOptions, Options, Store,
     commit::{Write, WriteOp},
     key::KeyspaceId,
+    log,
 };
 use copal_device::{
     Device, Image,
@@ -149,4 +150,37 @@ fn a_writer_that_waits_for_a_flush_is_told_that_the_flush_failed() {
         assert!(matches!(writer.join().unwrap(), Err(Error::Poisoned { .. })));
     });
     assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
+}
+
+/// Symptom: deferred writes stayed out of the log for as long as the writer behind them waited for a flush. Cause: the
+/// worker logs them when they are due, but cannot while somebody has the writer, and whoever waits for a flush has it.
+/// Fix: who is about to wait logs them first.
+#[test]
+fn deferred_writes_are_in_the_log_before_anyone_waits_for_a_flush() {
+    let memory = device(Image::zeroed(SIZE), 1, false);
+    let dynamic: Arc<dyn Device> = memory.clone();
+    Objects::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
+    let store = open(&dynamic).unwrap();
+    let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
+    let engine = store.engine();
+    let step = engine.step.lock();
+    fill_both(&space, Durability::Deferred);
+    assert!(engine.writer.lock().deferred_since().is_some());
+    let given = engine.snapshots.given();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| space.put(b"k", b"v", Durability::Deferred));
+        while !engine.signal.someone_waits() {
+            std::thread::yield_now();
+        }
+        let active = engine.view().active.clone();
+        let mut logged = 0;
+        log::replay(&engine.objects, active.generation, active.log, |group| {
+            logged = group.first_seq + group.ops.len() as u64 - 1;
+            Ok(())
+        })
+        .unwrap();
+        drop(step);
+        writer.join().unwrap().unwrap();
+        assert_eq!(logged, given, "deferred writes wait for a flush");
+    });
 }

@@ -221,3 +221,26 @@ fn a_first_tier_that_fills_up_goes_before_a_deeper_merge() {
     assert_eq!(worker.runs(1), 1, "what came in between is one run above it");
     worker.check(round);
 }
+
+/// Symptom: a deferred write stayed out of the log for as long as a flush took. Cause: merges look every now and then
+/// whether deferred writes are due, flushes did not. Fix: both look.
+#[test]
+fn a_flush_logs_deferred_writes_that_are_due() {
+    let mut worker = worker();
+    let engine = worker.engine.clone();
+    let put = |i: u64, durability| {
+        let (key, value) = (Worker::key(i), Bytes::from_static(b"v"));
+        let write = Write::new(vec![WriteOp::Put { key, value }], durability);
+        engine.commit(write).unwrap();
+    };
+    (0..3000).for_each(|i| put(i, Durability::Process));
+    engine.rotate(&mut engine.writer.lock()).unwrap();
+    put(1, Durability::Deferred);
+    engine.writer.lock().make_deferred_due();
+    assert!(engine.flush_all(&mut worker.values).unwrap());
+    assert_eq!(
+        engine.writer.lock().deferred_since(),
+        None,
+        "still not in the log"
+    );
+}
