@@ -289,13 +289,16 @@ impl Engine {
         pointer: &Bytes,
     ) -> Result<Option<String>, Error> {
         let decoded = Pointer::decode(pointer)?;
-        if self.objects.stat(decoded.object).is_none() && crate::verify::is_purged(view, key, seq) {
+        let gone = || self.objects.stat(decoded.object).is_none() && crate::verify::is_purged(view, key, seq);
+        if gone() {
             return Ok(None);
         }
         let all = 0..u64::from(decoded.len);
         let read = value::read(&self.objects, pointer, &all, Class::Background);
         match read {
             Ok(_) => Ok(None),
+            // Freed between the look and the read.
+            Err(_) if gone() => Ok(None),
             Err(error) if error.is_corruption() => {
                 let what = error.to_string();
                 let mut damaged = self.damaged_values.lock();

@@ -6,10 +6,14 @@
 //! - In each value object, the values that entries point to and the dead ranges do not overlap, and together
 //!   they are everything that was accounted for.
 //!
+//! Names and accounts are those of one moment, taken under the locks; the entries of that moment are then read from a
+//! view, which keeps tables and values from being freed, and nobody waits.
+//!
 //! Not here: the object layer's own checks, repair.
 
 use crate::{
     Error, Store,
+    budget::{Charge, Class as Memory},
     cursor::Cursor,
     engine::{Engine, Tree},
     entry::{EntryKind, MAX_SEQ},
@@ -31,6 +35,7 @@ use copal_object::ObjectId;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     ops::Range,
+    sync::Arc,
 };
 
 /// What [`Store::verify`] found.
@@ -66,8 +71,9 @@ impl VerifyReport {
 }
 
 impl Store {
-    /// Checks names and accounts; with `deep` also reads every table and every separated value. Blocks, and keeps
-    /// flush and merges waiting meanwhile.
+    /// Checks names and accounts; with `deep` also reads every table and every separated value. Blocks; others read
+    /// and write meanwhile, and the store is judged as it was at the beginning. What is to be read is not freed before
+    /// the end.
     /// # Errors
     /// What the object layer answers. Damage is told in the report, not as an error.
     pub fn verify(&self, deep: bool) -> Result<VerifyReport, Error> {
@@ -75,24 +81,32 @@ impl Store {
     }
 }
 
+/// The store at one moment.
+struct Moment {
+    view: Arc<View>,
+    /// Last sequence that a commit took; memtables go on filling.
+    newest: u64,
+    /// Accounts of the value objects.
+    values: BTreeMap<ObjectId, ValueState>,
+    _charge: Charge,
+}
+
 type Pointers = BTreeMap<ObjectId, Vec<Range<u64>>>;
 
 impl Engine {
     fn verify(&self, deep: bool) -> Result<VerifyReport, Error> {
         let mut report = VerifyReport::default();
-        // Between two steps of the worker and two groups of commits: what they make has a name by then.
-        let _step = self.step.lock();
-        let _values = self.direct_values.lock();
-        // A commit that failed on its way poisons the store; what it left behind is no one's.
-        let _ = self.queue.drain();
-        let tree = self.tree.lock();
-        let view = self.view();
-        self.verify_names(&tree, &view, &mut report);
+        let Moment {
+            view,
+            newest,
+            values,
+            _charge,
+        } = self.verify_names_now(&mut report);
         let mut pointers = Pointers::new();
         for memtable in view.memtables() {
             let mut cursor = memtable.cursor();
             cursor.first()?;
-            self.collect(&view, &mut cursor, deep, &mut pointers, &mut report)?;
+            self.collect(&view, newest, &mut cursor, deep, &mut pointers, &mut report)?;
         }
         let mut unsure: HashSet<ObjectId> = HashSet::new();
         for run in &view.version.runs {
@@ -109,7 +123,7 @@ impl Engine {
                 }
             }
         }
-        for (object, value) in &tree.manifest.state.values {
+        for (object, value) in &values {
             let live = pointers.remove(object).unwrap_or_default();
             if unsure.contains(object) {
                 // What a damaged range points to is not known, so it cannot be told from what is lost.
@@ -118,6 +132,25 @@ impl Engine {
             verify_accounts(*object, value, live, &mut report);
         }
         Ok(report)
+    }
+
+    /// Checks the names, and takes hold of what else belongs to this moment.
+    fn verify_names_now(&self, report: &mut VerifyReport) -> Moment {
+        // Between two steps of the worker and two groups of commits: what they make has a name by then.
+        let _step = self.step.lock();
+        let _values = self.direct_values.lock();
+        // A commit that failed on its way poisons the store; what it left behind is no one's.
+        let _ = self.queue.drain();
+        let tree = self.tree.lock();
+        let view = self.view();
+        self.verify_names(&tree, &view, report);
+        let state = &tree.manifest.state;
+        Moment {
+            view,
+            newest: self.snapshots.given(),
+            values: state.values.clone(),
+            _charge: self.budget.charge(Memory::Manifest, state.heap_bytes()),
+        }
     }
 
     /// Counts the entries of a slice round its damaged parts; `false`: there are such parts.
@@ -140,7 +173,7 @@ impl Engine {
             let mut cursor = run.cursor(&rest, scan);
             let walked = cursor
                 .first()
-                .and_then(|()| self.collect(view, &mut cursor, deep, pointers, report));
+                .and_then(|()| self.collect(view, MAX_SEQ, &mut cursor, deep, pointers, report));
             let Err(error) = walked else {
                 return Ok(whole);
             };
@@ -212,16 +245,21 @@ impl Engine {
         }
     }
 
-    /// Counts the entries of a cursor and notes where their values lie; `deep`: reads the values.
+    /// Counts the entries of a cursor up to `newest` and notes where their values lie; `deep`: reads the values.
     fn collect(
         &self,
         view: &View,
+        newest: u64,
         cursor: &mut impl Cursor,
         deep: bool,
         pointers: &mut Pointers,
         report: &mut VerifyReport,
     ) -> Result<(), Error> {
         while let Some(entry) = cursor.entry() {
+            if entry.seq > newest {
+                cursor.next()?;
+                continue;
+            }
             report.entries += 1;
             if entry.kind == EntryKind::Pointer {
                 let pointer = Pointer::decode(entry.value)?;

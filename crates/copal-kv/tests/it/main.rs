@@ -26,3 +26,4 @@ mod quarantine;
 mod space;
 mod support;
 mod threads;
+mod verify;
