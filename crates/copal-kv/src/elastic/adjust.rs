@@ -11,7 +11,7 @@ use super::{
     report::Moves,
     sample::Sampler,
     slot::PartitionNumber,
-    state::{Part, State},
+    state::{Part, State, Wanted},
     thread::Wake,
 };
 use crate::{
@@ -23,11 +23,11 @@ use crate::{
 };
 use copal_filter::{
     Units,
-    rules::{Change, Heat, Outcome, PartitionId, RuleKind, Shape},
+    rules::{Heat, Outcome, PartitionId, RuleKind, Shape},
 };
 use parking_lot::Mutex;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     ops::Range,
     sync::{
         Arc,
@@ -45,9 +45,19 @@ pub(crate) enum Failed {
 }
 
 /// Units of partitions that were just written, more than they start with: should the rule want more of them at once,
-/// nothing has to be read.
+/// nothing has to be read. By number of the table and index: a partition's own number may be another's by then.
 #[derive(Default)]
-pub(crate) struct AtHand(HashMap<PartitionNumber, Units>);
+pub(crate) struct AtHand(HashMap<(u64, u32), Units>);
+
+/// Units to read: charged, and the partition marked as moving.
+struct Load {
+    table: Arc<Table>,
+    number: PartitionNumber,
+    index: u32,
+    /// Units there are, and units wanted.
+    have: u8,
+    want: u8,
+}
 
 /// Filters of all stores that share a memory: see [`crate::elastic`].
 pub(crate) struct Elastic {
@@ -175,6 +185,7 @@ impl Elastic {
                 units: count,
                 moving: false,
                 seen: Default::default(),
+                told: 0,
             };
             let Some(number) = state.insert(part, heat, now) else {
                 table.return_units(bytes(shape, count));
@@ -186,7 +197,7 @@ impl Elastic {
                 slot.swap(units);
             }
             slot.set_number(Some(number));
-            at_hand.0.extend(own.map(|own| (number, own)));
+            at_hand.0.extend(own.map(|own| ((table.number(), index), own)));
         }
         self.note_room(&state);
     }
@@ -217,18 +228,20 @@ impl Elastic {
         {
             let state = &mut *self.state.lock();
             self.step(state);
-            for change in std::mem::take(&mut state.pending) {
-                let number = PartitionNumber(change.partition.0);
-                let Some(part) = state.get(number) else { continue };
-                let own = at_hand.0.get(&number).filter(|own| own.count() >= change.units);
-                let waits = part.moving || change.units > part.units && own.is_none();
+            for wanted in state.take_wanted() {
+                let Some(part) = state.wants(&wanted) else {
+                    continue;
+                };
+                let own = at_hand.0.get(&(part.table_number, part.index));
+                let own = own.filter(|own| own.count() >= wanted.units);
+                let waits = part.moving || wanted.units > part.units && own.is_none();
                 let (table, index) = (part.table.upgrade(), part.index);
                 if waits {
-                    state.pending.push_back(change);
+                    state.put_off(wanted);
                 } else if let Some(table) = &table
-                    && let Some((have, want)) = self.begin(state, table, number, index, change.units)
+                    && let Some((have, want)) = self.begin(state, table, &wanted)
                 {
-                    state.set_units(number, want, false);
+                    state.set_units(wanted.number, want, false);
                     table.slot(index).swap(own.map(|own| own.first(want)));
                     self.moves.predicted(u64::from(want - have));
                 }
@@ -240,15 +253,12 @@ impl Elastic {
         self.stir();
     }
 
-    /// Asks the rule; what is pending is what it wants now.
     fn step(&self, state: &mut State) {
         let (now, budget) = (self.now(), self.budget(state));
-        let changes = state.rule.step(budget, now);
-        state.pending.extend(changes);
-        in_order(state);
+        state.ask(budget, now);
     }
 
-    /// The table belongs to another run now.
+    /// The table belongs to another run now. What the rule wanted for it is void: [`Elastic::settle`] should follow.
     pub(crate) fn relevel(&self, table: &Table, level: u8) {
         let now = self.now();
         let mut state = self.state.lock();
@@ -257,7 +267,7 @@ impl Elastic {
             let Some(number) = slot.number() else { continue };
             let other = state
                 .same(number, table, index)
-                .is_some_and(|part| part.shape.level != level && !part.moving);
+                .is_some_and(|part| part.shape.level != level);
             if !other {
                 continue;
             }
@@ -266,7 +276,7 @@ impl Elastic {
                 continue;
             };
             part.shape.level = level;
-            // It was there a moment ago: there is room for its number.
+            // The number that was freed last is given out first: whoever moves its units finds it again.
             slot.set_number(state.insert(part, heat, now));
         }
     }
@@ -281,11 +291,14 @@ impl Elastic {
     /// How hot partition `index` of `table` is.
     pub(crate) fn heat(&self, table: &Table, index: u32) -> Heat {
         let now = self.now();
-        let number = table.slot(index).number();
-        let state = self.state.lock();
-        number.map_or(Heat::default(), |number| {
-            state.rule.heat(PartitionId(number.0), now)
-        })
+        let Some(number) = table.slot(index).number() else {
+            return Heat::default();
+        };
+        let mut state = self.state.lock();
+        match state.same(number, table, index) {
+            Some(_) => state.rule.heat(PartitionId(number.0), now),
+            None => Heat::default(),
+        }
     }
 
     /// Units a partition of this shape and heat would get.
@@ -393,15 +406,15 @@ impl Elastic {
             state.observe(&probes, now);
             self.step(state);
         }
-        while let Some(change) = self.next_change() {
-            self.carry_out(change);
-        }
+        self.carry_out();
         self.note_room(&self.state.lock());
     }
 
-    /// Taken one by one: the rule may change its mind between two of them.
-    fn next_change(&self) -> Option<Change> {
-        self.state.lock().pending.pop_front()
+    /// Moves the units that the rule wants moved.
+    pub(super) fn carry_out(&self) {
+        while let Some(load) = self.next_load() {
+            self.read(&load);
+        }
     }
 
     /// Also drains the calling thread's ring.
@@ -410,14 +423,43 @@ impl Elastic {
         self.adjust();
     }
 
-    fn carry_out(&self, change: Change) {
-        let number = PartitionNumber(change.partition.0);
-        // Dropped last, without the lock: it may be the last of its table.
-        let Some((table, index)) = self.find(number) else {
-            return;
-        };
-        let begun = self.begin(&mut self.state.lock(), &table, number, index, change.units);
-        let Some((have, want)) = begun else { return };
+    /// Carries out changes up to one that takes a read; one by one, as the rule may change its mind between two of
+    /// them.
+    fn next_load(&self) -> Option<Load> {
+        loop {
+            // The table is dropped without the lock: it may be the last of it, which gives its units back.
+            let (table, begun) = {
+                let state = &mut *self.state.lock();
+                let wanted = state.next_wanted()?;
+                let part = state.wants(&wanted)?;
+                let (table, index) = (part.table.upgrade(), part.index);
+                let begun = table.as_ref().and_then(|table| {
+                    self.note_limit(table);
+                    let (have, want) = self.begin(state, table, &wanted)?;
+                    Some((wanted.number, index, have, want))
+                });
+                (table, begun)
+            };
+            if let (Some(table), Some((number, index, have, want))) = (table, begun) {
+                return Some(Load {
+                    table,
+                    number,
+                    index,
+                    have,
+                    want,
+                });
+            }
+        }
+    }
+
+    fn read(&self, load: &Load) {
+        let Load {
+            ref table,
+            number,
+            index,
+            have,
+            want,
+        } = *load;
         // As in the paper, each Bloom unit is read by itself; columns come with one read.
         let stepwise = self.options.rule == RuleKind::Paper;
         let first = if stepwise { have + 1 } else { want };
@@ -432,34 +474,17 @@ impl Elastic {
                 break;
             }
         }
-        self.loaded(&table, number, index, have, read, false);
-    }
-
-    /// The table and its partition; `None` while the table is being dropped, which gives its units back.
-    fn find(&self, number: PartitionNumber) -> Option<(Arc<Table>, u32)> {
-        let (table, index) = {
-            let state = self.state.lock();
-            let part = state.get(number)?;
-            (part.table.upgrade()?, part.index)
-        };
-        self.note_limit(&table);
-        Some((table, index))
+        self.loaded(table, number, index, have, read, false);
     }
 
     /// Carries out a release at once; charges what a load will bring and says what to read: units there are, units
     /// wanted.
-    fn begin(
-        &self,
-        state: &mut State,
-        table: &Table,
-        number: PartitionNumber,
-        index: u32,
-        wanted: u8,
-    ) -> Option<(u8, u8)> {
-        let part = state.same(number, table, index)?;
+    fn begin(&self, state: &mut State, table: &Table, wanted: &Wanted) -> Option<(u8, u8)> {
+        let part = state.wants(wanted)?;
+        let (number, index, moving) = (wanted.number, part.index, part.moving);
         let (shape, have) = (part.shape, part.units);
-        let want = wanted.min(shape.units);
-        if part.moving {
+        let want = wanted.units.min(shape.units);
+        if moving {
             state.correct(number, have);
             return None;
         }
@@ -486,18 +511,4 @@ impl Elastic {
 
 fn bytes(shape: Shape, units: u8) -> u64 {
     u64::from(shape.unit_bytes) * u64::from(units)
-}
-
-/// Leaves of what is pending the last change of each partition, releases before what they pay for.
-fn in_order(state: &mut State) {
-    let mut seen = HashSet::new();
-    let mut changes: Vec<Change> = state.pending.drain(..).rev().collect();
-    changes.retain(|change| seen.insert(change.partition));
-    let releases = |change: &Change| {
-        let part = state.get(PartitionNumber(change.partition.0));
-        part.is_some_and(|part| change.units < part.units)
-    };
-    let (releases, loads): (Vec<Change>, Vec<Change>) = changes.into_iter().rev().partition(releases);
-    state.pending.extend(releases);
-    state.pending.extend(loads);
 }

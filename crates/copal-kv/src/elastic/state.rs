@@ -1,11 +1,17 @@
 //! The partitions that share a filter memory, and the rule that divides it between them.
 //!
-//! Invariant: while nobody moves units, the bytes charged are exactly those the rule has granted.
+//! Invariants
+//! - While nobody moves units, the bytes charged are exactly those the rule has granted.
+//! - A change that waits is for the partition it was asked for and follows from what the rule knows of it now: it is
+//!   void once the partition is gone, even if another has its number, and once the rule was told what it has.
 
 use super::{sample::MOST_PARTITIONS, slot::PartitionNumber};
 use crate::table::Table;
 use copal_filter::rules::{Change, Heat, Outcome, PartitionId, Probe, Rule, Shape};
-use std::{collections::VecDeque, sync::Weak};
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Weak,
+};
 
 /// Sampled probes of one partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +45,8 @@ pub(super) struct Part {
     /// Someone reads units for it.
     pub(super) moving: bool,
     pub(super) seen: Seen,
+    /// When the rule was last told what it has: changes asked for before are void.
+    pub(super) told: u64,
 }
 
 impl Part {
@@ -46,6 +54,15 @@ impl Part {
     fn bytes(&self) -> u64 {
         u64::from(self.units) * u64::from(self.shape.unit_bytes)
     }
+}
+
+/// A change that the rule asked for and nobody has carried out yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) number: PartitionNumber,
+    pub(super) units: u8,
+    /// [`Part::told`] when it was asked for.
+    told: u64,
 }
 
 /// See the module.
@@ -57,8 +74,9 @@ pub(super) struct State {
     pub(super) keys: u64,
     /// Bytes of all units charged.
     pub(super) charged: u64,
-    /// Changes the rule asked for that nobody has carried out yet.
-    pub(super) pending: VecDeque<Change>,
+    pending: VecDeque<Wanted>,
+    /// Times the rule was told what a partition has.
+    told: u64,
 }
 
 impl State {
@@ -74,6 +92,7 @@ impl State {
             keys: 0,
             charged: 0,
             pending: VecDeque::new(),
+            told: 0,
         }
     }
 
@@ -83,7 +102,7 @@ impl State {
     }
 
     /// Takes a partition in; the rule knows it from now on. `None`: there are too many.
-    pub(super) fn insert(&mut self, part: Part, heat: Heat, now: u64) -> Option<PartitionNumber> {
+    pub(super) fn insert(&mut self, mut part: Part, heat: Heat, now: u64) -> Option<PartitionNumber> {
         let number = match self.free.pop() {
             Some(number) => number,
             None => {
@@ -97,6 +116,7 @@ impl State {
         self.keys += u64::from(part.shape.keys);
         self.charged += part.bytes();
         let (shape, units) = (part.shape, part.units);
+        part.told = self.next_told();
         self.rule.add(PartitionId(number.0), shape, heat, units, now);
         self.parts[number.0 as usize] = Some(part);
         Some(number)
@@ -112,7 +132,12 @@ impl State {
         Some(part)
     }
 
-    pub(super) fn part(&mut self, number: PartitionNumber) -> Option<&mut Part> {
+    fn next_told(&mut self) -> u64 {
+        self.told += 1;
+        self.told
+    }
+
+    fn part(&mut self, number: PartitionNumber) -> Option<&mut Part> {
         self.parts.get_mut(number.0 as usize)?.as_mut()
     }
 
@@ -139,6 +164,57 @@ impl State {
     /// Tells the rule what a partition has now.
     pub(super) fn correct(&mut self, number: PartitionNumber, units: u8) {
         self.rule.correct(PartitionId(number.0), units);
+        let told = self.next_told();
+        if let Some(part) = self.part(number) {
+            part.told = told;
+        }
+    }
+
+    /// Asks the rule; what waits then is what it wants now.
+    pub(super) fn ask(&mut self, budget_bytes: u64, now: u64) {
+        for Change { partition, units } in self.rule.step(budget_bytes, now) {
+            let number = PartitionNumber(partition.0);
+            if let Some(told) = self.get(number).map(|part| part.told) {
+                self.put_off(Wanted { number, units, told });
+            }
+        }
+        self.put_in_order();
+    }
+
+    /// Leaves of what waits the last change of each partition, releases before what they pay for.
+    fn put_in_order(&mut self) {
+        let mut seen = HashSet::new();
+        let mut wanted: Vec<Wanted> = self.pending.drain(..).rev().collect();
+        wanted.retain(|wanted| self.wants(wanted).is_some() && seen.insert(wanted.number));
+        let releases = |wanted: &Wanted| self.wants(wanted).is_some_and(|part| wanted.units < part.units);
+        let (releases, loads): (Vec<Wanted>, Vec<Wanted>) = wanted.into_iter().rev().partition(releases);
+        self.pending.extend(releases);
+        self.pending.extend(loads);
+    }
+
+    /// The partition of a change, unless it is void.
+    pub(super) fn wants(&self, wanted: &Wanted) -> Option<&Part> {
+        self.get(wanted.number).filter(|part| part.told == wanted.told)
+    }
+
+    /// The next change that is not void.
+    pub(super) fn next_wanted(&mut self) -> Option<Wanted> {
+        loop {
+            let wanted = self.pending.pop_front()?;
+            if self.wants(&wanted).is_some() {
+                return Some(wanted);
+            }
+        }
+    }
+
+    /// All changes that wait.
+    pub(super) fn take_wanted(&mut self) -> VecDeque<Wanted> {
+        std::mem::take(&mut self.pending)
+    }
+
+    /// Lets a change wait behind all others.
+    pub(super) fn put_off(&mut self, wanted: Wanted) {
+        self.pending.push_back(wanted);
     }
 
     /// Notes what is charged for a partition now.
