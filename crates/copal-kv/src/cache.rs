@@ -113,11 +113,6 @@ impl TableCache {
         self.elastic().adjust_now();
     }
 
-    /// Most bytes that filter units may take now.
-    pub(crate) fn filter_limit_bytes(&self) -> u64 {
-        self.budget.filter_limit()
-    }
-
     pub(crate) fn get(&self, key: PageKey) -> Option<Page> {
         self.budget.cached(&key)
     }

@@ -321,12 +321,7 @@ impl MemoryBudget {
 
     /// Most bytes of filters beside everything else that is charged now.
     pub(crate) fn filter_limit(&self) -> u64 {
-        let others = self
-            .shared
-            .charged
-            .load(SeqCst)
-            .saturating_sub(self.used(Class::Filters));
-        self.shared.plan.filter_limit(others)
+        self.shared.filter_limit()
     }
 
     /// Counts a memtable for as long as anybody holds it.
@@ -408,8 +403,19 @@ impl Shared {
         self.fit();
     }
 
-    /// Brings the capacity of pages and rows to what is left: down at once, up when a few grains are free.
+    fn filter_limit(&self) -> u64 {
+        let filters = self.used[Class::Filters as usize].load(SeqCst);
+        let others = self.charged.load(SeqCst).saturating_sub(filters);
+        self.plan.filter_limit(others)
+    }
+
+    /// Brings the limit of filters and the capacity of pages and rows to what is left: the capacity down at once, up
+    /// when a few grains are free.
     fn fit(&self) {
+        // Whoever charges meanwhile is seen by the next round, or looks again himself.
+        while self.elastic.limit_bytes() != self.filter_limit() {
+            self.elastic.set_limit(self.filter_limit());
+        }
         let off = || {
             let (capacity, room) = (
                 self.capacity.load(SeqCst),

@@ -111,8 +111,7 @@ impl Elastic {
     fn budget_of(&self, keys: u64, partitions: u64) -> u64 {
         /// Units are whole words.
         const ROUNDING_BYTES: u64 = 8;
-        let limit = self.limit_bytes.load(Ordering::Relaxed);
-        limit.min(match self.options.memory {
+        self.limit_bytes().min(match self.options.memory {
             FilterMemory::BitsPerKey(bits) if bits > 0.0 => {
                 (bits * keys as f64 / 8.0) as u64 + partitions * ROUNDING_BYTES
             }
@@ -129,9 +128,14 @@ impl Elastic {
         self.room_bytes.store(self.room(state), Ordering::Relaxed);
     }
 
-    fn note_limit(&self, table: &Table) {
-        self.limit_bytes
-            .store(table.filter_limit_bytes(), Ordering::Relaxed);
+    /// Most bytes of units that the memory has room for.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        self.limit_bytes.load(Ordering::SeqCst)
+    }
+
+    /// The memory has more room now, or less: what is beyond it goes when the rule is asked next.
+    pub(crate) fn set_limit(&self, bytes: u64) {
+        self.limit_bytes.store(bytes, Ordering::SeqCst);
     }
 
     /// Notes what a probe came to. Never blocks.
@@ -154,7 +158,6 @@ impl Elastic {
         at_hand: &mut AtHand,
     ) {
         self.start();
-        self.note_limit(table);
         let now = self.now();
         let weak = Arc::downgrade(table);
         let mut predicted = predicted.drain(..).peekable();
@@ -216,7 +219,6 @@ impl Elastic {
                 self.moves.retired(u64::from(part.units));
             }
         }
-        self.note_limit(table);
         self.note_room(&state);
     }
 
@@ -434,7 +436,6 @@ impl Elastic {
                 let part = state.wants(&wanted)?;
                 let (table, index) = (part.table.upgrade(), part.index);
                 let begun = table.as_ref().and_then(|table| {
-                    self.note_limit(table);
                     let (have, want) = self.begin(state, table, &wanted)?;
                     Some((wanted.number, index, have, want))
                 });

@@ -1,6 +1,7 @@
 //! The account is kept and units go where the rule wants them, under any rule, kind and order of events.
 
 use crate::{
+    budget::{Class, MemoryBudget},
     cache::TableCache,
     entry::{Entry, EntryKind, MAX_SEQ},
     options::{FilterMemory, FilterOptions},
@@ -296,6 +297,36 @@ fn a_change_asked_for_before_a_get_loaded_units_itself_is_void() {
     elastic.carry_out();
     assert_exact(&cache, HOT_LIMIT);
     assert_loaded(&cache, &[(0, a)]);
+}
+
+#[test]
+fn units_give_way_when_others_take_of_the_same_budget() {
+    // Symptom: units filled a quarter of what had been free once, while tables, iterators and memtables that readers
+    // pinned had long taken it.
+    // Cause: what units may take was looked at only when a table came or went, or a unit was moved.
+    // Fix: it follows every charge, so the rule is asked with what is true.
+    let filters = FilterOptions {
+        rule: RuleKind::Fixed { units: u8::MAX },
+        memory: FilterMemory::Bytes(u64::MAX),
+        background: false,
+        ..FilterOptions::default()
+    };
+    let budget = MemoryBudget::with_filters(4 << 20, filters);
+    let cache = TableCache::of(&budget);
+    let stored = table_bytes(Kind::Ribbon, 1);
+    let tables: Vec<_> = (0..12).map(|_| (1, open(&stored, &cache))).collect();
+    cache.adjust_filters();
+    let all = cache.bytes().filters;
+    assert!(all < budget.filter_limit(), "there is room for {all} bytes");
+    let others = budget.charge(Class::Scans, 3 * budget.filter_limit() + all);
+    let limit = budget.filter_limit();
+    assert!(0 < limit && limit < all, "{limit} of {all} bytes are left");
+    cache.adjust_filters();
+    assert_exact(&cache, limit);
+    assert_loaded(&cache, &tables);
+    drop(others);
+    cache.adjust_filters();
+    assert_eq!(cache.bytes().filters, all);
 }
 
 /// Six units everywhere while there is room; the fifth unit of each page is damaged.

@@ -163,10 +163,6 @@ impl Table {
         self.cache.elastic()
     }
 
-    pub(crate) fn filter_limit_bytes(&self) -> u64 {
-        self.cache.filter_limit_bytes()
-    }
-
     /// Charges units that will be loaded; `false`: there is no room.
     pub(crate) fn charge_units(&self, bytes: u64) -> bool {
         self.filter_charge.lock().grow(bytes)
