@@ -315,6 +315,22 @@ impl MemoryBudget {
         fits.then_some(charge)
     }
 
+    /// Makes something of `bytes` that one can do without, charged before it is made; `None`: the budget is full, or it
+    /// could not be made.
+    pub(crate) fn hold<T>(
+        &self,
+        class: Class,
+        bytes: u64,
+        make: impl FnOnce() -> Option<T>,
+    ) -> Option<Charged<T>> {
+        let charge = self.charge(class, bytes);
+        self.check().ok()?;
+        Some(Charged {
+            value: make()?,
+            _charge: charge,
+        })
+    }
+
     pub(crate) fn elastic(&self) -> &Arc<Elastic> {
         &self.shared.elastic
     }
@@ -474,6 +490,20 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.budget.shared.sub(self.class, self.bytes);
+    }
+}
+
+/// A value and what was charged for it, given back after it is freed.
+pub(crate) struct Charged<T> {
+    value: T,
+    _charge: Charge,
+}
+
+impl<T> std::ops::Deref for Charged<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
     }
 }
 

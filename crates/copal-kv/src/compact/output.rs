@@ -90,7 +90,7 @@ impl<'a> Output<'a> {
             let mut builder = TableBuilder::new(&self.engine.objects, object, options)?.with_buffers(bytes);
             let predicted = Arc::new(Mutex::new(Vec::new()));
             builder.predict(Predictor {
-                elastic: self.engine.cache.elastic().clone(),
+                budget: self.engine.budget.clone(),
                 from: self.heirs.0.clone(),
                 level: self.heirs.1,
                 predicted: predicted.clone(),

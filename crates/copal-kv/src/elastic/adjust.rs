@@ -15,6 +15,7 @@ use super::{
     thread::Wake,
 };
 use crate::{
+    budget::Charged,
     options::{FilterMemory, FilterOptions},
     table::{
         Table,
@@ -47,7 +48,7 @@ pub(crate) enum Failed {
 /// Units of partitions that were just written, more than they start with: should the rule want more of them at once,
 /// nothing has to be read. By number of the table and index: a partition's own number may be another's by then.
 #[derive(Default)]
-pub(crate) struct AtHand(HashMap<(u64, u32), Units>);
+pub(crate) struct AtHand(HashMap<(u64, u32), Charged<Units>>);
 
 /// Units to read: charged, and the partition marked as moving.
 struct Load {

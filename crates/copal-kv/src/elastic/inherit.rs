@@ -6,10 +6,16 @@
 //!   from the newest run below it.
 //! - Inherited heat is spread by the part of each partition's range that is covered, measured on the first eight bytes that
 //!   differ: exact for hashed keys, an assumption for others.
-//! - Units are taken from the page as it is written: compaction reads no filter pages.
+//! - Units are taken from the page as it is written: compaction reads no filter pages. Until they are loaded they
+//!   are charged to the merge; where the budget is full, there are none.
 
 use super::adjust::Elastic;
-use crate::{key::KeyRange, table::Table, version::Run};
+use crate::{
+    budget::{Charged, Class, MemoryBudget},
+    key::KeyRange,
+    table::Table,
+    version::Run,
+};
 use bytes::Bytes;
 use copal_filter::{
     FilterPage, Kind, Units,
@@ -26,7 +32,7 @@ pub(crate) struct Predicted {
     /// Units it should have, at the price that memory had when it was written.
     pub(crate) wanted: u8,
     /// Some more than that: what is merged leaves memory to its heirs.
-    pub(crate) units: Option<Units>,
+    pub(crate) units: Option<Charged<Units>>,
 }
 
 /// Units kept at hand beyond those that are wanted.
@@ -93,7 +99,7 @@ fn head(bytes: &[u8]) -> f64 {
 
 /// Watches a table being written and keeps the units its partitions will start with.
 pub(crate) struct Predictor {
-    pub(crate) elastic: Arc<Elastic>,
+    pub(crate) budget: MemoryBudget,
     pub(crate) from: Arc<Inheritance>,
     pub(crate) level: u8,
     /// In order of the partitions; the writer of the table takes them when it is finished.
@@ -115,7 +121,8 @@ pub(crate) struct Fresh<'a> {
 impl Predictor {
     /// A partition is complete.
     pub(crate) fn partition(&self, fresh: &Fresh<'_>) {
-        let heat = self.from.heat(&self.elastic, fresh.first, fresh.last);
+        let elastic = self.budget.elastic();
+        let heat = self.from.heat(elastic, fresh.first, fresh.last);
         let units = fresh.kind.units();
         let stored = fresh.page.as_bytes();
         let unit_bytes = stored.len().saturating_sub(copal_filter::HEADER_BYTES) / usize::from(units);
@@ -126,9 +133,12 @@ impl Predictor {
             units,
             level: self.level,
         };
-        let wanted = self.elastic.predict(shape, heat);
+        let wanted = elastic.predict(shape, heat);
         let at_hand = wanted.saturating_add(SPARE_UNITS).min(shape.units);
-        let units = FilterPage::load(stored, at_hand, fresh.uid, fresh.store_seed).ok();
+        let bytes = u64::from(at_hand) * unit_bytes as u64;
+        let units = self.budget.hold(Class::Merges, bytes, || {
+            FilterPage::load(stored, at_hand, fresh.uid, fresh.store_seed).ok()
+        });
         self.predicted.lock().push(Predicted {
             index: fresh.index,
             heat,

@@ -1,5 +1,6 @@
 //! The account is kept and units go where the rule wants them, under any rule, kind and order of events.
 
+use super::{Predicted, Predictor};
 use crate::{
     budget::{Class, MemoryBudget},
     cache::TableCache,
@@ -10,6 +11,7 @@ use crate::{
 use bytes::Bytes;
 use copal_filter::{KeyHash, Kind, rules::RuleKind};
 use copal_object::{Lifetime, ObjectId};
+use parking_lot::Mutex;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -27,16 +29,18 @@ fn key(table: u64, i: u64) -> [u8; 12] {
     key
 }
 
-/// A table of even numbers.
-fn table_bytes(kind: Kind, number: u64) -> Bytes {
-    let options = TableOptions {
+fn table_options(kind: Kind) -> TableOptions {
+    TableOptions {
         compress: false,
         filter: kind,
         store_seed: SEED,
         lifetime: Lifetime::Medium,
         expected_bytes: 0,
-    };
-    let mut builder = TableBuilder::with_sink(Vec::new(), ID, options);
+    }
+}
+
+/// Even numbers.
+fn add_keys(builder: &mut TableBuilder<Vec<u8>>, number: u64) {
     for i in 0..KEYS {
         let entry = Entry {
             key: &key(number, 2 * i),
@@ -46,6 +50,11 @@ fn table_bytes(kind: Kind, number: u64) -> Bytes {
         };
         builder.add(entry).unwrap();
     }
+}
+
+fn table_bytes(kind: Kind, number: u64) -> Bytes {
+    let mut builder = TableBuilder::with_sink(Vec::new(), ID, table_options(kind));
+    add_keys(&mut builder, number);
     builder.finish_sink().unwrap().0.into()
 }
 
@@ -327,6 +336,39 @@ fn units_give_way_when_others_take_of_the_same_budget() {
     drop(others);
     cache.adjust_filters();
     assert_eq!(cache.bytes().filters, all);
+}
+
+#[test]
+fn units_of_a_table_being_written_are_charged_or_not_there() {
+    // Symptom: a flush or merge of many short entries held units of all partitions it had written beside the budget.
+    // Cause: units kept for new partitions were charged when they were loaded, not when they were made.
+    // Fix: charged to the merge from the moment they are made; where the budget is full, none are made.
+    let write = |budget: &MemoryBudget| {
+        let predicted = Arc::new(Mutex::new(Vec::new()));
+        let mut builder = TableBuilder::with_sink(Vec::new(), ID, table_options(Kind::Ribbon));
+        builder.predict(Predictor {
+            budget: budget.clone(),
+            from: Arc::default(),
+            level: 0,
+            predicted: predicted.clone(),
+        });
+        add_keys(&mut builder, 1);
+        builder.finish_sink().unwrap();
+        std::mem::take(&mut *predicted.lock())
+    };
+    let held = |predicted: &[Predicted]| -> u64 {
+        let of = |predicted: &Predicted| predicted.units.as_ref().map_or(0, |units| units.heap_bytes());
+        predicted.iter().map(of).sum::<usize>() as u64
+    };
+    let budget = MemoryBudget::new(4 << 20);
+    let predicted = write(&budget);
+    assert_eq!(predicted.len(), 3);
+    assert!(held(&predicted) > 0);
+    assert_eq!(held(&predicted), budget.bytes().merges);
+    drop(predicted);
+    assert_eq!(budget.bytes().merges, 0);
+    let _merges = budget.charge(Class::Merges, 4 << 20);
+    assert_eq!(held(&write(&budget)), 0);
 }
 
 /// Six units everywhere while there is room; the fifth unit of each page is damaged.
