@@ -117,6 +117,10 @@ impl TableCache {
         self.budget.cached(&key)
     }
 
+    pub(crate) fn holds(&self, key: PageKey) -> bool {
+        self.budget.is_cached(&key)
+    }
+
     pub(crate) fn insert(&self, key: PageKey, page: Page) {
         self.budget.keep(Key::Page(key), page);
     }

@@ -203,6 +203,10 @@ impl Contents {
         self.cache.get(key)
     }
 
+    pub(super) fn holds(&self, key: &impl CacheName) -> bool {
+        self.cache.contains_key(key)
+    }
+
     /// Returns, now and then, the bytes of slots that hold nothing.
     pub(super) fn insert(&self, key: Key, value: Cached) -> Option<u64> {
         // Counted before: what is refused comes back as evicted.

@@ -236,6 +236,11 @@ impl MemoryBudget {
         self.shared.contents.get(key)
     }
 
+    /// Whether something of that name is there, without a sign of interest in it.
+    pub(crate) fn is_cached(&self, key: &impl CacheName) -> bool {
+        self.shared.contents.holds(key)
+    }
+
     /// Keeps an index page, block or row for as long as it is worth more than others.
     pub(crate) fn keep(&self, key: Key, value: Cached) {
         if let Some(empty_slots) = self.shared.contents.insert(key, value) {
@@ -497,6 +502,14 @@ impl Drop for Charge {
 pub(crate) struct Charged<T> {
     value: T,
     _charge: Charge,
+}
+
+impl<T> Charged<T> {
+    /// Hands the value over; its charge is given back when that is done.
+    pub(crate) fn hand_over(self, to: impl FnOnce(T)) {
+        let Charged { value, _charge } = self;
+        to(value);
+    }
 }
 
 impl<T> std::ops::Deref for Charged<T> {

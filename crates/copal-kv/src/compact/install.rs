@@ -178,7 +178,7 @@ impl Engine {
 }
 
 /// Before readers see the new version: filters of what it does not name any more give their memory to those of new
-/// tables.
+/// tables, and the index pages of these take the place of those that were in the cache.
 fn hand_over_filters(tree: &Tree, change: &mut Change) {
     let slices = |record: &Record| {
         if let Record::Slices {
@@ -201,6 +201,7 @@ fn hand_over_filters(tree: &Tree, change: &mut Change) {
     let mut at_hand = AtHand::default();
     for (handle, level, _) in &tables {
         if let Some(mut predicted) = change.predicted.remove(&handle.meta.object) {
+            handle.table.adopt_index_pages(&mut predicted);
             handle.table.adopt_filters(*level, &mut predicted, &mut at_hand);
         }
     }

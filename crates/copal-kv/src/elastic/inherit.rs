@@ -1,4 +1,4 @@
-//! Heat of partitions that flush and merge write, and the units they start with.
+//! Heat of partitions that flush and merge write, and the units and index pages they start with.
 //!
 //! Invariants
 //! - A merged partition inherits from the oldest input that has keys in its range: a Get that found nothing there
@@ -6,14 +6,17 @@
 //!   from the newest run below it.
 //! - Inherited heat is spread by the part of each partition's range that is covered, measured on the first eight bytes that
 //!   differ: exact for hashed keys, an assumption for others.
-//! - Units are taken from the page as it is written: compaction reads no filter pages. Until they are loaded they
-//!   are charged to the merge; where the budget is full, there are none.
+//! - Units are taken from the page as it is written: compaction reads no filter pages.
+//! - An index page is kept if most of what the partition inherits from had its own in the cache: a merge of what
+//!   nobody reads fills no cache.
+//! - Until units are loaded and index pages cached, they are charged to the merge; where the budget is full, there
+//!   are none.
 
 use super::adjust::Elastic;
 use crate::{
     budget::{Charged, Class, MemoryBudget},
     key::KeyRange,
-    table::Table,
+    table::{Table, index::IndexPage},
     version::Run,
 };
 use bytes::Bytes;
@@ -33,6 +36,8 @@ pub(crate) struct Predicted {
     pub(crate) wanted: u8,
     /// Some more than that: what is merged leaves memory to its heirs.
     pub(crate) units: Option<Charged<Units>>,
+    /// Index page for the cache.
+    pub(crate) page: Option<Charged<IndexPage>>,
 }
 
 /// Units kept at hand beyond those that are wanted.
@@ -42,34 +47,53 @@ const SPARE_UNITS: u8 = 4;
 #[derive(Clone, Default)]
 pub(crate) struct Inheritance(pub(crate) Vec<Arc<Run>>);
 
+/// What a partition inherits.
+#[derive(Default)]
+struct Inherited {
+    heat: f64,
+    /// Partitions it comes from, in parts, and those of them whose index page is in the cache.
+    partitions: f64,
+    indexed: f64,
+}
+
+impl Inherited {
+    /// Adds the part of a table between two keys.
+    fn add(&mut self, elastic: &Elastic, table: &Table, first: &[u8], last: &[u8]) {
+        for index in table.partitions_between(first, last) {
+            let (start, end) = table.partition_range(index);
+            let part = covered(start, end, first, last);
+            self.heat += elastic.heat(table, index).0 * part;
+            self.partitions += part;
+            self.indexed += if table.has_index(index) { part } else { 0.0 };
+        }
+    }
+
+    /// Whether the index page is worth keeping.
+    fn is_indexed(&self) -> bool {
+        self.indexed > self.partitions / 2.0
+    }
+}
+
 impl Inheritance {
-    /// Heat of the keys from `first` to `last`.
-    fn heat(&self, elastic: &Elastic, first: &[u8], last: &[u8]) -> Heat {
+    /// What the keys from `first` to `last` inherit.
+    fn of(&self, elastic: &Elastic, first: &[u8], last: &[u8]) -> Inherited {
         let range = KeyRange {
             start: Bytes::copy_from_slice(first),
             end: crate::key::successor(last),
         };
+        let mut inherited = Inherited::default();
         for run in &self.0 {
-            let mut heat = None;
-            for slice in run.overlapping(&range) {
-                *heat.get_or_insert(0.0) += heat_of(elastic, &slice.table.table, first, last);
+            let mut slices = run.overlapping(&range).peekable();
+            let found = slices.peek().is_some();
+            for slice in slices {
+                inherited.add(elastic, &slice.table.table, first, last);
             }
-            if let Some(heat) = heat {
-                return Heat(heat);
+            if found {
+                break;
             }
         }
-        Heat::default()
+        inherited
     }
-}
-
-/// Heat of the part of a table between two keys.
-fn heat_of(elastic: &Elastic, table: &Table, first: &[u8], last: &[u8]) -> f64 {
-    let overlapping = table.partitions_between(first, last);
-    let part = |index| {
-        let (start, end) = table.partition_range(index);
-        elastic.heat(table, index).0 * covered(start, end, first, last)
-    };
-    overlapping.map(part).sum()
 }
 
 /// The part of [start, end] that lies in [first, last], from 0 to 1, on the first eight bytes in which they differ.
@@ -114,6 +138,9 @@ pub(crate) struct Fresh<'a> {
     pub(crate) keys: u32,
     pub(crate) kind: Kind,
     pub(crate) page: &'a FilterPage,
+    /// As it is stored, for `data_len` bytes of data.
+    pub(crate) index_page: &'a [u8],
+    pub(crate) data_len: u64,
     pub(crate) uid: u64,
     pub(crate) store_seed: u64,
 }
@@ -122,7 +149,8 @@ impl Predictor {
     /// A partition is complete.
     pub(crate) fn partition(&self, fresh: &Fresh<'_>) {
         let elastic = self.budget.elastic();
-        let heat = self.from.heat(elastic, fresh.first, fresh.last);
+        let inherited = self.from.of(elastic, fresh.first, fresh.last);
+        let heat = Heat(inherited.heat);
         let units = fresh.kind.units();
         let stored = fresh.page.as_bytes();
         let unit_bytes = stored.len().saturating_sub(copal_filter::HEADER_BYTES) / usize::from(units);
@@ -139,11 +167,18 @@ impl Predictor {
         let units = self.budget.hold(Class::Merges, bytes, || {
             FilterPage::load(stored, at_hand, fresh.uid, fresh.store_seed).ok()
         });
+        let bytes = (fresh.index_page.len() + size_of::<IndexPage>()) as u64;
+        let decode = || IndexPage::decode(fresh.index_page, fresh.uid, fresh.data_len).ok();
+        let page = inherited
+            .is_indexed()
+            .then(|| self.budget.hold(Class::Merges, bytes, decode))
+            .flatten();
         self.predicted.lock().push(Predicted {
             index: fresh.index,
             heat,
             wanted,
             units,
+            page,
         });
     }
 }

@@ -351,6 +351,8 @@ impl<S: Sink> TableBuilder<S> {
                     keys: partition.keys,
                     kind: self.options.filter,
                     page: &page,
+                    index_page: &index,
+                    data_len,
                     uid: open.uid,
                     store_seed: self.options.store_seed,
                 });

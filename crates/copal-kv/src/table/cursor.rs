@@ -111,7 +111,11 @@ impl TableCursor {
         }
         self.block = None;
         self.index = None;
-        let index = self.table.index(partition, self.scan.class)?;
+        let index = match self.scan.whole {
+            true => self.table.index_in_passing(partition, self.scan.class)?,
+            false => self.table.index(partition, self.scan.class)?,
+        };
+        self.held.set(index.heap_bytes() as u64);
         self.partition = partition;
         self.index = Some(index.clone());
         Ok(index)

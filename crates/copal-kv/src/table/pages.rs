@@ -16,6 +16,7 @@ use super::{
 use crate::{
     budget::{Charge, Class as Memory},
     cache::{Page, PageKey},
+    elastic::Predicted,
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -37,10 +38,26 @@ impl Table {
 
     /// Index page of a partition, from the cache or the device; rebuilt when it is damaged.
     pub(super) fn index(&self, partition: u32, class: Class) -> Result<Arc<IndexPage>, TableError> {
-        let key = self.index_key(partition);
-        if let Some(Page::Index(page)) = self.cache.get(key) {
+        if let Some(page) = self.cached_index(partition) {
             return Ok(page);
         }
+        let page = self.read_index(partition, class)?;
+        Ok(self.keep_index(self.index_key(partition), page))
+    }
+
+    /// As [`Table::index`], for who takes everything once: what was not in the cache does not go there.
+    pub(super) fn index_in_passing(
+        &self,
+        partition: u32,
+        class: Class,
+    ) -> Result<Arc<IndexPage>, TableError> {
+        match self.cached_index(partition) {
+            Some(page) => Ok(page),
+            None => self.read_index(partition, class).map(Arc::new),
+        }
+    }
+
+    fn read_index(&self, partition: u32, class: Class) -> Result<IndexPage, TableError> {
         let at = self.partition(partition);
         let _reading = self.charge_read(u64::from(at.index_len));
         self.cache.count(Count::IndexPageReads);
@@ -49,13 +66,26 @@ impl Table {
             let decoded = IndexPage::decode(&bytes, at.uid, at.data_len);
             decoded.map_err(|damage| damage.at(self.id, Place::Index(partition)))
         };
-        let page = match again_if_damaged(once) {
+        match again_if_damaged(once) {
             Err(error) if error.is_corruption() => self
                 .rebuild_index(partition, &error, class)
-                .map_err(|error| self.blame(partition, error))?,
-            page => page?,
-        };
-        Ok(self.keep_index(key, page))
+                .map_err(|error| self.blame(partition, error)),
+            page => page,
+        }
+    }
+
+    /// Puts the index pages that were kept as the table was written into the cache.
+    pub(crate) fn adopt_index_pages(&self, predicted: &mut [Predicted]) {
+        for Predicted { index, page, .. } in predicted {
+            if let Some(page) = page.take() {
+                page.hand_over(|page| drop(self.keep_index(self.index_key(*index), page)));
+            }
+        }
+    }
+
+    /// Whether the index page of a partition is in the cache.
+    pub(crate) fn has_index(&self, partition: u32) -> bool {
+        self.cache.holds(self.index_key(partition))
     }
 
     pub(super) fn index_key(&self, partition: u32) -> PageKey {
