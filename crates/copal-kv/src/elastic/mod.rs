@@ -36,4 +36,6 @@ pub(crate) use slot::UnitSlot;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod races;
+#[cfg(test)]
 mod tests;

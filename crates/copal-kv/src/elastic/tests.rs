@@ -20,9 +20,9 @@ use std::sync::{
 const SEED: u64 = 5;
 const ID: ObjectId = ObjectId(3);
 /// Two partitions and a short one.
-const KEYS: u64 = 5000;
+pub(super) const KEYS: u64 = 5000;
 
-fn key(table: u64, i: u64) -> [u8; 12] {
+pub(super) fn key(table: u64, i: u64) -> [u8; 12] {
     let mut key = [0; 12];
     key[..4].copy_from_slice(&(table as u32).to_be_bytes());
     key[4..].copy_from_slice(&i.to_be_bytes());
@@ -52,29 +52,29 @@ fn add_keys(builder: &mut TableBuilder<Vec<u8>>, number: u64) {
     }
 }
 
-fn table_bytes(kind: Kind, number: u64) -> Bytes {
+pub(super) fn table_bytes(kind: Kind, number: u64) -> Bytes {
     let mut builder = TableBuilder::with_sink(Vec::new(), ID, table_options(kind));
     add_keys(&mut builder, number);
     builder.finish_sink().unwrap().0.into()
 }
 
-fn open(bytes: &Bytes, cache: &Arc<TableCache>) -> Arc<Table> {
+pub(super) fn open(bytes: &Bytes, cache: &Arc<TableCache>) -> Arc<Table> {
     let options = ReadOptions { store_seed: SEED };
     Table::open_bytes(bytes.clone(), ID, cache.clone(), options).unwrap()
 }
 
 /// Asks for number `i`, there if even.
-fn get(table: &Table, number: u64, i: u64) {
+pub(super) fn get(table: &Table, number: u64, i: u64) {
     let key = key(number, i % (2 * KEYS));
     let found = table.get(&key, MAX_SEQ, &KeyHash::new(&key, SEED)).unwrap();
     assert_eq!(found.is_some(), i.is_multiple_of(2));
     table.elastic().count_get();
 }
 
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -84,21 +84,21 @@ impl Random {
 }
 
 /// Bytes charged never exceed the limit.
-fn assert_kept(cache: &Arc<TableCache>, limit: u64) -> u64 {
+pub(super) fn assert_kept(cache: &Arc<TableCache>, limit: u64) -> u64 {
     let state = cache.elastic().state.lock();
     assert!(state.charged <= limit, "{} of {limit} bytes", state.charged);
     state.charged
 }
 
 /// Nobody moves units: three accounts agree.
-fn assert_exact(cache: &Arc<TableCache>, limit: u64) {
+pub(super) fn assert_exact(cache: &Arc<TableCache>, limit: u64) {
     let charged = assert_kept(cache, limit);
     assert_eq!(charged, cache.bytes().filters);
     assert_eq!(charged, cache.elastic().state.lock().rule.granted_bytes());
 }
 
 /// What is in memory is what was charged.
-fn assert_loaded(cache: &Arc<TableCache>, tables: &[(u64, Arc<Table>)]) {
+pub(super) fn assert_loaded(cache: &Arc<TableCache>, tables: &[(u64, Arc<Table>)]) {
     let loaded = |table: &Table| -> u64 {
         let of = |index| table.slot(index).ask(|units| units.heap_bytes() as u64);
         (0..table.partitions()).filter_map(of).sum()
