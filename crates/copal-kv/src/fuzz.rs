@@ -4,46 +4,139 @@
 //! Built for tests and fuzzing only.
 
 use crate::{
-    manifest::format as manifest,
-    table::{block::Block, fences::Fences, index::IndexPage, meta::TableMeta, tombstones},
+    log::format::{self as log, Assembler},
+    manifest::{format as manifest, parse_label, state::State},
+    range_tombstones::RangeTombstones,
+    table::{
+        block::{self, Block},
+        block_cursor::BlockCursor,
+        fences::Fences,
+        footer::{self, Footer},
+        index::{self, IndexPage},
+        meta::TableMeta,
+        tombstones,
+    },
     value::Pointer,
 };
 use bytes::Bytes;
 use copal_codec::Reader;
+use copal_object::ObjectId;
 
 /// Takes any bytes, gives nothing back and must not panic.
 pub type Decoder = fn(&[u8]);
 
+const UID: u64 = 7;
+const GENERATION: u64 = 3;
+
 /// Names and decoders.
 pub const DECODERS: &[(&str, Decoder)] = &[
     ("data block", |bytes| {
-        let _ = Block::decode(bytes, 7, 1);
+        let _ = Block::decode(bytes, UID, 1);
+    }),
+    ("packed data block behind its sum", |bytes| {
+        let (raw_len, payload) = bytes.split_at(bytes.len().min(2));
+        let raw_len = raw_len.iter().fold(0, |len, &byte| len << 8 | u32::from(byte));
+        let _ = Block::decode(
+            &block::crafted(payload, block::CODEC_LZ4, raw_len, UID, 1),
+            UID,
+            1,
+        );
     }),
     ("unpacked data block", |bytes| {
-        let _ = Block::parse(Bytes::copy_from_slice(bytes));
+        if let Ok(block) = Block::parse(Bytes::copy_from_slice(bytes)) {
+            walk(block);
+        }
     }),
     ("index page", |bytes| {
-        let _ = IndexPage::decode(bytes, 7, 1 << 20);
+        let _ = IndexPage::decode(bytes, UID, 1 << 20);
+    }),
+    ("index page behind its sum", |bytes| {
+        let (data_len, page) = bytes.split_at(bytes.len().min(2));
+        let data_len = data_len.iter().fold(0, |len, &byte| len << 8 | u64::from(byte));
+        if let Ok(page) = IndexPage::decode(&index::crafted(page, UID), UID, data_len) {
+            let _ = page.find(bytes, 1);
+            let _ = page.block(page.blocks());
+        }
     }),
     ("fences", |bytes| {
-        let _ = Fences::decode(bytes, 1 << 30);
+        if let Ok(fences) = Fences::decode(bytes, 1 << 30) {
+            let _ = fences.find(bytes);
+        }
     }),
     ("range tombstones", |bytes| {
-        let _ = tombstones::decode(bytes);
+        if let Ok(tombstones) = tombstones::decode(bytes) {
+            let _ = RangeTombstones::new(&tombstones);
+        }
     }),
     ("table properties", |bytes| {
         let _ = TableMeta::decode(&mut Reader::new(bytes));
     }),
+    ("table footer", |bytes| {
+        let _ = Footer::from_tail(bytes, ObjectId(UID), 1 << 30);
+    }),
+    ("table footer behind its sum", |bytes| {
+        let _ = Footer::from_tail(&footer::crafted(bytes), ObjectId(UID), 1 << 30);
+    }),
     ("manifest", |bytes| {
         let _ = manifest::parse_edits(&Bytes::copy_from_slice(bytes));
     }),
+    ("manifest header", |bytes| {
+        let _ = manifest::parse_header(bytes);
+    }),
+    ("manifest edit behind its sum", |bytes| {
+        if let Ok(records) = manifest::parse_edits(&manifest::crafted(bytes)) {
+            // What decodes is applied, and written again by the next rewrite.
+            let mut state = State::default();
+            records.iter().for_each(|record| state.apply(record));
+            let _ = manifest::encode_edit(0, &state.snapshot());
+        }
+    }),
+    ("log frame", |bytes| {
+        let _ = Assembler::new(GENERATION).push(0, &Bytes::copy_from_slice(bytes));
+    }),
+    ("log frames behind their sums", |bytes| {
+        let mut assembler = Assembler::new(GENERATION);
+        for (position, frame) in log::crafted(GENERATION, bytes).iter().enumerate() {
+            let _ = assembler.push(position as u64, frame);
+        }
+    }),
+    ("log operations", |bytes| {
+        if let Some((&count, operations)) = bytes.split_first() {
+            let _ = log::decode_ops(Bytes::copy_from_slice(operations), u32::from(count));
+        }
+    }),
+    ("label", |bytes| {
+        let _ = bytes.first_chunk().map(parse_label);
+    }),
     ("value pointer", |bytes| {
-        let _ = Pointer::decode(bytes);
+        if let Ok(pointer) = Pointer::decode(bytes) {
+            let _ = (pointer.range(), pointer.value_sum());
+            let _ = pointer.verify(0, bytes);
+        }
     }),
 ];
 
+/// Reads every entry of a block both ways, then looks for keys from before the first to behind the last.
+fn walk(block: Block) {
+    let mut cursor = BlockCursor::new(block);
+    let mut moved = cursor.first();
+    while moved.is_ok() && cursor.valid() {
+        moved = cursor.next();
+    }
+    let mut moved = cursor.last();
+    while moved.is_ok() && cursor.valid() {
+        moved = cursor.prev();
+    }
+    for key in [&b""[..], b"\0\x01", b"\x02", b"\xff\xff"] {
+        let _ = cursor.seek(key, 1);
+        let _ = cursor.seek_for_prev(key, 1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::{Assembler, Footer, ObjectId, footer, log, manifest, manifest::Record};
+
     /// Seeded bytes, mostly small numbers, so that counts and lengths are often plausible.
     fn bytes(seed: u64) -> Vec<u8> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -69,5 +162,28 @@ mod tests {
         for (_, decode) in super::DECODERS {
             (0..4000).for_each(|seed| decode(&bytes(seed)));
         }
+    }
+
+    /// What the entries "behind their sums" hand over reaches the decoder: whole structures come out.
+    #[test]
+    fn crafted_sums_open_the_way_behind_them() {
+        let record = Record::Settled { below: 9 };
+        let edit = manifest::encode_edit(0, std::slice::from_ref(&record));
+        let crafted = manifest::crafted(&edit[8..]);
+        assert_eq!(manifest::parse_edits(&crafted).unwrap(), [record]);
+
+        let (first, last) = (1, 2);
+        let mut assembler = Assembler::new(super::GENERATION);
+        // A delete of a key of 5 bytes, in two frames.
+        let bytes = [&[first, 4, 1, 3][..], &[2, 5, 0], &[last, 4, 1, 4], &[0, 0, 1, 7]].concat();
+        let frames = log::crafted(super::GENERATION, &bytes);
+        assert!(assembler.push(0, &frames[0]).unwrap().is_none());
+        let group = assembler.push(1, &frames[1]).unwrap().unwrap();
+        assert_eq!((group.first_seq, group.ops.len()), (4, 1));
+
+        let mut body = super::UID.to_le_bytes().to_vec();
+        body.resize(8 + 8 + 3 * 20, 0);
+        let footer = Footer::from_tail(&footer::crafted(&body), ObjectId(super::UID), 1 << 20);
+        assert_eq!(footer.unwrap().object, ObjectId(super::UID));
     }
 }

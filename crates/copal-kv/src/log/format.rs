@@ -134,24 +134,38 @@ pub(crate) fn frames(generation: u64, position: u64, first_seq: u64, count: u32,
         ops.chunks(MAX_FRAME - HEADER_LEN).collect()
     };
     let last = parts.len() - 1;
-    let frame = |(index, part): (usize, &&[u8])| {
-        let flags = if index == 0 { FIRST } else { 0 } | if index == last { LAST } else { 0 };
-        let mut out = Vec::with_capacity(HEADER_LEN + part.len());
-        out.put_u32(MAGIC);
-        out.put_u8(VERSION);
-        out.put_u8(flags);
-        out.put_u16(0);
-        out.put_u64(generation);
-        out.put_u64(first_seq);
-        out.put_u32(count);
-        out.put_u32(part.len() as u32);
-        out.put_u32(0);
-        let sum = sum(generation, position + index as u64, &out, part);
-        out.put_u32(sum);
-        out.put_bytes(part);
-        Bytes::from(out)
-    };
-    parts.iter().enumerate().map(frame).collect()
+    let flags = |index| if index == 0 { FIRST } else { 0 } | if index == last { LAST } else { 0 };
+    parts
+        .iter()
+        .enumerate()
+        .map(|(index, part)| {
+            frame(
+                (generation, position + index as u64),
+                flags(index),
+                first_seq,
+                count,
+                part,
+            )
+        })
+        .collect()
+}
+
+/// One frame with its sum, for the log's generation and its place in it.
+fn frame((generation, position): (u64, u64), flags: u8, first_seq: u64, count: u32, part: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(HEADER_LEN + part.len());
+    out.put_u32(MAGIC);
+    out.put_u8(VERSION);
+    out.put_u8(flags);
+    out.put_u16(0);
+    out.put_u64(generation);
+    out.put_u64(first_seq);
+    out.put_u32(count);
+    out.put_u32(part.len() as u32);
+    out.put_u32(0);
+    let sum = sum(generation, position, &out, part);
+    out.put_u32(sum);
+    out.put_bytes(part);
+    Bytes::from(out)
 }
 
 /// The sum of a frame: generation and position first, then the header up to the sum, then the part.
@@ -227,7 +241,7 @@ impl Assembler {
     }
 }
 
-fn decode_ops(body: Bytes, count: u32) -> Result<Vec<LogOp>, String> {
+pub(crate) fn decode_ops(body: Bytes, count: u32) -> Result<Vec<LogOp>, String> {
     let mut input = Reader::new(&body);
     let mut ops = Vec::new();
     while !input.is_empty() {
@@ -316,6 +330,20 @@ impl Head {
             count,
         })
     }
+}
+
+/// Frames with right sums around any bytes: flags, first sequence, count and length of a part, then the part.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn crafted(generation: u64, bytes: &[u8]) -> Vec<Bytes> {
+    let mut input = Reader::new(bytes);
+    let mut frames = Vec::new();
+    while let Ok([flags, first_seq, count, len]) = input.array::<4>() {
+        let part = input.bytes(usize::from(len).min(input.remaining()));
+        let place = (generation, frames.len() as u64);
+        let (first_seq, count) = (u64::from(first_seq), u32::from(count));
+        frames.push(frame(place, flags, first_seq, count, part.unwrap_or_default()));
+    }
+    frames
 }
 
 #[cfg(test)]

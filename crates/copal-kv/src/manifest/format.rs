@@ -171,11 +171,16 @@ pub(crate) fn encode_edit(offset: u64, records: &[Record]) -> Vec<u8> {
     for record in records {
         record.encode(&mut out);
     }
-    let len = (out.len() - EDIT_HEADER) as u32;
-    let sum = edit_sum(offset, len, &out[EDIT_HEADER..]);
-    out[..4].copy_from_slice(&len.to_le_bytes());
-    out[4..8].copy_from_slice(&sum.to_le_bytes());
+    seal_edit(offset, &mut out);
     out
+}
+
+/// Writes length and sum in front of the records of an edit.
+fn seal_edit(offset: u64, edit: &mut [u8]) {
+    let (header, records) = edit.split_at_mut(EDIT_HEADER);
+    let len = records.len() as u32;
+    header[..4].copy_from_slice(&len.to_le_bytes());
+    header[4..].copy_from_slice(&edit_sum(offset, len, records).to_le_bytes());
 }
 
 fn edit_sum(offset: u64, len: u32, body: &[u8]) -> u32 {
@@ -460,6 +465,17 @@ fn list<T>(
         items.push(item(input)?);
     }
     Ok(items)
+}
+
+/// A manifest with one edit around any bytes, the length and the sums right.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn crafted(records: &[u8]) -> Bytes {
+    let mut edit = vec![0; EDIT_HEADER];
+    edit.put_bytes(records);
+    seal_edit(HEADER_LEN as u64, &mut edit);
+    let mut manifest = header(0);
+    manifest.put_bytes(&edit);
+    Bytes::from(manifest)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub(crate) const MAX_RAW_BYTES: usize = MAX_KEY_BYTES + MAX_VALUE_BYTES + 4096;
 const MAX_LZ4_RATIO: usize = 255;
 
 const CODEC_NONE: u8 = 0;
-const CODEC_LZ4: u8 = 1;
+pub(crate) const CODEC_LZ4: u8 = 1;
 
 /// Checksum seed of the parts of one partition.
 pub(crate) fn seed(uid: u64, number: u32) -> u32 {
@@ -273,4 +273,16 @@ pub(super) struct Parts {
     pub(super) end: usize,
     pub(super) seq: u64,
     pub(super) kind: EntryKind,
+}
+
+/// Any bytes as the payload of a stored block with the right trailer.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn crafted(payload: &[u8], codec: u8, raw_len: u32, uid: u64, number: u32) -> Vec<u8> {
+    let mut block = payload.to_vec();
+    block.put_u8(codec);
+    block.put_u32(payload.len() as u32);
+    block.put_u32(raw_len);
+    let sum = crc32c(seed(uid, number), &block);
+    block.put_u32(sum);
+    block
 }

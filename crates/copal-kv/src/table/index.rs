@@ -337,3 +337,11 @@ impl<'a> Walk<'a> {
         Ok((block, separator))
     }
 }
+
+/// Any bytes as a page with the right sum.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn crafted(bytes: &[u8], uid: u64) -> Vec<u8> {
+    let mut page = bytes.to_vec();
+    page.put_u32(crc32c(seed(uid, SEED_NUMBER), bytes));
+    page
+}

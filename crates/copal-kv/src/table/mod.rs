@@ -15,7 +15,7 @@
 //! Not here: choosing tables (versions, compaction), visibility of versions, value objects.
 
 pub(crate) mod block;
-mod block_cursor;
+pub(crate) mod block_cursor;
 mod builder;
 pub(crate) mod counters;
 mod cursor;
@@ -24,7 +24,7 @@ pub(crate) mod dump;
 mod error;
 pub(crate) mod fences;
 mod filter;
-mod footer;
+pub(crate) mod footer;
 pub(crate) mod index;
 mod io;
 mod lookup;
