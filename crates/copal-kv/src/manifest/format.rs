@@ -31,6 +31,8 @@ pub(crate) const HEADER_LEN: usize = ENVELOPE_LEN + 8;
 const EDIT_HEADER: usize = 8;
 const MAX_NAME: usize = 255;
 const MAX_ITEMS: usize = 1 << 24;
+/// Above every id, run, generation and sequence that is ever given: whoever reads one may count on from it.
+const MAX_NUMBER: u64 = u64::MAX >> 1;
 
 /// What is known of a table without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -332,7 +334,7 @@ impl Record {
         let tag = input.u8()?;
         Ok(match tag {
             KEYSPACE | KEYSPACE_WITH_HEAD => {
-                let id = KeyspaceId(input.u32()?);
+                let id = keyspace(input)?;
                 let at = input.position();
                 let name = std::str::from_utf8(input.prefixed(MAX_NAME)?);
                 let name = name.map_err(|_| DecodeError::NotZero { at })?.to_owned();
@@ -356,14 +358,12 @@ impl Record {
                 }
                 Record::Keyspace { id, name, options }
             }
-            DROP_KEYSPACE => Record::DropKeyspace {
-                id: KeyspaceId(input.u32()?),
-            },
+            DROP_KEYSPACE => Record::DropKeyspace { id: keyspace(input)? },
             TABLE => Record::Table(TableMeta::decode(input)?),
             SLICES => {
-                let object = ObjectId(input.u64()?);
+                let object = object(input)?;
                 let level = Level(input.u8()?);
-                let run = input.u64()?;
+                let run = bounded(input, Reader::u64)?;
                 let parts = list(input, |input| Ok(key(input)?..key(input)?))?;
                 Record::Slices {
                     object,
@@ -373,18 +373,18 @@ impl Record {
                 }
             }
             VALUE => Record::Value(ValueMeta {
-                object: ObjectId(input.u64()?),
-                keyspace: KeyspaceId(input.u32()?),
+                object: object(input)?,
+                keyspace: keyspace(input)?,
                 group: key(input)?,
                 accounted: input.varint()?,
-                max_seq: input.varint()?,
+                max_seq: bounded(input, Reader::varint)?,
                 by_worker: input.u8()? != 0,
             }),
             DROP_VALUE => Record::DropValue {
-                object: ObjectId(input.u64()?),
+                object: object(input)?,
             },
             DEAD => {
-                let object = ObjectId(input.u64()?);
+                let object = object(input)?;
                 let ranges = list(input, |input| {
                     let start = input.varint()?;
                     Ok(start..start.saturating_add(input.varint()?))
@@ -392,20 +392,20 @@ impl Record {
                 Record::Dead { object, ranges }
             }
             FLUSHED => Record::Flushed {
-                generation: input.varint()?,
-                last_seq: input.varint()?,
+                generation: bounded(input, Reader::varint)?,
+                last_seq: bounded(input, Reader::varint)?,
             },
             COUNTERS => Record::Counters {
-                next_object: input.varint()?,
-                next_run: input.varint()?,
-                next_keyspace: input.u32()?,
+                next_object: bounded(input, Reader::varint)?,
+                next_run: bounded(input, Reader::varint)?,
+                next_keyspace: keyspace(input)?.0,
             },
             SETTLED => Record::Settled {
-                below: input.varint()?,
+                below: bounded(input, Reader::varint)?,
             },
             INGESTED => Record::Ingested {
-                object: ObjectId(input.u64()?),
-                seq: input.varint()?,
+                object: object(input)?,
+                seq: bounded(input, Reader::varint)?,
             },
             _ => {
                 return Err(DecodeError::TooLong {
@@ -436,17 +436,44 @@ impl TableMeta {
 
     fn decode(input: &mut Reader<'_>) -> Result<TableMeta, DecodeError> {
         Ok(TableMeta {
-            object: ObjectId(input.u64()?),
+            object: object(input)?,
             bytes: input.varint()?,
             entries: input.varint()?,
             droppable: input.varint()?,
-            max_seq: input.varint()?,
+            max_seq: bounded(input, Reader::varint)?,
             start: key(input)?,
             end: key(input)?,
-            values: list(input, |input| Ok((ObjectId(input.u64()?), input.varint()?)))?,
+            values: list(input, |input| Ok((object(input)?, input.varint()?)))?,
             ingested_at: None,
         })
     }
+}
+
+fn object(input: &mut Reader<'_>) -> Result<ObjectId, DecodeError> {
+    bounded(input, Reader::u64).map(ObjectId)
+}
+
+fn keyspace(input: &mut Reader<'_>) -> Result<KeyspaceId, DecodeError> {
+    let at = input.position();
+    let (id, max) = (input.u32()?, u32::MAX >> 1);
+    if id > max {
+        let (len, max) = (u64::from(id), u64::from(max));
+        return Err(DecodeError::TooLong { at, len, max });
+    }
+    Ok(KeyspaceId(id))
+}
+
+/// A number up to [`MAX_NUMBER`].
+fn bounded<'a>(
+    input: &mut Reader<'a>,
+    read: impl Fn(&mut Reader<'a>) -> Result<u64, DecodeError>,
+) -> Result<u64, DecodeError> {
+    let at = input.position();
+    let (len, max) = (read(input)?, MAX_NUMBER);
+    if len > max {
+        return Err(DecodeError::TooLong { at, len, max });
+    }
+    Ok(len)
 }
 
 fn key(input: &mut Reader<'_>) -> Result<Bytes, DecodeError> {

@@ -194,3 +194,60 @@ fn a_manifest_of_version_1_is_read_and_says_so() {
     old.extend_from_slice(&edit);
     assert_eq!(parse_edits(&Bytes::from(old)).unwrap(), vec![record]);
 }
+
+/// Symptom: a manifest with an edit that verifies but names the last of all ids, runs or sequences panicked at
+/// opening, in builds that check arithmetic. Cause: such numbers are counted on from ("one above the highest").
+/// Fix: numbers that no store ever gives are refused where they are read.
+#[test]
+fn a_number_that_has_none_above_it_is_refused() {
+    let (highest, table) = (ObjectId(u64::MAX), |object| TableMeta {
+        object,
+        bytes: 0,
+        entries: 0,
+        droppable: 0,
+        max_seq: 0,
+        start: Bytes::new(),
+        end: Bytes::new(),
+        values: Vec::new(),
+        ingested_at: None,
+    });
+    let value = |max_seq| ValueMeta {
+        object: ObjectId(2),
+        keyspace: KeyspaceId(1),
+        group: Bytes::new(),
+        accounted: 0,
+        max_seq,
+        by_worker: false,
+    };
+    for record in [
+        Record::Keyspace {
+            id: KeyspaceId(u32::MAX),
+            name: "a".to_owned(),
+            options: KeyspaceOptions::default(),
+        },
+        Record::Table(table(highest)),
+        Record::Slices {
+            object: ObjectId(1),
+            level: Level(1),
+            run: u64::MAX,
+            parts: Vec::new(),
+        },
+        Record::Value(value(u64::MAX)),
+        Record::DropValue { object: highest },
+        Record::Flushed {
+            generation: 1,
+            last_seq: u64::MAX,
+        },
+        Record::Counters {
+            next_object: u64::MAX,
+            next_run: 1,
+            next_keyspace: 1,
+        },
+        Record::Settled { below: u64::MAX },
+    ] {
+        let mut manifest = header(1);
+        manifest.extend_from_slice(&encode_edit(HEADER_LEN as u64, std::slice::from_ref(&record)));
+        let read = parse_edits(&Bytes::from(manifest));
+        assert!(read.unwrap_err().is_corruption(), "{record:?}");
+    }
+}
