@@ -85,6 +85,10 @@ impl Footer {
         let [tombstones, fences, properties] =
             [section(&mut from)?, section(&mut from)?, section(&mut from)?];
         from.zeros(from.remaining())?;
+        // Bounds first, so that the sums below cannot overflow.
+        if partitions_end > object_len {
+            return Err(Damage::Field("section"));
+        }
         let mut end = partitions_end;
         for section in [tombstones, fences, properties] {
             if section.offset != end || section.len > object_len {
@@ -92,7 +96,7 @@ impl Footer {
             }
             end = section.range().end;
         }
-        if partitions_end > object_len || end > object_len - 2 * FOOTER_BYTES as u64 {
+        if end > object_len - 2 * FOOTER_BYTES as u64 {
             return Err(Damage::Field("section"));
         }
         Ok(Footer {
@@ -142,4 +146,28 @@ pub(crate) fn crafted(body: &[u8]) -> Vec<u8> {
     copy[ENVELOPE_LEN..ENVELOPE_LEN + len].copy_from_slice(&body[..len]);
     Envelope::seal(&FORMAT, 0, 0, &mut copy);
     copy.repeat(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symptom: a footer with a right sum and an end of the partitions near 2^64 panicked in builds that check
+    /// arithmetic. Cause: the sections behind it were added up before that end was held against the object's length.
+    /// Fix: it is bounded first.
+    #[test]
+    fn an_end_of_the_partitions_beyond_the_object_is_damage() {
+        for partitions_end in [u64::MAX, u64::MAX - 5, (1 << 20) + 1] {
+            let mut body = Vec::new();
+            body.put_u64(7);
+            body.put_u64(partitions_end);
+            for section in 0..3 {
+                body.put_u64(partitions_end.wrapping_add(section * 9));
+                body.put_u64(9);
+                body.put_u32(0);
+            }
+            let error = Footer::from_tail(&crafted(&body), ObjectId(7), 1 << 20).unwrap_err();
+            assert!(error.is_corruption(), "{error}");
+        }
+    }
 }
