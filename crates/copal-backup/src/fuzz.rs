@@ -4,9 +4,13 @@
 //! Built for tests and fuzzing only.
 
 use crate::{
-    catalog::record, key_slot, manifest, pack::format as pack, recipe, source::parse_changed_extents,
+    catalog::record,
+    index, key_slot, manifest,
+    pack::{PackNumber, format as pack},
+    recipe,
+    source::parse_changed_extents,
 };
-use copal_codec::Reader;
+use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put, Reader};
 
 /// Takes any bytes, gives nothing back and must not panic.
 pub type Decoder = fn(&[u8]);
@@ -15,6 +19,26 @@ pub type Decoder = fn(&[u8]);
 pub const DECODERS: &[(&str, Decoder)] = &[
     ("pack header", |bytes| {
         let _ = pack::Header::decode(bytes);
+    }),
+    ("pack header behind its sum", |bytes| {
+        let _ = pack::Header::decode(&sealed(&pack::FORMAT, bytes));
+    }),
+    ("pack trailer", |bytes| {
+        // The size that would fit comes from the trailer itself, so that chance finds one.
+        let size = |trailer: &[u8; pack::TRAILER_BYTES]| {
+            let lengths = trailer[16..28].as_chunks::<4>().0.iter();
+            lengths
+                .map(|len| u64::from(u32::from_le_bytes(*len)))
+                .sum::<u64>()
+                + trailer.len() as u64
+        };
+        if let Some(trailer) = bytes.first_chunk() {
+            let _ = pack::Trailer::decode(trailer, size(trailer));
+            let _ = pack::trailer_fits(&bytes[trailer.len()..], trailer);
+        }
+    }),
+    ("pack name", |bytes| {
+        let _ = PackNumber::from_file_name(bytes);
     }),
     ("pack footer", |bytes| {
         let _ = pack::decode_rows(bytes, 1 << 24);
@@ -37,10 +61,25 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("key slot", |bytes| {
         let _ = key_slot::decode(bytes);
     }),
+    ("key slot behind its sum", |bytes| {
+        let _ = key_slot::decode(&sealed(&key_slot::FORMAT, bytes));
+    }),
+    ("rows of the chunk index", |bytes| {
+        let _ = index::decode_row(bytes);
+        let _ = index::decode_pack(bytes);
+    }),
     ("changed extents", |bytes| {
         let _ = parse_changed_extents(bytes);
     }),
 ];
+
+/// Any bytes as a body under the right envelope.
+fn sealed(format: &Format, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; ENVELOPE_LEN];
+    bytes.put_bytes(body);
+    Envelope::seal(format, 0, 0, &mut bytes);
+    bytes
+}
 
 #[cfg(test)]
 mod tests {

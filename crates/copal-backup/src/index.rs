@@ -268,7 +268,7 @@ fn encode_row(row: IndexRow) -> Bytes {
     Bytes::copy_from_slice(&bytes)
 }
 
-fn decode_row(value: &[u8]) -> Result<IndexRow> {
+pub(crate) fn decode_row(value: &[u8]) -> Result<IndexRow> {
     let bytes: &[u8; 11] = value.try_into().map_err(|_| bad("a chunk row"))?;
     let mut pack = [0; 8];
     pack.copy_from_slice(&bytes[..8]);
@@ -293,7 +293,7 @@ fn encode_pack(entry: &PackEntry) -> Bytes {
     Bytes::from(bytes)
 }
 
-fn decode_pack(value: &[u8]) -> Result<PackEntry> {
+pub(crate) fn decode_pack(value: &[u8]) -> Result<PackEntry> {
     let mut input = Reader::new(value);
     let mut parse = || -> std::result::Result<_, copal_codec::DecodeError> {
         Ok((

@@ -276,3 +276,16 @@ fn checksum(head: &[u8], body: &[u8]) -> u32 {
     let header = crc32c(field, &head[CHECKSUM_AT + 4..]);
     crc32c(header, body)
 }
+
+/// An envelope whose magic, body length and sum are right and whose other fields and body are any bytes.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn crafted(format: &Format, bytes: &[u8]) -> Vec<u8> {
+    let mut out = bytes.to_vec();
+    out.resize(out.len().max(ENVELOPE_LEN), 0);
+    let (head, body) = out.split_at_mut(ENVELOPE_LEN);
+    head[..8].copy_from_slice(&format.magic);
+    head[CHECKSUM_AT - 4..CHECKSUM_AT].copy_from_slice(&(body.len() as u32).to_le_bytes());
+    let sum = checksum(head, body);
+    head[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
+    out
+}

@@ -3,10 +3,18 @@
 //! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
 //! Built for tests and fuzzing only.
 
-use crate::{Reader, varint};
+use crate::{Envelope, Format, Reader, envelope, varint};
 
 /// Takes any bytes, gives nothing back and must not panic.
 pub type Decoder = fn(&[u8]);
+
+const FORMAT: Format = Format {
+    magic: *b"COPALFZZ",
+    name: "fuzzed file",
+    oldest: 1,
+    version: 3,
+    known_flags: 5,
+};
 
 /// Names and decoders.
 pub const DECODERS: &[(&str, Decoder)] = &[
@@ -16,10 +24,43 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("prefixed bytes", |bytes| {
         let _ = Reader::new(bytes).prefixed(100).map(<[u8]>::len);
     }),
+    ("items", |bytes| {
+        let mut input = Reader::new(bytes);
+        while let Ok(choice) = input.u8() {
+            let _ = match choice % 9 {
+                0 => input.u16().map(drop),
+                1 => input.u32().map(drop),
+                2 => input.u64().map(drop),
+                3 => input.u128().map(drop),
+                4 => input.varint().map(drop),
+                5 => input.bounded(100).map(drop),
+                6 => input.zeros(usize::from(choice)),
+                7 => input.bytes(usize::from(choice)).map(drop),
+                _ => input.clone().finish(),
+            };
+            assert!(
+                input.position() + input.remaining() == bytes.len(),
+                "the reader stays inside"
+            );
+        }
+    }),
+    ("envelope", |bytes| open(bytes)),
+    ("envelope behind its sum", |bytes| {
+        open(&envelope::crafted(&FORMAT, bytes))
+    }),
 ];
+
+fn open(bytes: &[u8]) {
+    if let Ok((envelope, body)) = Envelope::open(&FORMAT, bytes) {
+        assert_eq!(envelope.body_len as usize, body.len());
+        let _ = envelope.check_padding(&FORMAT, bytes);
+    }
+}
 
 #[cfg(test)]
 mod tests {
+    use super::{Envelope, FORMAT, envelope};
+
     /// Seeded bytes, mostly small numbers, so that counts and lengths are often plausible.
     fn bytes(seed: u64) -> Vec<u8> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -45,5 +86,14 @@ mod tests {
         for (_, decode) in super::DECODERS {
             (0..4000).for_each(|seed| decode(&bytes(seed)));
         }
+    }
+
+    #[test]
+    fn crafted_sums_open_the_way_behind_them() {
+        let mut bytes = [0; 40];
+        bytes[8] = 2;
+        let crafted = envelope::crafted(&FORMAT, &bytes);
+        let (envelope, body) = Envelope::open(&FORMAT, &crafted).unwrap();
+        assert_eq!((envelope.version, body.len()), (2, 8));
     }
 }

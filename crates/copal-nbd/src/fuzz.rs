@@ -3,7 +3,17 @@
 //! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
 //! Built for tests and fuzzing only.
 
-use crate::wire;
+use crate::{
+    Uri,
+    assemble::Assembly,
+    handshake,
+    receive::{self, Body, Pending, Shared},
+    wire::{self, limits},
+};
+use std::{
+    io::{self, Read, Write},
+    sync::mpsc::sync_channel,
+};
 
 /// Takes any bytes, gives nothing back and must not panic.
 pub type Decoder = fn(&[u8]);
@@ -22,7 +32,144 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("error chunk", |bytes| {
         let _ = wire::decode_error_chunk(bytes);
     }),
+    ("handshake", |bytes| {
+        let _ = handshake::negotiate(&mut Server::new(bytes), "disk", &["base:allocation"]);
+    }),
+    ("contexts", |bytes| {
+        let _ = handshake::list_contexts(&mut Server::new(bytes), "disk", &[]);
+    }),
+    ("replies", |bytes| receive_all(bytes)),
+    ("replies behind their magic", |bytes| receive_all(&chunks(bytes))),
+    ("address", |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        let _ = Uri::parse(&text);
+        let _ = Uri::parse(&format!("nbd://{text}"));
+        let _ = Uri::parse(&format!("nbd+unix:///{text}?socket={text}"));
+    }),
 ];
+
+/// A server that greets, and answers each option with replies to that option: kind and payload are the input's.
+struct Server<'a> {
+    input: &'a [u8],
+    /// Ready to be read.
+    said: Vec<u8>,
+    at: usize,
+    option: [u8; 4],
+}
+
+impl Server<'_> {
+    fn new(input: &[u8]) -> Server<'_> {
+        let mut said = Vec::new();
+        said.extend_from_slice(&wire::NBD_MAGIC.to_be_bytes());
+        said.extend_from_slice(&wire::OPTION_MAGIC.to_be_bytes());
+        said.extend_from_slice(&wire::FLAG_FIXED_NEWSTYLE.to_be_bytes());
+        Server {
+            input,
+            said,
+            at: 0,
+            option: [0; 4],
+        }
+    }
+
+    fn reply(&mut self) {
+        const KINDS: [u32; 6] = [
+            wire::REPLY_ACK,
+            wire::REPLY_SERVER,
+            wire::REPLY_INFO,
+            wire::REPLY_META_CONTEXT,
+            wire::REPLY_ERR_UNSUP,
+            wire::REPLY_ERROR_BIT,
+        ];
+        let Some(([kind, len], rest)) = self.input.split_first_chunk() else {
+            return;
+        };
+        let (payload, rest) = rest.split_at(usize::from(*len).min(rest.len()));
+        self.input = rest;
+        self.at = 0;
+        self.said.clear();
+        self.said
+            .extend_from_slice(&wire::OPTION_REPLY_MAGIC.to_be_bytes());
+        self.said.extend_from_slice(&self.option);
+        let kind = KINDS[usize::from(*kind) % KINDS.len()];
+        self.said.extend_from_slice(&kind.to_be_bytes());
+        self.said.extend_from_slice(&(payload.len() as u32).to_be_bytes());
+        self.said.extend_from_slice(payload);
+    }
+}
+
+impl Read for Server<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.said.len() {
+            self.reply();
+        }
+        let len = (&self.said[self.at..]).read(buf)?;
+        self.at += len;
+        Ok(len)
+    }
+}
+
+impl Write for Server<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(option) = bytes.get(8..12) {
+            self.option.copy_from_slice(option);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Chunks of structured replies: last or not, kind, request, length and payload are the input's.
+fn chunks(mut bytes: &[u8]) -> Vec<u8> {
+    const KINDS: [u16; 7] = [
+        wire::CHUNK_NONE,
+        wire::CHUNK_OFFSET_DATA,
+        wire::CHUNK_OFFSET_HOLE,
+        wire::CHUNK_BLOCK_STATUS,
+        wire::CHUNK_ERROR,
+        wire::CHUNK_ERROR_OFFSET,
+        0x8007,
+    ];
+    let mut out = Vec::new();
+    while let Some(([done, kind, cookie, len], rest)) = bytes.split_first_chunk() {
+        let (payload, rest) = rest.split_at(usize::from(*len).min(rest.len()));
+        bytes = rest;
+        out.extend_from_slice(&wire::STRUCTURED_REPLY_MAGIC.to_be_bytes());
+        out.extend_from_slice(&u16::from(done & 1).to_be_bytes());
+        out.extend_from_slice(&KINDS[usize::from(*kind) % KINDS.len()].to_be_bytes());
+        out.extend_from_slice(&u64::from(cookie % 4).to_be_bytes());
+        out.extend_from_slice(&(payload.len() as u32).to_be_bytes());
+        out.extend_from_slice(payload);
+    }
+    out
+}
+
+/// Two reads and a block status wait for what comes.
+fn receive_all(bytes: &[u8]) {
+    for structured in [false, true] {
+        let shared = Shared::default();
+        let (reads, _read) = sync_channel(2);
+        let (statuses, _status) = sync_channel(1);
+        let read = |offset| Body::Read {
+            assembly: Assembly::new(offset, 16),
+            answer: reads.clone(),
+        };
+        let status = Body::Status {
+            offset: 0,
+            len: limits::READ_BYTES,
+            found: Vec::new(),
+            answer: statuses,
+        };
+        for (cookie, body) in [read(0), read(1 << 40), status].into_iter().enumerate() {
+            let pending = Pending { body, failed: None };
+            shared.state.lock().pending.insert(cookie as u64, pending);
+        }
+        receive::run(bytes, &shared, structured);
+        assert!(shared.state.lock().pending.is_empty(), "everyone was answered");
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -37,7 +37,7 @@ pub const STATE_DIRTY: u32 = 1;
 
 pub(crate) const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+pub(crate) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 pub(crate) const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;

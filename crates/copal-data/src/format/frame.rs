@@ -108,3 +108,13 @@ fn checksum(key: &[u8], row: &[u8]) -> u32 {
     let before = crc32c(crc32c(0, key), &row[..SUM_AT]);
     crc32c(crc32c(before, &[0; 4]), &row[FRAME_LEN..])
 }
+
+/// A row of any kind, flags and fields under `key`, with the right sum.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn crafted(kind: u8, flags: u16, key: &[u8], fields: &[u8]) -> Vec<u8> {
+    let mut row = start(Kind::Number, flags, fields.len());
+    row[1] = kind;
+    row.put_bytes(fields);
+    seal(key, &mut row);
+    row
+}

@@ -20,6 +20,8 @@ pub(crate) use node::{
 };
 pub(crate) use sums::{block_sum, parse_sums, sums_row};
 pub(crate) use volume::{VolumeRow, VolumeState, name_row, parse_name_row};
+#[cfg(any(test, fuzzing))]
+pub(crate) use {frame::crafted, node::crafted_identity};
 
 /// Bodies up to here lie in the row of their head.
 pub(crate) const INLINE_BYTES: u64 = 4096;
