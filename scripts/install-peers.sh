@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the backup programs that `cargo xtask bench backup-peers` stands beside, the newest that the
-# package registries give, into .cache/peers (or $COPAL_PEERS). What is there already is kept.
-#   restic   the Go module proxy if it serves the module, else Debian's package
+# Installs the backup programs that `cargo xtask bench backup-peers` stands beside into .cache/peers (or
+# $COPAL_PEERS). What is there already is kept.
+#   restic   the one in PATH, else Debian's package
 #   rustic   crates.io, built here (about 10 minutes on two cores)
 #   borg     PyPI in a virtual environment, else Debian's package
 # and what the key-value duels (`elasticbf-*`, `kv-*`) need to build their peers:
@@ -32,20 +32,8 @@ if [ "${1:-}" = kv ]; then
 fi
 
 if [ ! -x "$peers/bin/restic" ]; then
-    built=
-    if command -v go >/dev/null; then
-        scratch=$(mktemp -d)
-        (
-            cd "$scratch" && go mod init peers && go get github.com/restic/restic@latest &&
-                GOFLAGS=-mod=mod go build -o "$peers/bin/restic" github.com/restic/restic/cmd/restic
-        ) >"$peers/restic.log" 2>&1 && built=1
-        rm -rf "$scratch"
-    fi
-    if [ -z "$built" ]; then
-        echo "restic: the Go module proxy does not serve it (restic.log); taking Debian's package"
-        command -v restic >/dev/null || apt_install restic
-        ln -sf "$(command -v restic)" "$peers/bin/restic"
-    fi
+    command -v restic >/dev/null || apt_install restic
+    ln -sf "$(command -v restic)" "$peers/bin/restic"
 fi
 
 if [ ! -x "$peers/bin/rustic" ]; then
