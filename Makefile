@@ -17,7 +17,7 @@ run:
 
 test:
 	@bash scripts/install-deps.sh
-	COPAL_TEST_REQUIRE_QEMU=1 cargo xtask ci
+	env $$(bash scripts/test-demands.sh) cargo xtask ci
 
 build:
 	@bash scripts/install-deps.sh

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Prints the variables that forbid tests to skip what this machine can do: `env $(scripts/test-demands.sh) cargo test`.
+#   COPAL_TEST_REQUIRE_QEMU    always: install-deps.sh installs it
+#   COPAL_TEST_REQUIRE_LOOP    where a loop device can be attached (root and losetup)
+#   COPAL_TEST_REQUIRE_MEMCG   where a memory cgroup can be made and limited (root and a writable /sys/fs/cgroup)
+set -uo pipefail
+
+echo COPAL_TEST_REQUIRE_QEMU=1
+
+image=$(mktemp)
+trap 'rm -f "$image"' EXIT
+truncate -s 1M "$image"
+if device=$(losetup --find --show "$image" 2>/dev/null); then
+    losetup --detach "$device"
+    echo COPAL_TEST_REQUIRE_LOOP=1
+fi
+
+for limit in /sys/fs/cgroup/memory/copal-probe-$$/memory.limit_in_bytes /sys/fs/cgroup/copal-probe-$$/memory.max; do
+    group=$(dirname "$limit")
+    mkdir "$group" 2>/dev/null || continue
+    if echo 16777216 2>/dev/null >"$limit"; then
+        rmdir "$group"
+        echo COPAL_TEST_REQUIRE_MEMCG=1
+        break
+    fi
+    rmdir "$group"
+done
