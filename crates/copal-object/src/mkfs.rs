@@ -7,7 +7,7 @@ use crate::{
     MkfsOptions, OpenError,
     checkpoint::{capacity, encode_chain, superblock_io},
     entropy::Entropy,
-    format::superblock::{COPIES, STORE_BYTES_MIN, SUPERBLOCK_LEN, Superblock},
+    format::superblock::{COPIES, STORE_BYTES_MAX, STORE_BYTES_MIN, SUPERBLOCK_LEN, Superblock},
     run::Run,
     snapshot::{self, Position},
     tables::Tables,
@@ -35,7 +35,7 @@ fn layout(size: u64, options: &MkfsOptions) -> Result<Layout, OpenError> {
     if ![4096, 8192, 16_384].contains(&page_bytes) {
         return refuse(format!("a page has 4096, 8192 or 16384 bytes, not {page_bytes}"));
     }
-    let size = size / page_bytes * page_bytes;
+    let size = size.min(STORE_BYTES_MAX) / page_bytes * page_bytes;
     if size < STORE_BYTES_MIN {
         return refuse(format!(
             "it takes at least {STORE_BYTES_MIN} bytes, the device has {size}"
@@ -46,11 +46,11 @@ fn layout(size: u64, options: &MkfsOptions) -> Result<Layout, OpenError> {
         .journal_bytes
         .unwrap_or(default)
         .next_multiple_of(page_bytes);
-    if journal_bytes < 16 * page_bytes || journal_bytes > size / 4 {
+    let journal_bytes_max = (size / 4).min(u64::from(u32::MAX) * page_bytes);
+    if journal_bytes < 16 * page_bytes || journal_bytes > journal_bytes_max {
         return refuse(format!(
-            "the journal takes between {} and {} bytes, not {journal_bytes}",
-            16 * page_bytes,
-            size / 4
+            "the journal takes between {} and {journal_bytes_max} bytes, not {journal_bytes}",
+            16 * page_bytes
         ));
     }
     let after_second = (COPIES[1] + 65_536) / page_bytes;

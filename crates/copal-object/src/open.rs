@@ -123,7 +123,13 @@ pub(crate) fn open(
         broken: tuning.broken,
     };
     let recovered = recovery::recover(&source, options.accept_tail_loss)?;
-    let store_bytes = recovered.tables.pages * page_bytes as u64;
+    let Some(store_bytes) = recovered.tables.size_bytes() else {
+        let what = format!(
+            "it says it has {} pages of {page_bytes} bytes",
+            recovered.tables.pages
+        );
+        return Err(OpenError::Damaged { what });
+    };
     let device_bytes = device.geometry().size;
     if device_bytes < store_bytes {
         return Err(OpenError::Truncated {
@@ -482,3 +488,6 @@ pub(crate) fn close(inner: &Arc<Inner>) -> Result<(), StoreError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

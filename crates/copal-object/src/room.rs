@@ -7,7 +7,7 @@
 
 use crate::{
     StoreError,
-    format::ops::RecordOp,
+    format::{ops::RecordOp, superblock::STORE_BYTES_MAX},
     space::growth_step_bytes,
     state::{Inner, State},
 };
@@ -120,7 +120,8 @@ impl Inner {
         let missing = pages.saturating_sub(state.space.available_pages()) * page;
         // Two hundredths of what is added are kept by the store.
         let step = growth_step_bytes(size).max((missing + missing / 32 + page).next_multiple_of(1 << 20));
-        let target = size.saturating_add(step).min(self.shape.max_size_bytes);
+        let most = self.shape.max_size_bytes.min(STORE_BYTES_MAX);
+        let target = size.saturating_add(step).min(most);
         if target <= size {
             return Ok(false);
         }
@@ -129,7 +130,7 @@ impl Inner {
             self.device.grow(target)
         });
         let new_size = match grown {
-            Ok(new_size) => new_size.min(self.shape.max_size_bytes),
+            Ok(new_size) => new_size.min(most),
             Err(error) => {
                 tracing::warn!(%error, "the store cannot grow");
                 return Ok(false);

@@ -11,7 +11,7 @@ use crate::{
     },
     map::{ExtentMap, OBJECT_PAGES_MAX},
     run::{RUN_PAGES_MAX, Run},
-    tables::{Entry, Object, Piece, Stream, Tables, unit_pages},
+    tables::{Entry, Object, Piece, Stream, Tables, store_pages_max, unit_pages},
 };
 use copal_codec::{DecodeError, Put, Reader};
 use std::collections::HashMap;
@@ -127,7 +127,7 @@ pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<(Tables, Position
     }
     let at = input.position();
     let pages = input.u64()?;
-    bound(at, pages, 1 << 48)?;
+    bound(at, pages, store_pages_max(page_bytes))?;
     let zones = take_list(&mut input, 16, |input| {
         let at = input.position();
         let (first, count) = (input.u64()?, input.u64()?);

@@ -9,7 +9,10 @@
 
 use crate::{
     Check, ObjectKind,
-    format::ops::{Cut, RecordOp, Traits},
+    format::{
+        ops::{Cut, RecordOp, Traits},
+        superblock::STORE_BYTES_MAX,
+    },
     map::{ExtentMap, OBJECT_PAGES_MAX},
     run::Run,
     shared::SharedRuns,
@@ -106,6 +109,11 @@ pub(crate) fn unit_pages(check: Check, page_bytes: usize) -> u32 {
     }
 }
 
+/// Most pages of a store.
+pub(crate) fn store_pages_max(page_bytes: usize) -> u64 {
+    STORE_BYTES_MAX / page_bytes as u64
+}
+
 impl Tables {
     pub(crate) fn new(page_bytes: usize, pages: u64) -> Tables {
         Tables {
@@ -185,12 +193,26 @@ impl Tables {
             RecordOp::StreamTrim { id, upto } => self.stream_trim(*id, *upto, effect),
             RecordOp::Durable { streams } => self.durable(streams),
             RecordOp::Mount { cuts, .. } => cuts.iter().try_for_each(|cut| self.cut_stream(cut, lsn, effect)),
-            RecordOp::Grow { pages } => {
-                self.pages = self.pages.max(*pages);
-                Ok(())
-            }
+            RecordOp::Grow { pages } => self.grow(*pages),
             RecordOp::Dep { .. } => Ok(()),
         }
+    }
+
+    fn grow(&mut self, pages: u64) -> Result<(), Misfit> {
+        if pages > store_pages_max(self.page_bytes) {
+            return Err(Misfit {
+                id: 0,
+                what: "the store would be longer than any can be",
+            });
+        }
+        self.pages = self.pages.max(pages);
+        Ok(())
+    }
+
+    /// Bytes of the store; `None` when they are more than a store can have.
+    pub(crate) fn size_bytes(&self) -> Option<u64> {
+        let bytes = self.pages.checked_mul(self.page_bytes as u64)?;
+        (bytes <= STORE_BYTES_MAX).then_some(bytes)
     }
 
     fn plain(&mut self, id: u64) -> Result<&mut Object, Misfit> {

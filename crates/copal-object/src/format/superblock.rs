@@ -13,6 +13,8 @@ pub(crate) const SUPERBLOCK_LEN: usize = 4096;
 pub(crate) const COPIES: [u64; 4] = [0, 1 << 20, 32 << 20, 48 << 20];
 /// A store is at least this long, so that all copies have a place.
 pub(crate) const STORE_BYTES_MIN: u64 = 64 << 20;
+/// No store is longer: addresses, page counts and their sums stay far from the end of 64 bits.
+pub(crate) const STORE_BYTES_MAX: u64 = 1 << 60;
 /// The `cow` backend.
 pub(crate) const BACKEND_COW: u8 = 1;
 /// The `hostfs` backend.
@@ -173,10 +175,14 @@ impl Superblock {
             "page size",
         )?;
         field(
-            self.size_bytes >= STORE_BYTES_MIN && self.size_bytes <= 1 << 60,
+            (STORE_BYTES_MIN..=STORE_BYTES_MAX).contains(&self.size_bytes),
             "size",
         )?;
-        field(inside(self.journal_at, self.journal_pages), "journal")?;
+        // A run counts its pages in 32 bits.
+        field(
+            inside(self.journal_at, self.journal_pages) && self.journal_pages <= u32::MAX.into(),
+            "journal",
+        )?;
         field(
             self.checkpoint_bytes.is_multiple_of(page) && self.checkpoint_bytes <= 65_536,
             "checkpoint",

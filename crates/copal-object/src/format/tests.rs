@@ -177,6 +177,32 @@ fn the_superblock_of_the_document_is_what_we_write_and_read() {
     );
 }
 
+/// Symptom: a superblock whose journal has 2^32 pages or more was accepted, and space was derived as if the journal had
+/// their number modulo 2^32: its other pages were free.
+/// Cause: a run counts its pages in 32 bits, and nothing bounded the journal to a run.
+/// Fix: such a superblock is refused.
+#[test]
+fn a_journal_longer_than_a_run_is_refused() {
+    let longest = Superblock {
+        size_bytes: 1 << 60,
+        journal_pages: u32::MAX.into(),
+        checkpoint_at: 1 << 40,
+        ..superblock()
+    };
+    assert_eq!(Superblock::decode(&longest.encode(2), 2).unwrap(), longest);
+    for journal_pages in [1 << 32, (1 << 32) + 2048] {
+        let longer = Superblock {
+            journal_pages,
+            ..longest.clone()
+        };
+        let refused = Superblock::decode(&longer.encode(2), 2);
+        assert!(
+            matches!(refused, Err(SuperblockError::Field("journal"))),
+            "{journal_pages} pages: {refused:?}"
+        );
+    }
+}
+
 #[test]
 fn the_record_of_the_document_is_what_we_write_and_read() {
     let ops = &all_ops()[..2];

@@ -1,0 +1,128 @@
+//! Stores whose every sum is right and whose sizes are impossible: refused, never computed with.
+
+use crate::{
+    MkfsOptions, OpenError, OpenOptions, RecoveryReport, Store,
+    checkpoint::{encode_chain, superblock_ios},
+    format::{
+        ops::RecordOp,
+        record::{self, RecordHeader},
+        superblock::Superblock,
+    },
+    recovery,
+    run::Run,
+    snapshot::{self, Position},
+    tables::Tables,
+};
+use copal_device::{AlignedBuf, Class, Device, Io, IoKind, MemoryDevice};
+use std::{collections::HashMap, sync::Arc};
+
+fn device() -> (Arc<dyn Device>, Superblock) {
+    let device: Arc<dyn Device> = MemoryDevice::new(64 << 20);
+    Store::mkfs(&device, &MkfsOptions::default()).unwrap();
+    let (superblock, _) = recovery::newest_superblock(device.as_ref()).unwrap();
+    (device, superblock)
+}
+
+fn write(device: &dyn Device, ios: Vec<Io>) {
+    for done in device.submit(ios).wait() {
+        done.result.unwrap();
+    }
+}
+
+fn write_at(device: &dyn Device, at: u64, buf: AlignedBuf) {
+    let kind = IoKind::Write { buf, fua: false };
+    let class = Class::Foreground;
+    write(device, vec![Io { at, kind, class }]);
+}
+
+/// Makes the superblock name a checkpoint of an empty store of `pages` pages of `page_bytes`.
+fn with_checkpoint(device: &dyn Device, superblock: &mut Superblock, page_bytes: u32, pages: u64) {
+    let position = Position {
+        uuid: superblock.uuid,
+        lsn: 0,
+        next_seq: 1,
+        journal_head: 0,
+        epoch: 1,
+    };
+    let tables = Tables::new(page_bytes as usize, pages);
+    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[]);
+    let place = [Run::new(900, 1)];
+    let (head, chain) = encode_chain(0, &body, &place, page_bytes as usize);
+    for (run, buf) in chain {
+        write_at(device, run.at * u64::from(page_bytes), buf);
+    }
+    superblock.page_bytes = page_bytes;
+    superblock.journal_at = 20;
+    superblock.journal_pages = 100;
+    superblock.checkpoint_at = head.at;
+    superblock.checkpoint_bytes = head.bytes.into();
+    superblock.checkpoint_hash = head.hash;
+    for generation in [2, 3] {
+        superblock.generation = generation;
+        write(device, superblock_ios(superblock));
+    }
+}
+
+fn opens(device: Arc<dyn Device>) -> Result<RecoveryReport, OpenError> {
+    Store::open(device, &OpenOptions::default()).map(|(_, report)| report)
+}
+
+/// Symptom: a journal record that lets the store grow to 2^52 pages or more panicked at open in debug builds; in release
+/// the size wrapped, passed for small, and the allocator asked for terabytes of bits.
+/// Cause: GROW took any number, and `pages * page_bytes` was not checked.
+/// Fix: no store is longer than 2^60 bytes, and what says so is damage.
+#[test]
+fn a_record_that_grows_the_store_beyond_any_device_is_damage() {
+    for pages in [1 << 52, (1 << 48) + 1, u64::MAX] {
+        let (device, superblock) = device();
+        let header = RecordHeader {
+            store: superblock.uuid as u64,
+            mount: superblock.mount,
+            seq: 1,
+            previous: superblock.chain_seed,
+            transactions: 0,
+            epoch: 1,
+            flushed_epoch: 1,
+            first_lsn: 1,
+            flushed_seq: 1,
+        };
+        let mut ops = Vec::new();
+        RecordOp::Grow { pages }.encode(&mut ops);
+        let mut buf = AlignedBuf::zeroed(4096);
+        record::encode(&header, &ops, &mut buf);
+        write_at(device.as_ref(), superblock.journal_at * 4096, buf);
+        let opened = opens(device);
+        assert!(
+            matches!(opened, Err(OpenError::Damaged { .. })),
+            "{pages} pages: {opened:?}"
+        );
+    }
+}
+
+/// Symptom: a checkpoint of 2^48 pages of 64 KiB opened as a store of no bytes at all, in debug builds with a panic.
+/// Cause: its pages were bounded by a number that fits pages of 4 KiB only: 2^48 x 2^16 is 0 in 64 bits.
+/// Fix: the bound is 2^60 bytes in pages of the store.
+#[test]
+fn a_checkpoint_of_more_bytes_than_any_device_has_is_damage() {
+    for pages in [1 << 48, (1 << 44) + 1] {
+        let (device, mut superblock) = device();
+        with_checkpoint(device.as_ref(), &mut superblock, 65_536, pages);
+        let opened = opens(device);
+        assert!(
+            matches!(opened, Err(OpenError::Damaged { .. })),
+            "{pages} pages: {opened:?}"
+        );
+    }
+}
+
+/// The largest store there may be is not damaged: the device is too short for it.
+#[test]
+fn a_store_longer_than_its_device_is_truncated_not_damaged() {
+    let (device, mut superblock) = device();
+    with_checkpoint(device.as_ref(), &mut superblock, 65_536, 1 << 44);
+    let opened = opens(device);
+    assert!(
+        matches!(opened, Err(OpenError::Truncated { store_bytes, .. }) if store_bytes == 1 << 60),
+        "{opened:?}"
+    );
+}
