@@ -31,6 +31,7 @@ mod fsck;
 pub mod fuzz;
 mod group;
 mod hostfs;
+mod interface;
 mod journal;
 mod map;
 mod mkfs;
@@ -52,17 +53,16 @@ mod stream;
 mod sync;
 mod tables;
 mod transaction;
-mod types;
 mod walk;
 
 pub use coverage::{Covered, Summed, Unused};
 pub use error::{OpenError, StoreError};
 pub use frames::FrameReader;
 pub use fsck::{CheckOptions, CheckReport, Damage};
-pub use room::Reservation;
-pub use staged::{ObjectWriter, Staged};
-pub use store::Store;
-pub use types::{
+pub use interface::{
     Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, MkfsOptions, ObjectId, ObjectKind, Op, OpenOptions,
     RecoveryReport, Space, Stat, Txn,
 };
+pub use room::Reservation;
+pub use staged::{ObjectWriter, Staged};
+pub use store::Store;

@@ -3,10 +3,12 @@
 use super::{Finding, Tree, tree::module_docs};
 
 /// Names that gather what has no place; each idea gets its own.
-const BANNED_NAMES: [&str; 7] = ["util", "utils", "common", "helper", "helpers", "misc", "stuff"];
+const BANNED_NAMES: [&str; 9] = [
+    "util", "utils", "common", "core", "types", "helper", "helpers", "misc", "stuff",
+];
 
 /// Names that say nothing about a crate; a file inside a crate that has a name of its own may use them.
-const BANNED_CRATES: [&str; 3] = ["core", "types", "shared"];
+const BANNED_CRATES: [&str; 1] = ["shared"];
 
 /// Above this a second idea has moved in.
 const LONG_FILE_LINES: usize = 1000;

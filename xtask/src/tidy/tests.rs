@@ -35,6 +35,8 @@ fn a_name_that_gathers_is_found_as_file_and_as_crate() {
     );
     for path in [
         "crates/copal-a/src/utils.rs",
+        "crates/copal-a/src/types.rs",
+        "crates/copal-shared/src/lib.rs",
         "crates/copal-common/src/lib.rs",
         "crates/copal-a/src/helpers/a.rs",
     ] {
