@@ -1,6 +1,7 @@
 //! `docs/papers.md` and the code point at each other.
 //!
-//! From the table to the code: every `path::item` exists, every suite named by `cargo xtask bench` exists.
+//! From the table to the code: every `path::item` exists, every suite named by `cargo xtask bench` and every example
+//! named by `cargo run` exists; the columns that name code, tests and measurements hold nothing but such names.
 //! From the code to the table: a source whose module docs carry a `Paper:` line is named in the table.
 
 use super::{Finding, Tree, tree::module_docs};
@@ -16,10 +17,9 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     for (index, row) in table.lines().enumerate() {
-        for word in row.split('`').skip(1).step_by(2) {
-            if let Some(what) = broken_reference(tree, word) {
-                findings.push(Finding::error(TABLE, index + 1, what));
-            }
+        let broken = quoted(row).filter_map(|word| broken_reference(tree, word));
+        for what in broken.chain(loose_names(row)) {
+            findings.push(Finding::error(TABLE, index + 1, what));
         }
     }
     for (path, source) in tree.sources() {
@@ -46,14 +46,80 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong with one quoted word of the table, if it refers to code or to a suite.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// What stands in the columns for code, test and measurement of a row and could name anything.
+fn loose_names(row: &str) -> Vec<String> {
+    let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+    let is_head = |cell: &str| cell == "where" || cell.starts_with("---");
+    let [_, _, _, code, rest @ ..] = &cells[..] else {
+        return Vec::new();
+    };
+    if !row.starts_with('|') || is_head(code) || *code == "not built" {
+        return Vec::new();
+    }
+    let mut loose = Vec::new();
+    let columns = [
+        ("where", Some(code)),
+        ("test", rest.first()),
+        ("bench", rest.get(1)),
+    ];
+    for (column, cell) in columns {
+        let cell = cell.copied().unwrap_or_default();
+        let words = cell.split('`').step_by(2);
+        for text in words.map(|text| text.trim_matches([' ', ',', '(', ')'])) {
+            if !text.is_empty() {
+                loose.push(format!(
+                    "`{text}` in column {column} is not quoted, so nothing checks it"
+                ));
+            }
+        }
+        for word in quoted(cell) {
+            let (is_checked, wanted) = match column {
+                "where" => (is_path(word), "path/to/file.rs::item"),
+                "test" => (is_path(word) && word.contains(".rs::"), "path/to/file.rs::item"),
+                _ => (
+                    word.starts_with("cargo ") || is_path(word),
+                    "cargo xtask bench NAME",
+                ),
+            };
+            if !is_checked {
+                loose.push(format!("`{word}` in column {column}: write `{wanted}`"));
+            }
+        }
+    }
+    loose
+}
+
+fn is_path(word: &str) -> bool {
+    CODE.iter().any(|root| word.starts_with(root))
+}
+
+/// What is wrong with one quoted word of the table, if it refers to code, a suite or an example.
 fn broken_reference(tree: &Tree, word: &str) -> Option<String> {
     if let Some(rest) = word.strip_prefix("cargo xtask bench ") {
         let suite = rest.split_whitespace().next().unwrap_or_default();
         return (!SUITES.iter().any(|s| s.name == suite) && suite != "NAME")
             .then(|| format!("there is no suite `{suite}`"));
     }
-    if !CODE.iter().any(|root| word.starts_with(root)) {
+    if let Some(command) = word.strip_prefix("cargo run ") {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let behind = |flag: &str| {
+            words
+                .iter()
+                .position(|word| *word == flag)
+                .and_then(|at| words.get(at + 1))
+        };
+        let (package, example) = (behind("-p")?, behind("--example")?);
+        let path = format!("crates/{package}/examples/{example}.rs");
+        return tree
+            .get(&path)
+            .is_none()
+            .then(|| format!("`{path}` does not exist"));
+    }
+    if !is_path(word) {
         return None;
     }
     let (path, items) = match word.split_once(".rs::") {

@@ -108,6 +108,44 @@ fn a_suite_that_does_not_exist_is_found() {
     );
 }
 
+/// Symptom: half of the table named its tests without a path and its suites without a command; renaming one of them
+/// left a dead name behind, and tidy was content.
+/// Cause: only words that look like a path or a command were looked at.
+/// Fix: the columns for code, tests and measurements hold nothing else.
+#[test]
+fn a_name_that_nothing_checks_is_found_in_the_columns_that_name_code() {
+    let lib = (
+        "crates/copal-a/src/lib.rs",
+        "//! Store of things.\npub struct Store {}\nfn keeps() {}\n",
+    );
+    let example = ("crates/copal-a/examples/shape.rs", "//! Shows the shape.\n");
+    let code = "`crates/copal-a/src/lib.rs::Store`";
+    let test = "`crates/copal-a/src/lib.rs::keeps`";
+    let bench = "`cargo xtask bench object-commands`, `cargo run -p copal-a --example shape`";
+    let row = |code: &str, test: &str, bench: &str| {
+        let table = format!(
+            "| paper | claim | where | test | bench | why |\n|---|---|---|---|---|---|\n| 1 | x | {code} | {test} | {bench} | `a word` |\n"
+        );
+        findings(&[("docs/papers.md", &table), lib, example])
+    };
+    assert_eq!(row(code, test, bench), Vec::<String>::new());
+    assert_eq!(row("not built", "", ""), Vec::<String>::new());
+    for (code, test, bench) in [
+        ("lib.rs", test, bench),
+        ("`Store`", test, bench),
+        (code, "`keeps`", bench),
+        (code, "keeps", bench),
+        (code, "`crates/copal-a/src/lib.rs`", bench),
+        (code, test, "object-commands"),
+        (code, test, "`object-commands`"),
+        (code, test, "`cargo run -p copal-a --example gone`"),
+    ] {
+        let found = row(code, test, bench);
+        assert_eq!(found.len(), 1, "{code} {test} {bench}: {found:?}");
+        assert!(found[0].starts_with("docs/papers.md:3: "), "{found:?}");
+    }
+}
+
 #[test]
 fn a_format_that_changed_without_its_page_is_found_until_recorded() {
     let code = "//! Journal format.\n//! Format: docs/formats/journal.md\n";
