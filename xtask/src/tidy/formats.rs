@@ -1,16 +1,19 @@
 //! Format pages and the code they specify cannot drift apart unseen.
 //!
-//! A page in `docs/formats/` may carry `Source: path sha256:hex`. The hash is a record that somebody read
-//! page and source together; when the source changes, the check fails until `--fix` records the new one.
-//! The other way, a `Format: docs/formats/x.md` in module docs must name a page that exists, and every
-//! file called `format.rs` must name one.
+//! A page in `docs/formats/` names the code it specifies: `Source: path sha256:hex`. The hash is a record that
+//! somebody read page and source together; when the source changes, the check fails until `--fix` records the new one.
+//! The other way, a `Format: docs/formats/x.md` in module docs must name a page that exists; and every `format.rs`, as
+//! every file of a `format/` directory that says `Format:`, must be named by a page.
 
 use super::{Finding, Tree, tree::module_docs};
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
-use std::{fmt::Write as _, fs, path::Path};
+use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
 const PAGES: &str = "docs/formats/";
+const NO_SOURCE: &str =
+    "a page that names no code: add `Source: path sha256:`, then run `cargo xtask tidy --fix`";
+const NO_PAGE: &str = "no page of docs/formats names this format as its `Source:`";
 
 struct SourceLine<'a> {
     line: usize,
@@ -20,8 +23,13 @@ struct SourceLine<'a> {
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let mut specified = BTreeSet::new();
     for (page, content) in pages(tree) {
+        if source_lines(content).next().is_none() {
+            findings.push(Finding::error(page, 0, NO_SOURCE));
+        }
         for source in source_lines(content) {
+            specified.insert(source.path);
             match tree.get(source.path) {
                 None => findings.push(Finding::error(
                     page,
@@ -59,9 +67,17 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
                 1,
                 "a format without a `Format: docs/formats/...` line",
             ));
+        } else if is_format(path) && named && !specified.contains(path) {
+            findings.push(Finding::error(path, 1, NO_PAGE));
         }
     }
     findings
+}
+
+/// Whether a file lays down bytes by its name: `format.rs`, or a part of a `format/` directory.
+fn is_format(path: &str) -> bool {
+    let is_part = path.contains("/format/") && !path.ends_with("/mod.rs") && !path.ends_with("/tests.rs");
+    is_part || path.ends_with("/format.rs")
 }
 
 /// Writes the present hash of every source into its page; returns the pages that changed.
