@@ -476,7 +476,7 @@ impl Tables {
                 })
             };
         };
-        if cut.kept > piece.run.pages {
+        if cut.kept > piece.run.pages || cut.next < piece.first {
             return Err(Misfit {
                 id,
                 what: "it is cut outside",
@@ -516,6 +516,39 @@ mod tests {
     #[test]
     fn an_object_takes_less_than_a_hundred_bytes_besides_its_extents() {
         assert!(size_of::<Entry>() <= 96, "{} bytes", size_of::<Entry>());
+    }
+
+    /// Symptom: a mount record whose cut goes on at a frame before its piece was applied, and the next checkpoint of the
+    /// store was refused as damaged at every open.
+    /// Cause: the order of pieces was checked where they are added and read, not where they are cut.
+    /// Fix: such a record is the damage.
+    #[test]
+    fn a_stream_goes_on_behind_the_piece_it_is_cut_in() {
+        let mut tables = Tables::new(4096, 1 << 20);
+        let what = Traits::of(&crate::CreateOptions {
+            kind: ObjectKind::Stream,
+            ..crate::CreateOptions::default()
+        });
+        let mut effect = Effect::default();
+        tables.create(3, what).unwrap();
+        for (at, first) in [(4096, 0), (4352, 20)] {
+            let piece = Piece {
+                run: Run::new(at, 256),
+                first,
+                incarnation: 9,
+                lsn: 1,
+            };
+            tables.stream_extent(3, piece).unwrap();
+        }
+        let cut = |next| Cut {
+            id: 3,
+            piece: 1,
+            kept: 2,
+            next,
+            incarnation: 10,
+        };
+        assert!(tables.cut_stream(&cut(19), 2, &mut effect).is_err());
+        tables.cut_stream(&cut(20), 2, &mut effect).unwrap();
     }
 
     #[test]
