@@ -1,19 +1,28 @@
 //! What decodes the structures of a store, by name: for the fuzz targets, and a short run of each here.
 //!
-//! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
+//! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum. What recovery
+//! does with decoded operations is listed as well: it applies them and derives from them which pages are free.
 //! Built for tests and fuzzing only.
 
 use crate::{
+    Check, ObjectKind,
+    allocator::Allocator,
     format::{
         checkpoint::{self, Link},
         frame, hash128,
-        ops::RecordOp,
+        ops::{RecordOp, Traits},
         record::{self, RecordHeader},
-        superblock::Superblock,
+        superblock::{BACKEND_COW, Superblock},
     },
-    snapshot,
+    interface::CreateOptions,
+    placement::Placement,
+    recovery::derive_space,
+    run::{Run, pages_of},
+    snapshot::{self, Position},
+    tables::{Effect, Misfit, Tables},
 };
 use copal_codec::Reader;
+use std::collections::HashMap;
 
 /// Takes any bytes, gives nothing back and must not panic.
 pub type Decoder = fn(&[u8]);
@@ -92,36 +101,150 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         }
     }),
     ("checkpoint body", |bytes| {
-        let _ = snapshot::decode(bytes, PAGE_BYTES);
+        if let Ok((tables, ..)) = snapshot::decode(bytes, PAGE_BYTES) {
+            settle(tables);
+        }
+    }),
+    ("record operations, applied", |bytes| {
+        let _ = replay(bytes);
     }),
 ];
 
-#[cfg(test)]
-mod tests {
-    /// Seeded bytes, mostly small numbers, so that counts and lengths are often plausible.
-    fn bytes(seed: u64) -> Vec<u8> {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
-        let len = next() % 600;
-        let byte = |word: u64| {
-            if word & 0x300 == 0 {
-                word as u8
-            } else {
-                (word % 5) as u8
-            }
-        };
-        (0..len).map(|_| byte(next())).collect()
-    }
+/// Bytes of the device below: enough for the store to have grown a few times.
+const DEVICE_BYTES: u64 = 256 << 20;
 
-    #[test]
-    fn no_decoder_panics_on_any_bytes() {
-        for (_, decode) in super::DECODERS {
-            (0..4000).for_each(|seed| decode(&bytes(seed)));
-        }
+/// What was derived from operations that fit: the tables, and the pages that nothing owns.
+struct Settled {
+    tables: Tables,
+    free_pages: u64,
+}
+
+/// Replays operations as recovery does, onto a small store. `None`: they are refused as damage.
+fn replay(bytes: &[u8]) -> Option<Settled> {
+    let mut tables = small_store().ok()?;
+    let mut input = Reader::new(bytes);
+    let mut effect = Effect::default();
+    while let Ok(op) = RecordOp::decode(&mut input) {
+        tables.apply(&op, 3, &mut effect).ok()?;
+    }
+    settle(tables)
+}
+
+/// What opening does behind a replay. What it accepts can be written down and read again.
+fn settle(tables: Tables) -> Option<Settled> {
+    if tables.size_bytes()? > DEVICE_BYTES {
+        return None;
+    }
+    let superblock = superblock();
+    let empty = Placement::Pages(Allocator::new(tables.pages));
+    let (space, _) = derive_space(&tables, &superblock, &[CHECKPOINT], &[], empty).ok()?;
+    let position = Position {
+        uuid: superblock.uuid,
+        lsn: 3,
+        next_seq: 4,
+        journal_head: 5,
+        epoch: 6,
+    };
+    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[]);
+    let read = snapshot::decode(&body, PAGE_BYTES);
+    assert!(read.is_ok(), "a checkpoint of it is refused: {:?}", read.err());
+    Some(Settled {
+        free_pages: space.free_pages(),
+        tables,
+    })
+}
+
+const JOURNAL: Run = Run { at: 272, pages: 2048 };
+const CHECKPOINT: Run = Run { at: 2320, pages: 1 };
+/// Pages of the superblocks, the journal and the checkpoint.
+#[cfg(test)]
+const STORE_PAGES: u64 = 4 + 2048 + 1;
+
+fn superblock() -> Superblock {
+    Superblock {
+        uuid: 1,
+        generation: 1,
+        backend: BACKEND_COW,
+        logical_block: 4096,
+        page_bytes: PAGE_BYTES as u32,
+        size_bytes: 64 << 20,
+        journal_at: JOURNAL.at,
+        journal_pages: JOURNAL.pages.into(),
+        checkpoint_at: CHECKPOINT.at,
+        checkpoint_bytes: PAGE_BYTES as u64,
+        checkpoint_lsn: 0,
+        checkpoint_hash: 0,
+        chain_seed: 0,
+        mount: 1,
     }
 }
+
+/// 64 MiB with one of everything: objects 1 and 2 with sums by page and by unit, 4 published, 5 a clone of 1; stream 3.
+fn small_store() -> Result<Tables, Misfit> {
+    let what = |kind, check| {
+        Traits::of(&CreateOptions {
+            kind,
+            check,
+            ..CreateOptions::default()
+        })
+    };
+    let mut tables = Tables::new(PAGE_BYTES, 16_384);
+    let ops = [
+        RecordOp::Create {
+            id: 1,
+            what: what(ObjectKind::Plain, Check::Pages),
+        },
+        RecordOp::Map {
+            id: 1,
+            at: 0,
+            run: Run::new(3000, 3),
+            epoch: 0,
+            sums: vec![1, 2, 3],
+        },
+        RecordOp::Length { id: 1, len: 12_288 },
+        RecordOp::Create {
+            id: 2,
+            what: what(ObjectKind::Plain, Check::Caller),
+        },
+        RecordOp::Map {
+            id: 2,
+            at: 0,
+            run: Run::new(3100, 40),
+            epoch: 0,
+            sums: vec![1, 2, 3],
+        },
+        RecordOp::Length { id: 2, len: 160_000 },
+        RecordOp::Create {
+            id: 3,
+            what: what(ObjectKind::Stream, Check::Pages),
+        },
+        RecordOp::StreamExtent {
+            id: 3,
+            run: Run::new(4096, 256),
+            first: 0,
+            incarnation: 9,
+        },
+        RecordOp::StreamExtent {
+            id: 3,
+            run: Run::new(4352, 256),
+            first: 20,
+            incarnation: 10,
+        },
+        RecordOp::Publish {
+            id: 4,
+            what: what(ObjectKind::Sealed, Check::Caller),
+            len: 8192,
+            runs: vec![Run::new(5000, 3)],
+            trailer: 7,
+            epoch: 1,
+        },
+        RecordOp::Clone { from: 1, to: 5 },
+    ];
+    let mut effect = Effect::default();
+    ops.iter().try_for_each(|op| tables.apply(op, 2, &mut effect))?;
+    debug_assert_eq!(pages_of(&effect.freed), 0);
+    Ok(tables)
+}
+
+#[cfg(test)]
+mod tests;

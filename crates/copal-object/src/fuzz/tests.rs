@@ -1,0 +1,205 @@
+//! Short seeded runs of the fuzz targets, among the tests.
+
+use super::*;
+use crate::{Lifetime, format::ops::Cut, tables::Entry};
+
+struct Random(u64);
+
+impl Random {
+    fn of(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 11) % limit
+    }
+
+    /// Mostly what fits the small store, sometimes a number from an edge.
+    fn number(&mut self, fitting: u64) -> u64 {
+        const EDGES: [u64; 10] = [
+            0,
+            1,
+            u32::MAX as u64,
+            1 << 32,
+            (1 << 48) - 1,
+            1 << 48,
+            1 << 52,
+            1 << 60,
+            u64::MAX - 1,
+            u64::MAX,
+        ];
+        match self.below(16) {
+            0 => EDGES[self.below(EDGES.len() as u64) as usize],
+            _ => self.below(fitting),
+        }
+    }
+
+    fn id(&mut self) -> u64 {
+        self.number(7)
+    }
+
+    fn run(&mut self) -> Run {
+        let pages = match self.below(32) {
+            0 => u32::MAX,
+            _ => 1 + self.below(70) as u32,
+        };
+        Run::new(self.number(11_000).saturating_add(5100), pages)
+    }
+
+    fn what(&mut self) -> Traits {
+        Traits {
+            kind: [ObjectKind::Plain, ObjectKind::Sealed, ObjectKind::Stream][self.below(3) as usize],
+            lifetime: Lifetime::Short,
+            check: [Check::Pages, Check::Caller][self.below(2) as usize],
+            expected_log2: 0,
+            label: [0; 16],
+        }
+    }
+
+    fn op(&mut self) -> RecordOp {
+        let id = self.id();
+        match self.below(15) {
+            0 => RecordOp::Create {
+                id,
+                what: self.what(),
+            },
+            1 => {
+                let run = self.run();
+                let unit = [1, 16][self.below(2) as usize];
+                let sums = run.pages.min(200).div_ceil(unit);
+                RecordOp::Map {
+                    id,
+                    at: self.number(80),
+                    run,
+                    epoch: 0,
+                    sums: (0..sums).collect(),
+                }
+            }
+            2 => {
+                let runs: Vec<Run> = (0..self.below(3)).map(|_| self.run()).collect();
+                let data = pages_of(&runs).saturating_sub(1);
+                RecordOp::Publish {
+                    id,
+                    what: self.what(),
+                    len: data * PAGE_BYTES as u64,
+                    runs,
+                    trailer: 1,
+                    epoch: 1,
+                }
+            }
+            3 => RecordOp::Unmap {
+                id,
+                at: self.number(80),
+                pages: self.number(80),
+            },
+            4 => RecordOp::Resum {
+                id,
+                at: self.number(50),
+                pages: self.number(17) as u32,
+                sum: 4,
+            },
+            5 => RecordOp::Length {
+                id,
+                len: self.number(200_000),
+            },
+            6 => RecordOp::Clone {
+                from: id,
+                to: self.id(),
+            },
+            7 => RecordOp::Seal { id },
+            8 => RecordOp::Delete { id },
+            9 => RecordOp::StreamExtent {
+                id,
+                run: self.run(),
+                first: self.number(60),
+                incarnation: 3,
+            },
+            10 => RecordOp::StreamTrim {
+                id,
+                upto: self.number(60),
+            },
+            11 => RecordOp::Dep {
+                id,
+                frame: self.number(60),
+            },
+            12 => RecordOp::Durable {
+                streams: vec![(id, self.number(60))],
+            },
+            13 => RecordOp::Mount {
+                mount: 5,
+                cuts: vec![Cut {
+                    id,
+                    piece: self.number(4) as u32,
+                    kept: self.number(300) as u32,
+                    next: self.number(60),
+                    incarnation: 6,
+                }],
+            },
+            _ => RecordOp::Grow {
+                pages: self.number(40_000),
+            },
+        }
+    }
+
+    /// Seeded bytes, mostly small numbers, so that counts and lengths are often plausible.
+    fn bytes(&mut self) -> Vec<u8> {
+        let len = self.below(600);
+        let byte = |word: u64| {
+            if word & 0x300 == 0 {
+                word as u8
+            } else {
+                (word % 5) as u8
+            }
+        };
+        (0..len).map(|_| byte(self.next())).collect()
+    }
+}
+
+#[test]
+fn no_decoder_panics_on_any_bytes() {
+    for (_, decode) in DECODERS {
+        (0..4000).for_each(|seed| decode(&Random::of(seed).bytes()));
+    }
+}
+
+/// Pages that entries own, shared ones once.
+fn owned_pages(tables: &Tables) -> u64 {
+    let mut pages = std::collections::HashSet::new();
+    for entry in tables.entries.values() {
+        let runs: Vec<Run> = match entry {
+            Entry::Object(object) => object.map.iter().map(|extent| extent.run).collect(),
+            Entry::Stream(stream) => stream.pieces.iter().map(|piece| piece.run).collect(),
+        };
+        runs.iter().for_each(|run| pages.extend(run.at..run.end()));
+    }
+    pages.len() as u64
+}
+
+/// Histories of operations that decode, with numbers from the edges among them and a byte flipped in some: each is
+/// refused, or leaves a store whose every page is free or owned.
+#[test]
+fn operations_that_decode_fit_or_are_refused() {
+    let mut accepted = 0;
+    for seed in 0..20_000 {
+        let mut random = Random::of(seed);
+        let mut bytes = Vec::new();
+        (0..1 + random.below(6)).for_each(|_| random.op().encode(&mut bytes));
+        if random.below(4) == 0 {
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] = random.next() as u8;
+        }
+        if let Some(settled) = replay(&bytes) {
+            accepted += 1;
+            let owned = STORE_PAGES + owned_pages(&settled.tables);
+            assert_eq!(settled.free_pages + owned, settled.tables.pages, "seed {seed}");
+        }
+    }
+    assert!(accepted > 1000, "only {accepted} histories fit");
+}
