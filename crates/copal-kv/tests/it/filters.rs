@@ -23,6 +23,8 @@ fn options(filters: FilterOptions) -> Options {
     Options {
         memory_bytes: 16 * MIB,
         table_bytes: 256 << 10,
+        // What is looked at is what filters do for a tree of several runs.
+        merge_for_reads: false,
         filters,
         ..Options::default()
     }
