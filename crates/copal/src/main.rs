@@ -13,6 +13,7 @@ mod coverage;
 mod failure;
 mod human;
 mod kv_arguments;
+mod making;
 mod meter;
 mod output;
 mod password;

@@ -7,8 +7,9 @@
 use crate::{
     arguments::{Common, Init},
     failure::{Failure, Outcome, exit},
+    making::Making,
     password,
-    place::{self, Making, Place},
+    place::{self, Place},
     sealer::Sealer,
 };
 use copal_backup::{IndexHome, InitOptions, Repository, Unlock};

@@ -9,6 +9,7 @@ mod disks;
 mod engine;
 mod errors;
 mod harness;
+mod init;
 mod interrupt;
 mod kill;
 mod language;

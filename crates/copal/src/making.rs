@@ -1,0 +1,247 @@
+//! A repository's store in the making: it grows under another name and gets its own when it is whole.
+//!
+//! Invariants
+//! - An `init` that was killed leaves nothing that looks like a repository, and no obstacle for the next.
+//! - One `init` at a time works in a directory, and none takes the place of a repository that is there.
+//!
+//! Not here: what is in the store (`repository`).
+
+use crate::{
+    arguments::{Backend, Common, Init},
+    failure::{Failure, Outcome, exit},
+    place::{self, Opened, Place, STORE_FILE, STORE_FILES},
+    repository::Access,
+};
+use copal_device::FileOptions;
+use copal_object::{MkfsOptions, OpenError, Store};
+use rustix::{
+    fs::{CWD, RenameFlags},
+    io::Errno,
+};
+use std::{
+    fs::{File, TryLockError},
+    io::{ErrorKind, Read},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+/// Behind the name of the store while `init` is at work.
+const UNFINISHED: &str = ".unfinished";
+/// Locked in the directory while `init` is at work.
+const LOCK_FILE: &str = "init.lock";
+/// A block device whose beginning is not all zeros up to here holds something.
+const PROBED_BYTES: usize = 1 << 20;
+
+/// A store in the making; dropped before [`Making::finish`], nothing of it is left.
+pub(crate) struct Making {
+    unfinished: Place,
+    /// Its name when it is whole.
+    store: PathBuf,
+    finished: bool,
+    /// Given back last. None for a block device.
+    _directory: Option<Directory>,
+}
+
+impl Making {
+    /// Makes an empty store.
+    pub(crate) fn start(common: &Common, init: &Init) -> Outcome<Making> {
+        let named = place::directory(common)?;
+        if place::is_block_device(named) {
+            return start_on_device(common, init, named);
+        }
+        let directory = Directory::take(named)?;
+        // Whoever had the directory before may have made a repository while this one waited for its password.
+        place::refuse_taken(common)?;
+        let name = match init.backend {
+            Backend::Cow => STORE_FILE,
+            Backend::Hostfs => STORE_FILES,
+        };
+        let path = named.join(format!("{name}{UNFINISHED}"));
+        let unfinished = match init.backend {
+            Backend::Cow => Place::File(path),
+            Backend::Hostfs => Place::Files(path),
+        };
+        let making = Making {
+            unfinished,
+            store: named.join(name),
+            finished: false,
+            _directory: Some(directory),
+        };
+        let path = making.unfinished.path();
+        remove(&making.unfinished).map_err(cannot_create(path))?;
+        let made = match &making.unfinished {
+            Place::Files(dir) => Store::mkfs_dir(dir, &MkfsOptions::default()),
+            Place::File(path) | Place::Device(path) => {
+                let file = FileOptions {
+                    create_size: Some(init.size.next_multiple_of(1 << 20)),
+                    ..place::file_options(common)
+                };
+                let device = copal_device::open_file(path, &file);
+                device
+                    .map_err(OpenError::from)
+                    .and_then(|device| Store::mkfs(&device, &MkfsOptions::default()))
+            }
+        };
+        made.map_err(|error| place::open_failure(path, error))?;
+        Ok(making)
+    }
+
+    /// The store, to be filled.
+    pub(crate) fn open(&self, common: &Common) -> Outcome<Opened> {
+        self.unfinished.open(common, Access::Write)
+    }
+
+    /// What it is called while it is not whole.
+    pub(crate) fn path(&self) -> &Path {
+        self.unfinished.path()
+    }
+
+    /// From now on it is a repository, durably.
+    pub(crate) fn finish(mut self) -> Outcome<()> {
+        if !matches!(self.unfinished, Place::Device(_)) {
+            rename_new(self.unfinished.path(), &self.store)?;
+        }
+        self.finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        if !self.finished {
+            // What cannot be removed says by its name what it is; a device that is half made holds no repository.
+            let _ = remove(&self.unfinished);
+        }
+    }
+}
+
+/// The directory of a repository in the making, which one `init` has at a time.
+struct Directory {
+    path: PathBuf,
+    is_new: bool,
+    lock: PathBuf,
+    _locked: File,
+}
+
+impl Directory {
+    fn take(path: &Path) -> Outcome<Directory> {
+        let is_new = !path.exists();
+        std::fs::create_dir_all(path).map_err(cannot_create(path))?;
+        let lock = path.join(LOCK_FILE);
+        loop {
+            let open = File::options()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&lock);
+            let file = open.map_err(cannot_create(&lock))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let sentence = format!(
+                        "another `copal init` is at work in {}; wait for it to end, nothing was changed",
+                        path.display()
+                    );
+                    return Err(Failure::new(exit::BUSY, "busy", sentence));
+                }
+                Err(TryLockError::Error(error)) => return Err(cannot_create(&lock)(error)),
+            }
+            // Whoever had it before removed it: a lock on a file without a name excludes nobody.
+            if is_same(&file, &lock).map_err(cannot_create(&lock))? {
+                return Ok(Directory {
+                    path: path.to_owned(),
+                    is_new,
+                    lock,
+                    _locked: file,
+                });
+            }
+        }
+    }
+}
+
+fn is_same(file: &File, path: &Path) -> std::io::Result<bool> {
+    let here = file.metadata()?;
+    match path.symlink_metadata() {
+        Ok(there) => Ok((here.dev(), here.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // A lock file that stays is nobody's; a directory that holds something stays.
+        let _ = std::fs::remove_file(&self.lock);
+        if self.is_new {
+            let _ = std::fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// Gives a finished store its name, durably; a store that appeared there meanwhile is left alone.
+fn rename_new(from: &Path, to: &Path) -> Outcome<()> {
+    let exists = || Failure::from(copal_backup::Error::RepositoryExists);
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Ok(()) => {}
+        Err(Errno::EXIST) => return Err(exists()),
+        // A file system that cannot refuse in the rename itself: refuse before it.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            if to.symlink_metadata().is_ok() {
+                return Err(exists());
+            }
+            std::fs::rename(from, to).map_err(cannot_create(to))?;
+        }
+        Err(error) => return Err(cannot_create(to)(error.into())),
+    }
+    let dir = to.parent().unwrap_or(Path::new("."));
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(cannot_create(to))
+}
+
+fn cannot_create(path: &Path) -> impl Fn(std::io::Error) -> Failure {
+    move |error| Failure::plain("create", format!("cannot create {}: {error}", path.display()))
+}
+
+fn start_on_device(common: &Common, init: &Init, path: &Path) -> Outcome<Making> {
+    if init.backend == Backend::Hostfs {
+        return Err(Failure::usage(format!(
+            "{} is a block device; --backend hostfs takes a directory",
+            path.display()
+        )));
+    }
+    let device = copal_device::open_file(path, &place::file_options(common))
+        .map_err(|error| place::device_failure(path, error))?;
+    let mut beginning = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(PROBED_BYTES as u64).read_to_end(&mut beginning));
+    read.map_err(|error| Failure::plain("open", format!("cannot read {}: {error}", path.display())))?;
+    if beginning.iter().any(|&byte| byte != 0) && !init.force {
+        return Err(Failure::new(
+            exit::DENIED,
+            "not_empty",
+            format!(
+                "{} is not empty and would be overwritten; give --force if nothing on it is needed",
+                path.display()
+            ),
+        ));
+    }
+    Store::mkfs(&device, &MkfsOptions::default()).map_err(|error| place::open_failure(path, error))?;
+    Ok(Making {
+        unfinished: Place::Device(path.to_owned()),
+        store: path.to_owned(),
+        finished: false,
+        _directory: None,
+    })
+}
+
+fn remove(place: &Place) -> std::io::Result<()> {
+    let removed = match place {
+        Place::File(path) => std::fs::remove_file(path),
+        Place::Files(path) => std::fs::remove_dir_all(path),
+        Place::Device(_) => Ok(()),
+    };
+    match removed {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,64 @@
+//! `copal init` beside another: one repository comes of it, and none is lost.
+
+use crate::{
+    disks::{Disk, MIB, assert_restored},
+    harness::{House, PASSWORD, Run, id},
+};
+use std::{
+    fs::File,
+    io::Write,
+    process::{Command, Stdio},
+};
+
+/// Symptom: an `init` that waited for its password replaced the repository that another `init` made meanwhile, with all
+/// that was backed up into it, and exited 0.
+/// Cause: whether a repository is there was asked once, before the password, and the rename at the end replaced what had
+/// the name.
+/// Fix: asked again behind the password, under a lock; the rename replaces nothing.
+#[test]
+fn a_late_init_leaves_the_repository_of_another_alone() {
+    for backend in ["cow", "hostfs"] {
+        let house = House::empty();
+        let pipe = house.path("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let words = ["init", "--backend", backend, "--password-file"];
+        let mut late = house.command(words);
+        late.arg(&pipe).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let late = late.spawn().unwrap();
+        // Opens once the late one has come to its password.
+        let mut password = File::options().write(true).open(&pipe).unwrap();
+        house.good(["init"]);
+        let disk = Disk::create(&house.path("disk.raw"), MIB, 100);
+        let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+        writeln!(password, "{PASSWORD}").unwrap();
+        drop(password);
+        let late = Run::of(late.wait_with_output().unwrap());
+        assert_eq!(late.code, Some(1), "{late:?}");
+        assert!(late.sentence().contains("exists"), "{late:?}");
+        assert_eq!(house.snapshots(), std::slice::from_ref(&snapshot));
+        assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
+        assert_eq!(std::fs::read_dir(house.repository()).unwrap().count(), 1);
+    }
+}
+
+/// Symptom: of two `init` at once each removed what the other was making.
+/// Cause: both used the same unfinished name, and nobody locked it.
+/// Fix: one `init` at a time works in a directory; the other is told to wait.
+#[test]
+fn a_second_init_is_told_to_wait() {
+    let house = House::empty();
+    std::fs::create_dir(house.repository()).unwrap();
+    let unfinished = house.repository().join("store.copal.unfinished");
+    std::fs::write(&unfinished, "somebody's work").unwrap();
+    let lock = File::create(house.repository().join("init.lock")).unwrap();
+    lock.lock().unwrap();
+    let second = house.run(["init"]);
+    assert_eq!(second.code, Some(11), "{second:?}");
+    assert!(second.sentence().contains("wait"), "{second:?}");
+    assert_eq!(std::fs::read(&unfinished).unwrap(), b"somebody's work");
+    // Its owner was killed: what is left is no obstacle.
+    drop(lock);
+    house.good(["init"]);
+    house.check();
+    assert_eq!(std::fs::read_dir(house.repository()).unwrap().count(), 1);
+}
