@@ -63,7 +63,7 @@ pub(crate) fn adopt(vault: &Vault, progress: &dyn Progress, cancel: &CancelFlag)
             return Ok(());
         }
         if cancel.is_cancelled() {
-            return Err(Error::Cancelled { kept_bytes: 0 });
+            return Err(Error::Cancelled { kept_bytes: None });
         }
         if !started {
             progress.stage(Stage::Index, "", 0);

@@ -243,7 +243,7 @@ impl<'a> Walker<'a> {
                     continue;
                 };
                 if self.cancel.is_cancelled() {
-                    return Err(Error::Cancelled { kept_bytes: 0 });
+                    return Err(Error::Cancelled { kept_bytes: None });
                 }
                 let number = index * PAGE_SEGMENTS as u64 + within as u64;
                 let recipe = self.tree.segment(segment, root.size_bytes, number);
@@ -286,7 +286,7 @@ fn check_packs(
     progress.stage(Stage::ReadData, "", total);
     for_each_pack(vault, |pack| {
         if cancel.is_cancelled() {
-            return Err(Error::Cancelled { kept_bytes: 0 });
+            return Err(Error::Cancelled { kept_bytes: None });
         }
         report.packs += 1;
         match reader::header(&*vault.volumes.store, pack.vid, pack.number) {

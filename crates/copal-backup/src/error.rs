@@ -108,11 +108,11 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// Interrupted by the user; finished packs are kept and used by the next backup.
-    #[error("interrupted; {kept_bytes} bytes already stored are kept for the next backup")]
+    /// Interrupted by the user. Finished packs of a backup are kept and used by the next one.
+    #[error("interrupted before the end; the store is consistent, run the command again")]
     Cancelled {
-        /// Stored bytes that the next backup finds again.
-        kept_bytes: u64,
+        /// Stored bytes that the next backup finds again; `None` for what is no backup.
+        kept_bytes: Option<u64>,
     },
     /// The store is full.
     #[error("the store is full; forget snapshots and run `copal prune`, or grow it")]

@@ -146,7 +146,7 @@ impl<'a> Marks<'a> {
                 continue;
             }
             if cancel.is_cancelled() {
-                return Err(Error::Cancelled { kept_bytes: 0 });
+                return Err(Error::Cancelled { kept_bytes: None });
             }
             self.mark(home, page)?;
             let index = index as u64;

@@ -304,7 +304,7 @@ impl Sweep<'_> {
 
     fn check_cancel(&self) -> Result<()> {
         if self.cancel.is_cancelled() {
-            Err(Error::Cancelled { kept_bytes: 0 })
+            Err(Error::Cancelled { kept_bytes: None })
         } else {
             Ok(())
         }

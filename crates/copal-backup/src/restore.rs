@@ -217,7 +217,7 @@ impl<'a> Worker<'a> {
     fn segment(&mut self, task: &Task) -> Result<()> {
         let shared = self.shared;
         if shared.cancel.is_cancelled() {
-            return Err(Error::Cancelled { kept_bytes: 0 });
+            return Err(Error::Cancelled { kept_bytes: None });
         }
         let recipe = self
             .tree

@@ -1,5 +1,6 @@
 //! How a command fails: a sentence, a word for machines, an exit code.
 
+use crate::human;
 use copal_backup::{Error, source::SourceError, target::TargetError};
 use copal_volume::VolumeError;
 
@@ -70,10 +71,19 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
+        let sentence = match &error {
+            Error::Cancelled {
+                kept_bytes: Some(kept),
+            } => format!(
+                "interrupted; {} already stored are kept for the next backup, run the command again",
+                human::bytes(*kept)
+            ),
+            error => error.to_string(),
+        };
         Failure {
             exit_code: error.exit_code(),
             code: error.code(),
-            sentence: error.to_string(),
+            sentence,
         }
     }
 }
@@ -93,5 +103,26 @@ impl From<TargetError> for Failure {
 impl From<VolumeError> for Failure {
     fn from(error: VolumeError) -> Failure {
         Failure::from(Error::from(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symptom: `interrupted; 16961536 bytes already stored are kept`.
+    /// Cause: the library's number was printed as it is.
+    /// Fix: a size is written the way people read one.
+    #[test]
+    fn an_interrupted_backup_says_what_is_kept_in_the_units_of_people() {
+        let failure = Failure::from(Error::Cancelled {
+            kept_bytes: Some(16_961_536),
+        });
+        assert_eq!(failure.exit_code, exit::INTERRUPTED);
+        assert!(
+            failure.sentence.contains("; 17.0 MB already stored"),
+            "{}",
+            failure.sentence
+        );
     }
 }

@@ -195,7 +195,7 @@ fn produce(
             packer.finish_chunks()?;
             vault.index.sync()?;
             Err(Error::Cancelled {
-                kept_bytes: packer.stored_bytes(),
+                kept_bytes: Some(packer.stored_bytes()),
             })
         }
         Err(Stop::Failed(error)) => {

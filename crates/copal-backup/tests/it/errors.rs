@@ -115,7 +115,7 @@ fn an_interrupted_backup_publishes_nothing_and_keeps_its_packs() {
     let cancelled = run(Some(CancelFlag::new()));
     assert_eq!(cancelled.exit_code(), 130);
     assert!(
-        matches!(cancelled, Error::Cancelled { kept_bytes } if kept_bytes >= 20 << 20),
+        matches!(cancelled, Error::Cancelled { kept_bytes: Some(kept) } if kept >= 20 << 20),
         "{cancelled}"
     );
     let broken = run(None);
@@ -130,6 +130,40 @@ fn an_interrupted_backup_publishes_nothing_and_keeps_its_packs() {
         summary.counts.new_bytes
     );
     assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
+}
+
+/// Symptom: an interrupted restore, check or prune said that 0 bytes were kept for the next backup.
+/// Cause: one sentence served all operations, with the number that only a backup has.
+/// Fix: what is no backup has no such number, and its sentence does not speak of one.
+#[test]
+fn what_is_no_backup_does_not_speak_of_the_next_one_when_it_is_interrupted() {
+    let repository = init(&MemoryStore::new());
+    let mut disk = Disk::new(3 << 20);
+    Dice::new(10).fill(&mut disk.bytes);
+    let gone = back_up(&repository, "web", &disk, false).snapshot;
+    disk.write(0, &[1; 9000]);
+    let snapshot = back_up(&repository, "web", &disk, true).snapshot;
+    repository.forget(&[gone]).unwrap();
+    let cancel = CancelFlag::new();
+    cancel.cancel();
+    let target = MemoryTarget::default();
+    let request = RestoreRequest::new(snapshot);
+    let restored = repository.restore(&request, &target, &Silent, &cancel).map(drop);
+    let checked = repository.check(ReadData::All, &Silent, &cancel).map(drop);
+    let verified = repository.verify(snapshot, &Silent, &cancel).map(drop);
+    let pruned = repository
+        .prune(&PruneOptions::default(), &Silent, &cancel)
+        .map(drop);
+    for outcome in [restored, checked, verified, pruned] {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.exit_code(), 130, "{error}");
+        let sentence = error.to_string();
+        assert!(
+            !sentence.contains("next backup") && !sentence.contains("bytes"),
+            "{sentence}"
+        );
+        assert!(sentence.contains("again"), "{sentence}");
+    }
 }
 
 #[test]

@@ -63,5 +63,7 @@ fn an_interrupted_restore_leaves_no_file() {
     drop(reader);
     let run = restore.end();
     assert_eq!(run.code, Some(130), "{run:?}");
+    assert!(!run.sentence().contains("next backup"), "{run:?}");
+    assert!(run.sentence().contains("again"), "{run:?}");
     assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
 }
