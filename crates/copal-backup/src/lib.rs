@@ -30,6 +30,7 @@ mod index;
 mod key_slot;
 mod keys;
 mod manifest;
+mod lookup;
 mod mark;
 mod pack;
 pub mod progress;

@@ -15,6 +15,7 @@
 use crate::adopt::{StoredPack, for_each_pack};
 use crate::catalog::log::{Append, LogName};
 use crate::catalog::record::{MAX_LISTED, Record};
+use crate::catalog::vm::Published;
 use crate::error::{Error, Result};
 use crate::keys::random;
 use crate::manifest::{self, Manifest};
@@ -121,11 +122,25 @@ fn fence_all(repository: &Repository, vm: Uuid) -> Result<u64> {
 /// Manifests of all published snapshots of a VM, oldest first.
 fn manifests(repository: &Repository, vm: Uuid) -> Result<Vec<Manifest>> {
     let state = repository.vm_state(vm)?;
-    state
-        .published
-        .iter()
-        .map(|published| repository.manifest(vm, published))
-        .collect()
+    let manifest = |published: &Published| {
+        let read = repository.manifest(vm, published);
+        read.map_err(|error| forget_first(error, published))
+    };
+    state.published.iter().map(manifest).collect()
+}
+
+/// What a damaged snapshot needs is not known, so nothing may go as long as it is there.
+fn forget_first(error: Error, published: &Published) -> Error {
+    match error {
+        Error::Damaged { what, detail } => Error::Damaged {
+            what,
+            detail: format!(
+                "{detail}; nothing was removed, `copal forget {}` lets prune go on",
+                published.snapshot.short()
+            ),
+        },
+        error => error,
+    }
 }
 
 /// One slice of packs being swept.

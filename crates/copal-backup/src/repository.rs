@@ -6,6 +6,8 @@
 //!
 //! One process at a time opens a repository for writing: the store below sees to that (its file is
 //! locked). What a killed process left is ended by the next one, see `backup::session` and `prune`.
+//!
+//! Not here: which snapshots there are and which one is meant (`lookup`).
 
 use crate::adopt;
 use crate::backup;
@@ -18,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::key_slot::{self, Cost};
 use crate::keys::{Keys, random};
-use crate::manifest::{self, Manifest, ManifestDisk};
+use crate::manifest::{Manifest, ManifestDisk};
 use crate::progress::{CancelFlag, Progress, Silent};
 use crate::prune;
 use crate::recipe::PAGE_SEGMENTS;
@@ -31,7 +33,7 @@ use crate::vault::Vault;
 use crate::volumes::{Home, Volumes, open_or_make};
 use bytes::Bytes;
 use copal_chunk::Chunker;
-use copal_volume::{Clock, PutOptions, ReadOptions, Remove, SystemClock, VolumeError, VolumeId, VolumeStore};
+use copal_volume::{Clock, PutOptions, Remove, SystemClock, VolumeId, VolumeStore};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -180,57 +182,6 @@ impl Repository {
     ) -> Result<BackupSummary> {
         let _shared = self.gate.try_read().ok_or_else(busy)?;
         backup::run(self, &request, progress, cancel)
-    }
-
-    /// All VMs of the catalog, by name.
-    /// # Errors
-    /// `Damaged`; those of the store.
-    pub fn vms(&self) -> Result<Vec<Vm>> {
-        self.directory().all()
-    }
-
-    /// Published snapshots of one VM (name or UUID) or of all, oldest first.
-    /// # Errors
-    /// `NotFound`, `Damaged`; those of the store.
-    pub fn snapshots(&self, vm: Option<&str>) -> Result<Vec<Snapshot>> {
-        let vms = match vm {
-            Some(name) => vec![self.directory().find(name)?],
-            None => self.directory().all()?,
-        };
-        let mut snapshots = Vec::new();
-        for vm in vms {
-            for published in self.vm_state(vm.uuid)?.published {
-                snapshots.push(snapshot_of(&vm, &published, self.manifest(vm.uuid, &published)?));
-            }
-        }
-        snapshots.sort_by_key(|snapshot| (snapshot.created_ms, snapshot.id));
-        Ok(snapshots)
-    }
-
-    /// The snapshot that `spec` means: an id, a unique prefix of at least 4 digits, or `latest`.
-    /// # Errors
-    /// `NotFound`, `Ambiguous`, `Damaged`; those of the store.
-    pub fn resolve(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
-        let not_found = || Error::NotFound {
-            what: "snapshot",
-            name: spec.to_owned(),
-        };
-        let mut snapshots = self.snapshots(vm)?;
-        if spec == "latest" {
-            return snapshots.pop().ok_or_else(not_found);
-        }
-        let wanted = spec.to_ascii_lowercase();
-        if wanted.len() < 4 {
-            return Err(not_found());
-        }
-        snapshots.retain(|snapshot| snapshot.id.to_string().starts_with(&wanted));
-        match snapshots.len() {
-            0 | 1 => snapshots.pop().ok_or_else(not_found),
-            count => Err(Error::Ambiguous {
-                name: spec.to_owned(),
-                count,
-            }),
-        }
     }
 
     /// What the disks of a snapshot consist of.
@@ -469,7 +420,11 @@ impl Repository {
             stats.snapshots += state.published.len() as u64;
             stats.vms += u64::from(!state.published.is_empty());
             for published in &state.published {
-                stats.logical_bytes += self.manifest(vm.uuid, published)?.counts.logical_bytes;
+                match self.manifest(vm.uuid, published) {
+                    Ok(manifest) => stats.logical_bytes += manifest.counts.logical_bytes,
+                    Err(error) if error.is_corruption() => stats.damaged_snapshots += 1,
+                    Err(error) => return Err(error),
+                }
             }
             if let Some(vid) = self.vault.volumes.meta(vm.uuid, false)? {
                 stats.metadata_bytes += bytes_of(vid)?;
@@ -520,46 +475,6 @@ impl Repository {
     /// State of a VM's log, read to its end.
     pub(crate) fn vm_state(&self, vm: Uuid) -> Result<VmState> {
         Ok(VmState::replay(&self.catalog.read(LogName::Vm(vm))?))
-    }
-
-    /// The manifest of a published snapshot.
-    pub(crate) fn manifest(&self, vm: Uuid, published: &Published) -> Result<Manifest> {
-        let id = published.snapshot;
-        let damaged = |detail: String| Error::Damaged {
-            what: format!("manifest {id}"),
-            detail,
-        };
-        let missing = || damaged("it is gone".into());
-        let vid = self.vault.volumes.meta(vm, false)?.ok_or_else(missing)?;
-        let name = manifest::file_name(id);
-        let store = &self.vault.volumes.store;
-        let file = match store.get(vid, name.as_bytes(), 0..u64::MAX, &ReadOptions::default()) {
-            Err(VolumeError::NotFound) => return Err(missing()),
-            Err(VolumeError::Corrupt { what }) => return Err(damaged(what)),
-            file => file?,
-        };
-        if manifest::hash(&file) != published.manifest {
-            return Err(damaged("its bytes are not those its Publish record names".into()));
-        }
-        let manifest = Manifest::decode(&file, id, &self.vault.keys).map_err(damaged)?;
-        if manifest.vm != vm {
-            return Err(damaged("it belongs to another VM".into()));
-        }
-        Ok(manifest)
-    }
-
-    /// The manifest of a snapshot, whichever VM it is of.
-    fn find(&self, snapshot: SnapshotId) -> Result<Manifest> {
-        for vm in self.directory().all()? {
-            let state = self.vm_state(vm.uuid)?;
-            if let Some(published) = state.published.iter().find(|one| one.snapshot == snapshot) {
-                return self.manifest(vm.uuid, published);
-            }
-        }
-        Err(Error::NotFound {
-            what: "snapshot",
-            name: snapshot.to_string(),
-        })
     }
 
     fn append(&self, vm: Uuid, record: &Record) -> Result<()> {
@@ -630,23 +545,7 @@ fn busy() -> Error {
     }
 }
 
-fn snapshot_of(vm: &Vm, published: &Published, manifest: Manifest) -> Snapshot {
-    Snapshot {
-        id: published.snapshot,
-        vm: vm.clone(),
-        sequence: published.sequence,
-        created_ms: published.created_ms,
-        base: manifest.base,
-        disks: manifest.disks.iter().map(snapshot_disk).collect(),
-        tags: manifest.tags,
-        description: manifest.description,
-        counts: manifest.counts,
-        is_verified: published.is_verified,
-        held_until_ms: published.held_until_ms,
-    }
-}
-
-fn snapshot_disk(disk: &ManifestDisk) -> SnapshotDisk {
+pub(crate) fn snapshot_disk(disk: &ManifestDisk) -> SnapshotDisk {
     SnapshotDisk {
         name: disk.name.clone(),
         size_bytes: disk.size_bytes,

@@ -249,6 +249,8 @@ pub struct Snapshot {
     pub is_verified: bool,
     /// It may not be forgotten before this time, in ms since 1970; 0: it is not held.
     pub held_until_ms: u64,
+    /// Why its manifest cannot be read; then base, tags, description, disks and counts are empty.
+    pub damage: Option<String>,
 }
 
 /// What one disk of a snapshot consists of.
@@ -426,7 +428,9 @@ pub struct RepositoryStats {
     pub vms: u64,
     /// Published snapshots.
     pub snapshots: u64,
-    /// Sum of the logical sizes of all snapshots.
+    /// Those of them whose manifest cannot be read.
+    pub damaged_snapshots: u64,
+    /// Sum of the logical sizes of all other snapshots.
     pub logical_bytes: u64,
     /// Bytes of chunk packs.
     pub chunk_pack_bytes: u64,

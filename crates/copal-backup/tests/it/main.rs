@@ -6,4 +6,5 @@ mod engine;
 mod errors;
 mod failing;
 mod histories;
+mod isolation;
 mod world;

@@ -298,12 +298,23 @@ pub(crate) fn files(store: &MemoryStore) -> Vec<(String, Vec<u8>, Vec<u8>)> {
 /// Another store with the same volumes and files.
 pub(crate) fn copy(store: &MemoryStore) -> MemoryStore {
     let copy = MemoryStore::new();
-    for (volume, _) in store.list_volumes("", None, 1000).unwrap() {
-        copy.create_volume("", &volume, &Default::default()).unwrap();
-    }
-    for (volume, name, body) in files(store) {
-        let vid = copy.open_volume(&volume).unwrap();
-        copy.put(vid, &name, body.into(), &Default::default()).unwrap();
-    }
+    copy_into(store, &copy, |_, _, _| true);
     copy
+}
+
+/// Copies volumes and files; `change` may alter a body (of a volume, of this name) or leave it out.
+pub(crate) fn copy_into(
+    from: &MemoryStore,
+    to: &MemoryStore,
+    mut change: impl FnMut(&str, &[u8], &mut Vec<u8>) -> bool,
+) {
+    for (volume, _) in from.list_volumes("", None, 1000).unwrap() {
+        to.create_volume("", &volume, &Default::default()).unwrap();
+    }
+    for (volume, name, mut body) in files(from) {
+        if change(&volume, &name, &mut body) {
+            let vid = to.open_volume(&volume).unwrap();
+            to.put(vid, &name, body.into(), &Default::default()).unwrap();
+        }
+    }
 }

@@ -58,6 +58,7 @@ pub(crate) fn snapshot(snapshot: &Snapshot) -> Value {
         "counts": counts(&snapshot.counts),
         "verified": snapshot.is_verified,
         "held_until": held_until(snapshot),
+        "damage": snapshot.damage,
     })
 }
 

@@ -139,7 +139,7 @@ pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
     let repository = opened.repository();
     let meter = context.meter();
     let report = repository
-        .resolve(&verify.which.snapshot, verify.which.vm.as_deref())
+        .resolve_damaged(&verify.which.snapshot, verify.which.vm.as_deref())
         .and_then(|snapshot| Ok((repository.verify(snapshot.id, &meter, &context.cancel)?, snapshot)));
     drop(meter);
     let (report, snapshot) = close(opened, report.map_err(Failure::from))?;

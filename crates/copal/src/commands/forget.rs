@@ -87,6 +87,18 @@ pub(super) fn by_policy(
     let zone = jiff::tz::TimeZone::system();
     let now_ms = human::now_ms();
     let mut judged = Vec::with_capacity(snapshots.len());
+    // A damaged snapshot stands for no day or week, and what its tags were is not known: it goes by its id only.
+    let (damaged, snapshots): (Vec<Snapshot>, Vec<Snapshot>) = snapshots
+        .into_iter()
+        .partition(|snapshot| snapshot.damage.is_some());
+    judged.extend(damaged.into_iter().map(|snapshot| Judged {
+        reason: format!(
+            "damaged; no policy judges it, `copal forget {}` does",
+            snapshot.id.short()
+        ),
+        snapshot,
+        keep: true,
+    }));
     for group in snapshots.chunk_by(|a, b| a.vm.uuid == b.vm.uuid) {
         let candidates: Vec<Candidate> = group
             .iter()

@@ -33,14 +33,19 @@ pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome
                     .iter()
                     .map(|disk| disk.name.as_str())
                     .collect::<Vec<_>>();
+                // What a damaged manifest said is not known, and no zero.
+                let bytes = |count| match snapshot.damage {
+                    None => human::bytes(count),
+                    Some(_) => String::new(),
+                };
                 vec![
                     snapshot.id.short(),
                     human::local_time(snapshot.created_ms),
                     snapshot.vm.name.clone(),
                     names.join(" "),
-                    human::bytes(snapshot.counts.logical_bytes),
-                    human::bytes(snapshot.counts.new_bytes),
-                    human::bytes(snapshot.counts.stored_bytes),
+                    bytes(snapshot.counts.logical_bytes),
+                    bytes(snapshot.counts.new_bytes),
+                    bytes(snapshot.counts.stored_bytes),
                     snapshot.tags.join(" "),
                     marks(snapshot),
                 ]
@@ -57,6 +62,9 @@ pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome
 /// What guards a snapshot, and what is known of it.
 fn marks(snapshot: &Snapshot) -> String {
     let mut marks = Vec::new();
+    if snapshot.damage.is_some() {
+        marks.push("damaged".to_owned());
+    }
     if snapshot.is_verified {
         marks.push("verified".to_owned());
     }

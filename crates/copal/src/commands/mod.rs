@@ -93,7 +93,7 @@ fn close<T>(opened: Opened, outcome: Outcome<T>) -> Outcome<T> {
     Ok(value)
 }
 
-/// Several snapshots named by people, each once, in the order given.
+/// Several snapshots named by people, each once, in the order given; damaged ones too.
 fn resolve_all(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<Vec<Snapshot>> {
     let mut found: Vec<Snapshot> = Vec::new();
     for name in names {
@@ -102,7 +102,7 @@ fn resolve_all(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<V
                 "give ids here: `latest` is another snapshot as soon as one is gone",
             ));
         }
-        let snapshot = opened.repository().resolve(name, vm)?;
+        let snapshot = opened.repository().resolve_damaged(name, vm)?;
         if found.iter().all(|other| other.id != snapshot.id) {
             found.push(snapshot);
         }

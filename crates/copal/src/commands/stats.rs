@@ -20,6 +20,7 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
         "created_ms": info.created_ms,
         "vms": stats.vms,
         "snapshots": stats.snapshots,
+        "damaged_snapshots": stats.damaged_snapshots,
         "logical_bytes": stats.logical_bytes,
         "chunk_pack_bytes": stats.chunk_pack_bytes,
         "recipe_pack_bytes": stats.recipe_pack_bytes,
@@ -40,9 +41,13 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
     context.output.summary(fields, || {
         let packs = stats.chunk_pack_bytes + stats.recipe_pack_bytes;
         let ratio = stats.logical_bytes as f64 / packs.max(1) as f64;
+        let snapshots = match stats.damaged_snapshots {
+            0 => stats.snapshots.to_string(),
+            damaged => format!("{}, {damaged} of them damaged", stats.snapshots),
+        };
         let rows: Vec<Vec<String>> = [
             ("VMs", stats.vms.to_string()),
-            ("Snapshots", stats.snapshots.to_string()),
+            ("Snapshots", snapshots),
             ("Disks as they were", human::bytes(stats.logical_bytes)),
             (
                 "In packs",

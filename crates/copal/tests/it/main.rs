@@ -14,6 +14,7 @@ mod interrupt;
 mod kill;
 mod language;
 mod loop_device;
+mod manifest;
 mod memory;
 mod operating;
 mod places;

@@ -1,0 +1,90 @@
+//! A snapshot whose manifest is damaged: listed as what it is, forgotten by its id, in nobody's way.
+
+use crate::{
+    disks::{Disk, MIB, assert_restored},
+    harness::{House, Run, id},
+};
+use copal_data::LocalStore;
+use copal_volume::VolumeStore;
+
+/// Flips a bit of a manifest, in a way that the layers below do not notice.
+fn damage(house: &House, snapshot: &str) {
+    let file = copal_device::FileOptions {
+        allow_cow: true,
+        unsafe_volatile: true,
+        ..Default::default()
+    };
+    let device = copal_device::open_file(&house.store(), &file).unwrap();
+    let (objects, _) = copal_object::Store::open(device, &Default::default()).unwrap();
+    let kv = copal_kv::Store::open(objects.clone(), copal_kv::Options::default()).unwrap();
+    let volumes = LocalStore::open(kv).unwrap();
+    let name = format!("m.{snapshot}");
+    let mut damaged = 0;
+    for (_, vid) in volumes.list_volumes("", None, 1000).unwrap() {
+        let Ok(info) = volumes.stat(vid, name.as_bytes(), &Default::default()) else {
+            continue;
+        };
+        let whole = 0..info.size;
+        let mut body = volumes
+            .get(vid, name.as_bytes(), whole, &Default::default())
+            .unwrap()
+            .to_vec();
+        let middle = body.len() / 2;
+        body[middle] ^= 4;
+        volumes.delete(vid, name.as_bytes(), info.fid).unwrap();
+        volumes
+            .put(vid, name.as_bytes(), body.into(), &Default::default())
+            .unwrap();
+        damaged += 1;
+    }
+    assert_eq!(damaged, 1);
+    volumes.close().unwrap();
+    objects.close().unwrap();
+}
+
+/// Symptom: one damaged manifest, and no command that names a snapshot worked any more, `forget` included.
+/// Cause: every manifest was decoded to find one snapshot.
+/// Fix: only the one that is meant; the list says which are damaged, and ids are enough to forget them.
+#[test]
+fn a_damaged_snapshot_is_listed_and_forgotten_and_the_others_work() {
+    let house = House::plain();
+    let mut disk = Disk::create(&house.path("disk.raw"), MIB, 120);
+    let image = house.path("disk.raw");
+    let hurt = id(&house.backup("web", &image));
+    let other = id(&house.backup("db", &image));
+    damage(&house, &hurt);
+    let listed = house.summary(["snapshots"]);
+    let marks: Vec<bool> = listed["snapshots"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|snapshot| snapshot["damage"].is_string())
+        .collect();
+    assert_eq!(marks, [true, false], "{listed}");
+    let text = String::from_utf8(house.good(["snapshots"]).stdout).unwrap();
+    let line = text.lines().find(|line| line.starts_with(&hurt[..8])).unwrap();
+    assert!(line.ends_with("damaged"), "{text}");
+    assert_restored(&house.restore(&other[..8], "out"), &disk.bytes);
+    assert_eq!(house.summary(["stats"])["damaged_snapshots"], 1);
+    let target = house.word("hurt");
+    for words in [
+        &["restore", &hurt, "--target", &target][..],
+        &["verify", &hurt],
+        &["prune"],
+    ] {
+        let run = Run::of(house.command(words).output().unwrap());
+        assert_eq!(run.code, Some(20), "{words:?}: {run:?}");
+    }
+    // It stands for no day: the good one of this day is kept beside it.
+    disk.mutate(1);
+    // The library's own word about the base that it passes over is a warning.
+    let mut backup = house.command(["--json", "backup", "--vm", "web"]);
+    let backup = backup.arg(&image).env("COPAL_LOG", "off").output().unwrap();
+    let next = id(&Run::of(backup).summary());
+    let judged = house.summary(["forget", "--keep-last", "1", "--dry-run"]);
+    assert_eq!(judged["forgotten"], 0, "{judged}");
+    house.good(["forget", &hurt[..8]]);
+    house.good(["prune"]);
+    house.check();
+    assert_eq!(house.snapshots(), [other, next]);
+}
