@@ -2,8 +2,11 @@
 //!
 //! Every damage is reported and none ends the check: what a damaged thing led to cannot be looked at, the
 //! rest is. An error means that the store itself failed.
+//!
+//! Not here: which snapshots share what is damaged (`blame`).
 
 use crate::adopt::{StoredPack, for_each_pack};
+use crate::blame::{self, Places};
 use crate::catalog::log::{Entry, LogName};
 use crate::catalog::record::SessionId;
 use crate::catalog::vm::{Published, VmState};
@@ -17,6 +20,7 @@ use crate::repository::Repository;
 use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
 use crate::scan::scan;
 use crate::tree::TreeReader;
+use crate::vault::Located;
 use crate::volumes::Home;
 use copal_chunk::SEGMENT_BYTES;
 use std::collections::{HashMap, HashSet};
@@ -41,29 +45,64 @@ impl CheckReport {
 
     /// Notes a damage; passes on what is none.
     pub(crate) fn note(&mut self, error: Error, snapshot: Option<SnapshotId>) -> Result<()> {
-        let (what, detail) = match error {
-            Error::Damaged { what, detail } => (what, detail),
-            error if error.is_corruption() => ("the repository".into(), error.to_string()),
-            error @ Error::Version { .. } => ("the repository".into(), error.to_string()),
-            error => return Err(error),
-        };
-        if let Some(same) = self
-            .damages
-            .iter_mut()
-            .find(|known| known.what == what && known.detail == detail)
-        {
-            same.snapshots
-                .extend(snapshot.filter(|snapshot| !same.snapshots.contains(snapshot)));
-        } else if self.damages.len() < MAX_DAMAGES {
-            self.damages.push(Damage {
-                what,
-                detail,
-                snapshots: snapshot.into_iter().collect(),
-            });
-        } else {
-            self.more_damages += 1;
+        let noted = self.note_at(error)?;
+        if let Some(snapshot) = snapshot {
+            self.hurts(noted, snapshot);
         }
         Ok(())
+    }
+
+    /// As `note`; the number it has in the report, `None` where it is only counted.
+    pub(crate) fn note_at(&mut self, error: Error) -> Result<Option<usize>> {
+        let (what, detail) = words(error)?;
+        if let Some(known) = self.known(&what, &detail) {
+            return Ok(Some(known));
+        }
+        if self.damages.len() >= MAX_DAMAGES {
+            self.more_damages += 1;
+            return Ok(None);
+        }
+        self.damages.push(Damage {
+            what,
+            detail,
+            snapshots: Vec::new(),
+        });
+        Ok(Some(self.damages.len() - 1))
+    }
+
+    /// A snapshot met a damage again: it is hurt too, and nothing new is counted. Passes on what is no damage.
+    pub(crate) fn met(&mut self, error: Error, snapshot: SnapshotId) -> Result<()> {
+        let (what, detail) = words(error)?;
+        let known = self.known(&what, &detail);
+        self.hurts(known, snapshot);
+        Ok(())
+    }
+
+    fn known(&self, what: &str, detail: &str) -> Option<usize> {
+        self.damages
+            .iter()
+            .position(|known| known.what == what && known.detail == detail)
+    }
+
+    /// Damage `number`, or one that is only counted, hurts the snapshot.
+    pub(crate) fn hurts(&mut self, number: Option<usize>, snapshot: SnapshotId) {
+        let hurt = match number {
+            Some(number) => &mut self.damages[number].snapshots,
+            None => &mut self.more_snapshots,
+        };
+        if hurt.last() != Some(&snapshot) && !hurt.contains(&snapshot) {
+            hurt.push(snapshot);
+        }
+    }
+}
+
+/// What is damaged and how; passes on what is no damage.
+fn words(error: Error) -> Result<(String, String)> {
+    match error {
+        Error::Damaged { what, detail } => Ok((what, detail)),
+        error if error.is_corruption() => Ok(("the repository".into(), error.to_string())),
+        error @ Error::Version { .. } => Ok(("the repository".into(), error.to_string())),
+        error => Err(error),
     }
 }
 
@@ -123,7 +162,7 @@ pub(crate) fn check(
         Err(error) if error.is_corruption() => Vec::new(),
         Err(error) => return Err(error),
     };
-    for vm in vms {
+    for vm in &vms {
         let entries = read_log(repository, LogName::Vm(vm.uuid), &mut report)?;
         let state = VmState::replay(&entries);
         unfinished.extend(state.open.iter().chain(&state.fenced));
@@ -136,7 +175,10 @@ pub(crate) fn check(
             cancel,
         )?;
     }
-    check_packs(repository, read_data, &unfinished, &mut report, progress, cancel)?;
+    let places = check_packs(repository, read_data, &unfinished, &mut report, progress, cancel)?;
+    if !report.is_clean() {
+        blame::blame(repository, &vms, &places, &mut report, progress, cancel)?;
+    }
     Ok(report)
 }
 
@@ -187,9 +229,7 @@ fn check_vm(
                     if located.row().raw == entry.length {
                         report.references += 1;
                     } else {
-                        let slot = located.spot.slot;
-                        let detail = format!("frame {slot} has not the length its recipe says");
-                        report.note(located.footer.damaged(detail), Some(id))?;
+                        report.note(wrong_length(&located), Some(id))?;
                     }
                 }
                 Ok(())
@@ -198,6 +238,11 @@ fn check_vm(
         }
     }
     Ok(())
+}
+
+pub(crate) fn wrong_length(located: &Located) -> Error {
+    let detail = format!("frame {} has not the length its recipe says", located.spot.slot);
+    located.footer.damaged(detail)
 }
 
 /// Walks what a disk does not share with an older one.
@@ -272,8 +317,9 @@ fn check_packs(
     report: &mut CheckReport,
     progress: &dyn Progress,
     cancel: &CancelFlag,
-) -> Result<()> {
+) -> Result<Places> {
     let vault = repository.vault();
+    let mut places = Places::default();
     let mut total = 0;
     for_each_pack(vault, |pack| {
         total += if is_chosen(read_data, &pack) {
@@ -310,10 +356,11 @@ fn check_packs(
             return Ok(());
         }
         let ids = (footer.kind == PackKind::Chunks).then_some(&vault.keys.id);
-        scan(vault, pack.vid, &footer, ids, report)?;
+        scan(vault, pack.vid, &footer, ids, report, &mut places)?;
         progress.advance(pack.info.size);
         Ok(())
-    })
+    })?;
+    Ok(places)
 }
 
 fn is_chosen(read_data: ReadData, pack: &StoredPack) -> bool {

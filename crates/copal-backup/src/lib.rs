@@ -9,13 +9,14 @@
 //! - `keys`, `key_slot`, `unlock`, `seal`: keys and sealing. `volumes`: what the volumes are called.
 //! - `pack`, `recipe`, `manifest`, `catalog`: the formats. `index`: where is this chunk?
 //! - `vault`, `tree`, `fetch`, `stack`: reading frames, trees, segments; writing packs.
-//! - `backup`, `restore`, `check`, `mark`, `prune`, `adopt`: what a user asks for.
+//! - `lookup`, `backup`, `restore`, `check`, `blame`, `mark`, `prune`, `adopt`: what a user asks for.
 //!
 //! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`);
 //! rounds, popular chunks, summary vectors and agents on several hosts (not built yet).
 
 mod adopt;
 mod backup;
+mod blame;
 mod catalog;
 mod check;
 mod directory;
@@ -29,8 +30,8 @@ mod golden;
 mod index;
 mod key_slot;
 mod keys;
-mod manifest;
 mod lookup;
+mod manifest;
 mod mark;
 mod pack;
 pub mod progress;

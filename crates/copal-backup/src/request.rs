@@ -321,7 +321,7 @@ pub struct Damage {
     pub what: String,
     /// What does not fit.
     pub detail: String,
-    /// Snapshots known to be hurt, as far as this check can tell.
+    /// Snapshots that lead to it; a check names all of them.
     pub snapshots: Vec<SnapshotId>,
 }
 
@@ -332,6 +332,8 @@ pub struct CheckReport {
     pub damages: Vec<Damage>,
     /// Damages beyond the first thousand are only counted.
     pub more_damages: u64,
+    /// Snapshots that those hurt, or that lead to a pack where some of them are.
+    pub more_snapshots: Vec<SnapshotId>,
     /// Snapshots walked.
     pub snapshots: u64,
     /// Packs whose structure was looked at.

@@ -1,5 +1,6 @@
 //! Reads a whole pack from front to back: block hashes, seals, compression, ids.
 
+use crate::blame::Places;
 use crate::error::Result;
 use crate::pack::format::{self, HEADER_BYTES};
 use crate::pack::reader::{Footer, Inflater, open_frame};
@@ -7,8 +8,9 @@ use crate::request::CheckReport;
 use crate::vault::Vault;
 use copal_chunk::IdKey;
 use copal_volume::VolumeId;
+use std::ops::Range;
 
-/// Reads every byte of a pack and notes what is not as it was written. `ids` checks chunks against theirs.
+/// Reads every byte of a pack and notes what is not as it was written, and where. `ids` checks chunks against theirs.
 ///
 /// Memory: one block and the frame that straddles it.
 /// # Errors
@@ -19,7 +21,11 @@ pub(crate) fn scan(
     footer: &Footer,
     ids: Option<&IdKey>,
     report: &mut CheckReport,
+    places: &mut Places,
 ) -> Result<()> {
+    // Blocks that do not fit, with their number in the report; frames that are lost.
+    let mut bad_blocks: Vec<(Range<u64>, usize)> = Vec::new();
+    let mut lost: Vec<u32> = Vec::new();
     let mut inflater = Inflater::new()?;
     let mut raw = Vec::new();
     let mut held: Vec<u8> = Vec::new();
@@ -33,12 +39,14 @@ pub(crate) fn scan(
         match vault.read(vid, footer.number, start..end) {
             Ok(bytes) => {
                 if format::block_hash(&bytes)[..] != *hash {
-                    report.note(damaged("its bytes do not fit their hash".into()), None)?;
+                    let noted = report.note_at(damaged("its bytes do not fit their hash".into()))?;
+                    bad_blocks.extend(noted.map(|noted| (start..end, noted)));
                 }
                 held.extend_from_slice(&bytes);
             }
             Err(error) => {
-                report.note(error, None)?;
+                let noted = report.note_at(error)?;
+                bad_blocks.extend(noted.map(|noted| (start..end, noted)));
                 // Frames in the gap fail to open below and are noted one by one.
                 held.resize(held.len() + (end - start) as usize, 0);
             }
@@ -48,24 +56,22 @@ pub(crate) fn scan(
             next_slot += 1;
             let from = (u64::from(row.offset) - held_at) as usize;
             let sealed = &mut held[from..from + row.stored as usize];
-            let payload = match open_frame(footer, slot, sealed) {
-                Ok(payload) => payload,
-                Err(error) => {
-                    report.note(error, None)?;
-                    continue;
+            let opened = open_frame(footer, slot, sealed).and_then(|payload| {
+                let inflated = inflater.inflate(row, payload, &mut raw);
+                inflated.map_err(|detail| footer.damaged(format!("frame {slot}: {detail}")))?;
+                if ids.is_some_and(|key| key.id(&raw).short() != row.id) {
+                    return Err(footer.damaged(format!("frame {slot}: its bytes do not fit its id")));
                 }
-            };
-            match inflater.inflate(row, payload, &mut raw) {
-                Err(detail) => report.note(footer.damaged(format!("frame {slot}: {detail}")), None)?,
-                Ok(()) if ids.is_some_and(|key| key.id(&raw).short() != row.id) => {
-                    report.note(
-                        footer.damaged(format!("frame {slot}: its bytes do not fit its id")),
-                        None,
-                    )?;
-                }
+                Ok(())
+            });
+            match opened {
                 Ok(()) => {
                     report.decoded_frames += 1;
                     report.decoded_bytes += u64::from(row.stored);
+                }
+                Err(error) => {
+                    lost.push(slot);
+                    places.add(footer.number, slot, report.note_at(error)?);
                 }
             }
         }
@@ -76,6 +82,15 @@ pub(crate) fn scan(
             .map_or(end, |row| u64::from(row.offset).clamp(held_at, end));
         held.drain(..(keep_from - held_at) as usize);
         held_at = keep_from;
+    }
+    for (block, noted) in bad_blocks {
+        let overlaps = |slot: &u32| {
+            let row = &footer.rows[*slot as usize];
+            u64::from(row.offset) < block.end && row.end() > block.start
+        };
+        for slot in lost.iter().copied().filter(overlaps) {
+            places.add(footer.number, slot, Some(noted));
+        }
     }
     debug_assert!(footer.rows.is_empty() || footer.rows[0].offset as usize == HEADER_BYTES);
     Ok(())

@@ -10,7 +10,7 @@ use crate::{
     output::write_out,
     repository::{Access, Opened},
 };
-use copal_backup::{CheckReport, Progress, ReadData, Snapshot, Stage};
+use copal_backup::{CheckReport, Progress, ReadData, Snapshot, SnapshotId, Stage};
 use copal_data::CheckOptions;
 use serde_json::{Value, json};
 
@@ -180,12 +180,7 @@ fn conclude(
         let hurt: Vec<String> = damage.snapshots.iter().map(ToString::to_string).collect();
         let mut sentence = format!("{}: {}", damage.what, damage.detail);
         if !hurt.is_empty() {
-            let short: Vec<String> = damage
-                .snapshots
-                .iter()
-                .map(copal_backup::SnapshotId::short)
-                .collect();
-            sentence.push_str(&format!("; hurts {}", short.join(", ")));
+            sentence.push_str(&format!("; hurts {}", shorts(&damage.snapshots)));
         }
         let fields = json!({
             "code": "damaged",
@@ -195,6 +190,18 @@ fn conclude(
             "snapshots": hurt,
         });
         context.output.error(fields, &sentence);
+    }
+    if report.more_damages > 0 {
+        let hurt = &report.more_snapshots;
+        let mut sentence = format!("{} more damages are only counted", report.more_damages);
+        if !hurt.is_empty() {
+            sentence.push_str(&format!("; hurts {}", shorts(hurt)));
+        }
+        let hurt: Vec<String> = hurt.iter().map(ToString::to_string).collect();
+        context.output.error(
+            json!({ "code": "damaged", "message": sentence, "snapshots": hurt }),
+            &sentence,
+        );
     }
     let damages = report.damages.len() as u64 + report.more_damages;
     let mut fields = json!({
@@ -237,4 +244,9 @@ fn conclude(
         if damages == 1 { "place" } else { "places" }
     );
     Err(Failure::new(exit::DAMAGED, "damaged", sentence))
+}
+
+fn shorts(snapshots: &[SnapshotId]) -> String {
+    let short: Vec<String> = snapshots.iter().map(SnapshotId::short).collect();
+    short.join(", ")
 }
