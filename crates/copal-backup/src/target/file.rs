@@ -1,19 +1,20 @@
-//! A raw image file, new or overwritten.
+//! A raw image file, new or in the place of an old one.
 //!
 //! Invariants
-//! - An existing file is touched only when the caller said so.
-//! - A new file carries its name only when it is whole: it grows as `NAME.copal-partial`, is made
+//! - An existing file is replaced only when the caller said so, and not while somebody has it locked.
+//! - A file carries its name only when it is whole: it grows as `NAME.copal-partial`, is made
 //!   durable, and is renamed. A restore that fails removes it; one that was killed leaves it, and
 //!   the next restore to the same name takes its place.
-//! - Holes stay holes: a new file is born as one, in an old one they are punched.
+//! - Holes stay holes: the file is born as one.
 
-use super::{Target, TargetError, punch};
+use super::{Target, TargetError};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, RenameFlags};
 use std::{
     ffi::OsString,
     fs::{File, OpenOptions},
-    os::unix::fs::FileExt,
+    io::ErrorKind,
+    os::unix::fs::{FileExt, MetadataExt, fchown},
     path::{Path, PathBuf},
 };
 
@@ -22,10 +23,10 @@ use std::{
 pub struct FileTarget {
     path: PathBuf,
     file: File,
-    /// Name while it grows, for a new file; taken away once it has its own.
+    /// Name while it grows; taken away once it has its own.
     partial: Mutex<Option<PathBuf>>,
-    /// The file held data before.
-    is_old: bool,
+    /// The file whose place it takes, locked.
+    old: Option<File>,
 }
 
 impl FileTarget {
@@ -37,6 +38,31 @@ impl FileTarget {
         if path.symlink_metadata().is_ok() {
             return Err(exists(path));
         }
+        FileTarget::start(path.to_owned(), None)
+    }
+
+    /// A file that takes the place of an existing one once it is whole, with its owner and mode. Until then the old one
+    /// stays as it is and keeps its space.
+    ///
+    /// # Errors
+    /// It may not be written, or somebody has it locked: an open store, another restore.
+    pub fn replace(path: &Path) -> Result<FileTarget, TargetError> {
+        let open = OpenOptions::new().read(true).write(true).open(path);
+        let old = open.map_err(failed("open", path))?;
+        if rustix::fs::flock(&old, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(TargetError::Unusable {
+                reason: format!(
+                    "{} is in use (by the store of a repository, or another restore); name another file",
+                    path.display()
+                ),
+            });
+        }
+        // Behind a link is the file that is meant.
+        let path = path.canonicalize().map_err(failed("open", path))?;
+        FileTarget::start(path, Some(old))
+    }
+
+    fn start(path: PathBuf, old: Option<File>) -> Result<FileTarget, TargetError> {
         let mut name = OsString::from(path.file_name().unwrap_or_default());
         name.push(".copal-partial");
         let partial = path.with_file_name(name);
@@ -56,28 +82,30 @@ impl FileTarget {
                 ),
             });
         }
-        file.set_len(0).map_err(failed("empty", &partial))?;
-        Ok(FileTarget {
-            path: path.to_owned(),
+        let target = FileTarget {
+            path,
             file,
             partial: Mutex::new(Some(partial)),
-            is_old: false,
-        })
+            old,
+        };
+        target.file.set_len(0).map_err(failed("empty", &target.path))?;
+        target.take_over().map_err(failed("prepare", &target.path))?;
+        Ok(target)
     }
 
-    /// An existing file, overwritten in place.
-    ///
-    /// # Errors
-    /// It may not be written.
-    pub fn overwrite(path: &Path) -> Result<FileTarget, TargetError> {
-        let open = OpenOptions::new().read(true).write(true).open(path);
-        let file = open.map_err(failed("open", path))?;
-        Ok(FileTarget {
-            path: path.to_owned(),
-            file,
-            partial: Mutex::new(None),
-            is_old: true,
-        })
+    /// Owner and mode of the old file, before the new one holds anything.
+    fn take_over(&self) -> std::io::Result<()> {
+        let Some(old) = &self.old else { return Ok(()) };
+        let old = old.metadata()?;
+        let new = self.file.metadata()?;
+        if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
+            // Only root may give a file away. Whoever else may replace it gets it with the mode it had.
+            match fchown(&self.file, Some(old.uid()), Some(old.gid())) {
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+                changed => changed?,
+            }
+        }
+        self.file.set_permissions(old.permissions())
     }
 }
 
@@ -112,25 +140,28 @@ impl Target for FileTarget {
             .map_err(failed("write", &self.path))
     }
 
-    fn hole(&self, offset: u64, length: u64) -> Result<(), TargetError> {
-        if !self.is_old {
-            return Ok(());
-        }
-        punch::zero_range(&self.file, offset, length).map_err(failed("punch a hole in", &self.path))
+    /// It was born as one.
+    fn hole(&self, _offset: u64, _length: u64) -> Result<(), TargetError> {
+        Ok(())
     }
 
     fn finish(&self) -> Result<(), TargetError> {
         self.file.sync_all().map_err(failed("flush", &self.path))?;
         let mut partial = self.partial.lock();
         if let Some(name) = partial.as_ref() {
-            rename_new(name, &self.path)?;
+            if self.old.is_some() {
+                std::fs::rename(name, &self.path).map_err(failed("replace", &self.path))?;
+            } else {
+                rename_new(name, &self.path)?;
+            }
             *partial = None;
+            flush_directory(&self.path)?;
         }
         Ok(())
     }
 }
 
-/// Gives a finished file its name, durably; a file that appeared there meanwhile is left alone.
+/// Gives a finished file its name; a file that appeared there meanwhile is left alone.
 fn rename_new(from: &Path, to: &Path) -> Result<(), TargetError> {
     use rustix::fs::CWD;
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
@@ -145,7 +176,11 @@ fn rename_new(from: &Path, to: &Path) -> Result<(), TargetError> {
         }
         Err(error) => return Err(failed("rename", from)(error.into())),
     }
-    let parent = to
+    Ok(())
+}
+
+fn flush_directory(of: &Path) -> Result<(), TargetError> {
+    let parent = of
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."));

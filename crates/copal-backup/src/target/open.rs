@@ -41,5 +41,5 @@ pub fn open(spec: &str, overwrite: bool) -> Result<Box<dyn Target>, TargetError>
     if kind.is_block_device() {
         return Ok(Box::new(DeviceTarget::open(path)?));
     }
-    Ok(Box::new(FileTarget::overwrite(path)?))
+    Ok(Box::new(FileTarget::replace(path)?))
 }

@@ -4,7 +4,7 @@ use super::*;
 use std::{
     fs::File,
     io::Read,
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
     path::Path,
 };
 
@@ -65,7 +65,7 @@ fn a_failed_restore_leaves_nothing_and_a_killed_one_is_replaced() {
 }
 
 #[test]
-fn an_existing_file_is_refused_or_overwritten_with_holes_punched() {
+fn an_existing_file_is_refused_or_replaced_with_its_holes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.raw");
     std::fs::write(&path, vec![9; 10 << 20]).unwrap();
@@ -76,8 +76,55 @@ fn an_existing_file_is_refused_or_overwritten_with_holes_punched() {
     check(&path);
     assert!(
         path.metadata().unwrap().blocks() * 512 < MIB,
-        "holes were not punched"
+        "holes are not holes"
     );
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+/// Symptom: a restore with --force that was interrupted left the old file half overwritten.
+/// Cause: an existing file was written in place.
+/// Fix: the new one grows beside it and takes its name, mode and owner when it is whole; through a link, those of the
+/// file that the link leads to.
+#[test]
+fn an_existing_file_stays_as_it_was_until_the_new_one_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.raw");
+    std::fs::write(&path, vec![9; 10 << 20]).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let link = dir.path().join("link.raw");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let interrupted = open::open(link.to_str().unwrap(), true).unwrap();
+    interrupted.begin(8 * MIB).unwrap();
+    interrupted.write_at(0, &[1; 100_000]).unwrap();
+    interrupted.hole(100_000, 1 << 20).unwrap();
+    assert!(std::fs::read(&path).unwrap() == vec![9; 10 << 20]);
+    drop(interrupted);
+    assert!(std::fs::read(&path).unwrap() == vec![9; 10 << 20]);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    restore(&*open::open(link.to_str().unwrap(), true).unwrap());
+    check(&path);
+    assert!(link.symlink_metadata().unwrap().is_symlink());
+    assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o640);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+/// Symptom: a restore with --force onto the store file of the repository itself destroyed the repository.
+/// Cause: an existing file was opened without asking for its lock, which every open store holds.
+/// Fix: the lock is taken, as for a new file, and held to the end.
+#[test]
+fn an_existing_file_that_somebody_has_locked_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.raw");
+    std::fs::write(&path, b"a store").unwrap();
+    let reader = File::open(&path).unwrap();
+    reader.lock_shared().unwrap();
+    assert!(reason(open::open(path.to_str().unwrap(), true)).contains("in use"));
+    assert_eq!(std::fs::read(&path).unwrap(), b"a store");
+    drop(reader);
+    let target = open::open(path.to_str().unwrap(), true).unwrap();
+    assert!(File::open(&path).unwrap().try_lock_shared().is_err());
+    drop(target);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
 #[test]

@@ -6,11 +6,15 @@ use crate::{
     failure::{Failure, Outcome},
     human,
     output::write_err,
+    place::Place,
     repository::{Access, Opened},
 };
 use copal_backup::{RestoreRequest, RestoreSummary, Snapshot, target};
 use serde_json::json;
-use std::io::IsTerminal;
+use std::{
+    io::IsTerminal,
+    path::{Path, PathBuf},
+};
 
 pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
     let memory = context.memory()?;
@@ -75,11 +79,27 @@ fn copy(
     request.disk.clone_from(&restore.disk);
     request.fetches = usize::from(restore.fetches);
     request.memory_bytes = memory_bytes;
+    refuse_own_files(context, &restore.target)?;
     let target = target::open::open(&restore.target, restore.force)?;
     let meter = context.meter();
     let summary = repository.restore(&request, &*target, &meter, &context.cancel);
     drop(meter);
     Ok((snapshot, summary?))
+}
+
+/// The files of a repository of files carry no lock of their own. Others refuse by theirs.
+fn refuse_own_files(context: &Context<'_>, target: &str) -> Outcome<()> {
+    let Place::Files(files) = Place::find(&context.arguments.common)? else {
+        return Ok(());
+    };
+    let is_inside = |target: PathBuf| Some(target.starts_with(files.canonicalize().ok()?));
+    if Path::new(target).canonicalize().ok().and_then(is_inside) == Some(true) {
+        return Err(Failure::plain(
+            "target",
+            format!("{target} belongs to the repository itself; name another file"),
+        ));
+    }
+    Ok(())
 }
 
 /// Before the target is opened: a mistyped name must not cost an existing file.

@@ -142,6 +142,38 @@ fn a_block_device_is_source_store_and_target() {
     );
 }
 
+/// Symptom: a restore with --force onto the store of the repository destroyed the repository.
+/// Cause: nothing asked whether the file was in use.
+/// Fix: the target has to give its lock; a store of files refuses what lies inside it.
+#[test]
+fn a_restore_onto_its_own_repository_is_refused() {
+    for house in [House::plain(), House::of_files()] {
+        let disk = Disk::create(&house.path("disk.raw"), MIB, 96);
+        let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+        let mut targets = vec![house.store()];
+        if !house.store().exists() {
+            let objects = std::fs::read_dir(house.repository().join("store.files/objects")).unwrap();
+            targets = objects.map(|entry| entry.unwrap().path()).collect();
+        }
+        for target in targets {
+            let before = std::fs::read(&target).unwrap();
+            let words = [
+                "restore",
+                &snapshot,
+                "--force",
+                "--target",
+                target.to_str().unwrap(),
+            ];
+            let refused = house.run(words);
+            assert_eq!(refused.code, Some(1), "{refused:?}");
+            assert!(refused.sentence().contains("another file"), "{refused:?}");
+            assert!(std::fs::read(&target).unwrap() == before);
+        }
+        assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
+        house.check();
+    }
+}
+
 /// Records of the journal, as places in the store file, oldest first.
 fn records(house: &House) -> Vec<u64> {
     let run = Run::of(
