@@ -5,6 +5,7 @@
 use super::changes::Changes;
 use super::reader::DiskPlan;
 use crate::error::{Error, Result};
+use crate::lookup::MIN_DIGITS;
 use crate::manifest::Manifest;
 use crate::recipe::{Ref, Root};
 use crate::request::{BackupRequest, DiskMode, DiskSource, DiskSummary};
@@ -141,7 +142,7 @@ fn refusal(disk: &DiskSource, base_bytes: u64, base: &Base) -> Option<String> {
         return (!base.is_last).then(gone);
     };
     let wanted = wanted.to_ascii_lowercase();
-    let fits = !wanted.is_empty() && id.to_string().starts_with(&wanted);
+    let fits = wanted.len() >= MIN_DIGITS && id.to_string().starts_with(&wanted);
     (!fits).then(|| {
         format!(
             "the changed extents are relative to {wanted}, the newest snapshot is {}",

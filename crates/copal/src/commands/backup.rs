@@ -5,11 +5,11 @@ use crate::{
     arguments::{Backup, Format},
     failure::{Failure, Outcome, exit},
     human,
-    repository::Access,
+    repository::{Access, Opened},
     stdin::Stdin,
 };
 use copal_backup::{
-    BackupRequest, BackupSummary, DiskSource,
+    BackupRequest, BackupSummary, DiskSource, Error,
     source::{
         ChangedExtents,
         open::{self, ImageFormat, Opened as OpenedImage},
@@ -31,8 +31,13 @@ struct Typed {
 pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
     let memory = context.memory()?;
     // Sources first: a missing image is said before a password is asked for.
-    let disks = open_disks(context, backup)?;
+    let mut disks = open_disks(context, backup)?;
     let opened = context.open(Access::Write)?;
+    if let Some(base) = &backup.base
+        && let Err(failure) = name_base(&opened, &backup.vm, base, &mut disks)
+    {
+        return close(opened, Err(failure));
+    }
     let mut request = BackupRequest::new(backup.vm.clone(), disks);
     request.tags.clone_from(&backup.tags);
     request.description.clone_from(&backup.description);
@@ -68,11 +73,10 @@ fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>
             Some(file) => Some(read_list(file, &typed.name, opened.source.size_bytes())?),
             None => opened.changed,
         };
-        let changed = listed.map(|list| with_base(list, backup.base.as_deref()));
         disks.push(DiskSource {
             name: typed.name,
             source: opened.source,
-            changed: changed.transpose()?,
+            changed: listed,
         });
     }
     Ok(disks)
@@ -95,19 +99,40 @@ fn read_list(file: &str, disk: &str, size_bytes: Option<u64>) -> Outcome<Changed
     }
 }
 
-/// The base that the command line names, for a list that names none; they may not disagree.
-fn with_base(mut list: ChangedExtents, base: Option<&str>) -> Outcome<ChangedExtents> {
-    match (&list.base, base) {
-        (Some(listed), Some(typed)) if !(listed.starts_with(typed) || typed.starts_with(listed.as_str())) => {
+/// The base that the command line names, for lists that name none.
+fn name_base(opened: &Opened, vm: &str, typed: &str, disks: &mut [DiskSource]) -> Outcome<()> {
+    let base = match opened.repository().resolve_damaged(typed, Some(vm)) {
+        Ok(snapshot) => snapshot.id.to_string(),
+        // Forgotten, or there was none yet: the backup reads everything and says why.
+        Err(Error::NotFound { .. }) if typed == "latest" => return Ok(()),
+        Err(Error::NotFound { .. }) => typed.to_ascii_lowercase(),
+        Err(error) => return Err(error.into()),
+    };
+    for list in disks.iter_mut().filter_map(|disk| disk.changed.as_mut()) {
+        with_base(list, typed, &base)?;
+    }
+    Ok(())
+}
+
+/// `base`: the id that was typed, or what `latest` means now. It may not disagree with the list.
+fn with_base(list: &mut ChangedExtents, typed: &str, base: &str) -> Outcome<()> {
+    match &list.base {
+        Some(listed) => {
+            let own = listed.to_ascii_lowercase();
+            if base.starts_with(&own) || own.starts_with(base) {
+                return Ok(());
+            }
             Err(Failure::usage(format!(
-                "the changed extents are relative to {listed}, not to {typed}"
+                "the changed extents are relative to {listed}, not to {typed}; leave --base out, or name that one"
             )))
         }
-        (None, Some(typed)) => {
-            list.base = Some(typed.to_owned());
-            Ok(list)
+        // A list that names no base speaks of the last backup, and is used only if that is still there. The newest
+        // snapshot may be an older one.
+        None if typed == "latest" => Ok(()),
+        None => {
+            list.base = Some(base.to_owned());
+            Ok(())
         }
-        _ => Ok(list),
     }
 }
 
@@ -269,11 +294,18 @@ mod tests {
             base: base.map(str::to_owned),
             extents: Vec::new(),
         };
-        let base = |listed, typed| with_base(list(listed), typed).map(|list| list.base);
-        assert_eq!(base(None, None).unwrap(), None);
-        assert_eq!(base(None, Some("ab")).unwrap().as_deref(), Some("ab"));
-        assert_eq!(base(Some("abcd"), Some("ab")).unwrap().as_deref(), Some("abcd"));
-        assert_eq!(base(Some("abcd"), None).unwrap().as_deref(), Some("abcd"));
-        assert!(base(Some("abcd"), Some("cd")).is_err());
+        let base = |listed, typed, base| {
+            let mut list = list(listed);
+            with_base(&mut list, typed, base).map(|()| list.base)
+        };
+        assert_eq!(base(None, "abcd", "abcd12").unwrap().as_deref(), Some("abcd12"));
+        assert_eq!(base(None, "latest", "abcd12").unwrap(), None);
+        for typed in ["latest", "abcd12"] {
+            assert_eq!(
+                base(Some("ABCD"), typed, "abcd12").unwrap().as_deref(),
+                Some("ABCD")
+            );
+            assert!(base(Some("cd12"), typed, "abcd12").is_err());
+        }
     }
 }

@@ -161,3 +161,66 @@ fn a_list_that_does_not_fit_is_refused_or_read_in_full() {
     );
     assert_restored(&house.restore(&id(&summary), "out"), &disk.bytes);
 }
+
+/// Symptom: `--base latest` was compared with ids as if it were one, so every such backup read the whole disk; one digit
+/// of an id was enough to take a list for the newest snapshot's.
+/// Cause: the word was taken as the beginning of an id.
+/// Fix: it is looked up in the repository, where a beginning has at least 4 digits.
+#[test]
+fn the_base_of_a_list_is_looked_up() {
+    let house = House::plain();
+    let mut disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 17);
+    let image = house.word("disk.raw");
+    let list = house.word("list.json");
+    let words = |base: &str| {
+        let words = [
+            "backup",
+            "--vm",
+            "web",
+            &image,
+            "--changed-extents",
+            &list,
+            "--base",
+            base,
+        ];
+        words.map(str::to_owned)
+    };
+    // A VM without a snapshot has no base; that is said and no failure.
+    let changes = disk.mutate(2);
+    std::fs::write(&list, own_form(8 * MIB, None, &changes).to_string()).unwrap();
+    let first = house.summary(words("latest"));
+    assert_eq!(first["disks"][0]["mode"], "full", "{first}");
+    for form in ["latest", "id", "beginning"] {
+        let newest = house.snapshots().pop().unwrap();
+        let base = match form {
+            "id" => newest,
+            "beginning" => newest[..6].to_uppercase(),
+            word => word.to_owned(),
+        };
+        let changes = disk.mutate(3);
+        std::fs::write(&list, own_form(8 * MIB, None, &changes).to_string()).unwrap();
+        let summary = house.summary(words(&base));
+        assert_eq!(summary["disks"][0]["mode"], "incremental", "{form}: {summary}");
+        assert_restored(&house.restore(&id(&summary), &format!("{form}.out")), &disk.bytes);
+    }
+    let newest = house.snapshots().pop().unwrap();
+    let refused = house.run(words(&newest[..1]));
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.sentence().contains("4 digits"), "{refused:?}");
+    // An older one is no base for this list, and neither is one that nobody knows.
+    for base in [&house.snapshots()[0], "ffffffffffffffff"] {
+        let summary = house.summary(words(base));
+        assert_eq!(summary["disks"][0]["mode"], "rescan", "{base}: {summary}");
+    }
+    // The list says itself what it is relative to.
+    std::fs::write(&list, own_form(8 * MIB, Some(&newest), &[]).to_string()).unwrap();
+    let refused = house.run(words("latest"));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    // The newest is forgotten: what changed before it is in no list.
+    let newest = house.snapshots().pop().unwrap();
+    house.good(["forget", &newest]);
+    std::fs::write(&list, own_form(8 * MIB, None, &disk.mutate(1)).to_string()).unwrap();
+    let summary = house.summary(words("latest"));
+    assert_eq!(summary["disks"][0]["mode"], "rescan", "{summary}");
+    assert_restored(&house.restore(&id(&summary), "last.out"), &disk.bytes);
+}

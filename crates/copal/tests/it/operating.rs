@@ -49,4 +49,8 @@ fn the_commands_of_the_operators_page_work_as_printed() {
     assert!(run.status.success(), "{stderr}\n{script}");
     let stdout = String::from_utf8_lossy(&run.stdout);
     assert!(stdout.contains("no damage found"), "{stdout}");
+    // Symptom: `--base latest`, as the page prints it, never led to an incremental backup.
+    // Cause: the word was compared with ids. Fix: it is looked up, like every other snapshot that is named.
+    let is_incremental = |line: &str| line.starts_with("  sda: ") && line.ends_with(", incremental");
+    assert!(stdout.lines().any(is_incremental), "{stdout}");
 }
