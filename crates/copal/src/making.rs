@@ -200,7 +200,7 @@ fn rename_new(from: &Path, to: &Path) -> Outcome<()> {
 }
 
 fn cannot_create(path: &Path) -> impl Fn(std::io::Error) -> Failure {
-    move |error| Failure::plain("create", format!("cannot create {}: {error}", path.display()))
+    move |error| place::system_failure(path, "create", &error)
 }
 
 fn start_on_device(common: &Common, init: &Init, path: &Path) -> Outcome<Making> {

@@ -8,11 +8,13 @@
 use crate::{
     arguments::Common,
     failure::{Failure, Outcome, exit},
+    human,
     repository::Access,
 };
-use copal_device::FileOptions;
+use copal_device::{DeviceError, FileOptions};
 use copal_object::{OpenOptions, RecoveryReport, Store};
 use std::{
+    io::ErrorKind,
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -149,12 +151,12 @@ fn refuse_missing(dir: &Path, path: &Path) -> Outcome<()> {
     match path.metadata() {
         Ok(meta) if meta.is_dir() => none(format!("{} is not a Copal store but a directory", path.display())),
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => none(format!(
+        Err(error) if error.kind() == ErrorKind::NotFound => none(format!(
             "there is no repository at {}; check the path, or make one with `copal init --repo {}`",
             dir.display(),
             dir.display()
         )),
-        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => none(format!(
+        Err(error) if error.kind() == ErrorKind::NotADirectory => none(format!(
             "{} is not a repository; a repository is a directory that `copal init` made",
             dir.display()
         )),
@@ -176,41 +178,70 @@ fn refuse_read_only(path: &Path) -> Outcome<()> {
     Ok(())
 }
 
+/// What a file or device that does not open means for the command.
 pub(crate) fn device_failure(path: &Path, error: copal_device::OpenError) -> Failure {
-    use std::io::ErrorKind;
+    use copal_device::OpenError;
+    let name = path.display();
     match error {
-        copal_device::OpenError::Locked { .. } => Failure::new(
+        OpenError::Locked { .. } => Failure::new(
             exit::BUSY,
             "busy",
+            format!("another process is using {name}; wait for it to end and try again"),
+        ),
+        OpenError::Permission { access, .. } => Failure::read_only(format!(
+            "{name} may not be {access} by this user; change its permissions or run as its owner, nothing was changed"
+        )),
+        OpenError::ReadOnlyStorage { .. } => read_only_storage(path),
+        OpenError::NoSpace { bytes, .. } => no_space(path, bytes),
+        OpenError::CopyOnWrite { file_system, .. } => Failure::plain(
+            "copy_on_write",
             format!(
-                "another process is using {}; wait for it to end and try again",
-                path.display()
+                "{name} is on {file_system}, which writes elsewhere each time, so that preallocation promises nothing; \
+                 use `copal init --backend hostfs`, or --allow-cow to accept it"
             ),
         ),
-        copal_device::OpenError::Io { source, .. }
-            if matches!(
-                source.kind(),
-                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
-            ) =>
-        {
-            Failure::read_only(format!(
-                "the store {} may not be opened: {source}; check its permissions and mount options",
-                path.display()
-            ))
-        }
-        copal_device::OpenError::Io { source, .. } if source.kind() == ErrorKind::StorageFull => {
-            Failure::plain(
-                "no_space",
-                format!(
-                    "no space for {}; free some or give a smaller --size",
-                    path.display()
-                ),
-            )
-        }
+        OpenError::Volatile { file_system, .. } => Failure::plain(
+            "volatile",
+            format!(
+                "{name} is on {file_system}, which loses everything at a reboot; use a disk, or --allow-volatile to \
+                 accept it"
+            ),
+        ),
         other => Failure::plain("open", format!("cannot open the store: {other}")),
     }
 }
 
+/// What a system error means, which names no case of its own.
+pub(crate) fn system_failure(path: &Path, action: &str, error: &std::io::Error) -> Failure {
+    let name = path.display();
+    match error.kind() {
+        ErrorKind::ReadOnlyFilesystem => read_only_storage(path),
+        ErrorKind::PermissionDenied => Failure::read_only(format!(
+            "{name} may not be written by this user; change its permissions or run as its owner, nothing was changed"
+        )),
+        _ => Failure::plain("open", format!("cannot {action} {name}: {error}")),
+    }
+}
+
+fn read_only_storage(path: &Path) -> Failure {
+    Failure::read_only(format!(
+        "{} is on read-only storage; remount it writable and try again, nothing was changed",
+        path.display()
+    ))
+}
+
+fn no_space(path: &Path, bytes: u64) -> Failure {
+    Failure::plain(
+        "no_space",
+        format!(
+            "there is no room for {} at {}; free some or give a smaller --size",
+            human::bytes(bytes),
+            path.display()
+        ),
+    )
+}
+
+/// What a store that does not open means for the command.
 pub(crate) fn open_failure(path: &Path, error: copal_object::OpenError) -> Failure {
     use copal_object::OpenError;
     let name = path.display();
@@ -221,6 +252,14 @@ pub(crate) fn open_failure(path: &Path, error: copal_object::OpenError) -> Failu
             format!("{name} is not a Copal store; check the path, nothing was changed"),
         ),
         OpenError::Open(error) => device_failure(path, error),
+        OpenError::Device(DeviceError::Io { source, .. })
+            if matches!(
+                source.kind(),
+                ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied
+            ) =>
+        {
+            system_failure(path, "open", &source)
+        }
         OpenError::Version { .. } => Failure::plain("version", format!("{name}: {error}; use a newer copal")),
         OpenError::TailLoss { what } => Failure::new(
             exit::DAMAGED,
@@ -233,7 +272,7 @@ pub(crate) fn open_failure(path: &Path, error: copal_object::OpenError) -> Failu
         OpenError::Damaged { .. } | OpenError::Truncated { .. } => Failure::new(
             exit::DAMAGED,
             "damaged",
-            format!("{name}: {error}; nothing was changed"),
+            format!("{name}: {error}; nothing was changed, put back a good copy of the store"),
         ),
         other => Failure::plain("open", format!("{name}: {other}")),
     }

@@ -19,5 +19,6 @@ mod memory;
 mod operating;
 mod places;
 mod qemu;
+mod read_only;
 mod retention;
 mod round_trip;
