@@ -17,7 +17,9 @@ pub enum Error {
     #[error("a repository exists here already; nothing was changed")]
     RepositoryExists,
     /// No key slot opens with this password.
-    #[error("wrong password: none of the {slots} key slots of this repository opens with it")]
+    #[error(
+        "wrong password: none of the {slots} key slots of this repository opens with it; check the password and which repository it is for"
+    )]
     WrongPassword {
         /// How many slots were tried.
         slots: usize,
@@ -39,7 +41,7 @@ pub enum Error {
         known: u16,
     },
     /// Nothing of that name.
-    #[error("no {what} named {name}")]
+    #[error("no {what} named {name}; `copal snapshots` lists what there is")]
     NotFound {
         /// "VM", "snapshot", "disk".
         what: &'static str,

@@ -20,7 +20,7 @@ mod tests;
 #[non_exhaustive]
 pub enum TargetError {
     /// The system refused.
-    #[error("cannot {action} {what}: {error}")]
+    #[error("cannot {action} {what}: {error}; check the path, its permissions and the space there")]
     Io {
         /// What was tried: "open", "write", "punch a hole in", "flush".
         action: &'static str,

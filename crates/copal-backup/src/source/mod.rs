@@ -54,7 +54,7 @@ impl Extent {
 #[non_exhaustive]
 pub enum SourceError {
     /// The system refused to open, read or map the source.
-    #[error("cannot {action} {what}: {error}")]
+    #[error("cannot {action} {what}: {error}; check the path, its permissions and the disk below")]
     Io {
         /// What was tried: "open", "read", "map".
         action: &'static str,

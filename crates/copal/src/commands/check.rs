@@ -8,6 +8,7 @@ use crate::{
     human,
     meter::Meter,
     output::write_out,
+    place::Place,
     repository::{Access, Opened},
 };
 use copal_backup::{CheckReport, Progress, ReadData, Snapshot, SnapshotId, Stage};
@@ -20,17 +21,18 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
         (false, Some((index, of))) => ReadData::Slice { index, of },
         (false, None) => ReadData::No,
     };
+    let common = &context.arguments.common;
+    if check.coverage && matches!(Place::find(common)?, Place::Files(_)) {
+        return Err(Failure::usage(
+            "--coverage lists the bytes of a store file; this repository has a file per object, leave it out",
+        ));
+    }
     let opened = context.open(Access::Read)?;
     let meter = context.meter();
     let report = opened
         .repository()
         .check(read_data, &meter, &context.cancel)
         .map_err(Failure::from);
-    if check.coverage && opened.objects().is_in_files() {
-        return Err(Failure::usage(
-            "--coverage lists the bytes of a store file; this repository has a file per object",
-        ));
-    }
     let mut coverage = check.coverage.then(Coverage::default);
     let device_bytes = opened.objects().device_bytes();
     let report = report.and_then(|mut report| {
