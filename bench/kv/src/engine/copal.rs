@@ -108,8 +108,9 @@ fn options(spec: &Spec) -> Result<Options> {
             kind,
             rule,
             memory: FilterMemory::BitsPerKey(if spec.filters == Filters::RibbonFixed {
-                // A column takes 1.013 bits per key; the control gets the whole columns it is named for.
-                spec.bits * 1.03
+                // A column takes 1.013 bits per key, more in small partitions; the control gets the whole columns it is
+                // named for everywhere.
+                spec.bits * 1.1
             } else {
                 spec.bits
             }),

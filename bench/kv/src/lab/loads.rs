@@ -116,29 +116,36 @@ impl Lab<'_> {
             user_bytes: self.scale.data_bytes(),
             ..LoadFacts::default()
         };
-        self.load_part(&mut peer, &mut facts, 0, self.scale.keys(), safety)?;
+        self.load_part(&mut peer, &mut facts, (0, self.scale.keys()), safety, true)?;
         peer.close()?;
         Ok(facts)
     }
 
-    /// As `load`, to a tree that does not depend on how far merges were behind, so that stores of both kinds of
-    /// units have the same runs: ten parts in eleven merged into the bottom, the rest above it in small steps.
+    /// As `load`, to a tree that depends neither on the kind of units nor on how far merges were behind: ten parts in
+    /// eleven merged into the bottom, and above it six runs of 1, 1, 4, 4, 16 and 16 flushes of equal size.
     fn load_to_shape(&self, spec: &Spec, cap: u64) -> Result<LoadFacts> {
-        let mut peer = Peer::open(spec, Some(cap))?;
+        let spec = Spec {
+            // No memtable may be full before its flush is asked for.
+            memory_bytes: spec.memory_bytes * 2,
+            ..spec.clone()
+        };
+        let mut peer = Peer::open(&spec, Some(cap))?;
         let keys = self.scale.keys();
         let mut facts = LoadFacts {
             user_bytes: self.scale.data_bytes(),
             ..LoadFacts::default()
         };
         let bottom = keys * 10 / 11;
-        self.load_part(&mut peer, &mut facts, 0, bottom, Safety::Bulk)?;
+        self.load_part(&mut peer, &mut facts, (0, bottom), Safety::Bulk, true)?;
         peer.ask(&Request::Compact)?;
-        const STEPS: u64 = 15;
+        const STEPS: u64 = 42;
         for step in 0..STEPS {
             let first = bottom + (keys - bottom) * step / STEPS;
             let count = bottom + (keys - bottom) * (step + 1) / STEPS - first;
-            self.load_part(&mut peer, &mut facts, first, count, Safety::Bulk)?;
+            // A tier is full after each fourth, and merged before the next comes.
+            self.load_part(&mut peer, &mut facts, (first, count), Safety::Bulk, step % 4 == 3)?;
         }
+        peer.ask(&Request::Settle)?;
         peer.close()?;
         Ok(facts)
     }
@@ -147,9 +154,9 @@ impl Lab<'_> {
         &self,
         peer: &mut Peer,
         facts: &mut LoadFacts,
-        first: u64,
-        count: u64,
+        (first, count): (u64, u64),
         safety: Safety,
+        settle: bool,
     ) -> Result<()> {
         let loaded = peer.ask(&Request::Load {
             first,
@@ -159,7 +166,7 @@ impl Lab<'_> {
             safety,
         })?;
         let flushed = peer.ask(&Request::Flush)?;
-        let settled = peer.ask(&Request::Settle)?;
+        let settled = peer.ask(if settle { &Request::Settle } else { &Request::Facts })?;
         facts.load_seconds += loaded.answer.seconds;
         facts.settle_seconds += flushed.answer.seconds + settled.answer.seconds;
         facts.put_p99 = facts.put_p99.max(loaded.answer.latency.p99);
