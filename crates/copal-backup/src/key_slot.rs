@@ -25,6 +25,8 @@ pub(crate) const FORMAT: Format = Format {
 
 const KIND_ARGON2ID: u8 = 1;
 const KIND_CLEAR: u8 = 2;
+/// Far above the file of any slot.
+pub(crate) const MAX_FILE_BYTES: u64 = 64 << 10;
 const MAX_MEMORY_KIB: u32 = 1 << 20;
 const MAX_PASSES: u32 = 64;
 const MAX_LANES: u32 = 16;

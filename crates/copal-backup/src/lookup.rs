@@ -113,7 +113,10 @@ impl Repository {
         let vid = volumes.meta(vm, false)?.ok_or_else(missing)?;
         let name = manifest::file_name(id);
         let read = ReadOptions::default();
-        let file = match volumes.store.get(vid, name.as_bytes(), 0..u64::MAX, &read) {
+        let file = match volumes
+            .store
+            .get(vid, name.as_bytes(), 0..manifest::MAX_FILE_BYTES, &read)
+        {
             Err(VolumeError::NotFound) => return Err(missing()),
             Err(VolumeError::Corrupt { what }) => return Err(damaged(what)),
             file => file?,

@@ -23,6 +23,8 @@ pub(crate) const FORMAT: Format = Format {
 const MAC_BYTES: usize = 32;
 /// Most disks of a VM.
 pub(crate) const MAX_DISKS: usize = 256;
+/// Above the file of any manifest that keeps the other bounds.
+pub(crate) const MAX_FILE_BYTES: u64 = 16 << 20;
 /// Most tags of a snapshot.
 pub(crate) const MAX_TAGS: usize = 64;
 /// Longest tag, disk name, or reason, in bytes.

@@ -61,7 +61,7 @@ pub(crate) fn for_each_slot(
     let mut trouble = None;
     let mut readable = 0;
     for name in names {
-        let bytes = match store.get(vid, &name, 0..u64::MAX, &ReadOptions::default()) {
+        let bytes = match store.get(vid, &name, 0..key_slot::MAX_FILE_BYTES, &ReadOptions::default()) {
             Ok(bytes) => bytes,
             Err(error) if error.is_corruption() => {
                 trouble = Some(Error::from(error));

@@ -150,12 +150,13 @@ fn set_style(bar: &ProgressBar, stage: Stage, total: u64) {
         (false, true) => "{spinner} {msg} {decimal_bytes}, {decimal_bytes_per_sec}{prefix}",
         (false, false) => "{spinner} {msg} {pos}{prefix}",
     };
-    bar.set_length(total);
-    bar.reset();
     // The templates are ours; one that does not parse would only cost the bar its looks.
     if let Ok(style) = BarStyle::with_template(template) {
         bar.set_style(style.progress_chars("=> "));
     }
+    // Behind the style: each of them may draw, and the old stage's words do not fit the new one's numbers.
+    bar.reset();
+    bar.set_length(total);
 }
 
 impl Shared {
@@ -260,4 +261,16 @@ fn savings(stage: Stage, done: u64, stored: u64) -> String {
     }
     let saved = 100.0 - (stored as f64 * 100.0 / done as f64).min(100.0);
     format!(", stored {} ({saved:.0} % saved)", human::bytes(stored))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Stage, savings};
+
+    #[test]
+    fn savings_are_what_was_read_and_not_stored() {
+        assert_eq!(savings(Stage::Read, 100, 25), ", stored 25 B (75 % saved)");
+        assert_eq!(savings(Stage::Read, 100, 130), ", stored 130 B (0 % saved)");
+        assert_eq!(savings(Stage::Read, 0, 0), "");
+    }
 }

@@ -106,8 +106,8 @@ fn read_whole(spaces: &Spaces, vid: VolumeId, head: &FileHead) -> Result<Bytes, 
         check_whole(head, sum)?;
         return Ok(first);
     }
-    let mut body = Vec::with_capacity(head.size as usize);
-    body.extend_from_slice(&first);
+    // Grown piece by piece: the size was not checked yet against what there is.
+    let mut body = Vec::from(first.as_ref());
     drop(first);
     for index in 1..pieces {
         let piece = piece(spaces, vid, head, index)?;
