@@ -284,11 +284,9 @@ fn index_pages_outlive_a_merge_where_they_were_in_use_and_nowhere_else() {
     assert_eq!(store.filters().runs.len(), 1);
     let merged = store.stats();
     look_up(store, &space, 10_000, &mut pick);
-    assert_eq!(
-        store.stats().index_page_reads,
-        merged.index_page_reads,
-        "read again after the merge"
-    );
+    // Of some 30 partitions, each read once without this; the cache may have dropped one or two by itself.
+    let again = store.stats().index_page_reads - merged.index_page_reads;
+    assert!(again <= 4, "{again} index pages are read again after the merge");
     // Nobody has read anything in a store that was just opened.
     drop(space);
     let fixture = fixture.reopen(options(memory), true);

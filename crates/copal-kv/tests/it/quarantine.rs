@@ -121,8 +121,12 @@ fn bounds(range: &DamagedRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (Included(&range.start[..]), end)
 }
 
-fn number(key: &Bytes) -> u64 {
-    u64::from_be_bytes(key[..8].try_into().unwrap())
+/// The first number whose key is not below the bound: bounds are any bytes, not always a key that is there.
+fn number(bound: &Bytes) -> u64 {
+    let mut head = [0; 8];
+    let len = bound.len().min(8);
+    head[..len].copy_from_slice(&bound[..len]);
+    u64::from_be_bytes(head) + u64::from(bound.len() > 8)
 }
 
 #[test]

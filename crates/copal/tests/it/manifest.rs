@@ -14,7 +14,13 @@ fn damage(house: &House, snapshot: &str) {
         unsafe_volatile: true,
         ..Default::default()
     };
-    let device = copal_device::open_file(&house.store(), &file).unwrap();
+    // The kernel drops the descriptors of a ring, and with them the lock, a little after the process has ended.
+    let device = loop {
+        match copal_device::open_file(&house.store(), &file) {
+            Err(copal_device::OpenError::Locked { .. }) => std::thread::yield_now(),
+            opened => break opened.unwrap(),
+        }
+    };
     let (objects, _) = copal_object::Store::open(device, &Default::default()).unwrap();
     let kv = copal_kv::Store::open(objects.clone(), copal_kv::Options::default()).unwrap();
     let volumes = LocalStore::open(kv).unwrap();
