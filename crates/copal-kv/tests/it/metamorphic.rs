@@ -1,8 +1,11 @@
-//! One history under many options: whatever memory, table size, shape, thresholds and compression are, every answer
-//! is the same.
+//! One history under many options: whatever memory, table size, shape, filters, thresholds, compression and durability
+//! are, every answer is the same.
 
 use crate::support::*;
-use copal_kv::{CacheMode, Keyspace, KeyspaceOptions, Options, RangeChecksum, Snapshot};
+use copal_kv::{
+    CacheMode, Durability, FilterKind, FilterMemory, FilterOptions, FilterRule, Keyspace, KeyspaceOptions,
+    Options, RangeChecksum, Snapshot,
+};
 use std::ops::Bound;
 
 /// What callers were told, in order.
@@ -39,6 +42,8 @@ struct Player {
     fixture: Fixture,
     options: Options,
     keyspace: KeyspaceOptions,
+    /// Of the writes whose number divides by this; the others survive a kill.
+    durability: (Durability, u64),
     snapshot: Option<Snapshot>,
     random: Random,
     transcript: Transcript,
@@ -70,24 +75,30 @@ impl Player {
     /// Draws the same numbers whatever the options are: only answers may not differ.
     fn step(mut self, n: u64) -> Player {
         let space = self.space();
+        let (durability, every) = self.durability;
+        let durability = if n.is_multiple_of(every) {
+            durability
+        } else {
+            PROCESS
+        };
         match self.random.below(40) {
             0..18 => {
                 let (key, value) = (self.key(), self.value(n));
-                space.put(&key, &value, PROCESS).unwrap();
+                space.put(&key, &value, durability).unwrap();
             }
             18..22 => {
                 let key = self.key();
-                space.delete(&key, PROCESS).unwrap();
+                space.delete(&key, durability).unwrap();
             }
             22 => {
                 let (a, b) = (self.key(), self.key());
                 let mut batch = self.fixture.store.batch();
                 batch.delete_range(&space, a.clone().min(b.clone()).as_slice(), &a.max(b));
-                batch.commit(PROCESS).unwrap();
+                batch.commit(durability).unwrap();
             }
             23 => {
                 let prefix = self.key()[..2].to_vec();
-                space.purge_prefix(&prefix, PROCESS).unwrap();
+                space.purge_prefix(&prefix, durability).unwrap();
             }
             24 => {
                 let mut pairs: std::collections::BTreeMap<_, _> = std::collections::BTreeMap::new();
@@ -102,7 +113,12 @@ impl Player {
                 }
                 writer.finish().unwrap();
             }
-            25 => self.fixture.store.flush().unwrap(),
+            25 => {
+                self.fixture.store.flush().unwrap();
+                if !self.options.filters.background {
+                    self.fixture.store.adjust_filters();
+                }
+            }
             26 => space.compact_range(all()).unwrap(),
             27 => self.snapshot = Some(self.fixture.store.snapshot()),
             28..32 => {
@@ -142,8 +158,28 @@ impl Player {
 }
 
 /// The options of variant `n`: what a caller may choose, in unlike combinations.
-fn variant(n: usize) -> (Options, KeyspaceOptions) {
+fn variant(n: usize) -> (Options, KeyspaceOptions, (Durability, u64)) {
+    let filters = FilterOptions {
+        kind: [FilterKind::Ribbon, FilterKind::Bloom, FilterKind::OneProbe][n % 3],
+        rule: [
+            FilterRule::Classes,
+            FilterRule::Paper,
+            FilterRule::Monkey,
+            FilterRule::Fixed { units: 2 },
+            FilterRule::Classes,
+        ][n],
+        memory: [
+            FilterMemory::BitsPerKey(4.0),
+            FilterMemory::BitsPerKey(8.0),
+            FilterMemory::Bytes(700),
+            FilterMemory::BitsPerKey(16.0),
+            FilterMemory::Bytes(0),
+        ][n],
+        background: n.is_multiple_of(2),
+    };
     let options = Options {
+        filters,
+        merge_for_reads: n < 3,
         memory_bytes: [4, 8, 32, 4, 6][n] * MIB,
         table_bytes: [8 << 10, 64 << 10, 1 << 20, 16 << 10, 32 << 20][n],
         bottom_share: [0, 10, 100, 1, 10][n],
@@ -157,7 +193,15 @@ fn variant(n: usize) -> (Options, KeyspaceOptions) {
         value_head_bytes: [0, 16, 0, 4096, 300][n],
         cache: [CacheMode::Rows, CacheMode::Blocks, CacheMode::Nothing][n % 3],
     };
-    (options, keyspace)
+    // A group is as safe as the safest of its writes; the deferred of several groups go into the log together.
+    let durability = [
+        (PROCESS, 1),
+        (Durability::Deferred, 1),
+        (Durability::Device, 5),
+        (Durability::Deferred, 2),
+        (Durability::Device, 1),
+    ][n];
+    (options, keyspace, durability)
 }
 
 #[test]
@@ -165,11 +209,12 @@ fn options_change_no_answer() {
     for seed in 0..4 {
         let mut first: Option<Transcript> = None;
         for n in 0..5 {
-            let (options, keyspace) = variant(n);
+            let (options, keyspace, durability) = variant(n);
             let mut player = Player {
                 fixture: Fixture::new(128 * MIB, options.clone()),
                 options,
                 keyspace,
+                durability,
                 snapshot: None,
                 random: Random::new(seed),
                 transcript: Transcript::default(),
