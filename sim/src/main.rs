@@ -28,7 +28,7 @@ enum Simulator {
     Rules(rules::Arguments),
     /// The paper's table 1: a million Gets on 50,000 tables, its figures beside ours
     Table1(rules::table1::TableArguments),
-    /// Write a trace of Gets, as `rules --trace` reads it
+    /// Write a synthetic trace of Gets, as `rules --trace` reads it; real ones come from `Store::record_gets`
     Record(rules::RecordArguments),
 }
 

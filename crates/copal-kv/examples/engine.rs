@@ -1,7 +1,8 @@
 //! What the engine itself costs: loads, overwrites, look-ups and large values on a device in memory.
 //!
-//! `cargo run --release -p copal-kv --example engine -- [KEYS]`. Prints rates and amplification; rates on a shared
-//! machine measure its scheduler, the counters do not.
+//! `cargo run --release -p copal-kv --example engine -- [KEYS [TRACE]]`. Prints rates and amplification; rates on a
+//! shared machine measure its scheduler, the counters do not. The look-ups are recorded into the file TRACE, for
+//! `copal-sim rules --trace`.
 
 use copal_device::{Device, MemoryDevice};
 use copal_kv::{Durability, KeyspaceOptions, Options, Store};
@@ -83,6 +84,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         "tables written / user bytes {:.2}",
         loaded.write_bytes as f64 / loaded.user_bytes as f64
     );
+    if let Some(path) = std::env::args().nth(2) {
+        store.record_gets(Box::new(std::fs::File::create(path)?))?;
+    }
     let before = store.stats();
     timed("get, present", 100_000, 216, |_| {
         space.get(&random.next(keys))?.ok_or("a key is missing")?;
@@ -93,6 +97,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok(())
     })?;
     let after = store.stats();
+    store.stop_recording_gets()?;
     timed("iterate", 1, keys * 216, |_| {
         assert_eq!(
             space

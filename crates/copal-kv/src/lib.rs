@@ -55,6 +55,7 @@ mod quarantine;
 mod range_checksum;
 mod range_tombstones;
 mod read;
+mod record;
 mod recovery;
 mod repair;
 mod reserve;

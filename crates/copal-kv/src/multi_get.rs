@@ -94,7 +94,15 @@ impl Engine {
         }
         call.run();
         let answers = call.answers.into_iter();
-        answers.map(|answer| answer.unwrap_or(Ok(None))).collect()
+        let answers: Vec<Answer> = answers.map(|answer| answer.unwrap_or(Ok(None))).collect();
+        if self.recorder.is_on() {
+            for (key, answer) in keys.iter().zip(&answers) {
+                if let Ok(found) = answer {
+                    self.recorder.note(key, found.is_some());
+                }
+            }
+        }
+        answers
     }
 
     /// Reads all of `reads` at once, a bounded number of bytes at a time; answers in their order.

@@ -76,6 +76,21 @@ impl Engine {
         want: &Want,
         kept: Kept<'_>,
     ) -> Result<Option<Bytes>, Error> {
+        let answer = self.look_up(view, seq, key, want, kept);
+        if let Ok(found) = &answer {
+            self.recorder.note(key, found.is_some());
+        }
+        answer
+    }
+
+    fn look_up(
+        &self,
+        view: &View,
+        seq: u64,
+        key: &[u8],
+        want: &Want,
+        kept: Kept<'_>,
+    ) -> Result<Option<Bytes>, Error> {
         self.check_open()?;
         self.counters.reads.add(Count::Gets);
         self.cache.elastic().count_get();

@@ -168,7 +168,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Writes a synthetic trace, for those who have no recorded one.
+/// Writes a synthetic trace, for those who have no recorded one (`Store::record_gets` of the engine makes them).
 pub(crate) fn record(arguments: &RecordArguments) -> Result<()> {
     ensure!(arguments.keys > 0, "a store has keys");
     let file =

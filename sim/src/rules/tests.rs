@@ -1,5 +1,7 @@
 //! The simulator against closed forms, against real filters, and against itself.
 
+mod recorded;
+
 use super::{
     access::{Access, Gets, probabilities},
     key::Key,

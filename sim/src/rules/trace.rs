@@ -8,7 +8,8 @@
 //! ```
 //! The first line names format and version, the second the keys of the store they were recorded on. Then each Get:
 //! `+` and the key in hexadecimal if it was found, `-` if not. Lines that begin with `#` and empty lines are
-//! skipped. A key has at most 65536 bytes.
+//! skipped. A key has at most 65539 bytes: the longest of a user, behind the four of its keyspace that the engine
+//! (`Store::record_gets` of `copal-kv`) writes.
 //!
 //! What is lost: the tree. The simulator places keys in its own tree: in the order of the keys, evenly between the
 //! first and the last key of the trace, and a found key in a run by the run's share of all keys.
@@ -22,7 +23,7 @@ use copal_filter::KeyHash;
 use std::io::{BufRead, Write};
 
 const FIRST_LINE: &str = "copal gets 1";
-const MAX_KEY_BYTES: usize = 65_536;
+const MAX_KEY_BYTES: usize = 65_539;
 /// `+`, two digits for each byte, the end of the line.
 const MAX_LINE_BYTES: u64 = 2 * MAX_KEY_BYTES as u64 + 3;
 

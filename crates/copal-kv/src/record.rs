@@ -1,0 +1,103 @@
+//! A trace of the Gets that a store answers, for the simulator of filter units and rules.
+//!
+//! Format: sim/src/rules/trace.rs, `copal gets 1`
+//! Invariants
+//! - While nothing is recorded a Get pays for one relaxed load.
+//! - A trace that could not be written is never taken for a whole one: the first failure is kept and told at the end.
+//!
+//! Not here: playing it (`copal-sim rules --trace`).
+
+use crate::Store;
+use parking_lot::Mutex;
+use std::{
+    io::{self, BufWriter, Write},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+/// What one store records.
+#[derive(Default)]
+pub(crate) struct GetRecorder {
+    on: AtomicBool,
+    trace: Mutex<Option<Trace>>,
+}
+
+struct Trace {
+    to: BufWriter<Box<dyn Write + Send>>,
+    gets: u64,
+    failed: Option<io::Error>,
+}
+
+impl GetRecorder {
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    /// Writes down that the internal `key` was asked for.
+    pub(crate) fn note(&self, key: &[u8], found: bool) {
+        if self.is_on() {
+            self.write(key, found);
+        }
+    }
+
+    #[cold]
+    fn write(&self, key: &[u8], found: bool) {
+        let mut line = Vec::with_capacity(2 * key.len() + 2);
+        line.push(if found { b'+' } else { b'-' });
+        let digit = |half: u8| b"0123456789abcdef"[usize::from(half)];
+        line.extend(key.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
+        line.push(b'\n');
+        let mut trace = self.trace.lock();
+        let Some(trace) = trace.as_mut().filter(|trace| trace.failed.is_none()) else {
+            return;
+        };
+        match trace.to.write_all(&line) {
+            Ok(()) => trace.gets += 1,
+            Err(error) => trace.failed = Some(error),
+        }
+    }
+
+    fn start(&self, to: Box<dyn Write + Send>, keys: u64) -> io::Result<()> {
+        let mut trace = Trace {
+            to: BufWriter::new(to),
+            gets: 0,
+            failed: None,
+        };
+        writeln!(trace.to, "copal gets 1\nkeys {keys}")?;
+        *self.trace.lock() = Some(trace);
+        self.on.store(true, Relaxed);
+        Ok(())
+    }
+
+    fn stop(&self) -> io::Result<u64> {
+        self.on.store(false, Relaxed);
+        let Some(mut trace) = self.trace.lock().take() else {
+            return Ok(0);
+        };
+        trace.failed.take().map_or(Ok(()), Err)?;
+        trace.to.flush()?;
+        Ok(trace.gets)
+    }
+}
+
+impl Store {
+    /// Writes a line to `to` for every key that is looked up from now on, through any handle, until
+    /// [`Store::stop_recording_gets`]: a trace that `copal-sim rules --trace` plays. Keys stand in it as tables have
+    /// them, behind four bytes for their keyspace, and so do those that memtables and cached rows answer. Says at the
+    /// head how many entries the tables hold, so flush before. Look-ups wait for one another while they are written
+    /// down. A trace that is being recorded already ends here, and nobody is told whether it is whole.
+    /// # Errors
+    /// What `to` answers to the first lines.
+    pub fn record_gets(&self, to: Box<dyn Write + Send>) -> io::Result<()> {
+        let levels = self.stats().levels;
+        let live = |level: &crate::LevelStats| level.entries.saturating_sub(level.droppable);
+        let keys = levels.iter().map(live).sum::<u64>();
+        self.engine().recorder.start(to, keys.max(1))
+    }
+
+    /// Ends the recording; returns how many look-ups were written down, 0 when there was no recording.
+    /// # Errors
+    /// The first failure of a write: the trace lacks everything behind it.
+    pub fn stop_recording_gets(&self) -> io::Result<u64> {
+        self.engine().recorder.stop()
+    }
+}
