@@ -1,4 +1,5 @@
-//! The engine in a process that may use its budget and a stated overhead, with many times as much data.
+//! The engine in a process that may use its budget and a stated overhead, with many times as much data: one store, or
+//! two that share the budget.
 //!
 //! Where a memory cgroup can be made, the kernel kills what goes beyond; page cache counts, and there is little, as the
 //! device reads and writes directly. Everywhere, the peak of the process's own memory is looked at.
@@ -15,6 +16,7 @@ use std::ops::Bound;
 /// between blocks that are still in use.
 const OVERHEAD: u64 = 24 * MIB;
 const BUDGET: &str = "COPAL_TEST_MEMORY_BUDGET";
+const STORES: &str = "COPAL_TEST_MEMORY_STORES";
 const TEST: &str = "capped::a_store_many_times_its_budget_lives_under_a_memory_cap";
 
 #[test]
@@ -23,10 +25,11 @@ const TEST: &str = "capped::a_store_many_times_its_budget_lives_under_a_memory_c
     reason = "a skipped check has to say so; the peaks are shown on failure"
 )]
 fn a_store_many_times_its_budget_lives_under_a_memory_cap() {
-    if let Some(budget) = std::env::var_os(BUDGET) {
-        return work(budget.to_str().unwrap().parse().unwrap());
+    let told = |name| -> Option<u64> { std::env::var(name).ok()?.parse().ok() };
+    if let (Some(budget), Some(stores)) = (told(BUDGET), told(STORES)) {
+        return work(budget, stores);
     }
-    for budget in [4 * MIB, 10 * MIB] {
+    for (budget, stores) in [(4 * MIB, 1), (10 * MIB, 1), (10 * MIB, 2)] {
         let limit = budget + OVERHEAD;
         let cap = Cap::new(limit);
         if cap.is_none() {
@@ -38,7 +41,7 @@ fn a_store_many_times_its_budget_lives_under_a_memory_cap() {
                 "SKIPPED the kernel's cap: no memory cgroup can be made here; the peak is looked at instead"
             );
         }
-        let output = run_alone(TEST, cap.as_ref(), (BUDGET, budget));
+        let output = run_alone(TEST, cap.as_ref(), &[(BUDGET, budget), (STORES, stores)]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let told = format!("{text}{}", String::from_utf8_lossy(&output.stderr));
         assert!(
@@ -51,7 +54,9 @@ fn a_store_many_times_its_budget_lives_under_a_memory_cap() {
             .find_map(|line| line.split_once("peak bytes: ")?.1.trim().parse::<u64>().ok());
         let peak = peak.unwrap_or_else(|| panic!("the process did its work: {told}"));
         let in_group = cap.and_then(|cap| cap.peak_bytes());
-        eprintln!("budget {budget}: peak {peak} resident, {in_group:?} in the group, limit {limit}");
+        eprintln!(
+            "budget {budget}, {stores} stores: peak {peak} resident, {in_group:?} in the group, limit {limit}"
+        );
         assert!(peak <= limit, "{peak} bytes resident at most, {limit} allowed");
         assert!(peak > budget / 2, "{peak} bytes: the budget of {budget} was used");
     }
@@ -59,42 +64,66 @@ fn a_store_many_times_its_budget_lives_under_a_memory_cap() {
 
 /// Loads, reads, scans, overwrites and merges ten times 4 MiB, or six times 10 MiB; prints the peak.
 #[expect(clippy::print_stdout, reason = "read by the process that started this one")]
-fn work(budget_bytes: u64) {
+fn work(budget_bytes: u64, stores: u64) {
     let dir = tempfile::tempdir().unwrap();
-    let objects = objects(dir.path(), "store", 512 * MIB);
     let budget = MemoryBudget::new(budget_bytes);
-    let (store, space) = open(&objects, &budget);
+    let opened: Vec<_> = (0..stores)
+        .map(|store| {
+            open(
+                &objects(dir.path(), &format!("store {store}"), 512 * MIB),
+                &budget,
+            )
+        })
+        .collect();
+    // Neighbours are in different stores.
+    let space = |number: u64| &opened[(number % stores) as usize].1;
     let mut random = Random::new(budget_bytes);
     let keys = (40 * MIB).max(6 * budget_bytes) / 1000;
     for number in 0..keys {
-        space.put(&key(number), &value(number, 1000), DEFERRED).unwrap();
+        space(number)
+            .put(&key(number), &value(number, 1000), DEFERRED)
+            .unwrap();
     }
     for _ in 0..20_000 {
         let number = random.below(2 * keys);
-        let found = space.get(&key(number)).unwrap();
+        let found = space(number).get(&key(number)).unwrap();
         assert_eq!(found.is_some(), number < keys);
     }
-    let walked = space
-        .iter((Bound::Unbounded, Bound::Unbounded))
-        .map(Result::unwrap);
-    assert_eq!(walked.count() as u64, keys);
+    // The walks of all stores stand open at a time.
+    let walks = opened
+        .iter()
+        .map(|(_, space)| space.iter((Bound::Unbounded, Bound::Unbounded)));
+    let mut walks: Vec<_> = walks.collect();
+    let mut walked = 0;
+    while !walks.is_empty() {
+        walks.retain_mut(|walk| walk.next().map(Result::unwrap).is_some());
+        walked += walks.len() as u64;
+    }
+    assert_eq!(walked, keys);
     for number in (0..keys).step_by(10) {
-        space
+        space(number)
             .put(&key(number), &value(number + 1, 1000), DEFERRED)
             .unwrap();
     }
-    space.compact_range((Bound::Unbounded, Bound::Unbounded)).unwrap();
+    for (_, space) in &opened {
+        space.compact_range((Bound::Unbounded, Bound::Unbounded)).unwrap();
+    }
     for number in (0..keys).step_by(997) {
         let tag = number + u64::from(number.is_multiple_of(10));
-        assert_eq!(space.get(&key(number)).unwrap().unwrap(), value(tag, 1000));
+        assert_eq!(
+            space(number).get(&key(number)).unwrap().unwrap(),
+            value(tag, 1000)
+        );
     }
-    let stats = store.stats();
-    assert!(stats.memory_bytes <= budget_bytes, "{stats:?}");
-    assert!(
-        stats.user_bytes >= 6 * budget_bytes && stats.merges > 10,
-        "{stats:?}"
-    );
-    store.close().unwrap();
+    for (store, _) in &opened {
+        let stats = store.stats();
+        assert!(stats.memory_bytes <= budget_bytes, "{stats:?}");
+        assert!(
+            stats.user_bytes >= 6 * budget_bytes / stores && stats.merges > 10,
+            "{stats:?}"
+        );
+        store.close().unwrap();
+    }
     println!("peak bytes: {}", peak_bytes());
 }
 
