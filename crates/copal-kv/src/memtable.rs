@@ -109,10 +109,11 @@ pub(crate) struct Memtable {
     pub(crate) log: ObjectId,
     entries: RwLock<Entries>,
     deletes: RwLock<Deletes>,
-    charged: AtomicU64,
     last_seq: AtomicU64,
     /// Value objects written to by commits of this generation, as they stood after the last of them.
     values: Mutex<BTreeMap<ObjectId, ValueMeta>>,
+    /// Shared with the memory budget. Fields are dropped in their order: this one when all the others are freed.
+    charged: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -129,9 +130,9 @@ impl Memtable {
             log,
             entries: RwLock::default(),
             deletes: RwLock::default(),
-            charged: AtomicU64::new(0),
             last_seq: AtomicU64::new(0),
             values: Mutex::default(),
+            charged: Arc::default(),
         }
     }
 
@@ -170,6 +171,11 @@ impl Memtable {
     /// Memory the table is charged for.
     pub(crate) fn charged_bytes(&self) -> u64 {
         self.charged.load(Relaxed)
+    }
+
+    /// The number behind [`Memtable::charged_bytes`], there for as long as the memory is.
+    pub(crate) fn charged(&self) -> &Arc<AtomicU64> {
+        &self.charged
     }
 
     /// Newest sequence inserted; 0 when empty.

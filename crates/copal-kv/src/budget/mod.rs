@@ -138,23 +138,13 @@ struct Shared {
     capacity: AtomicU64,
     resize: Mutex<()>,
     contents: Contents,
-    memtables: Mutex<Vec<Weak<dyn Held>>>,
+    /// Bytes of each memtable, there until they are freed.
+    memtables: Mutex<Vec<Weak<AtomicU64>>>,
     stores: AtomicU64,
     /// Numbers given out to tables and stores.
     next_number: AtomicU64,
     /// Filters of all tables.
     elastic: Arc<Elastic>,
-}
-
-/// Something that knows how much memory it holds.
-pub(crate) trait Held: Send + Sync {
-    fn held_bytes(&self) -> u64;
-}
-
-impl Held for Memtable {
-    fn held_bytes(&self) -> u64 {
-        self.charged_bytes()
-    }
 }
 
 impl MemoryBudget {
@@ -345,10 +335,10 @@ impl MemoryBudget {
         self.shared.filter_limit()
     }
 
-    /// Counts a memtable for as long as anybody holds it.
-    pub(crate) fn watch(&self, memtable: &Arc<Memtable>) {
-        let memtable: Arc<dyn Held> = memtable.clone();
-        self.shared.memtables.lock().push(Arc::downgrade(&memtable));
+    /// Counts a memtable for as long as anybody holds it, and until all of it is freed.
+    pub(crate) fn watch(&self, memtable: &Memtable) {
+        let charged = Arc::downgrade(memtable.charged());
+        self.shared.memtables.lock().push(charged);
         self.count_memtables();
     }
 
@@ -356,8 +346,8 @@ impl MemoryBudget {
     pub(crate) fn count_memtables(&self) -> u64 {
         let mut memtables = self.shared.memtables.lock();
         memtables.retain(|memtable| memtable.strong_count() > 0);
-        let held = |memtable: &Weak<dyn Held>| memtable.upgrade().map_or(0, |memtable| memtable.held_bytes());
-        let bytes = memtables.iter().map(held).sum();
+        let live = memtables.iter().filter_map(Weak::upgrade);
+        let bytes = live.map(|charged| charged.load(SeqCst)).sum();
         self.shared.set(Class::Memtables, bytes);
         bytes
     }
