@@ -2,7 +2,6 @@
 
 use crate::{
     CacheMode, Durability, Error, IngestWriter, Iter, KeyspaceOptions, RangeChecksum, Store,
-    budget::Class as Memory,
     commit::{Write, WriteOp, submitted::Commit, values::GroupKey},
     compact::merge::group_of,
     engine::Engine,
@@ -122,20 +121,6 @@ impl KeyspaceHandle {
     }
 }
 
-/// Commits `write`. Caches give way before a large one goes into log and memtable.
-fn commit(engine: &Engine, write: Write) -> Result<(), Error> {
-    const LARGE: u64 = 64 << 10;
-    const ENTRY: u64 = 128;
-    let bytes = write.log_bytes as u64 + write.ops.len() as u64 * ENTRY;
-    if bytes < LARGE {
-        return engine.commit(write);
-    }
-    let _room = engine.budget.charge(Memory::Log, bytes);
-    let committed = engine.commit(write);
-    engine.budget.count_memtables();
-    committed
-}
-
 pub(crate) struct ValueBytes(Bytes);
 impl From<&[u8]> for ValueBytes {
     fn from(value: &[u8]) -> ValueBytes {
@@ -230,7 +215,9 @@ impl Keyspace {
     /// `NoSpace`: nothing was written. `Poisoned`: an earlier write failed. `KeyTooLong`, `ValueTooLong`.
     pub fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), Error> {
         let op = self.handle.put(key, value)?;
-        commit(self.store.engine(), Write::new(vec![op], durability))
+        self.store
+            .engine()
+            .commit_with_room(Write::new(vec![op], durability))
     }
 
     /// Deletes `key`, there or not. Works in a full store.
@@ -238,7 +225,9 @@ impl Keyspace {
     /// As [`Keyspace::put`].
     pub fn delete(&self, key: &[u8], durability: Durability) -> Result<(), Error> {
         let op = self.handle.delete(key)?;
-        commit(self.store.engine(), Write::new(vec![op], durability))
+        self.store
+            .engine()
+            .commit_with_room(Write::new(vec![op], durability))
     }
 
     /// Walks the keys of a range as they are now.
@@ -389,15 +378,15 @@ impl Batch {
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let store = self.store.clone();
         match self.into_write(durability)? {
-            Some(write) => commit(store.engine(), write),
+            Some(write) => store.engine().commit_with_room(write),
             None => Ok(()),
         }
     }
 
     /// Hands all operations in, in their order behind what this thread handed in before, and goes on; the
     /// [`Commit`] tells when they are as safe as `durability` says. One thread may keep as many outstanding as it
-    /// likes: it is held up while 4 MiB of them wait for their turn. What was handed in becomes visible to readers
-    /// when it is safe, not before.
+    /// likes: it is held up while they take more memory than a quarter of what the budget keeps for the log, so
+    /// at most 1 MiB, before their turn comes. What was handed in becomes visible to readers when it is safe, not before.
     /// # Errors
     /// `BatchTooLarge`, `KeyTooLong`, `ValueTooLong`, `NoKeyspace`, `Closed`, `Poisoned`: nothing happened. What goes
     /// wrong later is told by [`Commit::wait`].

@@ -9,14 +9,15 @@
 
 use crate::{
     Durability, Error, Keyspace,
+    budget::{Charge, Class as Memory},
     commit::{Write, WriteOp},
     key::{KeyRange, successor},
 };
 use bytes::Bytes;
 use std::ops::Bound;
 
-/// Keys and values that one batch holds at most, beyond its last entry.
-const BATCH_BYTES: usize = 4 << 20;
+/// Bytes of an entry in a batch that is being gathered, beside its key and value: the list may be half empty.
+const ENTRY_BYTES: usize = 2 * size_of::<WriteOp>();
 
 /// What a repair wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,8 +34,8 @@ impl Keyspace {
     /// holds them.
     ///
     /// `entries` ascend strictly and lie in the range; what the range holds and they do not is gone, also what was
-    /// written since the damage. They may be an [`Iter`](crate::Iter) of another store. Memory: up to 4 MiB of them
-    /// and one entry.
+    /// written since the damage. They may be an [`Iter`](crate::Iter) of another store. Memory: a quarter of what the budget
+    /// keeps for the log, so at most 1 MiB of them, and one entry.
     /// # Errors
     /// `NotInRange`: an entry does not ascend or lies outside. An error among the entries ends the repair with it.
     /// In both cases, and with `NoSpace`, what was replaced so far stays replaced.
@@ -56,7 +57,7 @@ impl Keyspace {
             keyspace: self,
             start: range.start.clone(),
             puts: Vec::new(),
-            bytes: 0,
+            charge: engine.budget.charge(Memory::Log, 0),
         };
         let mut next = range.start.clone();
         for entry in entries {
@@ -67,13 +68,17 @@ impl Keyspace {
                     key: user_key.escape_ascii().to_string(),
                 });
             }
-            if stretch.bytes > BATCH_BYTES {
+            if stretch.charge.bytes() > engine.budget.waiting_bytes() {
                 stretch.commit(key.clone())?;
             }
             next = successor(&key);
             report.entries += 1;
-            report.bytes += (user_key.len() + value.len()) as u64;
-            stretch.bytes += user_key.len() + value.len();
+            let bytes = user_key.len() + value.len();
+            report.bytes += bytes as u64;
+            // Before it is kept: a small value is copied.
+            stretch
+                .charge
+                .set(stretch.charge.bytes() + (bytes + ENTRY_BYTES) as u64);
             stretch.puts.push(self.handle.put(&user_key, value)?);
         }
         stretch.commit(range.end.clone())?;
@@ -87,7 +92,8 @@ struct Stretch<'a> {
     keyspace: &'a Keyspace,
     start: Bytes,
     puts: Vec<WriteOp>,
-    bytes: usize,
+    /// Memory of the puts.
+    charge: Charge,
 }
 
 impl Stretch<'_> {
@@ -97,10 +103,9 @@ impl Stretch<'_> {
         // The delete takes the first sequence of the batch, so it covers none of the puts.
         let delete = self.keyspace.handle.delete_range(KeyRange { start, end })?;
         let ops: Vec<WriteOp> = delete.into_iter().chain(self.puts.drain(..)).collect();
-        self.bytes = 0;
-        self.keyspace
-            .store
-            .engine()
-            .commit(Write::new(ops, Durability::Device))
+        let engine = self.keyspace.store.engine();
+        engine.commit_with_room(Write::new(ops, Durability::Device))?;
+        self.charge.set(0);
+        Ok(())
     }
 }

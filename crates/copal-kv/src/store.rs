@@ -2,6 +2,7 @@
 
 use crate::{
     Batch, Durability, Error, Filters, Keyspace, KeyspaceOptions, Options, Snapshot, Stats,
+    budget::Class as Memory,
     commit::{Write, WriteOp, queue::Place, submitted::Committers},
     compact::{separate::WorkerValues, worker},
     elastic,
@@ -207,11 +208,14 @@ impl Store {
 
 impl StoreInner {
     /// Hands a commit in; see [`Commit`].
-    pub(crate) fn submit(&self, write: Write) -> Result<Place, Error> {
-        self.engine.check_writable()?;
-        let started = self.committers.start(&self.engine);
+    pub(crate) fn submit(&self, mut write: Write) -> Result<Place, Error> {
+        let engine = &self.engine;
+        engine.check_writable()?;
+        let started = self.committers.start(engine);
         started.map_err(|error| Error::corrupt("thread of a committer", error))?;
-        self.engine.queue.submit(write)
+        // Its caller goes on and may forget it: from here on all of it is the engine's.
+        write.room = Some(engine.budget.charge(Memory::Log, write.held_bytes()));
+        engine.queue.submit(write, engine.budget.waiting_bytes())
     }
 
     fn join(&self) {

@@ -257,6 +257,12 @@ impl MemoryBudget {
         self.shared.plan.log / self.stores()
     }
 
+    /// Bytes that one store may gather for its log: writes whose turn has not come. A group takes several times its
+    /// bytes on its way, and the next one gathers meanwhile.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.log_bytes() / 4
+    }
+
     /// Bytes at which a memtable of one store is full.
     pub(crate) fn memtable_bytes(&self) -> u64 {
         const LEAST: u64 = 64 << 10;
@@ -453,6 +459,7 @@ impl Shared {
 }
 
 /// Charged bytes, given back on drop.
+#[derive(Debug)]
 #[must_use = "the bytes are given back when this is dropped"]
 pub(crate) struct Charge {
     budget: MemoryBudget,

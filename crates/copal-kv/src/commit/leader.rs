@@ -328,6 +328,7 @@ impl Engine {
             return Err(self.take_back(values, placement, error));
         };
         insert(&memtable, &self.rows, writes, encoded, given + 1);
+        self.count_room_of(writes);
         let bytes = writes.iter().map(|write| write.user_bytes).sum();
         self.counters.wrote(writes.len() as u64, bytes);
         match completion {
@@ -344,7 +345,7 @@ impl Engine {
     }
 
     fn deferred_bytes(&self) -> usize {
-        DEFERRED_BYTES.min(self.budget.log_bytes() as usize / 4)
+        DEFERRED_BYTES.min(self.budget.waiting_bytes() as usize)
     }
 
     /// Keeps a group for the log's next one.

@@ -17,7 +17,7 @@ mod room;
 pub(crate) mod submitted;
 pub(crate) mod values;
 
-use crate::{Durability, log::format::LogOp, value::Pointer};
+use crate::{Durability, budget::Charge, log::format::LogOp, value::Pointer};
 use bytes::Bytes;
 use values::GroupKey;
 
@@ -60,6 +60,9 @@ impl WriteOp {
     }
 }
 
+/// Bytes of an entry in the memtable, beside its key and value.
+const ENTRY_BYTES: u64 = 128;
+
 /// One batch on its way into the log.
 #[derive(Debug)]
 pub(crate) struct Write {
@@ -71,6 +74,8 @@ pub(crate) struct Write {
     pub(crate) user_bytes: u64,
     /// May use the reserve of a full store: it deletes something and adds little.
     pub(crate) frees_space: bool,
+    /// Memory of a write that nobody waits for; whoever waits holds it himself.
+    pub(crate) room: Option<Charge>,
 }
 
 impl Write {
@@ -94,7 +99,20 @@ impl Write {
             log_bytes,
             user_bytes,
             frees_space,
+            room: None,
         }
+    }
+
+    /// Bytes of memory that it holds while it waits: the list, keys and values, those for value objects too. The
+    /// memtable shares keys and values and adds its nodes, which are counted here.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let list = self.ops.capacity() * size_of::<WriteOp>();
+        self.user_bytes + list as u64 + self.ops.len() as u64 * ENTRY_BYTES
+    }
+
+    /// Bytes of memory that it takes in log and memtable.
+    pub(crate) fn room_bytes(&self) -> u64 {
+        self.log_bytes as u64 + self.ops.len() as u64 * ENTRY_BYTES
     }
 }
 

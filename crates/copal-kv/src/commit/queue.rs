@@ -21,8 +21,6 @@ use std::{collections::VecDeque, sync::Arc};
 
 /// Log bytes after which a group takes no further writes.
 const GROUP_BYTES: usize = 1 << 20;
-/// Log bytes that may wait for their turn before those who submit without waiting are held up.
-const WAITING_BYTES: usize = 4 << 20;
 /// Groups on their way at once. Measured: docs/decisions/2026-11-21-commits-side-by-side.md.
 pub(crate) const WIDTH: usize = 4;
 
@@ -76,7 +74,10 @@ struct Gathering<M: Monitors> {
     group: Arc<Group<M>>,
     leader: Leader,
     writes: Vec<Write>,
+    /// Of log.
     bytes: usize,
+    /// Of memory.
+    held_bytes: u64,
 }
 
 /// A group on its way; the one that nobody waits for belongs to a leader that writes one by one.
@@ -89,7 +90,8 @@ struct Flight<M: Monitors> {
 
 struct Line<M: Monitors> {
     waiting: VecDeque<Gathering<M>>,
-    waiting_bytes: usize,
+    /// Bytes of memory that wait for their turn.
+    waiting_bytes: u64,
     /// Someone has the turn.
     turn_taken: bool,
     flights: VecDeque<Flight<M>>,
@@ -176,16 +178,17 @@ impl<M: Monitors> CommitQueue<M> {
         place.wait()
     }
 
-    /// Joins a group and goes on; a committer leads it unless a writer that waits does. Blocks while 4 MiB wait.
+    /// Joins a group and goes on; a committer leads it unless a writer that waits does. Blocks while more than
+    /// `most_waiting` bytes of memory wait for their turn.
     /// # Errors
     /// `Closed`: there are no committers any more.
-    pub(crate) fn submit(self: &Arc<Self>, write: Write) -> Result<Place<M>, Error> {
+    pub(crate) fn submit(self: &Arc<Self>, write: Write, most_waiting: u64) -> Result<Place<M>, Error> {
         let mut write = Some(write);
         let (place, next) = self.line.wait_for(|line| {
             if line.no_submitting {
                 return Some((Err(Error::Closed), None));
             }
-            if line.waiting_bytes > WAITING_BYTES {
+            if line.waiting_bytes > most_waiting {
                 return None;
             }
             let place = line.join(write.take()?, Leader::Committer);
@@ -240,7 +243,7 @@ impl<M: Monitors> CommitQueue<M> {
     fn begin(self: &Arc<Self>) -> Option<(Turn<M>, Vec<Write>)> {
         let (gathering, closing) = self.line.change(|line| {
             let gathering = line.waiting.pop_front()?;
-            line.waiting_bytes -= gathering.bytes;
+            line.waiting_bytes -= gathering.held_bytes;
             Some((gathering, line.no_submitting))
         })?;
         if closing {
@@ -310,13 +313,14 @@ impl<M: Monitors> CommitQueue<M> {
 impl<M: Monitors> Line<M> {
     /// A place in the group that still gathers, or in a new one.
     fn join(&mut self, write: Write, leader: Leader) -> Place<M> {
-        let bytes = write.log_bytes;
-        self.waiting_bytes += bytes;
+        let (bytes, held_bytes) = (write.log_bytes, write.held_bytes());
+        self.waiting_bytes += held_bytes;
         if let Some(last) = self.waiting.back_mut()
             && last.bytes + bytes <= GROUP_BYTES
         {
             last.writes.push(write);
             last.bytes += bytes;
+            last.held_bytes += held_bytes;
             return Place {
                 group: Arc::clone(&last.group),
                 index: last.writes.len() - 1,
@@ -331,6 +335,7 @@ impl<M: Monitors> Line<M> {
             leader,
             writes: vec![write],
             bytes,
+            held_bytes,
         });
         Place { group, index: 0 }
     }

@@ -3,13 +3,44 @@
 //! Invariants
 //! - A memtable is frozen when everything in it is visible: nothing is on its way into it.
 //! - A log ends when everything in it is durable.
+//! - What a large write takes is charged before it is there, and counted as the memtable's before that is given back.
 
-use super::leader::Writer;
-use crate::{Error, engine::Engine, log::Log, memtable::Memtable, view::View};
+use super::{Write, leader::Writer};
+use crate::{
+    Error,
+    budget::{Charge, Class as Memory},
+    engine::Engine,
+    log::Log,
+    memtable::Memtable,
+    view::View,
+};
 use copal_object::{Ack, Op, Txn};
 use std::sync::Arc;
 
+/// Writes that take as much are worth a look at the caches.
+const LARGE_BYTES: u64 = 64 << 10;
+
 impl Engine {
+    /// Passes a batch through the log. Caches give way before a large one goes into log and memtable.
+    pub(crate) fn commit_with_room(&self, write: Write) -> Result<(), Error> {
+        let bytes = write.room_bytes();
+        if bytes < LARGE_BYTES {
+            return self.commit(write);
+        }
+        let _room = self.budget.charge(Memory::Log, bytes);
+        let committed = self.commit(write);
+        self.budget.count_memtables();
+        committed
+    }
+
+    /// The memtable holds `writes` now: counts it before what they were charged with is given back.
+    pub(super) fn count_room_of(&self, writes: &[Write]) {
+        let room = writes.iter().filter_map(|write| write.room.as_ref());
+        if room.map(Charge::bytes).sum::<u64>() >= LARGE_BYTES {
+            self.budget.count_memtables();
+        }
+    }
+
     /// Starts a new memtable when the active one is full; waits while the one before is not flushed yet.
     pub(super) fn make_room(&self, writer: &mut Writer, frees_space: bool) -> Result<(), Error> {
         loop {

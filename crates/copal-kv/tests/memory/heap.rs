@@ -4,8 +4,9 @@
 //! keeps, are at most what the budget says is in use plus a slack for the object layer, the queues and the handles.
 
 use crate::{counting::live_bytes, world::*};
+use bytes::Bytes;
 use copal_device::AlignedBuf;
-use copal_kv::{CacheMode, KeyspaceOptions, MemoryBudget};
+use copal_kv::{CacheMode, Keyspace, KeyspaceOptions, MemoryBudget, Store};
 use std::ops::Bound;
 
 const TOTAL: u64 = 8 * MIB;
@@ -137,6 +138,13 @@ fn what_is_allocated_is_charged() {
         merge.join().unwrap().unwrap();
     });
     watch.check("merged");
+    println!("merged: {} bytes at most not charged", watch.worst);
+    hand_in(&store, &rows, &mut watch);
+    println!("handed in: {} bytes at most not charged", watch.worst);
+    refill(&rows, &mut watch);
+    println!("repaired: {} bytes at most not charged", watch.worst);
+    ingest(&rows, &mut watch);
+    println!("ingested: {} bytes at most not charged", watch.worst);
     println!(
         "in the end: {} bytes at most not charged, {} charged",
         watch.worst, watch.most_charged
@@ -160,7 +168,7 @@ fn what_is_allocated_is_charged() {
 }
 
 /// Many iterators at once, forward and backward, some of them left standing.
-fn scan(space: &copal_kv::Keyspace, watch: &mut Watch, random: &mut Random) {
+fn scan(space: &Keyspace, watch: &mut Watch, random: &mut Random) {
     let mut standing = Vec::new();
     for round in 0..24 {
         let start = key(random.below(40_000));
@@ -179,4 +187,58 @@ fn scan(space: &copal_kv::Keyspace, watch: &mut Watch, random: &mut Random) {
         }
         standing.push(iter);
     }
+}
+
+/// Commits that nobody waits for: what they hold is the engine's, values on their way to value objects too.
+fn hand_in(store: &Store, space: &Keyspace, watch: &mut Watch) {
+    for len in [1000, 20_000, 100_000] {
+        let mut last = None;
+        for number in 0..24 * MIB / len {
+            let mut batch = store.batch();
+            batch.put(space, &key(number), value(number, len as usize).into());
+            // Those before go on without a handle.
+            last = Some(batch.commit_submit(DEFERRED).unwrap());
+            if number % (MIB / len).clamp(1, 16) == 0 {
+                watch.check("handing in");
+            }
+        }
+        last.unwrap().wait().unwrap();
+        watch.check("handed in");
+    }
+}
+
+/// Keys in their order that no other part of the test has, behind `first`.
+fn ascending(first: u8, count: u32) -> impl Iterator<Item = Vec<u8>> {
+    (0..count).map(move |number| [&[first][..], &number.to_be_bytes()].concat())
+}
+
+/// A range is given new content, entry by entry.
+fn refill(space: &Keyspace, watch: &mut Watch) {
+    let mut random = Random::new(9);
+    let entries = ascending(0xfd, 12_000).map(|key| {
+        let tag = random.below(u64::MAX);
+        if tag.is_multiple_of(8) {
+            watch.check("repairing");
+        }
+        let len = [100, 1000, 6000][tag as usize % 3];
+        Ok((Bytes::from(key), Bytes::from(value(tag, len))))
+    });
+    let (start, end) = ([0xfd], [0xfe]);
+    let range = (Bound::Included(&start[..]), Bound::Excluded(&end[..]));
+    space.repair(range, entries).unwrap();
+    watch.check("repaired");
+}
+
+/// Sorted keys past the log, some with values that stand beside the tables.
+fn ingest(space: &Keyspace, watch: &mut Watch) {
+    let mut writer = space.ingest_writer().unwrap();
+    for (number, key) in ascending(0xfe, 12_000).enumerate() {
+        let len = [100, 1000, 1000, 9000][number % 4];
+        writer.put(&key, &value(number as u64, len)).unwrap();
+        if number % 16 == 0 {
+            watch.check("ingesting");
+        }
+    }
+    writer.finish().unwrap();
+    watch.check("ingested");
 }

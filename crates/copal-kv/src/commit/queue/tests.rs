@@ -240,7 +240,9 @@ fn submitters<M: Monitors>(width: usize, fails: Option<u8>) {
     let waiter = scheduled_thread::spawn(move || [10, 11].map(|tag| waits.commit(tag).is_ok()));
     let hands_in = world.clone();
     let submitter = scheduled_thread::spawn(move || {
-        let places: Vec<_> = (0..4u8).map(|tag| hands_in.queue.submit(write(tag))).collect();
+        let places: Vec<_> = (0..4u8)
+            .map(|tag| hands_in.queue.submit(write(tag), u64::MAX))
+            .collect();
         for (tag, place) in (0..).zip(places) {
             match place {
                 // Once closed, closed for good; what was taken before has an answer.
