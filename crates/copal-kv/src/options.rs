@@ -32,7 +32,8 @@ pub struct Options {
     /// runs to search and less to write; 0: only the last of the three tiers does.
     pub bottom_share: u32,
     /// Merge runs above the bottom also where no tier is full, once nothing is written and as many look-ups as the merge
-    /// moves blocks had to search them: fewer runs to search, a few more bytes written.
+    /// moves blocks had to search them, a walk counting once for each run: fewer runs to search, a few more bytes
+    /// written.
     pub merge_for_reads: bool,
     /// Filters: what kind, how much of the memory, how it is divided. Of a shared budget only the kind counts, the
     /// rest is the budget's own.

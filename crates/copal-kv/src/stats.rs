@@ -202,10 +202,10 @@ impl Counters {
         self.user_bytes.fetch_add(user_bytes, Relaxed);
     }
 
-    /// Batches committed, and look-ups and walks begun.
-    pub(crate) fn writes_and_look_ups(&self) -> (u64, u64) {
-        let look_ups = self.reads.sum(Count::Gets) + self.reads.sum(Count::Seeks);
-        (self.writes.load(Relaxed), look_ups)
+    /// Runs searched since the store was opened, had there always been `runs` of them above the bottom: a look-up
+    /// counts once, as filters spare it most of them, a walk for each.
+    pub(crate) fn searches(&self, runs: u64) -> u64 {
+        self.reads.sum(Count::Gets) + runs * self.reads.sum(Count::Seeks)
     }
 
     pub(crate) fn add(counter: &AtomicU64, by: u64) {

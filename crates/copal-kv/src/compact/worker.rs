@@ -16,7 +16,7 @@ use crate::{Error, commit::leader::Writer, engine::Engine, key::KeyRange, signal
 use copal_object::ObjectId;
 use std::{
     collections::HashSet,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -28,12 +28,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Between two looks at whether readers have paid for a merge.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Since when nothing was written and the tree is as it is, in look-ups.
+/// Since when nothing was written and the tree is as it is, in searches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Still {
     epoch: u64,
     writes: u64,
-    look_ups: u64,
+    searches: u64,
 }
 
 /// What the worker remembers between its steps.
@@ -234,24 +234,25 @@ impl Worker {
         (!objects.is_empty()).then(|| to_bottom(&version, range, objects))
     }
 
-    /// The merge that readers alone gain by, once there were as many look-ups as it moves blocks and no write in
+    /// The merge that readers alone gain by, once there were as many searches as it moves blocks and no write in
     /// between: it never costs more than twice what they spent by then.
     fn tidying_job(&mut self) -> Option<Job> {
         let engine = &self.engine;
         let version = engine.view().version.clone();
         let next_run = engine.tree.lock().manifest.state.next_run;
         let found = tidying(&version, next_run, engine.options.bottom_share);
-        let (epoch, (writes, look_ups)) = (version.epoch, engine.counters.writes_and_look_ups());
-        if (self.still.epoch, self.still.writes) != (epoch, writes) {
+        let writes = engine.counters.writes.load(Ordering::Relaxed);
+        let searches = engine.counters.searches(version.runs.len() as u64);
+        if (self.still.epoch, self.still.writes) != (version.epoch, writes) {
             self.still = Still {
-                epoch,
+                epoch: version.epoch,
                 writes,
-                look_ups,
+                searches,
             };
         }
         self.may_tidy = engine.options.merge_for_reads && found.is_some();
         let (job, blocks) = found.filter(|_| self.may_tidy)?;
-        (look_ups - self.still.look_ups >= blocks).then_some(job)
+        (searches - self.still.searches >= blocks).then_some(job)
     }
 
     fn merges_may_run(&mut self) -> bool {

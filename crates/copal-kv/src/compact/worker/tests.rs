@@ -9,6 +9,7 @@ use crate::{
     manifest::format::Level,
     read::{Kept, Want},
     recovery,
+    table::counters::Count,
 };
 use bytes::Bytes;
 use copal_device::{Device, Image, MemoryDevice};
@@ -133,6 +134,28 @@ fn runs_that_no_tier_asks_for_become_one_once_look_ups_have_paid_for_it() {
     worker.look_up(100 * blocks);
     assert_eq!(worker.job_steps(), 0, "a run above a large bottom stays");
     worker.check(6);
+}
+
+/// A walk reads a block of every run: it pays for each of them.
+#[test]
+fn walks_pay_for_a_merge_by_the_runs_they_search() {
+    let mut worker = worker_with_share(0);
+    for round in 1..=6 {
+        worker.flushed_memtable(round);
+        worker.job_steps();
+    }
+    let (engine, runs) = (worker.engine.clone(), worker.all_runs() as u64);
+    let version = engine.view().version.clone();
+    let (_, blocks) = tidying(&version, 0, 0).unwrap();
+    drop(version);
+    worker.job_steps();
+    for _ in 0..blocks.div_ceil(runs) - 1 {
+        engine.counters.reads.add(Count::Seeks);
+    }
+    assert_eq!((worker.job_steps(), worker.runs(0)), (0, 2), "not paid for yet");
+    engine.counters.reads.add(Count::Seeks);
+    assert!(worker.job_steps() > 0);
+    assert_eq!(worker.runs(0), 1);
 }
 
 /// A tier fills up while a merge for readers is under way: it goes first, what was left of the other is planned anew,
