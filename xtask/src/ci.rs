@@ -13,7 +13,8 @@ use std::{
 /// Runs all steps; stops at the first that fails.
 pub(crate) fn run(root: &Path) -> Result<()> {
     step(root, "cargo fmt --all --check")?;
-    step(root, "cargo fmt --manifest-path bench/Cargo.toml --check")?;
+    step(root, "cargo fmt --manifest-path bench/Cargo.toml --all --check")?;
+    step(root, "cargo fmt --manifest-path fuzz/Cargo.toml --check")?;
     timed("tidy", || crate::tidy::run(root, false))?;
     timed("layers", || crate::layers::run(root))?;
     step(
@@ -28,10 +29,15 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         .is_ok_and(|status| status.success())
     {
         step(root, "cargo nextest run --workspace --locked --no-fail-fast")?;
-        step(root, "cargo test --workspace --locked --doc --no-fail-fast")
+        step(root, "cargo test --workspace --locked --doc --no-fail-fast")?;
     } else {
-        step(root, "cargo test --workspace --locked --no-fail-fast")
+        step(root, "cargo test --workspace --locked --no-fail-fast")?;
     }
+    // A workspace of its own; without the engines it stands beside.
+    step(
+        root,
+        "cargo test --manifest-path bench/kv/Cargo.toml --locked --no-fail-fast",
+    )
 }
 
 fn step(root: &Path, command: &str) -> Result<()> {
