@@ -122,7 +122,11 @@ fn figures(name: &str, outcome: &Outcome) -> Figures {
         },
         false_positives,
         filter_pages,
-        unaccounted: reads - found - false_positives - filter_pages - answer.counter("index_page_reads") / ops,
+        unaccounted: reads
+            - found
+            - false_positives
+            - filter_pages
+            - answer.counter("index_page_reads") / ops,
     }
 }
 
