@@ -171,7 +171,7 @@ fn judge(lab: &mut Lab<'_>, all: &HashMap<(String, String), Figures>) {
             format!("T6 {skew_name}: reads per Get beyond one a hit, false positives and pages"),
             ours.unaccounted,
             "",
-            0.002,
+            0.001,
         );
         if let Some(theirs) = of("copal-bloom-fixed") {
             let label = format!("T2 {skew_name}: reads per Get, copal-bloom-fixed / copal-ribbon-classes");
