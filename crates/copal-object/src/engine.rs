@@ -235,6 +235,7 @@ impl Inner {
                 }
             }
             Tag::Frame {
+                stream,
                 ticket,
                 epoch,
                 run,
@@ -244,7 +245,7 @@ impl Inner {
                 state.in_flight_bytes -= bytes;
                 state.epochs.end_write(epoch);
                 if state.failure.is_none() {
-                    state.frame_written(ticket);
+                    state.frame_written(stream, ticket);
                 }
             }
             Tag::Flush { epoch } => {

@@ -62,7 +62,7 @@ impl FrameReader {
                     Ok(None)
                 };
             }
-            if tail.is_on_its_way(self.next) {
+            if tail.pending.is_on_its_way(self.next) {
                 inner.wait_change(&mut state);
                 continue;
             }

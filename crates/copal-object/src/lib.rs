@@ -36,6 +36,7 @@ mod journal;
 mod map;
 mod mkfs;
 mod open;
+mod pending;
 mod placement;
 mod read;
 mod recent;

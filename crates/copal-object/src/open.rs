@@ -21,6 +21,7 @@ use crate::{
     group::Groups,
     hostfs::{FileSpace, HostFiles},
     journal::Journal,
+    pending::Pending,
     placement::Placement,
     recent::RecentPages,
     recovery::{self, Recovered, Source},
@@ -226,7 +227,7 @@ fn assemble(
                 piece: end.piece,
                 durable: end.next,
                 damaged: end.damaged,
-                pending: VecDeque::new(),
+                pending: Pending::default(),
             };
             (id, tail)
         })

@@ -16,11 +16,12 @@ use crate::{
     group::Groups,
     hostfs::HostFiles,
     journal::Journal,
+    pending::FrameState,
     recent::RecentPages,
     run::Run,
     seal::Sealed,
     space::SpaceMap,
-    stream::{FrameState, Tail},
+    stream::Tail,
     tables::{Effect, Tables},
 };
 use copal_device::{Class, Completer, Completion, Device, DeviceError, Drive, Geometry, Io, IoDone};
@@ -93,6 +94,7 @@ pub(crate) enum Tag {
         epoch: u64,
     },
     Frame {
+        stream: u64,
         ticket: u64,
         epoch: u64,
         run: Run,

@@ -17,6 +17,7 @@ use crate::{
         frame::{self, FrameHeader},
         ops::RecordOp,
     },
+    pending::{FrameState, Pending},
     placement::Home,
     run::Run,
     space,
@@ -26,28 +27,12 @@ use crate::{
 use bytes::Bytes;
 use copal_device::{AlignedBuf, Class, Completer, Completion, DeviceError, Io, IoKind};
 use parking_lot::MutexGuard;
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
 /// Placement class of stream extents.
 pub(crate) const STREAM_CLASS: usize = 0;
 
-type FrameCompleter = Completer<Result<FramePos, StoreError>>;
-
-/// One frame that is not acknowledged as durable yet.
-pub(crate) struct FrameState {
-    /// Names this write; numbers of frames start again when a stream is deleted and made anew.
-    ticket: u64,
-    frame: u64,
-    /// Epoch it was written in; `None`: written through.
-    epoch: Option<u64>,
-    written: bool,
-    durable: bool,
-    /// Commit that must be durable too.
-    needs_lsn: u64,
-    waiter: Option<(Ack, FrameCompleter)>,
-    /// Groups with a commit that counts only if this frame survives.
-    groups: Vec<u64>,
-}
+pub(crate) type FrameCompleter = Completer<Result<FramePos, StoreError>>;
 
 /// The end of an open stream.
 #[derive(Default)]
@@ -62,16 +47,7 @@ pub(crate) struct Tail {
     pub(crate) durable: u64,
     /// Recovery found acknowledged frames damaged at `next`.
     pub(crate) damaged: bool,
-    pub(crate) pending: VecDeque<FrameState>,
-}
-
-impl Tail {
-    /// Whether the write of `frame` has not completed yet.
-    pub(crate) fn is_on_its_way(&self, frame: u64) -> bool {
-        self.pending
-            .iter()
-            .any(|state| state.frame == frame && !state.written)
-    }
+    pub(crate) pending: Pending,
 }
 
 impl Inner {
@@ -253,8 +229,8 @@ impl Inner {
         let needs_lsn = piece.lsn.max(after);
         let tail = state.tails.entry(stream).or_default();
         // What is on its way before it must become durable without a flush as well.
-        let alone = tail.pending.iter().all(|state| state.epoch.is_none());
-        let through = ack == Ack::Durable && idle && (early || (alone && needs_lsn <= durable_lsn));
+        let through =
+            ack == Ack::Durable && idle && (early || (needs_lsn <= durable_lsn && tail.pending.is_through()));
         let run = Run::new(piece.run.at + u64::from(tail.used), pages);
         let number = tail.next;
         let header = FrameHeader {
@@ -284,7 +260,7 @@ impl Inner {
         }
         let ticket = state.take_frame_ticket();
         let tail = state.tails.entry(stream).or_default();
-        tail.pending.push_back(FrameState {
+        tail.pending.push(FrameState {
             ticket,
             frame: number,
             epoch: Some(epoch),
@@ -298,6 +274,7 @@ impl Inner {
         state.in_flight_bytes += bytes;
         state.unflushed_bytes += bytes;
         let tag = Tag::Frame {
+            stream,
             ticket,
             epoch,
             run,
@@ -330,7 +307,7 @@ impl Inner {
         let pin = state.space.pin();
         let ticket = state.take_frame_ticket();
         let tail = state.tails.entry(stream).or_default();
-        tail.pending.push_back(FrameState {
+        tail.pending.push(FrameState {
             ticket,
             frame: number,
             epoch: None,
@@ -347,13 +324,16 @@ impl Inner {
         state.space.unpin(pin);
         let completion = match result {
             Ok(_) => {
-                state.frame_through(ticket);
+                state.frame_through(stream, ticket);
                 let early = self.shape.broken.by(Flaw::ThroughEarly);
-                let behind = state.pending_frame(ticket).filter(|_| !early).map(|frame| {
-                    let (completer, completion) = self.promise();
-                    frame.waiter = Some((Ack::Durable, completer));
-                    completion
-                });
+                let behind = state
+                    .pending_frame(stream, ticket)
+                    .filter(|_| !early)
+                    .map(|frame| {
+                        let (completer, completion) = self.promise();
+                        frame.waiter = Some((Ack::Durable, completer));
+                        completion
+                    });
                 if self.shape.broken.by(Flaw::ThroughIsFlush) {
                     let open = state.epochs.open;
                     state.epochs.close();
@@ -387,16 +367,15 @@ impl State {
         self.frame_tickets
     }
 
-    fn pending_frame(&mut self, ticket: u64) -> Option<&mut FrameState> {
-        let pending = self.tails.values_mut().flat_map(|tail| tail.pending.iter_mut());
-        pending
-            .chain(self.orphans.iter_mut())
-            .find(|state| state.ticket == ticket)
+    fn pending_frame(&mut self, stream: u64, ticket: u64) -> Option<&mut FrameState> {
+        let tail = self.tails.get_mut(&stream);
+        tail.and_then(|tail| tail.pending.find(ticket))
+            .or_else(|| self.orphans.iter_mut().find(|state| state.ticket == ticket))
     }
 
     /// The write of a frame has completed.
-    pub(crate) fn frame_written(&mut self, ticket: u64) {
-        let Some(state) = self.pending_frame(ticket) else {
+    pub(crate) fn frame_written(&mut self, stream: u64, ticket: u64) {
+        let Some(state) = self.pending_frame(stream, ticket) else {
             return;
         };
         state.written = true;
@@ -410,19 +389,15 @@ impl State {
         let Some(tail) = self.tails.get_mut(&stream) else {
             return;
         };
-        for state in tail
-            .pending
-            .iter_mut()
-            .filter(|state| state.frame <= frame && !state.written)
-        {
+        for state in tail.pending.on_their_way().filter(|state| state.frame <= frame) {
             state.groups.push(self.groups.open.number);
             self.groups.open.outstanding += 1;
         }
     }
 
-    fn frame_through(&mut self, ticket: u64) {
-        self.frame_written(ticket);
-        if let Some(state) = self.pending_frame(ticket) {
+    fn frame_through(&mut self, stream: u64, ticket: u64) {
+        self.frame_written(stream, ticket);
+        if let Some(state) = self.pending_frame(stream, ticket) {
             state.durable = true;
         }
         self.settle_frames();
@@ -430,9 +405,9 @@ impl State {
 
     /// Everything of epochs up to `flushed` is durable.
     pub(crate) fn frames_flushed(&mut self, flushed: u64) {
-        for state in self.tails.values_mut().flat_map(|tail| tail.pending.iter_mut()) {
-            state.durable |= state.epoch.is_some_and(|epoch| epoch <= flushed);
-        }
+        self.tails
+            .values_mut()
+            .for_each(|tail| tail.pending.flushed(flushed));
     }
 
     /// Acknowledges frames whose turn has come, in the order of each stream.
@@ -440,25 +415,9 @@ impl State {
         let (written_lsn, durable_lsn) = (self.groups.written_lsn, self.groups.durable_lsn);
         let mut answers = Vec::new();
         for tail in self.tails.values_mut() {
-            for state in &mut tail.pending {
-                if !state.written {
-                    break;
-                }
-                let is_written = matches!(state.waiter, Some((Ack::Written, _)));
-                if is_written && state.needs_lsn <= written_lsn {
-                    answers.extend(state.waiter.take().map(|(_, completer)| (completer, state.frame)));
-                }
-            }
-            while tail
-                .pending
-                .front()
-                .is_some_and(|state| state.durable && state.needs_lsn <= durable_lsn)
-            {
-                let Some(state) = tail.pending.pop_front() else {
-                    break;
-                };
-                tail.durable = state.frame + 1;
-                answers.extend(state.waiter.map(|(_, completer)| (completer, state.frame)));
+            tail.pending.settle_written(written_lsn, &mut answers);
+            if let Some(end) = tail.pending.settle_durable(durable_lsn, &mut answers) {
+                tail.durable = end;
             }
         }
         for (completer, frame) in answers {
@@ -468,12 +427,8 @@ impl State {
 
     /// Answers every waiting frame with the failure.
     pub(crate) fn fail_frames(&mut self, failure: &DeviceError) {
-        let waiters: Vec<FrameCompleter> = self
-            .tails
-            .values_mut()
-            .flat_map(|tail| tail.pending.iter_mut())
-            .filter_map(|state| state.waiter.take().map(|(_, completer)| completer))
-            .collect();
+        let tails = self.tails.values_mut();
+        let waiters: Vec<_> = tails.flat_map(|tail| tail.pending.take_waiters()).collect();
         for completer in waiters {
             self.deliver(completer, Err(StoreError::Device(failure.clone())));
         }
@@ -484,7 +439,7 @@ impl State {
         let Some(tail) = self.tails.remove(&stream) else {
             return;
         };
-        for mut state in tail.pending {
+        for mut state in tail.pending.into_frames() {
             if let Some((_, completer)) = state.waiter.take() {
                 self.deliver(completer, Err(StoreError::NotFound(ObjectId(stream))));
             }

@@ -1,0 +1,128 @@
+//! Frames of one stream that are written or being written, and not durable yet.
+//!
+//! Between two flushes many frames gather here: a log whose writers ask for `Ack::Written` has thousands of them. So
+//! nothing walks over those that wait for nothing but the flush.
+//! Invariants
+//! - In the order they were appended; tickets ascend.
+//! - The first `told` have been written, and whoever waited only for that was told.
+
+use super::stream::FrameCompleter;
+use crate::Ack;
+use std::collections::VecDeque;
+
+/// One frame that is not acknowledged as durable yet.
+pub(crate) struct FrameState {
+    /// Names this write; numbers of frames start again when a stream is deleted and made anew.
+    pub(crate) ticket: u64,
+    pub(crate) frame: u64,
+    /// Epoch it was written in; `None`: written through.
+    pub(crate) epoch: Option<u64>,
+    pub(crate) written: bool,
+    pub(crate) durable: bool,
+    /// Commit that must be durable too.
+    pub(crate) needs_lsn: u64,
+    pub(crate) waiter: Option<(Ack, FrameCompleter)>,
+    /// Groups with a commit that counts only if this frame survives.
+    pub(crate) groups: Vec<u64>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Pending {
+    frames: VecDeque<FrameState>,
+    told: usize,
+    /// Frames looked at, for the test that this does not grow with those that wait.
+    #[cfg(test)]
+    pub(crate) looked_at: u64,
+}
+
+/// Who is to be told of which frame.
+type Answer = (FrameCompleter, u64);
+
+impl Pending {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, frame: FrameState) {
+        self.frames.push_back(frame);
+    }
+
+    /// Whether each is written through: none waits for a flush.
+    pub(crate) fn is_through(&self) -> bool {
+        self.frames.iter().all(|state| state.epoch.is_none())
+    }
+
+    pub(crate) fn find(&mut self, ticket: u64) -> Option<&mut FrameState> {
+        let at = self
+            .frames
+            .binary_search_by_key(&ticket, |state| state.ticket)
+            .ok()?;
+        self.frames.get_mut(at)
+    }
+
+    /// Whether the write of `frame` has not completed yet.
+    pub(crate) fn is_on_its_way(&self, frame: u64) -> bool {
+        let mut behind = self.frames.range(self.told..);
+        behind.any(|state| state.frame == frame && !state.written)
+    }
+
+    /// Those whose write has not completed.
+    pub(crate) fn on_their_way(&mut self) -> impl Iterator<Item = &mut FrameState> {
+        self.frames.range_mut(self.told..).filter(|state| !state.written)
+    }
+
+    /// Everything of epochs up to `flushed` is durable.
+    pub(crate) fn flushed(&mut self, flushed: u64) {
+        for state in &mut self.frames {
+            state.durable |= state.epoch.is_some_and(|epoch| epoch <= flushed);
+        }
+    }
+
+    /// Adds to `answers` whoever waits for a write that has completed behind completed ones, `written_lsn` being the
+    /// last commit that is written.
+    pub(crate) fn settle_written(&mut self, written_lsn: u64, answers: &mut Vec<Answer>) {
+        while let Some(state) = self.frames.get_mut(self.told) {
+            #[cfg(test)]
+            {
+                self.looked_at += 1;
+            }
+            let asks = matches!(state.waiter, Some((Ack::Written, _)));
+            if !state.written || asks && state.needs_lsn > written_lsn {
+                break;
+            }
+            if asks {
+                answers.extend(state.waiter.take().map(|(_, completer)| (completer, state.frame)));
+            }
+            self.told += 1;
+        }
+    }
+
+    /// Takes out the durable ones in front, `durable_lsn` being the last commit that is; returns the number behind the
+    /// last of them.
+    pub(crate) fn settle_durable(&mut self, durable_lsn: u64, answers: &mut Vec<Answer>) -> Option<u64> {
+        let mut end = None;
+        while let Some(state) = self
+            .frames
+            .pop_front_if(|state| state.durable && state.needs_lsn <= durable_lsn)
+        {
+            self.told = self.told.saturating_sub(1);
+            end = Some(state.frame + 1);
+            answers.extend(state.waiter.map(|(_, completer)| (completer, state.frame)));
+        }
+        end
+    }
+
+    /// Takes out all who wait.
+    pub(crate) fn take_waiters(&mut self) -> impl Iterator<Item = FrameCompleter> {
+        let waiters = self.frames.iter_mut().filter_map(|state| state.waiter.take());
+        waiters.map(|(_, completer)| completer)
+    }
+
+    pub(crate) fn into_frames(self) -> impl Iterator<Item = FrameState> {
+        self.frames.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests;
