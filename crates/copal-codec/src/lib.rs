@@ -17,6 +17,8 @@ mod reader;
 pub mod varint;
 mod writer;
 
+use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
+
 pub use envelope::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, NotZeroPadding};
 pub use reader::{DecodeError, Reader};
 pub use writer::{Overflow, Put, Writer};
@@ -26,13 +28,17 @@ pub use writer::{Overflow, Put, Writer};
 /// `crc32c(crc32c(0, a), b)` equals the sum of `a` and `b` joined.
 #[must_use]
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(seed, bytes)
+    // The library's state is the sum before its last inversion.
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!seed));
+    digest.update(bytes);
+    digest.finalize() as u32
 }
 
 /// The sum of `a` and `b` joined, from `first = crc32c(0, a)` and `second = crc32c(0, b)`; reads no bytes.
 #[must_use]
 pub fn crc32c_joined(first: u32, second: u32, second_len_bytes: usize) -> u32 {
-    crc32c::crc32c_combine(first, second, second_len_bytes)
+    let (first, second) = (u64::from(first), u64::from(second));
+    checksum_combine(CrcAlgorithm::Crc32Iscsi, first, second, second_len_bytes as u64) as u32
 }
 
 #[cfg(test)]

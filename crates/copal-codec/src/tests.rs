@@ -65,6 +65,33 @@ fn crc32c_has_the_check_value_of_the_standard_and_continues() {
     );
 }
 
+/// The definition, bit by bit.
+fn crc32c_by_definition(seed: u32, bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!seed, |state, &byte| {
+        (0..8).fold(state ^ u32::from(byte), |state, _| {
+            (state >> 1) ^ (0x82f6_3b78 & (state & 1).wrapping_neg())
+        })
+    })
+}
+
+/// The library takes another way for short, long and unaligned input.
+#[test]
+fn crc32c_is_the_same_at_every_length_and_place() {
+    let bytes: Vec<u8> = (0..9000u32)
+        .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8)
+        .collect();
+    let lengths = (0..1200).chain([4095, 4096, 4097, 8191]);
+    for len in lengths {
+        let (seed, from) = (len as u32 * 77, len % 67);
+        let part = &bytes[from..from + len];
+        let sum = crc32c_by_definition(seed, part);
+        assert_eq!(crc32c(seed, part), sum, "{len} bytes from {from}");
+        let (a, b) = part.split_at(len / 3);
+        assert_eq!(crc32c(crc32c(seed, a), b), sum);
+        assert_eq!(crc32c_joined(crc32c(seed, a), crc32c(0, b), b.len()), sum);
+    }
+}
+
 #[test]
 fn the_example_of_the_document_is_what_we_write_and_read() {
     let golden = example_bytes();
