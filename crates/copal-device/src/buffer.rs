@@ -52,6 +52,15 @@ impl AlignedBuf {
         buf
     }
 
+    /// `len` bytes that hold whatever the block held before: to be overwritten whole.
+    ///
+    /// # Panics
+    /// When `len` exceeds `isize::MAX`; lengths from disk are bounded long before.
+    #[must_use]
+    pub fn stale(len: usize) -> AlignedBuf {
+        AlignedBuf::with_room(len).0
+    }
+
     /// A copy of `bytes`, padded with zeros to a multiple of `block` bytes.
     ///
     /// # Panics

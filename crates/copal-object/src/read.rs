@@ -82,7 +82,7 @@ impl Inner {
             && alone
             && class != Class::Background
         {
-            let result = self.device.read_now(part.at, AlignedBuf::zeroed(part.len));
+            let result = self.device.read_now(part.at, AlignedBuf::stale(part.len));
             self.unpin(plan.ticket);
             return Completion::ready(
                 result
@@ -99,7 +99,7 @@ impl Inner {
             .iter()
             .map(|part| Io {
                 at: part.at,
-                kind: IoKind::Read(AlignedBuf::zeroed(part.len)),
+                kind: IoKind::Read(AlignedBuf::stale(part.len)),
                 class,
             })
             .collect();

@@ -105,8 +105,10 @@ pub struct ObjectWriter {
     class: usize,
     len: u64,
     sums: Vec<u32>,
-    /// Bytes not yet on their way; shorter than a piece.
-    buffer: Vec<u8>,
+    /// The piece being filled; it goes to the device as it is.
+    buffer: AlignedBuf,
+    /// Bytes of it that are filled; fewer than a piece.
+    filled: usize,
     piece_bytes: usize,
     in_flight: VecDeque<(Option<u64>, Completion<Vec<IoDone>>)>,
     epoch: u64,
@@ -130,7 +132,8 @@ impl ObjectWriter {
             class: placement_class(what.lifetime),
             len: 0,
             sums: Vec::new(),
-            buffer: Vec::new(),
+            buffer: AlignedBuf::stale(0),
+            filled: 0,
             piece_bytes: (piece_bytes / unit_bytes * unit_bytes).max(unit_bytes),
             in_flight: VecDeque::new(),
             epoch: 0,
@@ -145,8 +148,9 @@ impl ObjectWriter {
             * self.space.inner.shape.page_bytes;
         // One being filled, and one more on its way than is waited for.
         let piece = usize::try_from(bytes).unwrap_or(usize::MAX) / (PIECES_MAX + 2);
+        // Buffers of this size are kept for each other, in powers of two.
+        let piece = 1 << piece.max(1).ilog2();
         self.piece_bytes = (piece / unit_bytes * unit_bytes).clamp(unit_bytes, self.piece_bytes);
-        self.buffer.reserve_exact(self.piece_bytes);
         self
     }
 
@@ -156,10 +160,14 @@ impl ObjectWriter {
     pub fn append(&mut self, data: &[u8]) -> Result<(), StoreError> {
         let mut rest = data;
         while !rest.is_empty() {
-            let take = (self.piece_bytes - self.buffer.len()).min(rest.len());
-            self.buffer.extend_from_slice(&rest[..take]);
+            if self.buffer.is_empty() {
+                self.buffer = AlignedBuf::stale(self.piece_bytes);
+            }
+            let take = (self.piece_bytes - self.filled).min(rest.len());
+            self.buffer[self.filled..self.filled + take].copy_from_slice(&rest[..take]);
+            self.filled += take;
             rest = &rest[take..];
-            if self.buffer.len() == self.piece_bytes {
+            if self.filled == self.piece_bytes {
                 self.write_buffer()?;
             }
         }
@@ -183,7 +191,7 @@ impl ObjectWriter {
     /// # Errors
     /// As [`ObjectWriter::append`].
     pub fn finish(mut self) -> Result<Staged, StoreError> {
-        if !self.buffer.is_empty() {
+        if self.filled > 0 {
             self.write_buffer()?;
         }
         let page_bytes = self.space.inner.shape.page_bytes;
@@ -191,7 +199,7 @@ impl ObjectWriter {
         trailer.resize(trailer.len().next_multiple_of(page_bytes), 0);
         let hash = hash128(&trailer);
         for part in trailer.chunks(self.piece_bytes) {
-            self.write_piece(part)?;
+            self.write_piece(AlignedBuf::padded(part, page_bytes))?;
         }
         while !self.in_flight.is_empty() {
             self.wait_oldest()?;
@@ -211,18 +219,17 @@ impl ObjectWriter {
 
     fn write_buffer(&mut self) -> Result<(), StoreError> {
         let page_bytes = self.space.inner.shape.page_bytes;
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.resize(buffer.len().next_multiple_of(page_bytes), 0);
+        let mut buffer = std::mem::replace(&mut self.buffer, AlignedBuf::stale(0));
+        let filled = std::mem::take(&mut self.filled);
+        buffer.set_len(filled.next_multiple_of(page_bytes));
+        buffer[filled..].fill(0);
         let unit = unit_pages(self.what.check, page_bytes) as usize;
         self.sums.extend(unit_sums(&buffer, unit * page_bytes));
-        self.write_piece(&buffer)?;
-        buffer.clear();
-        self.buffer = buffer;
-        Ok(())
+        self.write_piece(buffer)
     }
 
     /// Writes whole pages to space of their own.
-    fn write_piece(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+    fn write_piece(&mut self, bytes: AlignedBuf) -> Result<(), StoreError> {
         let inner = Arc::clone(&self.space.inner);
         let page_bytes = inner.shape.page_bytes;
         let pages = (bytes.len() / page_bytes) as u64;
@@ -247,13 +254,17 @@ impl ObjectWriter {
             .then_some(state.epochs.open);
         drop(state);
         let mut ios = Vec::with_capacity(runs.len());
-        let mut rest = bytes;
-        for &run in &runs {
-            let (part, after) = rest.split_at(run.pages as usize * page_bytes);
-            ios.extend(inner.write_ios(run, vec![AlignedBuf::padded(part, 1)], Class::Background));
-            rest = after;
-            self.add_run(run);
+        if let [run] = *runs {
+            ios.extend(inner.write_ios(run, vec![bytes], Class::Background));
+        } else {
+            let mut rest = &bytes[..];
+            for &run in &runs {
+                let (part, after) = rest.split_at(run.pages as usize * page_bytes);
+                ios.extend(inner.write_ios(run, vec![AlignedBuf::padded(part, 1)], Class::Background));
+                rest = after;
+            }
         }
+        runs.into_iter().for_each(|run| self.add_run(run));
         self.in_flight.push_back((submitted_in, inner.device.submit(ios)));
         if self.in_flight.len() > PIECES_MAX {
             self.wait_oldest()?;

@@ -241,7 +241,7 @@ impl Inner {
         };
         tail.next += 1;
         tail.used += pages;
-        let mut buf = AlignedBuf::zeroed(pages as usize * self.shape.page_bytes);
+        let mut buf = AlignedBuf::stale(pages as usize * self.shape.page_bytes);
         frame::encode(&header, payload, &mut buf);
         if through {
             return self.write_frame_through(state, stream, run, number, needs_lsn, buf, placed);
