@@ -100,6 +100,7 @@ impl Run {
             parts,
             at: 0,
             cursor: None,
+            inside: false,
             scan,
         }
     }
@@ -194,6 +195,8 @@ pub(crate) struct RunCursor {
     parts: Vec<(Arc<TableHandle>, KeyRange)>,
     at: usize,
     cursor: Option<TableCursor>,
+    /// The cursor stands on an entry of its part, if it stands on one.
+    inside: bool,
     scan: Scan,
 }
 
@@ -209,14 +212,16 @@ impl RunCursor {
         Ok(true)
     }
 
-    fn inside(&self) -> bool {
+    /// Looks once per move whether the entry belongs to the part: `entry` is asked several times.
+    fn look(&mut self) -> bool {
         let entry = self.cursor.as_ref().and_then(Cursor::entry);
-        entry.is_some_and(|entry| self.parts[self.at].1.contains(entry.key))
+        self.inside = entry.is_some_and(|entry| self.parts[self.at].1.contains(entry.key));
+        self.inside
     }
 
     /// From the end of a part on to the first entry of a later one.
     fn skip_forward(&mut self) -> Result<(), Error> {
-        while self.cursor.is_some() && !self.inside() {
+        while self.cursor.is_some() && !self.look() {
             if !self.open(Some(self.at + 1))? {
                 return Ok(());
             }
@@ -229,7 +234,7 @@ impl RunCursor {
     }
 
     fn skip_backward(&mut self) -> Result<(), Error> {
-        while self.cursor.is_some() && !self.inside() {
+        while self.cursor.is_some() && !self.look() {
             if !self.open(self.at.checked_sub(1))? {
                 return Ok(());
             }
@@ -306,11 +311,8 @@ impl Cursor for RunCursor {
     }
 
     fn entry(&self) -> Option<Entry<'_>> {
-        if self.inside() {
-            self.cursor.as_ref().and_then(Cursor::entry)
-        } else {
-            None
-        }
+        let cursor = self.cursor.as_ref().filter(|_| self.inside)?;
+        cursor.entry()
     }
 
     fn value(&self) -> Bytes {

@@ -1,7 +1,7 @@
 //! What a table is read from and written to: an object, or bytes in memory for tests and tools.
 
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::{Class, Completion};
 use copal_object::{ObjectId, ObjectWriter, Store, StoreError};
 use std::ops::Range;
 
@@ -9,6 +9,10 @@ use std::ops::Range;
 pub(crate) trait ReadAt: Send + Sync {
     /// The bytes of `range`; fewer only at the end.
     fn read_at(&self, range: Range<u64>, class: Class) -> Result<Bytes, StoreError>;
+    /// As [`ReadAt::read_at`], for later.
+    fn read_soon(&self, range: Range<u64>, class: Class) -> Completion<Result<Bytes, StoreError>> {
+        Completion::ready(self.read_at(range, class))
+    }
     /// Bytes there are.
     fn len(&self) -> Result<u64, StoreError>;
 }
@@ -21,7 +25,11 @@ pub(crate) struct ObjectSource {
 
 impl ReadAt for ObjectSource {
     fn read_at(&self, range: Range<u64>, class: Class) -> Result<Bytes, StoreError> {
-        self.store.read(self.id, range, class).wait()
+        self.read_soon(range, class).wait()
+    }
+
+    fn read_soon(&self, range: Range<u64>, class: Class) -> Completion<Result<Bytes, StoreError>> {
+        self.store.read(self.id, range, class)
     }
 
     fn len(&self) -> Result<u64, StoreError> {

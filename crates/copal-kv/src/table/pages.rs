@@ -19,7 +19,8 @@ use crate::{
     elastic::Predicted,
 };
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::{Class, Completion};
+use copal_object::StoreError;
 use std::{ops::Range, sync::Arc};
 
 impl Table {
@@ -29,6 +30,11 @@ impl Table {
 
     pub(super) fn read(&self, range: Range<u64>, class: Class) -> Result<Bytes, TableError> {
         Ok(self.source.read_at(range, class)?)
+    }
+
+    /// As [`Table::read`], for later.
+    pub(super) fn read_soon(&self, range: Range<u64>, class: Class) -> Completion<Result<Bytes, StoreError>> {
+        self.source.read_soon(range, class)
     }
 
     /// Charges a read and what is decoded from it.

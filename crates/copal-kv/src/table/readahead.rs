@@ -1,18 +1,23 @@
 //! Read-ahead of one cursor, both ways.
 //!
 //! Invariants
-//! - One window of one partition is held at a time, at most [`LAST_WINDOW_BYTES`] or one block.
+//! - One window of one partition is held at a time, at most [`LAST_WINDOW_BYTES`] or one block. Who walks whole tables
+//!   has the next one on its way meanwhile, where there is room for it.
 //! - The window is charged before it is read; where there is no room it is smaller, at last one block.
 //! - The window grows while blocks are taken in order, across partitions too; any jump starts it anew.
 //! - Blocks cut from a window are not put into the cache; the block after a jump is. They share the window's
 //!   memory only in scans of whole tables: elsewhere a caller may keep a value, and it must not keep 256 KiB.
 
-use super::{block::Block, cursor::Scan, error::TableError, index::BlockAt, read::Table};
+use super::{block::Block, cursor::Scan, error::TableError, fences::Partition, index::BlockAt, read::Table};
 use crate::{budget::Charge, cache::Page};
 use bytes::Bytes;
+use copal_device::Completion;
+use copal_object::StoreError;
 
 /// Read-ahead of a short scan, after its first block.
 const FIRST_WINDOW_BYTES: u64 = 16 << 10;
+/// Reads of objects are rounded to these.
+const PAGE_BYTES: u64 = 4096;
 /// Read-ahead of a long one.
 const LAST_WINDOW_BYTES: u64 = 256 << 10;
 
@@ -34,6 +39,22 @@ pub(super) struct ReadAhead {
     size: u64,
     last: Option<(u32, BlockAt)>,
     charge: Option<Charge>,
+    coming: Option<Coming>,
+}
+
+/// The window behind the current one, on its way.
+struct Coming {
+    start: u64,
+    end: u64,
+    bytes: Completion<Result<Bytes, StoreError>>,
+    charge: Charge,
+}
+
+/// Where a window from `start` on ends, in the partition: at a page of the object, so that no page is read twice.
+fn window_end(place: &Partition, start: u64, size: u64) -> u64 {
+    let end = (place.offset + start + size) / PAGE_BYTES * PAGE_BYTES;
+    let end = end.saturating_sub(place.offset);
+    if end <= start { start + size } else { end }.min(place.data_len)
 }
 
 impl ReadAhead {
@@ -50,7 +71,11 @@ impl ReadAhead {
         if let Some(Page::Block(block)) = table.cache.get(table.block_key(partition, at.number)) {
             return Ok(block);
         }
-        if !self.holds(partition, at) {
+        let mut stored = self.cut(partition, at);
+        if stored.is_none() {
+            stored = self.turn(table, scan, partition, at);
+        }
+        if stored.is_none() {
             match travel {
                 Travel::Jump if !scan.whole => {
                     // Most likely a short scan, so the block is worth keeping.
@@ -66,14 +91,9 @@ impl ReadAhead {
                 Err(error) if error.is_corruption() => {}
                 filled => filled?,
             }
+            stored = self.cut(partition, at);
         }
-        let from = at.offset.saturating_sub(self.start) as usize;
-        let cut = self
-            .bytes
-            .get(from..)
-            .and_then(|rest| rest.get(..at.len as usize));
-        if cut.is_some() {
-            let stored = self.bytes.slice(from..from + at.len as usize);
+        if let Some(stored) = stored {
             let uid = table.partition(partition).uid;
             let block = match scan.whole {
                 true => Block::decode_shared(&stored, uid, at.number),
@@ -86,10 +106,51 @@ impl ReadAhead {
         table.read_block(partition, at, scan.class)
     }
 
-    fn holds(&self, partition: u32, at: BlockAt) -> bool {
-        self.partition == partition
-            && at.offset >= self.start
-            && at.range().end <= self.start + self.bytes.len() as u64
+    /// The block as it is stored, if the window has it.
+    fn cut(&self, partition: u32, at: BlockAt) -> Option<Bytes> {
+        let from = at.offset.checked_sub(self.start)? as usize;
+        let to = from.checked_add(at.len as usize)?;
+        (self.partition == partition && to <= self.bytes.len()).then(|| self.bytes.slice(from..to))
+    }
+
+    /// The block as it is stored, if the window that is on its way has its end; that one is the current one then.
+    fn turn(&mut self, table: &Table, scan: Scan, partition: u32, at: BlockAt) -> Option<Bytes> {
+        let coming = self.coming.take()?;
+        let reaches = self.partition == partition && at.offset >= self.start && at.range().end <= coming.end;
+        if !reaches {
+            return None;
+        }
+        // What fails here is read again for itself, and named.
+        let bytes = coming.bytes.wait().ok()?;
+        let begun = match coming.start.checked_sub(at.offset) {
+            None | Some(0) => None,
+            Some(head) => {
+                let head = self.bytes.get(self.bytes.len().checked_sub(head as usize)?..)?;
+                let tail = bytes.get(..(at.len as usize).checked_sub(head.len())?)?;
+                Some(Bytes::from([head, tail].concat()))
+            }
+        };
+        (self.bytes, self.start) = (bytes, coming.start);
+        self.charge = Some(coming.charge);
+        self.ask(table, scan);
+        begun.or_else(|| self.cut(partition, at))
+    }
+
+    /// Asks for what follows the window, where there is room for it.
+    fn ask(&mut self, table: &Table, scan: Scan) {
+        let place = table.partition(self.partition);
+        let start = self.start + self.bytes.len() as u64;
+        if start >= place.data_len {
+            return;
+        }
+        let end = window_end(place, start, LAST_WINDOW_BYTES);
+        let charge = table.cache.budget().try_charge(scan.memory(), end - start);
+        self.coming = charge.map(|charge| Coming {
+            start,
+            end,
+            bytes: table.read_soon(place.offset + start..place.offset + end, scan.class),
+            charge,
+        });
     }
 
     /// Reads a window that begins with the block, or ends with it when going backward.
@@ -103,13 +164,18 @@ impl ReadAhead {
     ) -> Result<(), TableError> {
         let place = table.partition(partition);
         self.bytes = Bytes::new();
+        self.coming = None;
         let size = self.pay(table, scan, at.len);
         let (start, end) = match travel {
             Travel::Backward => (at.range().end.saturating_sub(size), at.range().end),
-            _ => (at.offset, (at.offset + size).min(place.data_len)),
+            _ if size <= at.len => (at.offset, at.range().end),
+            _ => (at.offset, window_end(place, at.offset, size).max(at.range().end)),
         };
         self.bytes = table.read(place.offset + start..place.offset + end, scan.class)?;
         (self.partition, self.start) = (partition, start);
+        if scan.whole && travel != Travel::Backward {
+            self.ask(table, scan);
+        }
         Ok(())
     }
 

@@ -133,11 +133,20 @@ fn a_merge_reads_in_large_pieces_of_its_own_class_and_leaves_the_cache_alone() {
         whole: true,
     });
     cursor.seek(&keys[100], MAX_SEQ).unwrap();
-    while cursor.valid() {
+    let begun = reads.lock().unwrap().len();
+    assert_eq!(
+        begun, 2,
+        "the second window is on its way while the first is walked"
+    );
+    for key in &keys[100..] {
+        assert_eq!(cursor.entry().unwrap().key, key);
         cursor.next().unwrap();
     }
+    assert!(!cursor.valid());
     let reads = taken(&reads);
     assert!(reads.len() < 30, "{}", reads.len());
+    let again = reads.windows(2).find(|two| two[0].0.end > two[1].0.start);
+    assert!(again.is_none(), "read twice: {again:?}");
     assert!(reads.iter().all(|(_, class)| *class == Class::Background));
     assert_eq!(cache.bytes().pages, pages);
 }
