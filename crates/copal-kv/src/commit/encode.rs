@@ -20,24 +20,36 @@ use bytes::Bytes;
 
 /// A group, encoded for the log.
 pub(super) struct Encoded {
+    /// The writes deferred before it, and then its own.
     pub(super) log: Vec<u8>,
+    /// Its own.
     pub(super) count: u32,
     /// Of the direct values, in their order.
     pointers: Vec<Bytes>,
 }
 
+impl Encoded {
+    /// Takes the first `len` bytes of the log back out, without what was encoded behind them.
+    pub(super) fn without_own(&mut self, len: usize) -> Vec<u8> {
+        let mut log = std::mem::take(&mut self.log);
+        log.truncate(len);
+        log
+    }
+}
+
 impl Engine {
-    /// Encodes `writes`, finding places for their direct values.
+    /// Encodes `writes` behind what stands in `log`, finding places for their direct values.
     pub(super) fn encode(
         &self,
+        mut log: Vec<u8>,
         values: &mut DirectValues,
         placement: &mut Placement,
         writes: &[Write],
         first_seq: u64,
     ) -> Encoded {
-        let bytes = writes.iter().map(|write| write.log_bytes).sum();
+        log.reserve(writes.iter().map(|write| write.log_bytes).sum());
         let mut encoded = Encoded {
-            log: Vec::with_capacity(bytes),
+            log,
             count: 0,
             pointers: Vec::new(),
         };

@@ -75,7 +75,7 @@ impl Writer {
         *since = since.checked_sub(std::time::Duration::from_secs(1)).unwrap();
     }
 
-    /// Begins the group of the deferred writes and behind them `encoded`; returns the payload of its last frame and
+    /// Begins the group of `encoded`, deferred writes included; returns the payload of its last frame and
     /// the commit that frame comes after. `given` is the last sequence so far.
     fn begin_group(
         &mut self,
@@ -84,25 +84,13 @@ impl Writer {
         encoded: &Encoded,
         after: Option<Lsn>,
     ) -> Result<(Bytes, Option<Lsn>), StoreError> {
-        let Deferred {
-            ops,
-            count,
-            after: before,
-            ..
-        } = &mut self.deferred;
-        let after = after.or(*before);
-        let (count, first_seq) = (*count + encoded.count, given + 1 - u64::from(*count));
-        if ops.is_empty() {
-            let last = self
-                .log
-                .begin_group(objects, first_seq, count, &encoded.log, after)?;
-            return Ok((last, after));
-        }
-        let kept = ops.len();
-        ops.extend_from_slice(&encoded.log);
-        let last = self.log.begin_group(objects, first_seq, count, ops, after);
-        ops.truncate(kept);
-        Ok((last?, after))
+        let before = &self.deferred;
+        let after = after.or(before.after);
+        let (count, first_seq) = (before.count + encoded.count, given + 1 - u64::from(before.count));
+        let last = self
+            .log
+            .begin_group(objects, first_seq, count, &encoded.log, after)?;
+        Ok((last, after))
     }
 
     /// Brings the deferred groups into the log, and makes everything in it durable. `given` is the last sequence so
@@ -258,25 +246,27 @@ impl Engine {
         let bytes: usize = writes.iter().map(|write| write.log_bytes).sum();
         let charge = self.budget.charge(Memory::Log, 3 * bytes as u64);
         let given = self.snapshots.given();
+        let durability = writes.iter().map(|write| write.durability).min();
+        let durability = durability.unwrap_or_default();
+        let deferred = writer.deferred.ops.len();
+        // Nobody waits for the log of deferred writes: once there is enough of it, it is on its way.
+        let later = durability == Durability::Deferred && deferred + bytes <= self.deferred_bytes();
         let mut values = Some(self.direct_values.lock());
         let mut placement = Placement::default();
-        let encoded = match values.as_mut() {
-            Some(values) => self.encode(values, &mut placement, writes, given + 1),
+        let log = std::mem::take(&mut writer.deferred.ops);
+        let mut encoded = match values.as_mut() {
+            Some(values) => self.encode(log, values, &mut placement, writes, given + 1),
             None => return Err(Error::Closed),
         };
         let last_seq = given + u64::from(encoded.count);
         let memtable = self.view().active.clone();
-        let durability = writes.iter().map(|write| write.durability).min();
-        let ack = match durability.unwrap_or_default() {
+        let ack = match durability {
             Durability::Device => Ack::Durable,
             Durability::Process => Ack::Written,
-            Durability::Deferred if writer.deferred.ops.len() + encoded.log.len() > self.deferred_bytes() => {
-                Ack::Written
-            }
             Durability::Deferred => Ack::Ordered,
         };
         let begun = self.append_values(&mut placement).and_then(|after| {
-            if ack == Ack::Ordered {
+            if later {
                 return Ok((None, after));
             }
             let (last, after) = writer.begin_group(&self.objects, given, &encoded, after)?;
@@ -284,7 +274,10 @@ impl Engine {
         });
         let (last, after) = match begun {
             Ok(begun) => begun,
-            Err(error) => return Err(self.take_back(values, placement, error)),
+            Err(error) => {
+                writer.deferred.ops = encoded.without_own(deferred);
+                return Err(self.take_back(values, placement, error));
+            }
         };
         let stream = writer.log.stream;
         let mut landing = None;
@@ -307,7 +300,7 @@ impl Engine {
         let completion = match last {
             None => {
                 if let Some(writer) = held.as_mut() {
-                    self.defer(&mut writer.deferred, &encoded, after);
+                    self.defer(&mut writer.deferred, &mut encoded, after);
                 }
                 placed(held);
                 None
@@ -315,7 +308,7 @@ impl Engine {
             Some(last) => Some(self.objects.append_frame_placed(stream, last, after, ack, |at| {
                 if let Some(writer) = held.as_mut() {
                     writer.log.placed(at, ack);
-                    writer.deferred = Deferred::default();
+                    self.logged(&mut writer.deferred, &mut encoded);
                 }
                 placed(held);
             })),
@@ -325,6 +318,9 @@ impl Engine {
                 Some(Err(error)) => error,
                 Some(Ok(_)) | None => return Err(Error::Closed),
             };
+            if let Some(writer) = held.as_mut() {
+                writer.deferred.ops = encoded.without_own(deferred);
+            }
             return Err(self.take_back(values, placement, error));
         };
         insert(&memtable, &self.rows, writes, encoded, given + 1);
@@ -349,15 +345,32 @@ impl Engine {
     }
 
     /// Keeps a group for the log's next one.
-    fn defer(&self, deferred: &mut Deferred, encoded: &Encoded, after: Option<Lsn>) {
-        let bytes = deferred.ops.len() + encoded.log.len();
-        deferred.charge = Some(self.budget.charge(Memory::Log, 2 * bytes as u64));
-        deferred.ops.extend_from_slice(&encoded.log);
+    fn defer(&self, deferred: &mut Deferred, encoded: &mut Encoded, after: Option<Lsn>) {
+        deferred.ops = std::mem::take(&mut encoded.log);
+        // And their frame, when they go.
+        let bytes = (deferred.ops.capacity() + deferred.ops.len()) as u64;
+        match &mut deferred.charge {
+            Some(charge) => charge.set(bytes),
+            None => deferred.charge = Some(self.budget.charge(Memory::Log, bytes)),
+        }
         deferred.count += encoded.count;
         deferred.after = after.or(deferred.after);
         if deferred.since.is_none() {
             deferred.since = Some(Instant::now());
             self.signal.kick();
+        }
+    }
+
+    /// Nothing is deferred any more; the next ones gather in the same memory, unless one large write made it.
+    fn logged(&self, deferred: &mut Deferred, encoded: &mut Encoded) {
+        let charge = deferred.charge.take();
+        *deferred = Deferred::default();
+        let ops = encoded.without_own(0);
+        if let Some(mut charge) = charge
+            && ops.capacity() <= 2 * self.deferred_bytes()
+        {
+            charge.set(ops.capacity() as u64);
+            (deferred.ops, deferred.charge) = (ops, Some(charge));
         }
     }
 
