@@ -77,19 +77,22 @@ struct Named {
 
 /// Opens or creates the key-value store in `objects`; the worker is not running yet.
 pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, WorkerValues), Error> {
-    let manifest = match Manifest::open(&objects)? {
-        Some(manifest) => manifest,
+    let budget = options.memory();
+    let store_count = budget.enter_store();
+    let (manifest, state_charge) = match Manifest::open(&objects, &budget)? {
+        Some(found) => found,
         None if options.read_only => {
             return Err(Error::corrupt(
                 "kv manifest",
                 "there is none: nothing was ever stored here",
             ));
         }
-        None => Manifest::create(&objects, random_seed()?)?,
+        None => {
+            let manifest = Manifest::create(&objects, random_seed()?)?;
+            (manifest, budget.charge(Class::Manifest, 0))
+        }
     };
     let found = Found::list(&objects);
-    let budget = options.memory();
-    let store_count = budget.enter_store();
     objects.limit_in_flight(budget.write_bytes());
     let cache = TableCache::of(&budget);
     let read = ReadOptions {
@@ -111,7 +114,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         manifest,
         handles,
         next_epoch: 2,
-        state_charge: budget.charge(Class::Manifest, 0),
+        state_charge,
     };
     let poison = Arc::new(Poison::default());
     let mut direct_values = DirectValues::default();
