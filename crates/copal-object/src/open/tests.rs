@@ -99,14 +99,14 @@ fn a_record_that_grows_the_store_beyond_any_device_is_damage() {
     }
 }
 
-/// Symptom: a checkpoint of 2^48 pages of 64 KiB opened as a store of no bytes at all, in debug builds with a panic.
-/// Cause: its pages were bounded by a number that fits pages of 4 KiB only: 2^48 x 2^16 is 0 in 64 bits.
+/// Symptom: a checkpoint of 2^50 pages of 16 KiB opened as a store of no bytes at all, in debug builds with a panic.
+/// Cause: its pages were bounded by a number that fits pages of 4 KiB only: 2^50 x 2^14 is 0 in 64 bits.
 /// Fix: the bound is 2^60 bytes in pages of the store.
 #[test]
 fn a_checkpoint_of_more_bytes_than_any_device_has_is_damage() {
-    for pages in [1 << 48, (1 << 44) + 1] {
+    for pages in [1 << 50, (1 << 46) + 1] {
         let (device, mut superblock) = device();
-        with_checkpoint(device.as_ref(), &mut superblock, 65_536, pages);
+        with_checkpoint(device.as_ref(), &mut superblock, 16_384, pages);
         let opened = opens(device);
         assert!(
             matches!(opened, Err(OpenError::Damaged { .. })),
@@ -119,7 +119,7 @@ fn a_checkpoint_of_more_bytes_than_any_device_has_is_damage() {
 #[test]
 fn a_store_longer_than_its_device_is_truncated_not_damaged() {
     let (device, mut superblock) = device();
-    with_checkpoint(device.as_ref(), &mut superblock, 65_536, 1 << 44);
+    with_checkpoint(device.as_ref(), &mut superblock, 16_384, 1 << 46);
     let opened = opens(device);
     assert!(
         matches!(opened, Err(OpenError::Truncated { store_bytes, .. }) if store_bytes == 1 << 60),
