@@ -17,7 +17,7 @@ use crate::{
     world::*,
 };
 use copal_kv::{Durability, MemoryBudget, Store};
-use copal_object::{ObjectId, OpenOptions, Store as Objects};
+use copal_object::{Ack, CreateOptions, ObjectId, Op, OpenOptions, Store as Objects, Txn};
 use std::{
     ops::Bound,
     path::{Path, PathBuf},
@@ -31,6 +31,7 @@ const LOAD: &str = "COPAL_TEST_MEMORY_LOAD";
 const OPEN: &str = "COPAL_TEST_MEMORY_OPEN";
 /// The store as a load left it.
 const LEFT: &str = "left";
+const ROUNDS: u64 = 120;
 /// Enough for a journal, a log and tables; copied while it is open.
 const SIZE: u64 = 96 * MIB;
 
@@ -143,6 +144,46 @@ fn after_a_load_with_a_larger_budget_that_was_killed() {
                 .unwrap();
         }
         assert_eq!(store.stats().flushes, 0);
+        kill(dir, &store);
+    });
+}
+
+/// Symptom: an object store that was killed with many transactions behind its last checkpoint took several times the bytes
+/// of its journal to open, which may be 64 MiB of records.
+/// Cause: the operations of all records were in memory at once.
+/// Fix: they are read again, record by record, when they are applied.
+#[test]
+fn after_many_transactions_of_the_object_store() {
+    opens_in_its_budget("opening::after_many_transactions_of_the_object_store", |dir| {
+        let objects = objects(dir, "store", SIZE);
+        let (store, space) = open(&objects, &MemoryBudget::new(TOTAL));
+        for number in [0, 1, 17] {
+            space.put(&key(number), b"value", DEFERRED).unwrap();
+        }
+        let commit = |ops| {
+            let txn = Txn {
+                ops,
+                ..Txn::default()
+            };
+            objects.commit(txn, Ack::Durable).wait().unwrap();
+        };
+        // Each a record; little short of the half of a journal at which a checkpoint is taken.
+        for _ in 0..ROUNDS {
+            let ids = (0..250).map(|number| ObjectId((1 << 40) + number));
+            let opts = CreateOptions::default();
+            commit(
+                ids.clone()
+                    .map(|id| Op::Create {
+                        id,
+                        opts: opts.clone(),
+                    })
+                    .collect(),
+            );
+            commit(ids.map(|id| Op::Delete { id }).collect());
+        }
+        kill(dir, &store);
+        let (_, report) = Objects::open(device(&dir.join(LEFT), None), &OpenOptions::default()).unwrap();
+        assert!(report.records_replayed >= 2 * ROUNDS, "{report:?}");
         kill(dir, &store);
     });
 }
