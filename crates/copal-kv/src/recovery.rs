@@ -5,29 +5,27 @@
 //! - Objects and value bytes that neither manifest nor log name are freed. Opening read-only frees nothing.
 //! - A hole between logs or a damaged frame is an error, never an end. A damaged manifest is one, too.
 //! - A damaged table costs its own key range, not the opening (`quarantine`).
+//!
+//! Not here: reading the logs back (`replay`).
+
+mod replay;
 
 use crate::{
     Error, Options,
-    budget::Class,
+    budget::{Class, MemoryBudget},
     cache::TableCache,
     commit::{
         leader::Writer,
         queue::{CommitQueue, WIDTH},
         values::{DirectValues, GroupKey, OpenObject},
     },
-    compact::{jobs::Jobs, merge::group_of, separate::WorkerValues},
+    compact::{jobs::Jobs, separate::WorkerValues},
     elastic::AtHand,
     engine::{Engine, Tree, first_view, open_or_set_apart},
-    entry::{EntryKind, RangeTombstone},
     garbage::{Epochs, Garbage},
     ingest::Ingests,
-    key::keyspace_of,
     leftovers::{Found, Unnamed, unnamed},
-    log::{
-        Log,
-        format::{Group, LogOp},
-        replay,
-    },
+    log::Log,
     manifest::{
         Manifest,
         format::{Record, ValueMeta},
@@ -43,16 +41,13 @@ use crate::{
     snapshots::Snapshots,
     stats::Counters,
     table::ReadOptions,
-    value::{
-        interval::{IntervalSet, page_aligned},
-        pointer::{Pointer, VALUE_PAGE},
-    },
+    value::{interval::page_aligned, pointer::VALUE_PAGE},
     version::{Handles, Version, filter_level},
 };
 use copal_object::{Ack, ObjectId, Op, Stat, Store as Objects};
 use parking_lot::{Mutex, RwLock};
+use replay::{Named, Replayed};
 use std::{
-    collections::HashMap,
     ops::Range,
     sync::{
         Arc,
@@ -60,36 +55,24 @@ use std::{
     },
 };
 
-/// What the logs say, in memory again.
-struct Replayed {
-    /// Oldest first, with the frames each log holds.
-    memtables: Vec<(Arc<Memtable>, u64)>,
-    last_seq: u64,
-    /// Bytes of value objects that logged pointers name.
-    named: HashMap<ObjectId, Named>,
-}
-
-struct Named {
-    ranges: IntervalSet,
-    group: GroupKey,
-    max_seq: u64,
-}
-
 /// Opens or creates the key-value store in `objects`; the worker is not running yet.
 pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, WorkerValues), Error> {
-    let manifest = match Manifest::open(&objects)? {
-        Some(manifest) => manifest,
+    let budget = options.memory();
+    let store_count = budget.enter_store();
+    let (manifest, state_charge) = match Manifest::open(&objects, &budget)? {
+        Some(found) => found,
         None if options.read_only => {
             return Err(Error::corrupt(
                 "kv manifest",
                 "there is none: nothing was ever stored here",
             ));
         }
-        None => Manifest::create(&objects, random_seed()?)?,
+        None => {
+            let manifest = Manifest::create(&objects, random_seed()?)?;
+            (manifest, budget.charge(Class::Manifest, 0))
+        }
     };
     let found = Found::list(&objects);
-    let budget = options.memory();
-    let store_count = budget.enter_store();
     objects.limit_in_flight(budget.write_bytes());
     let cache = TableCache::of(&budget);
     let read = ReadOptions {
@@ -105,13 +88,13 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         budget.check()?;
     }
     cache.elastic().settle(&AtHand::default());
-    let replayed = replay_logs(&objects, &manifest.state, &found)?;
+    let mut replayed = Replayed::read(&objects, &manifest.state, &found, &budget, options.read_only)?;
     let seed = manifest.seed;
     let mut tree = Tree {
         manifest,
         handles,
         next_epoch: 2,
-        state_charge: budget.charge(Class::Manifest, 0),
+        state_charge,
     };
     let poison = Arc::new(Poison::default());
     let mut direct_values = DirectValues::default();
@@ -131,21 +114,16 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
     let epochs = Arc::new(Epochs::new(signal.clone()));
     let version = Version::new(1, &tree.manifest.state, &tree.handles, &epochs, &budget);
     let next_object = next_object(&tree.manifest.state, &found);
-    let (writer, active, frozen) = current_log(
-        &objects,
-        &options,
-        &tree.manifest.state,
-        replayed.memtables,
-        next_object,
-    )?;
+    let memtables = std::mem::take(&mut replayed.memtables);
+    let newest = found.logs.keys().next_back().copied().unwrap_or(0);
+    let generation = newest.max(tree.manifest.state.flushed_generation) + 1;
+    let (writer, active, frozen) =
+        current_log(&objects, &options, &budget, generation, memtables, next_object)?;
     let reserve = if options.read_only {
         Reserve::none()
     } else {
         Reserve::new(&objects, options.table_bytes)
     };
-    std::iter::once(&active)
-        .chain(&frozen)
-        .for_each(|memtable| budget.watch(memtable));
     let snapshots = Arc::new(Snapshots::default());
     snapshots.advance(replayed.last_seq);
     let counters = Counters::default();
@@ -180,6 +158,10 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
     };
     let version = engine.view().version.clone();
     engine.count_tiers(&version);
+    drop(version);
+    if replayed.is_too_much {
+        engine.flush_logs(&mut worker_values, replayed, &found)?;
+    }
     Ok((Arc::new(engine), worker_values))
 }
 
@@ -187,93 +169,6 @@ fn random_seed() -> Result<u64, Error> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|error| Error::corrupt("random seed of a new store", error))?;
     Ok(u64::from_le_bytes(seed))
-}
-
-/// Reads every log behind the flushed ones, in order.
-fn replay_logs(objects: &Objects, state: &State, found: &Found) -> Result<Replayed, Error> {
-    let mut replayed = Replayed {
-        memtables: Vec::new(),
-        last_seq: state.last_seq,
-        named: HashMap::new(),
-    };
-    for (&generation, &stream) in found.logs.range(state.flushed_generation + 1..) {
-        let memtable = Arc::new(Memtable::new(generation, stream));
-        let frames = replay(objects, generation, stream, |group| {
-            replayed.apply(state, &memtable, group)
-        })?;
-        replayed.memtables.push((memtable, frames));
-    }
-    Ok(replayed)
-}
-
-impl Replayed {
-    fn apply(&mut self, state: &State, memtable: &Memtable, group: Group) -> Result<(), Error> {
-        if group.first_seq != self.last_seq + 1 {
-            let place = format!("log {}", memtable.generation);
-            let why = format!("sequence {} follows {}", group.first_seq, self.last_seq);
-            return Err(Error::corrupt(place, why));
-        }
-        for op in group.ops {
-            self.last_seq += 1;
-            let seq = self.last_seq;
-            match op {
-                LogOp::Put { key, value } => memtable.insert(key, seq, EntryKind::Put, value),
-                LogOp::Delete { key } => {
-                    memtable.insert(key, seq, EntryKind::Delete, bytes::Bytes::new());
-                }
-                LogOp::DeleteRange { start, end } => {
-                    memtable.insert_range_delete(RangeTombstone { start, end, seq });
-                }
-                LogOp::Pointer { key, pointer } => {
-                    self.name(state, memtable, &key, &pointer, seq)?;
-                    memtable.insert(key, seq, EntryKind::Pointer, pointer);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Notes that the log names a value.
-    fn name(
-        &mut self,
-        state: &State,
-        memtable: &Memtable,
-        key: &[u8],
-        pointer: &[u8],
-        seq: u64,
-    ) -> Result<(), Error> {
-        let pointer = Pointer::decode(pointer)?;
-        let options = keyspace_of(key)
-            .and_then(|id| state.keyspaces.get(&id))
-            .map(|space| space.options.clone());
-        let Some(group) = group_of(&options.unwrap_or_default(), key) else {
-            return Ok(());
-        };
-        let range = pointer.range();
-        let named = self.named.entry(pointer.object).or_insert_with(|| Named {
-            ranges: IntervalSet::default(),
-            group,
-            max_seq: 0,
-        });
-        named.max_seq = named.max_seq.max(seq);
-        named
-            .ranges
-            .insert(range.start..range.end.next_multiple_of(VALUE_PAGE));
-        let accounted = named.ranges.iter().last().map_or(0, |range| range.end);
-        let known = state
-            .values
-            .get(&pointer.object)
-            .map_or(0, |value| value.meta.accounted);
-        memtable.note_value(ValueMeta {
-            object: pointer.object,
-            keyspace: named.group.keyspace,
-            group: named.group.prefix.clone(),
-            accounted: accounted.max(known),
-            max_seq: named.max_seq,
-            by_worker: false,
-        });
-        Ok(())
-    }
 }
 
 /// What an opening frees.
@@ -408,11 +303,12 @@ fn adopt(objects: &Objects, state: &State, direct: &mut DirectValues, worker: &m
 
 type Current = (Writer, Arc<Memtable>, Vec<Arc<Memtable>>);
 
-/// The newest log goes on; older ones wait for their flush. A store without a log gets one.
+/// The newest log goes on; older ones wait for their flush. Where none goes on, a new one of `generation` begins.
 fn current_log(
     objects: &Objects,
     options: &Options,
-    state: &State,
+    budget: &MemoryBudget,
+    generation: u64,
     mut memtables: Vec<(Arc<Memtable>, u64)>,
     next_object: u64,
 ) -> Result<Current, Error> {
@@ -420,9 +316,9 @@ fn current_log(
         Some(newest) => newest,
         None if options.read_only => (Arc::new(Memtable::new(0, ObjectId(0))), 0),
         None => {
-            let generation = state.flushed_generation + 1;
             let log = Log::create(objects, generation, ObjectId(next_object))?;
             let active = Arc::new(Memtable::new(generation, log.stream));
+            budget.watch(&active);
             return Ok((Writer::new(log), active, Vec::new()));
         }
     };

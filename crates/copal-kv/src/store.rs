@@ -43,10 +43,13 @@ pub(crate) struct StoreInner {
 
 impl Store {
     /// Opens the engine in `objects`, making it when there is none: reads the manifest, replays the log. Blocks.
+    /// Logs for which the budget has no room, of a session that had more, become tables first.
     ///
     /// The engine keeps its root in object 1 and takes further ids upwards; others may use ids they choose above.
     /// # Errors
-    /// `Corrupt`: manifest, log or a table's own description is damaged. `Object`: the object layer failed.
+    /// `Corrupt`: manifest, log or a table's own description is damaged. `OverBudget`: manifest and tables alone are
+    /// more than the budget, or a read-only store's logs with them. `NoSpace`: logs have to become tables and there is
+    /// no space for them. `Object`: the object layer failed.
     pub fn open(objects: copal_object::Store, options: Options) -> Result<Store, Error> {
         let (engine, values) = recovery::open(objects, options)?;
         let worker = if engine.options.read_only {

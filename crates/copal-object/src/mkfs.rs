@@ -7,7 +7,7 @@ use crate::{
     MkfsOptions, OpenError,
     checkpoint::{capacity, encode_chain, superblock_io},
     entropy::Entropy,
-    format::superblock::{COPIES, STORE_BYTES_MAX, STORE_BYTES_MIN, SUPERBLOCK_LEN, Superblock},
+    format::superblock::{COPIES, PAGE_SIZES, STORE_BYTES_MAX, STORE_BYTES_MIN, SUPERBLOCK_LEN, Superblock},
     run::Run,
     snapshot::{self, Position},
     tables::Tables,
@@ -32,7 +32,7 @@ struct Layout {
 fn layout(size: u64, options: &MkfsOptions) -> Result<Layout, OpenError> {
     let refuse = |what: String| Err(OpenError::Options { what });
     let page_bytes = u64::from(options.page_bytes.unwrap_or(4096));
-    if ![4096, 8192, 16_384].contains(&page_bytes) {
+    if !PAGE_SIZES.iter().any(|size| u64::from(*size) == page_bytes) {
         return refuse(format!("a page has 4096, 8192 or 16384 bytes, not {page_bytes}"));
     }
     let size = size.min(STORE_BYTES_MAX) / page_bytes * page_bytes;

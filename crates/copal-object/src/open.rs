@@ -316,7 +316,7 @@ fn mount(inner: &Arc<Inner>, needed: &[Run]) -> Result<(), StoreError> {
         let freed = std::mem::take(&mut state.groups.open.freed);
         state.space.quarantine(goal, freed);
         // Should this be cut short, the next recovery reads the same pages again: the checkpoint goes elsewhere.
-        held = hold(&mut state, needed);
+        held = hold(&mut state.space.allocator, needed);
         if inner.shape.broken.by(Flaw::KeepChain) {
             state.journal.mount = old_mount;
         } else {
@@ -354,13 +354,28 @@ fn mount(inner: &Arc<Inner>, needed: &[Run]) -> Result<(), StoreError> {
     }
 }
 
-/// Takes those of `runs` that are free.
-fn hold(state: &mut State, runs: &[Run]) -> Vec<Run> {
-    let pages = runs
-        .iter()
-        .flat_map(|run| run.at..run.end())
-        .map(|page| Run::new(page, 1));
-    pages.filter(|&page| state.space.allocator.take(page)).collect()
+/// Takes those of `runs` that are free, each page looked at once. Dropped records may name pages that no store of this
+/// size has: nothing was read there, nothing has to stay.
+fn hold(space: &mut Placement, runs: &[Run]) -> Vec<Run> {
+    let mut runs: Vec<Run> = runs.iter().filter_map(|&run| space.clip(run)).collect();
+    runs.sort_unstable();
+    let mut held: Vec<Run> = Vec::new();
+    let mut from = 0;
+    for run in runs {
+        let first = held.len();
+        for at in run.at.max(from)..run.end() {
+            let page = Run::new(at, 1);
+            if !space.take(page) {
+                continue;
+            }
+            match held[first..].last_mut() {
+                Some(last) if last.end() == at => last.pages += 1,
+                _ => held.push(page),
+            }
+        }
+        from = from.max(run.end());
+    }
+    held
 }
 
 /// Where each open stream goes on, under a new incarnation (R13). A damaged one stays as it is, so that the damage is

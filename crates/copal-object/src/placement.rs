@@ -82,6 +82,17 @@ impl Placement {
         }
     }
 
+    /// The pages of `run` that may be somebody's: those of the device, or, in a directory, all of a run inside one file.
+    pub(crate) fn clip(&self, run: Run) -> Option<Run> {
+        match self {
+            Placement::Pages(pages) => {
+                let left = pages.pages().checked_sub(run.at)?.min(run.pages.into());
+                (left > 0).then(|| Run::new(run.at, left as u32))
+            }
+            Placement::Files(files) => files.is_valid(run).then_some(run),
+        }
+    }
+
     /// Gives `run` back.
     pub(crate) fn release(&mut self, run: Run) {
         match self {

@@ -6,6 +6,7 @@
 //! Invariants
 //! - Running it again after a crash inside it gives the same state.
 //! - It drops only what was never acknowledged as durable; when something acknowledged is damaged, it refuses.
+//! - Of the journal, places and hashes of all records are in memory, and the operations of one.
 
 use crate::{
     OpenError, RecoveryReport,
@@ -52,10 +53,9 @@ impl Source<'_> {
     }
 }
 
-/// A record that continues the chain.
+/// A record that continues the chain; its operations are read again when they are wanted ([`Ops`]).
 pub(crate) struct WalkedRecord {
     pub(crate) header: RecordHeader,
-    pub(crate) ops: Vec<RecordOp>,
     /// Position of the page behind it, its pages, and its hash.
     pub(crate) end: u64,
     pub(crate) pages: u64,
@@ -354,7 +354,6 @@ impl<'a> Walk<'a> {
                 let hash = hash64(&bytes);
                 return Ok(Some(WalkedRecord {
                     header,
-                    ops,
                     end: start + pages,
                     pages,
                     hash,
@@ -442,14 +441,63 @@ pub(crate) fn record_bytes_max(superblock: &Superblock) -> usize {
     (superblock.journal_pages / 8 * page).min(4 << 20).max(page) as usize
 }
 
+/// The operations of walked records, one record at a time: a journal may hold many times what an opening should.
+pub(crate) struct Ops<'a> {
+    source: &'a Source<'a>,
+    superblock: &'a Superblock,
+    /// Pages of the journal read at once, from this page of the device on.
+    bytes: Vec<u8>,
+    at: u64,
+}
+
+impl<'a> Ops<'a> {
+    /// Pages read at once.
+    const WINDOW_PAGES: u64 = 64;
+
+    pub(crate) fn new(source: &'a Source<'a>, superblock: &'a Superblock) -> Ops<'a> {
+        Ops {
+            source,
+            superblock,
+            bytes: Vec::new(),
+            at: 0,
+        }
+    }
+
+    /// The operations of `record`. Cheap when records are taken in order. Blocks.
+    /// # Errors
+    /// `Damaged`: it does not read as it did. `Device`.
+    pub(crate) fn of(&mut self, record: &WalkedRecord) -> Result<Vec<RecordOp>, OpenError> {
+        let run = record.run(self.superblock);
+        let held = (self.bytes.len() / self.source.page_bytes) as u64;
+        if run.at < self.at || run.end() > self.at + held {
+            let left = self.superblock.journal_at + self.superblock.journal_pages - run.at;
+            let window = left.min(Ops::WINDOW_PAGES.max(run.pages.into()));
+            self.bytes = Vec::new();
+            // What lies behind the record may be unreadable, and is no concern of this one.
+            let read = self.source.read(Run::new(run.at, window as u32));
+            self.bytes = read.or_else(|_| self.source.read(run))?;
+            self.at = run.at;
+        }
+        let from = (run.at - self.at) as usize * self.source.page_bytes;
+        let bytes = &self.bytes[from..from + run.pages as usize * self.source.page_bytes];
+        let decoded = record::decode(bytes)
+            .ok()
+            .filter(|_| hash64(bytes) == record.hash);
+        decoded.map(|(_, ops)| ops).ok_or_else(|| OpenError::Damaged {
+            what: format!("journal record {} does not read as it did", record.header.seq),
+        })
+    }
+}
+
 /// Applies one record to the tables; adds to `freed` the pages it frees.
 pub(crate) fn apply(
     tables: &mut Tables,
     record: &WalkedRecord,
+    ops: &[RecordOp],
     freed: &mut Vec<Run>,
 ) -> Result<(), OpenError> {
     let mut effect = Effect::default();
-    for op in &record.ops {
+    for op in ops {
         tables
             .apply(op, record.last_lsn(), &mut effect)
             .map_err(|misfit| OpenError::Damaged {

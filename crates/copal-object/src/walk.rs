@@ -58,6 +58,8 @@ impl<'a> Window<'a> {
         let held = (self.bytes.len() / self.page_bytes) as u32;
         if at < self.at || at + pages > self.at + held {
             let count = pages.max(WINDOW_PAGES).min(self.piece.pages - at);
+            // Freed first: a window is as long as the longest frame.
+            self.bytes = Vec::new();
             self.bytes = (self.read)(Run::new(self.piece.at + u64::from(at), count))?;
             self.at = at;
         }

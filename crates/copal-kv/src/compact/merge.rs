@@ -152,26 +152,55 @@ impl Engine {
         let Some(memtable) = view.frozen.last().cloned() else {
             return Ok(false);
         };
-        let bottom = view.version.runs.is_empty();
-        let heat_of = Inheritance(view.version.runs.clone());
         drop(view);
-        let began = Instant::now();
-        let list = tombstones_of(&memtable.tombstones().clipped(&everything()));
-        let survivors = Survivors::new(RangeTombstones::new(&list), self.snapshots.stripes(), bottom);
+        self.flush_log(values, &memtable)?;
+        Ok(true)
+    }
+
+    /// Makes tables of a memtable that holds its log to the end, and deletes the log.
+    pub(crate) fn flush_log(&self, values: &mut WorkerValues, memtable: &Arc<Memtable>) -> Result<(), Error> {
         let mut change = Change {
             flushed: Some(memtable.generation),
             ..Change::default()
         };
-        change
-            .records
-            .extend(memtable.value_metas().into_iter().map(Record::Value));
-        change.records.push(flushed_record(&memtable));
         let delete_log = Op::Delete { id: memtable.log };
         if self.broken(Flaw::LogDeletedEarly) {
             self.too_early(vec![delete_log])?;
         } else {
             change.ops.push(delete_log);
         }
+        self.flush(values, memtable, memtable.generation, change)
+    }
+
+    /// Makes tables of a memtable that more of its log follows; everything in front of it is in tables.
+    pub(crate) fn flush_part(
+        &self,
+        values: &mut WorkerValues,
+        memtable: &Arc<Memtable>,
+    ) -> Result<(), Error> {
+        self.flush(values, memtable, memtable.generation - 1, Change::default())
+    }
+
+    /// Logs up to `generation` are in tables when this returns, with every sequence in `memtable`.
+    fn flush(
+        &self,
+        values: &mut WorkerValues,
+        memtable: &Arc<Memtable>,
+        generation: u64,
+        mut change: Change,
+    ) -> Result<(), Error> {
+        let view = self.view();
+        let bottom = view.version.runs.is_empty();
+        let heat_of = Inheritance(view.version.runs.clone());
+        drop(view);
+        let began = Instant::now();
+        let list = tombstones_of(&memtable.tombstones().clipped(&everything()));
+        let survivors = Survivors::new(RangeTombstones::new(&list), self.snapshots.stripes(), bottom);
+        change
+            .records
+            .extend(memtable.value_metas().into_iter().map(Record::Value));
+        let last_seq = memtable.last_seq();
+        change.records.push(Record::Flushed { generation, last_seq });
         let mut cursor = memtable.cursor();
         cursor.first()?;
         let run = self.next_run();
@@ -187,7 +216,7 @@ impl Engine {
         Counters::add(&self.counters.flushes, 1);
         Counters::add(&self.counters.flushed_bytes, memtable.charged_bytes());
         Counters::add(&self.counters.flush_nanos, began.elapsed().as_nanos() as u64);
-        Ok(true)
+        Ok(())
     }
 
     fn next_run(&self) -> u64 {
@@ -442,13 +471,6 @@ struct Step {
     separate: bool,
     /// Whose heat the filters inherit.
     heat_of: Arc<Inheritance>,
-}
-
-fn flushed_record(memtable: &Memtable) -> Record {
-    Record::Flushed {
-        generation: memtable.generation,
-        last_seq: memtable.last_seq(),
-    }
 }
 
 /// As [`next_range`], going round what is set apart.

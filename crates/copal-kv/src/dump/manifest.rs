@@ -3,52 +3,45 @@
 use super::{Item, Sink, damage};
 use crate::{
     Error,
-    manifest::format::{Level, Record, edits, parse_header},
+    manifest::{
+        format::{Level, Record},
+        read::Edits,
+    },
 };
 use bytes::Bytes;
 use copal_device::Class;
 use copal_object::{ObjectId, Store as Objects};
 
-pub(super) fn bytes(objects: &Objects, id: ObjectId) -> Result<Bytes, Error> {
-    let len = objects.stat(id).ok_or(Error::NoObject { object: id.0 })?.len;
-    Ok(objects.read(id, 0..len, Class::Background).wait()?)
-}
-
 pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<bool, Error> {
-    let bytes = match bytes(objects, id) {
+    let mut edits = match Edits::open(objects, id, Class::Background) {
         Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
-        bytes => bytes?,
+        edits => edits?,
     };
-    match parse_header(&bytes) {
-        Ok((version, seed)) => {
-            let header = Item::new(1, "header")
-                .number("version", version)
-                .number("seed", seed);
-            if !sink(header) {
+    let (version, seed) = edits.header;
+    let header = Item::new(1, "header")
+        .number("version", version)
+        .number("seed", seed);
+    if !sink(header) {
+        return Ok(false);
+    }
+    loop {
+        let edit = match edits.next(&mut |_| Ok(())) {
+            Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
+            edit => edit?,
+        };
+        let Some(edit) = edit else { return Ok(true) };
+        let head = Item::new(1, "edit")
+            .number("offset", edit.offset)
+            .number("records", edit.records().count() as u64);
+        if !sink(head) {
+            return Ok(false);
+        }
+        for item in edit.records().flat_map(|edited| record(&edited)) {
+            if !sink(item) {
                 return Ok(false);
             }
         }
-        Err(error) => return Ok(sink(damage(1, &error))),
     }
-    for edit in edits(&bytes) {
-        match edit {
-            Err(error) => return Ok(sink(damage(1, &error))),
-            Ok((offset, records)) => {
-                let edit = Item::new(1, "edit")
-                    .number("offset", offset as u64)
-                    .number("records", records.len() as u64);
-                if !sink(edit) {
-                    return Ok(false);
-                }
-                for item in records.iter().flat_map(record) {
-                    if !sink(item) {
-                        return Ok(false);
-                    }
-                }
-            }
-        }
-    }
-    Ok(true)
 }
 
 /// Names a level as people do.

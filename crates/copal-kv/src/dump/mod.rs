@@ -20,8 +20,9 @@ pub use item::{Field, Item};
 
 use crate::{
     Error,
-    manifest::{MANIFEST, Role, parse_label},
+    manifest::{MANIFEST, Role, parse_label, read::Edits},
 };
+use copal_device::Class;
 use copal_object::{ObjectId, Store as Objects};
 
 /// How much of an object to show.
@@ -77,21 +78,19 @@ pub fn object(
 /// The manifest's state as far as it can be read, and what stopped that.
 fn state(objects: &Objects) -> Result<(crate::manifest::state::State, u64, Option<Error>), Error> {
     let mut state = crate::manifest::state::State::default();
-    let bytes = match manifest::bytes(objects, MANIFEST) {
+    let mut edits = match Edits::open(objects, MANIFEST, Class::Background) {
         Err(error) if error.is_corruption() => return Ok((state, 0, Some(error))),
-        bytes => bytes?,
+        edits => edits?,
     };
-    let seed = match crate::manifest::format::parse_header(&bytes) {
-        Ok((_, seed)) => seed,
-        Err(error) => return Ok((state, 0, Some(error))),
-    };
-    for edit in crate::manifest::format::edits(&bytes) {
-        match edit {
-            Ok((_, records)) => records.iter().for_each(|record| state.apply(record)),
-            Err(error) => return Ok((state, seed, Some(error))),
+    let seed = edits.header.1;
+    loop {
+        match edits.next(&mut |_| Ok(())) {
+            Ok(Some(edit)) => edit.records().for_each(|record| state.apply(&record)),
+            Ok(None) => return Ok((state, seed, None)),
+            Err(error) if error.is_corruption() => return Ok((state, seed, Some(error))),
+            Err(error) => return Err(error),
         }
     }
-    Ok((state, seed, None))
 }
 
 fn damage(depth: u8, what: &impl std::fmt::Display) -> Item {

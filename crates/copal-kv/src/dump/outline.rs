@@ -85,14 +85,20 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
                 .number("generation", *generation)
                 .number("allocated_bytes", bytes),
         );
-        let read = replay(objects, *generation, *log, |group| {
-            for op in group.ops {
-                if let LogOp::Pointer { pointer, .. } = op {
-                    logged.insert(Pointer::decode(&pointer)?.object);
+        let read = replay(
+            objects,
+            *generation,
+            *log,
+            |_| (),
+            |group| {
+                for op in group.ops {
+                    if let LogOp::Pointer { pointer, .. } = op {
+                        logged.insert(Pointer::decode(&pointer)?.object);
+                    }
                 }
-            }
-            Ok(())
-        });
+                Ok(())
+            },
+        );
         match read {
             Err(error) if error.is_corruption() => items.push(damage(1, &error)),
             read => drop(read?),

@@ -106,14 +106,20 @@ fn from_logs(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<boo
             return Ok(false);
         }
         let mut more = true;
-        let read = replay(objects, generation, stat.id, |group: Group| {
-            for op in group.ops {
-                if let LogOp::Pointer { key, pointer } = op {
-                    more = more && show(objects, id, &key, &pointer, sink)?;
+        let read = replay(
+            objects,
+            generation,
+            stat.id,
+            |_| (),
+            |group: Group| {
+                for op in group.ops {
+                    if let LogOp::Pointer { key, pointer } = op {
+                        more = more && show(objects, id, &key, &pointer, sink)?;
+                    }
                 }
-            }
-            Ok(())
-        });
+                Ok(())
+            },
+        );
         match read {
             Err(error) if error.is_corruption() => more = more && sink(damage(2, &error)),
             read => drop(read?),

@@ -204,6 +204,11 @@ impl Assembler {
         }
     }
 
+    /// Bytes of a group that is not complete yet.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.body.len() as u64)
+    }
+
     /// Takes the frame at `position`; returns the group it completes.
     /// # Errors
     /// `Corrupt` when the frame is not what was written there.
@@ -211,6 +216,14 @@ impl Assembler {
         let place = || format!("log {} frame {position}", self.generation);
         let head =
             Head::parse(frame, self.generation, position).map_err(|why| Error::corrupt(place(), why))?;
+        if head.first && head.last {
+            // Whole as it is: nothing has to be put together.
+            self.open = None;
+            let ops = decode_ops(frame.slice(HEADER_LEN..), head.count);
+            let ops = ops.map_err(|why| Error::corrupt(place(), why))?;
+            let first_seq = head.first_seq;
+            return Ok(Some(Group { first_seq, ops }));
+        }
         let part = &frame[HEADER_LEN..];
         if head.first {
             self.open = Some(Open {

@@ -123,19 +123,25 @@ impl Log {
     }
 }
 
-/// Reads a log from its beginning; calls `apply` for each whole group. Returns the number of frames.
+/// Copies of a frame while it is read: as it lies on the device, its payload, and its part of a group that grows.
+const COPIES: u64 = 4;
+
+/// Reads a log from its beginning; calls `apply` for each whole group. Returns the number of frames. Blocks.
+/// `held` is told what a frame and the group it belongs to take on their way.
 /// # Errors
 /// `Corrupt` in the middle of the log, or what `apply` answers. A torn end is no error.
 pub(crate) fn replay(
     objects: &Store,
     generation: u64,
     stream: ObjectId,
+    mut held: impl FnMut(u64),
     mut apply: impl FnMut(Group) -> Result<(), Error>,
 ) -> Result<u64, Error> {
     let mut reader = objects.frames(stream, FramePos(0))?;
     let mut assembler = Assembler::new(generation);
     let mut position = 0;
     while let Some((FramePos(at), frame)) = reader.next_frame()? {
+        held(COPIES * frame.len() as u64 + assembler.held_bytes());
         if at != position {
             return Err(Error::corrupt(
                 format!("log {generation}"),

@@ -192,52 +192,73 @@ fn edit_sum(offset: u64, len: u32, body: &[u8]) -> u32 {
 /// Reads all edits behind the header.
 /// # Errors
 /// `Corrupt` names the offset of the first edit that does not verify.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn parse_edits(manifest: &Bytes) -> Result<Vec<Record>, Error> {
     let mut records = Vec::new();
-    for edit in edits(manifest) {
-        records.extend(edit?.1);
+    let mut at = HEADER_LEN.min(manifest.len());
+    while at < manifest.len() {
+        let edit = Edit::open(at as u64, &manifest.slice(at..))?;
+        records.extend(edit.records());
+        at += edit.len() as usize;
     }
     Ok(records)
 }
 
-/// The edits behind the header with their offsets; ends with the first that does not verify.
-pub(crate) fn edits(manifest: &Bytes) -> impl Iterator<Item = Result<(usize, Vec<Record>), Error>> {
-    let mut at = HEADER_LEN.min(manifest.len());
-    std::iter::from_fn(move || {
-        let offset = at;
-        if offset >= manifest.len() {
-            return None;
-        }
-        let edit = parse_edit(manifest, offset);
-        at = edit.as_ref().map_or(manifest.len(), |(end, _)| *end);
-        Some(edit.map(|(_, records)| (offset, records)))
-    })
+/// An edit whose sum is right and whose records are all well formed.
+pub(crate) struct Edit {
+    pub(crate) offset: u64,
+    body: Bytes,
 }
 
-/// The edit at `at`, and where it ends.
-fn parse_edit(manifest: &Bytes, at: usize) -> Result<(usize, Vec<Record>), Error> {
-    let place = || format!("kv manifest edit at byte {at}");
-    let mut input = Reader::new(&manifest[at..]);
-    let mut read = || -> Result<(u32, &[u8]), DecodeError> {
-        let len = input.u32()?;
-        let sum = input.u32()?;
-        Ok((sum, input.bytes(len as usize)?))
-    };
-    let (stored, body) = read().map_err(|error| Error::corrupt(place(), error))?;
-    let computed = edit_sum(at as u64, body.len() as u32, body);
-    if stored != computed {
-        let why = format!("its checksum is {stored:08x}, its bytes give {computed:08x}");
-        return Err(Error::corrupt(place(), why));
+impl Edit {
+    pub(crate) const HEADER_LEN: usize = EDIT_HEADER;
+
+    /// Bytes of the edit that begins with `header`, as it says itself.
+    pub(crate) fn claimed_len(header: &[u8]) -> u64 {
+        let len = Reader::new(header).u32().unwrap_or(0);
+        Edit::HEADER_LEN as u64 + u64::from(len)
     }
-    let start = at + EDIT_HEADER;
-    let edit = manifest.slice(start..start + body.len());
-    let mut input = Reader::new(&edit);
-    let mut records = Vec::new();
-    while !input.is_empty() {
-        let record = Record::decode(&mut input).map_err(|error| Error::corrupt(place(), error))?;
-        records.push(record);
+
+    /// The edit that stands at `offset` of a manifest and begins `bytes`.
+    /// # Errors
+    /// `Corrupt` names the offset.
+    pub(crate) fn open(offset: u64, bytes: &Bytes) -> Result<Edit, Error> {
+        let corrupt = |error: DecodeError| Error::corrupt(place(offset), error);
+        let mut input = Reader::new(bytes);
+        let mut read = || -> Result<(u32, u32), DecodeError> {
+            let header = (input.u32()?, input.u32()?);
+            input.bytes(header.0 as usize)?;
+            Ok(header)
+        };
+        let (len, stored) = read().map_err(corrupt)?;
+        let body = bytes.slice(EDIT_HEADER..EDIT_HEADER + len as usize);
+        let computed = edit_sum(offset, len, &body);
+        if stored != computed {
+            let why = format!("its checksum is {stored:08x}, its bytes give {computed:08x}");
+            return Err(Error::corrupt(place(offset), why));
+        }
+        // Looked through before the first is handed out: an edit counts whole or not at all.
+        let mut input = Reader::new(&body);
+        while !input.is_empty() {
+            Record::decode(&mut input).map_err(corrupt)?;
+        }
+        Ok(Edit { offset, body })
     }
-    Ok((start + edit.len(), records))
+
+    /// Bytes it takes, its header with them.
+    pub(crate) fn len(&self) -> u64 {
+        (EDIT_HEADER + self.body.len()) as u64
+    }
+
+    /// Its records, each made when it is asked for.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
+        let mut input = Reader::new(&self.body);
+        std::iter::from_fn(move || Record::decode(&mut input).ok())
+    }
+}
+
+fn place(offset: u64) -> String {
+    format!("kv manifest edit at byte {offset}")
 }
 
 impl Record {
@@ -481,13 +502,15 @@ fn key(input: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
     Ok(Bytes::copy_from_slice(input.prefixed(MAX_KEY)?))
 }
 
-/// A counted list. Grows as items are found, so a false count allocates nothing.
+/// A counted list. Grows as items are found, so a false count allocates next to nothing; a short list takes no more
+/// than it needs, as most of a table's parts and value objects are.
 fn list<T>(
     input: &mut Reader<'_>,
     mut item: impl FnMut(&mut Reader<'_>) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
+    const SHORT: usize = 4;
     let count = input.bounded(MAX_ITEMS)?;
-    let mut items = Vec::new();
+    let mut items = Vec::with_capacity(count.min(SHORT));
     for _ in 0..count {
         items.push(item(input)?);
     }

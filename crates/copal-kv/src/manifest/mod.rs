@@ -5,18 +5,26 @@
 //! - State in memory changes only after the transaction that carries its edit was accepted.
 
 pub(crate) mod format;
+pub(crate) mod read;
 pub(crate) mod state;
 
-use crate::{Error, poison::Poison};
+use crate::{
+    Error,
+    budget::{Charge, Class as Memory, MemoryBudget},
+    poison::Poison,
+};
 use bytes::Bytes;
 use copal_device::Class;
 use copal_object::{Ack, Check, CreateOptions, Lifetime, ObjectId, ObjectKind, Op, Store, StoreError, Txn};
-use format::{Record, encode_edit, header, parse_edits, parse_header};
+use format::{Record, encode_edit, header};
+use read::Edits;
 use state::State;
 
 /// Where the manifest lives.
 pub(crate) const MANIFEST: ObjectId = ObjectId(1);
 const REWRITE_ABOVE: u64 = 4 << 20;
+/// Most bytes of state that a byte of an edit makes, about: tables with short keys.
+const STATE_PER_BYTE: u64 = 8;
 
 /// The manifest as it stands on disk and the state it describes.
 pub(crate) struct Manifest {
@@ -29,36 +37,51 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// Reads the manifest. `None`: the object store holds no key-value store yet.
+    /// Reads the manifest, and charges its state to `budget`. `None`: the object store holds no key-value store yet.
+    /// Blocks.
     /// # Errors
-    /// `Corrupt`, or what the object layer answers.
-    pub(crate) fn open(objects: &Store) -> Result<Option<Manifest>, Error> {
-        let Some(stat) = objects.stat(MANIFEST) else {
+    /// `Corrupt`; `OverBudget`: the state has no room; or what the object layer answers.
+    pub(crate) fn open(objects: &Store, budget: &MemoryBudget) -> Result<Option<(Manifest, Charge)>, Error> {
+        if objects.stat(MANIFEST).is_none() {
             return Ok(None);
-        };
-        let once = || -> Result<_, Error> {
-            let bytes = objects.read(MANIFEST, 0..stat.len, Class::Foreground).wait()?;
-            let (version, seed) = parse_header(&bytes)?;
-            let mut state = State::default();
-            for record in parse_edits(&bytes)? {
-                state.apply(&record);
-            }
-            Ok((bytes, version, seed, state))
-        };
+        }
+        let once = || Manifest::read(objects, budget);
         // A device that errs once is not damaged.
         let read = once().or_else(|error| if error.is_corruption() { once() } else { Err(error) });
-        let (bytes, version, seed, state) = read?;
-        Ok(Some(Manifest {
+        read.map(Some)
+    }
+
+    fn read(objects: &Store, budget: &MemoryBudget) -> Result<(Manifest, Charge), Error> {
+        let mut edits = Edits::open(objects, MANIFEST, Class::Foreground)?;
+        let mut state = State::default();
+        let mut charge = budget.charge(Memory::Manifest, 0);
+        let mut room = |state: &State, bytes: u64| {
+            let held = state.heap_bytes() + bytes;
+            charge.set(held);
+            budget.check()?;
+            // The state grows while it is read from there: caches give way, and it is counted when all is known.
+            charge.set(held + STATE_PER_BYTE * bytes);
+            Ok(())
+        };
+        while let Some(edit) = edits.next(&mut |bytes| room(&state, bytes))? {
+            edit.records().for_each(|record| state.apply(&record));
+        }
+        let ((version, seed), len) = (edits.header, edits.len);
+        drop(edits);
+        charge.set(state.heap_bytes());
+        budget.check()?;
+        let manifest = Manifest {
             state,
             seed,
-            len: bytes.len() as u64,
+            len,
             // An older version's header does not promise what new edits may say: the next edit rewrites it.
             rewrite_above: if version < format::FORMAT.version {
                 0
             } else {
                 REWRITE_ABOVE
             },
-        }))
+        };
+        Ok((manifest, charge))
     }
 
     /// Makes the manifest of a new store, durably.
@@ -275,15 +298,16 @@ mod tests {
             ..Txn::default()
         };
         objects.commit(txn, Ack::Durable).wait().unwrap();
-        let mut manifest = Manifest::open(&objects).unwrap().unwrap();
+        let budget = MemoryBudget::new(4 << 20);
+        let (mut manifest, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
         assert_eq!((manifest.seed, manifest.state.keyspaces.len()), (7, 1));
         for id in 2..4 {
             manifest
                 .commit(&objects, &poison, Vec::new(), &[keyspace(id)], Ack::Durable)
                 .unwrap();
             let head = objects.read(MANIFEST, 0..format::HEADER_LEN as u64, Class::Foreground);
-            assert_eq!(parse_header(&head.wait().unwrap()).unwrap(), (2, 7));
-            let again = Manifest::open(&objects).unwrap().unwrap();
+            assert_eq!(format::parse_header(&head.wait().unwrap()).unwrap(), (2, 7));
+            let (again, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
             assert_eq!(again.state, manifest.state);
         }
     }

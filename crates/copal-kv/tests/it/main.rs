@@ -23,6 +23,7 @@ mod model;
 mod multi_get;
 mod poison;
 mod quarantine;
+mod reopening;
 mod space;
 mod support;
 mod threads;

@@ -69,7 +69,7 @@ impl Drop for Cap {
 }
 
 /// Runs one test of this binary in a process of its own, under `cap` if there is one.
-pub(crate) fn run_alone(test: &str, cap: Option<&Cap>, variables: &[(&str, u64)]) -> Output {
+pub(crate) fn run_alone(test: &str, cap: Option<&Cap>, variables: &[(&str, &str)]) -> Output {
     let binary = std::env::current_exe().unwrap();
     let enter = match cap {
         Some(cap) => format!("echo $$ > '{}' && ", cap.dir.join("cgroup.procs").display()),
@@ -79,7 +79,7 @@ pub(crate) fn run_alone(test: &str, cap: Option<&Cap>, variables: &[(&str, u64)]
     Command::new("sh")
         .args(["-c", &script])
         .arg(binary)
-        .envs(variables.iter().map(|(name, value)| (name, value.to_string())))
+        .envs(variables.iter().copied())
         .output()
         .unwrap()
 }

@@ -41,7 +41,11 @@ fn a_store_many_times_its_budget_lives_under_a_memory_cap() {
                 "SKIPPED the kernel's cap: no memory cgroup can be made here; the peak is looked at instead"
             );
         }
-        let output = run_alone(TEST, cap.as_ref(), &[(BUDGET, budget), (STORES, stores)]);
+        let output = run_alone(
+            TEST,
+            cap.as_ref(),
+            &[(BUDGET, &budget.to_string()), (STORES, &stores.to_string())],
+        );
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let told = format!("{text}{}", String::from_utf8_lossy(&output.stderr));
         assert!(

@@ -6,10 +6,16 @@ use std::{
 };
 
 static LIVE: AtomicU64 = AtomicU64::new(0);
+static PEAK: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes allocated and not freed.
 pub(crate) fn live_bytes() -> u64 {
     LIVE.load(Relaxed)
+}
+
+/// Most bytes that were live at once since the process began.
+pub(crate) fn peak_bytes() -> u64 {
+    PEAK.load(Relaxed)
 }
 
 struct Counting;
@@ -24,7 +30,11 @@ static COUNTING: Counting = Counting;
 // SAFETY: every call goes to the system's allocator with what it was given; counting changes neither.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as u64, Relaxed);
+        let bytes = layout.size() as u64;
+        let live = LIVE.fetch_add(bytes, Relaxed) + bytes;
+        if live > PEAK.load(Relaxed) {
+            PEAK.fetch_max(live, Relaxed);
+        }
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }

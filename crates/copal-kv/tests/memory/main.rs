@@ -6,4 +6,5 @@ mod cap;
 mod capped;
 mod counting;
 mod heap;
+mod opening;
 mod world;

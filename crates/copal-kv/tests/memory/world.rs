@@ -45,15 +45,20 @@ pub(crate) fn value(tag: u64, len: usize) -> Vec<u8> {
 
 /// An object store in a new file of `size` bytes.
 pub(crate) fn objects(dir: &Path, name: &str, size: u64) -> Objects {
+    let device = device(&dir.join(name), Some(size));
+    Objects::mkfs(&device, &MkfsOptions::default()).unwrap();
+    Objects::open(device, &OpenOptions::default()).unwrap().0
+}
+
+/// The file of an object store; `create_size`: a new one.
+pub(crate) fn device(path: &Path, create_size: Option<u64>) -> Arc<dyn Device> {
     let options = FileOptions {
-        create_size: Some(size),
+        create_size,
         unsafe_volatile: true,
         allow_cow: true,
         ..FileOptions::default()
     };
-    let device: Arc<dyn Device> = open_file(&dir.join(name), &options).unwrap();
-    Objects::mkfs(&device, &MkfsOptions::default()).unwrap();
-    Objects::open(device, &OpenOptions::default()).unwrap().0
+    open_file(path, &options).unwrap()
 }
 
 pub(crate) fn open(objects: &Objects, budget: &MemoryBudget) -> (Store, Keyspace) {

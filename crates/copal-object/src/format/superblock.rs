@@ -67,6 +67,9 @@ pub(crate) enum SuperblockError {
     Field(&'static str),
 }
 
+/// Bytes that a page may have.
+pub(crate) const PAGE_SIZES: [u32; 3] = [4096, 8192, 16_384];
+
 impl Superblock {
     /// The two copies that this generation is written to.
     pub(crate) fn places(generation: u64) -> [usize; 2] {
@@ -170,10 +173,7 @@ impl Superblock {
         };
         field(copy_is_right, "copy")?;
         field([BACKEND_COW, BACKEND_HOSTFS].contains(&self.backend), "backend")?;
-        field(
-            self.page_bytes.is_power_of_two() && (4096..=65_536).contains(&page),
-            "page size",
-        )?;
+        field(PAGE_SIZES.contains(&self.page_bytes), "page size")?;
         field(
             (STORE_BYTES_MIN..=STORE_BYTES_MAX).contains(&self.size_bytes),
             "size",

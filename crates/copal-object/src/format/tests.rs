@@ -2,13 +2,14 @@
 
 use super::{checkpoint, frame, ops::*, record, superblock::*};
 use crate::{
-    Check, Lifetime, ObjectKind,
+    Check, Lifetime, MkfsOptions, ObjectKind, Store,
     run::Run,
     snapshot,
     tables::{Effect, Tables},
 };
 use copal_codec::Reader;
-use std::collections::HashMap;
+use copal_device::{Device, MemoryDevice};
+use std::{collections::HashMap, sync::Arc};
 
 /// Bytes of the hex example of a document: an offset, then bytes; whatever is not listed is zero.
 fn example(document: &str, len: usize) -> Vec<u8> {
@@ -175,6 +176,35 @@ fn the_superblock_of_the_document_is_what_we_write_and_read() {
         Superblock::decode(&bytes, 0).is_err(),
         "a copy in another's place is refused"
     );
+}
+
+/// Symptom: a superblock with pages of 32 or 64 KiB was accepted, which its document does not allow and no store is made
+/// with.
+/// Cause: any power of two up to 64 KiB passed.
+/// Fix: the sizes that a store is made with are the sizes that are read.
+#[test]
+fn a_superblock_has_pages_of_a_size_that_stores_are_made_with() {
+    for page_bytes in [512, 2048, 4095, 4096, 8192, 16_384, 32_768, 65_536, 1 << 31] {
+        let bytes = Superblock {
+            page_bytes,
+            size_bytes: 1 << 30,
+            checkpoint_bytes: 65_536,
+            ..superblock()
+        }
+        .encode(2);
+        let made = MkfsOptions {
+            page_bytes: Some(page_bytes),
+            ..MkfsOptions::default()
+        };
+        let device: Arc<dyn Device> = MemoryDevice::new(64 << 20);
+        let is_made = Store::mkfs(&device, &made).is_ok();
+        assert_eq!(
+            Superblock::decode(&bytes, 2).is_ok(),
+            is_made,
+            "{page_bytes} bytes"
+        );
+        assert_eq!(is_made, [4096, 8192, 16_384].contains(&page_bytes));
+    }
 }
 
 /// Symptom: a superblock whose journal has 2^32 pages or more was accepted, and space was derived as if the journal had

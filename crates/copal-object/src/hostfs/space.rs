@@ -71,9 +71,12 @@ impl FileSpace {
         ((run.at / pages) as u32, run.at % pages)
     }
 
-    fn is_valid(&self, run: Run) -> bool {
-        let (file, at) = self.split(run);
-        file < FILES_MAX && run.pages > 0 && at + u64::from(run.pages) <= self.file_pages()
+    /// Whether it lies in one file there may be.
+    pub(crate) fn is_valid(&self, run: Run) -> bool {
+        let (_, at) = self.split(run);
+        run.at / self.file_pages() < FILES_MAX.into()
+            && run.pages > 0
+            && at + u64::from(run.pages) <= self.file_pages()
     }
 
     /// Taken and free pages.

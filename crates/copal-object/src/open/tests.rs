@@ -1,13 +1,17 @@
 //! Stores whose every sum is right and whose sizes are impossible: refused, never computed with.
 
+use super::hold;
 use crate::{
     MkfsOptions, OpenError, OpenOptions, RecoveryReport, Store,
+    allocator::Allocator,
     checkpoint::{encode_chain, superblock_ios},
     format::{
         ops::RecordOp,
         record::{self, RecordHeader},
         superblock::Superblock,
     },
+    hostfs::FileSpace,
+    placement::Placement,
     recovery,
     run::Run,
     snapshot::{self, Position},
@@ -99,14 +103,14 @@ fn a_record_that_grows_the_store_beyond_any_device_is_damage() {
     }
 }
 
-/// Symptom: a checkpoint of 2^48 pages of 64 KiB opened as a store of no bytes at all, in debug builds with a panic.
-/// Cause: its pages were bounded by a number that fits pages of 4 KiB only: 2^48 x 2^16 is 0 in 64 bits.
+/// Symptom: a checkpoint of 2^50 pages of 16 KiB opened as a store of no bytes at all, in debug builds with a panic.
+/// Cause: its pages were bounded by a number that fits pages of 4 KiB only: 2^50 x 2^14 is 0 in 64 bits.
 /// Fix: the bound is 2^60 bytes in pages of the store.
 #[test]
 fn a_checkpoint_of_more_bytes_than_any_device_has_is_damage() {
-    for pages in [1 << 48, (1 << 44) + 1] {
+    for pages in [1 << 50, (1 << 46) + 1] {
         let (device, mut superblock) = device();
-        with_checkpoint(device.as_ref(), &mut superblock, 65_536, pages);
+        with_checkpoint(device.as_ref(), &mut superblock, 16_384, pages);
         let opened = opens(device);
         assert!(
             matches!(opened, Err(OpenError::Damaged { .. })),
@@ -119,10 +123,38 @@ fn a_checkpoint_of_more_bytes_than_any_device_has_is_damage() {
 #[test]
 fn a_store_longer_than_its_device_is_truncated_not_damaged() {
     let (device, mut superblock) = device();
-    with_checkpoint(device.as_ref(), &mut superblock, 65_536, 1 << 44);
+    with_checkpoint(device.as_ref(), &mut superblock, 16_384, 1 << 46);
     let opened = opens(device);
     assert!(
         matches!(opened, Err(OpenError::Truncated { store_bytes, .. }) if store_bytes == 1 << 60),
         "{opened:?}"
     );
+}
+
+/// Symptom: an opening that found no room for its mount record counted to 2^32 for each run that a dropped record named
+/// so, and a directory's space grew a bit for each of these pages.
+/// Cause: what a dropped record names was never held against the store, as that of a record that counts is.
+/// Fix: pages that no store of this size has are passed over, and each page is looked at once.
+#[test]
+fn runs_that_no_store_has_are_not_walked() {
+    let mut wanted = vec![Run::new(u64::MAX - 3, 9), Run::new(5, 2), Run::new(6, 3)];
+    let mut space = Placement::Pages(Allocator::new(1000));
+    assert!(space.take(Run::new(100, 50)));
+    wanted.extend([Run::new(90, u32::MAX); 1000]);
+    let held = hold(&mut space, &wanted);
+    assert_eq!(
+        held,
+        [
+            Run::new(5, 2),
+            Run::new(7, 2),
+            Run::new(90, 10),
+            Run::new(150, 850)
+        ]
+    );
+    assert_eq!(space.free_pages(), 1000 - 50 - 864);
+    held.iter().for_each(|&run| space.release(run));
+    assert_eq!(space.free_pages(), 950);
+
+    let mut space = Placement::Files(FileSpace::new(4096, 1000));
+    assert_eq!(hold(&mut space, &wanted), [Run::new(5, 2), Run::new(7, 2)]);
 }

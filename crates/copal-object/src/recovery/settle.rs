@@ -3,7 +3,7 @@
 //! A record that depends on a lost frame ends the journal; a frame that comes after a lost commit ends its stream; each
 //! may bring down more of the other. Both only ever get shorter, so it ends.
 
-use super::{OpenError, Source, Walked, apply, read_checkpoint, verify};
+use super::{OpenError, Ops, Source, Walked, apply, read_checkpoint, verify};
 use crate::{
     broken::Flaw,
     format::{ops::RecordOp, superblock::Superblock},
@@ -50,6 +50,7 @@ pub(crate) fn settle(
     let mut kept = walked.records.len();
     let mut dropped = None;
     let mut verified = false;
+    let mut reader = Ops::new(source, superblock);
     loop {
         let mut tables = match checkpoint.take() {
             Some(tables) => tables,
@@ -59,15 +60,16 @@ pub(crate) fn settle(
         let mut needed = Vec::new();
         for index in 0..kept {
             let record = &walked.records[index];
+            let ops = reader.of(record)?;
             let in_tail = record.header.epoch > walked.flushed_epoch;
             if in_tail {
-                histories.note(&tables, index, &record.ops);
+                histories.note(&tables, index, &ops);
             }
-            apply(&mut tables, record, &mut needed)?;
+            apply(&mut tables, record, &ops, &mut needed)?;
             if verified || !in_tail || source.broken.by(Flaw::NoDataSum) {
                 continue;
             }
-            let there = verify::data_is_there(source, record, &tables, walked.flushed_epoch);
+            let there = verify::data_is_there(source, record, &ops, &tables, walked.flushed_epoch);
             match there {
                 Ok(true) => {}
                 Ok(false) => {
@@ -120,12 +122,9 @@ pub(crate) fn settle(
             end.damaged |= end.next < stream.durable;
             ends.insert(id, end);
         }
-        needed.extend(
-            walked.records[kept..]
-                .iter()
-                .flat_map(|record| &record.ops)
-                .flat_map(runs_of),
-        );
+        for record in &walked.records[kept..] {
+            needed.extend(reader.of(record)?.iter().flat_map(runs_of));
+        }
         return Ok(Settled {
             tables,
             kept,

@@ -9,15 +9,16 @@ use crate::{
 use copal_device::DeviceError;
 use std::ops::Range;
 
-/// Whether all data that `record` brought in epochs after `flushed_epoch` is on the device. `tables` are those after the
+/// Whether all data that `ops` of `record` brought in epochs after `flushed_epoch` is on the device. `tables` are those after the
 /// record was applied.
 pub(crate) fn data_is_there(
     source: &Source<'_>,
     record: &WalkedRecord,
+    ops: &[RecordOp],
     tables: &Tables,
     flushed_epoch: u64,
 ) -> Result<bool, DeviceError> {
-    for op in &record.ops {
+    for op in ops {
         let there = match op {
             RecordOp::Map {
                 id, run, epoch, sums, ..

@@ -174,10 +174,16 @@ fn deferred_writes_are_in_the_log_before_anyone_waits_for_a_flush() {
         }
         let active = engine.view().active.clone();
         let mut logged = 0;
-        log::replay(&engine.objects, active.generation, active.log, |group| {
-            logged = group.first_seq + group.ops.len() as u64 - 1;
-            Ok(())
-        })
+        log::replay(
+            &engine.objects,
+            active.generation,
+            active.log,
+            |_| (),
+            |group| {
+                logged = group.first_seq + group.ops.len() as u64 - 1;
+                Ok(())
+            },
+        )
         .unwrap();
         drop(step);
         writer.join().unwrap().unwrap();
