@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 /// Alignment of every buffer in bytes: enough for the direct I/O of any device in use.
 pub const BUFFER_ALIGNMENT: usize = 4096;
 
-/// Owned, aligned, zero-initialised bytes. Moves into an I/O and back.
+/// Owned, aligned, initialised bytes. Moves into an I/O and back.
 pub struct AlignedBuf {
     start: NonNull<u8>,
     len: usize,

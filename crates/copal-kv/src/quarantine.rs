@@ -249,6 +249,7 @@ impl Engine {
         let scan = Scan {
             class: Class::Background,
             whole: true,
+            ahead: false,
         };
         for run in &view.version.runs {
             let points = |slice: &&Slice| slice.table.meta.values.iter().any(|(o, _)| objects.contains(o));

@@ -166,6 +166,7 @@ impl Engine {
         let scan = Scan {
             class: Class::Background,
             whole: true,
+            ahead: false,
         };
         let mut whole = true;
         let mut rest = slice.range.clone();

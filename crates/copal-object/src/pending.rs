@@ -33,7 +33,7 @@ pub(crate) struct Pending {
     told: usize,
     /// Frames looked at, for the test that this does not grow with those that wait.
     #[cfg(test)]
-    pub(crate) looked_at: u64,
+    pub(crate) looked_at: std::cell::Cell<u64>,
 }
 
 /// Who is to be told of which frame.
@@ -85,7 +85,7 @@ impl Pending {
         while let Some(state) = self.frames.get_mut(self.told) {
             #[cfg(test)]
             {
-                self.looked_at += 1;
+                self.looked_at.set(self.looked_at.get() + 1);
             }
             let asks = matches!(state.waiter, Some((Ack::Written, _)));
             if !state.written || asks && state.needs_lsn > written_lsn {

@@ -11,7 +11,7 @@ use crate::{
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::{fs, path::Path, process::Command};
-use xtask::machine;
+use xtask::{machine, report::median};
 
 /// What a load cost.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -30,6 +30,21 @@ pub(crate) struct LoadFacts {
 }
 
 impl LoadFacts {
+    /// Of several loads of the same: the median of each figure, and the longest of all puts.
+    pub(crate) fn median(loads: &[LoadFacts]) -> LoadFacts {
+        let of = |figure: fn(&LoadFacts) -> f64| median(loads.iter().map(figure).collect()).unwrap_or(0.0);
+        LoadFacts {
+            user_bytes: of(|facts| facts.user_bytes as f64) as u64,
+            load_seconds: of(|facts| facts.load_seconds),
+            settle_seconds: of(|facts| facts.settle_seconds),
+            write_bytes: of(|facts| facts.write_bytes as f64) as u64,
+            cpu_seconds: of(|facts| facts.cpu_seconds),
+            peak_bytes: of(|facts| facts.peak_bytes as f64) as u64,
+            put_p99: of(|facts| facts.put_p99),
+            put_max: loads.iter().map(|facts| facts.put_max).fold(0.0, f64::max),
+        }
+    }
+
     /// Bytes written to storage for each byte of the user's.
     pub(crate) fn amplification(&self) -> f64 {
         self.write_bytes as f64 / (self.user_bytes as f64).max(1.0)

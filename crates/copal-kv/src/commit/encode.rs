@@ -29,10 +29,12 @@ pub(super) struct Encoded {
 }
 
 impl Encoded {
-    /// Takes the first `len` bytes of the log back out, without what was encoded behind them.
+    /// Takes the writes deferred before, `len` bytes of log, back out: this group did not get its place. What the group
+    /// took goes back with its charge.
     pub(super) fn without_own(&mut self, len: usize) -> Vec<u8> {
         let mut log = std::mem::take(&mut self.log);
         log.truncate(len);
+        log.shrink_to_fit();
         log
     }
 }

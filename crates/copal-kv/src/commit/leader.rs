@@ -134,7 +134,8 @@ type Held<'a> = Option<MutexGuard<'a, Writer>>;
 pub(crate) struct Underway {
     landing: Landing,
     completion: Completion<Result<FramePos, StoreError>>,
-    /// Operations, frames, and their copy on the way to the device.
+    /// Operations, frames, and their copy on the way to the device: until the answer, which for deferred writes is
+    /// there at once and leaves the copy to the object layer's own limit.
     charge: Charge,
 }
 
@@ -365,7 +366,8 @@ impl Engine {
     fn logged(&self, deferred: &mut Deferred, encoded: &mut Encoded) {
         let charge = deferred.charge.take();
         *deferred = Deferred::default();
-        let ops = encoded.without_own(0);
+        let mut ops = std::mem::take(&mut encoded.log);
+        ops.clear();
         if let Some(mut charge) = charge
             && ops.capacity() <= 2 * self.deferred_bytes()
         {

@@ -28,7 +28,7 @@ use crate::{
     quarantine,
     range_tombstones::{RangeTombstones, tombstones_of},
     stats::Counters,
-    table::Scan,
+    table::{LAST_WINDOW_BYTES, Scan},
     value::{
         self,
         pointer::{Pointer, VALUE_PAGE},
@@ -235,6 +235,11 @@ impl Engine {
         }
     }
 
+    /// Whether all of so many inputs may have a second window: half of the memory for merges is for their output.
+    fn may_read_ahead(&self, inputs: usize) -> bool {
+        2 * LAST_WINDOW_BYTES * inputs as u64 <= self.budget.merge_bytes() / 2
+    }
+
     fn try_merge_step(
         &self,
         version: &Version,
@@ -277,6 +282,7 @@ impl Engine {
         let scan = Scan {
             class: Class::Background,
             whole: true,
+            ahead: self.may_read_ahead(runs.len()),
         };
         let mut cursor = MergingCursor::new(runs.iter().map(|run| run.cursor(&range, scan)).collect());
         cursor.first()?;

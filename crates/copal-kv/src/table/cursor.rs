@@ -29,6 +29,9 @@ pub struct Scan {
     pub class: Class,
     /// Start with the full read-ahead: merges and verification, which take everything.
     pub whole: bool,
+    /// Have the next window read while this one is walked. All walks that share memory do, or none: one that has two
+    /// windows may leave another with single blocks.
+    pub ahead: bool,
 }
 
 impl Default for Scan {
@@ -36,6 +39,7 @@ impl Default for Scan {
         Scan {
             class: Class::Foreground,
             whole: false,
+            ahead: false,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Read-ahead of one cursor, both ways.
 //!
 //! Invariants
-//! - One window of one partition is held at a time, at most [`LAST_WINDOW_BYTES`] or one block. Who walks whole tables
-//!   has the next one on its way meanwhile, where there is room for it.
+//! - One window of one partition is held at a time, at most [`LAST_WINDOW_BYTES`] or one block. A merge with room for
+//!   it has the next one on its way meanwhile.
 //! - The window is charged before it is read; where there is no room it is smaller, at last one block.
 //! - The window grows while blocks are taken in order, across partitions too; any jump starts it anew.
 //! - Blocks cut from a window are not put into the cache; the block after a jump is. They share the window's
@@ -16,10 +16,10 @@ use copal_object::StoreError;
 
 /// Read-ahead of a short scan, after its first block.
 const FIRST_WINDOW_BYTES: u64 = 16 << 10;
-/// Reads of objects are rounded to these.
+/// A window ends where one of these does: reads of objects are rounded to them, or to less.
 const PAGE_BYTES: u64 = 4096;
 /// Read-ahead of a long one.
-const LAST_WINDOW_BYTES: u64 = 256 << 10;
+pub(crate) const LAST_WINDOW_BYTES: u64 = 256 << 10;
 
 /// How a block lies to the one taken before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +46,28 @@ pub(super) struct ReadAhead {
 struct Coming {
     start: u64,
     end: u64,
-    bytes: Completion<Result<Bytes, StoreError>>,
-    charge: Charge,
+    bytes: Option<Completion<Result<Bytes, StoreError>>>,
+    charge: Option<Charge>,
+}
+
+impl Coming {
+    /// Waits for it. `None`: it could not be read.
+    fn arrive(&mut self) -> Option<(Bytes, Option<Charge>)> {
+        let bytes = self.bytes.take()?.wait().ok()?;
+        Some((bytes, self.charge.take()))
+    }
+}
+
+/// The device fills the buffer until the read is done, wanted or not: till then it is charged, and whoever closes the
+/// store waits for it.
+impl Drop for Coming {
+    fn drop(&mut self) {
+        if let Some(bytes) = self.bytes.take()
+            && !std::thread::panicking()
+        {
+            drop(bytes.wait());
+        }
+    }
 }
 
 /// Where a window from `start` on ends, in the partition: at a page of the object, so that no page is read twice.
@@ -115,13 +135,13 @@ impl ReadAhead {
 
     /// The block as it is stored, if the window that is on its way has its end; that one is the current one then.
     fn turn(&mut self, table: &Table, scan: Scan, partition: u32, at: BlockAt) -> Option<Bytes> {
-        let coming = self.coming.take()?;
+        let mut coming = self.coming.take()?;
         let reaches = self.partition == partition && at.offset >= self.start && at.range().end <= coming.end;
         if !reaches {
             return None;
         }
         // What fails here is read again for itself, and named.
-        let bytes = coming.bytes.wait().ok()?;
+        let (bytes, charge) = coming.arrive()?;
         let begun = match coming.start.checked_sub(at.offset) {
             None | Some(0) => None,
             Some(head) => {
@@ -131,7 +151,7 @@ impl ReadAhead {
             }
         };
         (self.bytes, self.start) = (bytes, coming.start);
-        self.charge = Some(coming.charge);
+        self.charge = charge;
         self.ask(table, scan);
         begun.or_else(|| self.cut(partition, at))
     }
@@ -148,8 +168,8 @@ impl ReadAhead {
         self.coming = charge.map(|charge| Coming {
             start,
             end,
-            bytes: table.read_soon(place.offset + start..place.offset + end, scan.class),
-            charge,
+            bytes: Some(table.read_soon(place.offset + start..place.offset + end, scan.class)),
+            charge: Some(charge),
         });
     }
 
@@ -173,7 +193,7 @@ impl ReadAhead {
         };
         self.bytes = table.read(place.offset + start..place.offset + end, scan.class)?;
         (self.partition, self.start) = (partition, start);
-        if scan.whole && travel != Travel::Backward {
+        if scan.ahead && travel != Travel::Backward {
             self.ask(table, scan);
         }
         Ok(())

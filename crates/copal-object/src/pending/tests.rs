@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Cause: each completed write walked over all frames that waited for the next flush, twice.
 /// Fix: the frames in front that nobody waits for are counted and not looked at again.
 #[test]
-fn a_written_frame_is_looked_at_once() {
+fn what_a_written_frame_costs_does_not_grow_with_those_that_wait() {
     const FRAMES: u64 = 1000;
     let device: Arc<dyn Device> = MemoryDevice::new(64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
@@ -37,9 +37,10 @@ fn a_written_frame_is_looked_at_once() {
             .wait()
             .unwrap();
     }
-    let looked_at = store.inner.state.lock().tails[&id.0].pending.looked_at;
+    let looked_at = store.inner.state.lock().tails[&id.0].pending.looked_at.get();
+    // Once as the next to be told, and as often as a search among a thousand looks.
     assert!(
-        looked_at <= 3 * FRAMES,
+        looked_at <= 16 * FRAMES,
         "{FRAMES} frames were looked at {looked_at} times"
     );
     // The flush they waited for makes all of them durable.

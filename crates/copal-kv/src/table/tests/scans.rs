@@ -131,6 +131,7 @@ fn a_merge_reads_in_large_pieces_of_its_own_class_and_leaves_the_cache_alone() {
     let mut cursor = table.cursor(Scan {
         class: Class::Background,
         whole: true,
+        ahead: true,
     });
     cursor.seek(&keys[100], MAX_SEQ).unwrap();
     let begun = reads.lock().unwrap().len();
