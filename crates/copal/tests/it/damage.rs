@@ -243,3 +243,52 @@ fn each_sum_of_a_killed_repository_is_reported_or_takes_nothing_away() {
     assert!(reported > 4 * unnoticed, "{reported} reported, {unnoticed} not");
     subject.end();
 }
+
+/// Symptom: with the engine's manifest or log damaged every command said "object 1 is damaged at bytes 0 to 4096" (of a
+/// log, "bytes 17 to 18", which were frames), and no more: not what the object is, nor that `copal kv repair` cannot
+/// help, as it opens the store first. Cause: the object layer's error was passed on as it was. Fix: the engine names
+/// manifest and log when it opens, and the command says what to do.
+#[test]
+fn a_damaged_manifest_or_log_is_named_with_what_to_do_and_nothing_is_lost() {
+    let (house, truth) = lived_in();
+    let subject = Subject::new(house, truth, 84);
+    let listed = subject.listed();
+    let of = |wanted: &dyn Fn(&Listed) -> bool| listed.iter().find(|one| wanted(one)).unwrap().range.start;
+    let manifest = of(&|one| {
+        let bytes = &subject.pristine[one.range.start as usize..one.range.end as usize];
+        let name = b"backup-chunks";
+        one.what == "object" && bytes.windows(name.len()).any(|window| window == name)
+    });
+    let log = of(&|one| one.what == "frame of a stream");
+    for (at, name) in [(manifest, "the manifest (object 1)"), (log, "log ")] {
+        let at = at + 60;
+        let original = subject.pristine[at as usize];
+        subject.file.write_all_at(&[original ^ 4], at).unwrap();
+        let disk = subject.house.word("disk.raw");
+        for words in [
+            &["check"][..],
+            &["snapshots"],
+            &["kv", "verify"],
+            &["kv", "repair", "--salvage"],
+            &["backup", "--vm", "late", &disk],
+        ] {
+            let run = Run::of(subject.quiet(words).output().unwrap());
+            let sentence = run.sentence();
+            assert_eq!(run.code, Some(20), "{words:?}: {run:?}");
+            for part in [
+                name,
+                "no data was changed",
+                "put back a good copy",
+                "`copal kv dump`",
+            ] {
+                assert!(sentence.contains(part), "{words:?}: no {part:?} in {sentence}");
+            }
+        }
+        subject.file.write_all_at(&[original], at).unwrap();
+    }
+    // Opening for writing leaves a note of it in the journal; all else is as it was.
+    subject.house.check();
+    for (snapshot, bytes) in &subject.truth {
+        assert_restored(&subject.house.restore(snapshot, snapshot), bytes);
+    }
+}
