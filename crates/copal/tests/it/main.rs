@@ -8,6 +8,7 @@ mod damage;
 mod disks;
 mod engine;
 mod errors;
+mod full_disk;
 mod harness;
 mod init;
 mod interrupt;
