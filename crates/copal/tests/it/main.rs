@@ -23,3 +23,4 @@ mod qemu;
 mod read_only;
 mod retention;
 mod round_trip;
+mod terminal;
