@@ -207,6 +207,17 @@ impl Program {
         Ok((run, find_disk(&out).context("the restored disk is nowhere")?))
     }
 
+    /// Copal forgets and prunes all but the last snapshot of each VM; returns the larger peak of the two.
+    pub(super) fn forget_all_but_last(&self) -> Result<Option<u64>> {
+        if !matches!(self.kind, Kind::Copal { .. }) {
+            return Ok(None);
+        }
+        let copal = self.copal()?;
+        let forget = copal.run("forget", &["--keep-last", "1"])?;
+        let prune = copal.run("prune", &[] as &[&str])?;
+        Ok(Some(forget.run.peak_bytes.max(prune.run.peak_bytes)))
+    }
+
     pub(super) fn sizes(&self) -> Result<Sizes> {
         let mut du = Command::new("du");
         du.args(["-s", "-B1"]).arg(self.repository());

@@ -1,18 +1,38 @@
 //! Which snapshots there are, and which one a person means.
 //!
-//! Invariant: a damaged manifest stands in the way of its own snapshot only. Ids, times and holds come from the records
+//! Invariant: a damaged manifest stands in the way of its own snapshot only, a damaged log of a VM in that of its own VM
+//! only, except where what it hides might be the answer. Ids, times and holds come from the records
 //! that published the snapshots; a manifest is decoded for the one that is meant, and for those that are listed.
 
 use crate::catalog::vm::Published;
 use crate::error::{Error, Result};
 use crate::manifest::{self, Manifest};
 use crate::repository::{Repository, snapshot_disk};
-use crate::request::{BackupCounts, Snapshot, SnapshotId, Vm};
+use crate::request::{BackupCounts, Listing, Snapshot, SnapshotId, Vm};
 use copal_volume::{ReadOptions, VolumeError};
+use std::collections::{BTreeMap, HashSet};
 use uuid::Uuid;
 
 /// Fewer digits of an id mean nothing.
 pub(crate) const MIN_DIGITS: usize = 4;
+/// Fewer digits may mean another snapshot, in a log that cannot be read.
+const SURE_DIGITS: usize = 8;
+
+/// What the logs say is visible, oldest first, and whose log cannot be read.
+struct Visible {
+    published: Vec<(Vm, Published)>,
+    damaged: Vec<(Vm, Error)>,
+}
+
+impl Visible {
+    /// The first damage, if there is any.
+    fn whole(self) -> Result<Vec<(Vm, Published)>> {
+        match self.damaged.into_iter().next() {
+            None => Ok(self.published),
+            Some((_, error)) => Err(error),
+        }
+    }
+}
 
 impl Repository {
     /// All VMs of the catalog, by name.
@@ -26,7 +46,22 @@ impl Repository {
     /// # Errors
     /// `NotFound`, `Damaged` (the catalog is); those of the store.
     pub fn snapshots(&self, vm: Option<&str>) -> Result<Vec<Snapshot>> {
-        let published = self.published(vm)?;
+        self.described(&self.visible(vm)?.whole()?)
+    }
+
+    /// As [`Repository::snapshots`], passing over VMs whose log is damaged, which it names.
+    /// # Errors
+    /// `NotFound`, `Damaged` (the list of VMs is); those of the store.
+    pub fn list(&self, vm: Option<&str>) -> Result<Listing> {
+        let Visible { published, damaged } = self.visible(vm)?;
+        let damaged = damaged.into_iter().map(|(vm, error)| (vm, error.to_string()));
+        Ok(Listing {
+            snapshots: self.described(&published)?,
+            damaged: damaged.collect(),
+        })
+    }
+
+    fn described(&self, published: &[(Vm, Published)]) -> Result<Vec<Snapshot>> {
         let listed = published
             .iter()
             .map(|(vm, published)| self.describe(vm, published));
@@ -50,19 +85,27 @@ impl Repository {
         self.describe(&vm, &published)
     }
 
-    /// What the logs say is visible, oldest first.
-    fn published(&self, vm: Option<&str>) -> Result<Vec<(Vm, Published)>> {
+    fn visible(&self, vm: Option<&str>) -> Result<Visible> {
         let vms = match vm {
             Some(name) => vec![self.directory().find(name)?],
             None => self.directory().all()?,
         };
-        let mut all = Vec::new();
+        let (mut all, mut damaged) = (Vec::new(), Vec::new());
         for vm in vms {
-            let published = self.vm_state(vm.uuid)?.published;
-            all.extend(published.into_iter().map(|published| (vm.clone(), published)));
+            match self.vm_state(vm.uuid) {
+                Ok(state) => {
+                    let published = state.published.into_iter();
+                    all.extend(published.map(|published| (vm.clone(), published)));
+                }
+                Err(error) if error.is_corruption() => damaged.push((vm, error)),
+                Err(error) => return Err(error),
+            }
         }
         all.sort_by_key(|(_, published)| (published.created_ms, published.snapshot));
-        Ok(all)
+        Ok(Visible {
+            published: all,
+            damaged,
+        })
     }
 
     fn meant(&self, spec: &str, vm: Option<&str>) -> Result<(Vm, Published)> {
@@ -70,9 +113,9 @@ impl Repository {
             what: "snapshot",
             name: spec.to_owned(),
         };
-        let mut published = self.published(vm)?;
+        let visible = self.visible(vm)?;
         if spec == "latest" {
-            return published.pop().ok_or_else(not_found);
+            return visible.whole()?.pop().ok_or_else(not_found);
         }
         let wanted = spec.to_ascii_lowercase();
         if wanted.len() < MIN_DIGITS {
@@ -82,7 +125,14 @@ impl Repository {
                 ),
             });
         }
-        published.retain(|(_, one)| one.snapshot.to_string().starts_with(&wanted));
+        let is_meant = |(_, one): &(Vm, Published)| one.snapshot.to_string().starts_with(&wanted);
+        let is_sure = wanted.len() >= SURE_DIGITS && visible.published.iter().any(is_meant);
+        let mut published = if is_sure {
+            visible.published
+        } else {
+            visible.whole()?
+        };
+        published.retain(is_meant);
         match published.len() {
             0 | 1 => published.pop().ok_or_else(not_found),
             count => Err(Error::Ambiguous {
@@ -133,16 +183,37 @@ impl Repository {
 
     /// The manifest of a snapshot, whichever VM it is of.
     pub(crate) fn find(&self, snapshot: SnapshotId) -> Result<Manifest> {
-        for vm in self.directory().all()? {
-            let state = self.vm_state(vm.uuid)?;
-            if let Some(published) = state.published.iter().find(|one| one.snapshot == snapshot) {
-                return self.manifest(vm.uuid, published);
+        let Visible { published, damaged } = self.visible(None)?;
+        if let Some((vm, published)) = published.iter().find(|(_, one)| one.snapshot == snapshot) {
+            return self.manifest(vm.uuid, published);
+        }
+        Err(damaged.into_iter().next().map_or_else(
+            || Error::NotFound {
+                what: "snapshot",
+                name: snapshot.to_string(),
+            },
+            |(_, error)| error,
+        ))
+    }
+
+    /// The named snapshots, VM by VM.
+    pub(crate) fn by_vm(&self, snapshots: &[SnapshotId]) -> Result<Vec<(Uuid, Vec<Published>)>> {
+        let Visible { published, damaged } = self.visible(None)?;
+        let mut by_vm: BTreeMap<Uuid, Vec<Published>> = BTreeMap::new();
+        let mut left: HashSet<SnapshotId> = snapshots.iter().copied().collect();
+        for (vm, one) in published {
+            if left.remove(&one.snapshot) {
+                by_vm.entry(vm.uuid).or_default().push(one);
             }
         }
-        Err(Error::NotFound {
-            what: "snapshot",
-            name: snapshot.to_string(),
-        })
+        match (left.into_iter().next(), damaged.into_iter().next()) {
+            (None, _) => Ok(by_vm.into_iter().collect()),
+            (Some(_), Some((_, error))) => Err(error),
+            (Some(unknown), None) => Err(Error::NotFound {
+                what: "snapshot",
+                name: unknown.to_string(),
+            }),
+        }
     }
 }
 

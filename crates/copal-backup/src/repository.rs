@@ -342,26 +342,6 @@ impl Repository {
         self.append_listed(&by_vm, |snapshots| Record::Verified { snapshots })
     }
 
-    /// The named snapshots, VM by VM.
-    fn by_vm(&self, snapshots: &[SnapshotId]) -> Result<Vec<(Uuid, Vec<Published>)>> {
-        let mut by_vm = Vec::new();
-        let mut left: HashSet<SnapshotId> = snapshots.iter().copied().collect();
-        for vm in &self.directory().all()? {
-            let published = self.vm_state(vm.uuid)?.published.into_iter();
-            let mine: Vec<Published> = published.filter(|one| left.remove(&one.snapshot)).collect();
-            if !mine.is_empty() {
-                by_vm.push((vm.uuid, mine));
-            }
-        }
-        match left.into_iter().next() {
-            None => Ok(by_vm),
-            Some(unknown) => Err(Error::NotFound {
-                what: "snapshot",
-                name: unknown.to_string(),
-            }),
-        }
-    }
-
     /// One record, or several where there are many snapshots, in the log of each VM.
     fn append_listed(
         &self,

@@ -224,6 +224,15 @@ pub struct SnapshotDisk {
     pub reason: String,
 }
 
+/// The snapshots that can be listed, and the VMs whose cannot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Oldest first.
+    pub snapshots: Vec<Snapshot>,
+    /// VMs whose log is damaged, and how, as a sentence.
+    pub damaged: Vec<(Vm, String)>,
+}
+
 /// A published snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {

@@ -190,7 +190,10 @@ pub(crate) fn engine_failure(path: &Path, error: &copal_kv::Error) -> Failure {
         return Failure::new(
             exit::DAMAGED,
             "damaged",
-            format!("{name}: {error}; nothing was changed"),
+            format!(
+                "{name} does not open: {error}; no data was changed, put back a good copy of the store (`copal kv \
+                 repair` mends only what opens; `copal kv dump` shows what is left)"
+            ),
         );
     }
     if error.is_no_space() {

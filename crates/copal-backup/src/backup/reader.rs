@@ -24,6 +24,9 @@ use crossbeam_channel::{Receiver, Sender};
 use std::ops::Range;
 use uuid::Uuid;
 
+/// A changed segment of which one block is clean for so many written ones, or fewer, is read whole.
+const CLEAN_SHARE: usize = 8;
+
 /// What is known about a disk before it is read.
 pub(crate) struct DiskPlan {
     /// Root of the base's disk and how many of its bytes are no holes.
@@ -217,9 +220,10 @@ impl<'a> Reader<'a> {
         old: &SegmentRecipe,
     ) -> Stopping<u64> {
         let mut blocks = changes.blocks(range);
-        let written = blocks.iter().filter(|&&block| block == Dirty::Written).count();
-        if written * 2 > blocks.len() {
-            // More than half: one read of the whole segment is cheaper than picking.
+        let count = |state| blocks.iter().filter(|&&block| block == state).count();
+        let (written, clean) = (count(Dirty::Written), count(Dirty::Clean));
+        if clean * CLEAN_SHARE <= written {
+            // One read of the whole segment is cheaper than picking, and hardly longer.
             blocks
                 .iter_mut()
                 .filter(|block| **block == Dirty::Clean)

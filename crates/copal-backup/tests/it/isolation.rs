@@ -79,6 +79,66 @@ fn a_damaged_manifest_stops_nothing_but_its_own_snapshot() {
     assert_eq!(restore(&repository, other.snapshot), disk.bytes);
 }
 
+/// Symptom: one damaged record in the log of `db`, and no snapshot of `web` could be restored, forgotten or held, with
+/// `--vm web` or without; `snapshots` showed nothing.
+/// Cause: to find a snapshot by its id the logs of all VMs are read, and the first damaged one ended the search.
+/// Fix: the search goes on behind it, and its damage is the answer when nothing is found or when it may hide a better one.
+#[test]
+fn a_damaged_log_of_one_vm_stops_nothing_of_another() {
+    let store = MemoryStore::new();
+    let repository = init(&store);
+    let mut disk = Disk::new(1 << 20);
+    Dice::new(33).fill(&mut disk.bytes);
+    let hidden = back_up(&repository, "db", &disk, false);
+    let first = back_up(&repository, "web", &disk, false);
+    let before = disk.bytes.clone();
+    disk.write(0, &[7; 5000]);
+    let second = back_up(&repository, "web", &disk, true);
+    let vm = repository.resolve("latest", Some("db")).unwrap().vm;
+    drop(repository);
+    let (volume, name, body) = files(&store)
+        .into_iter()
+        .rfind(|(volume, name, _)| {
+            let name = String::from_utf8_lossy(name);
+            volume.starts_with("cat-") && name.contains(&vm.uuid.simple().to_string())
+        })
+        .unwrap();
+    let store = flipped(&store, &volume, &name, body.len() / 2);
+    let repository = open(&store);
+
+    for (snapshot, bytes) in [(first.snapshot, &before), (second.snapshot, &disk.bytes)] {
+        for vm in [None, Some("web")] {
+            let found = repository.resolve(&snapshot.short(), vm).unwrap();
+            assert_eq!(restore(&repository, found.id), *bytes);
+        }
+    }
+    let latest = repository.resolve("latest", Some("web")).unwrap();
+    assert_eq!(latest.id, second.snapshot);
+    // What is asked of all VMs, or of a snapshot that nobody has, may lie in the damaged log.
+    let few_digits = &first.snapshot.to_string()[..5];
+    for spec in [&*hidden.snapshot.to_string(), "latest", few_digits] {
+        let error = repository.resolve(spec, None).unwrap_err();
+        assert_eq!(error.exit_code(), 20, "{spec}: {error}");
+    }
+    assert_eq!(repository.snapshots(None).unwrap_err().exit_code(), 20);
+    let listing = repository.list(None).unwrap();
+    let ids: Vec<SnapshotId> = listing.snapshots.iter().map(|snapshot| snapshot.id).collect();
+    assert_eq!(ids, [first.snapshot, second.snapshot]);
+    assert_eq!(listing.damaged.len(), 1);
+    assert_eq!(listing.damaged[0].0, vm);
+
+    repository.hold(&[second.snapshot], u64::MAX).unwrap();
+    repository.forget(&[first.snapshot]).unwrap();
+    assert_eq!(repository.snapshots(Some("web")).unwrap().len(), 1);
+    let unknown = repository.forget(&[hidden.snapshot]).unwrap_err();
+    assert_eq!(unknown.exit_code(), 20, "{unknown}");
+    // Nothing is freed while something is not known.
+    let refused = repository
+        .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
+        .unwrap_err();
+    assert_eq!(refused.exit_code(), 20, "{refused}");
+}
+
 /// Three snapshots of `web` and one of `db` that hold the same first half, and one of `mail` that shares nothing.
 fn shared_half() -> (MemoryStore, Vec<SnapshotId>, SnapshotId) {
     let store = MemoryStore::new();

@@ -5,6 +5,7 @@ mod damage;
 mod engine;
 mod errors;
 mod failing;
+mod flips;
 mod histories;
 mod isolation;
 mod world;

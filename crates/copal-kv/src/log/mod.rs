@@ -140,7 +140,14 @@ pub(crate) fn replay(
     let mut reader = objects.frames(stream, FramePos(0))?;
     let mut assembler = Assembler::new(generation);
     let mut position = 0;
-    while let Some((FramePos(at), frame)) = reader.next_frame()? {
+    let named = |error| match error {
+        StoreError::Corrupt { range, .. } => Error::corrupt(
+            format!("log {generation} (object {})", stream.0),
+            format!("frame {} cannot be read", range.start),
+        ),
+        error => Error::from(error),
+    };
+    while let Some((FramePos(at), frame)) = reader.next_frame().map_err(named)? {
         held(COPIES * frame.len() as u64 + assembler.held_bytes());
         if at != position {
             return Err(Error::corrupt(

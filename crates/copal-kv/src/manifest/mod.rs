@@ -48,6 +48,13 @@ impl Manifest {
         let once = || Manifest::read(objects, budget);
         // A device that errs once is not damaged.
         let read = once().or_else(|error| if error.is_corruption() { once() } else { Err(error) });
+        let read = read.map_err(|error| match error {
+            Error::Object(StoreError::Corrupt { range, .. }) => Error::corrupt(
+                format!("the manifest (object {})", MANIFEST.0),
+                format!("bytes {} to {} cannot be read", range.start, range.end),
+            ),
+            error => error,
+        });
         read.map(Some)
     }
 

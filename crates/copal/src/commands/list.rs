@@ -3,23 +3,32 @@
 use super::{Context, as_json, close};
 use crate::{
     arguments::{Ls, Snapshots},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, exit},
     human,
     repository::Access,
 };
-use copal_backup::Snapshot;
+use copal_backup::{Listing, Snapshot};
 use serde_json::json;
 
 pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let found = opened
         .repository()
-        .snapshots(snapshots.vm.as_deref())
+        .list(snapshots.vm.as_deref())
         .map_err(Failure::from);
-    let found = close(opened, found)?;
+    let Listing {
+        snapshots: found,
+        damaged,
+    } = close(opened, found)?;
+    for (vm, detail) in &damaged {
+        let sentence = format!("the snapshots of {} cannot be listed: {detail}", vm.name);
+        let fields = json!({ "code": "damaged", "message": sentence, "vm": vm.name });
+        context.output.error(fields, &sentence);
+    }
     let fields = json!({
         "command": "snapshots",
         "snapshots": found.iter().map(as_json::snapshot).collect::<Vec<_>>(),
+        "damaged_vms": damaged.iter().map(|(vm, _)| &vm.name).collect::<Vec<_>>(),
     });
     context.output.summary(fields, || {
         if found.is_empty() {
@@ -56,7 +65,18 @@ pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome
             &rows,
         )
     });
-    Ok(())
+    match damaged.len() {
+        0 => Ok(()),
+        count => Err(Failure::new(
+            exit::DAMAGED,
+            "damaged",
+            format!(
+                "the log of {count} {} is damaged, all other snapshots are listed and restore; put back a good copy of \
+                 the store to have the rest",
+                if count == 1 { "VM" } else { "VMs" }
+            ),
+        )),
+    }
 }
 
 /// What guards a snapshot, and what is known of it.

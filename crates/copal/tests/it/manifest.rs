@@ -1,4 +1,4 @@
-//! A snapshot whose manifest is damaged: listed as what it is, forgotten by its id, in nobody's way.
+//! A snapshot whose manifest is damaged: listed as what it is, forgotten by its id, in nobody's way; and a VM whose log is.
 
 use crate::{
     disks::{Disk, MIB, assert_restored},
@@ -7,8 +7,8 @@ use crate::{
 use copal_data::LocalStore;
 use copal_volume::VolumeStore;
 
-/// Flips a bit of a manifest, in a way that the layers below do not notice.
-fn damage(house: &House, snapshot: &str) {
+/// Flips a bit of a file of the volumes, in a way that the layers below do not notice: of the last whose name `is_meant`.
+fn damage(house: &House, is_meant: impl Fn(&str) -> bool) {
     let file = copal_device::FileOptions {
         allow_cow: true,
         unsafe_volatile: true,
@@ -24,26 +24,21 @@ fn damage(house: &House, snapshot: &str) {
     let (objects, _) = copal_object::Store::open(device, &Default::default()).unwrap();
     let kv = copal_kv::Store::open(objects.clone(), copal_kv::Options::default()).unwrap();
     let volumes = LocalStore::open(kv).unwrap();
-    let name = format!("m.{snapshot}");
-    let mut damaged = 0;
+    let mut meant = Vec::new();
     for (_, vid) in volumes.list_volumes("", None, 1000).unwrap() {
-        let Ok(info) = volumes.stat(vid, name.as_bytes(), &Default::default()) else {
-            continue;
-        };
-        let whole = 0..info.size;
-        let mut body = volumes
-            .get(vid, name.as_bytes(), whole, &Default::default())
-            .unwrap()
-            .to_vec();
-        let middle = body.len() / 2;
-        body[middle] ^= 4;
-        volumes.delete(vid, name.as_bytes(), info.fid).unwrap();
-        volumes
-            .put(vid, name.as_bytes(), body.into(), &Default::default())
-            .unwrap();
-        damaged += 1;
+        let files = volumes.list(vid, b"", None, 1000).unwrap();
+        let files = files
+            .into_iter()
+            .filter(|(name, _)| is_meant(&String::from_utf8_lossy(name)));
+        meant.extend(files.map(|(name, info)| (vid, name, info)));
     }
-    assert_eq!(damaged, 1);
+    let (vid, name, info) = meant.pop().unwrap();
+    let body = volumes.get(vid, &name, 0..info.size, &Default::default());
+    let mut body = body.unwrap().to_vec();
+    let middle = body.len() / 2;
+    body[middle] ^= 4;
+    volumes.delete(vid, &name, info.fid).unwrap();
+    volumes.put(vid, &name, body.into(), &Default::default()).unwrap();
     volumes.close().unwrap();
     objects.close().unwrap();
 }
@@ -58,7 +53,7 @@ fn a_damaged_snapshot_is_listed_and_forgotten_and_the_others_work() {
     let image = house.path("disk.raw");
     let hurt = id(&house.backup("web", &image));
     let other = id(&house.backup("db", &image));
-    damage(&house, &hurt);
+    damage(&house, |name| name == format!("m.{hurt}"));
     let listed = house.summary(["snapshots"]);
     let marks: Vec<bool> = listed["snapshots"]
         .as_array()
@@ -93,4 +88,45 @@ fn a_damaged_snapshot_is_listed_and_forgotten_and_the_others_work() {
     house.good(["prune"]);
     house.check();
     assert_eq!(house.snapshots(), [other, next]);
+}
+
+/// Symptom: one damaged record in the log of one VM, and `snapshots` showed nothing and no snapshot of another VM could be
+/// restored by its id, with `--vm` or without.
+/// Cause: the first log that could not be read ended every search.
+/// Fix: the others are searched, listed and restored; the damaged one is named, with exit code 20.
+#[test]
+fn a_damaged_log_of_one_vm_is_named_and_the_others_are_listed_and_restored() {
+    let house = House::plain();
+    let disk = Disk::create(&house.path("disk.raw"), MIB, 121);
+    let image = house.path("disk.raw");
+    let hidden = house.backup("db", &image);
+    let other = id(&house.backup("web", &image));
+    let vm = hidden["vm"]["uuid"].as_str().unwrap().replace('-', "");
+    damage(&house, |name| name.starts_with(&format!("v.{vm}.")));
+
+    let run = Run::of(house.command(["--json", "snapshots"]).output().unwrap());
+    assert_eq!(run.code, Some(20), "{run:?}");
+    let mut lines = run.lines().into_iter();
+    let summary = lines.find(|line| line["message_type"] == "summary").unwrap();
+    assert_eq!(summary["damaged_vms"], serde_json::json!(["db"]));
+    let listed = summary["snapshots"].as_array().unwrap();
+    assert_eq!(listed.len(), 1, "{summary}");
+    let text = house.run(["snapshots"]);
+    assert!(
+        text.stderr.contains("the snapshots of db cannot be listed"),
+        "{text:?}"
+    );
+    for words in [
+        &["restore", &other[..8]][..],
+        &["restore", "latest", "--vm", "web"],
+    ] {
+        let target = house.word("out");
+        house.good(words.iter().chain(&["--target", &target]));
+        assert_restored(&house.path("out"), &disk.bytes);
+        std::fs::remove_file(&target).unwrap();
+    }
+    let target = house.word("hidden");
+    let run = house.run(["restore", &id(&hidden), "--target", &target]);
+    assert_eq!(run.code, Some(20), "{run:?}");
+    house.good(["forget", &other]);
 }

@@ -1,0 +1,65 @@
+//! What a person at a terminal sees. The terminal is made by `script` of util-linux; without it the test says so.
+
+use crate::{
+    disks::{Disk, MIB},
+    harness::House,
+};
+use std::{
+    ffi::OsStr,
+    process::{Command, Stdio},
+};
+
+/// Runs `copal` in a terminal; what it wrote there, standard output and error together.
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
+fn in_terminal(house: &House, words: &[&str]) -> Option<String> {
+    let copal = house.command(words);
+    let quoted = |word: &OsStr| format!("'{}'", word.to_str().unwrap());
+    let line: Vec<String> = std::iter::once(copal.get_program())
+        .chain(copal.get_args())
+        .map(quoted)
+        .collect();
+    let mut command = Command::new("script");
+    command
+        .args(["--quiet", "--return", "--command", &line.join(" "), "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::null());
+    for (name, value) in copal.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let Ok(done) = command.output() else {
+        eprintln!("skipped: no terminal to be had here (`script` of util-linux makes one)");
+        return None;
+    };
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(done.status.code(), Some(0), "{text}");
+    Some(text)
+}
+
+#[test]
+fn a_terminal_gets_a_bar_with_bytes_rate_and_eta_and_keeps_only_the_result() {
+    let house = House::plain();
+    Disk::create(&house.path("disk.raw"), 4 * MIB, 140);
+    let image = house.word("disk.raw");
+    let backup = ["backup", "--vm", "web", &image];
+    let Some(text) = in_terminal(&house, &backup) else {
+        return;
+    };
+    for part in ["%", " of web", "/4.19 MB", " B/s", "ETA "] {
+        assert!(text.contains(part), "no {part:?} in {text:?}");
+    }
+    // What is drawn last is wiped; the result stands behind it.
+    let wipe = "\r\u{1b}[2K";
+    let kept = &text[text.rfind(wipe).unwrap() + wipe.len()..];
+    assert!(kept.starts_with("snapshot "), "{text:?}");
+    assert!(!kept.contains("ETA"), "{text:?}");
+
+    let quiet: Vec<&str> = ["--quiet"].into_iter().chain(backup).collect();
+    let text = in_terminal(&house, &quiet).unwrap();
+    assert!(!text.contains('\u{1b}') && !text.contains("ETA"), "{text:?}");
+    let json: Vec<&str> = ["--json"].into_iter().chain(backup).collect();
+    let text = in_terminal(&house, &json).unwrap();
+    assert!(text.lines().all(|line| line.starts_with('{')), "{text:?}");
+}
