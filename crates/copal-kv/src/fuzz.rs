@@ -7,6 +7,7 @@ use crate::{
     log::format::{self as log, Assembler},
     manifest::{format as manifest, parse_label, state::State},
     range_tombstones::RangeTombstones,
+    recovery::apply_groups,
     table::{
         block::{self, Block},
         block_cursor::BlockCursor,
@@ -96,9 +97,9 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
     ("log frames behind their sums", |bytes| {
         let mut assembler = Assembler::new(GENERATION);
-        for (position, frame) in log::crafted(GENERATION, bytes).iter().enumerate() {
-            let _ = assembler.push(position as u64, frame);
-        }
+        let frames = log::crafted(GENERATION, bytes).into_iter().enumerate();
+        let groups = frames.filter_map(|(position, frame)| assembler.push(position as u64, &frame).ok()?);
+        let _ = apply_groups(groups);
     }),
     ("log operations", |bytes| {
         if let Some((&count, operations)) = bytes.split_first() {
@@ -180,6 +181,16 @@ mod tests {
         assert!(assembler.push(0, &frames[0]).unwrap().is_none());
         let group = assembler.push(1, &frames[1]).unwrap().unwrap();
         assert_eq!((group.first_seq, group.ops.len()), (4, 1));
+
+        // Groups of no operation, behind the tables' end, and at the end of all sequences.
+        let groups = |bytes: &[u8]| {
+            let frames = log::crafted(super::GENERATION, bytes);
+            let mut assembler = Assembler::new(super::GENERATION);
+            let pushed = assembler.push(0, &frames[0]);
+            pushed.map(|group| super::apply_groups(group.into_iter()).unwrap())
+        };
+        assert_eq!(groups(&[first | last, 4, 1, 7, 2, 5, 0, 0, 0, 1, 7]).unwrap(), 4);
+        assert!(groups(&[first | last, 255, 0, 0]).is_err());
 
         let mut body = super::UID.to_le_bytes().to_vec();
         body.resize(8 + 8 + 3 * 20, 0);

@@ -46,7 +46,9 @@ use crate::{
 };
 use copal_object::{Ack, ObjectId, Op, Stat, Store as Objects};
 use parking_lot::{Mutex, RwLock};
-use replay::{Named, Replayed};
+#[cfg(any(test, fuzzing))]
+pub(crate) use replay::apply_groups;
+use replay::{Beyond, Named, Replayed};
 use std::{
     ops::Range,
     sync::{
@@ -88,7 +90,12 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         budget.check()?;
     }
     cache.elastic().settle(&AtHand::default());
-    let mut replayed = Replayed::read(&objects, &manifest.state, &found, &budget, options.read_only)?;
+    let beyond = if options.read_only {
+        Beyond::Refuse
+    } else {
+        Beyond::Flush
+    };
+    let mut replayed = Replayed::read(&objects, &manifest.state, &found, &budget, beyond)?;
     let seed = manifest.seed;
     let mut tree = Tree {
         manifest,
@@ -159,8 +166,10 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
     let version = engine.view().version.clone();
     engine.count_tiers(&version);
     drop(version);
-    if replayed.is_too_much {
-        engine.flush_logs(&mut worker_values, replayed, &found)?;
+    if replayed.is_too_much
+        && let Err(error) = engine.flush_logs(&mut worker_values, replayed, &found)
+    {
+        engine.keep_logs(&found, error)?;
     }
     Ok((Arc::new(engine), worker_values))
 }
@@ -309,24 +318,37 @@ fn current_log(
     options: &Options,
     budget: &MemoryBudget,
     generation: u64,
-    mut memtables: Vec<(Arc<Memtable>, u64)>,
+    memtables: Vec<(Arc<Memtable>, u64)>,
     next_object: u64,
 ) -> Result<Current, Error> {
-    let (active, frames) = match memtables.pop() {
-        Some(newest) => newest,
-        None if options.read_only => (Arc::new(Memtable::new(0, ObjectId(0))), 0),
-        None => {
-            let log = Log::create(objects, generation, ObjectId(next_object))?;
-            let active = Arc::new(Memtable::new(generation, log.stream));
-            budget.watch(&active);
-            return Ok((Writer::new(log), active, Vec::new()));
-        }
-    };
+    if let Some(current) = go_on(memtables) {
+        return Ok(current);
+    }
+    if options.read_only {
+        let log = Log::resume(0, ObjectId(0), 0);
+        return Ok((
+            Writer::new(log),
+            Arc::new(Memtable::new(0, ObjectId(0))),
+            Vec::new(),
+        ));
+    }
+    let log = Log::create(objects, generation, ObjectId(next_object))?;
+    let active = Arc::new(Memtable::new(generation, log.stream));
+    budget.watch(&active);
+    Ok((Writer::new(log), active, Vec::new()))
+}
+
+/// The newest log goes on behind the frames it holds; `None`: there is no log.
+fn go_on(mut memtables: Vec<(Arc<Memtable>, u64)>) -> Option<Current> {
+    let (active, frames) = memtables.pop()?;
     let log = Log::resume(active.generation, active.log, frames);
     let frozen = memtables
         .into_iter()
         .rev()
         .map(|(memtable, _)| memtable)
         .collect();
-    Ok((Writer::new(log), active, frozen))
+    Some((Writer::new(log), active, frozen))
 }
+
+#[cfg(test)]
+mod tests;

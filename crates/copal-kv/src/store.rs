@@ -48,8 +48,8 @@ impl Store {
     /// The engine keeps its root in object 1 and takes further ids upwards; others may use ids they choose above.
     /// # Errors
     /// `Corrupt`: manifest, log or a table's own description is damaged. `OverBudget`: manifest and tables alone are
-    /// more than the budget, or a read-only store's logs with them. `NoSpace`: logs have to become tables and there is
-    /// no space for them. `Object`: the object layer failed.
+    /// more than the budget, or a read-only store's logs with them. `NoSpace`: logs have to become tables, and there is
+    /// neither space for these nor room in memory for the logs. `Object`: the object layer failed.
     pub fn open(objects: copal_object::Store, options: Options) -> Result<Store, Error> {
         let (engine, values) = recovery::open(objects, options)?;
         let worker = if engine.options.read_only {

@@ -316,7 +316,11 @@ fn mount(inner: &Arc<Inner>, needed: &[Run]) -> Result<(), StoreError> {
         let freed = std::mem::take(&mut state.groups.open.freed);
         state.space.quarantine(goal, freed);
         // Should this be cut short, the next recovery reads the same pages again: the checkpoint goes elsewhere.
-        held = hold(&mut state.space.allocator, needed);
+        let files = inner
+            .files
+            .as_deref()
+            .map(|files| (files, inner.shape.page_bytes as u64));
+        held = hold(&mut state.space.allocator, files, needed)?;
         if inner.shape.broken.by(Flaw::KeepChain) {
             state.journal.mount = old_mount;
         } else {
@@ -355,9 +359,20 @@ fn mount(inner: &Arc<Inner>, needed: &[Run]) -> Result<(), StoreError> {
 }
 
 /// Takes those of `runs` that are free, each page looked at once. Dropped records may name pages that no store of this
-/// size has: nothing was read there, nothing has to stay.
-fn hold(space: &mut Placement, runs: &[Run]) -> Vec<Run> {
-    let mut runs: Vec<Run> = runs.iter().filter_map(|&run| space.clip(run)).collect();
+/// size has, or that a directory's files do not reach, given with the bytes of a page: nothing was read there, nothing has to stay.
+fn hold(
+    space: &mut Placement,
+    files: Option<(&HostFiles, u64)>,
+    runs: &[Run],
+) -> Result<Vec<Run>, DeviceError> {
+    let clipped = runs
+        .iter()
+        .filter_map(|&run| space.clip(run))
+        .filter_map(|run| match files {
+            Some((files, page_bytes)) => files.clip(run, page_bytes).transpose(),
+            None => Some(Ok(run)),
+        });
+    let mut runs = clipped.collect::<Result<Vec<Run>, DeviceError>>()?;
     runs.sort_unstable();
     let mut held: Vec<Run> = Vec::new();
     let mut from = 0;
@@ -375,7 +390,7 @@ fn hold(space: &mut Placement, runs: &[Run]) -> Vec<Run> {
         }
         from = from.max(run.end());
     }
-    held
+    Ok(held)
 }
 
 /// Where each open stream goes on, under a new incarnation (R13). A damaged one stays as it is, so that the damage is

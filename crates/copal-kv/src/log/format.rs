@@ -11,6 +11,7 @@
 
 use crate::{
     Error,
+    entry::MAX_SEQ,
     key::{KEYSPACE_LEN, MAX_KEY},
     value::pointer::MAX_VALUE,
 };
@@ -336,6 +337,10 @@ impl Head {
         if version != VERSION || flags & !(FIRST | LAST) != 0 {
             return Err(format!("it has version {version}, this build reads {VERSION}"));
         }
+        // Whoever applies the group counts on from its first sequence.
+        if first_seq > MAX_SEQ - u64::from(count) {
+            return Err(format!("its sequence {first_seq} is above any that is given"));
+        }
         Ok(Head {
             first: flags & FIRST != 0,
             last: flags & LAST != 0,
@@ -345,7 +350,8 @@ impl Head {
     }
 }
 
-/// Frames with right sums around any bytes: flags, first sequence, count and length of a part, then the part.
+/// Frames with right sums around any bytes: flags, first sequence, count and length of a part, then the part. A first
+/// sequence of 128 and more counts back from 2^64.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn crafted(generation: u64, bytes: &[u8]) -> Vec<Bytes> {
     let mut input = Reader::new(bytes);
@@ -353,7 +359,7 @@ pub(crate) fn crafted(generation: u64, bytes: &[u8]) -> Vec<Bytes> {
     while let Ok([flags, first_seq, count, len]) = input.array::<4>() {
         let part = input.bytes(usize::from(len).min(input.remaining()));
         let place = (generation, frames.len() as u64);
-        let (first_seq, count) = (u64::from(first_seq), u32::from(count));
+        let (first_seq, count) = (first_seq.cast_signed() as u64, u32::from(count));
         frames.push(frame(place, flags, first_seq, count, part.unwrap_or_default()));
     }
     frames

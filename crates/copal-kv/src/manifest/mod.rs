@@ -25,6 +25,8 @@ pub(crate) const MANIFEST: ObjectId = ObjectId(1);
 const REWRITE_ABOVE: u64 = 4 << 20;
 /// Most bytes of state that a byte of an edit makes, about: tables with short keys.
 const STATE_PER_BYTE: u64 = 8;
+/// A piece that lies in several places of the device is put together from copies.
+const COPIES: u64 = 2;
 
 /// The manifest as it stands on disk and the state it describes.
 pub(crate) struct Manifest {
@@ -62,12 +64,14 @@ impl Manifest {
         let mut edits = Edits::open(objects, MANIFEST, Class::Foreground)?;
         let mut state = State::default();
         let mut charge = budget.charge(Memory::Manifest, 0);
-        let mut room = |state: &State, bytes: u64| {
-            let held = state.heap_bytes() + bytes;
-            charge.set(held);
+        let mut room = |state: &State, piece: u64| {
+            // Refused is what no session could hold: a state that has no room, or an edit longer than all there is.
+            let held = state.heap_bytes();
+            charge.set(held.max(piece));
             budget.check()?;
-            // The state grows while it is read from there: caches give way, and it is counted when all is known.
-            charge.set(held + STATE_PER_BYTE * bytes);
+            // For the copies, and the state that grows while it is read from them, caches give way. It is counted when
+            // all is known.
+            charge.set(held + (COPIES + STATE_PER_BYTE) * piece);
             Ok(())
         };
         while let Some(edit) = edits.next(&mut |bytes| room(&state, bytes))? {
@@ -317,5 +321,54 @@ mod tests {
             let (again, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
             assert_eq!(again.state, manifest.state);
         }
+    }
+
+    /// Symptom: a store did not open within the budget of the session before it, once an edit of its manifest was about
+    /// a megabyte long.
+    /// Cause: what an edit takes on its way counted as what cannot give way, twice.
+    /// Fix: a piece is refused when it is longer than what there is room for; its copies make caches give way.
+    #[test]
+    fn an_edit_that_a_session_had_room_for_is_read_again() {
+        let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
+        Store::mkfs(&device, &MkfsOptions::default()).unwrap();
+        let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
+        let mut manifest = Manifest::create(&objects, 7).unwrap();
+        let records: Vec<Record> = (1..5500)
+            .map(|id| Record::Keyspace {
+                id: KeyspaceId(id),
+                name: format!("{id:0>240}"),
+                options: KeyspaceOptions::default(),
+            })
+            .collect();
+        let poison = Poison::default();
+        manifest
+            .commit(&objects, &poison, Vec::new(), &records, Ack::Durable)
+            .unwrap();
+        assert!(manifest.len > 5 << 18);
+        let budget = MemoryBudget::new(4 << 20);
+        let (again, charge) = Manifest::open(&objects, &budget).unwrap().unwrap();
+        assert!(again.state.keyspaces == manifest.state.keyspaces);
+        assert_eq!(charge.bytes(), again.state.heap_bytes());
+    }
+
+    #[test]
+    fn what_a_piece_takes_is_told_once() {
+        let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
+        Store::mkfs(&device, &MkfsOptions::default()).unwrap();
+        let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
+        let mut manifest = Manifest::create(&objects, 7).unwrap();
+        let record = Record::Settled { below: 9 };
+        let poison = Poison::default();
+        manifest
+            .commit(&objects, &poison, Vec::new(), &[record], Ack::Durable)
+            .unwrap();
+        let mut edits = Edits::open(&objects, MANIFEST, Class::Foreground).unwrap();
+        let mut told = Vec::new();
+        let mut room = |bytes| {
+            told.push(bytes);
+            Ok(())
+        };
+        while edits.next(&mut room).unwrap().is_some() {}
+        assert_eq!(told, [manifest.len - format::HEADER_LEN as u64]);
     }
 }

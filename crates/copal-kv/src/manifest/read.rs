@@ -16,9 +16,6 @@ use copal_object::{ObjectId, Store};
 const PIECE_BYTES: u64 = 64 << 10;
 /// Reads of a long manifest that has only short edits.
 const PIECES: u64 = 64;
-/// A piece that lies in several places of the device is put together from copies.
-const COPIES: u64 = 2;
-
 /// The edits of one manifest, in order.
 pub(crate) struct Edits<'a> {
     objects: &'a Store,
@@ -52,8 +49,8 @@ impl<'a> Edits<'a> {
         })
     }
 
-    /// The next edit; `None` behind the last. Blocks. `room` is told how many bytes will be held, before they are, and
-    /// may refuse.
+    /// The next edit; `None` behind the last. Blocks. `room` is told how many bytes are read at once, before
+    /// they are, and may refuse.
     /// # Errors
     /// `Corrupt` names the offset of an edit that does not verify.
     pub(crate) fn next(
@@ -76,7 +73,7 @@ impl<'a> Edits<'a> {
             let piece = PIECE_BYTES.max(self.len / PIECES);
             let until = end.max((self.at + piece).min(self.len));
             self.piece = Bytes::new();
-            room(COPIES * (until - self.at))?;
+            room(until - self.at)?;
             self.piece = self.objects.read(self.id, self.at..until, self.class).wait()?;
             self.piece_at = self.at;
         }

@@ -2,10 +2,12 @@
 //!
 //! Invariants
 //! - What is read into memory leaves room for one more memtable, so that the first write finds it.
+//! - Where there is no space for tables, the logs stay in memory if they fit there at all.
 //! - A log becomes tables from its beginning, group by group, and the manifest says up to which sequence: whoever opens
 //!   the store after a kill goes on there.
 //! - Values that a log names are accounted for before any of it becomes a table.
 
+use super::go_on;
 use crate::{
     Error,
     budget::{Class as Memory, MemoryBudget},
@@ -25,8 +27,9 @@ use crate::{
         interval::IntervalSet,
         pointer::{Pointer, VALUE_PAGE},
     },
+    view::View,
 };
-use copal_object::{ObjectId, Store as Objects};
+use copal_object::{Ack, ObjectId, Op, Store as Objects, Txn};
 use std::{collections::HashMap, sync::Arc};
 
 /// What the logs say.
@@ -34,10 +37,21 @@ pub(super) struct Replayed {
     /// In memory again, oldest first, with the frames each log holds.
     pub(super) memtables: Vec<(Arc<Memtable>, u64)>,
     pub(super) last_seq: u64,
+    /// Up to here it is in tables already.
+    flushed_seq: u64,
     /// Bytes of value objects that logged pointers name.
     pub(super) named: HashMap<ObjectId, Named>,
     /// The logs are more than there is room for. Nothing of them is in memory, and they are still to become tables.
     pub(super) is_too_much: bool,
+}
+
+/// What happens when the logs are more than there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beyond {
+    /// None of them is kept in memory, to become tables. Room for one more memtable counts as needed.
+    Flush,
+    /// They are refused. What they take themselves is all that is needed.
+    Refuse,
 }
 
 pub(super) struct Named {
@@ -47,22 +61,27 @@ pub(super) struct Named {
 }
 
 impl Replayed {
+    fn behind(state: &State) -> Replayed {
+        Replayed {
+            memtables: Vec::new(),
+            last_seq: state.last_seq,
+            flushed_seq: state.last_seq,
+            named: HashMap::new(),
+            is_too_much: false,
+        }
+    }
+
     /// Reads every log behind the flushed ones, in order. Blocks.
     /// # Errors
-    /// `Corrupt`. `OverBudget`: a store that is only read has no room for its logs.
+    /// `Corrupt`. `OverBudget`: what must stay in memory has no room there.
     pub(super) fn read(
         objects: &Objects,
         state: &State,
         found: &Found,
         budget: &MemoryBudget,
-        read_only: bool,
+        beyond: Beyond,
     ) -> Result<Replayed, Error> {
-        let mut replayed = Replayed {
-            memtables: Vec::new(),
-            last_seq: state.last_seq,
-            named: HashMap::new(),
-            is_too_much: false,
-        };
+        let mut replayed = Replayed::behind(state);
         for (&generation, &stream) in found.logs.range(state.flushed_generation + 1..) {
             if !replayed.is_too_much {
                 let memtable = Arc::new(Memtable::new(generation, stream));
@@ -75,7 +94,7 @@ impl Replayed {
                 let memtable = replayed.memtables.last().map(|(memtable, _)| memtable.clone());
                 replayed.apply(state, generation, memtable.as_deref(), group)?;
                 drop(memtable);
-                replayed.keep_within(budget, read_only)
+                replayed.keep_within(budget, beyond)
             })?;
             if let Some((_, counted)) = replayed.memtables.last_mut() {
                 *counted = frames;
@@ -85,8 +104,8 @@ impl Replayed {
     }
 
     /// Gives up what is in memory when it is more than there is room for.
-    fn keep_within(&mut self, budget: &MemoryBudget, read_only: bool) -> Result<(), Error> {
-        if read_only {
+    fn keep_within(&mut self, budget: &MemoryBudget, beyond: Beyond) -> Result<(), Error> {
+        if beyond == Beyond::Refuse {
             budget.count_memtables();
             return budget.check();
         }
@@ -105,13 +124,15 @@ impl Replayed {
         memtable: Option<&Memtable>,
         group: Group,
     ) -> Result<(), Error> {
-        // An opening that was killed made tables of it.
-        if group.first_seq + group.ops.len() as u64 <= state.last_seq + 1 {
+        let first = group.first_seq;
+        let next = first.saturating_add(group.ops.len() as u64);
+        // An opening that was cut short made tables of it. Behind one that counts there is none of these.
+        if self.last_seq == self.flushed_seq && next <= self.last_seq + 1 {
             return Ok(());
         }
-        if group.first_seq != self.last_seq + 1 {
+        if first != self.last_seq + 1 {
             let place = format!("log {generation}");
-            let why = format!("sequence {} follows {}", group.first_seq, self.last_seq);
+            let why = format!("sequence {first} follows {}", self.last_seq);
             return Err(Error::corrupt(place, why));
         }
         for op in group.ops {
@@ -192,7 +213,7 @@ impl Engine {
         let _step = self.step.lock();
         let flushed = {
             let state = &self.tree.lock().manifest.state;
-            replayed.last_seq = state.last_seq;
+            (replayed.last_seq, replayed.flushed_seq) = (state.last_seq, state.last_seq);
             state.flushed_generation
         };
         for (&generation, &stream) in found.logs.range(flushed + 1..) {
@@ -208,14 +229,87 @@ impl Engine {
                 replayed.apply(&self.tree.lock().manifest.state, generation, Some(&part), group)?;
                 if part.charged_bytes() >= self.budget.memtable_bytes() {
                     self.budget.count_memtables();
-                    self.in_reserve(|| self.flush_part(values, &part))?;
+                    self.flush_or_free(values, |values| self.flush_part(values, &part))?;
                     part = begin();
                 }
                 Ok(())
             })?;
-            self.in_reserve(|| self.flush_log(values, &part))?;
+            self.flush_or_free(values, |values| self.flush_log(values, &part))?;
         }
         self.budget.count_memtables();
         Ok(())
     }
+
+    /// In a full store, tries again for as long as something can be freed without a flush, as the worker does.
+    fn flush_or_free(
+        &self,
+        values: &mut WorkerValues,
+        mut flush: impl FnMut(&mut WorkerValues) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut is_first = true;
+        loop {
+            match self.in_reserve(|| flush(values)) {
+                Err(error) if error.is_no_space() => {
+                    // A value object that the rest of the logs names stays: it is accounted for with their sequences.
+                    let swept = self.in_reserve(|| self.sweep(values))?;
+                    self.free_garbage()?;
+                    if !swept && !is_first {
+                        return Err(error);
+                    }
+                    is_first = false;
+                }
+                flushed => return flushed,
+            }
+        }
+    }
+
+    /// After [`Engine::flush_logs`] failed: what has not become a table stays in memory, if it fits there, and the
+    /// newest log goes on. The new one, which holds nothing, is deleted in any case.
+    /// # Errors
+    /// `error`, which that answered, unless there was no space and there is room in memory; a failed write.
+    pub(super) fn keep_logs(&self, found: &Found, error: Error) -> Result<(), Error> {
+        let mut writer = self.writer.lock();
+        let ops = vec![Op::Delete {
+            id: writer.log.stream,
+        }];
+        let txn = Txn {
+            ops,
+            ..Txn::default()
+        };
+        let deleted = self.objects.commit(txn, Ack::Durable).wait();
+        if !error.is_no_space() {
+            return Err(error);
+        }
+        deleted.map_err(|error| self.poison.failed_write(error))?;
+        let state = &self.tree.lock().manifest.state;
+        let kept = match Replayed::read(&self.objects, state, found, &self.budget, Beyond::Refuse) {
+            Err(Error::OverBudget { .. }) => return Err(error),
+            kept => kept?,
+        };
+        let Some((log, active, frozen)) = go_on(kept.memtables) else {
+            return Err(error);
+        };
+        *writer = log;
+        self.change_view(|view| View {
+            active,
+            frozen,
+            version: view.version.clone(),
+        });
+        Ok(())
+    }
+}
+
+/// Applies groups as an opening does whose tables end at sequence 3.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn apply_groups(groups: impl Iterator<Item = Group>) -> Result<u64, Error> {
+    let state = State {
+        last_seq: 3,
+        ..State::default()
+    };
+    let memtable = Memtable::new(1, ObjectId(1));
+    let mut replayed = Replayed::behind(&state);
+    for group in groups {
+        replayed.apply(&state, 1, Some(&memtable), group)?;
+    }
+    Ok(replayed.last_seq)
 }

@@ -23,7 +23,6 @@ mod model;
 mod multi_get;
 mod poison;
 mod quarantine;
-mod reopening;
 mod space;
 mod support;
 mod threads;

@@ -25,6 +25,8 @@ use std::{
     sync::Arc,
 };
 
+use crate::run::Run;
+
 use super::directory::{Directory, HostFile, Names, RealDirectory};
 
 /// Bits of an address that are the offset in its file: 64 GiB.
@@ -116,6 +118,20 @@ impl HostFiles {
         };
         buf[filled..].fill(0);
         Ok(())
+    }
+
+    /// The pages of `run`, which lies in one file, up to that file's end; `None`: there are none.
+    pub(crate) fn clip(&self, run: Run, page_bytes: u64) -> Result<Option<Run>, DeviceError> {
+        let at = run.at * page_bytes;
+        let (number, offset) = split(at);
+        let len = || match self.file(&mut self.inside.lock(), number, false)? {
+            Some(file) => file.len(),
+            None => Ok(0),
+        };
+        let len = len().map_err(|error| DeviceError::io("measure", at, 0, error))?;
+        let left = len.saturating_sub(offset).div_ceil(page_bytes);
+        let pages = left.min(run.pages.into()) as u32;
+        Ok((pages > 0).then(|| Run::new(run.at, pages)))
     }
 
     fn write(&self, at: u64, bytes: &[u8], durable: bool) -> io::Result<()> {

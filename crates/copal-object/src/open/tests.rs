@@ -10,7 +10,7 @@ use crate::{
         record::{self, RecordHeader},
         superblock::Superblock,
     },
-    hostfs::FileSpace,
+    hostfs::{FileSpace, HostFiles},
     placement::Placement,
     recovery,
     run::Run,
@@ -134,14 +134,15 @@ fn a_store_longer_than_its_device_is_truncated_not_damaged() {
 /// Symptom: an opening that found no room for its mount record counted to 2^32 for each run that a dropped record named
 /// so, and a directory's space grew a bit for each of these pages.
 /// Cause: what a dropped record names was never held against the store, as that of a record that counts is.
-/// Fix: pages that no store of this size has are passed over, and each page is looked at once.
+/// Fix: pages that no store of this size has, or that lie behind the end of a directory's file, are passed over, and each
+/// page is looked at once.
 #[test]
 fn runs_that_no_store_has_are_not_walked() {
     let mut wanted = vec![Run::new(u64::MAX - 3, 9), Run::new(5, 2), Run::new(6, 3)];
     let mut space = Placement::Pages(Allocator::new(1000));
     assert!(space.take(Run::new(100, 50)));
     wanted.extend([Run::new(90, u32::MAX); 1000]);
-    let held = hold(&mut space, &wanted);
+    let held = hold(&mut space, None, &wanted).unwrap();
     assert_eq!(
         held,
         [
@@ -156,5 +157,15 @@ fn runs_that_no_store_has_are_not_walked() {
     assert_eq!(space.free_pages(), 950);
 
     let mut space = Placement::Files(FileSpace::new(4096, 1000));
-    assert_eq!(hold(&mut space, &wanted), [Run::new(5, 2), Run::new(7, 2)]);
+    let dir = tempfile::tempdir().unwrap();
+    let files = HostFiles::create(&dir.path().join("store")).unwrap();
+    for (file, pages) in [(0u64, 8), (6, 3)] {
+        write_at(files.as_ref(), file << 36, AlignedBuf::zeroed(pages * 4096));
+    }
+    let file_pages = 1 << 24;
+    wanted.extend((1..300_000).map(|file| Run::new(file * file_pages, file_pages as u32)));
+    assert_eq!(
+        hold(&mut space, Some((&files, 4096)), &wanted).unwrap(),
+        [Run::new(5, 2), Run::new(7, 1), Run::new(6 * file_pages, 3)]
+    );
 }

@@ -38,6 +38,9 @@ struct Dependency {
     frame: u64,
 }
 
+/// Reads the records, drops the first that does not count with all behind it, and begins again, until nothing is
+/// dropped any more. Each round reads the whole journal again: a crash takes a round or two, but a journal made so that
+/// each record depends on a frame that counts only with the record behind it takes as many rounds as it has records.
 pub(crate) fn settle(
     source: &Source<'_>,
     superblock: &Superblock,

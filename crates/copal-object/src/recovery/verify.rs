@@ -9,8 +9,8 @@ use crate::{
 use copal_device::DeviceError;
 use std::ops::Range;
 
-/// Whether all data that `ops` of `record` brought in epochs after `flushed_epoch` is on the device. `tables` are those after the
-/// record was applied.
+/// Whether all data that `ops` of `record` brought in epochs after `flushed_epoch` is on the device. `tables` are those
+/// after the record was applied.
 pub(crate) fn data_is_there(
     source: &Source<'_>,
     record: &WalkedRecord,
