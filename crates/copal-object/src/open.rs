@@ -359,7 +359,8 @@ fn mount(inner: &Arc<Inner>, needed: &[Run]) -> Result<(), StoreError> {
 }
 
 /// Takes those of `runs` that are free, each page looked at once. Dropped records may name pages that no store of this
-/// size has, or that a directory's files do not reach, given with the bytes of a page: nothing was read there, nothing has to stay.
+/// size has, or that the files of a directory, given with the bytes of a page, do not reach: nothing was read there,
+/// nothing has to stay.
 fn hold(
     space: &mut Placement,
     files: Option<(&HostFiles, u64)>,

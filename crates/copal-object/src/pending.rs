@@ -54,11 +54,12 @@ impl Pending {
     }
 
     pub(crate) fn find(&mut self, ticket: u64) -> Option<&mut FrameState> {
-        let at = self
-            .frames
-            .binary_search_by_key(&ticket, |state| state.ticket)
-            .ok()?;
-        self.frames.get_mut(at)
+        let at = self.frames.binary_search_by_key(&ticket, |state| {
+            #[cfg(test)]
+            self.looked_at.set(self.looked_at.get() + 1);
+            state.ticket
+        });
+        self.frames.get_mut(at.ok()?)
     }
 
     /// Whether the write of `frame` has not completed yet.
