@@ -6,7 +6,7 @@
 //! - A store that is only read refuses what it has no room for.
 
 use super::*;
-use crate::{Durability, Keyspace, KeyspaceOptions, Store, log::format};
+use crate::{Durability, Keyspace, KeyspaceOptions, Store, crashes::value, log::format};
 use bytes::Bytes;
 use copal_device::{
     Device, Image,
@@ -69,16 +69,6 @@ fn space(store: &Store) -> Keyspace {
         ..KeyspaceOptions::default()
     };
     store.keyspace("a", options).unwrap()
-}
-
-/// Bytes that depend on `tag` alone.
-fn value(tag: u64, len: usize) -> Vec<u8> {
-    let mut state = tag.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
-    let next = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
-        (state >> 56) as u8
-    };
-    (0..len).map(next).collect()
 }
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;

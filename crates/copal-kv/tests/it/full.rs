@@ -117,6 +117,41 @@ fn a_value_that_does_not_fit_leaves_no_trace() {
     assert_sound(&fixture.store, true);
 }
 
+/// A group takes the writes that were deferred before it along into the log. When it finds no space they have to wait
+/// for the next one, all of them and in their order.
+#[test]
+fn a_value_that_does_not_fit_takes_no_deferred_writes_with_it() {
+    let deferred = copal_kv::Durability::Deferred;
+    let mut fixture = Fixture::new(64 * MIB, small());
+    let space = fixture.space("a", KeyspaceOptions::default());
+    for round in 0..3u32 {
+        // Ready before, so that what is deferred still waits when it is tried.
+        let mut large = fixture.store.batch();
+        large.put(&space, b"large", value(2, 100 << 20).into());
+        space.put(&round.to_be_bytes(), b"early", deferred).unwrap();
+        assert!(matches!(large.commit(DEVICE), Err(Error::NoSpace)));
+        space
+            .put(&(100 + round).to_be_bytes(), b"late", deferred)
+            .unwrap();
+    }
+    fixture.store.sync().unwrap();
+    drop(space);
+    fixture = fixture.reopen(small(), true);
+    let space = fixture.space("a", KeyspaceOptions::default());
+    for round in 0..3u32 {
+        assert_eq!(
+            space.get(&round.to_be_bytes()).unwrap().as_deref(),
+            Some(&b"early"[..])
+        );
+        assert_eq!(
+            space.get(&(100 + round).to_be_bytes()).unwrap().as_deref(),
+            Some(&b"late"[..])
+        );
+    }
+    assert_eq!(pairs(&space).len(), 6);
+    assert_sound(&fixture.store, true);
+}
+
 /// At the mark puts stop, with the reserve untouched; everything that frees space goes on and needs no reopening.
 #[test]
 fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
