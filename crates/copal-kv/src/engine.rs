@@ -1,8 +1,8 @@
 //! The engine: what commits, readers and the worker share.
 //!
 //! Invariants
-//! - Lock order: writer, step, direct values, tree, view. Who has the writer may be waiting for a flush, which is a step
-//!   of the worker: so the worker, which has the step, never waits for the writer.
+//! - Lock order: writer, step, worker's values, direct values, tree, view. Who has the writer may be waiting for a flush:
+//!   so neither the flusher, which has the worker's values then, nor the worker, which has the step, waits for the writer.
 //! - A reader takes its sequence under the view's lock, so its memtables hold everything up to it.
 
 use crate::{
@@ -11,7 +11,10 @@ use crate::{
     budget::{Charge, Class, StoreCount},
     cache::TableCache,
     commit::{Write, leader::Writer, queue::CommitQueue, values::DirectValues},
-    compact::jobs::{Jobs, TIER_RUNS, tier_bytes},
+    compact::{
+        jobs::{Jobs, TIER_RUNS, tier_bytes},
+        separate::WorkerValues,
+    },
     garbage::{Epochs, Garbage},
     ingest::Ingests,
     key::KeyspaceId,
@@ -35,7 +38,7 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_object::{Ack, ObjectId, Op, Store as Objects, StoreError, Txn};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -49,6 +52,8 @@ pub(crate) struct Tree {
     pub(crate) manifest: Manifest,
     pub(crate) handles: Handles,
     pub(crate) next_epoch: u64,
+    /// Runs below have a number already, be they in the manifest or not yet.
+    pub(crate) next_run: u64,
     pub(crate) state_charge: Charge,
 }
 
@@ -82,6 +87,8 @@ pub(crate) struct Engine {
     pub(crate) direct_values: Mutex<DirectValues>,
     /// Held by the worker for the length of a step, so that others can look at the tree between two steps.
     pub(crate) step: Mutex<()>,
+    /// Held for the length of a flush, and of a step that moves values.
+    pub(crate) worker_values: Mutex<WorkerValues>,
     pub(crate) tree: Mutex<Tree>,
     pub(crate) view: RwLock<Arc<View>>,
     pub(crate) snapshots: Arc<Snapshots>,
@@ -144,6 +151,20 @@ impl Engine {
         done.map(drop).map_err(|error| self.poison.failed_write(error))
     }
 
+    /// Neither flusher nor worker is in the middle of something while this is held.
+    pub(crate) fn stand_still(&self) -> (MutexGuard<'_, ()>, MutexGuard<'_, WorkerValues>) {
+        let step = self.step.lock();
+        (step, self.worker_values.lock())
+    }
+
+    /// The number of a new run: greater than that of any before.
+    pub(crate) fn new_run(&self) -> u64 {
+        let mut tree = self.tree.lock();
+        let run = tree.next_run.max(tree.manifest.state.next_run);
+        tree.next_run = run + 1;
+        run
+    }
+
     pub(crate) fn new_object(&self) -> ObjectId {
         ObjectId(self.next_object.fetch_add(1, Ordering::Relaxed))
     }
@@ -183,7 +204,7 @@ impl Engine {
     pub(crate) fn pace(&self, bytes: u64) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let measured = pacing::Measured {
-            work_nanos: load(&self.counters.merge_nanos) + load(&self.counters.flush_nanos),
+            merge_nanos: load(&self.counters.merge_nanos),
             // Merges of what was there at opening must not look like the price of the first few bytes.
             user_bytes: load(&self.counters.user_bytes).max(4 * self.budget.memtable_bytes()),
             flush_nanos: load(&self.counters.flush_nanos),

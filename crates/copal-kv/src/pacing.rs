@@ -2,9 +2,11 @@
 //! for the purse.
 //!
 //! Design: kv.md section 10
-//! A tier may hold four runs of its size; what it holds beyond that is debt, bytes still to be written. A byte pays
-//! `(debt / limit)^2` of the worker's time that a user byte has cost so far: a quarter of it at half the limit, all of
-//! it at the limit, where writers go exactly as fast as the merges.
+//! A tier may hold four runs of its size; what it holds beyond that is debt, bytes still to be written, and three times
+//! as much is the limit. A byte pays `(debt / limit)^2` of the worker's time that a user byte has cost so far: a quarter
+//! of it at half the limit, all of it at the limit, where writers go exactly as fast as the merges. Up to there a burst
+//! is as fast as the flushes, and the more runs wait, the more a merge takes at once: each byte of a deeper run is
+//! written again less often.
 //! Invariants
 //! - Debt is bytes, not a count of files, and memtables count: it grows byte by byte and a flush changes nothing.
 //! - Nothing owed is forgotten, however small the writes; no single payment is longer than [`LONGEST`].
@@ -20,6 +22,8 @@ pub(crate) const LONGEST: Duration = Duration::from_millis(100);
 const SHORTEST: Duration = Duration::from_micros(200);
 /// Most that is saved up, so that one huge batch does not slow writers for minutes.
 const MOST_OWED: Duration = Duration::from_secs(2);
+/// What a tier at its limit holds beyond what it may, in multiples of that.
+const LIMIT: u64 = 3;
 /// A tier's runs are this many times larger than those of the tier above.
 const TIER_GROWTH: u64 = 4;
 /// Times a byte is written by flush and tiers, whatever was measured.
@@ -30,10 +34,10 @@ const MOST_SHARE: f64 = 4.0;
 /// Measured since the store was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Measured {
-    /// Time the worker spent in flushes and merges.
-    pub(crate) work_nanos: u64,
+    /// Time the worker spent in merges.
+    pub(crate) merge_nanos: u64,
     pub(crate) user_bytes: u64,
-    /// Time in flushes alone, and the bytes they took out of memory.
+    /// Time in flushes, which go on beside merges, and the bytes they took out of memory.
     pub(crate) flush_nanos: u64,
     pub(crate) flushed_bytes: u64,
 }
@@ -41,14 +45,13 @@ pub(crate) struct Measured {
 impl Measured {
     /// The worker's time for one byte of a user.
     ///
-    /// A flush goes before merges, so writers faster than the flushes could keep merges from ever being measured:
-    /// a byte costs at least as much as writing it [`LEAST_WRITES`] times.
+    /// Until merges were measured, a byte costs what writing it [`LEAST_WRITES`] times by a flush would.
     fn nanos_per_user_byte(&self) -> f64 {
         let per = |nanos: u64, bytes: u64| match bytes {
             0 => 0.0,
             bytes => nanos as f64 / bytes as f64,
         };
-        let measured = per(self.work_nanos, self.user_bytes);
+        let measured = per(self.merge_nanos, self.user_bytes);
         measured.max(LEAST_WRITES * per(self.flush_nanos, self.flushed_bytes))
     }
 }
@@ -57,7 +60,7 @@ impl Measured {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Debt {
     pub(crate) bytes: u64,
-    /// Of the limit: a tier that holds twice what it may is at it.
+    /// Of the limit: a tier that holds four times what it may is at it.
     pub(crate) share: f64,
 }
 
@@ -74,7 +77,7 @@ pub(crate) fn debt(tiers: &[u64], memtables: u64, memtable_bytes: u64, runs: u64
         };
         let over = bytes.saturating_sub(allowed);
         debt.bytes += over;
-        debt.share += over as f64 / may_hold as f64;
+        debt.share += over as f64 / (LIMIT * may_hold) as f64;
         may_hold = may_hold.saturating_mul(TIER_GROWTH);
     }
     debt

@@ -57,8 +57,8 @@ use std::{
     },
 };
 
-/// Opens or creates the key-value store in `objects`; the worker is not running yet.
-pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, WorkerValues), Error> {
+/// Opens or creates the key-value store in `objects`; its threads are not running yet.
+pub(crate) fn open(objects: Objects, options: Options) -> Result<Arc<Engine>, Error> {
     let budget = options.memory();
     let store_count = budget.enter_store();
     let (manifest, state_charge) = match Manifest::open(&objects, &budget)? {
@@ -101,6 +101,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         manifest,
         handles,
         next_epoch: 2,
+        next_run: 0,
         state_charge,
     };
     let poison = Arc::new(Poison::default());
@@ -145,6 +146,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
         writer: Mutex::new(writer),
         direct_values: Mutex::new(direct_values),
         step: Mutex::new(()),
+        worker_values: Mutex::new(worker_values),
         tree: Mutex::new(tree),
         view: RwLock::new(Arc::new(first_view(active, frozen, version))),
         snapshots,
@@ -167,11 +169,11 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
     engine.count_tiers(&version);
     drop(version);
     if replayed.is_too_much
-        && let Err(error) = engine.flush_logs(&mut worker_values, replayed, &found)
+        && let Err(error) = engine.flush_logs(replayed, &found)
     {
         engine.keep_logs(&found, error)?;
     }
-    Ok((Arc::new(engine), worker_values))
+    Ok(Arc::new(engine))
 }
 
 fn random_seed() -> Result<u64, Error> {

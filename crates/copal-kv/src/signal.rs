@@ -1,4 +1,4 @@
-//! How writers, readers and the worker wake each other. Nobody spins.
+//! How writers, readers, flusher and worker wake each other. Nobody spins.
 //!
 //! Invariants
 //! - `kick` may be called under any lock: the lock here is a leaf.
@@ -6,16 +6,23 @@
 use parking_lot::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+/// Who sleeps while there is nothing to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sleeper {
+    Flusher,
+    Worker,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
-    /// There may be something to do.
-    kicked: bool,
+    /// There may be something to do, for either of the sleepers.
+    kicked: [bool; 2],
     stop: bool,
     /// The last flush found no space.
     flush_stuck: bool,
     /// Freeze the memtable soon, full or not.
     rotate: bool,
-    /// Counts what the worker finished; waiters look at the world again when it moves.
+    /// Counts what flusher and worker finished; waiters look at the world again when it moves.
     progress: u64,
     /// Threads asleep until it moves.
     #[cfg(test)]
@@ -26,21 +33,33 @@ struct Inner {
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
     inner: Mutex<Inner>,
-    worker: Condvar,
+    sleepers: [Condvar; 2],
     waiters: Condvar,
 }
 
 impl Signal {
-    /// Wakes the worker.
+    /// Wakes flusher and worker.
     pub(crate) fn kick(&self) {
-        self.inner.lock().kicked = true;
-        self.worker.notify_one();
+        self.inner.lock().kicked = [true; 2];
+        self.notify_sleepers();
     }
 
-    /// Tells the worker to end after its current step.
+    fn notify_sleepers(&self) {
+        for sleeper in &self.sleepers {
+            sleeper.notify_one();
+        }
+    }
+
+    /// Wakes one of them.
+    pub(crate) fn kick_one(&self, who: Sleeper) {
+        self.inner.lock().kicked[who as usize] = true;
+        self.sleepers[who as usize].notify_one();
+    }
+
+    /// Tells flusher and worker to end after their current step.
     pub(crate) fn stop(&self) {
         self.inner.lock().stop = true;
-        self.worker.notify_one();
+        self.notify_sleepers();
         self.waiters.notify_all();
     }
 
@@ -48,19 +67,20 @@ impl Signal {
         self.inner.lock().stop
     }
 
-    /// The worker sleeps until kicked, stopped, or `timeout` has passed.
-    pub(crate) fn sleep(&self, timeout: Option<Duration>) {
+    /// Sleeps until kicked, stopped, or `timeout` has passed.
+    pub(crate) fn sleep(&self, who: Sleeper, timeout: Option<Duration>) {
+        let who = who as usize;
         let mut inner = self.inner.lock();
-        if !inner.kicked && !inner.stop {
+        if !inner.kicked[who] && !inner.stop {
             match timeout {
-                Some(timeout) => drop(self.worker.wait_for(&mut inner, timeout)),
-                None => self.worker.wait(&mut inner),
+                Some(timeout) => drop(self.sleepers[who].wait_for(&mut inner, timeout)),
+                None => self.sleepers[who].wait(&mut inner),
             }
         }
-        inner.kicked = false;
+        inner.kicked[who] = false;
     }
 
-    /// The worker finished something: waiters look again.
+    /// Flusher or worker finished something: waiters look again.
     pub(crate) fn progressed(&self, flush_stuck: Option<bool>) {
         let mut inner = self.inner.lock();
         inner.progress += 1;
@@ -78,7 +98,7 @@ impl Signal {
     /// Asks for the memtable to be frozen when that is possible without waiting.
     pub(crate) fn request_rotation(&self) {
         self.inner.lock().rotate = true;
-        self.kick();
+        self.kick_one(Sleeper::Flusher);
     }
 
     /// As [`Signal::request_rotation`], looked at with the next kick.
@@ -95,12 +115,12 @@ impl Signal {
         std::mem::take(&mut self.inner.lock().rotate)
     }
 
-    /// Waits until `done`, a stuck flush, or the end of the worker.
+    /// Waits until `done`, a stuck flush, or the end of the session.
     pub(crate) fn wait_for_flush(&self, done: impl Fn() -> bool) {
         self.wait_until(|inner| inner.flush_stuck || done());
     }
 
-    /// Waits until `done` or the end of the worker.
+    /// Waits until `done` or the end of the session.
     pub(crate) fn wait_for(&self, done: impl Fn() -> bool) {
         self.wait_until(|_| done());
     }
@@ -135,13 +155,13 @@ impl Signal {
         }
     }
 
-    /// Whether somebody sleeps until the worker has finished something.
+    /// Whether somebody sleeps until something was finished.
     #[cfg(test)]
     pub(crate) fn someone_waits(&self) -> bool {
         self.inner.lock().asleep > 0
     }
 
-    /// A writer pays `delay`; less when the worker's progress has `settled` what it pays for.
+    /// A writer pays `delay`; less when progress has `settled` what it pays for.
     pub(crate) fn pay(&self, delay: Duration, settled: impl Fn() -> bool) {
         let deadline = Instant::now() + delay;
         loop {

@@ -4,7 +4,7 @@ use crate::{
     Batch, Durability, Error, Filters, Keyspace, KeyspaceOptions, Options, Snapshot, Stats,
     budget::Class as Memory,
     commit::{Write, WriteOp, queue::Place, submitted::Committers},
-    compact::{separate::WorkerValues, worker},
+    compact::{flusher, worker},
     elastic,
     engine::Engine,
     key::{KeyRange, KeyspaceId},
@@ -26,7 +26,7 @@ const MAX_NAME: usize = 255;
 /// Open engine; cheap to clone, safe to share between threads.
 ///
 /// The last handle (keyspaces, batches and snapshots included) that goes logs what was deferred and ends the
-/// worker thread; only [`Store::close`] tells whether that worked.
+/// threads of the engine; only [`Store::close`] tells whether that worked.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) inner: Arc<StoreInner>,
@@ -34,7 +34,8 @@ pub struct Store {
 
 pub(crate) struct StoreInner {
     pub(crate) engine: Arc<Engine>,
-    worker: Mutex<Option<JoinHandle<()>>>,
+    /// Flusher and worker.
+    threads: Mutex<Vec<JoinHandle<()>>>,
     /// They lead commits that nobody waits for.
     committers: Committers,
     /// Open keyspaces by name; also the lock under which they are made and dropped.
@@ -51,11 +52,11 @@ impl Store {
     /// more than the budget, or a read-only store's logs with them. `NoSpace`: logs have to become tables, and there is
     /// neither space for these nor room in memory for the logs. `Object`: the object layer failed.
     pub fn open(objects: copal_object::Store, options: Options) -> Result<Store, Error> {
-        let (engine, values) = recovery::open(objects, options)?;
-        let worker = if engine.options.read_only {
-            None
+        let engine = recovery::open(objects, options)?;
+        let threads = if engine.options.read_only {
+            Vec::new()
         } else {
-            Some(spawn(engine.clone(), values)?)
+            spawn_all(&engine)?
         };
         let keyspaces = {
             let tree = engine.tree.lock();
@@ -65,11 +66,11 @@ impl Store {
             };
             tree.manifest.state.keyspaces.iter().map(handle).collect()
         };
-        let (worker, keyspaces) = (Mutex::new(worker), Mutex::new(keyspaces));
+        let (threads, keyspaces) = (Mutex::new(threads), Mutex::new(keyspaces));
         Ok(Store {
             inner: Arc::new(StoreInner {
                 engine,
-                worker,
+                threads,
                 committers: Committers::default(),
                 keyspaces,
             }),
@@ -195,7 +196,7 @@ impl Store {
         self.engine().cache.adjust_filters();
     }
 
-    /// Makes everything durable and ends the worker; later calls answer `Closed`. The object store stays open.
+    /// Makes everything durable and ends the threads; later calls answer `Closed`. The object store stays open.
     /// # Errors
     /// `Poisoned` when the log could not be written.
     pub fn close(&self) -> Result<(), Error> {
@@ -223,10 +224,10 @@ impl StoreInner {
 
     fn join(&self) {
         self.engine.signal.stop();
-        if let Some(worker) = self.worker.lock().take()
-            && worker.join().is_err()
-        {
-            self.engine.poison.set("the worker thread panicked");
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                self.engine.poison.set("a thread of the engine panicked");
+            }
         }
     }
 }
@@ -248,25 +249,43 @@ impl Drop for StoreInner {
     }
 }
 
-fn spawn(engine: Arc<Engine>, values: WorkerValues) -> Result<JoinHandle<()>, Error> {
-    let thread = std::thread::Builder::new().name("copal-kv-worker".to_owned());
+/// Starts flusher and worker; none of them when that fails.
+fn spawn_all(engine: &Arc<Engine>) -> Result<Vec<JoinHandle<()>>, Error> {
+    let flusher = spawn(engine, "copal-kv-flusher", |engine| flusher::run(&engine))?;
+    match spawn(engine, "copal-kv-worker", worker::run) {
+        Ok(worker) => Ok(vec![flusher, worker]),
+        Err(error) => {
+            engine.signal.stop();
+            let _ = flusher.join();
+            Err(error)
+        }
+    }
+}
+
+fn spawn(
+    engine: &Arc<Engine>,
+    name: &str,
+    run: impl FnOnce(Arc<Engine>) + Send + 'static,
+) -> Result<JoinHandle<()>, Error> {
+    let engine = engine.clone();
+    let thread = std::thread::Builder::new().name(name.to_owned());
     thread
         .spawn(move || {
             let _guard = PanicGuard(engine.clone());
-            worker::run(engine, values);
+            run(engine);
         })
         .map_err(|error| Error::Poisoned {
-            reason: format!("the worker thread could not be started: {error}"),
+            reason: format!("a thread of the engine could not be started: {error}"),
         })
 }
 
-/// A worker that panics must not leave others waiting for it.
+/// A thread that panics must not leave others waiting for it.
 struct PanicGuard(Arc<Engine>);
 
 impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.poison.set("the worker thread panicked");
+            self.0.poison.set("a thread of the engine panicked");
             self.0.signal.stop();
         }
     }
@@ -281,7 +300,7 @@ impl Engine {
         }
         // A commit that was under way when the store was closed has named what it made, or taken it back.
         let _writer = self.writer.lock();
-        let _step = self.step.lock();
+        let _still = self.stand_still();
         self.free_garbage()?;
         let mut tree = self.tree.lock();
         // An ingest that nobody finished still owns what it wrote.

@@ -136,8 +136,8 @@ impl Engine {
 
     /// Checks the names, and takes hold of what else belongs to this moment.
     fn verify_names_now(&self, report: &mut VerifyReport) -> Moment {
-        // Between two steps of the worker and two groups of commits: what they make has a name by then.
-        let _step = self.step.lock();
+        // Between two steps of the worker, two flushes and two groups of commits: what they make has a name by then.
+        let _still = self.stand_still();
         let _values = self.direct_values.lock();
         // A commit that failed on its way poisons the store; what it left behind is no one's.
         let _ = self.queue.drain();

@@ -19,6 +19,7 @@ use crate::{
     budget::{Charge, Class as Memory},
     engine::Engine,
     log::Log,
+    signal::Sleeper,
 };
 use bytes::Bytes;
 use copal_device::Completion;
@@ -358,7 +359,7 @@ impl Engine {
         deferred.after = after.or(deferred.after);
         if deferred.since.is_none() {
             deferred.since = Some(Instant::now());
-            self.signal.kick();
+            self.signal.kick_one(Sleeper::Flusher);
         }
     }
 

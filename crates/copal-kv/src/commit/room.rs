@@ -12,6 +12,7 @@ use crate::{
     engine::Engine,
     log::Log,
     memtable::Memtable,
+    signal::Sleeper,
     view::View,
 };
 use copal_object::{Ack, Op, Txn};
@@ -65,7 +66,7 @@ impl Engine {
                     Err(Error::NoSpace)
                 };
             }
-            // The worker could not: it does not get the writer meanwhile.
+            // The flusher could not: it does not get the writer meanwhile.
             self.log_deferred_now(writer);
             // A flush that fails poisons the store: it will not come.
             self.signal.wait_for_flush(|| {
@@ -121,7 +122,7 @@ impl Engine {
                 version: view.version.clone(),
             }
         });
-        self.signal.kick();
+        self.signal.kick_one(Sleeper::Flusher);
         Ok(())
     }
 

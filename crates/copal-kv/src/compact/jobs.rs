@@ -17,6 +17,8 @@ use std::{
 
 /// Runs of a tier that make it merge.
 pub(crate) const TIER_RUNS: usize = 4;
+/// Runs of a tier that one merge takes at most: each has a window of read-ahead, and the next merge is not far.
+const MOST_RUNS: usize = 12;
 /// Tiers above the bottom.
 pub(crate) const TIERS: u8 = 3;
 /// What a look-up reads at once, about.
@@ -74,43 +76,49 @@ pub(crate) fn tier_bytes(version: &Version) -> [u64; TIERS as usize] {
     })
 }
 
-/// Runs of a level that hold more than what is set apart: that stays where it is.
-fn runs_to_merge(version: &Version, level: Level, apart: &[KeyRange]) -> usize {
-    let mergeable = |run: &&Arc<Run>| {
-        run.slices
-            .iter()
-            .any(|slice| !quarantine::covers(apart, &slice.range))
-    };
-    version.level(level).filter(mergeable).count()
+/// Whether a run holds more than what is set apart: that stays where it is.
+fn is_mergeable(run: &Run, apart: &[KeyRange]) -> bool {
+    let mut slices = run.slices.iter();
+    slices.any(|slice| !quarantine::covers(apart, &slice.range))
+}
+
+/// The oldest runs of a level, [`MOST_RUNS`] to merge among them at most, newest first.
+fn oldest<'a>(version: &'a Version, level: Level, apart: &[KeyRange]) -> &'a [Arc<Run>] {
+    let runs = &version.runs;
+    let end = runs.partition_point(|run| run.level <= level);
+    let mut start = end;
+    let mut to_merge = 0;
+    while start > 0 && runs[start - 1].level == level && to_merge < MOST_RUNS {
+        start -= 1;
+        to_merge += usize::from(is_mergeable(&runs[start], apart));
+    }
+    &runs[start..end]
 }
 
 /// The merge that the shape of the tree asks for.
 ///
-/// A tier goes down to the bottom once it holds one part in `bottom_share` of it.
-pub(crate) fn pick(version: &Version, next_run: u64, bottom_share: u32) -> Option<Job> {
+/// A tier goes down to the bottom once it holds one part in `bottom_share` of it. `new_run` gives the number of a run
+/// that there is not yet.
+pub(crate) fn pick(version: &Version, new_run: impl FnOnce() -> u64, bottom_share: u32) -> Option<Job> {
     let apart = quarantine::ranges(version);
-    let level = (0..TIERS)
-        .map(Level)
-        .find(|level| runs_to_merge(version, *level, &apart) >= TIER_RUNS)?;
-    let total: u64 = version.level(level).map(|run| run.bytes()).sum();
+    let level = (0..TIERS).map(Level).find(|level| {
+        let runs = version.level(*level);
+        runs.filter(|run| is_mergeable(run, &apart)).count() >= TIER_RUNS
+    })?;
+    let inputs = oldest(version, level, &apart);
+    let total: u64 = inputs.iter().map(|run| run.bytes()).sum();
     let bottom = version.bottom().map_or(0, |run| run.bytes());
     let down = total.saturating_mul(u64::from(bottom_share)) >= bottom || level.0 + 1 >= TIERS;
     let names = |run: &Arc<Run>| (run.level, run.id);
     if down {
-        let inputs = version
-            .runs
-            .iter()
-            .filter(|run| run.level >= level)
-            .map(names)
-            .collect();
+        let deeper = version.runs.iter().filter(|run| run.level > level);
         return Some(Job::new(
-            inputs,
+            inputs.iter().chain(deeper).map(names).collect(),
             everything(),
             bottom_target(),
             Urgency::Tier(level),
         ));
     }
-    let inputs: Vec<_> = version.level(level).collect();
     let next = Level(level.0 + 1);
     let start = inputs
         .iter()
@@ -122,8 +130,8 @@ pub(crate) fn pick(version: &Version, next_run: u64, bottom_share: u32) -> Optio
         let end = run.slices.last().map(|slice| &slice.range.end);
         matches!((start, end), (Some(start), Some(end)) if end <= start)
     });
-    let run = begun.map_or(next_run, |run| run.id);
-    let inputs = inputs.into_iter().map(names).collect();
+    let run = begun.map_or_else(new_run, |run| run.id);
+    let inputs = inputs.iter().map(names).collect();
     let target = Target { level: next, run };
     Some(Job::new(inputs, everything(), target, Urgency::Tier(level)))
 }
@@ -132,8 +140,13 @@ pub(crate) fn pick(version: &Version, next_run: u64, bottom_share: u32) -> Optio
 /// anyway; and the 4 KiB blocks that it moves.
 ///
 /// From the newest on, a run takes part if it holds at most four times the bytes in front of it, as a full tier's next
-/// does: what a merge writes again is a fixed multiple of what came in.
-pub(crate) fn tidying(version: &Version, next_run: u64, bottom_share: u32) -> Option<(Job, u64)> {
+/// does: what a merge writes again is a fixed multiple of what came in. No flush is under way: its run would be older
+/// than that of `new_run`, and is newer.
+pub(crate) fn tidying(
+    version: &Version,
+    new_run: impl FnOnce() -> u64,
+    bottom_share: u32,
+) -> Option<(Job, u64)> {
     let mut bytes = 0;
     let mut joined: Vec<&Arc<Run>> = Vec::new();
     for run in version.runs.iter().filter(|run| run.level != Level::BOTTOM) {
@@ -160,8 +173,10 @@ pub(crate) fn tidying(version: &Version, next_run: u64, bottom_share: u32) -> Op
         bytes += bottom;
         bottom_target()
     } else {
-        let (level, run) = (last.level, next_run);
-        Target { level, run }
+        Target {
+            level: last.level,
+            run: new_run(),
+        }
     };
     let job = Job::new(inputs, everything(), target, Urgency::Tidying);
     Some((job, bytes.div_ceil(BLOCK_BYTES)))

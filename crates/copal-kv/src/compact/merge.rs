@@ -40,7 +40,7 @@ use copal_device::Class;
 use copal_object::{ObjectId, Op};
 use std::{collections::HashSet, ops::Range, sync::Arc, time::Instant};
 
-/// Entries between two looks at whether a flush or a deferred write is due.
+/// Entries between two looks at whether a deferred write is due, or somebody waits for the end of the step.
 const LOOK_EVERY: u64 = 1024;
 /// Value bytes that one step moves; then it ends, however small its table.
 const MOVED_BYTES: u64 = 32 << 20;
@@ -147,18 +147,18 @@ pub(crate) fn group_of(options: &KeyspaceOptions, key: &[u8]) -> Option<GroupKey
 
 impl Engine {
     /// Makes tables of the oldest frozen memtable, if there is one; `true` when it did.
-    pub(crate) fn flush_oldest(&self, values: &mut WorkerValues) -> Result<bool, Error> {
+    pub(crate) fn flush_oldest(&self) -> Result<bool, Error> {
         let view = self.view();
         let Some(memtable) = view.frozen.last().cloned() else {
             return Ok(false);
         };
         drop(view);
-        self.flush_log(values, &memtable)?;
+        self.flush_log(&memtable)?;
         Ok(true)
     }
 
     /// Makes tables of a memtable that holds its log to the end, and deletes the log.
-    pub(crate) fn flush_log(&self, values: &mut WorkerValues, memtable: &Arc<Memtable>) -> Result<(), Error> {
+    pub(crate) fn flush_log(&self, memtable: &Arc<Memtable>) -> Result<(), Error> {
         let mut change = Change {
             flushed: Some(memtable.generation),
             ..Change::default()
@@ -169,26 +169,17 @@ impl Engine {
         } else {
             change.ops.push(delete_log);
         }
-        self.flush(values, memtable, memtable.generation, change)
+        self.flush(memtable, memtable.generation, change)
     }
 
     /// Makes tables of a memtable that more of its log follows; everything in front of it is in tables.
-    pub(crate) fn flush_part(
-        &self,
-        values: &mut WorkerValues,
-        memtable: &Arc<Memtable>,
-    ) -> Result<(), Error> {
-        self.flush(values, memtable, memtable.generation - 1, Change::default())
+    pub(crate) fn flush_part(&self, memtable: &Arc<Memtable>) -> Result<(), Error> {
+        self.flush(memtable, memtable.generation - 1, Change::default())
     }
 
     /// Logs up to `generation` are in tables when this returns, with every sequence in `memtable`.
-    fn flush(
-        &self,
-        values: &mut WorkerValues,
-        memtable: &Arc<Memtable>,
-        generation: u64,
-        mut change: Change,
-    ) -> Result<(), Error> {
+    fn flush(&self, memtable: &Arc<Memtable>, generation: u64, mut change: Change) -> Result<(), Error> {
+        let mut values = self.worker_values.lock();
         let view = self.view();
         let bottom = view.version.runs.is_empty();
         let heat_of = Inheritance(view.version.runs.clone());
@@ -203,7 +194,7 @@ impl Engine {
         change.records.push(Record::Flushed { generation, last_seq });
         let mut cursor = memtable.cursor();
         cursor.first()?;
-        let run = self.next_run();
+        let run = self.new_run();
         let step = Step {
             level: Level::TOP,
             run,
@@ -212,21 +203,29 @@ impl Engine {
             separate: true,
             heat_of: Arc::new(heat_of),
         };
-        self.write_step(values, survivors, cursor, &step, &HashSet::new(), change, &[])?;
+        self.write_step(
+            &mut values,
+            survivors,
+            cursor,
+            &step,
+            &HashSet::new(),
+            change,
+            &[],
+        )?;
         Counters::add(&self.counters.flushes, 1);
         Counters::add(&self.counters.flushed_bytes, memtable.charged_bytes());
         Counters::add(&self.counters.flush_nanos, began.elapsed().as_nanos() as u64);
         Ok(())
     }
 
-    fn next_run(&self) -> u64 {
-        self.tree.lock().manifest.state.next_run
-    }
-
     /// Does the next step of `job`; `false` when nothing is left of it.
     ///
     /// A step that comes across damage leaves everything as it was, and the next one goes round it.
-    pub(crate) fn merge_step(&self, values: &mut WorkerValues, job: &mut Job) -> Result<bool, Error> {
+    pub(crate) fn merge_step(&self, job: &mut Job) -> Result<bool, Error> {
+        // Values that are moved and values of a flush would meet in the same objects: then the flush waits.
+        let mut shared = (!job.rewrite.is_empty()).then(|| self.worker_values.lock());
+        let mut none = WorkerValues::default();
+        let values = shared.as_deref_mut().unwrap_or(&mut none);
         let version = self.view().version.clone();
         let known = quarantine::parts(&version).len();
         match self.try_merge_step(&version, values, job) {
@@ -340,16 +339,7 @@ impl Engine {
             step.level == Level::BOTTOM,
             (step.heat_of.clone(), filter_level(step.level, step.run)),
         );
-        // Values that are moved and values of a flush would meet in the same objects: then the flush waits.
-        let flush_between = (!step.whole && rewrite.is_empty()).then_some(&mut *worker);
-        let written = self.copy(
-            &mut values,
-            &mut survivors,
-            &mut cursor,
-            &mut output,
-            step,
-            flush_between,
-        );
+        let written = self.copy(&mut values, &mut survivors, &mut cursor, &mut output, step);
         let finished = written.and_then(|cut| {
             let metas = values
                 .separation
@@ -405,24 +395,18 @@ impl Engine {
         cursor: &mut impl Cursor,
         output: &mut Output<'_>,
         step: &Step,
-        mut flush_between: Option<&mut WorkerValues>,
     ) -> Result<Bytes, Error> {
         let mut seen = 0u64;
         while let Some(entry) = cursor.entry() {
             seen += 1;
-            let look = seen.is_multiple_of(LOOK_EVERY);
-            if look {
-                self.log_deferred();
-            }
-            if look && !step.whole {
-                if self.signal.stopping() {
+            if seen.is_multiple_of(LOOK_EVERY) {
+                if step.whole {
+                    // Deferred writes are this thread's, too.
+                    self.log_deferred();
+                } else if self.signal.stopping() {
                     return Err(Error::Closed);
-                }
-                if self.ingests.is_waiting() {
+                } else if self.ingests.is_waiting() {
                     output.end_soon();
-                }
-                if let Some(worker) = &mut flush_between {
-                    self.flush_all(worker)?;
                 }
             }
             if !step.whole && values.separation.written >= MOVED_BYTES {

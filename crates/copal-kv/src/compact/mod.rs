@@ -1,14 +1,16 @@
-//! Flush and compaction: what turns memtables into tables and keeps the tree in shape, on one worker thread.
+//! Flush and compaction: what turns memtables into tables and keeps the tree in shape, on a thread each.
 //!
 //! Shape: lazy leveling. A flush makes a run at the top tier; four runs of a tier merge into one run of the next,
 //! or into the bottom once they hold a tenth of it. The bottom is one run. While nothing is written, runs above the
 //! bottom become one as soon as look-ups have paid for it.
 //! Invariants
 //! - A merge goes through the keys one output table at a time; each step is one object transaction.
-//! - Only the worker changes the tree, so a step never meets another's changes; a flush may come in between.
+//! - Only the worker changes what is in the tree, so a step never meets another's changes; a flush adds a run at the top
+//!   at any time.
 //!
 //! Not here: which entries survive (`survivors`), where separated values go (`separate`).
 
+pub(crate) mod flusher;
 pub(crate) mod install;
 pub(crate) mod jobs;
 pub(crate) mod merge;

@@ -47,10 +47,11 @@ impl Engine {
     }
 
     /// Drops what is wholly dead or wholly covered; `true` when something went.
-    pub(crate) fn sweep(&self, values: &mut WorkerValues) -> Result<bool, Error> {
+    /// The caller has the step.
+    pub(crate) fn sweep(&self) -> Result<bool, Error> {
         let version = self.view().version.clone();
         let covered = all_tombstones(&version);
-        self.sweep_covered(values, version, &covered)
+        self.sweep_covered(version, &covered)
     }
 
     /// What a purge must not do: count on tombstones that are not in tables yet.
@@ -63,13 +64,12 @@ impl Engine {
         };
         let covered: Vec<_> = view.memtables().flat_map(in_memory).collect();
         let covered = RangeTombstones::new(&covered);
-        self.sweep_covered(&mut WorkerValues::default(), view.version.clone(), &covered)?;
+        self.sweep_covered(view.version.clone(), &covered)?;
         self.too_early(Vec::new())
     }
 
     fn sweep_covered(
         &self,
-        values: &mut WorkerValues,
         version: std::sync::Arc<Version>,
         covered: &RangeTombstones,
     ) -> Result<bool, Error> {
@@ -87,23 +87,24 @@ impl Engine {
         let gone = |value: &ValueState| {
             value.dead.total() >= value.meta.accounted && value.meta.accounted > 0 || purged(&value.meta)
         };
-        let candidates: Vec<ObjectId> = {
+        let candidates = || -> Vec<ObjectId> {
             let tree = self.tree.lock();
-            tree.manifest
-                .state
-                .values
-                .values()
+            let values = tree.manifest.state.values.values();
+            values
                 .filter(|value| gone(value))
                 .map(|v| v.meta.object)
                 .collect()
         };
         let drops_tables = !covered.is_empty();
-        if candidates.is_empty() && !drops_tables {
+        if !drops_tables && candidates().is_empty() {
             return Ok(false);
         }
-        // The worker's own open objects need not stay open for nothing.
+        let mut values = self.worker_values.lock();
+        // Asked again: the flush that this may have waited for may have appended to one of them.
+        let candidates = candidates();
+        // Open objects need not stay open for nothing.
         candidates.iter().for_each(|object| values.close(*object));
-        let busy = self.busy_values(values);
+        let busy = self.busy_values(&values);
         let dropped: HashSet<ObjectId> = candidates
             .into_iter()
             .filter(|object| !busy.contains(object))
@@ -139,14 +140,8 @@ impl Engine {
 
     /// The key range of a group inside `range`, and its value objects whose dead bytes punching cannot free, if
     /// they are many.
-    pub(crate) fn stale_group(
-        &self,
-        values: &WorkerValues,
-        range: &KeyRange,
-    ) -> Option<(KeyRange, HashSet<ObjectId>)> {
-        let busy = self.busy_values(values);
-        let tree = self.tree.lock();
-        let stale = |value: &&ValueState| {
+    pub(crate) fn stale_group(&self, range: &KeyRange) -> Option<(KeyRange, HashSet<ObjectId>)> {
+        let wasteful = |value: &&ValueState| {
             let punched = value.dead.whole_pages(VALUE_PAGE);
             let held = value.dead.total() - punched;
             let occupied = value.meta.accounted.saturating_sub(punched);
@@ -154,11 +149,13 @@ impl Engine {
                 keyspace: value.meta.keyspace,
                 prefix: value.meta.group.clone(),
             };
-            held >= STALE_LEAST
-                && range.covers(&group.range())
-                && held * STALE_FRACTION > occupied
-                && !busy.contains(&value.meta.object)
+            held >= STALE_LEAST && range.covers(&group.range()) && held * STALE_FRACTION > occupied
         };
+        // Before a flush is waited for.
+        self.tree.lock().manifest.state.values.values().find(wasteful)?;
+        let busy = self.busy_values(&self.worker_values.lock());
+        let tree = self.tree.lock();
+        let stale = |value: &&ValueState| wasteful(value) && !busy.contains(&value.meta.object);
         let first = tree.manifest.state.values.values().find(stale)?;
         let same = |value: &&ValueState| {
             value.meta.keyspace == first.meta.keyspace && value.meta.group == first.meta.group

@@ -1,18 +1,23 @@
-//! The worker thread: flush first, then what was asked for, then the tiers from the top down, then collection, then
-//! what readers alone gain by.
+//! The worker thread: what was asked for, then the tiers from the top down, then collection, then what readers alone
+//! gain by.
 //!
 //! Invariants
 //! - It sleeps when there is nothing to do, and is woken by `Signal::kick`; it never spins.
-//! - A full store stops flush and merge, not the worker: it tries again when something was freed.
+//! - A full store stops merges, not the worker: it tries again when something was freed.
 //! - Between two steps it looks again: a tier that filled up meanwhile goes before a deeper merge, which goes on
-//!   behind it. Inside a step it looks for deferred writes that are due, inside a merge for flushes as well.
-//! - It never waits for the writer lock: the writer may be waiting for it.
+//!   behind it. Flushes come in at any time (`flusher`).
+//! - It never waits for the writer lock: the writer may be waiting for a flush, and a flush in a full store for it.
 
 use super::{
+    flusher::TICK,
     jobs::{Job, Request, Urgency, everything, pick, tidying, to_bottom},
-    separate::WorkerValues,
 };
-use crate::{Error, commit::leader::Writer, engine::Engine, key::KeyRange, signal::Signal};
+use crate::{
+    Error,
+    engine::Engine,
+    key::KeyRange,
+    signal::{Signal, Sleeper},
+};
 use copal_object::ObjectId;
 use std::{
     collections::HashSet,
@@ -20,11 +25,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest time a `Deferred` write stays unlogged, and the first pause after a failure.
-const TICK: Duration = Duration::from_millis(100);
 /// Longest pause after failures that repeat: a damaged table stays damaged.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Between two looks at whether readers have paid for a merge.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -39,14 +41,13 @@ struct Still {
 /// What the worker remembers between its steps.
 struct Worker {
     engine: Arc<Engine>,
-    values: WorkerValues,
     /// Merges under way, the one in front last. One in front came up meanwhile and is more urgent.
     jobs: Vec<Job>,
     request: Option<(Arc<Request>, Job)>,
     /// Value objects that were rewritten once; not tried again before the next opening.
     rewritten: HashSet<ObjectId>,
-    /// Nothing changed since the last sweep.
-    swept: bool,
+    /// The version that was swept last.
+    swept: Option<u64>,
     still: Still,
     /// Readers would gain by a merge, and have not paid for it yet.
     may_tidy: bool,
@@ -56,16 +57,16 @@ struct Worker {
 }
 
 /// Runs until the signal says stop.
-pub(crate) fn run(engine: Arc<Engine>, values: WorkerValues) {
-    let mut worker = Worker::new(engine, values);
+pub(crate) fn run(engine: Arc<Engine>) {
+    let mut worker = Worker::new(engine);
     let signal: Arc<Signal> = worker.engine.signal.clone();
     while !signal.stopping() {
         match worker.step() {
             Ok(true) => {}
-            Ok(false) => signal.sleep(worker.timeout()),
+            Ok(false) => signal.sleep(Sleeper::Worker, worker.timeout()),
             Err(error) => {
                 worker.failed(&error);
-                signal.sleep(worker.timeout());
+                signal.sleep(Sleeper::Worker, worker.timeout());
             }
         }
     }
@@ -75,14 +76,13 @@ pub(crate) fn run(engine: Arc<Engine>, values: WorkerValues) {
 }
 
 impl Worker {
-    fn new(engine: Arc<Engine>, values: WorkerValues) -> Worker {
+    fn new(engine: Arc<Engine>) -> Worker {
         Worker {
             engine,
-            values,
             jobs: Vec::new(),
             request: None,
             rewritten: HashSet::new(),
-            swept: false,
+            swept: None,
             still: Still::default(),
             may_tidy: false,
             pause: TICK,
@@ -95,50 +95,21 @@ impl Worker {
         let engine = self.engine.clone();
         let _step = engine.step.lock();
         engine.poison.check()?;
-        engine.log_deferred();
         engine.free_garbage()?;
-        let flushed = match engine.flush_all(&mut self.values) {
-            // What a purge left behind may be all the space there is.
-            Err(error) if error.is_no_space() => {
-                let swept = engine.in_reserve(|| engine.sweep(&mut self.values))?;
-                engine.free_garbage()?;
-                if swept { true } else { return Err(error) }
-            }
-            flushed => flushed?,
-        };
-        if flushed || self.rotate()? {
-            (self.swept, self.pause) = (false, TICK);
-            return Ok(true);
-        }
-        if !self.swept {
-            self.swept = true;
-            if engine.in_reserve(|| engine.sweep(&mut self.values))? {
-                self.swept = false;
+        let epoch = Some(engine.view().version.epoch);
+        if self.swept != epoch {
+            self.swept = epoch;
+            if engine.in_reserve(|| engine.sweep())? {
                 return Ok(true);
             }
         }
         if self.request_step()? || self.merges_may_run() && self.job_step()? {
             self.pause = TICK;
-            self.swept = false;
             engine.signal.progressed(None);
             return Ok(true);
         }
         engine.reserve.refill(&engine.objects);
         Ok(false)
-    }
-
-    /// Freezes the memtable when someone asked for it and nobody is writing.
-    fn rotate(&mut self) -> Result<bool, Error> {
-        if !self.engine.signal.take_rotation_request() {
-            return Ok(false);
-        }
-        let Some(mut writer) = self.engine.writer.try_lock() else {
-            // Whoever writes now makes progress; ask again after the next kick.
-            self.engine.signal.request_rotation_quietly();
-            return Ok(false);
-        };
-        self.engine.in_reserve(|| self.engine.rotate(&mut writer))?;
-        Ok(true)
     }
 
     /// One step of the merge that a caller waits for.
@@ -155,10 +126,10 @@ impl Worker {
         let Some((request, job)) = &mut self.request else {
             return Ok(false);
         };
-        match engine.in_reserve(|| engine.merge_step(&mut self.values, job)) {
+        match engine.in_reserve(|| engine.merge_step(job)) {
             Ok(true) => {}
             Ok(false) => {
-                engine.in_reserve(|| engine.sweep(&mut self.values))?;
+                engine.in_reserve(|| engine.sweep())?;
                 let range = request.range.clone();
                 if let Some(job) = self.rewrite_job(&range) {
                     if let Some((_, current)) = &mut self.request {
@@ -182,8 +153,8 @@ impl Worker {
 
     /// The merge that rewrites a stale group inside `range`, if there is one that was not tried yet.
     fn rewrite_job(&mut self, range: &KeyRange) -> Option<Job> {
-        self.values.close_within(range);
-        let (group, mut objects) = self.engine.stale_group(&self.values, range)?;
+        self.engine.worker_values.lock().close_within(range);
+        let (group, mut objects) = self.engine.stale_group(range)?;
         objects.retain(|object| self.rewritten.insert(*object));
         let version = self.engine.view().version.clone();
         (!objects.is_empty()).then(|| to_bottom(&version, group, objects))
@@ -203,9 +174,7 @@ impl Worker {
         let Some(job) = self.jobs.last_mut() else {
             return Ok(false);
         };
-        let more = self
-            .engine
-            .in_reserve(|| self.engine.merge_step(&mut self.values, job));
+        let more = self.engine.in_reserve(|| self.engine.merge_step(job));
         if !matches!(more, Ok(true)) {
             self.jobs.pop();
         }
@@ -215,21 +184,27 @@ impl Worker {
     /// The merge of a tier that is full and above all that the merge under way takes from.
     fn more_urgent(&self, urgency: Urgency) -> Option<Job> {
         let version = self.engine.view().version.clone();
-        let next_run = self.engine.tree.lock().manifest.state.next_run;
-        let job = pick(&version, next_run, self.engine.options.bottom_share)?;
+        let job = pick(
+            &version,
+            || self.engine.new_run(),
+            self.engine.options.bottom_share,
+        )?;
         (job.urgency < urgency).then_some(job)
     }
 
     fn next_job(&mut self) -> Option<Job> {
         let version = self.engine.view().version.clone();
-        let next_run = self.engine.tree.lock().manifest.state.next_run;
-        if let Some(job) = pick(&version, next_run, self.engine.options.bottom_share) {
+        if let Some(job) = pick(
+            &version,
+            || self.engine.new_run(),
+            self.engine.options.bottom_share,
+        ) {
             return Some(job);
         }
         if let Some(range) = self.engine.droppable_range() {
             return Some(to_bottom(&version, range, HashSet::new()));
         }
-        let (range, mut objects) = self.engine.stale_group(&self.values, &everything())?;
+        let (range, mut objects) = self.engine.stale_group(&everything())?;
         objects.retain(|object| self.rewritten.insert(*object));
         (!objects.is_empty()).then(|| to_bottom(&version, range, objects))
     }
@@ -238,9 +213,10 @@ impl Worker {
     /// between: it never costs more than twice what they spent by then.
     fn tidying_job(&mut self) -> Option<Job> {
         let engine = &self.engine;
+        // While a flush is under way there are writes.
+        let _no_flush = engine.worker_values.try_lock()?;
         let version = engine.view().version.clone();
-        let next_run = engine.tree.lock().manifest.state.next_run;
-        let found = tidying(&version, next_run, engine.options.bottom_share);
+        let found = tidying(&version, || engine.new_run(), engine.options.bottom_share);
         let writes = engine.counters.writes.load(Ordering::Relaxed);
         let searches = engine.counters.searches(version.runs.len() as u64);
         if (self.still.epoch, self.still.writes) != (version.epoch, writes) {
@@ -269,18 +245,11 @@ impl Worker {
         if engine.poison.check().is_err() {
             return None;
         }
-        let deferred = match engine.writer.try_lock() {
-            Some(writer) => writer
-                .deferred_since()
-                .map(|since| TICK.saturating_sub(since.elapsed()).max(TICK / 8)),
-            None => Some(TICK),
-        };
         let merges = self
             .merges_from
             .map(|from| from.saturating_duration_since(Instant::now()).max(TICK));
-        let rotation = engine.signal.rotation_wanted().then_some(TICK);
         let tidying = self.may_tidy.then_some(LOOK);
-        [deferred, merges, rotation, tidying].into_iter().flatten().min()
+        [merges, tidying].into_iter().flatten().min()
     }
 
     /// A failed step: a full store and damage are tried again after a pause, anything else has poisoned the store.
@@ -289,9 +258,9 @@ impl Worker {
         self.merges_from = Some(Instant::now() + self.pause);
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         if error.is_no_space() {
-            tracing::warn!("the store is full: flush and merge wait until something is freed");
+            tracing::warn!("the store is full: merges wait until something is freed");
         } else if !matches!(error, Error::Closed | Error::Poisoned { .. }) {
-            tracing::error!(%error, "a flush or merge failed; what it found damaged stays where it is");
+            tracing::error!(%error, "a merge failed; what it found damaged stays where it is");
         }
         self.finish_requests(error);
         self.engine.signal.progressed(None);
@@ -304,44 +273,6 @@ impl Worker {
         while let Some(request) = self.engine.jobs.next() {
             request.finish(Err(error.clone()));
         }
-    }
-}
-
-impl Engine {
-    /// Makes `Deferred` writes durable when their time has come.
-    pub(crate) fn log_deferred(&self) {
-        let Some(mut writer) = self.writer.try_lock() else {
-            // Whoever writes now logs them with its own group, or is called on again soon.
-            return;
-        };
-        if writer
-            .deferred_since()
-            .is_some_and(|since| since.elapsed() >= TICK)
-        {
-            self.log_deferred_now(&mut writer);
-        }
-    }
-
-    /// Makes `Deferred` writes durable, due or not: for who is to wait and keeps the writer from everyone else.
-    pub(crate) fn log_deferred_now(&self, writer: &mut Writer) {
-        if writer.deferred_since().is_none() {
-            return;
-        }
-        if let Err(error) = self.sync_log(writer) {
-            tracing::warn!(%error, "deferred writes are still not in the log");
-        }
-    }
-
-    /// Makes tables of all frozen memtables; `true` when there was one. A full store may use the reserve.
-    pub(crate) fn flush_all(&self, values: &mut WorkerValues) -> Result<bool, Error> {
-        let mut flushed = false;
-        while !self.view().frozen.is_empty() {
-            let result = self.in_reserve(|| self.flush_oldest(values));
-            let stuck = result.as_ref().is_err_and(Error::is_no_space);
-            self.signal.progressed(Some(stuck));
-            flushed |= result?;
-        }
-        Ok(flushed)
     }
 }
 

@@ -59,12 +59,11 @@ impl Engine {
         self.queue.drain()?;
         self.empty_memory(&mut writer)?;
         let waiting = Waiting::new(&self.ingests);
-        let step = self.step.lock();
+        let still = self.stand_still();
         drop(waiting);
         let seq = self.snapshots.visible() + 1;
         let version = self.view().version.clone();
-        // A merge under way may have chosen the next number and not used it yet.
-        let run = self.tree.lock().manifest.state.next_run + 1;
+        let run = self.new_run();
         let mut change = Change::default();
         let settled = |meta: ValueMeta| Record::Value(ValueMeta { max_seq: seq, ..meta });
         change.records.extend(values.into_iter().map(settled));
@@ -95,7 +94,7 @@ impl Engine {
         let durable = self.objects.commit(Txn::default(), Ack::Durable).wait();
         durable.map_err(|error| self.poison.failed_write(error))?;
         self.snapshots.advance(seq);
-        drop(step);
+        drop(still);
         drop(writer);
         self.signal.kick();
         Ok(())

@@ -3,7 +3,7 @@
 use super::*;
 
 const MEASURED: Measured = Measured {
-    work_nanos: 1_000_000,
+    merge_nanos: 1_000_000,
     user_bytes: 1000,
     flush_nanos: 0,
     flushed_bytes: 0,
@@ -16,7 +16,7 @@ fn the_price_grows_with_the_square_of_the_debt() {
     assert_eq!(price(1000, 1.0, Measured::default()), 0);
     // Without a single merge a byte costs what four flushes of it take.
     let flushes_alone = Measured {
-        work_nanos: 500,
+        merge_nanos: 500,
         user_bytes: 100,
         flush_nanos: 500,
         flushed_bytes: 100,
@@ -66,7 +66,7 @@ fn small_payments_are_saved_up_and_long_ones_spread() {
     assert_eq!(purse.charge(0), None);
 }
 
-/// One worker that moves `bytes_per_second`, three tiers over a bottom, writers that never rest.
+/// A flusher and a worker that each move `bytes_per_second`, three tiers over a bottom, writers that never rest.
 struct Simulation {
     tiers: [u64; 3],
     memtables: u64,
@@ -84,7 +84,7 @@ const SLICE: u64 = 64 << 10;
 impl Simulation {
     fn measured(&self) -> Measured {
         Measured {
-            work_nanos: self.merge_nanos + self.flush_nanos,
+            merge_nanos: self.merge_nanos,
             user_bytes: self.flushed.max(4 * MEMTABLE),
             flush_nanos: self.flush_nanos,
             flushed_bytes: self.flushed,
@@ -95,17 +95,25 @@ impl Simulation {
         debt(&self.tiers, self.memtables, MEMTABLE, 4)
     }
 
-    /// The worker's next slice: flush, then the first full tier. Returns how long it took; `None`: it rests.
-    fn slice(&mut self) -> Option<u64> {
-        let nanos = |bytes: u64, speed: u64| bytes * 1_000_000_000 / speed;
-        if self.memtables >= MEMTABLE {
-            self.memtables -= MEMTABLE;
-            self.tiers[0] += MEMTABLE;
-            self.flushed += MEMTABLE;
-            let took = nanos(MEMTABLE, self.bytes_per_second);
-            self.flush_nanos += took;
-            return Some(took);
+    fn nanos(&self, bytes: u64) -> u64 {
+        bytes * 1_000_000_000 / self.bytes_per_second
+    }
+
+    /// The flusher's next memtable. Returns how long it took; `None`: it rests.
+    fn flush(&mut self) -> Option<u64> {
+        if self.memtables < MEMTABLE {
+            return None;
         }
+        self.memtables -= MEMTABLE;
+        self.tiers[0] += MEMTABLE;
+        self.flushed += MEMTABLE;
+        let took = self.nanos(MEMTABLE);
+        self.flush_nanos += took;
+        Some(took)
+    }
+
+    /// The worker's next slice, of the first full tier. Returns how long it took; `None`: it rests.
+    fn slice(&mut self) -> Option<u64> {
         let full =
             |level: &usize| self.left[*level] > 0 || self.tiers[*level] >= 4 * (MEMTABLE << (2 * level));
         let level = (0..3).find(full)?;
@@ -120,7 +128,7 @@ impl Simulation {
         }
         // Into the bottom, a byte takes nine of the bottom's with it.
         let written = if level == 2 { 10 * moved } else { moved };
-        let took = nanos(written, self.bytes_per_second);
+        let took = self.nanos(written);
         self.merge_nanos += took;
         Some(took)
     }
@@ -138,8 +146,8 @@ fn writers_that_never_rest_settle_at_the_speed_of_the_merges() {
         bytes_per_second: 100 << 20,
     };
     let purse = Purse::default();
-    // Both clocks; the one that is behind goes next.
-    let (mut writer, mut worker) = (0u64, 0u64);
+    // All clocks; the one that is behind goes next.
+    let (mut writer, mut flusher, mut worker) = (0u64, 0u64, 0u64);
     let (mut written, mut longest, mut worst) = (0u64, Duration::ZERO, 0.0f64);
     let (mut half, mut step, mut sum, mut groups) = (None, 0.0f64, 0.0, 0.0);
     const GROUP: u64 = 16 << 10;
@@ -150,9 +158,13 @@ fn writers_that_never_rest_settle_at_the_speed_of_the_merges() {
             worker = simulation.slice().map_or(writer + 1, |took| worker + took);
             continue;
         }
+        if flusher <= writer {
+            flusher = simulation.flush().map_or(writer + 1, |took| flusher + took);
+            continue;
+        }
         // Only the memory cap stops a writer: two memtables.
         if simulation.memtables >= 2 * MEMTABLE {
-            writer = worker + 1;
+            writer = flusher + 1;
             continue;
         }
         // The group itself, at 400 MB/s, and its toll.
@@ -178,8 +190,7 @@ fn writers_that_never_rest_settle_at_the_speed_of_the_merges() {
     let (at, merging, flushed) = half.unwrap();
     let speed = (TOTAL / 2) as f64 / (writer - at) as f64;
     let per_byte = (simulation.merge_nanos - merging) as f64 / (simulation.flushed - flushed) as f64;
-    let flush_per_byte = 1e9 / (100u64 << 20) as f64;
-    let possible = 1.0 / (per_byte + flush_per_byte);
+    let possible = 1.0 / per_byte;
     assert!(
         (0.8..1.1).contains(&(speed / possible)),
         "{speed} of {possible} bytes per ns"
@@ -209,11 +220,16 @@ fn writers_below_the_speed_of_the_merges_pay_next_to_nothing() {
         bytes_per_second: 100 << 20,
     };
     let purse = Purse::default();
-    let (mut writer, mut worker, mut paid, mut written) = (0u64, 0u64, Duration::ZERO, 0u64);
+    let (mut writer, mut flusher, mut worker) = (0u64, 0u64, 0u64);
+    let (mut paid, mut written) = (Duration::ZERO, 0u64);
     const GROUP: u64 = 16 << 10;
     while written < 1 << 30 {
         if worker <= writer {
             worker = simulation.slice().map_or(writer + 1, |took| worker + took);
+            continue;
+        }
+        if flusher <= writer {
+            flusher = simulation.flush().map_or(writer + 1, |took| flusher + took);
             continue;
         }
         written += GROUP;

@@ -12,7 +12,7 @@ use crate::{
     Error,
     budget::{Class as Memory, MemoryBudget},
     commit::values::GroupKey,
-    compact::{merge::group_of, separate::WorkerValues},
+    compact::merge::group_of,
     engine::Engine,
     entry::{EntryKind, RangeTombstone},
     key::keyspace_of,
@@ -204,12 +204,7 @@ impl Engine {
     /// Makes tables of all logs that were found, a memtable of the present budget after the other.
     /// # Errors
     /// `NoSpace`: there is none for the tables; the logs stay. `Corrupt`, or a failed write.
-    pub(super) fn flush_logs(
-        &self,
-        values: &mut WorkerValues,
-        mut replayed: Replayed,
-        found: &Found,
-    ) -> Result<(), Error> {
+    pub(super) fn flush_logs(&self, mut replayed: Replayed, found: &Found) -> Result<(), Error> {
         let _step = self.step.lock();
         let flushed = {
             let state = &self.tree.lock().manifest.state;
@@ -229,29 +224,25 @@ impl Engine {
                 replayed.apply(&self.tree.lock().manifest.state, generation, Some(&part), group)?;
                 if part.charged_bytes() >= self.budget.memtable_bytes() {
                     self.budget.count_memtables();
-                    self.flush_or_free(values, |values| self.flush_part(values, &part))?;
+                    self.flush_or_free(|| self.flush_part(&part))?;
                     part = begin();
                 }
                 Ok(())
             })?;
-            self.flush_or_free(values, |values| self.flush_log(values, &part))?;
+            self.flush_or_free(|| self.flush_log(&part))?;
         }
         self.budget.count_memtables();
         Ok(())
     }
 
     /// In a full store, tries again for as long as something can be freed without a flush, as the worker does.
-    fn flush_or_free(
-        &self,
-        values: &mut WorkerValues,
-        mut flush: impl FnMut(&mut WorkerValues) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn flush_or_free(&self, mut flush: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
         let mut is_first = true;
         loop {
-            match self.in_reserve(|| flush(values)) {
+            match self.in_reserve(&mut flush) {
                 Err(error) if error.is_no_space() => {
                     // A value object that the rest of the logs names stays: it is accounted for with their sequences.
-                    let swept = self.in_reserve(|| self.sweep(values))?;
+                    let swept = self.in_reserve(|| self.sweep())?;
                     self.free_garbage()?;
                     if !swept && !is_first {
                         return Err(error);

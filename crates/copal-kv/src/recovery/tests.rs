@@ -83,7 +83,7 @@ fn logs(objects: &Objects) -> usize {
     Found::list(objects).logs.len()
 }
 
-/// The log goes on in a new stream. The caller has the step: nothing is flushed.
+/// The log goes on in a new stream. The caller lets nothing be flushed.
 fn rotate(store: &Store) {
     let engine = store.engine();
     engine.rotate(&mut engine.writer.lock()).unwrap();
@@ -94,7 +94,7 @@ fn loaded() -> (Image, Content) {
     let (device, store) = new_store();
     let space = space(&store);
     // Whatever the worker is asked for, it does when all is over.
-    let step = store.engine().step.lock();
+    let still = store.engine().stand_still();
     let mut content = BTreeMap::new();
     let key = |number: u64| [&b"xyz"[(number % 3) as usize..][..1], &number.to_be_bytes()].concat();
     let mut put = |numbers: Range<u64>, len: usize| {
@@ -127,7 +127,7 @@ fn loaded() -> (Image, Content) {
     assert_eq!(store.stats().flushes, 0, "all of it is in the log");
     assert_eq!(logs(store.objects()), 2);
     let image = device.image();
-    drop(step);
+    drop(still);
     (image, content)
 }
 
@@ -193,7 +193,7 @@ fn full(bytes: u64) -> (Image, Content) {
     let (device, store) = new_store();
     let space = space(&store);
     let engine = store.engine();
-    let step = engine.step.lock();
+    let still = engine.stand_still();
     let mut content = BTreeMap::new();
     let mut number = 0;
     for log in 1..=3 {
@@ -237,7 +237,7 @@ fn full(bytes: u64) -> (Image, Content) {
     }
     assert_eq!((store.stats().flushes, logs(objects)), (0, 3));
     let image = device.image();
-    drop((opened, step));
+    drop((opened, still));
     (image, content)
 }
 

@@ -30,8 +30,8 @@ fn settling_locks_the_writer_before_the_step_as_an_ingest_does() {
                 engine.settle().unwrap();
             });
             begun.wait();
-            let step = engine.step.lock();
-            drop((step, writer));
+            let still = engine.stand_still();
+            drop((still, writer));
         });
     }
 }

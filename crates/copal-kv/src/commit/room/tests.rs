@@ -60,7 +60,7 @@ fn a_crash_before_the_flush_of_the_old_log_leaves_no_gap_between_the_logs() {
         {
             let engine = store.engine();
             // The worker stands still: the old log is not flushed to a table meanwhile.
-            let _step = engine.step.lock();
+            let _still = engine.stand_still();
             (0..3).for_each(put);
             engine.rotate(&mut engine.writer.lock()).unwrap();
             (3..6).for_each(put);
@@ -109,7 +109,7 @@ fn a_write_whose_turn_comes_after_the_last_sync_is_refused() {
     assert!(matches!(told, Err(Error::Closed)), "{told:?}");
 }
 
-/// Fills a memtable that is not frozen yet, while another one waits for its flush. The step has to be held.
+/// Fills a memtable that is not frozen yet, while another one waits for its flush. Flusher and worker have to stand still.
 fn fill_both(space: &Keyspace, durability: Durability) {
     let engine = space.engine();
     let mut i = 0u64;
@@ -135,7 +135,7 @@ fn a_writer_that_waits_for_a_flush_is_told_that_the_flush_failed() {
     let store = open(&dynamic).unwrap();
     let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
     let engine = store.engine();
-    let step = engine.step.lock();
+    let still = engine.stand_still();
     fill_both(&space, Durability::Process);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| space.put(b"k", b"v", Durability::Process));
@@ -146,7 +146,7 @@ fn a_writer_that_waits_for_a_flush_is_told_that_the_flush_failed() {
             skip: 0,
             fault: WriteFault::Error,
         });
-        drop(step);
+        drop(still);
         assert!(matches!(writer.join().unwrap(), Err(Error::Poisoned { .. })));
     });
     assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
@@ -163,7 +163,7 @@ fn deferred_writes_are_in_the_log_before_anyone_waits_for_a_flush() {
     let store = open(&dynamic).unwrap();
     let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
     let engine = store.engine();
-    let step = engine.step.lock();
+    let still = engine.stand_still();
     fill_both(&space, Durability::Deferred);
     assert!(engine.writer.lock().deferred_since().is_some());
     let given = engine.snapshots.given();
@@ -185,7 +185,7 @@ fn deferred_writes_are_in_the_log_before_anyone_waits_for_a_flush() {
             },
         )
         .unwrap();
-        drop(step);
+        drop(still);
         writer.join().unwrap().unwrap();
         assert_eq!(logged, given, "deferred writes wait for a flush");
     });

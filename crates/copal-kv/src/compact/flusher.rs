@@ -1,0 +1,133 @@
+//! The flusher thread: brings deferred writes into the log in time, freezes the memtable when that was asked for, and
+//! makes tables of frozen memtables, beside whatever merge is under way.
+//!
+//! Invariants
+//! - It sleeps when there is nothing to do, and is woken by `Signal::kick`; it never spins.
+//! - A full store stops flushes, not the flusher: it frees what a purge left behind, and tries again when more was
+//!   freed.
+//! - It never waits for the writer lock: the writer may be waiting for it.
+
+use super::worker::LONGEST_PAUSE;
+use crate::{Error, commit::leader::Writer, engine::Engine, signal::Sleeper};
+use std::time::Duration;
+
+/// Longest time a `Deferred` write stays unlogged, and the first pause after a failure.
+pub(super) const TICK: Duration = Duration::from_millis(100);
+
+/// Runs until the signal says stop.
+pub(crate) fn run(engine: &Engine) {
+    let signal = &engine.signal;
+    let mut pause = TICK;
+    while !signal.stopping() {
+        match engine.flusher_step() {
+            Ok(true) => pause = TICK,
+            Ok(false) => signal.sleep(Sleeper::Flusher, engine.until_flusher_looks()),
+            Err(error) => {
+                failed(&error);
+                signal.progressed(None);
+                let looks = engine.until_flusher_looks();
+                signal.sleep(
+                    Sleeper::Flusher,
+                    looks.map(|looks| looks.min(pause)).or(Some(pause)),
+                );
+                pause = (2 * pause).min(LONGEST_PAUSE);
+            }
+        }
+    }
+    // Waiters must not wait for a thread that is gone.
+    signal.progressed(None);
+}
+
+/// A full store is tried again after a pause, anything else has poisoned the store.
+fn failed(error: &Error) {
+    if error.is_no_space() {
+        tracing::warn!("the store is full: flushes wait until something is freed");
+    } else if !matches!(error, Error::Closed | Error::Poisoned { .. }) {
+        tracing::error!(%error, "a flush failed");
+    }
+}
+
+impl Engine {
+    /// One piece of work; `false` when there is none.
+    fn flusher_step(&self) -> Result<bool, Error> {
+        self.poison.check()?;
+        self.log_deferred();
+        match self.flush_all() {
+            // What a purge left behind may be all the space there is.
+            Err(error) if error.is_no_space() => {
+                let _step = self.step.lock();
+                let swept = self.in_reserve(|| self.sweep())?;
+                self.free_garbage()?;
+                if swept { Ok(true) } else { Err(error) }
+            }
+            flushed => Ok(flushed? || self.rotate_if_asked()?),
+        }
+    }
+
+    /// Freezes the memtable when someone asked for it and nobody is writing.
+    fn rotate_if_asked(&self) -> Result<bool, Error> {
+        if !self.signal.take_rotation_request() {
+            return Ok(false);
+        }
+        let Some(mut writer) = self.writer.try_lock() else {
+            // Whoever writes now makes progress; ask again after the next kick.
+            self.signal.request_rotation_quietly();
+            return Ok(false);
+        };
+        self.in_reserve(|| self.rotate(&mut writer))?;
+        Ok(true)
+    }
+
+    /// How long the flusher sleeps when nobody kicks; `None`: for ever.
+    fn until_flusher_looks(&self) -> Option<Duration> {
+        if self.poison.check().is_err() {
+            return None;
+        }
+        let deferred = match self.writer.try_lock() {
+            Some(writer) => writer
+                .deferred_since()
+                .map(|since| TICK.saturating_sub(since.elapsed()).max(TICK / 8)),
+            None => Some(TICK),
+        };
+        let rotation = self.signal.rotation_wanted().then_some(TICK);
+        [deferred, rotation].into_iter().flatten().min()
+    }
+
+    /// Makes `Deferred` writes durable when their time has come.
+    pub(crate) fn log_deferred(&self) {
+        let Some(mut writer) = self.writer.try_lock() else {
+            // Whoever writes now logs them with its own group, or is called on again soon.
+            return;
+        };
+        if writer
+            .deferred_since()
+            .is_some_and(|since| since.elapsed() >= TICK)
+        {
+            self.log_deferred_now(&mut writer);
+        }
+    }
+
+    /// Makes `Deferred` writes durable, due or not: for who is to wait and keeps the writer from everyone else.
+    pub(crate) fn log_deferred_now(&self, writer: &mut Writer) {
+        if writer.deferred_since().is_none() {
+            return;
+        }
+        if let Err(error) = self.sync_log(writer) {
+            tracing::warn!(%error, "deferred writes are still not in the log");
+        }
+    }
+
+    /// Makes tables of all frozen memtables; `true` when there was one. A full store may use the reserve.
+    pub(crate) fn flush_all(&self) -> Result<bool, Error> {
+        let mut flushed = false;
+        while !self.view().frozen.is_empty() {
+            let result = self.in_reserve(|| self.flush_oldest());
+            let stuck = result.as_ref().is_err_and(Error::is_no_space);
+            self.signal.progressed(Some(stuck));
+            flushed |= result?;
+            // There is a run more: merges may be due.
+            self.signal.kick();
+        }
+        Ok(flushed)
+    }
+}
