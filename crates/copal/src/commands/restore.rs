@@ -6,13 +6,14 @@ use crate::{
     failure::{Failure, Outcome},
     human,
     output::write_err,
-    place::Place,
+    place::{self, Place},
     repository::{Access, Opened},
 };
 use copal_backup::{RestoreRequest, RestoreSummary, Snapshot, target};
 use serde_json::json;
 use std::{
     io::IsTerminal,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -89,14 +90,23 @@ fn copy(
 
 /// The files of a repository of files carry no lock of their own. Others refuse by theirs.
 fn refuse_own_files(context: &Context<'_>, target: &str) -> Outcome<()> {
-    let Place::Files(files) = Place::find(&context.arguments.common)? else {
-        return Ok(());
+    let is_own = match Place::find(&context.arguments.common)? {
+        Place::File(_) => false,
+        Place::Files(files) => {
+            let is_inside = |target: PathBuf| Some(target.starts_with(files.canonicalize().ok()?));
+            Path::new(target).canonicalize().ok().and_then(is_inside) == Some(true)
+        }
+        Place::Device(device) => {
+            let number = |path: &Path| path.metadata().map(|meta| meta.rdev()).unwrap_or_default();
+            place::is_block_device(Path::new(target)) && number(&device) == number(Path::new(target))
+        }
     };
-    let is_inside = |target: PathBuf| Some(target.starts_with(files.canonicalize().ok()?));
-    if Path::new(target).canonicalize().ok().and_then(is_inside) == Some(true) {
+    if is_own {
         return Err(Failure::plain(
             "target",
-            format!("{target} belongs to the repository itself; name another file"),
+            format!(
+                "{target} belongs to the repository itself; name another file or device, nothing was written"
+            ),
         ));
     }
     Ok(())
