@@ -3,7 +3,7 @@
 use super::{Context, as_json, close};
 use crate::{
     arguments::Restore,
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, exit},
     human,
     output::write_err,
     place::{self, Place},
@@ -85,10 +85,27 @@ fn copy(
     let meter = context.meter();
     let summary = repository.restore(&request, &*target, &meter, &context.cancel);
     drop(meter);
-    Ok((snapshot, summary?))
+    match summary {
+        // Whatever it says itself: a pipe whose reader was interrupted, too, is a failed write.
+        Err(_) if context.cancel.is_cancelled() => Err(interrupted(&restore.target)),
+        summary => Ok((snapshot, summary?)),
+    }
 }
 
-/// The files of a repository of files carry no lock of their own. Others refuse by theirs.
+/// What is where, after Ctrl-C: a file appears whole or not at all, anything else was written as it came.
+fn interrupted(target: &str) -> Failure {
+    let kept = match Path::new(target).metadata() {
+        _ if target == "-" => "a part of the disk went to standard output".to_owned(),
+        Err(_) => format!("nothing was kept, there is no {target}"),
+        Ok(meta) if meta.is_file() => format!("{target} is what it was before"),
+        Ok(_) => format!("{target} holds a part of the disk"),
+    };
+    let sentence = format!("interrupted; {kept}, the store is as it was, run the command again");
+    Failure::new(exit::INTERRUPTED, "cancelled", sentence)
+}
+
+/// The files of a repository of files carry no lock of their own, and that of a block device belongs to one of its
+/// names. A store in one file refuses by its lock.
 fn refuse_own_files(context: &Context<'_>, target: &str) -> Outcome<()> {
     let is_own = match Place::find(&context.arguments.common)? {
         Place::File(_) => false,
