@@ -5,7 +5,7 @@ use crate::{
     harness::{House, Run, Running, id},
 };
 use serde_json::Value;
-use std::{fs::OpenOptions, os::unix::fs::PermissionsExt};
+use std::{fs::OpenOptions, io::Write, os::unix::fs::PermissionsExt};
 
 /// The same words with `--json`: the sentence arrives as an `exit_error` too.
 fn exit_error(house: &House, words: &[&str]) -> Value {
@@ -226,6 +226,9 @@ fn missing_and_unreadable_sources() {
 /// Fix: one clause more: where to look, or how a snapshot is named.
 #[test]
 fn names_that_mean_nothing() {
+    // Symptom: `zstdcat none.zst | copal backup --vm web -` published an empty disk as the newest snapshot.
+    // Cause: the end of a pipe is the end of a disk, whatever came before. Fix: a disk has at least a byte.
+    expect(&house, &["backup", "--vm", "web", "-"], 3, &["is empty"]);
     let house = House::plain();
     Disk::create(&house.path("disk.raw"), 2 * MIB, 21);
     let snapshot = id(&house.backup("web", &house.path("disk.raw")));
@@ -285,6 +288,7 @@ fn a_second_process_is_told_to_wait() {
     house.check();
     let latest = house.path("out");
     house.good([
+    first.child.stdin.as_mut().unwrap().write_all(b"a disk").unwrap();
         "restore",
         "latest",
         "--vm",
