@@ -14,11 +14,11 @@ pub enum Error {
     #[error("there is no repository here; make one with `copal init`")]
     NoRepository,
     /// The store already holds one.
-    #[error("a repository exists here already; nothing was changed")]
+    #[error("a repository exists here already; use it or make one elsewhere, nothing was changed")]
     RepositoryExists,
     /// No key slot opens with this password.
     #[error(
-        "wrong password: none of the {slots} key slots of this repository opens with it; check the password and which repository it is for"
+        "wrong password: it opens no key slot of this repository ({slots} tried); check the password and which repository it is for"
     )]
     WrongPassword {
         /// How many slots were tried.
@@ -103,7 +103,9 @@ pub enum Error {
     #[error(transparent)]
     Target(#[from] TargetError),
     /// `--strict-incremental` was given and a disk would have been read in full.
-    #[error("disk {disk} cannot be backed up incrementally: {reason}")]
+    #[error(
+        "disk {disk} cannot be backed up incrementally: {reason}; leave --strict-incremental out to read all of it"
+    )]
     FellBack {
         /// Name of the disk.
         disk: String,
@@ -117,7 +119,7 @@ pub enum Error {
         kept_bytes: Option<u64>,
     },
     /// The store is full.
-    #[error("the store is full; forget snapshots and run `copal prune`, or grow it")]
+    #[error("the store is full and cannot grow; forget snapshots and run `copal prune`, or make room for it")]
     NoSpace,
     /// The store refused in another way.
     #[error("the store failed: {0}")]

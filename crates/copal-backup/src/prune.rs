@@ -30,6 +30,7 @@ use crate::stack::PackStack;
 use crate::vault::{FrameReader, Located, Vault};
 use crate::volumes::{Home, for_each_file};
 use copal_kv::Durability;
+use copal_volume::VolumeError;
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -410,6 +411,12 @@ fn remove_empty_volumes(repository: &Repository) -> Result<()> {
     for home in homes {
         for (number, vid) in volumes.numbers(home)? {
             if volumes.store.list(vid, b"", None, 1)?.is_empty() {
+                // Removing alone frees behind our back, and the store may be closed before that is done. A store that
+                // is too full to be tidied first is tidied by the removal.
+                match volumes.store.reclaim(vid) {
+                    Ok(()) | Err(VolumeError::NoSpace) => {}
+                    Err(error) => return Err(error.into()),
+                }
                 volumes.remove_empty(home, number, vid)?;
             } else {
                 volumes.store.reclaim(vid)?;

@@ -20,6 +20,7 @@ Exit codes:
    21  denied: by a guard of the retention rules, or because the store is read-only
    22  --strict-incremental: a disk could not be backed up from its changed extents
   130  interrupted; the store is consistent
+
 Any other code is a failure too.
 
 Environment:
@@ -53,7 +54,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
-    /// Directory of the repository
+    /// Directory of the repository, or the block device that is one
     #[arg(long, short, global = true, env = "COPAL_REPOSITORY", value_name = "DIR")]
     pub(crate) repo: Option<PathBuf>,
     /// File whose first line is the password
@@ -88,6 +89,14 @@ pub(crate) struct Common {
     pub(crate) allow_volatile: bool,
 }
 
+const STATS_HELP: &str = "\
+Disks as they were is the sum over all snapshots, In packs what that takes after deduplication and compression. Space \
+that is free inside the store file is used before the file grows; the file does not shrink.
+
+Examples:
+  copal stats
+  copal stats --json";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Make a repository
@@ -113,6 +122,7 @@ pub(crate) enum Command {
     /// Forget by policy, free the space and rewrite packs that are partly unused
     Prune(Prune),
     /// Show the size and shape of the repository
+    #[command(after_help = STATS_HELP)]
     Stats,
     /// Repair what can be rebuilt
     #[command(subcommand)]
@@ -129,8 +139,8 @@ pub(crate) enum Command {
 #[command(after_help = "\
 The repository is encrypted with the password; there is no way back to the data without it.
 
-DIR gets one preallocated file, or with --backend hostfs a directory of files: for file systems where
-preallocation promises nothing (network shares, btrfs, ZFS); slower. A block device given as the
+DIR gets one preallocated file, or with --backend hostfs a directory of files: for file systems where \
+preallocation promises nothing (network shares, btrfs, ZFS); slower. A block device given as the \
 repository is the store itself; one that is not empty is refused unless --force is given.
 
 Examples:
@@ -175,16 +185,16 @@ pub(crate) enum Chunking {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-IMAGE is a raw image (sparse or not), a block device, a qcow2 image (read through qemu-nbd), an NBD
-export (nbd://host/export, nbd+unix:///export?socket=/path), or - for standard input. The image must
+IMAGE is a raw image (sparse or not), a block device, a qcow2 image (read through qemu-nbd), an NBD \
+export (nbd://host/export, nbd+unix:///export?socket=/path), or - for standard input. The image must \
 not change while it is read: back up a snapshot of a running VM, not its disk.
 
-A format is never guessed from content alone, because a guest can write a qcow2 header into its raw
+A format is never guessed from content alone, because a guest can write a qcow2 header into its raw \
 disk: name qcow2 images .qcow2, or say --format.
 
---changed-extents takes {\"v\":1,\"size\":N,\"base\":\"<snapshot>\",\"extents\":[{\"offset\":O,\"length\":L,
-\"type\":\"dirty\"|\"zero\"}]} or what `nbdinfo --json --map=qemu:dirty-bitmap:NAME URI` prints. What it
-does not name is taken from the newest snapshot unread. A list of another size is refused; with one
+--changed-extents takes {\"v\":1,\"size\":N,\"base\":\"<snapshot>\",\"extents\":[{\"offset\":O,\"length\":L, \
+\"type\":\"dirty\"|\"zero\"}]} or what `nbdinfo --json --map=qemu:dirty-bitmap:NAME URI` prints. What it \
+does not name is taken from the newest snapshot unread. A list of another size is refused; with one \
 of another base the disk is read in full, which the summary says (--strict-incremental: exit code 22).
 
 Examples:
@@ -245,6 +255,14 @@ pub(crate) enum Format {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Size is that of the disks, New what nobody in the repository held before that backup, Stored what the backup added to \
+the store, compressed. What forgetting a snapshot would free is another number: others may need what it brought.
+
+Examples:
+  copal snapshots
+  copal snapshots --vm web
+  copal snapshots --json | jq -r '.snapshots[] | [.short_id, .time, .vm.name] | @tsv'")]
 pub(crate) struct Snapshots {
     /// Only those of this VM (name or UUID)
     #[arg(long, value_name = "NAME")]
@@ -257,12 +275,19 @@ pub(crate) struct Which {
     /// Id, a unique beginning of one (4 digits or more), or `latest`
     #[arg(value_name = "SNAPSHOT")]
     pub(crate) snapshot: String,
-    /// VM that `latest` means, by name or UUID
+    /// VM that `latest` means, by name or UUID (default: whichever was backed up last)
     #[arg(long, value_name = "NAME")]
     pub(crate) vm: Option<String>,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Data is what a restore writes, holes are what it leaves out. The mode says how the disk was read: full, as the first of \
+its VM; rescan, all of it again; incremental, only its changed extents. The reason says why not incremental.
+
+Examples:
+  copal ls latest --vm web
+  copal ls 3fa8c1d2 --json")]
 pub(crate) struct Ls {
     #[command(flatten)]
     pub(crate) which: Which,
@@ -270,7 +295,7 @@ pub(crate) struct Ls {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A new file is written as FILE.copal-partial and gets its name when it is whole. Holes stay holes.
+A new file is written as FILE.copal-partial and gets its name when it is whole. Holes stay holes. \
 Whatever exists already is refused unless --force is given.
 
 Examples:
@@ -294,8 +319,14 @@ pub(crate) struct Restore {
     pub(crate) fetches: u8,
 }
 
-/// A snapshot that is found whole is remembered as verified; retention keeps the newest such.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Reads what a restore would read and writes no disk. A snapshot that is found whole is remembered as verified, and \
+retention keeps the newest such of each VM. Damage is listed, and the exit code is 20.
+
+Examples:
+  copal verify latest --vm web
+  copal verify 3fa8c1d2")]
 pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) which: Which,
@@ -303,8 +334,8 @@ pub(crate) struct Verify {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without options every reference is followed and every pack's structure is looked at; --read-data also
-decodes the data and reads every byte of the store that stands under a checksum. Damage is listed with
+Without options every reference is followed and every pack's structure is looked at; --read-data also \
+decodes the data and reads every byte of the store that stands under a checksum. Damage is listed with \
 the snapshots it hurts, and the exit code is 20.
 
 Examples:
@@ -355,10 +386,10 @@ pub(crate) struct Keep {
 }
 
 const RETENTION_HELP: &str = "\
-Retention follows Proxmox Backup Server: each VM is judged alone; hours, days and so on without a
-snapshot do not count; a period that an earlier option already keeps a snapshot of is not counted
-again; --keep-within and --keep-tag come on top, and so do held snapshots (copal hold) and the newest
-one that was verified (copal verify). A policy that would remove more than half of a VM's
+Retention follows Proxmox Backup Server: each VM is judged alone; hours, days and so on without a \
+snapshot do not count; a period that an earlier option already keeps a snapshot of is not counted \
+again; --keep-within and --keep-tag come on top, and so do held snapshots (copal hold) and the newest \
+one that was verified (copal verify). A policy that would remove more than half of a VM's \
 snapshots (of five or more) needs --force.";
 
 #[derive(Debug, Args)]
@@ -403,6 +434,13 @@ pub(crate) struct Hold {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+A pack that no snapshot needs any more goes at once; one that is needed in part stays as it is until `copal prune` \
+rewrites it. Snapshots that are named here are forgotten first; held ones are refused.
+
+Examples:
+  copal delete                                   (after `copal forget`)
+  copal delete 3fa8c1d2")]
 pub(crate) struct Delete {
     /// Snapshots to forget first: ids or unique beginnings
     #[arg(value_name = "SNAPSHOT")]
@@ -435,6 +473,12 @@ pub(crate) struct Prune {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Repair {
     /// Throw the index of chunks away and build it anew from the packs
+    #[command(after_help = "\
+The index says which chunks are stored already and where. Restores do not need it, and nothing is lost with it. Run \
+this when a command says that the index failed; `copal check` says whether anything else is damaged.
+
+Example:
+  copal repair index")]
     Index,
 }
 
@@ -467,6 +511,36 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    /// Symptom: paragraphs of the help had lines of one or two words.
+    /// Cause: they were broken by hand, at another width than that of the terminal.
+    /// Fix: a paragraph is one line, which is broken where the terminal ends.
+    #[test]
+    fn help_is_wrapped_by_the_terminal_and_teaches_by_example() {
+        fn look(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            let help = command.get_after_help().map(ToString::to_string);
+            let help = help.unwrap_or_default();
+            let lines: Vec<&str> = help.lines().collect();
+            for pair in lines.windows(2) {
+                let is_paragraph = |line: &str| !line.is_empty() && !line.starts_with(' ');
+                assert!(
+                    !is_paragraph(pair[0]) || !is_paragraph(pair[1]),
+                    "{path}: {pair:?}"
+                );
+            }
+            let has_more = command.has_subcommands();
+            if !has_more && command.get_name() != "version" {
+                let long = command.get_after_long_help().map(ToString::to_string);
+                let all = help + &long.unwrap_or_default();
+                assert!(all.contains("Example"), "{path} has no example");
+            }
+            for one in command.get_subcommands() {
+                look(one, &path);
+            }
+        }
+        look(&Arguments::command(), "");
     }
 
     #[test]

@@ -72,6 +72,10 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let sentence = match &error {
+            Error::Cancelled { kept_bytes: Some(0) } => {
+                "interrupted; what earlier backups stored is kept and nothing had come to it, run the command again"
+                    .to_owned()
+            }
             Error::Cancelled {
                 kept_bytes: Some(kept),
             } => format!(
@@ -124,5 +128,10 @@ mod tests {
             "{}",
             failure.sentence
         );
+        // Symptom: `0 B already stored are kept` beside all that an earlier try had stored.
+        // Cause: the number is of this try. Fix: nothing new is said in words.
+        let nothing = Failure::from(Error::Cancelled { kept_bytes: Some(0) });
+        assert!(nothing.sentence.starts_with("interrupted; "));
+        assert!(!nothing.sentence.contains("0 B"), "{}", nothing.sentence);
     }
 }

@@ -28,6 +28,11 @@ pub(crate) fn seconds(value: f64) -> String {
     }
 }
 
+/// `1 snapshot`, `2 snapshots`.
+pub(crate) fn count(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Local time to the second.
 pub(crate) fn local_time(ms: u64) -> String {
     timestamp(ms)

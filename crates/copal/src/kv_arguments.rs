@@ -5,11 +5,11 @@ use clap::{ArgGroup, Args, Subcommand};
 use std::path::PathBuf;
 
 const HELP: &str = "\
-These commands work on the store of a repository (--repo), below its encryption, so no password
-is asked for: keys are shown as they are, values are ciphertext. With --store they work on any
+These commands work on the store of a repository (--repo), below its encryption, so no password \
+is asked for: keys are shown as they are, values are ciphertext. With --store they work on any \
 store of the engine: a file, a directory of files or a block device.
 
-Keys are shown as KEYSPACE/KEY, bytes that are no printable characters as \\xNN. Only `repair`
+Keys are shown as KEYSPACE/KEY, bytes that are no printable characters as \\xNN. Only `repair` \
 writes.
 
 Examples:
@@ -39,6 +39,13 @@ pub(crate) enum KvCommand {
     /// Refill damaged key ranges from another store, or save what is readable
     Repair(Repair),
     /// Show the engine's statistics
+    #[command(after_help = "\
+Look-ups, reads and writes are counted since this command opened the store. Memory is shown by class; all classes \
+together stay within one budget, a part of --memory.
+
+Examples:
+  copal kv stats
+  copal kv stats --store cache.kv --json")]
     Stats,
     /// Show where filter units are and how hot what they stand for is
     Filters(Filters),
@@ -46,12 +53,12 @@ pub(crate) enum KvCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Works on a store that does not open, too: damage is shown where it stands, and the exit code is
+Works on a store that does not open, too: damage is shown where it stands, and the exit code is \
 20 then.
 
-Without OBJECT: manifest, keyspaces, runs and tables, value objects, logs, and what belongs to
-no one. A table is shown with its partitions, index and filter pages; a log group by group; the
-manifest edit by edit; a value object with its dead ranges. --entries adds the entries, the
+Without OBJECT: manifest, keyspaces, runs and tables, value objects, logs, and what belongs to \
+no one. A table is shown with its partitions, index and filter pages; a log group by group; the \
+manifest edit by edit; a value object with its dead ranges. --entries adds the entries, the \
 operations, or the values that point into it.
 
 Examples:
@@ -79,8 +86,8 @@ pub(crate) struct Dump {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --deep names and accounts are checked and every entry is walked; --deep reads every byte
-of tables and values. With --rate everything is read at that pace and nothing else is checked:
+Without --deep names and accounts are checked and every entry is walked; --deep reads every byte \
+of tables and values. With --rate everything is read at that pace and nothing else is checked: \
 for a look at a busy disk. Damage is exit code 20.
 
 Examples:
@@ -100,12 +107,12 @@ pub(crate) struct Verify {
 #[command(
     group(ArgGroup::new("how").required(true).args(["from", "salvage"])),
     after_help = "\
-Everything is read first; each damaged key range is then replaced in one stroke. --from takes
-what another store holds of it: a replica, a copy from before. --salvage keeps what can still be
-read from both ends of the range and gives up the rest: what lies between its first and its last
+Everything is read first; each damaged key range is then replaced in one stroke. --from takes \
+what another store holds of it: a replica, a copy from before. --salvage keeps what can still be \
+read from both ends of the range and gives up the rest: what lies between its first and its last \
 unreadable place is gone afterwards.
 
-In a repository --salvage loses rows of the engine; run `copal check` behind it to see what that
+In a repository --salvage loses rows of the engine; run `copal check` behind it to see what that \
 hurts.
 
 Examples:
@@ -130,11 +137,11 @@ pub(crate) struct Repair {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Filter units live in memory: a store that was just opened holds none and knows no heat. --keys
+Filter units live in memory: a store that was just opened holds none and knows no heat. --keys \
 looks keys up first, one per line, so that the picture is that of these look-ups.
 
-Each run of the tree is a row, the key space is cut into columns of about as many keys; the
-height of a block is heat per key, on a logarithmic scale, the row below it bits of filter per
+Each run of the tree is a row, the key space is cut into columns of about as many keys; the \
+height of a block is heat per key, on a logarithmic scale, the row below it bits of filter per \
 key.
 
 Examples:

@@ -54,15 +54,17 @@ fn refuse_words(error: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if std::env::args_os().any(|word| word == "--json") {
-        let text = error.to_string();
-        let sentence = text
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .trim_start_matches("error: ");
-        Output::new(true, true).exit_error(&Failure::usage(sentence));
+        Output::new(true, true).exit_error(&Failure::usage(complaint(&error.to_string())));
     }
     ExitCode::from(2)
+}
+
+/// What is wrong with the words, in one sentence: all that stands before the usage.
+fn complaint(text: &str) -> String {
+    let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
+    let sentence = lines.collect::<Vec<_>>().join(" ");
+    let sentence = sentence.trim_start_matches("error: ");
+    format!("{sentence}; `copal --help` and the command's own --help show what can be said")
 }
 
 /// A store that cannot grow ends the command with a sentence of its own.

@@ -9,6 +9,7 @@
 use crate::{
     arguments::{Backend, Common, Init},
     failure::{Failure, Outcome, exit},
+    human,
     place::{self, Opened, Place, STORE_FILE, STORE_FILES},
     repository::Access,
 };
@@ -29,6 +30,8 @@ use std::{
 const UNFINISHED: &str = ".unfinished";
 /// Locked in the directory while `init` is at work.
 const LOCK_FILE: &str = "init.lock";
+/// Superblock copies, journal and room to work in take so much.
+const LEAST_BYTES: u64 = 64 << 20;
 /// A block device whose beginning is not all zeros up to here holds something.
 const PROBED_BYTES: usize = 1 << 20;
 
@@ -48,6 +51,12 @@ impl Making {
         let named = place::directory(common)?;
         if place::is_block_device(named) {
             return start_on_device(common, init, named);
+        }
+        if init.backend == Backend::Cow && init.size < LEAST_BYTES {
+            return Err(Failure::usage(format!(
+                "--size {} is too little for a store; give at least 64MiB",
+                human::bytes(init.size)
+            )));
         }
         let directory = Directory::take(named)?;
         // Whoever had the directory before may have made a repository while this one waited for its password.

@@ -144,9 +144,9 @@ impl Progress for Meter {
 fn set_style(bar: &ProgressBar, stage: Stage, total: u64) {
     let template = match (total > 0, counts_bytes(stage)) {
         (true, true) => {
-            "{msg} [{bar:30}] {percent:>3}% {decimal_bytes}/{decimal_total_bytes}, {decimal_bytes_per_sec}, ETA {eta}{prefix}"
+            "{msg} [{wide_bar}] {percent:>3}% {decimal_bytes}/{decimal_total_bytes}, {decimal_bytes_per_sec}, ETA {eta}{prefix}"
         }
-        (true, false) => "{msg} [{bar:30}] {pos}/{len}, ETA {eta}{prefix}",
+        (true, false) => "{msg} [{wide_bar}] {pos}/{len}, ETA {eta}{prefix}",
         (false, true) => "{spinner} {msg} {decimal_bytes}, {decimal_bytes_per_sec}{prefix}",
         (false, false) => "{spinner} {msg} {pos}{prefix}",
     };
@@ -213,7 +213,7 @@ impl Shared {
             ProgressStyle::Bar => {
                 let Some(bar) = &self.bar else { return };
                 bar.set_message(format!("{} {}", stage_word(stage), state.what));
-                bar.set_prefix(savings(stage, done, stored));
+                bar.set_prefix(saved(stage, done, stored));
                 bar.set_position(done);
             }
             ProgressStyle::Lines => {
@@ -259,8 +259,20 @@ fn savings(stage: Stage, done: u64, stored: u64) -> String {
     if stage != Stage::Read || done == 0 {
         return String::new();
     }
+    let stored_words = human::bytes(stored);
+    format!(
+        ", stored {stored_words} ({})",
+        saved(stage, done, stored).trim_start_matches(", ")
+    )
+}
+
+/// The same as a share: a bar has one line.
+fn saved(stage: Stage, done: u64, stored: u64) -> String {
+    if stage != Stage::Read || done == 0 {
+        return String::new();
+    }
     let saved = 100.0 - (stored as f64 * 100.0 / done as f64).min(100.0);
-    format!(", stored {} ({saved:.0} % saved)", human::bytes(stored))
+    format!(", {saved:.0} % saved")
 }
 
 #[cfg(test)]

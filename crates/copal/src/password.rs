@@ -86,7 +86,7 @@ fn read_file(path: &Path) -> Outcome<Zeroizing<String>> {
     use std::io::Read;
     let failed = |reason: String| {
         failure(format!(
-            "cannot read the password from {}: {reason}",
+            "cannot read the password from {}: {reason}; check --password-file or COPAL_PASSWORD_FILE",
             path.display()
         ))
     };

@@ -269,7 +269,19 @@ pub(crate) fn open_failure(path: &Path, error: copal_object::OpenError) -> Failu
                  them with --accept-tail-loss"
             ),
         ),
-        OpenError::Damaged { .. } | OpenError::Truncated { .. } => Failure::new(
+        OpenError::Truncated {
+            store_bytes,
+            device_bytes,
+        } => Failure::new(
+            exit::DAMAGED,
+            "damaged",
+            format!(
+                "{name} is cut off: it should have {} and has {}; nothing was changed, put back a whole copy of the store",
+                human::bytes(store_bytes),
+                human::bytes(device_bytes)
+            ),
+        ),
+        OpenError::Damaged { .. } => Failure::new(
             exit::DAMAGED,
             "damaged",
             format!("{name}: {error}; nothing was changed, put back a good copy of the store"),

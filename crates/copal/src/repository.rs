@@ -56,7 +56,8 @@ impl Memory {
     pub(crate) fn share(total: u64) -> Outcome<Memory> {
         if total < Memory::LEAST {
             return Err(Failure::usage(format!(
-                "--memory {total} is too little: {} is the least that works",
+                "--memory {} is too little; give at least {}",
+                crate::human::bytes(total),
                 crate::human::bytes(Memory::LEAST)
             )));
         }

@@ -39,7 +39,10 @@ pub fn read_changed_extents(path: &Path) -> Result<ChangedExtents, SourceError> 
     };
     let file = File::open(path).map_err(failed)?;
     parse_changed_extents(BufReader::new(file)).map_err(|error| SourceError::Unusable {
-        reason: format!("{} is not a list of changed extents: {error}", path.display()),
+        reason: format!(
+            "{} is not a list of changed extents: {error}; `copal backup --help` shows the two forms",
+            path.display()
+        ),
     })
 }
 

@@ -1,7 +1,7 @@
 //! A disk that arrives through a pipe: standard input, or any reader.
 //!
 //! Read once, front to back; its size is known when it ends. Without a map and without a second
-//! look, so a stream is always read in full.
+//! look, so a stream is always read in full. One that is empty is no disk but a program that failed before the pipe.
 
 use super::{Extent, ExtentKind, Source, SourceError};
 use parking_lot::Mutex;
@@ -72,6 +72,14 @@ impl Source for StreamSource {
                     });
                 }
             }
+        }
+        if state.ended && state.position + done as u64 == 0 {
+            return Err(SourceError::Unusable {
+                reason: format!(
+                    "{} is empty; look at the program that writes it, nothing was backed up",
+                    self.what
+                ),
+            });
         }
         state.position += done as u64;
         Ok(done)

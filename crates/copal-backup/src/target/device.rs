@@ -1,9 +1,13 @@
 //! A block device, overwritten in place.
 //!
-//! Opened exclusively, so a device that is mounted or otherwise in use is refused by the kernel.
+//! Opened exclusively, so a device that is mounted or otherwise in use is refused by the kernel. Locked, so that the
+//! device of a store which is only being read is refused, too.
 
 use super::{Target, TargetError, file::failed, punch};
-use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::{
+    fs::{FlockOperation, Mode, OFlags, SeekFrom},
+    io::Errno,
+};
 use std::{
     fs::File,
     os::unix::fs::FileExt,
@@ -24,9 +28,20 @@ impl DeviceTarget {
     /// # Errors
     /// It is in use (mounted, part of a volume group, open in a VM) or may not be written.
     pub fn open(path: &Path) -> Result<DeviceTarget, TargetError> {
+        let in_use = |what: &str| TargetError::Unusable {
+            reason: format!(
+                "{} is in use ({what}); name another device, nothing was written",
+                path.display()
+            ),
+        };
         let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
-        let file =
-            rustix::fs::open(path, flags, Mode::empty()).map_err(|e| failed("open", path)(e.into()))?;
+        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::BUSY => in_use("mounted, part of a volume group, or open in another program"),
+            other => failed("open", path)(other.into()),
+        })?;
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(in_use("by the store of a repository, or another restore"));
+        }
         let capacity_bytes =
             rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| failed("measure", path)(e.into()))?;
         Ok(DeviceTarget {

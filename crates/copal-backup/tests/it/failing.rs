@@ -5,13 +5,15 @@
 use bytes::Bytes;
 use copal_volume::*;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 #[derive(Clone)]
 pub(crate) struct MortalStore {
     inner: MemoryStore,
     steps: Arc<AtomicI64>,
+    reclaimed: Arc<Mutex<Vec<VolumeId>>>,
+    removed: Arc<Mutex<Vec<VolumeId>>>,
 }
 
 impl MortalStore {
@@ -20,7 +22,18 @@ impl MortalStore {
         MortalStore {
             inner,
             steps: Arc::new(AtomicI64::new(steps)),
+            reclaimed: Arc::default(),
+            removed: Arc::default(),
         }
+    }
+    /// Volumes that were removed, each with whether its space had been freed before.
+    pub(crate) fn removed(&self) -> Vec<(VolumeId, bool)> {
+        let reclaimed = self.reclaimed.lock().unwrap();
+        let removed = self.removed.lock().unwrap();
+        removed
+            .iter()
+            .map(|vid| (*vid, reclaimed.contains(vid)))
+            .collect()
     }
     /// Whether it has died.
     pub(crate) fn is_dead(&self) -> bool {
@@ -86,6 +99,7 @@ impl VolumeStore for MortalStore {
     }
     fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError> {
         self.step()?;
+        self.removed.lock().unwrap().push(vid);
         self.inner.remove_volume(vid, how)
     }
     fn put(
@@ -173,6 +187,7 @@ impl VolumeStore for MortalStore {
     }
     fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError> {
         self.step()?;
+        self.reclaimed.lock().unwrap().push(vid);
         self.inner.reclaim(vid)
     }
 }

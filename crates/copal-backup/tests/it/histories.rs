@@ -410,3 +410,26 @@ fn half_empty_packs_are_kept_when_that_much_may_stay_unused() {
     assert_eq!(restore(&repository, second.snapshot), disk.bytes);
     assert!(check(&repository).is_clean());
 }
+
+/// Symptom: the first prune behind a killed backup said that its packs were freed, and the store was as full as before;
+/// the second freed them. Cause: the volume that had become empty was removed, which frees in the background, and the
+/// store was closed before that was done. Fix: what it held is freed first, and waited for.
+#[test]
+fn a_prune_frees_the_space_of_a_volume_before_it_removes_it() {
+    let store = MemoryStore::default();
+    let repository = init(&store);
+    let mut disk = Disk::new(4 << 20);
+    let mut data = vec![0; 2 << 20];
+    Dice::new(150).fill(&mut data);
+    disk.write(0, &data);
+    let only = back_up(&repository, "web", &disk, false);
+    repository.forget(&[only.snapshot]).unwrap();
+    drop(repository);
+    let watched = MortalStore::new(store.clone(), i64::MAX);
+    let repository =
+        Repository::open(Arc::new(watched.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap();
+    prune(&repository);
+    let removed = watched.removed();
+    assert!(!removed.is_empty());
+    assert!(removed.iter().all(|(_, freed)| *freed), "{removed:?}");
+}

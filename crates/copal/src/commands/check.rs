@@ -115,7 +115,7 @@ fn check_objects(
         }),
     };
     let found = found.map_err(|error| Failure::plain("check", format!("checking the store: {error}")))?;
-    for damage in &found.damages {
+    for damage in &whole_ranges(&found.damages) {
         let mut detail = damage.to_string();
         if matches!(damage, copal_object::Damage::Superblock { .. }) {
             detail.push_str("; the next command that writes repairs it");
@@ -134,6 +134,29 @@ fn check_objects(
         }
     }
     Ok(())
+}
+
+/// Damaged units of one object that stand side by side as one range.
+fn whole_ranges(damages: &[copal_object::Damage]) -> Vec<copal_object::Damage> {
+    use copal_object::Damage;
+    let mut whole: Vec<Damage> = Vec::new();
+    for damage in damages {
+        if let (
+            Some(Damage::Object { id, range }),
+            Damage::Object {
+                id: next_id,
+                range: next,
+            },
+        ) = (whole.last_mut(), damage)
+            && id == next_id
+            && range.end == next.start
+        {
+            range.end = next.end;
+        } else {
+            whole.push(damage.clone());
+        }
+    }
+    whole
 }
 
 pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
@@ -224,8 +247,10 @@ fn conclude(
     }
     context.output.summary(fields, || {
         let mut text = format!(
-            "{subject}: {} snapshots, {} packs, {} references",
-            report.snapshots, report.packs, report.references
+            "{subject}: {}, {}, {}",
+            human::count(report.snapshots, "snapshot"),
+            human::count(report.packs, "pack"),
+            human::count(report.references, "reference")
         );
         if report.decoded_frames > 0 {
             let bytes = human::bytes(report.decoded_bytes);
@@ -251,4 +276,36 @@ fn conclude(
 fn shorts(snapshots: &[SnapshotId]) -> String {
     let short: Vec<String> = snapshots.iter().map(SnapshotId::short).collect();
     short.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_ranges;
+    use copal_object::{Damage, ObjectId};
+
+    /// Symptom: a lost region was listed in hundreds of lines, 64 KiB each.
+    /// Cause: every damaged unit is found by itself. Fix: those that touch are one.
+    #[test]
+    fn damaged_units_side_by_side_are_one_place() {
+        let object = |id, range| Damage::Object {
+            id: ObjectId(id),
+            range,
+        };
+        let found = [
+            object(1, 0..10),
+            object(1, 10..20),
+            object(1, 30..40),
+            object(2, 40..50),
+            Damage::Superblock { copy: 1 },
+            object(2, 50..60),
+        ];
+        let whole = [
+            object(1, 0..20),
+            object(1, 30..40),
+            object(2, 40..50),
+            Damage::Superblock { copy: 1 },
+            object(2, 50..60),
+        ];
+        assert_eq!(whole_ranges(&found), whole);
+    }
 }

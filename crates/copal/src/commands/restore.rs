@@ -3,16 +3,17 @@
 use super::{Context, as_json, close};
 use crate::{
     arguments::Restore,
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, exit},
     human,
     output::write_err,
-    place::Place,
+    place::{self, Place},
     repository::{Access, Opened},
 };
 use copal_backup::{RestoreRequest, RestoreSummary, Snapshot, target};
 use serde_json::json;
 use std::{
     io::IsTerminal,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -84,19 +85,45 @@ fn copy(
     let meter = context.meter();
     let summary = repository.restore(&request, &*target, &meter, &context.cancel);
     drop(meter);
-    Ok((snapshot, summary?))
+    match summary {
+        // Whatever it says itself: a pipe whose reader was interrupted, too, is a failed write.
+        Err(_) if context.cancel.is_cancelled() => Err(interrupted(&restore.target)),
+        summary => Ok((snapshot, summary?)),
+    }
 }
 
-/// The files of a repository of files carry no lock of their own. Others refuse by theirs.
-fn refuse_own_files(context: &Context<'_>, target: &str) -> Outcome<()> {
-    let Place::Files(files) = Place::find(&context.arguments.common)? else {
-        return Ok(());
+/// What is where, after Ctrl-C: a file appears whole or not at all, anything else was written as it came.
+fn interrupted(target: &str) -> Failure {
+    let kept = match Path::new(target).metadata() {
+        _ if target == "-" => "a part of the disk went to standard output".to_owned(),
+        Err(_) => format!("nothing was kept, there is no {target}"),
+        Ok(meta) if meta.is_file() => format!("{target} is what it was before"),
+        Ok(_) => format!("{target} holds a part of the disk"),
     };
-    let is_inside = |target: PathBuf| Some(target.starts_with(files.canonicalize().ok()?));
-    if Path::new(target).canonicalize().ok().and_then(is_inside) == Some(true) {
+    let sentence = format!("interrupted; {kept}, the store is as it was, run the command again");
+    Failure::new(exit::INTERRUPTED, "cancelled", sentence)
+}
+
+/// The files of a repository of files carry no lock of their own, and that of a block device belongs to one of its
+/// names. A store in one file refuses by its lock.
+fn refuse_own_files(context: &Context<'_>, target: &str) -> Outcome<()> {
+    let is_own = match Place::find(&context.arguments.common)? {
+        Place::File(_) => false,
+        Place::Files(files) => {
+            let is_inside = |target: PathBuf| Some(target.starts_with(files.canonicalize().ok()?));
+            Path::new(target).canonicalize().ok().and_then(is_inside) == Some(true)
+        }
+        Place::Device(device) => {
+            let number = |path: &Path| path.metadata().map(|meta| meta.rdev()).unwrap_or_default();
+            place::is_block_device(Path::new(target)) && number(&device) == number(Path::new(target))
+        }
+    };
+    if is_own {
         return Err(Failure::plain(
             "target",
-            format!("{target} belongs to the repository itself; name another file"),
+            format!(
+                "{target} belongs to the repository itself; name another file or device, nothing was written"
+            ),
         ));
     }
     Ok(())

@@ -4,6 +4,7 @@ use super::{Context, as_json, close};
 use crate::{
     failure::{Failure, Outcome},
     human,
+    place::Place,
     repository::Access,
 };
 use serde_json::json;
@@ -13,6 +14,9 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
     let (info, space) = (opened.repository().info(), opened.space());
     let stats = opened.repository().stats().map_err(Failure::from);
     let stats = close(opened, stats)?;
+    // A directory of files has no size of its own: what bounds it is the file system.
+    let is_bounded = !matches!(Place::find(&context.arguments.common)?, Place::Files(_));
+    let bounded = |bytes: u64| is_bounded.then_some(bytes);
     let fields = json!({
         "command": "stats",
         "domain": info.domain.to_string(),
@@ -29,12 +33,12 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
         "chunks": stats.chunks,
         "unfinished_sessions": stats.unfinished_sessions,
         "store": {
-            "size_bytes": space.size_bytes,
+            "size_bytes": bounded(space.size_bytes),
             "live_bytes": space.live_bytes,
             "staged_bytes": space.staged_bytes,
             "quarantine_bytes": space.quarantine_bytes,
-            "reserved_bytes": space.reserved_bytes,
-            "free_bytes": space.free_bytes,
+            "reserved_bytes": bounded(space.reserved_bytes),
+            "free_bytes": bounded(space.free_bytes),
         },
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });
@@ -45,6 +49,7 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
             0 => stats.snapshots.to_string(),
             damaged => format!("{}, {damaged} of them damaged", stats.snapshots),
         };
+        let size = bounded(space.size_bytes).map(human::bytes);
         let rows: Vec<Vec<String>> = [
             ("VMs", stats.vms.to_string()),
             ("Snapshots", snapshots),
@@ -57,9 +62,12 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
             ("Catalog", human::bytes(stats.metadata_bytes)),
             ("Packs, chunks", format!("{}, {}", stats.packs, stats.chunks)),
             ("Unfinished backups", stats.unfinished_sessions.to_string()),
-            ("Store file", human::bytes(space.size_bytes)),
+            ("Store", size.unwrap_or_else(|| "one file per object".to_owned())),
             ("  of it used", human::bytes(space.live_bytes)),
-            ("  free inside", human::bytes(space.free_bytes)),
+            (
+                "  free inside",
+                bounded(space.free_bytes).map_or_else(|| "-".to_owned(), human::bytes),
+            ),
             ("Encrypted", if info.encrypted { "yes" } else { "no" }.to_owned()),
             ("Made", human::local_time(info.created_ms)),
         ]

@@ -5,7 +5,7 @@ use crate::{
     harness::{House, Run, Running, id},
 };
 use serde_json::Value;
-use std::{fs::OpenOptions, os::unix::fs::PermissionsExt};
+use std::{fs::OpenOptions, io::Write, os::unix::fs::PermissionsExt};
 
 /// The same words with `--json`: the sentence arrives as an `exit_error` too.
 fn exit_error(house: &House, words: &[&str]) -> Value {
@@ -163,6 +163,13 @@ fn init_wants_a_password_or_a_clear_no() {
 }
 
 #[test]
+fn an_init_with_too_small_a_store_says_how_large_it_has_to_be() {
+    let house = House::empty();
+    expect(&house, &["init", "--size", "1M"], 2, &["1.00 MB", "64MiB"]);
+    assert!(!house.repository().exists());
+}
+
+#[test]
 fn an_init_that_was_killed_leaves_room_for_the_next() {
     let house = House::empty();
     std::fs::create_dir(house.repository()).unwrap();
@@ -219,6 +226,9 @@ fn missing_and_unreadable_sources() {
         &house.word("x.raw"),
     ];
     expect(&house, &words, 3, &["none.json"]);
+    // Symptom: `zstdcat none.zst | copal backup --vm web -` published an empty disk as the newest snapshot.
+    // Cause: the end of a pipe is the end of a disk, whatever came before. Fix: a disk has at least a byte.
+    expect(&house, &["backup", "--vm", "web", "-"], 3, &["is empty"]);
     assert!(house.snapshots().is_empty());
 }
 
@@ -278,6 +288,7 @@ fn a_second_process_is_told_to_wait() {
     for words in [&["backup", "--vm", "web", &image][..], &["snapshots"], &["prune"]] {
         expect(&house, words, 11, &["another process", "wait"]);
     }
+    first.child.stdin.as_mut().unwrap().write_all(b"a disk").unwrap();
     let run = first.end();
     assert_eq!(run.code, Some(0), "{run:?}");
     // Readers do not exclude each other; nothing of the first was lost.

@@ -65,5 +65,7 @@ fn an_interrupted_restore_leaves_no_file() {
     assert_eq!(run.code, Some(130), "{run:?}");
     assert!(!run.sentence().contains("next backup"), "{run:?}");
     assert!(run.sentence().contains("again"), "{run:?}");
+    // Symptom: not a word on what is where. Fix: what the target holds is said.
+    assert!(run.sentence().contains("holds a part of the disk"), "{run:?}");
     assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
 }

@@ -247,5 +247,10 @@ fn words_that_make_no_sense_are_code_2_in_json_too() {
         (&"exit_error".into(), &2.into()),
         "{line}"
     );
+    // Symptom: "the following required arguments were not provided:", and not a word of which.
+    // Cause: only the first line of what the parser says was taken. Fix: all of it before the usage.
+    let message = line["message"].as_str().unwrap();
+    assert!(message.contains("not provided: --vm <NAME>"), "{message}");
+    assert!(!message.contains("Usage"), "{message}");
     assert_eq!(house.run(["no-such-command"]).code, Some(2));
 }

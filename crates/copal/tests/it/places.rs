@@ -6,7 +6,10 @@ use crate::{
     harness::{House, Run, Running, id},
     loop_device::LoopDevice,
 };
-use std::{io::Write, os::unix::fs::FileExt};
+use std::{
+    io::Write,
+    os::unix::fs::{FileExt, MetadataExt},
+};
 
 /// Two backups, both restored, one deleted, the other restored again.
 fn lives(house: &House) {
@@ -28,6 +31,12 @@ fn lives(house: &House) {
 fn a_repository_of_files_does_what_one_in_a_file_does() {
     let house = House::of_files();
     assert!(!house.store().exists());
+    // Symptom: a store file of 18447 PB. Cause: the end of all addresses was taken for a size. Fix: there is none.
+    let stats = house.summary(["stats"]);
+    assert_eq!(stats["store"]["size_bytes"], serde_json::Value::Null, "{stats}");
+    assert!(stats["store"]["live_bytes"].is_u64(), "{stats}");
+    let text = String::from_utf8(house.good(["stats"]).stdout).unwrap();
+    assert!(!text.contains(" PB"), "{text}");
     assert!(house.repository().join("store.files").is_dir());
     lives(&house);
     let again = house.run(["init", "--backend", "hostfs"]);
@@ -174,6 +183,46 @@ fn a_restore_onto_its_own_repository_is_refused() {
         assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
         house.check();
     }
+}
+
+/// Symptom: a restore with --force onto the block device of the repository destroyed the repository.
+/// Cause: a store that is only read does not have its device for itself, and nobody looked at its lock.
+/// Fix: the target has to give its lock, and a repository knows its device by any name.
+#[test]
+fn a_restore_onto_the_device_of_a_repository_is_refused() {
+    let scratch = House::empty();
+    let Some(store) = LoopDevice::attach(&scratch.path("store.raw"), 96 * MIB) else {
+        return;
+    };
+    let house = House::elsewhere(&store.path);
+    house.good(["init"]);
+    let disk = Disk::create(&house.path("disk.raw"), MIB, 97);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    let refused = |target: &str, why: &str| {
+        let refused = house.run(["restore", &snapshot, "--force", "--target", target]);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.sentence().contains(why), "{refused:?}");
+    };
+    refused(store.word(), "the repository itself");
+    // The same device by another name, whose lock is another one.
+    let node = std::fs::metadata(&store.path).unwrap().rdev();
+    let alias = scratch.word("alias");
+    let made = std::process::Command::new("mknod")
+        .arg(&alias)
+        .arg("b")
+        .args([node >> 8 & 0xfff, node & 0xff].map(|number| number.to_string()))
+        .status();
+    assert!(made.unwrap().success());
+    refused(&alias, "the repository itself");
+    // The device of another store, which somebody reads.
+    let other = LoopDevice::attach(&scratch.path("other.raw"), 2 * MIB).unwrap();
+    let reader = std::fs::File::open(&other.path).unwrap();
+    reader.lock_shared().unwrap();
+    refused(other.word(), "in use");
+    drop(reader);
+    house.good(["restore", &snapshot, "--force", "--target", other.word()]);
+    assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
+    house.check();
 }
 
 /// Records of the journal, as places in the store file, oldest first.
