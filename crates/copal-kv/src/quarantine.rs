@@ -27,6 +27,7 @@ use crate::{
         pointer::{Pointer, VALUE_PAGE},
     },
     version::{Slice, Version},
+    view::View,
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -203,8 +204,27 @@ impl Engine {
 
     /// Finds out which bytes of value objects no entry points to any more, by reading every table that points to
     /// them. Objects that a damaged table may point to wait until that is gone.
-    fn recount(&self, mut objects: HashSet<ObjectId>) -> Result<(), Error> {
+    fn recount(&self, objects: HashSet<ObjectId>) -> Result<(), Error> {
+        let accounted = self.accounted(&objects);
         let view = self.view();
+        self.recount_in(&view, objects, &accounted)
+    }
+
+    /// Bytes that the manifest accounts for, by object.
+    pub(crate) fn accounted(&self, objects: &HashSet<ObjectId>) -> BTreeMap<ObjectId, u64> {
+        let tree = self.tree.lock();
+        let values = &tree.manifest.state.values;
+        let accounted = |object: &ObjectId| Some((*object, values.get(object)?.meta.accounted));
+        objects.iter().filter_map(accounted).collect()
+    }
+
+    /// `view` is not older than `accounted`: all that lives below these lengths is in it.
+    pub(crate) fn recount_in(
+        &self,
+        view: &View,
+        mut objects: HashSet<ObjectId>,
+        accounted: &BTreeMap<ObjectId, u64>,
+    ) -> Result<(), Error> {
         for part in parts(&view.version) {
             for (object, _) in &part.slice.table.meta.values {
                 objects.remove(object);
@@ -263,13 +283,15 @@ impl Engine {
         {
             let tree = self.tree.lock();
             for (object, mut known) in live {
-                let Some(value) = tree.manifest.state.values.get(&object) else {
+                // What was accounted for since is not in the view.
+                let value = tree.manifest.state.values.get(&object);
+                let Some((value, accounted)) = value.zip(accounted.get(&object)) else {
                     continue;
                 };
                 for range in value.dead.iter() {
                     known.insert(range);
                 }
-                let dead = known.gaps(value.meta.accounted);
+                let dead = known.gaps(*accounted);
                 if !dead.is_empty() {
                     change.dead.insert(object, dead);
                 }

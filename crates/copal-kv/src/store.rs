@@ -342,16 +342,20 @@ impl Engine {
 
     pub(crate) fn wait_flushed(&self, done: impl Fn(&Engine) -> bool) -> Result<(), Error> {
         self.signal.kick();
-        self.signal
-            .wait_for_flush(|| done(self) || self.poison.check().is_err());
-        if done(self) {
-            return Ok(());
-        }
-        self.poison.check()?;
-        if self.signal.flush_is_stuck() {
-            Err(Error::NoSpace)
-        } else {
-            Err(Error::Closed)
+        loop {
+            self.signal
+                .wait_for_flush(|| done(self) || self.poison.check().is_err());
+            if done(self) {
+                return Ok(());
+            }
+            self.poison.check()?;
+            if self.signal.flush_is_stuck() {
+                return Err(Error::NoSpace);
+            }
+            // It was stuck for a moment only.
+            if self.signal.stopping() {
+                return Err(Error::Closed);
+            }
         }
     }
 

@@ -137,6 +137,8 @@ impl Engine {
     /// Checks the names, and takes hold of what else belongs to this moment.
     fn verify_names_now(&self, report: &mut VerifyReport) -> Moment {
         // Between two steps of the worker, two flushes and two groups of commits: what they make has a name by then.
+        // The flusher begins a log now and then, which has a name when the writer is free again.
+        let _writer = self.writer.lock();
         let _still = self.stand_still();
         let _values = self.direct_values.lock();
         // A commit that failed on its way poisons the store; what it left behind is no one's.

@@ -53,15 +53,21 @@ impl Engine {
         self.poison.check()?;
         self.log_deferred();
         match self.flush_all() {
-            // What a purge left behind may be all the space there is.
-            Err(error) if error.is_no_space() => {
-                let _step = self.step.lock();
-                let swept = self.in_reserve(|| self.sweep())?;
-                self.free_garbage()?;
-                if swept { Ok(true) } else { Err(error) }
-            }
+            Err(error) if error.is_no_space() => self.flush_into_what_can_be_freed(),
             flushed => Ok(flushed? || self.rotate_if_asked()?),
         }
+    }
+
+    /// What a purge left behind may be all the space there is, and a merge under way gives back what it took.
+    fn flush_into_what_can_be_freed(&self) -> Result<bool, Error> {
+        let _step = self.step.lock();
+        while self.in_reserve(|| self.sweep())? {}
+        self.free_garbage()?;
+        let flushed = self.flush_all();
+        if flushed.as_ref().is_err_and(Error::is_no_space) {
+            self.signal.progressed(Some(true));
+        }
+        flushed
     }
 
     /// Freezes the memtable when someone asked for it and nobody is writing.
@@ -121,10 +127,8 @@ impl Engine {
     pub(crate) fn flush_all(&self) -> Result<bool, Error> {
         let mut flushed = false;
         while !self.view().frozen.is_empty() {
-            let result = self.in_reserve(|| self.flush_oldest());
-            let stuck = result.as_ref().is_err_and(Error::is_no_space);
-            self.signal.progressed(Some(stuck));
-            flushed |= result?;
+            flushed |= self.in_reserve(|| self.flush_oldest())?;
+            self.signal.progressed(Some(false));
             // There is a run more: merges may be due.
             self.signal.kick();
         }

@@ -128,11 +128,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Frees what no pinned version can reach any more.
-    pub(crate) fn free_garbage(&self) -> Result<(), Error> {
+    /// Frees what no pinned version can reach any more; `true` when there was something.
+    pub(crate) fn free_garbage(&self) -> Result<bool, Error> {
         let items = self.garbage.take(&self.epochs);
         if items.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let mut ops: Vec<Op> = Vec::new();
         {
@@ -173,7 +173,7 @@ impl Engine {
                 tree.manifest.state.dropped.remove(&id);
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 

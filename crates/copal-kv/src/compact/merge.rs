@@ -400,9 +400,10 @@ impl Engine {
         while let Some(entry) = cursor.entry() {
             seen += 1;
             if seen.is_multiple_of(LOOK_EVERY) {
+                // The flusher may be at this, or wait for it.
+                self.log_deferred();
                 if step.whole {
-                    // Deferred writes are this thread's, too.
-                    self.log_deferred();
+                    // A flush is not interrupted.
                 } else if self.signal.stopping() {
                     return Err(Error::Closed);
                 } else if self.ingests.is_waiting() {

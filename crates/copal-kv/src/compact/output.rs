@@ -85,7 +85,8 @@ impl<'a> Output<'a> {
                 lifetime: self.lifetime,
                 expected_bytes: self.table_bytes,
             };
-            let bytes = self.engine.budget.merge_bytes() / 2;
+            // A flush and a merge write at the same time, and half is for what merges read.
+            let bytes = self.engine.budget.merge_bytes() / 4;
             let charge = self.engine.budget.charge(Class::Merges, bytes);
             let mut builder = TableBuilder::new(&self.engine.objects, object, options)?.with_buffers(bytes);
             let predicted = Arc::new(Mutex::new(Vec::new()));

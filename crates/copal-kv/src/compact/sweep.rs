@@ -95,7 +95,7 @@ impl Engine {
                 .map(|v| v.meta.object)
                 .collect()
         };
-        let drops_tables = !covered.is_empty();
+        let drops_tables = covered_slices(&version, covered, oldest).next().is_some();
         if !drops_tables && candidates().is_empty() {
             return Ok(false);
         }

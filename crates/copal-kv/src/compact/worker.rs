@@ -95,7 +95,9 @@ impl Worker {
         let engine = self.engine.clone();
         let _step = engine.step.lock();
         engine.poison.check()?;
-        engine.free_garbage()?;
+        if engine.free_garbage()? && engine.signal.flush_is_stuck() {
+            engine.signal.kick_one(Sleeper::Flusher);
+        }
         let epoch = Some(engine.view().version.epoch);
         if self.swept != epoch {
             self.swept = epoch;
@@ -129,7 +131,7 @@ impl Worker {
         match engine.in_reserve(|| engine.merge_step(job)) {
             Ok(true) => {}
             Ok(false) => {
-                engine.in_reserve(|| engine.sweep())?;
+                while engine.in_reserve(|| engine.sweep())? {}
                 let range = request.range.clone();
                 if let Some(job) = self.rewrite_job(&range) {
                     if let Some((_, current)) = &mut self.request {
@@ -204,7 +206,10 @@ impl Worker {
         if let Some(range) = self.engine.droppable_range() {
             return Some(to_bottom(&version, range, HashSet::new()));
         }
+        drop(version);
         let (range, mut objects) = self.engine.stale_group(&everything())?;
+        // Asked again: a flush that this waited for may point to them.
+        let version = self.engine.view().version.clone();
         objects.retain(|object| self.rewritten.insert(*object));
         (!objects.is_empty()).then(|| to_bottom(&version, range, objects))
     }
@@ -258,6 +263,8 @@ impl Worker {
         self.merges_from = Some(Instant::now() + self.pause);
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         if error.is_no_space() {
+            // It gave back what it had taken.
+            self.engine.signal.kick_one(Sleeper::Flusher);
             tracing::warn!("the store is full: merges wait until something is freed");
         } else if !matches!(error, Error::Closed | Error::Poisoned { .. }) {
             tracing::error!(%error, "a merge failed; what it found damaged stays where it is");
