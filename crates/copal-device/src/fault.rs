@@ -25,7 +25,8 @@ use crate::memory::memory_geometry;
 use crate::record::History;
 use crate::tally::Tally;
 use crate::{
-    AlignedBuf, Class, Completer, Completion, Counters, Device, Geometry, Image, Io, IoDone, IoKind, PageCache,
+    AlignedBuf, Class, Completer, Completion, Counters, Device, Geometry, Image, Io, IoDone, IoKind,
+    PageCache,
 };
 use medium::{Medium, Plan};
 use parking_lot::Mutex;

@@ -68,7 +68,9 @@ impl Target {
     }
 
     fn cached(&self) -> io::Result<&File> {
-        self.cached.as_ref().ok_or_else(|| io::ErrorKind::Unsupported.into())
+        self.cached
+            .as_ref()
+            .ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
     pub(crate) fn write_cached(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
