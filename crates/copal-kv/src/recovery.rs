@@ -6,9 +6,10 @@
 //! - A hole between logs or a damaged frame is an error, never an end. A damaged manifest is one, too.
 //! - A damaged table costs its own key range, not the opening (`quarantine`).
 //!
-//! Not here: reading the logs back (`replay`).
+//! Not here: reading the logs back (`replay`), and the waiting room behind them (`take_in`).
 
 mod replay;
+mod take_in;
 
 use crate::{
     Error, Options,
@@ -171,7 +172,16 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<(Arc<Engine>, W
     {
         engine.keep_logs(&found, error)?;
     }
+    engine.take_in(&found, &mut worker_values)?;
     Ok((Arc::new(engine), worker_values))
+}
+
+/// What tells the records of one session's waiting room from those of all others.
+///
+/// # Panics
+/// When the operating system has no randomness; there is no safe way to go on.
+pub(crate) fn session() -> u64 {
+    getrandom::u64().expect("the operating system gave random numbers to the object store")
 }
 
 fn random_seed() -> Result<u64, Error> {
