@@ -47,6 +47,7 @@ pub fn run(make: &dyn Fn(u64) -> Arc<dyn Device>, traits: Traits) {
     hooks_may_submit(&fresh());
     threads_share_it(&fresh());
     a_dropped_completion_detaches(&fresh());
+    the_page_cache_holds_any_range(&fresh());
     growing(&fresh(), traits.grows);
     if traits.counts_exactly {
         commands_are_counted(&fresh());
@@ -472,4 +473,26 @@ fn commands_are_counted(device: &Arc<dyn Device>) {
         zero_bytes: 2 * MIB,
     };
     assert_eq!(device.counters() - before, expected);
+}
+
+fn the_page_cache_holds_any_range(device: &Arc<dyn Device>) {
+    let Some(cache) = device.page_cache() else { return };
+    let read = |at, len: usize| {
+        let mut out = vec![0xee; len];
+        assert!(cache.read_cached(at, &mut out).is_ok(), "{len} bytes at {at}");
+        out
+    };
+    write(device, 0, filled(4096, 1));
+    assert!(cache.write_cached(MIB + 4090, &[1; 20]).is_ok());
+    assert!(cache.write_cached(MIB + 4100, &[2; 3]).is_ok());
+    let expected = [&[0; 2][..], &[1; 10], &[2; 3], &[1; 7], &[0; 2]].concat();
+    assert_eq!(read(MIB + 4088, 24), expected);
+    flush(device);
+    assert_eq!(read(MIB + 4088, 24), expected, "a flush changes nothing");
+    assert_eq!(&read(0, 4096)[..], &filled(4096, 1)[..], "its neighbours stay");
+    let size = device.geometry().size;
+    let outside = |result| assert!(matches!(result, Err(DeviceError::OutOfRange { .. })));
+    outside(cache.write_cached(size - 1, &[0; 2]));
+    outside(cache.write_cached(u64::MAX, &[0; 2]));
+    outside(cache.read_cached(size, &mut [0]));
 }

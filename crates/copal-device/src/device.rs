@@ -157,6 +157,23 @@ impl std::ops::Sub for Counters {
     }
 }
 
+/// Bytes of a device by way of the kernel's page cache: any range, not only whole blocks. What is written is there
+/// after a kill of the process (C8), and no device is waited for.
+///
+/// A page of 4 KiB is used either this way or by the other commands for as long as the device is open, never both.
+pub trait PageCache: Send + Sync {
+    /// Writes `bytes` at `at`, on the caller's thread. Blocks on the device only when the kernel has to read a page in
+    /// or has too much to write back.
+    /// # Errors
+    /// `Io`: the device is poisoned from now on. `Poisoned`, `OutOfRange`, `ReadOnly`.
+    fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// Fills `out` from `at` on, on the caller's thread. Blocks on the device for what is not in memory.
+    /// # Errors
+    /// `Io`, `OutOfRange`. A poisoned device still reads.
+    fn read_cached(&self, at: u64, out: &mut [u8]) -> Result<(), DeviceError>;
+}
+
 /// A block device, a preallocated file, or something that behaves like one. See the crate's crash contract.
 pub trait Device: Send + Sync {
     /// What the device is like now.
@@ -188,6 +205,11 @@ pub trait Device: Send + Sync {
     /// Runs the next pending event of a device without a thread; `false` when idle, and always on real devices.
     fn drive(&self) -> bool;
 
+    /// The way through the kernel's page cache, where there is one.
+    fn page_cache(&self) -> Option<&dyn PageCache> {
+        None
+    }
+
     /// What does the work: "memory", "io_uring", "thread pool". For a person to read.
     fn engine(&self) -> &'static str {
         "memory"
@@ -214,6 +236,19 @@ pub(crate) fn check_range(
         Ok(())
     } else {
         Err(DeviceError::OutOfRange { op, at, len })
+    }
+}
+
+/// `Ok` when a range is inside the device; it need not be aligned.
+pub(crate) fn check_inside(
+    geometry: &Geometry,
+    op: &'static str,
+    at: u64,
+    len: u64,
+) -> Result<(), DeviceError> {
+    match at.checked_add(len) {
+        Some(end) if end <= geometry.size => Ok(()),
+        _ => Err(DeviceError::OutOfRange { op, at, len }),
     }
 }
 

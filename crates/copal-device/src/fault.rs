@@ -10,6 +10,7 @@
 //! - A failed write or flush poisons the handle (C7). Reopening after a failed flush finds a device that was reset:
 //!   some legal crash state, durable from then on.
 //! - Discarded ranges read as junk (C6).
+//! - Writes through the page cache complete at once, so a kill keeps them; a power loss treats them like others.
 //! - A pristine shadow is kept from the first fault on, for oracles and for [`FaultDevice::heal`].
 
 mod inject;
@@ -18,13 +19,14 @@ mod medium;
 pub use inject::{Fault, FaultBudget, FlushFault, WriteFault};
 
 use crate::completion::Drive;
-use crate::device::{check_io, check_range};
+use crate::device::{check_inside, check_io, check_range};
 use crate::error::DeviceError;
 use crate::memory::memory_geometry;
 use crate::record::History;
 use crate::tally::Tally;
 use crate::{
     AlignedBuf, Class, Completer, Completion, Counters, Device, Geometry, Image, Io, IoDone, IoKind,
+    PageCache,
 };
 use medium::{Medium, Plan};
 use parking_lot::Mutex;
@@ -412,6 +414,42 @@ impl Device for FaultDevice {
 
     fn driver(&self) -> Option<Arc<dyn Drive>> {
         Some(self.disk.clone())
+    }
+
+    fn page_cache(&self) -> Option<&dyn PageCache> {
+        Some(self)
+    }
+}
+
+/// A cached write is one of whole blocks, completed at once: the bytes around it are those that are there, as the
+/// kernel's page holds them.
+impl PageCache for FaultDevice {
+    fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let mut state = self.disk.state.lock();
+        let geometry = self.disk.geometry(state.medium.image.size());
+        check_inside(&geometry, "cached write", at, bytes.len() as u64)?;
+        if self.generation != state.generation {
+            return Err(DeviceError::Poisoned);
+        }
+        let block = u64::from(geometry.logical_block);
+        let (from, end) = (at - at % block, (at + bytes.len() as u64).next_multiple_of(block));
+        let mut buf = AlignedBuf::zeroed((end - from) as usize);
+        state.medium.image.read(from, &mut buf);
+        buf[(at - from) as usize..][..bytes.len()].copy_from_slice(bytes);
+        let mut kind = IoKind::Write { buf, fua: false };
+        let (_, plan) = state.medium.begin(from, &kind)?;
+        state.medium.execute(from, &mut kind, plan)
+    }
+
+    fn read_cached(&self, at: u64, out: &mut [u8]) -> Result<(), DeviceError> {
+        let state = self.disk.state.lock();
+        let geometry = self.disk.geometry(state.medium.image.size());
+        check_inside(&geometry, "cached read", at, out.len() as u64)?;
+        if self.generation != state.generation {
+            return Err(DeviceError::Poisoned);
+        }
+        state.medium.image.read(at, out);
+        Ok(())
     }
 }
 

@@ -14,13 +14,13 @@ mod geometry;
 mod open;
 pub(crate) mod target;
 
-use crate::device::{check_io, check_range};
+use crate::device::{check_inside, check_io, check_range};
 use crate::error::{DeviceError, OpenError};
 use crate::pread::{self, Pool};
 use crate::queue::{Batch, Job, JobQueue, Reply};
 use crate::tally::Tally;
 use crate::uring::{self, Ring};
-use crate::{AlignedBuf, Completion, Counters, Device, Geometry, Io, IoDone, IoKind};
+use crate::{AlignedBuf, Completion, Counters, Device, Geometry, Io, IoDone, IoKind, PageCache};
 use std::path::Path;
 use std::sync::Arc;
 use target::Target;
@@ -157,6 +157,30 @@ impl Device for FileDevice {
             Engine::Ring { .. } => "io_uring",
             Engine::Pool(_) => "thread pool",
         }
+    }
+
+    fn page_cache(&self) -> Option<&dyn PageCache> {
+        self.target.has_page_cache().then_some(self)
+    }
+}
+
+impl PageCache for FileDevice {
+    fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        const OP: &str = "cached write";
+        check_inside(&self.target.geometry(), OP, at, bytes.len() as u64)?;
+        self.target.may_write()?;
+        self.target.write_cached(at, bytes).map_err(|error| {
+            self.target.poison();
+            DeviceError::io(OP, at, bytes.len() as u64, error)
+        })
+    }
+
+    fn read_cached(&self, at: u64, out: &mut [u8]) -> Result<(), DeviceError> {
+        const OP: &str = "cached read";
+        let len = out.len() as u64;
+        check_inside(&self.target.geometry(), OP, at, len)?;
+        let read = self.target.read_cached(at, out);
+        read.map_err(|error| DeviceError::io(OP, at, len, error))
     }
 }
 

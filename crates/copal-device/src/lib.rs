@@ -14,6 +14,8 @@
 //! - C6 discarded ranges read as anything.
 //! - C7 an error on a read is damage of that range. A failed write or flush poisons the handle until it is
 //!   reopened; no flush is tried again.
+//! - C8 a write through the page cache is, to all of these, a write of the logical blocks it touches that completes
+//!   when the call returns.
 //!
 //! Not here: what the bytes mean, free space, checksums (`copal-object`); models of disks in virtual time and the
 //! measuring of real ones (not built yet).
@@ -37,7 +39,7 @@ mod uring;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT};
 pub use completion::{Completer, Completion, Drive};
-pub use device::{Class, Counters, Device, Geometry, Io, IoDone, IoKind};
+pub use device::{Class, Counters, Device, Geometry, Io, IoDone, IoKind, PageCache};
 pub use error::{DeviceError, OpenError};
 pub use file::{FileOptions, open_file};
 pub use image::Image;

@@ -2,10 +2,10 @@
 //!
 //! The plain twin of a real device for tests above this layer. Crashes and faults are the fault device's.
 
-use crate::device::{check_io, check_range};
+use crate::device::{check_inside, check_io, check_range};
 use crate::error::DeviceError;
 use crate::tally::Tally;
-use crate::{AlignedBuf, Completion, Counters, Device, Geometry, Image, Io, IoDone, IoKind};
+use crate::{AlignedBuf, Completion, Counters, Device, Geometry, Image, Io, IoDone, IoKind, PageCache};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
@@ -134,5 +134,23 @@ impl Device for MemoryDevice {
 
     fn drive(&self) -> bool {
         false
+    }
+
+    fn page_cache(&self) -> Option<&dyn PageCache> {
+        Some(self)
+    }
+}
+
+impl PageCache for MemoryDevice {
+    fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        check_inside(&self.geometry(), "cached write", at, bytes.len() as u64)?;
+        self.image.write().write(at, bytes);
+        Ok(())
+    }
+
+    fn read_cached(&self, at: u64, out: &mut [u8]) -> Result<(), DeviceError> {
+        check_inside(&self.geometry(), "cached read", at, out.len() as u64)?;
+        self.image.read().read(at, out);
+        Ok(())
     }
 }

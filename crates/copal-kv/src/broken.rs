@@ -16,4 +16,10 @@ pub(crate) enum Flaw {
     ValuesDroppedEarly,
     /// The log does not wait for the values it points to.
     LogBeforeValues,
+    /// A kill-safe group is acknowledged without its copy in the waiting room.
+    RoomPassedBy,
+    /// An opening leaves the waiting room to the session before.
+    SessionGoesOn,
+    /// A bay of the waiting room is used again while its records are on their way into the log.
+    BayReusedEarly,
 }

@@ -26,6 +26,8 @@ pub(crate) struct Found {
     pub(crate) second_logs: Vec<ObjectId>,
     pub(crate) tables: Vec<ObjectId>,
     pub(crate) values: BTreeMap<ObjectId, Stat>,
+    /// The stream whose first extent is the waiting room.
+    pub(crate) room: Option<ObjectId>,
     /// Highest id of any object, also of others.
     pub(crate) highest: u64,
 }
@@ -58,6 +60,7 @@ impl Found {
             Some((Role::Value, _)) => {
                 self.values.insert(stat.id, stat);
             }
+            Some((Role::Waiting, _)) => self.room = self.room.or(Some(stat.id)),
             Some((Role::Manifest, _)) | None => {}
         }
     }

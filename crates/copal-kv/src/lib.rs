@@ -5,7 +5,7 @@
 //!             └──── value objects (large values, one object per group of keys) ────┘
 //! ```
 //!
-//! Formats: docs/formats/kv-log.md, kv-manifest.md, kv-values.md, kv-table.md, kv-filter-page.md
+//! Formats: docs/formats/kv-log.md, kv-waiting-room.md, kv-manifest.md, kv-values.md, kv-table.md, kv-filter-page.md
 //! Invariants
 //! - Acknowledged with [`Durability::Device`] means it survives power loss; after any crash the store is a
 //!   prefix of commit order, batches whole.
@@ -70,6 +70,7 @@ mod value;
 mod verify;
 mod version;
 mod view;
+mod waiting;
 
 /// The programs of the README run as tests.
 #[cfg(doctest)]

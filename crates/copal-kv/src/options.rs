@@ -11,7 +11,8 @@ pub enum Durability {
     /// Survives power loss.
     #[default]
     Device,
-    /// Survives a kill of the process, not power loss.
+    /// Survives a kill of the process, not power loss. Waits for no device where it can be copied to the store's waiting
+    /// room in the page cache: a batch of up to 1 MiB without separated values.
     Process,
     /// Logged within 100 ms or 1 MiB; a kill may lose it.
     Deferred,

@@ -6,9 +6,10 @@
 //! - A hole between logs or a damaged frame is an error, never an end. A damaged manifest is one, too.
 //! - A damaged table costs its own key range, not the opening (`quarantine`).
 //!
-//! Not here: reading the logs back (`replay`).
+//! Not here: reading the logs back (`replay`), and the waiting room behind them (`take_in`).
 
 mod replay;
+mod take_in;
 
 use crate::{
     Error, Options,
@@ -70,7 +71,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<Arc<Engine>, Er
             ));
         }
         None => {
-            let manifest = Manifest::create(&objects, random_seed()?)?;
+            let manifest = Manifest::create(&objects, random_number()?)?;
             (manifest, budget.charge(Class::Manifest, 0))
         }
     };
@@ -173,13 +174,15 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<Arc<Engine>, Er
     {
         engine.keep_logs(&found, error)?;
     }
+    engine.take_in(&found)?;
     Ok(Arc::new(engine))
 }
 
-fn random_seed() -> Result<u64, Error> {
-    let mut seed = [0; 8];
-    getrandom::fill(&mut seed).map_err(|error| Error::corrupt("random seed of a new store", error))?;
-    Ok(u64::from_le_bytes(seed))
+/// The seed of a new store, and what tells the records of one session's waiting room from those of all others.
+/// # Errors
+/// The operating system has no randomness; there is no safe way to go on.
+pub(crate) fn random_number() -> Result<u64, Error> {
+    getrandom::u64().map_err(|error| Error::corrupt("random number of a store", error))
 }
 
 /// What an opening frees.

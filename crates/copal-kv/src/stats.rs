@@ -51,6 +51,8 @@ pub struct Stats {
     pub debt_bytes: u64,
     /// Log groups written; `writes / groups` is the gain of group commit.
     pub groups: u64,
+    /// ... of which so many promised to survive a kill and waited for no device.
+    pub kill_safe_groups: u64,
     /// Batches committed.
     pub writes: u64,
     /// Read commands of the device, flush, merge and verification included, since it was opened.
@@ -186,6 +188,7 @@ pub(crate) struct Counters {
     pub(crate) write_bytes: AtomicU64,
     pub(crate) user_bytes: AtomicU64,
     pub(crate) groups: AtomicU64,
+    pub(crate) kill_safe_groups: AtomicU64,
     pub(crate) writes: AtomicU64,
     /// Bytes of each tier, from the top down.
     pub(crate) tier_bytes: [AtomicU64; TIERS as usize],
@@ -200,6 +203,11 @@ impl Counters {
         self.groups.fetch_add(1, Relaxed);
         self.writes.fetch_add(writes, Relaxed);
         self.user_bytes.fetch_add(user_bytes, Relaxed);
+    }
+
+    /// A group was acknowledged with its copy in the waiting room, or was not.
+    pub(crate) fn entered_room(&self, entered: bool) {
+        self.kill_safe_groups.fetch_add(entered.into(), Relaxed);
     }
 
     /// Runs searched since the store was opened, had there always been `runs` of them above the bottom: a look-up
@@ -223,6 +231,7 @@ impl Counters {
         stats.write_bytes = self.write_bytes.load(Relaxed);
         stats.user_bytes = self.user_bytes.load(Relaxed);
         stats.groups = self.groups.load(Relaxed);
+        stats.kill_safe_groups = self.kill_safe_groups.load(Relaxed);
         stats.writes = self.writes.load(Relaxed);
     }
 }

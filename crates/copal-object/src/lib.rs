@@ -37,6 +37,7 @@ mod map;
 mod mkfs;
 mod open;
 mod pending;
+mod place;
 mod placement;
 mod read;
 mod recent;
@@ -64,6 +65,7 @@ pub use interface::{
     Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, MkfsOptions, ObjectId, ObjectKind, Op, OpenOptions,
     RecoveryReport, Space, Stat, Txn,
 };
+pub use place::Place;
 pub use room::Reservation;
 pub use staged::{ObjectWriter, Staged};
 pub use store::Store;

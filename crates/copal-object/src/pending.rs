@@ -4,7 +4,7 @@
 //! nothing walks over those that wait for nothing but the flush.
 //! Invariants
 //! - In the order they were appended; tickets ascend.
-//! - The first `told` have been written, and whoever waited only for that was told.
+//! - The first `told` have been written, with the commits they need, and whoever waited only for that was told.
 
 use super::stream::FrameCompleter;
 use crate::Ack;
@@ -88,11 +88,11 @@ impl Pending {
             {
                 self.looked_at.set(self.looked_at.get() + 1);
             }
-            let asks = matches!(state.waiter, Some((Ack::Written, _)));
-            if !state.written || asks && state.needs_lsn > written_lsn {
+            // Also one that nobody asks about: it counts only with its commit, and those behind only with it.
+            if !state.written || state.needs_lsn > written_lsn {
                 break;
             }
-            if asks {
+            if matches!(state.waiter, Some((Ack::Written, _))) {
                 answers.extend(state.waiter.take().map(|(_, completer)| (completer, state.frame)));
             }
             self.told += 1;

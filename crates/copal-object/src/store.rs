@@ -4,8 +4,8 @@
 
 use crate::{
     Ack, CheckOptions, CheckReport, Covered, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions,
-    ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, RecoveryReport, Reservation, Space, Stat,
-    StoreError, Txn,
+    ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, Place, RecoveryReport, Reservation, Space,
+    Stat, StoreError, Txn,
     entropy::Entropy,
     format::superblock::{BACKEND_COW, BACKEND_HOSTFS},
     hostfs::HostFiles,
@@ -168,6 +168,15 @@ impl Store {
         FrameReader::new(&self.inner, stream, from)
     }
 
+    /// Room of the caller's own in a stream that has no frames, at least `bytes` of it when the stream has none yet; it
+    /// then belongs to the stream with the next durable commit. `None`: there is none, and none was asked for or the store
+    /// is open read-only. Blocks while space is prepared.
+    /// # Errors
+    /// `NotFound`, `WrongKind`, `NoSpace`, `Fenced`, `Device`.
+    pub fn place(&self, stream: ObjectId, bytes: u64) -> Result<Option<Place>, StoreError> {
+        self.inner.place(stream, bytes)
+    }
+
     /// Keeps `bytes` of space for the caller until the reservation is dropped; to use it, drop it and commit.
     /// # Errors
     /// `NoSpace`, `Fenced`, `ReadOnly`.
@@ -271,6 +280,12 @@ impl Store {
     #[must_use]
     pub fn is_driven(&self) -> bool {
         self.inner.driver.is_some()
+    }
+
+    /// Whether [`Place::write`] ends in the kernel's page cache and waits for no device.
+    #[must_use]
+    pub fn has_page_cache(&self) -> bool {
+        self.inner.device.page_cache().is_some()
     }
 
     /// What reached the device since it was opened.

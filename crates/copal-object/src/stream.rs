@@ -120,7 +120,7 @@ impl Inner {
     }
 
     /// Enters one more extent for the stream, or prepares one; the caller looks again.
-    fn extend_stream(
+    pub(crate) fn extend_stream(
         self: &Arc<Inner>,
         state: &mut MutexGuard<'_, State>,
         stream: u64,

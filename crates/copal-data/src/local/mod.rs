@@ -143,7 +143,7 @@ impl Inner {
 
     /// Commits a batch whose loss does no harm: a later durable commit makes it durable too.
     fn commit_behind(&self, batch: Batch) -> Result<(), VolumeError> {
-        batch.commit(Durability::Process).map_err(|error| {
+        batch.commit(Durability::Deferred).map_err(|error| {
             if !refused_cleanly(&error) {
                 self.fail(&error);
             }
@@ -159,7 +159,7 @@ impl Inner {
         }
         let mut batch = self.kv.batch();
         if self.times.settle(&self.spaces, &mut batch)
-            && let Err(error) = batch.commit(Durability::Process)
+            && let Err(error) = batch.commit(Durability::Deferred)
         {
             tracing::debug!(%error, "the exact time of the last operation was not noted");
         }

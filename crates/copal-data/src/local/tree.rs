@@ -170,7 +170,7 @@ impl Inner {
         let prefix = keys::volume(vid);
         for space in self.spaces.of_files() {
             space
-                .purge_prefix(&prefix, Durability::Process)
+                .purge_prefix(&prefix, Durability::Deferred)
                 .map_err(|e| of_engine(&e))?;
         }
         let mut batch = self.kv.batch();

@@ -13,6 +13,7 @@ use crate::{BUFFER_ALIGNMENT, Geometry};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use std::fs::File;
 use std::path::Path;
 
 /// Smallest alignment used without direct I/O.
@@ -147,12 +148,31 @@ fn prepare(path: &Path, options: &FileOptions, fd: OwnedFd, kind: Kind) -> Resul
     };
     let geometry = geometry(&fd, kind, direct.unwrap_or(BUFFERED)).map_err(failed)?;
     make_durable(path, options, &fd, kind)?;
-    Ok(Target::new(
-        fd,
-        kind,
-        geometry_checked(path, geometry)?,
-        options.read_only,
-    ))
+    let cached = open_cached(path, options, &fd);
+    let target = Target::new(fd, kind, geometry_checked(path, geometry)?, options.read_only);
+    Ok(target.with_cached(cached))
+}
+
+/// What `fd` names, a second time, through the page cache; `None` when it is not to be had. The lock stays with `fd`.
+fn open_cached(path: &Path, options: &FileOptions, fd: &OwnedFd) -> Option<File> {
+    let access = if options.read_only {
+        OFlags::RDONLY
+    } else {
+        OFlags::RDWR
+    };
+    let opened = rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty());
+    let same = |cached: &OwnedFd| -> rustix::io::Result<bool> {
+        let (ours, theirs) = (rustix::fs::fstat(fd)?, rustix::fs::fstat(cached)?);
+        // The path may name something else by now.
+        Ok((ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino))
+    };
+    match opened.and_then(|cached| Ok(same(&cached)?.then_some(cached))) {
+        Ok(cached) => cached.map(File::from),
+        Err(error) => {
+            tracing::info!(%error, path = %path.display(), "no second way in, through the page cache");
+            None
+        }
+    }
 }
 
 /// Turns the page cache off where it can be; `None`: I/O is buffered, and only flushes make it durable.

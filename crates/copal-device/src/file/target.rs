@@ -12,7 +12,9 @@ use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags};
+use std::fs::File;
 use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -30,6 +32,8 @@ pub(crate) enum Kind {
 pub(crate) struct Target {
     pub(crate) fd: OwnedFd,
     pub(crate) kind: Kind,
+    /// The same file or device, opened a second time without direct I/O. It holds no lock.
+    cached: Option<File>,
     /// Fixed but for `size`, which lives beside it.
     fixed: Geometry,
     size: AtomicU64,
@@ -44,12 +48,37 @@ impl Target {
         Target {
             fd,
             kind,
+            cached: None,
             fixed: geometry,
             size,
             read_only,
             poisoned: AtomicBool::new(false),
             growing: Mutex::new(()),
         }
+    }
+
+    /// With a way through the page cache.
+    pub(crate) fn with_cached(mut self, cached: Option<File>) -> Target {
+        self.cached = cached;
+        self
+    }
+
+    pub(crate) fn has_page_cache(&self) -> bool {
+        self.cached.is_some()
+    }
+
+    fn cached(&self) -> io::Result<&File> {
+        self.cached
+            .as_ref()
+            .ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn write_cached(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.cached()?.write_all_at(bytes, at)
+    }
+
+    pub(crate) fn read_cached(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        self.cached()?.read_exact_at(out, at)
     }
 
     pub(crate) fn geometry(&self) -> Geometry {

@@ -3,7 +3,8 @@
 //! Invariants
 //! - A group takes its sequences when its last frame has its number: sequences have no gaps. Only a device that fails
 //!   undoes that, and then nothing is written any more.
-//! - A `Deferred` group is inserted at once and logged within 100 ms or 1 MiB, in front of whatever is logged next.
+//! - A `Deferred` group is inserted at once and logged within 100 ms or 1 MiB, in front of whatever is logged next. A
+//!   `Process` group is treated like one where the waiting room takes a copy of it (`enter`).
 //! - `NoSpace` leaves log, value objects and memtable as they were. A group refused for lack of space is tried
 //!   again write by write, so that a delete is not refused because of its neighbour.
 
@@ -20,10 +21,11 @@ use crate::{
     engine::Engine,
     log::Log,
     signal::Sleeper,
+    waiting::{Hold, Waiting},
 };
 use bytes::Bytes;
 use copal_device::Completion;
-use copal_object::{Ack, FramePos, Lsn, Op, Store as Objects, StoreError, Txn};
+use copal_object::{Ack, FramePos, Lsn, ObjectId, Op, Store as Objects, StoreError, Txn};
 use parking_lot::MutexGuard;
 use std::time::Instant;
 
@@ -34,6 +36,9 @@ const DEFERRED_BYTES: usize = 1 << 20;
 pub(crate) struct Writer {
     pub(crate) log: Log,
     deferred: Deferred,
+    pub(crate) waiting: Waiting,
+    /// The stream that an earlier session made for its waiting room, and did not begin to use.
+    pub(crate) room_stream: Option<ObjectId>,
     /// The store is closed: nothing more is written.
     pub(super) sealed: bool,
 }
@@ -55,6 +60,8 @@ impl Writer {
         Writer {
             log,
             deferred: Deferred::default(),
+            waiting: Waiting::default(),
+            room_stream: None,
             sealed: false,
         }
     }
@@ -68,6 +75,34 @@ impl Writer {
     /// Since when a deferred write waits for the log.
     pub(crate) fn deferred_since(&self) -> Option<Instant> {
         self.deferred.since
+    }
+
+    /// Log bytes of writes that are deferred.
+    pub(super) fn deferred_bytes(&self) -> usize {
+        self.deferred.ops.len()
+    }
+
+    /// Whether deferred writes point to values of their own objects.
+    pub(super) fn deferred_names_values(&self) -> bool {
+        self.deferred.after.is_some()
+    }
+
+    /// Copies a group, which takes sequences behind `given`, to the waiting room, and with it what was deferred before
+    /// it and does not stand there yet.
+    fn copy_to_room(&mut self, encoded: &Encoded, given: u64) -> Result<(), StoreError> {
+        if let Waiting::Open(room) = &mut self.waiting {
+            let before = self.deferred.count - room.copied_count;
+            let first_seq = given + 1 - u64::from(before);
+            room.copy(&encoded.log, first_seq, before + encoded.count)?;
+        }
+        Ok(())
+    }
+
+    /// The waiting room learns that the log took all that was deferred.
+    fn room_logged(&mut self, hold: Hold) {
+        if let Waiting::Open(room) = &mut self.waiting {
+            room.logged(hold);
+        }
     }
 
     #[cfg(test)]
@@ -106,6 +141,9 @@ impl Writer {
             let first_seq = given + 1 - u64::from(*count);
             self.log.append_durably(objects, first_seq, *count, ops, *after)?;
             self.deferred = Deferred::default();
+        }
+        if let Waiting::Open(room) = &mut self.waiting {
+            room.all_written();
         }
         Ok(())
     }
@@ -250,9 +288,11 @@ impl Engine {
         let given = self.snapshots.given();
         let durability = writes.iter().map(|write| write.durability).min();
         let durability = durability.unwrap_or_default();
+        let enters = durability == Durability::Process && self.enters_room(writer, writes, bytes, given)?;
         let deferred = writer.deferred.ops.len();
         // Nobody waits for the log of deferred writes: once there is enough of it, it is on its way.
-        let later = durability == Durability::Deferred && deferred + bytes <= self.deferred_bytes();
+        let is_deferred = durability == Durability::Deferred;
+        let later = enters || is_deferred && deferred + bytes <= self.deferred_bytes();
         let mut values = Some(self.direct_values.lock());
         let mut placement = Placement::default();
         let log = std::mem::take(&mut writer.deferred.ops);
@@ -268,6 +308,9 @@ impl Engine {
             Durability::Deferred => Ack::Ordered,
         };
         let begun = self.append_values(&mut placement).and_then(|after| {
+            if enters && !self.broken(Flaw::RoomPassedBy) {
+                writer.copy_to_room(&encoded, given)?;
+            }
             if later {
                 return Ok((None, after));
             }
@@ -310,7 +353,11 @@ impl Engine {
             Some(last) => Some(self.objects.append_frame_placed(stream, last, after, ack, |at| {
                 if let Some(writer) = held.as_mut() {
                     writer.log.placed(at, ack);
-                    self.logged(&mut writer.deferred, &mut encoded);
+                    writer.room_logged(match ack {
+                        Ack::Ordered => Hold::Unwatched,
+                        Ack::Written | Ack::Durable => Hold::Group(last_seq),
+                    });
+                    self.logged(&mut writer.deferred, std::mem::take(&mut encoded.log));
                 }
                 placed(held);
             })),
@@ -327,6 +374,7 @@ impl Engine {
         };
         insert(&memtable, &self.rows, writes, encoded, given + 1);
         self.count_room_of(writes);
+        self.counters.entered_room(enters);
         let bytes = writes.iter().map(|write| write.user_bytes).sum();
         self.counters.wrote(writes.len() as u64, bytes);
         match completion {
@@ -342,7 +390,36 @@ impl Engine {
         }
     }
 
-    fn deferred_bytes(&self) -> usize {
+    /// Brings the deferred groups, which all stand in the waiting room, on their way into the log. `given` is the last
+    /// sequence so far.
+    /// # Errors
+    /// `NoSpace`: they go on waiting. `Poisoned`.
+    pub(super) fn send_deferred(&self, writer: &mut Writer, given: u64) -> Result<(), Error> {
+        let fail = |error| self.poison.failed_write(error);
+        let Deferred {
+            ops, count, after, ..
+        } = &mut writer.deferred;
+        let (after, first_seq) = (*after, given + 1 - u64::from(*count));
+        let log = &mut writer.log;
+        let last = log.begin_group(&self.objects, first_seq, *count, ops, after);
+        let last = last.map_err(fail)?;
+        let ops = std::mem::take(ops);
+        let (mut at, ack) = (None, Ack::Written);
+        let placed = |placed| at = Some(placed);
+        let written = self
+            .objects
+            .append_frame_placed(log.stream, last, after, ack, placed);
+        let Some(at) = at else {
+            writer.deferred.ops = ops;
+            return Err(written.wait().err().map_or(Error::Closed, fail));
+        };
+        log.placed(at, ack);
+        writer.room_logged(Hold::Frame(written));
+        self.logged(&mut writer.deferred, ops);
+        Ok(())
+    }
+
+    pub(super) fn deferred_bytes(&self) -> usize {
         DEFERRED_BYTES.min(self.budget.waiting_bytes() as usize)
     }
 
@@ -364,10 +441,9 @@ impl Engine {
     }
 
     /// Nothing is deferred any more; the next ones gather in the same memory, unless one large write made it.
-    fn logged(&self, deferred: &mut Deferred, encoded: &mut Encoded) {
+    fn logged(&self, deferred: &mut Deferred, mut ops: Vec<u8>) {
         let charge = deferred.charge.take();
         *deferred = Deferred::default();
-        let mut ops = std::mem::take(&mut encoded.log);
         ops.clear();
         if let Some(mut charge) = charge
             && ops.capacity() <= 2 * self.deferred_bytes()

@@ -11,6 +11,7 @@
 //!
 //! Not here: long random histories (tests/it/crash.rs), the object layer's own rules (`copal-object`).
 
+mod kills;
 mod kinds;
 
 use crate::{

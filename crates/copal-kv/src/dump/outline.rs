@@ -104,6 +104,14 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
             read => drop(read?),
         }
     }
+    if let Some(room) = found.room {
+        let bytes = objects.stat(room).map_or(0, |stat| stat.allocated_bytes);
+        items.push(
+            Item::new(0, "waiting-room")
+                .number("object", room.0)
+                .number("allocated_bytes", bytes),
+        );
+    }
     for object in logged.iter().filter(|object| !state.values.contains_key(object)) {
         items.push(
             Item::new(0, "value-object")

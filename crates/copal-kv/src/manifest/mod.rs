@@ -208,6 +208,7 @@ pub(crate) enum Role {
     Log,
     Table,
     Value,
+    Waiting,
 }
 
 impl std::fmt::Display for Role {
@@ -217,6 +218,7 @@ impl std::fmt::Display for Role {
             Role::Log => "log",
             Role::Table => "table",
             Role::Value => "value object",
+            Role::Waiting => "waiting room",
         })
     }
 }
@@ -229,14 +231,16 @@ impl Role {
             Role::Log => "log",
             Role::Table => "table",
             Role::Value => "value-object",
+            Role::Waiting => "waiting-room",
         }
     }
 
-    const ALL: [(Role, &'static [u8; 8]); 4] = [
+    const ALL: [(Role, &'static [u8; 8]); 5] = [
         (Role::Manifest, b"kv manif"),
         (Role::Log, b"kv log\0\0"),
         (Role::Table, b"kv table"),
         (Role::Value, b"kv value"),
+        (Role::Waiting, b"kv wait\0"),
     ];
 
     fn name(self) -> &'static [u8; 8] {

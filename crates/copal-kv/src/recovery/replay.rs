@@ -29,6 +29,7 @@ use crate::{
     },
     view::View,
 };
+use bytes::Bytes;
 use copal_object::{Ack, ObjectId, Op, Store as Objects, Txn};
 use std::{collections::HashMap, sync::Arc};
 
@@ -142,16 +143,7 @@ impl Replayed {
                 self.name(state, memtable, key, pointer, seq)?;
             }
             let Some(memtable) = memtable else { continue };
-            match op {
-                LogOp::Put { key, value } => memtable.insert(key, seq, EntryKind::Put, value),
-                LogOp::Delete { key } => {
-                    memtable.insert(key, seq, EntryKind::Delete, bytes::Bytes::new());
-                }
-                LogOp::DeleteRange { start, end } => {
-                    memtable.insert_range_delete(RangeTombstone { start, end, seq });
-                }
-                LogOp::Pointer { key, pointer } => memtable.insert(key, seq, EntryKind::Pointer, pointer),
-            }
+            insert(memtable, op, seq);
         }
         Ok(())
     }
@@ -197,6 +189,18 @@ impl Replayed {
             by_worker: false,
         });
         Ok(())
+    }
+}
+
+/// Enters an operation that was logged.
+pub(super) fn insert(memtable: &Memtable, op: LogOp, seq: u64) {
+    match op {
+        LogOp::Put { key, value } => memtable.insert(key, seq, EntryKind::Put, value),
+        LogOp::Delete { key } => memtable.insert(key, seq, EntryKind::Delete, Bytes::new()),
+        LogOp::DeleteRange { start, end } => {
+            memtable.insert_range_delete(RangeTombstone { start, end, seq });
+        }
+        LogOp::Pointer { key, pointer } => memtable.insert(key, seq, EntryKind::Pointer, pointer),
     }
 }
 

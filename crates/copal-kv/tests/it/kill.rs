@@ -16,7 +16,7 @@
 use crate::support::*;
 use copal_device::{Device, FileOptions, OpenError, open_file};
 use copal_kv::{Batch, Durability, Keyspace, KeyspaceOptions, Options, Store};
-use copal_object::CheckOptions;
+use copal_object::{CheckOptions, MkfsOptions, OpenError as ObjectOpenError, OpenOptions, Store as Objects};
 use std::{
     collections::{BTreeMap, VecDeque},
     io::{BufRead, BufReader, Write},
@@ -97,8 +97,11 @@ impl Operation {
         }
         let count = (number + 1).to_le_bytes().to_vec();
         changes.push(Change::Put(0, count_key(thread), count));
-        let durability =
-            [Durability::Device, Durability::Process, Durability::Deferred][random.below(3) as usize];
+        let durability = match random.below(5) {
+            0 => Durability::Device,
+            1 => Durability::Deferred,
+            _ => Durability::Process,
+        };
         Operation { changes, durability }
     }
 
@@ -135,6 +138,15 @@ fn options() -> Options {
 }
 
 fn open(path: &Path) -> Store {
+    if path.is_dir() {
+        let objects = loop {
+            match Objects::open_dir(path, &OpenOptions::default()) {
+                Err(ObjectOpenError::Open(OpenError::Locked { .. })) => std::thread::yield_now(),
+                opened => break opened.unwrap().0,
+            }
+        };
+        return Store::open(objects, options()).unwrap();
+    }
     let options = FileOptions {
         allow_cow: true,
         unsafe_volatile: true,
@@ -310,7 +322,6 @@ fn judge_order(events: &[Event], before: &Counts, found: &Counts, what: &str) {
 
 #[test]
 fn killed_at_random_moments_the_store_is_a_prefix_of_commit_order() {
-    let (rounds, seed) = (setting("COPAL_KILL_ROUNDS", 40), setting("COPAL_KILL_SEED", 1));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let create = FileOptions {
@@ -322,13 +333,25 @@ fn killed_at_random_moments_the_store_is_a_prefix_of_commit_order() {
     let device: Arc<dyn Device> = open_file(&path, &create).unwrap();
     format(&device);
     drop(device);
+    kill_again_and_again(&path, setting("COPAL_KILL_ROUNDS", 40));
+}
+
+#[test]
+fn killed_at_random_moments_a_store_of_files_is_one_too() {
+    let dir = tempfile::tempdir().unwrap();
+    Objects::mkfs_dir(dir.path(), &MkfsOptions::default()).unwrap();
+    kill_again_and_again(dir.path(), setting("COPAL_KILL_ROUNDS", 40).div_ceil(4));
+}
+
+fn kill_again_and_again(path: &Path, rounds: u64) {
+    let seed = setting("COPAL_KILL_SEED", 1);
     let mut random = Random::new(seed);
     let (mut counts, mut content) = (Counts::default(), Content::new());
     for round in 0..rounds {
         let lines = random.below(if round % 4 == 0 { 20 } else { 900 }) as usize;
-        let events = run_and_kill(&path, &counts, lines);
+        let events = run_and_kill(path, &counts, lines);
         let what = format!("seed {seed}, round {round}");
-        let store = open(&path);
+        let store = open(path);
         let spaces = spaces(&store);
         let found = count_of(|key| spaces[0].get(key).unwrap());
         judge_order(&events, &counts, &found, &what);
@@ -361,7 +384,7 @@ fn killed_at_random_moments_the_store_is_a_prefix_of_commit_order() {
         counts.iter().all(|count| *count > rounds),
         "hardly anything was written: {counts:?}"
     );
-    let store = open(&path);
+    let store = open(path);
     let report = store.objects().check(&CheckOptions::default()).unwrap();
     assert!(report.is_clean(), "{:?}", report.damages);
 }

@@ -27,3 +27,4 @@ mod space;
 mod support;
 mod threads;
 mod verify;
+mod waiting;

@@ -15,7 +15,7 @@
 //! Not here: which object has which file (`space`), the calls themselves (`directory`).
 
 use copal_device::{
-    AlignedBuf, Completion, Counters, Device, DeviceError, Geometry, Io, IoDone, IoKind, OpenError,
+    AlignedBuf, Completion, Counters, Device, DeviceError, Geometry, Io, IoDone, IoKind, OpenError, PageCache,
 };
 use parking_lot::Mutex;
 use std::{
@@ -319,8 +319,48 @@ impl Device for HostFiles {
         false
     }
 
+    fn page_cache(&self) -> Option<&dyn PageCache> {
+        Some(self)
+    }
+
     fn engine(&self) -> &'static str {
         "files"
+    }
+}
+
+/// Everything here goes through the page cache; these two take any range inside a file.
+impl PageCache for HostFiles {
+    fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        const OP: &str = "cached write";
+        check_inside(OP, at, bytes.len())?;
+        if self.read_only {
+            return Err(DeviceError::ReadOnly);
+        }
+        if self.inside.lock().poisoned {
+            return Err(DeviceError::Poisoned);
+        }
+        self.write(at, bytes, false).map_err(|error| {
+            self.inside.lock().poisoned = true;
+            DeviceError::io(OP, at, bytes.len() as u64, error)
+        })
+    }
+
+    fn read_cached(&self, at: u64, out: &mut [u8]) -> Result<(), DeviceError> {
+        const OP: &str = "cached read";
+        let len = out.len();
+        check_inside(OP, at, len)?;
+        let read = self.read(at, out);
+        read.map_err(|error| DeviceError::io(OP, at, len as u64, error))
+    }
+}
+
+fn check_inside(op: &'static str, at: u64, len: usize) -> Result<(), DeviceError> {
+    let (number, offset) = split(at);
+    let len = len as u64;
+    if number < FILES_MAX && offset + len <= FILE_BYTES {
+        Ok(())
+    } else {
+        Err(DeviceError::OutOfRange { op, at, len })
     }
 }
 

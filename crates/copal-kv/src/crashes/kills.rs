@@ -1,0 +1,225 @@
+//! Kills of the process at every size of what waits: the page cache stays, what was on its way to the device happens or
+//! not. Many kills of one store, one behind the other.
+//!
+//! The oracle: everything acknowledged as safe from a kill is there, and the content is that after some operation.
+//! Then the waiting room alone: a power loss that tears it, and a session that goes on behind.
+
+use super::*;
+use copal_device::fault::FaultDevice;
+
+const KEYS: u64 = 12;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Values up to 50 KB stay in log and memtable.
+fn inline(store: &Store) -> Keyspace {
+    let options = KeyspaceOptions {
+        group_prefix_len: 1,
+        separate_from_bytes: 60_000,
+        direct_from_bytes: 60_000,
+        ..KeyspaceOptions::default()
+    };
+    store.keyspace("k", options).unwrap()
+}
+
+fn content_of(space: &Keyspace) -> Map {
+    let pair = |item: Result<(bytes::Bytes, bytes::Bytes), crate::Error>| {
+        let (key, value) = item.unwrap();
+        (key.to_vec(), value.to_vec())
+    };
+    space.iter(ALL).map(pair).collect()
+}
+
+fn new_device(seed: u64) -> Arc<FaultDevice> {
+    let options = FaultOptions {
+        seed,
+        order: Order::Shuffled,
+        max_size: SIZE,
+        record: false,
+        ..FaultOptions::default()
+    };
+    let device = FaultDevice::with_options(Image::zeroed(SIZE), options);
+    let dynamic: Arc<dyn Device> = device.clone();
+    copal_object::Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
+    device
+}
+
+fn open(device: &Arc<FaultDevice>, flaw: Option<Flaw>) -> Store {
+    let dynamic: Arc<dyn Device> = device.clone();
+    Store::open(objects(&dynamic), options(flaw)).unwrap()
+}
+
+/// Operations of one session: what promises they ask for, and how long their values are at most.
+fn session(random: &mut Random) -> (Vec<Durability>, u64) {
+    use Durability::{Deferred, Device, Process};
+    let mixtures: [&[Durability]; 4] = [
+        &[Process],
+        &[Process, Process, Process, Deferred],
+        &[Process, Deferred, Device],
+        &[Process, Process, Process, Process, Process, Device],
+    ];
+    let mixture = mixtures[random.below(4) as usize].to_vec();
+    (mixture, [40, 900, 12_000, 50_000][random.below(4) as usize])
+}
+
+/// Kills a store `rounds` times; the first thing that is wrong, and how many groups went through the room.
+fn killed(seed: u64, rounds: u64, flaw: Option<Flaw>) -> Result<u64, String> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut device = new_device(seed);
+    let mut allowed = vec![Map::new()];
+    let (mut through, mut tag) = (0, 0);
+    for round in 0..=rounds {
+        let store = open(&device, flaw);
+        let space = inline(&store);
+        let found = content_of(&space);
+        if !allowed.contains(&found) {
+            let sizes: Vec<_> = found.iter().map(|(key, value)| (key, value.len())).collect();
+            return Err(format!(
+                "seed {seed}, round {round}: none of {} states is {sizes:?}",
+                allowed.len()
+            ));
+        }
+        let report = store.verify(false).unwrap();
+        if !report.is_sound() {
+            return Err(report.problems.join("; "));
+        }
+        let (mixture, longest) = session(&mut random);
+        let mut states = vec![found];
+        let mut safe = 0;
+        for _ in 0..random.below(120) {
+            let mut state = states.last().unwrap().clone();
+            let durability = mixture[random.below(mixture.len() as u64) as usize];
+            let key = vec![b'x', b'0' + random.below(KEYS) as u8];
+            tag += 1;
+            match random.below(14) {
+                0 => {
+                    space.delete(&key, durability).unwrap();
+                    state.remove(&key);
+                }
+                // Too long for the room: a group of its own.
+                1 if longest > 900 => {
+                    let value = value(tag, 59_000 + random.below(4000) as usize);
+                    space.put(&key, &value, durability).unwrap();
+                    state.insert(key, value);
+                }
+                _ => {
+                    let value = value(tag, random.below(longest) as usize);
+                    space.put(&key, &value, durability).unwrap();
+                    state.insert(key, value);
+                }
+            }
+            states.push(state);
+            if durability != Durability::Deferred {
+                safe = states.len() - 1;
+            }
+        }
+        through += store.stats().kill_safe_groups;
+        if random.below(6) == 0 {
+            store.close().unwrap();
+            safe = states.len() - 1;
+        }
+        device = device.reopen();
+        drop((space, store));
+        allowed = states.split_off(safe);
+    }
+    Ok(through)
+}
+
+fn is_caught_by_kills(flaw: Flaw) {
+    let caught = (0..12).any(|seed| killed(seed, 12, Some(flaw)).is_err());
+    assert!(caught, "{flaw:?} went unnoticed");
+}
+
+#[test]
+fn what_was_safe_from_a_kill_is_there_after_it() {
+    let through: u64 = (0..6).map(|seed| killed(seed, 12, None).unwrap()).sum();
+    assert!(through > 1000, "only {through} groups went through the room");
+}
+
+#[test]
+fn a_group_that_passes_the_room_by_is_caught() {
+    is_caught_by_kills(Flaw::RoomPassedBy);
+}
+
+#[test]
+fn a_bay_that_is_reused_early_is_caught() {
+    is_caught_by_kills(Flaw::BayReusedEarly);
+}
+
+/// A power loss tears the room; the next session writes as much again, is killed, and must not go on with what the
+/// first one left behind.
+fn torn_and_gone_on(flaw: Option<Flaw>) -> Result<u64, String> {
+    let mut recorder = Recorder::new(5, None);
+    // The first makes the room; the others stand in it.
+    for i in 0..7u8 {
+        recorder.put(&[b'x', i], value(u64::from(i), 2900), Durability::Process);
+    }
+    let Recorder {
+        device,
+        store,
+        space,
+        states,
+        ..
+    } = recorder;
+    assert!(store.stats().kill_safe_groups >= 5);
+    let history = device.history();
+    drop((space, store));
+    let limits = Limits {
+        exhaustive: 12,
+        samples: 64,
+        seed: 5,
+    };
+    let Some(cut) = crash::all_cuts(&history).last() else {
+        return Err("there is no end".to_owned());
+    };
+    let all = cut.states(&limits);
+    let count = all.count_all();
+    let mut judged = 0;
+    for index in (0..count).step_by((count / 96).max(1) as usize) {
+        let Some(state) = all.get(index) else { continue };
+        judged += 1;
+        let device = state.fault_device(index);
+        let dynamic: Arc<dyn Device> = device.clone();
+        let store = Store::open(objects(&dynamic), options(flaw)).unwrap();
+        let mut found = content(&store)?;
+        if !states.contains(&found) {
+            return Err(format!(
+                "state {index} holds {:?}",
+                found.keys().collect::<Vec<_>>()
+            ));
+        }
+        let space = keyspace(&store).unwrap();
+        for i in 0..2u8 {
+            let value = value(100 + u64::from(i), 2900);
+            space.put(&[b'y', i], &value, Durability::Process).unwrap();
+            found.insert(vec![b'y', i], value);
+        }
+        let device = device.reopen();
+        drop((space, store));
+        let dynamic: Arc<dyn Device> = device.clone();
+        let store = Store::open(objects(&dynamic), options(None)).unwrap();
+        if content(&store)? != found {
+            let keys: Vec<_> = content(&store)?.into_keys().collect();
+            return Err(format!("state {index}: after the kill there are {keys:?}"));
+        }
+    }
+    Ok(judged)
+}
+
+#[test]
+fn a_torn_room_is_not_gone_on_with_by_the_next_session() {
+    let judged = torn_and_gone_on(None).unwrap();
+    assert!(judged >= 64, "only {judged} states");
+}
+
+#[test]
+fn a_session_that_takes_over_the_last_ones_room_is_caught() {
+    assert!(torn_and_gone_on(Some(Flaw::SessionGoesOn)).is_err());
+}

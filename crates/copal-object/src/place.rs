@@ -1,0 +1,291 @@
+//! A place of a caller's own inside the store: raw bytes in the first extent of a stream that has no frames.
+//!
+//! For what has to survive a kill and may be lost with the power: written through the page cache, so that no device is
+//! waited for, at any offset, again and again, in place. No sum and no order stands over these bytes; a stream's extents
+//! carry none in the metadata, so neither format nor recovery knows of places: they find a stream without frames.
+//!
+//! Invariants
+//! - Its pages are used through the page cache alone while the store is open; the walk that looks for frames has read
+//!   them before.
+//! - A failed write ends all writing, like any other.
+//!
+//! Not here: what the bytes mean, and which of them count after a power loss (the caller's sums say).
+
+use crate::{
+    ObjectId, StoreError,
+    frames::FrameReader,
+    run::Run,
+    state::{Inner, State},
+    tables::Stream,
+};
+use copal_device::{AlignedBuf, Class, DeviceError, Io, IoKind};
+use parking_lot::MutexGuard;
+use std::{ops::Range, sync::Arc};
+
+/// What devices read and write where there is no page cache; every logical block divides it.
+const PAGE: u64 = 4096;
+
+/// See the module. The stream must not be deleted, nor be given frames, while there is one.
+#[derive(Clone)]
+pub struct Place {
+    inner: Arc<Inner>,
+    at: u64,
+    len: u64,
+}
+
+impl Place {
+    /// Bytes it has; a multiple of 4096.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.len
+    }
+
+    /// Writes `bytes` at `offset`. They survive a kill when this returns, and a power loss, in any subset of their
+    /// blocks, only behind [`Place::flush`]. Does not wait for the device where there is a page cache
+    /// (`Store::has_page_cache`), and otherwise does, for each block.
+    /// # Errors
+    /// `Device`: writing ends until the store is reopened. `Fenced`, `ReadOnly`.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        if self.inner.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        self.inner.state.lock().writable()?;
+        let written = self.range("cached write", offset, bytes.len()).and_then(|at| {
+            match self.inner.device.page_cache() {
+                Some(cache) => cache.write_cached(at, bytes),
+                None => self.each_page(at, bytes.len(), |page, within, part| {
+                    let device = &self.inner.device;
+                    let mut buf = device.read_now(page, AlignedBuf::zeroed(PAGE as usize))?;
+                    buf[within..within + part.len()].copy_from_slice(&bytes[part]);
+                    device.write_through(page, buf).map(drop)
+                }),
+            }
+        });
+        written.map_err(|error| self.failed(error))
+    }
+
+    /// Fills `out` from `offset` on. Blocks on the device for what the kernel does not hold.
+    /// # Errors
+    /// `Device`.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
+        let at = self.range("cached read", offset, out.len())?;
+        let read = match self.inner.device.page_cache() {
+            Some(cache) => cache.read_cached(at, out),
+            None => self.each_page(at, out.len(), |page, within, part| {
+                let buf = self
+                    .inner
+                    .device
+                    .read_now(page, AlignedBuf::zeroed(PAGE as usize))?;
+                let len = part.len();
+                out[part].copy_from_slice(&buf[within..within + len]);
+                Ok(())
+            }),
+        };
+        read.map_err(StoreError::Device)
+    }
+
+    /// Cuts a range of the device into pages: where each begins, the offset in it, and which of the bytes it has.
+    fn each_page(
+        &self,
+        at: u64,
+        len: usize,
+        mut visit: impl FnMut(u64, usize, Range<usize>) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let mut done = 0;
+        while done < len {
+            let from = at + done as u64;
+            let within = (from % PAGE) as usize;
+            let end = len.min(done + PAGE as usize - within);
+            visit(from - within as u64, within, done..end)?;
+            done = end;
+        }
+        Ok(())
+    }
+
+    /// What was written before survives power loss when this returns. Blocks on the device.
+    /// # Errors
+    /// `Device`: writing ends until the store is reopened. `Fenced`.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        self.inner.state.lock().writable()?;
+        let flush = Io {
+            at: 0,
+            kind: IoKind::Flush,
+            class: Class::Commit,
+        };
+        let done = self.inner.device.submit(vec![flush]).wait();
+        let flushed = done.into_iter().try_for_each(|done| done.result);
+        flushed.map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: DeviceError) -> StoreError {
+        self.inner.state.lock().failure.get_or_insert(error.clone());
+        StoreError::Device(error)
+    }
+
+    /// Where `len` bytes at `offset` lie on the device.
+    fn range(&self, op: &'static str, offset: u64, len: usize) -> Result<u64, DeviceError> {
+        let len = len as u64;
+        if offset.checked_add(len).is_some_and(|end| end <= self.len) {
+            Ok(self.at + offset)
+        } else {
+            Err(DeviceError::OutOfRange { op, at: offset, len })
+        }
+    }
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// See `Store::place`.
+    pub(crate) fn place(
+        self: &Arc<Inner>,
+        stream: ObjectId,
+        bytes: u64,
+    ) -> Result<Option<Place>, StoreError> {
+        // Asked as a reader of its frames would: what is no stream is told apart.
+        drop(FrameReader::new(self, stream, crate::FramePos(0))?);
+        let mut state = self.state.lock();
+        let run = match first_run(&state, stream) {
+            Some(run) => run,
+            None if self.shape.read_only || bytes == 0 => return Ok(None),
+            None => self.take_run(&mut state, stream, bytes)?,
+        };
+        drop(state);
+        Ok(Some(Place {
+            inner: Arc::clone(self),
+            at: self.shape.byte(run.at),
+            len: self.shape.byte(run.pages.into()),
+        }))
+    }
+
+    /// Enters the first extent of a stream: space that was written before, or zeros.
+    fn take_run(
+        self: &Arc<Inner>,
+        state: &mut MutexGuard<'_, State>,
+        stream: ObjectId,
+        bytes: u64,
+    ) -> Result<Run, StoreError> {
+        let pages = bytes.div_ceil(self.shape.page_bytes as u64);
+        let pages = u32::try_from(pages).map_err(|_| StoreError::TooLarge)?;
+        loop {
+            state.writable()?;
+            if let Some(run) = first_run(state, stream) {
+                return Ok(run);
+            }
+            if state.tables.stream(stream.0).is_none() {
+                return Err(StoreError::NotFound(stream));
+            }
+            self.extend_stream(state, stream.0, pages, 0, 0)?;
+        }
+    }
+}
+
+fn first_run(state: &State, stream: ObjectId) -> Option<Run> {
+    let stream: &Stream = state.tables.stream(stream.0)?;
+    stream.pieces.first().map(|piece| piece.run)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        Ack, CreateOptions, MkfsOptions, ObjectId, ObjectKind, Op, OpenOptions, Store, StoreError, Txn,
+    };
+    use copal_device::{
+        Device,
+        fault::{Fault, FaultDevice, WriteFault},
+    };
+    use std::sync::Arc;
+
+    const ROOM: ObjectId = ObjectId(9);
+
+    fn open(device: &Arc<FaultDevice>) -> Store {
+        let device: Arc<dyn Device> = device.clone();
+        Store::open(device, &OpenOptions::default()).unwrap().0
+    }
+
+    fn store_with_a_stream() -> (Arc<FaultDevice>, Store) {
+        let device = FaultDevice::new(64 << 20, 3);
+        let dynamic: Arc<dyn Device> = device.clone();
+        Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
+        let store = open(&device);
+        let opts = CreateOptions {
+            kind: ObjectKind::Stream,
+            ..CreateOptions::default()
+        };
+        let ops = vec![Op::Create { id: ROOM, opts }];
+        let txn = Txn {
+            ops,
+            ..Txn::default()
+        };
+        store.commit(txn, Ack::Durable).wait().unwrap();
+        (device, store)
+    }
+
+    fn read(store: &Store, offset: u64, len: usize) -> Vec<u8> {
+        let place = store.place(ROOM, 0).unwrap().unwrap();
+        let mut out = vec![0xee; len];
+        place.read(offset, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn a_place_survives_a_kill_with_its_bytes_and_the_store_checks_clean() {
+        let (device, store) = store_with_a_stream();
+        assert!(store.place(ROOM, 0).unwrap().is_none(), "nothing was asked for");
+        let place = store.place(ROOM, 300_000).unwrap().unwrap();
+        assert!(place.len_bytes() >= 300_000);
+        store.commit(Txn::default(), Ack::Durable).wait().unwrap();
+        place.write(5000, b"waiting").unwrap();
+        let device = device.reopen();
+        drop((place, store));
+        for _ in 0..3 {
+            let store = open(&device);
+            assert_eq!(read(&store, 4999, 9), b"\0waiting\0");
+            let report = store.check(&crate::CheckOptions::default()).unwrap();
+            assert!(report.is_clean(), "{:?}", report.damages);
+            store.close().unwrap();
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_outside_or_after_a_failure() {
+        let (device, store) = store_with_a_stream();
+        let place = store.place(ROOM, 8192).unwrap().unwrap();
+        store.commit(Txn::default(), Ack::Durable).wait().unwrap();
+        device.inject(Fault::Write {
+            skip: 0,
+            fault: WriteFault::Error,
+        });
+        assert!(matches!(place.write(0, b"x"), Err(StoreError::Device(_))));
+        assert!(matches!(place.write(0, b"x"), Err(StoreError::Fenced)));
+        let fenced = store.commit(Txn::default(), Ack::Ordered).wait();
+        assert!(fenced.is_err(), "a store that lost a write takes no more");
+        let store = open(&device.reopen());
+        let place = store.place(ROOM, 0).unwrap().unwrap();
+        assert!(place.write(place.len_bytes() - 1, b"xy").is_err());
+    }
+
+    #[test]
+    fn only_a_stream_has_a_place() {
+        let (_device, store) = store_with_a_stream();
+        let missing = store.place(ObjectId(77), 4096);
+        assert!(matches!(missing, Err(StoreError::NotFound(_))));
+        let create = Op::Create {
+            id: ObjectId(10),
+            opts: CreateOptions::default(),
+        };
+        let txn = Txn {
+            ops: vec![create],
+            ..Txn::default()
+        };
+        store.commit(txn, Ack::Ordered).wait().unwrap();
+        let plain = store.place(ObjectId(10), 4096);
+        assert!(matches!(plain, Err(StoreError::WrongKind(_))));
+    }
+}
