@@ -88,7 +88,11 @@ impl Engine {
     pub(crate) fn next_log(&self, writer: &mut Writer) -> Result<(), Error> {
         writer.check_open()?;
         self.queue.drain()?;
-        self.budget.room_for_memtable()?;
+        if self.budget.room_for_memtable().is_err() {
+            // A flush and a step of a merge give back what they took when they end.
+            drop(self.stand_still());
+            self.budget.room_for_memtable()?;
+        }
         let generation = writer.log.generation + 1;
         let fail = |error| self.poison.failed_write(error);
         let log = Log::create(&self.objects, generation, self.new_object()).map_err(fail)?;

@@ -148,17 +148,19 @@ pub(crate) fn group_of(options: &KeyspaceOptions, key: &[u8]) -> Option<GroupKey
 impl Engine {
     /// Makes tables of the oldest frozen memtable, if there is one; `true` when it did.
     pub(crate) fn flush_oldest(&self) -> Result<bool, Error> {
+        // Let go of last: who waits for it finds the memory of the memtable given back.
+        let mut values = self.worker_values.lock();
         let view = self.view();
         let Some(memtable) = view.frozen.last().cloned() else {
             return Ok(false);
         };
         drop(view);
-        self.flush_log(&memtable)?;
+        self.flush_log(&mut values, &memtable)?;
         Ok(true)
     }
 
     /// Makes tables of a memtable that holds its log to the end, and deletes the log.
-    pub(crate) fn flush_log(&self, memtable: &Arc<Memtable>) -> Result<(), Error> {
+    pub(crate) fn flush_log(&self, values: &mut WorkerValues, memtable: &Arc<Memtable>) -> Result<(), Error> {
         let mut change = Change {
             flushed: Some(memtable.generation),
             ..Change::default()
@@ -169,17 +171,26 @@ impl Engine {
         } else {
             change.ops.push(delete_log);
         }
-        self.flush(memtable, memtable.generation, change)
+        self.flush(values, memtable, memtable.generation, change)
     }
 
     /// Makes tables of a memtable that more of its log follows; everything in front of it is in tables.
-    pub(crate) fn flush_part(&self, memtable: &Arc<Memtable>) -> Result<(), Error> {
-        self.flush(memtable, memtable.generation - 1, Change::default())
+    pub(crate) fn flush_part(
+        &self,
+        values: &mut WorkerValues,
+        memtable: &Arc<Memtable>,
+    ) -> Result<(), Error> {
+        self.flush(values, memtable, memtable.generation - 1, Change::default())
     }
 
     /// Logs up to `generation` are in tables when this returns, with every sequence in `memtable`.
-    fn flush(&self, memtable: &Arc<Memtable>, generation: u64, mut change: Change) -> Result<(), Error> {
-        let mut values = self.worker_values.lock();
+    fn flush(
+        &self,
+        values: &mut WorkerValues,
+        memtable: &Arc<Memtable>,
+        generation: u64,
+        mut change: Change,
+    ) -> Result<(), Error> {
         let view = self.view();
         let bottom = view.version.runs.is_empty();
         let heat_of = Inheritance(view.version.runs.clone());
@@ -203,15 +214,7 @@ impl Engine {
             separate: true,
             heat_of: Arc::new(heat_of),
         };
-        self.write_step(
-            &mut values,
-            survivors,
-            cursor,
-            &step,
-            &HashSet::new(),
-            change,
-            &[],
-        )?;
+        self.write_step(values, survivors, cursor, &step, &HashSet::new(), change, &[])?;
         Counters::add(&self.counters.flushes, 1);
         Counters::add(&self.counters.flushed_bytes, memtable.charged_bytes());
         Counters::add(&self.counters.flush_nanos, began.elapsed().as_nanos() as u64);

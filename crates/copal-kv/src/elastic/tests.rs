@@ -213,6 +213,8 @@ fn threads_that_read_while_units_move_keep_the_limit_and_get_right_answers() {
         let numbered: Vec<_> = (0u64..).zip(tables).collect();
         assert_loaded(&cache, &numbered);
         drop(numbered);
+        // The background may hold the last handle of a table for as long as its turn takes.
+        cache.adjust_filters();
         assert_exact(&cache, 0);
     }
 }

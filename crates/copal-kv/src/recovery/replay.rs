@@ -228,12 +228,12 @@ impl Engine {
                 replayed.apply(&self.tree.lock().manifest.state, generation, Some(&part), group)?;
                 if part.charged_bytes() >= self.budget.memtable_bytes() {
                     self.budget.count_memtables();
-                    self.flush_or_free(|| self.flush_part(&part))?;
+                    self.flush_or_free(|| self.flush_part(&mut self.worker_values.lock(), &part))?;
                     part = begin();
                 }
                 Ok(())
             })?;
-            self.flush_or_free(|| self.flush_log(&part))?;
+            self.flush_or_free(|| self.flush_log(&mut self.worker_values.lock(), &part))?;
         }
         self.budget.count_memtables();
         Ok(())
