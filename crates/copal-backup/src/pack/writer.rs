@@ -10,7 +10,7 @@ use super::{PackNumber, Spot};
 use crate::error::{Error, Result};
 use crate::seal::{PackCipher, TAG_BYTES};
 use crate::volumes::settled;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use copal_volume::{FileInfo, FileWriter, ReadOptions, VolumeError, VolumeId, VolumeStore};
 
 /// A pack being written.
@@ -21,7 +21,7 @@ pub(crate) struct PackWriter {
     volume: u32,
     rows: Vec<Row>,
     offset: u64,
-    block: Vec<u8>,
+    block: BytesMut,
     hashes: Vec<u8>,
     scratch: Vec<u8>,
 }
@@ -57,7 +57,7 @@ impl PackWriter {
             volume,
             rows: Vec::new(),
             offset: 0,
-            block: Vec::with_capacity(format::BLOCK_BYTES),
+            block: BytesMut::with_capacity(format::BLOCK_BYTES),
             hashes: Vec::new(),
             scratch: Vec::new(),
         };
@@ -173,8 +173,10 @@ impl PackWriter {
             return Ok(());
         }
         self.hashes.extend_from_slice(&format::block_hash(&self.block));
-        let full = std::mem::replace(&mut self.block, Vec::with_capacity(format::BLOCK_BYTES));
-        self.file.append(Bytes::from(full))?;
+        let full = self.block.split().freeze();
+        self.file.append(full)?;
+        // A store that has kept nothing of the block leaves its memory to the next.
+        self.block.reserve(format::BLOCK_BYTES);
         Ok(())
     }
 }

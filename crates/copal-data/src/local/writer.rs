@@ -108,7 +108,8 @@ impl Upload {
         const PIECE: usize = PIECE_BYTES as usize;
         while !data.is_empty() {
             if self.filling.len() == PIECE {
-                let piece = std::mem::take(&mut self.filling).freeze();
+                // Split, not taken: the next piece gets this one's memory once it is written.
+                let piece = self.filling.split().freeze();
                 self.stage(piece)?;
             } else if self.filling.is_empty() && data.len() > PIECE {
                 // Whole pieces go as slices of the caller's bytes.
