@@ -45,6 +45,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
 /// The manifest and the tables it names, open.
@@ -212,7 +213,9 @@ impl Engine {
         };
         let owed = pacing::price(bytes, self.debt().share, measured);
         if let Some(delay) = self.purse.charge(owed) {
+            let began = Instant::now();
             self.signal.pay(delay, || self.debt().bytes == 0);
+            Counters::add_time(&self.counters.paced_nanos, began);
         }
     }
 

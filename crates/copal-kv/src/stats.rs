@@ -8,7 +8,10 @@ use crate::{
     quarantine,
     table::counters::{Count, ReadCounters},
 };
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Instant,
+};
 
 /// Counters in units, not rates, since the store was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +46,14 @@ pub struct Stats {
     pub write_bytes: u64,
     /// Keys and values as the callers gave them.
     pub user_bytes: u64,
+    /// Nanoseconds spent in flushes.
+    pub flush_nanos: u64,
+    /// Nanoseconds spent in merges.
+    pub merge_nanos: u64,
+    /// Nanoseconds that writers were slowed by, so that merges keep up.
+    pub paced_nanos: u64,
+    /// Nanoseconds that writers waited for a flush, because both memtables were full.
+    pub stalled_nanos: u64,
     /// Memory in use, all classes together; of all stores that share the budget.
     pub memory_bytes: u64,
     /// The same by class.
@@ -196,6 +207,9 @@ pub(crate) struct Counters {
     pub(crate) flush_nanos: AtomicU64,
     pub(crate) flushed_bytes: AtomicU64,
     pub(crate) merge_nanos: AtomicU64,
+    /// Time writers were slowed by, and waited for a flush.
+    pub(crate) paced_nanos: AtomicU64,
+    pub(crate) stalled_nanos: AtomicU64,
 }
 
 impl Counters {
@@ -220,6 +234,11 @@ impl Counters {
         counter.fetch_add(by, Relaxed);
     }
 
+    /// Adds the nanoseconds since `began`.
+    pub(crate) fn add_time(counter: &AtomicU64, began: Instant) {
+        Counters::add(counter, began.elapsed().as_nanos() as u64);
+    }
+
     pub(crate) fn fill(&self, stats: &mut Stats) {
         stats.gets = self.reads.sum(Count::Gets);
         stats.seeks = self.reads.sum(Count::Seeks);
@@ -230,6 +249,10 @@ impl Counters {
         stats.merges = self.merges.load(Relaxed);
         stats.write_bytes = self.write_bytes.load(Relaxed);
         stats.user_bytes = self.user_bytes.load(Relaxed);
+        stats.flush_nanos = self.flush_nanos.load(Relaxed);
+        stats.merge_nanos = self.merge_nanos.load(Relaxed);
+        stats.paced_nanos = self.paced_nanos.load(Relaxed);
+        stats.stalled_nanos = self.stalled_nanos.load(Relaxed);
         stats.groups = self.groups.load(Relaxed);
         stats.kill_safe_groups = self.kill_safe_groups.load(Relaxed);
         stats.writes = self.writes.load(Relaxed);

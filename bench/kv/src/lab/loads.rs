@@ -27,6 +27,9 @@ pub(crate) struct LoadFacts {
     /// Microseconds.
     pub(crate) put_p99: f64,
     pub(crate) put_max: f64,
+    /// Seconds that the engine itself says its writers were held back by, of those of the load.
+    #[serde(default)]
+    pub(crate) held_back_seconds: f64,
 }
 
 impl LoadFacts {
@@ -41,6 +44,7 @@ impl LoadFacts {
             cpu_seconds: of(|facts| facts.cpu_seconds),
             peak_bytes: of(|facts| facts.peak_bytes as f64) as u64,
             put_p99: of(|facts| facts.put_p99),
+            held_back_seconds: of(|facts| facts.held_back_seconds),
             put_max: loads.iter().map(|facts| facts.put_max).fold(0.0, f64::max),
         }
     }
@@ -186,6 +190,8 @@ impl Lab<'_> {
         facts.settle_seconds += flushed.answer.seconds + settled.answer.seconds;
         facts.put_p99 = facts.put_p99.max(loaded.answer.latency.p99);
         facts.put_max = facts.put_max.max(loaded.answer.latency.max);
+        let counter = |name| loaded.answer.counter(name) / 1e9;
+        facts.held_back_seconds += counter("paced_nanos") + counter("stalled_nanos");
         for part in [&loaded, &flushed, &settled] {
             facts.write_bytes += part.traffic.write_bytes;
             facts.cpu_seconds += part.answer.cpu_seconds;

@@ -113,6 +113,8 @@ fn report_load(lab: &mut Lab<'_>, label: &str, facts: &LoadFacts) {
         "x",
     );
     report.detail(format!("{label}: processor time"), facts.cpu_seconds, "s");
+    report.detail(format!("{label}: time"), facts.load_seconds, "s");
+    report.detail(format!("{label}: writers held back"), facts.held_back_seconds, "s");
     report.detail(format!("{label}: p99 of a put"), facts.put_p99, "us");
     report.fact(format!("{label}: longest put"), facts.put_max / 1e3, "ms");
     report.detail(
@@ -180,6 +182,23 @@ fn overwrite(lab: &mut Lab<'_>, options: &Options, name: &str, spec: &crate::pro
         written.answer.latency.max / 1e3,
         "ms",
     );
+    report.detail(
+        format!("{name}: overwrite: processor time"),
+        written.answer.cpu_seconds,
+        "s",
+    );
+    report.detail(format!("{name}: overwrite: time"), written.answer.seconds, "s");
+    for (counter, what) in [
+        ("flush_nanos", "in flushes"),
+        ("merge_nanos", "in merges"),
+        ("paced_nanos", "writers slowed"),
+        ("stalled_nanos", "writers stalled"),
+    ] {
+        if name == "copal" {
+            let seconds = written.answer.counter(counter) / 1e9;
+            report.detail(format!("{name}: overwrite: {what}"), seconds, "s");
+        }
+    }
     report.fact(format!("{name}: open again"), open_seconds, "s");
     let (quiet, beside) = (idle.answer.latency.p99, busy.answer.latency.p99);
     report.detail(format!("{name}: p99 of a Get, idle"), quiet, "us");

@@ -13,10 +13,11 @@ use crate::{
     log::Log,
     memtable::Memtable,
     signal::Sleeper,
+    stats::Counters,
     view::View,
 };
 use copal_object::{Ack, Op, Txn};
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 /// Writes that take as much are worth a look at the caches.
 const LARGE_BYTES: u64 = 64 << 10;
@@ -68,10 +69,12 @@ impl Engine {
             }
             // The flusher could not: it does not get the writer meanwhile.
             self.log_deferred_now(writer);
+            let began = Instant::now();
             // A flush that fails poisons the store: it will not come.
             self.signal.wait_for_flush(|| {
                 self.view().frozen.len() < view.frozen.len() || self.poison.check().is_err()
             });
+            Counters::add_time(&self.counters.stalled_nanos, began);
         }
     }
 

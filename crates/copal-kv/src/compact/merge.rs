@@ -217,7 +217,7 @@ impl Engine {
         self.write_step(values, survivors, cursor, &step, &HashSet::new(), change, &[])?;
         Counters::add(&self.counters.flushes, 1);
         Counters::add(&self.counters.flushed_bytes, memtable.charged_bytes());
-        Counters::add(&self.counters.flush_nanos, began.elapsed().as_nanos() as u64);
+        Counters::add_time(&self.counters.flush_nanos, began);
         Ok(())
     }
 
@@ -308,7 +308,7 @@ impl Engine {
         )?;
         job.range.start = cut;
         Counters::add(&self.counters.merges, 1);
-        Counters::add(&self.counters.merge_nanos, began.elapsed().as_nanos() as u64);
+        Counters::add_time(&self.counters.merge_nanos, began);
         Ok(true)
     }
 
