@@ -277,6 +277,31 @@ fn names_that_mean_nothing() {
     assert!(!house.path("out").exists());
 }
 
+/// Symptom: `copal restore latest` without --vm restored the snapshot of whichever VM was backed up last, without a word.
+/// Cause: `latest` was looked for among all VMs.
+/// Fix: with snapshots of several VMs it means nothing until one is named.
+#[test]
+fn latest_needs_a_vm_once_there_are_several() {
+    let house = House::plain();
+    let disk = Disk::create(&house.path("disk.raw"), MIB, 23);
+    house.backup("web", &house.path("disk.raw"));
+    assert_restored(&house.restore("latest", "only"), &disk.bytes);
+    let other = id(&house.backup("db", &house.path("disk.raw")));
+    let out = house.word("out");
+    for words in [
+        &["restore", "latest", "--target", &out][..],
+        &["ls", "latest"],
+        &["verify", "latest"],
+    ] {
+        expect(&house, words, 1, &["--vm", "db, web"]);
+    }
+    assert!(!house.path("out").exists());
+    house.good(["ls", "latest", "--vm", "db"]);
+    // Of one of them nothing is left: there is one VM again.
+    house.good(["forget", &other]);
+    house.good(["ls", "latest"]);
+}
+
 #[test]
 fn a_second_process_is_told_to_wait() {
     let house = House::plain();
