@@ -258,6 +258,18 @@ fn a_restore_onto_what_shares_bytes_with_the_repository_is_refused() {
     in_use(&store.path, &part);
     in_use(&upper.path, &store.path);
     in_use(&upper.path, &scratch.path("store.raw"));
+    // Another store, which somebody reads, in a partition of the target.
+    let house = House::plain();
+    Disk::create(&house.path("disk.raw"), MIB, 99);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    let reader = File::open(&part).unwrap();
+    reader.lock_shared().unwrap();
+    let words = ["restore", &snapshot, "--force", "--target", store.word()];
+    let refused = house.run(words);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.sentence().contains("is in use"), "{refused:?}");
+    drop(reader);
+    house.good(words);
 }
 
 /// Symptom: `copal init --force` on a disk took the place of a store in one of its partitions that was being read.
