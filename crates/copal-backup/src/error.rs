@@ -56,6 +56,12 @@ pub enum Error {
         /// How many it fits.
         count: usize,
     },
+    /// `latest`, and several VMs have snapshots.
+    #[error("`latest` of which VM? add --vm NAME; there are snapshots of {vms}")]
+    WhichVm {
+        /// Some of them, as a list in a sentence.
+        vms: String,
+    },
     /// The request itself makes no sense.
     #[error("{reason}")]
     Invalid {
@@ -180,7 +186,7 @@ impl Error {
             Error::PasswordNotUsed => "password_not_used",
             Error::Version { .. } => "version",
             Error::NotFound { .. } => "not_found",
-            Error::Ambiguous { .. } => "ambiguous",
+            Error::Ambiguous { .. } | Error::WhichVm { .. } => "ambiguous",
             Error::Invalid { .. } => "invalid",
             Error::Busy { .. } => "busy",
             Error::Fenced => "fenced",

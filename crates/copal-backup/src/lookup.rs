@@ -10,13 +10,16 @@ use crate::manifest::{self, Manifest};
 use crate::repository::{Repository, snapshot_disk};
 use crate::request::{BackupCounts, Listing, Snapshot, SnapshotId, Vm};
 use copal_volume::{ReadOptions, VolumeError};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use uuid::Uuid;
 
 /// Fewer digits of an id mean nothing.
 pub(crate) const MIN_DIGITS: usize = 4;
 /// Fewer digits may mean another snapshot, in a log that cannot be read.
 const SURE_DIGITS: usize = 8;
+
+/// VMs that a sentence lists.
+const NAMED_VMS: usize = 5;
 
 /// What the logs say is visible, oldest first, and whose log cannot be read.
 struct Visible {
@@ -68,9 +71,10 @@ impl Repository {
         listed.collect()
     }
 
-    /// The snapshot that `spec` means: an id, a unique prefix of at least 4 digits, or `latest`.
+    /// The snapshot that `spec` means: an id, a unique prefix of at least 4 digits, or `latest`, which means nothing
+    /// where several VMs have snapshots and none is named.
     /// # Errors
-    /// `NotFound`, `Ambiguous`, `Invalid`, `Damaged` (its manifest, or the catalog, is); those of the store.
+    /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`, `Damaged` (its manifest, or the catalog, is); those of the store.
     pub fn resolve(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
         let (vm, published) = self.meant(spec, vm)?;
         let manifest = self.manifest(vm.uuid, &published)?;
@@ -79,7 +83,7 @@ impl Repository {
 
     /// As [`Repository::resolve`], for those who need no manifest: one that is damaged says so.
     /// # Errors
-    /// `NotFound`, `Ambiguous`, `Invalid`, `Damaged` (the catalog is); those of the store.
+    /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`, `Damaged` (the catalog is); those of the store.
     pub fn resolve_damaged(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
         let (vm, published) = self.meant(spec, vm)?;
         self.describe(&vm, &published)
@@ -115,7 +119,9 @@ impl Repository {
         };
         let visible = self.visible(vm)?;
         if spec == "latest" {
-            return visible.whole()?.pop().ok_or_else(not_found);
+            let mut published = visible.whole()?;
+            refuse_several_vms(&published)?;
+            return published.pop().ok_or_else(not_found);
         }
         let wanted = spec.to_ascii_lowercase();
         if wanted.len() < MIN_DIGITS {
@@ -215,6 +221,20 @@ impl Repository {
             }),
         }
     }
+}
+
+/// The newest snapshot of all VMs is that of whichever was backed up last: nobody who restores means that.
+fn refuse_several_vms(published: &[(Vm, Published)]) -> Result<()> {
+    let names: BTreeSet<&str> = published.iter().map(|(vm, _)| vm.name.as_str()).collect();
+    if names.len() < 2 {
+        return Ok(());
+    }
+    let (named, more) = (NAMED_VMS.min(names.len()), names.len().saturating_sub(NAMED_VMS));
+    let mut vms = names.into_iter().take(named).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        vms.push_str(&format!(" and {more} more"));
+    }
+    Err(Error::WhichVm { vms })
 }
 
 /// `manifest`: what it says, or why it cannot be read.

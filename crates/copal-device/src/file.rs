@@ -12,6 +12,7 @@ mod block;
 mod filesystem;
 mod geometry;
 mod open;
+mod overlap;
 pub(crate) mod target;
 
 use crate::device::{check_inside, check_io, check_range};
@@ -21,6 +22,7 @@ use crate::queue::{Batch, Job, JobQueue, Reply};
 use crate::tally::Tally;
 use crate::uring::{self, Ring};
 use crate::{AlignedBuf, Completion, Counters, Device, Geometry, Io, IoDone, IoKind, PageCache};
+pub use overlap::{overlap_in_use, share_bytes};
 use std::path::Path;
 use std::sync::Arc;
 use target::Target;

@@ -275,7 +275,7 @@ pub(crate) struct Which {
     /// Id, a unique beginning of one (4 digits or more), or `latest`
     #[arg(value_name = "SNAPSHOT")]
     pub(crate) snapshot: String,
-    /// VM that `latest` means, by name or UUID (default: whichever was backed up last)
+    /// VM that `latest` means, by name or UUID; needed once several VMs have snapshots
     #[arg(long, value_name = "NAME")]
     pub(crate) vm: Option<String>,
 }

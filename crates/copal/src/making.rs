@@ -13,7 +13,7 @@ use crate::{
     place::{self, Opened, Place, STORE_FILE, STORE_FILES},
     repository::Access,
 };
-use copal_device::FileOptions;
+use copal_device::{Device, FileOptions};
 use copal_object::{MkfsOptions, OpenError, Store};
 use rustix::{
     fs::{CWD, RenameFlags},
@@ -24,6 +24,7 @@ use std::{
     io::{ErrorKind, Read},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// Behind the name of the store while `init` is at work.
@@ -38,6 +39,9 @@ const PROBED_BYTES: usize = 1 << 20;
 /// A store in the making; dropped before [`Making::finish`], nothing of it is left.
 pub(crate) struct Making {
     unfinished: Place,
+    /// What it is in, locked from before its first byte: whoever opened it anew could find somebody else there.
+    /// None for a store of files.
+    device: Option<Arc<dyn Device>>,
     /// Its name when it is whole.
     store: PathBuf,
     finished: bool,
@@ -70,8 +74,9 @@ impl Making {
             Backend::Cow => Place::File(path),
             Backend::Hostfs => Place::Files(path),
         };
-        let making = Making {
+        let mut making = Making {
             unfinished,
+            device: None,
             store: named.join(name),
             finished: false,
             _directory: Some(directory),
@@ -85,19 +90,27 @@ impl Making {
                     create_size: Some(init.size.next_multiple_of(1 << 20)),
                     ..place::file_options(common)
                 };
-                let device = copal_device::open_file(path, &file);
-                device
+                copal_device::open_file(path, &file)
                     .map_err(OpenError::from)
-                    .and_then(|device| Store::mkfs(&device, &MkfsOptions::default()))
+                    .and_then(|device| {
+                        let device = making.device.insert(device);
+                        Store::mkfs(device, &MkfsOptions::default())
+                    })
             }
         };
-        made.map_err(|error| place::open_failure(path, error))?;
+        made.map_err(|error| place::open_failure(making.path(), error))?;
         Ok(making)
     }
 
     /// The store, to be filled.
     pub(crate) fn open(&self, common: &Common) -> Outcome<Opened> {
-        self.unfinished.open(common, Access::Write)
+        match &self.device {
+            None => self.unfinished.open(common, Access::Write),
+            Some(device) => {
+                let opened = Store::open(Arc::clone(device), &place::open_options(common, Access::Write));
+                opened.map_err(|error| place::open_failure(self.path(), error))
+            }
+        }
     }
 
     /// What it is called while it is not whole.
@@ -237,6 +250,7 @@ fn start_on_device(common: &Common, init: &Init, path: &Path) -> Outcome<Making>
     Store::mkfs(&device, &MkfsOptions::default()).map_err(|error| place::open_failure(path, error))?;
     Ok(Making {
         unfinished: Place::Device(path.to_owned()),
+        device: Some(device),
         store: path.to_owned(),
         finished: false,
         _directory: None,
@@ -252,5 +266,82 @@ fn remove(place: &Place) -> std::io::Result<()> {
     match removed {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+    use clap::Parser;
+
+    fn typed(repository: &Path) -> Arguments {
+        let words = [
+            "copal",
+            "init",
+            "--force",
+            "--no-io-uring",
+            "--allow-cow",
+            "--allow-volatile",
+        ];
+        let words = words.iter().map(|word| (*word).to_owned());
+        let named = ["--repo".to_owned(), repository.display().to_string()];
+        Arguments::try_parse_from(words.chain(named)).unwrap()
+    }
+
+    fn start(arguments: &Arguments) -> Outcome<Making> {
+        let Command::Init(init) = &arguments.command else {
+            panic!("not an init")
+        };
+        Making::start(&arguments.common, init)
+    }
+
+    /// One begins, another begins, the first goes on.
+    fn two_at_once(repository: &Path) {
+        let arguments = typed(repository);
+        let first = start(&arguments).unwrap();
+        let second = start(&arguments).err().expect("one at a time");
+        assert_eq!(second.exit_code, exit::BUSY, "{second:?}");
+        assert!(second.sentence.contains("wait for it to end"), "{second:?}");
+        let (store, _) = first.open(&arguments.common).unwrap();
+        first.finish().unwrap();
+        store.close().unwrap();
+    }
+
+    #[test]
+    fn of_two_in_a_directory_one_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        two_at_once(&scratch.path().join("repository"));
+    }
+
+    /// Symptom: of two `copal init --force` at once on one block device each wrote over what the other was making.
+    /// Cause: the device was locked while the empty store was written and again when it was opened, not in between.
+    /// Fix: it is opened once, and the lock of before the first byte is that of the store.
+    #[test]
+    #[expect(clippy::print_stderr, reason = "a skipped test says so")]
+    fn of_two_on_a_block_device_one_is_refused() {
+        use std::process::Command;
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("disk");
+        File::create(&file).unwrap().set_len(LEAST_BYTES).unwrap();
+        let made = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(&file)
+            .output();
+        let Ok(made) = made.map(|made| String::from_utf8(made.stdout).unwrap()) else {
+            eprintln!("skipped: no losetup here");
+            return;
+        };
+        if made.trim().is_empty() {
+            let required = std::env::var_os("COPAL_TEST_REQUIRE_LOOP").is_some();
+            assert!(!required, "no loop device to be had");
+            eprintln!("skipped: no loop device to be had here (root and losetup make one)");
+            return;
+        }
+        let device = Path::new(made.trim());
+        let outcome = std::panic::catch_unwind(|| two_at_once(device));
+        let detached = Command::new("losetup").arg("--detach").arg(device).status();
+        assert!(detached.unwrap().success());
+        outcome.unwrap();
     }
 }

@@ -94,11 +94,7 @@ impl Place {
         if access == Access::Write {
             refuse_read_only(path)?;
         }
-        let options = OpenOptions {
-            read_only: access == Access::Read,
-            max_size_bytes: common.store_limit,
-            accept_tail_loss: common.accept_tail_loss,
-        };
+        let options = open_options(common, access);
         let opened = match self {
             Place::Files(dir) => open_when_unlocked(|| Store::open_dir(dir, &options)),
             Place::File(path) | Place::Device(path) => {
@@ -134,6 +130,14 @@ fn open_when_unlocked(
             }
             result => return result,
         }
+    }
+}
+
+pub(crate) fn open_options(common: &Common, access: Access) -> OpenOptions {
+    OpenOptions {
+        read_only: access == Access::Read,
+        max_size_bytes: common.store_limit,
+        accept_tail_loss: common.accept_tail_loss,
     }
 }
 

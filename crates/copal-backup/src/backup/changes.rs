@@ -44,6 +44,12 @@ impl Changes {
         self.dirty.iter().map(|range| range.end - range.start).sum()
     }
 
+    /// Bytes of `range` that were written.
+    pub(crate) fn dirty_bytes_in(&self, range: &Range<u64>) -> u64 {
+        let inside = |run: &Range<u64>| run.end.min(range.end) - run.start.max(range.start);
+        overlapping(&self.dirty, range).iter().map(inside).sum()
+    }
+
     /// Whether anything in `range` changed.
     pub(crate) fn touches(&self, range: &Range<u64>) -> bool {
         !overlapping(&self.dirty, range).is_empty() || !overlapping(&self.zero, range).is_empty()
@@ -82,6 +88,21 @@ pub(crate) fn apply_zero_extent(blocks: &mut [Dirty], segment: &Range<u64>, exte
             }
         }
     }
+}
+
+/// Bytes of the blocks in `rest`, which ends with the disk, that `apply_zero_extent` spares by this extent.
+pub(crate) fn zero_bytes(extent: &Extent, rest: Range<u64>) -> u64 {
+    if extent.kind != ExtentKind::Zero {
+        return 0;
+    }
+    let start = extent.offset.max(rest.start).next_multiple_of(BLOCK);
+    // The last block of a disk may be short.
+    let end = if extent.end() >= rest.end {
+        rest.end
+    } else {
+        extent.end() / BLOCK * BLOCK
+    };
+    end.saturating_sub(start)
 }
 
 /// Which way a range is rounded to blocks.

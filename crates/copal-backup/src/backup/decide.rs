@@ -106,7 +106,11 @@ impl Reader<'_> {
         if let Some((row, entry)) = self.vault.index.find(&id.short())?
             && entry.home == Home::Chunks
         {
-            self.counts.cross_dup_bytes += bytes;
+            if self.issued.wrote(row.pack) {
+                self.counts.inner_dup_bytes += bytes;
+            } else {
+                self.counts.cross_dup_bytes += bytes;
+            }
             let spot = Spot {
                 volume: entry.volume,
                 pack: row.pack,

@@ -1,40 +1,56 @@
-//! Chunks this backup has decided to store and that the index does not have yet.
+//! Chunks this backup has decided to store, before and after the index has them.
 //!
 //! The reader enters an id when it decides; the packer adds the spot when the frame is sealed, and takes
-//! the id out after its pack is in the index. So an id is always found in one of the two.
+//! the id out after its pack is in the index. So an id is always found in one of the two, and which packs
+//! are this backup's stays known.
+//!
+//! Memory: the ids of one pack and of the jobs under way, and 8 bytes for each finished pack of 16 MiB.
 
-use crate::pack::Spot;
+use crate::pack::writer::WrittenPack;
+use crate::pack::{PackNumber, Spot};
 use copal_chunk::ChunkId;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 #[derive(Default)]
 pub(crate) struct Issued {
-    spots: Mutex<HashMap<[u8; 16], Option<Spot>>>,
+    chunks: Mutex<Chunks>,
+}
+
+#[derive(Default)]
+struct Chunks {
+    spots: HashMap<[u8; 16], Option<Spot>>,
+    /// Finished and in the index.
+    packs: HashSet<PackNumber>,
 }
 
 impl Issued {
     /// Whether the id was entered and not taken out.
     pub(crate) fn has(&self, id: &ChunkId) -> bool {
-        self.spots.lock().contains_key(&id.short())
+        self.chunks.lock().spots.contains_key(&id.short())
     }
     /// Enters an id that will be stored.
     pub(crate) fn enter(&self, id: &ChunkId) {
-        self.spots.lock().insert(id.short(), None);
+        self.chunks.lock().spots.insert(id.short(), None);
     }
     /// The frame of an id was sealed.
     pub(crate) fn place(&self, id: &ChunkId, spot: Spot) {
-        self.spots.lock().insert(id.short(), Some(spot));
+        self.chunks.lock().spots.insert(id.short(), Some(spot));
     }
     /// Where the frame is, if it was sealed and is not in the index.
     pub(crate) fn spot(&self, id: &ChunkId) -> Option<Spot> {
-        self.spots.lock().get(&id.short()).copied().flatten()
+        self.chunks.lock().spots.get(&id.short()).copied().flatten()
     }
-    /// The index has these now.
-    pub(crate) fn settle(&self, ids: impl Iterator<Item = [u8; 16]>) {
-        let mut spots = self.spots.lock();
-        for id in ids {
-            spots.remove(&id);
+    /// The index has this pack and its chunks now.
+    pub(crate) fn settle(&self, pack: &WrittenPack) {
+        let mut chunks = self.chunks.lock();
+        chunks.packs.insert(pack.number);
+        for row in &pack.rows {
+            chunks.spots.remove(&row.id);
         }
+    }
+    /// Whether this backup wrote the pack.
+    pub(crate) fn wrote(&self, pack: PackNumber) -> bool {
+        self.chunks.lock().packs.contains(&pack)
     }
 }

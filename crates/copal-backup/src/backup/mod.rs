@@ -6,9 +6,10 @@
 //! Order of durability: packs of chunks, packs of recipes, index rows, manifest, Publish record. Before
 //! the last nothing refers to any of it; after it all of it is there.
 //!
-//! - [`plan`]: how each disk is read. [`reader`] (with [`decide`]), [`compress`], [`packer`]: the three threads.
+//! - [`plan`]: how each disk is read, [`ahead`]: how much of it. [`reader`] (with [`decide`]), [`compress`], [`packer`]: the three threads.
 //! - [`session`]: the records at the beginning and at the end.
 
+mod ahead;
 mod changes;
 mod compress;
 mod decide;

@@ -92,7 +92,7 @@ impl<'a> Packer<'a> {
     /// Makes chunks durable and known to the index, so that they are kept whatever happens to the session.
     pub(crate) fn finish_chunks(&mut self) -> Result<()> {
         if let Some(written) = self.chunks.finish()? {
-            self.issued.settle(written.rows.iter().map(|row| row.id));
+            self.issued.settle(&written);
         }
         self.report();
         Ok(())
@@ -180,7 +180,7 @@ impl<'a> Packer<'a> {
             payload,
         })?;
         if let Some(written) = finished {
-            self.issued.settle(written.rows.iter().map(|row| row.id));
+            self.issued.settle(&written);
         }
         self.issued.place(&chunk.id, spot);
         Ok(spot)

@@ -107,7 +107,8 @@ impl<'a> Reader<'a> {
     pub(crate) fn disk(&mut self, disk: &DiskSource, plan: &DiskPlan) -> Stopping<()> {
         self.extent = None;
         let size = disk.source.size_bytes();
-        self.progress.stage(Stage::Read, &disk.name, size.unwrap_or(0));
+        let ahead = self.bytes_ahead(disk, plan)?;
+        self.progress.stage(Stage::Read, &disk.name, ahead);
         let (size_bytes, data_bytes) = match (size, &plan.changes, &plan.base) {
             (Some(size), Some(changes), Some((base, data))) => {
                 (size, self.incremental(disk, size, changes, base, *data)?)
@@ -143,13 +144,13 @@ impl<'a> Reader<'a> {
             if !changes.touches(&page_range) {
                 self.counts.clean_segments += segments_of(page_range.end - page_range.start);
                 self.send(Step::Page(old))?;
-                self.progress.advance(page_range.end - page_range.start);
                 continue;
             }
             let page = self.tree.page(old.as_ref(), size, index);
             let page = page.or_else(|error| self.unless_damaged(error).map(|()| Page::default()))?;
             if page.segments.is_empty() {
                 data += self.whole_page(disk, &page_range, index, size)?;
+                self.progress.advance(changes.dirty_bytes_in(&page_range));
                 continue;
             }
             for (within, &reference) in page.segments.iter().enumerate() {
@@ -171,8 +172,8 @@ impl<'a> Reader<'a> {
                         }
                     };
                     data = (data + after).saturating_sub(before);
+                    self.progress.advance(changes.dirty_bytes_in(&range));
                 }
-                self.progress.advance(range.end - range.start);
             }
         }
         Ok(data)
@@ -185,7 +186,6 @@ impl<'a> Reader<'a> {
             self.check_cancel()?;
             let range = segment_range(size, index * PAGE_SEGMENTS as u64 + within);
             data += self.whole_segment(disk, &range, None)?;
-            self.progress.advance(range.end - range.start);
         }
         Ok(data)
     }
@@ -274,15 +274,15 @@ impl<'a> Reader<'a> {
                 let extent = self.extent_at(disk, start)?;
                 if extent.kind == ExtentKind::Zero && extent.end() >= end {
                     self.send(Step::Page(None))?;
-                    self.progress.advance(end - start);
                     number += segments_of(end - start);
                     continue;
                 }
             }
             let range = segment_range(size, number);
             let reference = self.base_reference(base, size, number, &mut page);
+            let before = self.counts.read_bytes;
             data += self.whole_segment(disk, &range, reference)?;
-            self.progress.advance(range.end - range.start);
+            self.progress.advance(self.counts.read_bytes - before);
             number += 1;
         }
         Ok(data)
@@ -391,7 +391,7 @@ impl<'a> Reader<'a> {
         self.finish_segment(job, &layout, reference, None)
     }
 
-    fn extent_at(&mut self, disk: &DiskSource, offset: u64) -> Stopping<Extent> {
+    pub(super) fn extent_at(&mut self, disk: &DiskSource, offset: u64) -> Stopping<Extent> {
         if let Some(extent) = self
             .extent
             .filter(|extent| extent.offset <= offset && offset < extent.end())
@@ -452,7 +452,7 @@ impl<'a> Reader<'a> {
             .map_err(|_| Stop::Disconnected)
     }
 
-    fn check_cancel(&self) -> Stopping<()> {
+    pub(super) fn check_cancel(&self) -> Stopping<()> {
         if self.cancel.is_cancelled() {
             Err(Stop::Cancelled)
         } else {

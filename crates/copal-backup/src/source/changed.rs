@@ -20,7 +20,7 @@ use serde::{
 use std::{
     fmt,
     fs::File,
-    io::{BufReader, Read},
+    io::{BufReader, ErrorKind, Read},
     path::Path,
 };
 
@@ -32,12 +32,20 @@ pub const MAX_EXTENTS: usize = 2_000_000;
 /// # Errors
 /// The file cannot be read, is not such a list, or contradicts itself.
 pub fn read_changed_extents(path: &Path) -> Result<ChangedExtents, SourceError> {
-    let failed = |error| SourceError::Io {
-        action: "open",
-        what: path.display().to_string(),
-        error,
-    };
-    let file = File::open(path).map_err(failed)?;
+    let file = File::open(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => SourceError::Unusable {
+            reason: format!(
+                "there is no list of changed extents at {}; check the path, make the list with `nbdinfo --json \
+                 --map=qemu:dirty-bitmap:NAME URI`, or leave --changed-extents out to read the whole disk",
+                path.display()
+            ),
+        },
+        _ => SourceError::Io {
+            action: "open",
+            what: path.display().to_string(),
+            error,
+        },
+    })?;
     parse_changed_extents(BufReader::new(file)).map_err(|error| SourceError::Unusable {
         reason: format!(
             "{} is not a list of changed extents: {error}; `copal backup --help` shows the two forms",

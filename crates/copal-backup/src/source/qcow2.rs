@@ -150,8 +150,15 @@ fn start(
             if complaint.is_empty() {
                 return Err(error);
             }
+            // Its words are not ours to read: whatever it says with a bitmap's name in it may be about the bitmap.
+            let advice = match bitmap.filter(|name| complaint.contains(*name)) {
+                None => "",
+                Some(_) => {
+                    "; make the bitmap with `qemu-img bitmap --add`, or leave --bitmap out to read the whole disk"
+                }
+            };
             Err(SourceError::Unusable {
-                reason: format!("qemu-nbd cannot serve {}: {complaint}", image.display()),
+                reason: format!("qemu-nbd cannot serve {}: {complaint}{advice}", image.display()),
             })
         }
     }

@@ -1,12 +1,14 @@
 //! Opening a target: existence, kind, lock, nature of the file system, direct I/O, and the flush that C5 asks for.
 //!
 //! Invariants
+//! - The lock of a block device lies on its node. Whoever means to write looks at those of all that share bytes with it.
 //! - The lock is taken before a byte is read or the file is touched, and lives as long as the descriptor.
 //! - A file this call created is removed again when anything after that fails.
 
 use super::FileOptions;
 use super::filesystem::{Nature, is_too_full, nature};
 use super::geometry::{Alignment, alignment, geometry};
+use super::overlap::overlap_in_use;
 use super::target::{Kind, Target};
 use crate::error::OpenError;
 use crate::{BUFFER_ALIGNMENT, Geometry};
@@ -59,6 +61,12 @@ fn open_existing(path: &Path, options: &FileOptions) -> Result<(OwnedFd, Kind), 
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
     let kind = kind_of(path, options, rustix::fs::fstat(&fd).map_err(failed)?.st_mode)?;
     lock(path, &fd, options.read_only)?;
+    // Behind our own lock: of two that meet here each sees the other's.
+    if kind == Kind::Block && !options.read_only && overlap_in_use(path).is_some() {
+        return Err(OpenError::Locked {
+            path: path.display().to_string(),
+        });
+    }
     Ok((fd, kind))
 }
 

@@ -6,16 +6,12 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     output::write_err,
-    place::{self, Place},
+    place::Place,
     repository::{Access, Opened},
 };
 use copal_backup::{RestoreRequest, RestoreSummary, Snapshot, target};
 use serde_json::json;
-use std::{
-    io::IsTerminal,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::{io::IsTerminal, path::Path};
 
 pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
     let memory = context.memory()?;
@@ -104,21 +100,11 @@ fn interrupted(target: &str) -> Failure {
     Failure::new(exit::INTERRUPTED, "cancelled", sentence)
 }
 
-/// The files of a repository of files carry no lock of their own, and that of a block device belongs to one of its
-/// names. A store in one file refuses by its lock.
+/// A lock tells too little: the files of a repository of files carry none, and that of a block device belongs to one of
+/// its names, not to its partitions or what it lies on.
 fn refuse_own_files(context: &Context<'_>, target: &str) -> Outcome<()> {
-    let is_own = match Place::find(&context.arguments.common)? {
-        Place::File(_) => false,
-        Place::Files(files) => {
-            let is_inside = |target: PathBuf| Some(target.starts_with(files.canonicalize().ok()?));
-            Path::new(target).canonicalize().ok().and_then(is_inside) == Some(true)
-        }
-        Place::Device(device) => {
-            let number = |path: &Path| path.metadata().map(|meta| meta.rdev()).unwrap_or_default();
-            place::is_block_device(Path::new(target)) && number(&device) == number(Path::new(target))
-        }
-    };
-    if is_own {
+    let (place, path) = (Place::find(&context.arguments.common)?, Path::new(target));
+    if copal_device::share_bytes(place.path(), path) || is_inside(&place, path) {
         return Err(Failure::plain(
             "target",
             format!(
@@ -126,7 +112,26 @@ fn refuse_own_files(context: &Context<'_>, target: &str) -> Outcome<()> {
             ),
         ));
     }
-    Ok(())
+    match copal_device::overlap_in_use(path) {
+        None => Ok(()),
+        Some(other) => Err(Failure::plain(
+            "target",
+            format!(
+                "{target} is in use (by the store of a repository, or another restore, on {}); name another device, \
+                 nothing was written",
+                other.display()
+            ),
+        )),
+    }
+}
+
+fn is_inside(place: &Place, target: &Path) -> bool {
+    match (place, target.canonicalize()) {
+        (Place::Files(files), Ok(target)) => {
+            files.canonicalize().is_ok_and(|files| target.starts_with(files))
+        }
+        _ => false,
+    }
 }
 
 /// Before the target is opened: a mistyped name must not cost an existing file.

@@ -44,7 +44,6 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
     });
     context.output.summary(fields, || {
         let packs = stats.chunk_pack_bytes + stats.recipe_pack_bytes;
-        let ratio = stats.logical_bytes as f64 / packs.max(1) as f64;
         let snapshots = match stats.damaged_snapshots {
             0 => stats.snapshots.to_string(),
             damaged => format!("{}, {damaged} of them damaged", stats.snapshots),
@@ -54,10 +53,7 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
             ("VMs", stats.vms.to_string()),
             ("Snapshots", snapshots),
             ("Disks as they were", human::bytes(stats.logical_bytes)),
-            (
-                "In packs",
-                format!("{} ({ratio:.1} times less)", human::bytes(packs)),
-            ),
+            ("In packs", in_packs(stats.logical_bytes, packs)),
             ("  of it recipes", human::bytes(stats.recipe_pack_bytes)),
             ("Catalog", human::bytes(stats.metadata_bytes)),
             ("Packs, chunks", format!("{}, {}", stats.packs, stats.chunks)),
@@ -79,6 +75,19 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
             .collect()
     });
     Ok(())
+}
+
+/// How much there is, and how much less that is than the disks, if it is.
+fn in_packs(logical_bytes: u64, packs: u64) -> String {
+    if packs == 0 {
+        return "nothing yet".to_owned();
+    }
+    // What forgotten snapshots left behind may be more than the disks there are.
+    if logical_bytes <= packs {
+        return human::bytes(packs);
+    }
+    let ratio = logical_bytes as f64 / packs as f64;
+    format!("{} ({ratio:.1} times less)", human::bytes(packs))
 }
 
 pub(super) fn repair_index(context: &Context<'_>) -> Outcome<()> {
@@ -104,4 +113,20 @@ pub(super) fn repair_index(context: &Context<'_>) -> Outcome<()> {
         )
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_packs;
+
+    /// Symptom: an empty repository was `0.0 times less`, and so was one whose snapshots are all forgotten.
+    /// Cause: the ratio was printed whatever it was.
+    /// Fix: nothing is said to be less than what it is not less than.
+    #[test]
+    fn what_takes_less_says_so_and_nothing_else_does() {
+        assert_eq!(in_packs(0, 0), "nothing yet");
+        assert_eq!(in_packs(0, 5_000_000), "5.00 MB");
+        assert_eq!(in_packs(1_000_000, 5_000_000), "5.00 MB");
+        assert_eq!(in_packs(12_000_000, 5_000_000), "5.00 MB (2.4 times less)");
+    }
 }

@@ -17,6 +17,8 @@ pub(crate) struct House {
     encrypted: bool,
     /// Where the repository is, when it is not in the scratch directory.
     elsewhere: Option<PathBuf>,
+    /// The kernel lets go of a ring, and of the device it holds, some time after its process.
+    has_ring: bool,
 }
 
 /// One finished run.
@@ -36,6 +38,7 @@ impl House {
             dir,
             encrypted: true,
             elsewhere: None,
+            has_ring: true,
         }
     }
 
@@ -75,6 +78,14 @@ impl House {
         }
     }
 
+    /// For tests whose next command would meet the last one's ring.
+    pub(crate) fn without_ring(self) -> House {
+        House {
+            has_ring: false,
+            ..self
+        }
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -104,6 +115,9 @@ impl House {
             .stdin(Stdio::null());
         // Wherever the tests run, be it a container's overlay or a RAM disk.
         command.args(["--allow-cow", "--allow-volatile"]);
+        if !self.has_ring {
+            command.arg("--no-io-uring");
+        }
         if self.encrypted {
             command.env("COPAL_PASSWORD_FILE", self.path("password"));
         } else {

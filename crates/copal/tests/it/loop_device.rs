@@ -9,6 +9,7 @@ use std::{
 /// A loop device; detached when it is dropped.
 pub(crate) struct LoopDevice {
     pub(crate) path: PathBuf,
+    is_divided: bool,
 }
 
 impl LoopDevice {
@@ -40,7 +41,33 @@ impl LoopDevice {
         };
         Some(LoopDevice {
             path: PathBuf::from(path.trim()),
+            is_divided: false,
         })
+    }
+
+    /// A device over another one.
+    pub(crate) fn attach_over(device: &Path) -> LoopDevice {
+        let made = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(device)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        LoopDevice {
+            path: PathBuf::from(String::from_utf8(made.stdout).unwrap().trim()),
+            is_divided: false,
+        }
+    }
+
+    /// A partition that begins at the first MiB, made known to the kernel alone: there is no table on the device.
+    pub(crate) fn divide(&mut self, size: u64) -> PathBuf {
+        let made = Command::new("addpart")
+            .arg(&self.path)
+            .args(["1", "2048", &(size / 512).to_string()])
+            .status();
+        assert!(made.unwrap().success());
+        self.is_divided = true;
+        PathBuf::from(format!("{}p1", self.word()))
     }
 
     pub(crate) fn word(&self) -> &str {
@@ -50,6 +77,9 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
+        if self.is_divided {
+            let _ = Command::new("delpart").arg(&self.path).arg("1").status();
+        }
         // A device that stays attached keeps a scratch file alive, nothing more.
         let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
     }

@@ -7,8 +7,10 @@ use crate::{
     loop_device::LoopDevice,
 };
 use std::{
+    fs::File,
     io::Write,
     os::unix::fs::{FileExt, MetadataExt},
+    path::Path,
 };
 
 /// Two backups, both restored, one deleted, the other restored again.
@@ -102,7 +104,7 @@ fn a_block_device_is_source_store_and_target() {
     let (Some(source), Some(target)) = (attach("source.raw", 8 * MIB), attach("target.raw", 8 * MIB)) else {
         panic!("there was one loop device and there are no more");
     };
-    std::fs::File::options()
+    File::options()
         .write(true)
         .open(&store.path)
         .unwrap()
@@ -216,13 +218,85 @@ fn a_restore_onto_the_device_of_a_repository_is_refused() {
     refused(&alias, "the repository itself");
     // The device of another store, which somebody reads.
     let other = LoopDevice::attach(&scratch.path("other.raw"), 2 * MIB).unwrap();
-    let reader = std::fs::File::open(&other.path).unwrap();
+    let reader = File::open(&other.path).unwrap();
     reader.lock_shared().unwrap();
     refused(other.word(), "in use");
     drop(reader);
     house.good(["restore", &snapshot, "--force", "--target", other.word()]);
     assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
     house.check();
+}
+
+/// Symptom: a restore with --force onto a disk destroyed the repository in one of its partitions, and one onto a partition
+/// the repository on the whole disk; onto what lies below a loop device, the repository on that.
+/// Cause: only the very device of the repository was refused.
+/// Fix: refused is whatever shares bytes with it, as the kernel lists it.
+#[test]
+fn a_restore_onto_what_shares_bytes_with_the_repository_is_refused() {
+    let scratch = House::empty();
+    let Some(mut store) = LoopDevice::attach(&scratch.path("store.raw"), 100 * MIB) else {
+        return;
+    };
+    let part = store.divide(98 * MIB);
+    let upper = LoopDevice::attach_over(&store.path);
+    let in_use = |repository: &Path, target: &Path| {
+        let house = House::elsewhere(repository).without_ring();
+        house.good(["init", "--force"]);
+        let disk = Disk::create(&house.path("disk.raw"), MIB, 98);
+        let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+        let target = target.to_str().unwrap();
+        let refused = house.run(["restore", &snapshot, "--force", "--target", target]);
+        assert_eq!(refused.code, Some(1), "{target}: {refused:?}");
+        assert!(
+            refused.sentence().contains("the repository itself"),
+            "{refused:?}"
+        );
+        assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
+        house.check();
+    };
+    in_use(&part, &store.path);
+    in_use(&store.path, &part);
+    in_use(&upper.path, &store.path);
+    in_use(&upper.path, &scratch.path("store.raw"));
+    // Another store, which somebody reads, in a partition of the target.
+    let house = House::plain();
+    Disk::create(&house.path("disk.raw"), MIB, 99);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    let reader = File::open(&part).unwrap();
+    reader.lock_shared().unwrap();
+    let words = ["restore", &snapshot, "--force", "--target", store.word()];
+    let refused = house.run(words);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.sentence().contains("is in use"), "{refused:?}");
+    drop(reader);
+    house.good(words);
+}
+
+/// Symptom: `copal init --force` on a disk took the place of a store in one of its partitions that was being read.
+/// Cause: a reader's lock lies on the node of its own device, and nobody looked at the others.
+/// Fix: whoever opens a device to write looks at the locks of all that share bytes with it.
+#[test]
+fn a_store_is_not_made_on_what_shares_bytes_with_one_in_use() {
+    let scratch = House::empty();
+    let Some(mut whole) = LoopDevice::attach(&scratch.path("whole.raw"), 100 * MIB) else {
+        return;
+    };
+    let part = whole.divide(98 * MIB);
+    // Somebody's lock elsewhere is nobody's business.
+    let other = LoopDevice::attach(&scratch.path("other.raw"), MIB).unwrap();
+    let elsewhere = File::open(&other.path).unwrap();
+    elsewhere.lock_shared().unwrap();
+    for (read, made) in [(&part, &whole.path), (&whole.path, &part)] {
+        let house = House::elsewhere(made).without_ring();
+        let reader = File::open(read).unwrap();
+        reader.lock_shared().unwrap();
+        let refused = house.run(["init", "--force"]);
+        assert_eq!(refused.code, Some(11), "{refused:?}");
+        assert!(refused.sentence().contains("wait"), "{refused:?}");
+        drop(reader);
+        house.good(["init", "--force"]);
+        house.check();
+    }
 }
 
 /// Records of the journal, as places in the store file, oldest first.
@@ -258,7 +332,7 @@ fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
     drop(stdin);
     let records = records(&house);
     assert!(records.len() >= 3, "{records:?}");
-    let store = std::fs::File::options()
+    let store = File::options()
         .read(true)
         .write(true)
         .open(house.store())

@@ -1,0 +1,165 @@
+//! Which files and block devices share bytes: a partition and its disk, a device and what it lies on.
+//!
+//! The kernel lists it below `/sys/dev/block`: the disk of a partition, the `slaves` of a mapped or RAID device, the file
+//! or device behind a loop device. Below a file is the device of its file system.
+//!
+//! Two devices on one disk share nothing, so what counts is whether one lies on the other. What the kernel does not list
+//! there (a file system over several devices, the paths of a multipath disk) is not known.
+
+use rustix::fs::{Dev, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Whether one of the two is, or lies on, the other: a write to the lower one changes both.
+/// What cannot be looked at shares nothing that is known.
+#[must_use]
+pub fn share_bytes(one: &Path, other: &Path) -> bool {
+    let kernel = Listing::of_the_kernel();
+    match (Place::of(one), Place::of(other)) {
+        (Some(one), Some(other)) => kernel.share_bytes(one, other),
+        _ => false,
+    }
+}
+
+/// The first other device that shares bytes with `device` and that somebody has locked, as an open store has, be it for
+/// reading. `None` also when `device` is none.
+#[must_use]
+pub fn overlap_in_use(device: &Path) -> Option<PathBuf> {
+    let place = Place::of(device)?;
+    let Place::Device(_) = place else { return None };
+    let kernel = Listing::of_the_kernel();
+    let others = kernel.devices().into_iter().filter(|&other| other != place);
+    others
+        .filter(|&other| kernel.share_bytes(place, other))
+        .filter_map(|other| kernel.node(other))
+        .find(|node| is_locked(node))
+}
+
+/// Looks by taking the lock, for as long as looking takes.
+fn is_locked(node: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let Ok(fd) = rustix::fs::open(node, flags, Mode::empty()) else {
+        return false;
+    };
+    rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+}
+
+/// Something that holds bytes, whatever its names are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Device(Dev),
+    /// Anything that has a name in a file system.
+    File {
+        device: Dev,
+        inode: u64,
+    },
+}
+
+impl Place {
+    fn of(path: &Path) -> Option<Place> {
+        let meta = path.metadata().ok()?;
+        Some(if meta.file_type().is_block_device() {
+            Place::Device(meta.rdev())
+        } else {
+            Place::File {
+                device: meta.dev(),
+                inode: meta.ino(),
+            }
+        })
+    }
+}
+
+/// A directory with one entry per block device, named by its number.
+struct Listing {
+    root: PathBuf,
+}
+
+impl Listing {
+    fn of_the_kernel() -> Listing {
+        Listing {
+            root: PathBuf::from("/sys/dev/block"),
+        }
+    }
+
+    fn share_bytes(&self, one: Place, other: Place) -> bool {
+        self.lies_on(one, other) || self.lies_on(other, one)
+    }
+
+    fn lies_on(&self, upper: Place, lower: Place) -> bool {
+        let mut seen = vec![upper];
+        let mut next = 0;
+        while let Some(&place) = seen.get(next) {
+            if place == lower {
+                return true;
+            }
+            for place in self.below(place) {
+                if !seen.contains(&place) {
+                    seen.push(place);
+                }
+            }
+            next += 1;
+        }
+        false
+    }
+
+    /// One step down.
+    fn below(&self, place: Place) -> Vec<Place> {
+        if let Place::File { device, .. } = place {
+            return vec![Place::Device(device)];
+        }
+        let Some(entry) = self.entry(place) else {
+            return Vec::new();
+        };
+        let mut below = Vec::new();
+        if entry.join("partition").exists() {
+            // The entry is a link to a directory inside that of the disk.
+            below.extend(device_in(&entry.join("../dev")));
+        }
+        let slaves = std::fs::read_dir(entry.join("slaves"));
+        let slaves = slaves.into_iter().flatten().flatten();
+        below.extend(slaves.filter_map(|slave| device_in(&slave.path().join("dev"))));
+        if let Ok(file) = std::fs::read(entry.join("loop/backing_file")) {
+            below.extend(Place::of(Path::new(OsStr::from_bytes(file.trim_ascii_end()))));
+        }
+        below
+    }
+
+    fn entry(&self, place: Place) -> Option<PathBuf> {
+        let Place::Device(number) = place else { return None };
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        Some(self.root.join(format!("{major}:{minor}")))
+    }
+
+    fn devices(&self) -> Vec<Place> {
+        let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
+        entries
+            .filter_map(|entry| device_named(entry.file_name().to_str()?))
+            .collect()
+    }
+
+    /// The file that opens a device, by the name the kernel gave it.
+    fn node(&self, place: Place) -> Option<PathBuf> {
+        let event = std::fs::read_to_string(self.entry(place)?.join("uevent")).ok()?;
+        let name = event.lines().find_map(|line| line.strip_prefix("DEVNAME="))?;
+        Some(Path::new("/dev").join(name))
+    }
+}
+
+fn device_in(file: &Path) -> Option<Place> {
+    device_named(std::fs::read_to_string(file).ok()?.trim_end())
+}
+
+/// From "259:3".
+fn device_named(number: &str) -> Option<Place> {
+    let (major, minor) = number.split_once(':')?;
+    Some(Place::Device(rustix::fs::makedev(
+        major.parse().ok()?,
+        minor.parse().ok()?,
+    )))
+}
+
+#[cfg(test)]
+mod tests;

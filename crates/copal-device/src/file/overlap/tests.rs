@@ -1,0 +1,110 @@
+//! Devices as the kernel lists them, in a directory made for it; their numbers are none that this machine has. Real ones
+//! stand in the tests of `copal`.
+
+use super::{Listing, Place};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+/// `of`: the disk of a partition.
+fn device(root: &Path, number: &str, name: &str, of: Option<&str>, slaves: &[&str]) {
+    let devices = root.join("devices");
+    let directory = match of {
+        Some(disk) => devices.join(disk).join(name),
+        None => devices.join(name),
+    };
+    fs::create_dir_all(directory.join("slaves")).unwrap();
+    fs::write(directory.join("dev"), format!("{number}\n")).unwrap();
+    fs::write(directory.join("uevent"), format!("MAJOR=8\nDEVNAME={name}\n")).unwrap();
+    if of.is_some() {
+        fs::write(directory.join("partition"), "1\n").unwrap();
+    }
+    for slave in slaves {
+        let file = directory.join("slaves").join(slave.replace(':', "-"));
+        symlink(root.join("numbers").join(slave), file).unwrap();
+    }
+    fs::create_dir_all(root.join("numbers")).unwrap();
+    symlink(directory, root.join("numbers").join(number)).unwrap();
+}
+
+fn place(number: &str) -> Place {
+    super::device_named(number).unwrap()
+}
+
+#[test]
+fn what_lies_on_one_another_shares_bytes_and_neighbours_do_not() {
+    let scratch = tempfile::tempdir().unwrap();
+    let root = scratch.path();
+    device(root, "2008:0", "sda", None, &[]);
+    device(root, "2008:1", "sda1", Some("sda"), &[]);
+    device(root, "2008:2", "sda2", Some("sda"), &[]);
+    device(root, "2008:16", "sdb", None, &[]);
+    // Two volumes on one partition, one of them on another disk too.
+    device(root, "2254:0", "dm-0", None, &["2008:2"]);
+    device(root, "2254:1", "dm-1", None, &["2008:2", "2008:16"]);
+    // An image in a file of this very file system.
+    let image = root.join("image");
+    fs::write(&image, "").unwrap();
+    device(root, "2007:0", "loop0", None, &[]);
+    fs::create_dir(root.join("devices/loop0/loop")).unwrap();
+    let backing = format!("{}\n", image.display());
+    fs::write(root.join("devices/loop0/loop/backing_file"), backing).unwrap();
+    device(root, "2259:0", "loop0p1", Some("loop0"), &[]);
+
+    let listing = Listing {
+        root: root.join("numbers"),
+    };
+    let share = |one: &str, other: &str| {
+        let both = listing.share_bytes(place(one), place(other));
+        assert_eq!(both, listing.share_bytes(place(other), place(one)));
+        both
+    };
+    for (one, other) in [
+        ("2008:0", "2008:0"),
+        ("2008:0", "2008:1"),
+        ("2008:2", "2254:0"),
+        ("2008:0", "2254:1"),
+        ("2008:16", "2254:1"),
+        ("2007:0", "2259:0"),
+    ] {
+        assert!(share(one, other), "{one} and {other}");
+    }
+    for (one, other) in [
+        ("2008:1", "2008:2"),
+        ("2008:0", "2008:16"),
+        ("2008:1", "2254:0"),
+        ("2254:0", "2254:1"),
+        ("2008:16", "2254:0"),
+        ("2007:0", "2008:0"),
+        // Not listed at all.
+        ("2008:0", "2009:9"),
+    ] {
+        assert!(!share(one, other), "{one} and {other}");
+    }
+    let image = Place::of(&image).unwrap();
+    let Place::File { device: home, .. } = image else {
+        panic!("a file")
+    };
+    let beside = Place::of(&root.join("devices/sda/dev")).unwrap();
+    for (lower, shared) in [(image, true), (Place::Device(home), true), (beside, false)] {
+        assert_eq!(listing.share_bytes(place("2259:0"), lower), shared, "{lower:?}");
+    }
+    assert_eq!(listing.devices().len(), 8);
+    assert_eq!(listing.node(place("2008:1")).unwrap(), Path::new("/dev/sda1"));
+    assert_eq!(listing.node(place("2009:9")), None);
+}
+
+#[test]
+fn the_same_file_by_two_names_is_one() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (file, link, other) = ["file", "link", "other"]
+        .map(|name| scratch.path().join(name))
+        .into();
+    fs::write(&file, "").unwrap();
+    fs::write(&other, "").unwrap();
+    fs::hard_link(&file, &link).unwrap();
+    assert!(super::share_bytes(&file, &link));
+    assert!(!super::share_bytes(&file, &other));
+    assert!(!super::share_bytes(&file, &scratch.path().join("none")));
+    assert_eq!(super::overlap_in_use(&file), None);
+}
