@@ -26,8 +26,9 @@ const MOST_OWED: Duration = Duration::from_secs(2);
 const LIMIT: u64 = 3;
 /// A tier's runs are this many times larger than those of the tier above.
 const TIER_GROWTH: u64 = 4;
-/// Times a byte is written by flush and tiers, whatever was measured.
-const LEAST_WRITES: f64 = 4.0;
+/// Times a byte is at least written by flush and tiers, whatever was measured. Few, because a flush that shares the
+/// processors with a merge takes longer than the merge will take for the same bytes.
+const LEAST_WRITES: f64 = 2.0;
 /// Price at which writers are already far slower than the merges.
 const MOST_SHARE: f64 = 4.0;
 
@@ -45,7 +46,7 @@ pub(crate) struct Measured {
 impl Measured {
     /// The worker's time for one byte of a user.
     ///
-    /// Until merges were measured, a byte costs what writing it [`LEAST_WRITES`] times by a flush would.
+    /// Until deep merges were measured, a byte costs at least what writing it [`LEAST_WRITES`] times by a flush would.
     fn nanos_per_user_byte(&self) -> f64 {
         let per = |nanos: u64, bytes: u64| match bytes {
             0 => 0.0,

@@ -269,7 +269,7 @@ impl Engine {
         let scan = Scan {
             class: Class::Background,
             whole: true,
-            ahead: false,
+            ..Scan::default()
         };
         for run in &view.version.runs {
             let points = |slice: &&Slice| slice.table.meta.values.iter().any(|(o, _)| objects.contains(o));

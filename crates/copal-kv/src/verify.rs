@@ -168,7 +168,7 @@ impl Engine {
         let scan = Scan {
             class: Class::Background,
             whole: true,
-            ahead: false,
+            ..Scan::default()
         };
         let mut whole = true;
         let mut rest = slice.range.clone();

@@ -28,7 +28,7 @@ use crate::{
     quarantine,
     range_tombstones::{RangeTombstones, tombstones_of},
     stats::Counters,
-    table::{LAST_WINDOW_BYTES, Scan},
+    table::Scan,
     value::{
         self,
         pointer::{Pointer, VALUE_PAGE},
@@ -237,11 +237,6 @@ impl Engine {
         }
     }
 
-    /// Whether all of so many inputs may have a second window: half of the memory for merges is for their output.
-    fn may_read_ahead(&self, inputs: usize) -> bool {
-        2 * LAST_WINDOW_BYTES * inputs as u64 <= self.budget.merge_bytes() / 2
-    }
-
     fn try_merge_step(
         &self,
         version: &Version,
@@ -281,12 +276,12 @@ impl Engine {
             self.snapshots.stripes(),
             bottom,
         );
-        let scan = Scan {
-            class: Class::Background,
-            whole: true,
-            ahead: self.may_read_ahead(runs.len()),
-        };
-        let mut cursor = MergingCursor::new(runs.iter().map(|run| run.cursor(&range, scan)).collect());
+        let bytes = |run: &Arc<Run>| run.overlapping(&range).map(|slice| slice.table.meta.bytes).sum();
+        let bytes: Vec<u64> = runs.iter().map(bytes).collect();
+        // Half of the memory for merges is for the output of this and of a flush; index pages take some.
+        let scans = Scan::beside(&bytes, self.budget.merge_bytes() / 8 * 3);
+        let cursors = runs.iter().zip(scans).map(|(run, scan)| run.cursor(&range, scan));
+        let mut cursor = MergingCursor::new(cursors.collect());
         cursor.first()?;
         let Job { target, rewrite, .. } = job;
         let step = Step {

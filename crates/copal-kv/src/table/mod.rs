@@ -44,7 +44,6 @@ pub use io::Sink;
 pub(crate) use lookup::{Asked, Keep, Taken};
 pub use meta::{TableMeta, ValueUse};
 pub use read::{Found, ReadOptions, Table};
-pub(crate) use readahead::LAST_WINDOW_BYTES;
 pub use verify::{Damaged, VerifyReport};
 
 #[cfg(test)]

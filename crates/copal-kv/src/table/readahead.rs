@@ -1,7 +1,7 @@
 //! Read-ahead of one cursor, both ways.
 //!
 //! Invariants
-//! - One window of one partition is held at a time, at most [`LAST_WINDOW_BYTES`] or one block. A merge with room for
+//! - One window of one partition is held at a time, at most what the scan allows or one block. A merge with room for
 //!   it has the next one on its way meanwhile.
 //! - The window is charged before it is read; where there is no room it is smaller, at last one block.
 //! - The window grows while blocks are taken in order, across partitions too; any jump starts it anew.
@@ -17,9 +17,9 @@ use copal_object::StoreError;
 /// Read-ahead of a short scan, after its first block.
 const FIRST_WINDOW_BYTES: u64 = 16 << 10;
 /// A window ends where one of these does: reads of objects are rounded to them, or to less.
-const PAGE_BYTES: u64 = 4096;
-/// Read-ahead of a long one.
-pub(crate) const LAST_WINDOW_BYTES: u64 = 256 << 10;
+pub(super) const PAGE_BYTES: u64 = 4096;
+/// Read-ahead of a long one, where there is room for it.
+pub(super) const LAST_WINDOW_BYTES: u64 = 256 << 10;
 
 /// How a block lies to the one taken before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,9 +102,9 @@ impl ReadAhead {
                     self.size = 0;
                     return table.block(partition, at, scan.class);
                 }
-                Travel::Jump => self.size = LAST_WINDOW_BYTES,
-                _ if scan.whole => self.size = LAST_WINDOW_BYTES,
-                _ => self.size = (self.size * 2).clamp(FIRST_WINDOW_BYTES, LAST_WINDOW_BYTES),
+                Travel::Jump => self.size = scan.window,
+                _ if scan.whole => self.size = scan.window,
+                _ => self.size = (self.size * 2).max(FIRST_WINDOW_BYTES).min(scan.window),
             }
             match self.fill(table, scan, partition, at, travel) {
                 // The block alone may be whole; if not, it is named.
@@ -163,7 +163,7 @@ impl ReadAhead {
         if start >= place.data_len {
             return;
         }
-        let end = window_end(place, start, LAST_WINDOW_BYTES);
+        let end = window_end(place, start, scan.window);
         let charge = table.cache.budget().try_charge(scan.memory(), end - start);
         self.coming = charge.map(|charge| Coming {
             start,

@@ -67,6 +67,7 @@ fn check_lookups(table: &Table, model: &Model, random: &mut Random, rounds: usiz
 fn check_cursor(table: &Arc<Table>, model: &Model, random: &mut Random, rounds: usize) {
     let mut cursor = table.cursor(Scan {
         whole: random.below(2) == 0,
+        window: 4096 << random.below(7),
         ahead: random.below(2) == 0,
         ..Scan::default()
     });

@@ -52,7 +52,7 @@ fn a_table_is_an_object_once_published_and_none_before() {
     let mut cursor = table.cursor(Scan {
         class: Class::Background,
         whole: true,
-        ahead: false,
+        ..Scan::default()
     });
     cursor.first().unwrap();
     for ((key, seq), (kind, value)) in &model {

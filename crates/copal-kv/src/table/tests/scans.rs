@@ -132,6 +132,7 @@ fn a_merge_reads_in_large_pieces_of_its_own_class_and_leaves_the_cache_alone() {
         class: Class::Background,
         whole: true,
         ahead: true,
+        ..Scan::default()
     });
     cursor.seek(&keys[100], MAX_SEQ).unwrap();
     let begun = reads.lock().unwrap().len();
@@ -169,4 +170,33 @@ fn a_kept_value_keeps_its_block_at_most() {
     assert_eq!(kept.len(), keys.len().div_ceil(100));
     // No one else holds the memory behind a kept value: neither window nor source.
     assert!(kept.iter().all(Bytes::is_unique));
+}
+
+/// Symptom: a merge into a large run waited for most of the windows it read of it. Cause: all inputs had windows of one
+/// size, and merges of more than eight inputs only one each. Fix: they share the room by their bytes.
+#[test]
+fn inputs_of_a_merge_share_the_room_for_their_windows() {
+    const ROOM: u64 = 3 << 20;
+    let windows = |inputs: &[u64], room: u64| -> Vec<u64> {
+        let scans = Scan::beside(inputs, room);
+        assert!(scans.iter().all(|scan| scan.whole && scan.ahead));
+        let windows: Vec<u64> = scans.iter().map(|scan| scan.window).collect();
+        assert!(2 * windows.iter().sum::<u64>() <= room);
+        windows
+    };
+    assert_eq!(windows(&[1 << 30], ROOM), [1 << 20]);
+    assert_eq!(windows(&[5, 5], ROOM), [768 << 10, 768 << 10]);
+    let one_large = windows(&[1 << 20, 1 << 20, 1 << 20, 97 << 20], ROOM);
+    assert_eq!(one_large, [76 << 10, 76 << 10, 76 << 10, 1 << 20]);
+    assert_eq!(windows(&[8 << 20; 12], ROOM), [128 << 10; 12]);
+    assert_eq!(windows(&[8 << 20; 24], ROOM), [64 << 10; 24]);
+    assert_eq!(windows(&[0, 0], ROOM), [64 << 10; 2]);
+    assert_eq!(windows(&[u64::MAX / 2, u64::MAX / 2], u64::MAX), [1 << 20; 2]);
+    // Too little for two: one, which is charged and may be smaller.
+    for (inputs, room) in [(25, ROOM), (2, 128 << 10)] {
+        for scan in Scan::beside(&vec![1 << 20; inputs], room) {
+            assert_eq!((scan.window, scan.ahead), (256 << 10, false));
+        }
+    }
+    assert!(Scan::beside(&[], ROOM).is_empty());
 }
