@@ -176,7 +176,7 @@ pub struct BackupCounts {
     pub data_bytes: u64,
     /// Bytes read that the base held at the same place already, or that this backup stored before.
     pub inner_dup_bytes: u64,
-    /// Bytes read that another snapshot or VM of the repository held.
+    /// Bytes read that another snapshot or VM of the repository held, or an interrupted backup left.
     pub cross_dup_bytes: u64,
     /// Bytes read that nobody held.
     pub new_bytes: u64,

@@ -236,7 +236,8 @@ impl Shared {
             line.push_str(&format!(
                 " of {} ({:.0} %)",
                 count(state.total),
-                done as f64 * 100.0 / state.total as f64
+                // A disk that is written meanwhile may have more to read than was told.
+                (done as f64 * 100.0 / state.total as f64).min(100.0)
             ));
         }
         if seconds > 0.0 && done > 0 {

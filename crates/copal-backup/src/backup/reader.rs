@@ -107,7 +107,10 @@ impl<'a> Reader<'a> {
     pub(crate) fn disk(&mut self, disk: &DiskSource, plan: &DiskPlan) -> Stopping<()> {
         self.extent = None;
         let size = disk.source.size_bytes();
+        self.progress.stage(Stage::Plan, &disk.name, 0);
         let ahead = self.bytes_ahead(disk, plan)?;
+        // The map is walked again from its beginning.
+        self.extent = None;
         self.progress.stage(Stage::Read, &disk.name, ahead);
         let (size_bytes, data_bytes) = match (size, &plan.changes, &plan.base) {
             (Some(size), Some(changes), Some((base, data))) => {

@@ -3,8 +3,9 @@
 //! The kernel lists it below `/sys/dev/block`: the disk of a partition, the `slaves` of a mapped or RAID device, the file
 //! or device behind a loop device. Below a file is the device of its file system.
 //!
-//! Two devices on one disk share nothing, so what counts is whether one lies on the other. What the kernel does not list
-//! there (a file system over several devices, the paths of a multipath disk) is not known.
+//! Two devices on one disk share nothing, so what counts is whether one lies on the other. Not known is what the kernel does
+//! not list there (a file system over several devices, the paths of a multipath disk), two loop devices over the same bytes
+//! of one file, and the lock on a second node of the same device.
 
 use rustix::fs::{Dev, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -12,6 +13,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Whether one of the two is, or lies on, the other: a write to the lower one changes both.
 /// What cannot be looked at shares nothing that is known.
@@ -25,7 +27,7 @@ pub fn share_bytes(one: &Path, other: &Path) -> bool {
 }
 
 /// The first other device that shares bytes with `device` and that somebody has locked, as an open store has, be it for
-/// reading. `None` also when `device` is none.
+/// reading. `None` also when `device` is no block device. Blocks for up to two seconds, see [`Held::Shared`].
 #[must_use]
 pub fn overlap_in_use(device: &Path) -> Option<PathBuf> {
     let place = Place::of(device)?;
@@ -38,13 +40,46 @@ pub fn overlap_in_use(device: &Path) -> Option<PathBuf> {
         .find(|node| is_locked(node))
 }
 
-/// Looks by taking the lock, for as long as looking takes.
+/// How long a shared lock is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+const STEP: Duration = Duration::from_millis(10);
+
+/// Whose lock is on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    Free,
+    /// A store that is read, or the device manager, which locks a disk for the moment in which it looks at it.
+    Shared,
+    /// A store that is written, or a restore.
+    Exclusive,
+}
+
 fn is_locked(node: &Path) -> bool {
+    let began = Instant::now();
+    loop {
+        match held(node) {
+            Held::Free => return false,
+            Held::Exclusive => return true,
+            Held::Shared if began.elapsed() >= PATIENCE => return true,
+            Held::Shared => std::thread::park_timeout(STEP),
+        }
+    }
+}
+
+/// Looks by taking the lock, for as long as looking takes.
+fn held(node: &Path) -> Held {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let Ok(fd) = rustix::fs::open(node, flags, Mode::empty()) else {
-        return false;
+        return Held::Free;
     };
-    rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+    let refused = |operation| rustix::fs::flock(&fd, operation) == Err(Errno::WOULDBLOCK);
+    if !refused(FlockOperation::NonBlockingLockExclusive) {
+        Held::Free
+    } else if refused(FlockOperation::NonBlockingLockShared) {
+        Held::Exclusive
+    } else {
+        Held::Shared
+    }
 }
 
 /// Something that holds bytes, whatever its names are.

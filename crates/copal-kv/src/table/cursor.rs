@@ -1,7 +1,7 @@
 //! Walks the entries of one table both ways.
 //!
 //! Invariants
-//! - One block is held at a time, and at most one window of blocks read ahead.
+//! - One block is held at a time, and at most two windows of blocks read ahead.
 //! - After an error the cursor is not valid.
 //! - Entries of an ingested table show the sequence of the ingest, not the one that stands in them.
 

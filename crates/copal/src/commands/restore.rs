@@ -78,6 +78,7 @@ fn copy(
     request.memory_bytes = memory_bytes;
     refuse_own_files(context, &restore.target)?;
     let target = target::open::open(&restore.target, restore.force)?;
+    refuse_shared(&restore.target)?;
     let meter = context.meter();
     let summary = repository.restore(&request, &*target, &meter, &context.cancel);
     drop(meter);
@@ -100,19 +101,25 @@ fn interrupted(target: &str) -> Failure {
     Failure::new(exit::INTERRUPTED, "cancelled", sentence)
 }
 
-/// A lock tells too little: the files of a repository of files carry none, and that of a block device belongs to one of
-/// its names, not to its partitions or what it lies on.
+/// A lock tells too little: the files of a repository of files carry none.
 fn refuse_own_files(context: &Context<'_>, target: &str) -> Outcome<()> {
     let (place, path) = (Place::find(&context.arguments.common)?, Path::new(target));
     if copal_device::share_bytes(place.path(), path) || is_inside(&place, path) {
         return Err(Failure::plain(
             "target",
             format!(
-                "{target} belongs to the repository itself; name another file or device, nothing was written"
+                "{target} belongs to the repository itself, or shares bytes with it; name another file or device, \
+                 nothing was written"
             ),
         ));
     }
-    match copal_device::overlap_in_use(path) {
+    Ok(())
+}
+
+/// The lock of a device belongs to one of its names, not to its partitions or what it lies on. Asked behind the target's own
+/// lock: of two that meet here each sees the other's.
+fn refuse_shared(target: &str) -> Outcome<()> {
+    match copal_device::overlap_in_use(Path::new(target)) {
         None => Ok(()),
         Some(other) => Err(Failure::plain(
             "target",
@@ -126,10 +133,14 @@ fn refuse_own_files(context: &Context<'_>, target: &str) -> Outcome<()> {
 }
 
 fn is_inside(place: &Place, target: &Path) -> bool {
-    match (place, target.canonicalize()) {
-        (Place::Files(files), Ok(target)) => {
-            files.canonicalize().is_ok_and(|files| target.starts_with(files))
-        }
+    let Place::Files(files) = place else { return false };
+    // A target that is not there yet lies where its directory lies.
+    let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let target = target
+        .canonicalize()
+        .or_else(|_| directory.unwrap_or(Path::new(".")).canonicalize());
+    match (files.canonicalize(), target) {
+        (Ok(files), Ok(target)) => target.starts_with(files),
         _ => false,
     }
 }

@@ -108,3 +108,28 @@ fn the_same_file_by_two_names_is_one() {
     assert!(!super::share_bytes(&file, &scratch.path().join("none")));
     assert_eq!(super::overlap_in_use(&file), None);
 }
+
+/// Symptom: `copal init` on a partition was refused right after that had been made. Cause: device managers hold a shared lock
+/// on the disk for the moment in which they look at it. Fix: such a lock is waited for.
+#[test]
+fn a_shared_lock_is_waited_for_and_an_exclusive_one_is_not() {
+    use rustix::fs::FlockOperation;
+    let scratch = tempfile::tempdir().unwrap();
+    let node = scratch.path().join("node");
+    fs::write(&node, "").unwrap();
+    assert_eq!(super::held(&node), super::Held::Free);
+    assert_eq!(super::held(&scratch.path().join("none")), super::Held::Free);
+    let holder = fs::File::open(&node).unwrap();
+    rustix::fs::flock(&holder, FlockOperation::LockExclusive).unwrap();
+    assert_eq!(super::held(&node), super::Held::Exclusive);
+    assert!(super::is_locked(&node));
+    rustix::fs::flock(&holder, FlockOperation::LockShared).unwrap();
+    assert_eq!(super::held(&node), super::Held::Shared);
+    // Who looks asks for the lock again and again; by chance it is let go before the first time, and the answer is the same.
+    let look = std::thread::spawn({
+        let node = node.clone();
+        move || super::is_locked(&node)
+    });
+    drop(holder);
+    assert!(!look.join().unwrap());
+}
