@@ -114,7 +114,11 @@ fn report_load(lab: &mut Lab<'_>, label: &str, facts: &LoadFacts) {
     );
     report.detail(format!("{label}: processor time"), facts.cpu_seconds, "s");
     report.detail(format!("{label}: time"), facts.load_seconds, "s");
-    report.detail(format!("{label}: writers held back"), facts.held_back_seconds, "s");
+    report.detail(
+        format!("{label}: writers held back"),
+        facts.held_back_seconds,
+        "s",
+    );
     report.detail(format!("{label}: p99 of a put"), facts.put_p99, "us");
     report.fact(format!("{label}: longest put"), facts.put_max / 1e3, "ms");
     report.detail(
