@@ -216,43 +216,41 @@ impl Shared {
                 bar.set_prefix(saved(stage, done, stored));
                 bar.set_position(done);
             }
-            ProgressStyle::Lines => {
-                write_err(&format!("{}\n", self.line(stage, state, done, stored, seconds)))
-            }
+            ProgressStyle::Lines => write_err(&format!("{}\n", line(stage, state, done, stored, seconds))),
         }
     }
+}
 
-    fn line(&self, stage: Stage, state: &State, done: u64, stored: u64, seconds: f64) -> String {
-        let mut line = format!("{} {}: ", stage_word(stage), state.what);
-        let count = |n: u64| {
-            if counts_bytes(stage) {
-                human::bytes(n)
-            } else {
-                n.to_string()
-            }
-        };
-        line.push_str(&count(done));
-        if state.total > 0 {
+fn line(stage: Stage, state: &State, done: u64, stored: u64, seconds: f64) -> String {
+    let mut line = format!("{} {}: ", stage_word(stage), state.what);
+    let count = |n: u64| {
+        if counts_bytes(stage) {
+            human::bytes(n)
+        } else {
+            n.to_string()
+        }
+    };
+    line.push_str(&count(done));
+    if state.total > 0 {
+        line.push_str(&format!(
+            " of {} ({:.0} %)",
+            count(state.total),
+            // A disk that is written meanwhile may have more to read than was told.
+            (done as f64 * 100.0 / state.total as f64).min(100.0)
+        ));
+    }
+    if seconds > 0.0 && done > 0 {
+        let rate = done as f64 / seconds;
+        line.push_str(&format!(", {}/s", count(rate as u64)));
+        if state.total > done {
             line.push_str(&format!(
-                " of {} ({:.0} %)",
-                count(state.total),
-                // A disk that is written meanwhile may have more to read than was told.
-                (done as f64 * 100.0 / state.total as f64).min(100.0)
+                ", {} left",
+                human::seconds((state.total - done) as f64 / rate)
             ));
         }
-        if seconds > 0.0 && done > 0 {
-            let rate = done as f64 / seconds;
-            line.push_str(&format!(", {}/s", count(rate as u64)));
-            if state.total > done {
-                line.push_str(&format!(
-                    ", {} left",
-                    human::seconds((state.total - done) as f64 / rate)
-                ));
-            }
-        }
-        line.push_str(&savings(stage, done, stored));
-        line
     }
+    line.push_str(&savings(stage, done, stored));
+    line
 }
 
 /// What deduplication and compression save so far.
@@ -278,12 +276,36 @@ fn saved(stage: Stage, done: u64, stored: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Stage, savings};
+    use super::{Stage, State, line, savings};
+    use std::time::Instant;
 
     #[test]
     fn savings_are_what_was_read_and_not_stored() {
         assert_eq!(savings(Stage::Read, 100, 25), ", stored 25 B (75 % saved)");
         assert_eq!(savings(Stage::Read, 100, 130), ", stored 130 B (0 % saved)");
         assert_eq!(savings(Stage::Read, 0, 0), "");
+    }
+
+    /// Symptom: `103 %` of a disk that was written while it was read.
+    /// Cause: what is to be read is told before it is read. Fix: there is no more than all of it.
+    #[test]
+    fn more_than_was_told_is_all_of_it() {
+        let state = State {
+            stage: Some(Stage::Read),
+            what: "web".to_owned(),
+            total: 200,
+            stage_began: Instant::now(),
+            ended: false,
+            told_interrupted: false,
+        };
+        let told = |done| line(Stage::Read, &state, done, 50, 2.0);
+        assert_eq!(
+            told(100),
+            "read web: 100 B of 200 B (50 %), 50 B/s, 2.00 s left, stored 50 B (50 % saved)"
+        );
+        assert_eq!(
+            told(206),
+            "read web: 206 B of 200 B (100 %), 103 B/s, stored 50 B (76 % saved)"
+        );
     }
 }

@@ -4,7 +4,6 @@ use crate::world::*;
 use copal_backup::source::{ChangeKind, ChangedExtent, ChangedExtents};
 use copal_backup::*;
 use copal_volume::MemoryStore;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 fn random_disk(seed: u64, size: usize) -> Disk {
     let mut dice = Dice::new(seed);
@@ -226,62 +225,6 @@ fn what_a_backup_stored_itself_is_no_duplicate_of_another_vm() {
     // To another VM they are another's.
     let second = back_up(&repository, "b", &disk, false);
     assert_eq!(second.counts.cross_dup_bytes, second.counts.data_bytes);
-}
-
-/// What was announced for disks, and what was done of it.
-#[derive(Default)]
-struct Work {
-    announced: AtomicU64,
-    done: AtomicU64,
-}
-
-impl Progress for Work {
-    fn stage(&self, stage: Stage, _: &str, total: u64) {
-        if stage == Stage::Read {
-            self.announced.fetch_add(total, Ordering::Relaxed);
-        }
-    }
-    fn advance(&self, delta: u64) {
-        self.done.fetch_add(delta, Ordering::Relaxed);
-    }
-}
-
-/// Symptom: the time that a backup of a sparse image would still take was told many times too long.
-/// Cause: holes were announced as work, and done at once when they came.
-/// Fix: announced is what the changes name, or else what the source's map calls data.
-#[test]
-fn holes_are_no_work() {
-    let repository = init(&MemoryStore::new());
-    let work = |disk: &Disk, changed: bool| {
-        let work = Work::default();
-        let summary = repository
-            .backup(request("web", disk, changed), &work, &CancelFlag::new())
-            .unwrap();
-        assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
-        let (announced, done) = (work.announced.into_inner(), work.done.into_inner());
-        assert_eq!(announced, done);
-        (announced, summary.counts)
-    };
-    let mut dice = Dice::new(31);
-    // Not a whole number of blocks, with data at its end.
-    let mut disk = Disk::new((24 << 20) + 1000);
-    let mut data = vec![0; 300_000];
-    for at in [5000, (2 << 20) - 9000, 11 << 20, (24 << 20) - 299_000] {
-        dice.fill(&mut data);
-        disk.write(at, &data);
-    }
-    for _ in 0..2 {
-        let (announced, counts) = work(&disk, false);
-        assert_eq!(announced, counts.read_bytes);
-        assert!(announced < 1_300_000, "{announced}");
-        disk.changed.clear();
-    }
-    dice.fill(&mut data);
-    disk.write((11 << 20) + 3, &data);
-    disk.discard(0, 1 << 20);
-    assert_eq!(work(&disk, true).0, data.len() as u64);
-    disk.reports_holes = false;
-    assert_eq!(work(&disk, false).0, disk.bytes.len() as u64);
 }
 
 #[test]

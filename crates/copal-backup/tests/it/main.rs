@@ -8,4 +8,5 @@ mod failing;
 mod flips;
 mod histories;
 mod isolation;
+mod progress;
 mod world;

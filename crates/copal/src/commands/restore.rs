@@ -1,5 +1,7 @@
 //! `copal restore`.
 
+mod target;
+
 use super::{Context, as_json, close};
 use crate::{
     arguments::Restore,
@@ -9,7 +11,7 @@ use crate::{
     place::Place,
     repository::{Access, Opened},
 };
-use copal_backup::{RestoreRequest, RestoreSummary, Snapshot, target};
+use copal_backup::{RestoreRequest, RestoreSummary, Snapshot};
 use serde_json::json;
 use std::{io::IsTerminal, path::Path};
 
@@ -76,9 +78,8 @@ fn copy(
     request.disk.clone_from(&restore.disk);
     request.fetches = usize::from(restore.fetches);
     request.memory_bytes = memory_bytes;
-    refuse_own_files(context, &restore.target)?;
-    let target = target::open::open(&restore.target, restore.force)?;
-    refuse_shared(&restore.target)?;
+    let place = Place::find(&context.arguments.common)?;
+    let target = target::open(&place, &restore.target, restore.force)?;
     let meter = context.meter();
     let summary = repository.restore(&request, &*target, &meter, &context.cancel);
     drop(meter);
@@ -99,50 +100,6 @@ fn interrupted(target: &str) -> Failure {
     };
     let sentence = format!("interrupted; {kept}, the store is as it was, run the command again");
     Failure::new(exit::INTERRUPTED, "cancelled", sentence)
-}
-
-/// A lock tells too little: the files of a repository of files carry none.
-fn refuse_own_files(context: &Context<'_>, target: &str) -> Outcome<()> {
-    let (place, path) = (Place::find(&context.arguments.common)?, Path::new(target));
-    if copal_device::share_bytes(place.path(), path) || is_inside(&place, path) {
-        return Err(Failure::plain(
-            "target",
-            format!(
-                "{target} belongs to the repository itself, or shares bytes with it; name another file or device, \
-                 nothing was written"
-            ),
-        ));
-    }
-    Ok(())
-}
-
-/// The lock of a device belongs to one of its names, not to its partitions or what it lies on. Asked behind the target's own
-/// lock: of two that meet here each sees the other's.
-fn refuse_shared(target: &str) -> Outcome<()> {
-    match copal_device::overlap_in_use(Path::new(target)) {
-        None => Ok(()),
-        Some(other) => Err(Failure::plain(
-            "target",
-            format!(
-                "{target} is in use (by the store of a repository, or another restore, on {}); name another device, \
-                 nothing was written",
-                other.display()
-            ),
-        )),
-    }
-}
-
-fn is_inside(place: &Place, target: &Path) -> bool {
-    let Place::Files(files) = place else { return false };
-    // A target that is not there yet lies where its directory lies.
-    let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let target = target
-        .canonicalize()
-        .or_else(|_| directory.unwrap_or(Path::new(".")).canonicalize());
-    match (files.canonicalize(), target) {
-        (Ok(files), Ok(target)) => target.starts_with(files),
-        _ => false,
-    }
 }
 
 /// Before the target is opened: a mistyped name must not cost an existing file.

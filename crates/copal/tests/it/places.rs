@@ -187,6 +187,25 @@ fn a_restore_onto_its_own_repository_is_refused() {
     }
 }
 
+/// Symptom: a restore to a new file wrote that into the directory in which a repository keeps its objects.
+/// Cause: what is not there yet has no true path that could be compared. Fix: it lies where its directory lies.
+#[test]
+fn a_restore_to_a_new_file_inside_its_own_repository_is_refused() {
+    let house = House::of_files();
+    Disk::create(&house.path("disk.raw"), MIB, 100);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    let objects = house.repository().join("store.files/objects");
+    let link = house.path("link");
+    std::os::unix::fs::symlink(&objects, &link).unwrap();
+    for target in [objects.join("new"), link.join("new")] {
+        let refused = house.run(["restore", &snapshot, "--target", target.to_str().unwrap()]);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.sentence().contains("another file"), "{refused:?}");
+        assert!(!target.exists());
+    }
+    house.check();
+}
+
 /// Symptom: a restore with --force onto the block device of the repository destroyed the repository.
 /// Cause: a store that is only read does not have its device for itself, and nobody looked at its lock.
 /// Fix: the target has to give its lock, and a repository knows its device by any name.

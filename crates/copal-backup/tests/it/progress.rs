@@ -1,0 +1,145 @@
+//! What progress is told: stages, and how much work there is.
+
+use crate::world::*;
+use copal_backup::source::{Extent, Source, SourceError};
+use copal_backup::*;
+use copal_volume::MemoryStore;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What was announced for disks, and what was done of it.
+#[derive(Default)]
+struct Work {
+    announced: AtomicU64,
+    done: AtomicU64,
+    /// 1 while the one disk is planned, 2 when it is read.
+    step: Arc<AtomicU32>,
+}
+
+impl Progress for Work {
+    fn stage(&self, stage: Stage, what: &str, total: u64) {
+        if (stage, what) == (Stage::Plan, "sda") || stage == Stage::Read {
+            self.step.fetch_add(1, Ordering::Relaxed);
+        }
+        if stage == Stage::Read {
+            self.announced.fetch_add(total, Ordering::Relaxed);
+        }
+    }
+    fn advance(&self, delta: u64) {
+        self.done.fetch_add(delta, Ordering::Relaxed);
+    }
+}
+
+/// Symptom: the time that a backup of a sparse image would still take was told many times too long.
+/// Cause: holes were announced as work, and done at once when they came.
+/// Fix: announced is what the changes name, or else what the source's map calls data.
+#[test]
+fn holes_are_no_work() {
+    let repository = init(&MemoryStore::new());
+    let work = |disk: &Disk, changed: bool| {
+        let work = Work::default();
+        let summary = repository
+            .backup(request("web", disk, changed), &work, &CancelFlag::new())
+            .unwrap();
+        assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
+        let (announced, done) = (work.announced.into_inner(), work.done.into_inner());
+        assert_eq!(announced, done);
+        (announced, summary.counts)
+    };
+    let mut dice = Dice::new(31);
+    // Not a whole number of blocks, with data at its end.
+    let mut disk = Disk::new((24 << 20) + 1000);
+    let mut data = vec![0; 300_000];
+    for at in [5000, (2 << 20) - 9000, 11 << 20, (24 << 20) - 299_000] {
+        dice.fill(&mut data);
+        disk.write(at, &data);
+    }
+    for _ in 0..2 {
+        let (announced, counts) = work(&disk, false);
+        assert_eq!(announced, counts.read_bytes);
+        assert!(announced < 1_300_000, "{announced}");
+        disk.changed.clear();
+    }
+    dice.fill(&mut data);
+    disk.write((11 << 20) + 3, &data);
+    disk.discard(0, 1 << 20);
+    assert_eq!(work(&disk, true).0, data.len() as u64);
+    disk.reports_holes = false;
+    assert_eq!(work(&disk, false).0, disk.bytes.len() as u64);
+}
+
+/// A source whose map is in the way while progress is planned.
+struct Trouble {
+    below: Box<MemorySource>,
+    step: Arc<AtomicU32>,
+    /// What the map does when it is asked for the second time.
+    does: fn() -> std::result::Result<(), SourceError>,
+    asked: AtomicU32,
+}
+
+impl Source for Trouble {
+    fn size_bytes(&self) -> Option<u64> {
+        self.below.size_bytes()
+    }
+    fn extent_at(&self, offset: u64) -> std::result::Result<Extent, SourceError> {
+        assert_ne!(
+            self.step.load(Ordering::Relaxed),
+            0,
+            "nobody was told what is being done"
+        );
+        if self.asked.fetch_add(1, Ordering::Relaxed) == 1 {
+            assert_eq!(
+                self.step.load(Ordering::Relaxed),
+                1,
+                "the map was not looked at before"
+            );
+            (self.does)()?;
+        }
+        self.below.extent_at(offset)
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::result::Result<usize, SourceError> {
+        self.below.read_at(offset, buf)
+    }
+}
+
+/// Symptom: a backup ended because its source's map failed once, before a byte was read; one whose map takes minutes stood
+/// still without a word.
+/// Cause: progress asks for the whole map, to know how much there is to do, and took its errors for those of the reading.
+/// Fix: it says that it plans; where the map fails, or takes over two seconds, nothing is announced.
+#[test]
+fn no_backup_is_lost_for_its_progress() {
+    let repository = init(&MemoryStore::new());
+    let mut disk = Disk::new(9 << 20);
+    for at in [0, 3 << 20, 6 << 20] {
+        disk.write(at, &[7; 300_000]);
+    }
+    let fails = || {
+        Err(SourceError::Unusable {
+            reason: "the map is being written".into(),
+        })
+    };
+    let is_slow = || {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(2100) {
+            std::thread::park_timeout(Duration::from_millis(50));
+        }
+        Ok(())
+    };
+    for (does, announces) in [((|| Ok(())) as fn() -> _, true), (fails, false), (is_slow, false)] {
+        let work = Work::default();
+        let source = Trouble {
+            below: disk.source(),
+            step: work.step.clone(),
+            does,
+            asked: AtomicU32::new(0),
+        };
+        let mut request = request("web", &disk, false);
+        request.disks[0].source = Box::new(source);
+        let summary = repository.backup(request, &work, &CancelFlag::new()).unwrap();
+        assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
+        let read = summary.counts.read_bytes;
+        assert_eq!(work.announced.into_inner(), if announces { read } else { 0 });
+        assert_eq!(work.done.into_inner(), read);
+    }
+}

@@ -1,0 +1,131 @@
+//! Opens what a restore writes to, unless a repository lies there.
+
+use crate::{
+    failure::{Failure, Outcome},
+    place::Place,
+};
+use copal_backup::target::{self, Target};
+use std::path::Path;
+
+/// Opens the target for a restore from the repository at `place`.
+pub(super) fn open(place: &Place, target: &str, force: bool) -> Outcome<Box<dyn Target>> {
+    refuse_own_files(place, target)?;
+    let opened = target::open::open(target, force)?;
+    refuse_shared(target)?;
+    Ok(opened)
+}
+
+/// A lock tells too little: the files of a repository of files carry none.
+fn refuse_own_files(place: &Place, target: &str) -> Outcome<()> {
+    let path = Path::new(target);
+    if copal_device::share_bytes(place.path(), path) || is_inside(place, path) {
+        return Err(Failure::plain(
+            "target",
+            format!(
+                "{target} belongs to the repository itself, or shares bytes with it; name another file or device, \
+                 nothing was written"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// The lock of a device belongs to one of its names, not to its partitions or what it lies on. Asked behind the target's own
+/// lock: of two that meet here each sees the other's.
+fn refuse_shared(target: &str) -> Outcome<()> {
+    match copal_device::overlap_in_use(Path::new(target)) {
+        None => Ok(()),
+        Some(other) => Err(Failure::plain(
+            "target",
+            format!(
+                "{target} is in use (by the store of a repository, or another restore, on {}); name another device, \
+                 nothing was written",
+                other.display()
+            ),
+        )),
+    }
+}
+
+fn is_inside(place: &Place, target: &Path) -> bool {
+    let Place::Files(files) = place else { return false };
+    // A target that is not there yet lies where its directory lies.
+    let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let target = target
+        .canonicalize()
+        .or_else(|_| directory.unwrap_or(Path::new(".")).canonicalize());
+    match (files.canonicalize(), target) {
+        (Ok(files), Ok(target)) => target.starts_with(files),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+    use std::sync::Barrier;
+
+    /// A loop device; detached when it is dropped.
+    struct Loop(String);
+
+    impl Loop {
+        /// Over a file, or over another device.
+        #[expect(clippy::print_stderr, reason = "a skipped test says so")]
+        fn attach(over: &Path) -> Option<Loop> {
+            let made = Command::new("losetup")
+                .args(["--find", "--show"])
+                .arg(over)
+                .output();
+            match made {
+                Ok(made) if made.status.success() => {
+                    Some(Loop(String::from_utf8(made.stdout).unwrap().trim().to_owned()))
+                }
+                refused => {
+                    assert!(
+                        std::env::var_os("COPAL_TEST_REQUIRE_LOOP").is_none(),
+                        "{refused:?}"
+                    );
+                    eprintln!("skipped: no loop device to be had here (root and losetup make one)");
+                    None
+                }
+            }
+        }
+    }
+
+    impl Drop for Loop {
+        fn drop(&mut self) {
+            let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+        }
+    }
+
+    /// Symptom: of two restores at once, one onto a device and one onto what lies on it, each wrote over the other.
+    /// Cause: each looked for the other's lock before it took its own. (The kernel itself keeps a disk and its partition
+    /// apart, not a loop device and what is below it.)
+    /// Fix: the look is behind the target's own lock.
+    #[test]
+    fn of_two_restores_onto_the_same_bytes_one_at_most_begins() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("disk");
+        std::fs::File::create(&file).unwrap().set_len(4 << 20).unwrap();
+        let Some(lower) = Loop::attach(&file) else { return };
+        let upper = Loop::attach(Path::new(&lower.0)).unwrap();
+        let place = Place::Files(scratch.path().join("repository"));
+        for _ in 0..100 {
+            let start = Barrier::new(2);
+            let [one, other] = std::thread::scope(|scope| {
+                [lower.0.clone(), upper.0.clone()]
+                    .map(|target| {
+                        let (start, place) = (&start, &place);
+                        scope.spawn(move || {
+                            start.wait();
+                            open(place, &target, true)
+                        })
+                    })
+                    .map(|opening| opening.join().unwrap())
+            });
+            assert!(one.is_err() || other.is_err(), "both began");
+        }
+        assert!(open(&place, &upper.0, true).is_ok());
+        assert!(open(&place, &lower.0, true).is_ok());
+    }
+}
