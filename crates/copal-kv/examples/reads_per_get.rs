@@ -108,6 +108,8 @@ fn open(device: &Arc<dyn Device>, keys: u64, filters: FilterOptions) -> Result<S
         memory_bytes: (64 << 20) + 32 * keys,
         table_bytes: 2 << 20,
         filters,
+        // The tree stays as it was loaded.
+        merge_for_reads: false,
         ..Options::default()
     };
     Ok(Store::open(objects, options)?)

@@ -151,9 +151,18 @@ impl Engine {
             };
             held >= STALE_LEAST && range.covers(&group.range()) && held * STALE_FRACTION > occupied
         };
+        let wasted: Vec<ObjectId> = {
+            let tree = self.tree.lock();
+            let values = tree.manifest.state.values.values();
+            values.filter(wasteful).map(|v| v.meta.object).collect()
+        };
         // Before a flush is waited for.
-        self.tree.lock().manifest.state.values.values().find(wasteful)?;
-        let busy = self.busy_values(&self.worker_values.lock());
+        wasted.first()?;
+        let mut values = self.worker_values.lock();
+        // One that flushes still append to would never end where nothing is written any more.
+        wasted.iter().for_each(|object| values.close(*object));
+        let busy = self.busy_values(&values);
+        drop(values);
         let tree = self.tree.lock();
         let stale = |value: &&ValueState| wasteful(value) && !busy.contains(&value.meta.object);
         let first = tree.manifest.state.values.values().find(stale)?;

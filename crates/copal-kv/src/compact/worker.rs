@@ -285,3 +285,5 @@ impl Worker {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod triggers;

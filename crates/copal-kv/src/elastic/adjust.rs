@@ -142,7 +142,7 @@ impl Elastic {
     /// Notes what a probe came to. Never blocks.
     pub(crate) fn note(&self, partition: Option<PartitionNumber>, outcome: Outcome) {
         if let Some(partition) = partition
-            && self.sampler.note(partition, outcome)
+            && self.sampler.note(partition, outcome, || self.now())
             && self.options.background
         {
             self.wake.wake();
@@ -404,9 +404,9 @@ impl Elastic {
         let _turn = self.turn.lock();
         {
             let state = &mut *self.state.lock();
-            let probes = self.sampler.drain();
-            let now = self.now();
-            state.observe(&probes, now);
+            for sampled in self.sampler.drain() {
+                state.observe(&sampled.probes, sampled.at);
+            }
             self.step(state);
         }
         self.carry_out();
@@ -422,7 +422,7 @@ impl Elastic {
 
     /// Also drains the calling thread's ring.
     pub(crate) fn adjust_now(&self) {
-        self.sampler.hand_over_mine();
+        self.sampler.hand_over_mine(self.now());
         self.adjust();
     }
 

@@ -28,6 +28,8 @@ const WORTH_WAKING: usize = 16;
 struct Ring {
     probes: [u32; RING],
     len: usize,
+    /// Gets of all stores when it was handed over.
+    at: u64,
 }
 
 const OUTCOME_BITS: u32 = 2;
@@ -55,6 +57,14 @@ fn unpack(packed: u32) -> Probe {
     }
 }
 
+/// Probes of one ring.
+pub(crate) struct Sampled {
+    pub(crate) probes: Vec<Probe>,
+    /// Gets of all stores when the last of them was noted. A rule that lets partitions expire needs it: many rings
+    /// may wait to be drained, and their times are not the drain's.
+    pub(crate) at: u64,
+}
+
 /// Where the threads' rings of one filter memory come together.
 pub(crate) struct Sampler {
     /// Tells the samplers of a process apart; never used again.
@@ -79,6 +89,7 @@ fn empty() -> Box<Ring> {
     Box::new(Ring {
         probes: [0; RING],
         len: 0,
+        at: 0,
     })
 }
 
@@ -94,8 +105,13 @@ impl Sampler {
         }
     }
 
-    /// Notes a probe; `true`: it is time to drain. Never blocks.
-    pub(crate) fn note(&self, partition: PartitionNumber, outcome: Outcome) -> bool {
+    /// Notes a probe; `true`: it is time to drain. `now` is asked when that fills the ring. Never blocks.
+    pub(crate) fn note(
+        &self,
+        partition: PartitionNumber,
+        outcome: Outcome,
+        now: impl FnOnce() -> u64,
+    ) -> bool {
         RINGS.with_borrow_mut(|rings| {
             let at = match rings.iter().position(|mine| mine.sampler == self.id) {
                 Some(at) => at,
@@ -104,7 +120,7 @@ impl Sampler {
             let ring = &mut rings[at].ring;
             ring.probes[ring.len] = pack(partition, outcome);
             ring.len += 1;
-            ring.len == RING && hand_over(&mut rings[at])
+            ring.len == RING && hand_over(&mut rings[at], now())
         })
     }
 
@@ -121,20 +137,22 @@ impl Sampler {
     }
 
     /// Hands the calling thread's ring over, full or not.
-    pub(crate) fn hand_over_mine(&self) {
+    pub(crate) fn hand_over_mine(&self, now: u64) {
         RINGS.with_borrow_mut(|rings| {
             if let Some(mine) = rings.iter_mut().find(|mine| mine.sampler == self.id) {
-                hand_over(mine);
+                hand_over(mine, now);
             }
         });
     }
 
-    /// The probes of the rings handed over so far, in the order in which they were.
-    pub(crate) fn drain(&self) -> Vec<Probe> {
+    /// The rings handed over so far, in the order in which they were.
+    pub(crate) fn drain(&self) -> Vec<Sampled> {
         let rings = self.drain.try_iter().take(WAITING);
         rings
-            .flat_map(|ring| ring.probes.into_iter().take(ring.len))
-            .map(unpack)
+            .map(|ring| Sampled {
+                probes: ring.probes[..ring.len].iter().copied().map(unpack).collect(),
+                at: ring.at,
+            })
             .collect()
     }
 
@@ -144,8 +162,9 @@ impl Sampler {
     }
 }
 
-fn hand_over(mine: &mut Mine) -> bool {
-    let ring = std::mem::replace(&mut mine.ring, empty());
+fn hand_over(mine: &mut Mine, now: u64) -> bool {
+    let mut ring = std::mem::replace(&mut mine.ring, empty());
+    ring.at = now;
     let len = ring.len as u64;
     match mine.full.try_send(ring) {
         Ok(()) => mine.full.len() >= WORTH_WAKING,
@@ -174,13 +193,20 @@ mod tests {
                     for i in 0..1000u32 {
                         let outcome =
                             [Outcome::Negative, Outcome::FalsePositive, Outcome::Hit][i as usize % 3];
-                        sampler.note(PartitionNumber(thread * 10_000 + i), outcome);
+                        sampler.note(PartitionNumber(thread * 10_000 + i), outcome, || u64::from(i));
                     }
-                    sampler.hand_over_mine();
+                    sampler.hand_over_mine(1000);
                 });
             }
         });
-        let probes = sampler.drain();
+        let rings = sampler.drain();
+        for ring in &rings {
+            // Each ring tells the time at which it was full, or handed over.
+            let last = ring.probes.last().unwrap().partition.0 % 10_000;
+            let at = if last == 999 { 1000 } else { last };
+            assert_eq!(ring.at, u64::from(at));
+        }
+        let probes: Vec<Probe> = rings.into_iter().flat_map(|ring| ring.probes).collect();
         assert_eq!((probes.len(), sampler.dropped()), (4000, 0));
         for thread in 0..4u32 {
             let of_thread = probes.iter().filter(|probe| probe.partition.0 / 10_000 == thread);
@@ -202,27 +228,27 @@ mod tests {
         let sampler = Sampler::new();
         let probes = (WAITING + 10) * RING;
         for i in 0..probes {
-            sampler.note(PartitionNumber(i as u32), Outcome::Negative);
+            sampler.note(PartitionNumber(i as u32), Outcome::Negative, || 0);
         }
         assert_eq!(sampler.dropped(), (10 * RING) as u64);
-        let kept = sampler.drain();
+        let kept: Vec<Probe> = sampler.drain().into_iter().flat_map(|ring| ring.probes).collect();
         assert_eq!(kept.len(), WAITING * RING);
         assert_eq!(kept[kept.len() - 1].partition.0, (WAITING * RING - 1) as u32);
         // There is room again.
-        sampler.note(PartitionNumber(7), Outcome::Hit);
-        sampler.hand_over_mine();
-        assert_eq!(sampler.drain().len(), 1);
+        sampler.note(PartitionNumber(7), Outcome::Hit, || 0);
+        sampler.hand_over_mine(0);
+        assert_eq!(sampler.drain()[0].probes.len(), 1);
     }
 
     #[test]
     fn a_thread_keeps_no_ring_of_a_sampler_that_is_gone() {
         let first = Sampler::new();
-        first.note(PartitionNumber(1), Outcome::Hit);
+        first.note(PartitionNumber(1), Outcome::Hit, || 0);
         drop(first);
         let second = Sampler::new();
-        second.note(PartitionNumber(2), Outcome::Hit);
-        second.hand_over_mine();
-        assert_eq!(second.drain()[0].partition, PartitionId(2));
+        second.note(PartitionNumber(2), Outcome::Hit, || 0);
+        second.hand_over_mine(0);
+        assert_eq!(second.drain()[0].probes[0].partition, PartitionId(2));
         RINGS.with_borrow(|rings| assert!(rings.iter().all(|mine| mine.dropped.strong_count() > 0)));
     }
 }

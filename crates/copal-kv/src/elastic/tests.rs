@@ -9,7 +9,10 @@ use crate::{
     table::{ReadOptions, Table, TableBuilder, TableOptions},
 };
 use bytes::Bytes;
-use copal_filter::{KeyHash, Kind, rules::RuleKind};
+use copal_filter::{
+    KeyHash, Kind,
+    rules::{Change, Heat, PartitionId, Probe, Rule, RuleKind, Shape},
+};
 use copal_object::{Lifetime, ObjectId};
 use parking_lot::Mutex;
 use std::sync::{
@@ -217,6 +220,54 @@ fn threads_that_read_while_units_move_keep_the_limit_and_get_right_answers() {
         cache.adjust_filters();
         assert_exact(&cache, 0);
     }
+}
+
+/// Wants nothing, and keeps the times of the probes it is shown.
+struct Times(Arc<Mutex<Vec<(usize, u64)>>>);
+
+impl Rule for Times {
+    fn add(&mut self, _: PartitionId, _: Shape, _: Heat, _: u8, _: u64) {}
+    fn remove(&mut self, _: PartitionId) {}
+    fn heat(&self, _: PartitionId, _: u64) -> Heat {
+        Heat::default()
+    }
+    fn predict(&self, _: Shape, _: Heat, _: u64) -> u8 {
+        0
+    }
+    fn observe(&mut self, probes: &[Probe], now: u64) {
+        self.0.lock().push((probes.len(), now));
+    }
+    fn step(&mut self, _: u64, _: u64) -> Vec<Change> {
+        Vec::new()
+    }
+    fn correct(&mut self, _: PartitionId, _: u8) {}
+    fn granted_bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// Symptom: under the paper's rule no partition expired for as long as probes gathered, a thousand of them, which may be
+/// longer than its lifeTime; who had been asked first stood beside who had been asked last.
+/// Cause: all probes were shown to the rule with the time at which they were drained.
+/// Fix: each ring carries the time at which it was full.
+#[test]
+fn the_rule_learns_when_probes_were_not_when_they_were_drained() {
+    let filters = FilterOptions {
+        background: false,
+        ..FilterOptions::default()
+    };
+    let cache = TableCache::new(1 << 20, 0, filters);
+    let times = Arc::new(Mutex::new(Vec::new()));
+    cache.elastic().state.lock().rule = Box::new(Times(times.clone()));
+    let table = open(&table_bytes(Kind::Ribbon, 0), &cache);
+    // One probe each, of which the sixty-fourth is before the Get is counted.
+    for i in 0..1000 {
+        get(&table, 0, i);
+    }
+    cache.adjust_filters();
+    let rings = (1..=15).map(|ring| (64, 64 * ring - 1));
+    let expected: Vec<(usize, u64)> = rings.chain([(40, 1000)]).collect();
+    assert_eq!(*times.lock(), expected);
 }
 
 /// Two tables whose units fill the memory, both asked for keys that are not there; the first has gets enough to want

@@ -16,7 +16,7 @@ use copal_device::{Device, Image, MemoryDevice};
 use copal_object::{MkfsOptions, OpenOptions};
 
 /// A worker whose caller does its steps.
-fn worker() -> Worker {
+pub(super) fn worker() -> Worker {
     // Tiers fill up before anything goes to the bottom.
     worker_with_share(0)
 }
@@ -36,7 +36,7 @@ fn worker_with_share(bottom_share: u32) -> Worker {
 }
 
 impl Worker {
-    fn key(i: u64) -> Bytes {
+    pub(super) fn key(i: u64) -> Bytes {
         KeyspaceId(1).key(&i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes())
     }
 
@@ -57,11 +57,11 @@ impl Worker {
         self.engine.view().version.level(Level(level)).count()
     }
 
-    fn all_runs(&self) -> usize {
+    pub(super) fn all_runs(&self) -> usize {
         self.engine.view().version.runs.len()
     }
 
-    fn job_steps(&mut self) -> usize {
+    pub(super) fn job_steps(&mut self) -> usize {
         let mut steps = 0;
         while self.job_step().unwrap() {
             steps += 1;
@@ -69,7 +69,7 @@ impl Worker {
         steps
     }
 
-    fn get(&self, key: u64) -> Option<u64> {
+    pub(super) fn get(&self, key: u64) -> Option<u64> {
         let engine = &self.engine;
         let (view, key) = (engine.view(), Worker::key(key));
         let found = engine.get(&view, MAX_SEQ, &key, &Want::all(), Kept::Nothing);
