@@ -87,6 +87,10 @@ pub(crate) struct Common {
     /// Accept a repository on a file system in memory (tmpfs), which a reboot empties
     #[arg(long, global = true)]
     pub(crate) allow_volatile: bool,
+    /// Write every look-up in the engine to a new file, for the simulator of filter rules (`copal-sim rules --trace`): a
+    /// line for each key, as many as there are chunks
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
+    pub(crate) record_gets: Option<PathBuf>,
 }
 
 const STATS_HELP: &str = "\

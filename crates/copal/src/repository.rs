@@ -15,7 +15,11 @@ use crate::{
 use copal_backup::{IndexHome, InitOptions, Repository, Unlock};
 use copal_data::LocalStore;
 use copal_volume::VolumeStore;
-use std::{path::Path, sync::Arc};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// What a command wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,41 @@ pub(crate) struct Opened {
     recovery: copal_object::RecoveryReport,
     access: Access,
     sealer: Option<Sealer>,
+    recording: Option<Recording>,
+}
+
+/// Look-ups of the engine that are being written down.
+struct Recording {
+    kv: copal_kv::Store,
+    file: PathBuf,
+}
+
+impl Recording {
+    fn start(kv: &copal_kv::Store, file: &Path) -> Outcome<Recording> {
+        let begun = File::create_new(file).and_then(|to| kv.record_gets(Box::new(to)));
+        begun.map_err(|error| Recording::failure(file, &error))?;
+        Ok(Recording {
+            kv: kv.clone(),
+            file: file.to_owned(),
+        })
+    }
+
+    fn finish(self) -> Outcome<()> {
+        let ended = self.kv.stop_recording_gets();
+        ended
+            .map(drop)
+            .map_err(|error| Recording::failure(&self.file, &error))
+    }
+
+    fn failure(file: &Path, error: &std::io::Error) -> Failure {
+        Failure::plain(
+            "record",
+            format!(
+                "cannot record look-ups in {}: {error}; name a new file where there is room",
+                file.display()
+            ),
+        )
+    }
 }
 
 /// How the memory of the process is shared out, in bytes.
@@ -79,6 +118,7 @@ impl Opened {
             objects: stack.objects,
             recovery: stack.recovery,
             access,
+            recording: stack.recording,
         }
     }
 
@@ -112,6 +152,7 @@ impl Opened {
     pub(crate) fn close(mut self) -> Outcome<()> {
         self.repository = None;
         self.sealer = None;
+        let recorded = self.recording.take().map_or(Ok(()), Recording::finish);
         if self.access == Access::Write {
             self.volumes.close()?;
             // A closed store ends with a checkpoint: damage of what it covers is told from a crash.
@@ -119,7 +160,7 @@ impl Opened {
                 .close()
                 .map_err(|error| Failure::plain("close", format!("closing the store: {error}")))?;
         }
-        Ok(())
+        recorded
     }
 }
 
@@ -159,6 +200,7 @@ struct Stack {
     recovery: copal_object::RecoveryReport,
     kv: copal_kv::Store,
     volumes: Arc<LocalStore>,
+    recording: Option<Recording>,
 }
 
 fn stack(
@@ -175,12 +217,15 @@ fn stack(
         ..copal_kv::Options::default()
     };
     let kv = copal_kv::Store::open(objects.clone(), kv).map_err(|error| engine_failure(path, &error))?;
+    let recording = common.record_gets.as_ref();
+    let recording = recording.map(|file| Recording::start(&kv, file)).transpose()?;
     let volumes = Arc::new(LocalStore::open(kv.clone())?);
     Ok(Stack {
         objects,
         recovery,
         kv,
         volumes,
+        recording,
     })
 }
 

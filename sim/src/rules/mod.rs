@@ -105,7 +105,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     real_filters: bool,
     /// Play these recorded Gets, once, instead of synthetic ones
-    #[arg(long, conflicts_with_all = ["access", "real_filters"])]
+    #[arg(long, conflicts_with = "access")]
     trace: Option<PathBuf>,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
@@ -285,7 +285,7 @@ fn moving(arguments: &Arguments) -> Result<Vec<Moving>> {
     let mut rows = Vec::new();
     for &kind in &arguments.units {
         let tree = if arguments.real_filters {
-            Tree::real(&runs, kind)?
+            Tree::real(&runs, kind, recorded.as_ref().map_or(&[], |trace| &trace.found))?
         } else {
             Tree::modelled(&runs, kind)
         };

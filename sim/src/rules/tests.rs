@@ -162,7 +162,7 @@ fn real_filters_err_as_often_as_modelled_ones() {
         (Kind::Bloom, RuleKind::Fixed { units: 1 }),
     ] {
         let modelled = Tree::modelled(&runs("1,4,40"), kind);
-        let real = Tree::real(&runs("1,4,40"), kind).unwrap();
+        let real = Tree::real(&runs("1,4,40"), kind, &[]).unwrap();
         let keys: u64 = real.shapes.iter().map(|shape| u64::from(shape.keys)).sum();
         assert_eq!(keys, real.keys, "every key is in one partition");
         let [a, b] =
@@ -173,7 +173,7 @@ fn real_filters_err_as_often_as_modelled_ones() {
 
 #[test]
 fn a_real_tree_finds_every_key_where_it_lives() {
-    let tree = Tree::real(&runs("2,20"), Kind::Ribbon).unwrap();
+    let tree = Tree::real(&runs("2,20"), Kind::Ribbon, &[]).unwrap();
     let mut filters = super::filters::Filters::new(&tree, 1);
     for partition in 0..tree.shapes.len() as u32 {
         filters.set(&tree, partition, 15).unwrap();

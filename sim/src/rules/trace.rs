@@ -32,6 +32,8 @@ const MAX_LINE_BYTES: u64 = 2 * MAX_KEY_BYTES as u64 + 3;
 pub(super) struct Trace {
     pub(super) store_keys: u64,
     pub(super) gets: Vec<Key>,
+    /// Every key that was found, once.
+    pub(super) found: Vec<Key>,
 }
 
 /// Reads a whole trace.
@@ -68,9 +70,14 @@ pub(super) fn read(mut from: impl BufRead) -> Result<Trace> {
         asked.push((key, found));
     }
     ensure!(!asked.is_empty(), "the trace has no Get");
+    let gets = place(&asked);
+    let mut found: Vec<Key> = gets.iter().copied().filter(|key| key.home.is_some()).collect();
+    found.sort_unstable_by_key(|key| key.hash.0);
+    found.dedup_by_key(|key| key.hash.0);
     Ok(Trace {
         store_keys,
-        gets: place(&asked),
+        gets,
+        found,
     })
 }
 

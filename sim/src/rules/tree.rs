@@ -132,12 +132,13 @@ impl Tree {
         tree
     }
 
-    /// Every key placed, every filter built.
-    pub(super) fn real(runs: &Runs, kind: Kind) -> Result<Tree> {
+    /// Every key placed, every filter built. `known` are keys of the store; the others are numbered ones.
+    pub(super) fn real(runs: &Runs, kind: Kind, known: &[Key]) -> Result<Tree> {
         let mut tree = Tree::empty(runs);
         let mut of_run: Vec<Vec<Key>> = vec![Vec::new(); runs.0.len()];
-        for id in 0..tree.keys {
-            let key = Key::numbered(id, tree.keys, true);
+        let others = tree.keys.saturating_sub(known.len() as u64);
+        let numbered = (0..others).map(|id| Key::numbered(id, tree.keys, true));
+        for key in known.iter().copied().chain(numbered) {
             if let Some(run) = tree.run_of(key) {
                 of_run[run].push(key);
             }

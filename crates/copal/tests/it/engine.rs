@@ -267,6 +267,29 @@ fn what_is_readable_is_saved_when_there_is_no_copy() {
 }
 
 #[test]
+fn look_ups_of_a_backup_are_recorded_into_a_new_file() {
+    let house = House::plain();
+    let image = house.path("disk.raw");
+    Disk::create(&image, 4 * MIB, 7);
+    house.backup("web", &image);
+    let trace = house.word("gets.txt");
+    let words = ["backup", "--vm", "mail", image.to_str().unwrap(), "--record-gets", &trace];
+    house.good(words);
+    let text = std::fs::read_to_string(&trace).unwrap();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("copal gets 1"));
+    let keys = lines.next().unwrap().strip_prefix("keys ").unwrap();
+    assert!(keys.parse::<u64>().unwrap() > 0, "{keys}");
+    // Everything is found: the other VM has the same disk.
+    let found = lines.clone().filter(|line| line.starts_with('+')).count();
+    assert!(found > 20, "{found} of {} look-ups", lines.count());
+    let refused = house.run(words);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.sentence().contains("a new file"), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(&trace).unwrap(), text);
+}
+
+#[test]
 fn filters_are_drawn_for_the_keys_that_were_asked() {
     let scene = Scene::new();
     let keys = scene.house.path("keys.txt");
@@ -303,6 +326,9 @@ fn filters_are_drawn_for_the_keys_that_were_asked() {
     let svg = std::fs::read_to_string(svg).unwrap();
     assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
     assert!(svg.matches("<title>").count() >= 4, "{svg}");
+    let classes = drawn.lines().skip_while(|line| !line.contains("by class")).nth(1);
+    let (_, classes) = classes.unwrap().split_once(' ').unwrap();
+    assert!(classes.contains(" x "), "{classes}");
     let cold = text(&scene.run(&["filters"]));
     assert!(
         !cold.contains('█'),

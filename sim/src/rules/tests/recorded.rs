@@ -1,6 +1,7 @@
 //! Gets that the engine itself recorded, read and played.
 
 use super::super::{
+    filters::Filters,
     merge::Inheritance,
     play::{Driving, Player},
     random::{Random, Zipf, mix},
@@ -77,12 +78,36 @@ fn gets_of_a_running_store_are_recorded_and_play() {
         merge_every: 0,
         inheritance: Inheritance::Units,
     };
-    let mut player = Player::new(tree, 1, RuleKind::Classes.build(), driving).unwrap();
-    let mut gets = recorded.gets.into_iter();
-    let parts = player.play(asked.len() as u64, 4, || gets.next()).unwrap();
-    assert_eq!(
-        parts.iter().map(|part| part.gets).sum::<u64>(),
-        asked.len() as u64
+    let play = |tree: Tree| {
+        let mut player = Player::new(tree, 1, RuleKind::Classes.build(), driving).unwrap();
+        let mut gets = recorded.gets.iter().copied();
+        let parts = player.play(asked.len() as u64, 4, || gets.next()).unwrap();
+        let all: u64 = parts.iter().map(|part| part.gets).sum();
+        assert_eq!(all, asked.len() as u64);
+        player.reads
+    };
+    let drawn = play(tree);
+    // The same with filters that are built of the keys that were found, and of others, and asked.
+    let real = Tree::real(
+        &runs("flushed:1002").scaled(partitions),
+        Kind::Ribbon,
+        &recorded.found,
+    )
+    .unwrap();
+    let mut filters = Filters::new(&real, 1);
+    for partition in 0..real.shapes.len() as u32 {
+        filters.set(&real, partition, 15).unwrap();
+    }
+    for &key in &recorded.found {
+        let run = real.run_of(key).unwrap();
+        assert!(filters.passes(&real, real.partition(run, key), key));
+    }
+    let asked_for_real = play(real);
+    assert_eq!(asked_for_real.hits, drawn.hits);
+    let (real, drawn) = (asked_for_real.false_per_get(), drawn.false_per_get());
+    assert!(
+        (real / drawn - 1.0).abs() < 0.25,
+        "{real} where {drawn} were drawn"
     );
 }
 

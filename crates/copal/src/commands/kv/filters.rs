@@ -211,6 +211,7 @@ fn as_text(filters: &Filters, width: usize) -> String {
             units.join(", ")
         ));
     }
+    text.push_str(&classes_as_text(filters));
     text.push_str("\nheat per key, and bits of filter per key, over the key space\n");
     let columns = width.saturating_sub(MARGIN + 2);
     let hottest = hottest(filters);
@@ -225,6 +226,34 @@ fn as_text(filters: &Filters, width: usize) -> String {
         text.push_str(&format!("{:<MARGIN$}▕{units}▏\n", ""));
     }
     text
+}
+
+/// Partitions and units of each class of heat, the hottest first; nothing under rules without classes.
+fn classes_as_text(filters: &Filters) -> String {
+    let mut text = String::new();
+    for run in &filters.runs {
+        let hot = run.classes.iter().rev();
+        let classes: Vec<String> = hot
+            .map(|class| {
+                let name = if class.class == i32::MIN {
+                    "no heat".to_owned()
+                } else {
+                    class.class.to_string()
+                };
+                let units = class.units as f64 / class.partitions.max(1) as f64;
+                format!("{name}: {} x {units:.1}", class.partitions)
+            })
+            .collect();
+        if !classes.is_empty() {
+            text.push_str(&format!("{:<16} {}\n", run_name(run), classes.join(", ")));
+        }
+    }
+    if text.is_empty() {
+        return text;
+    }
+    format!(
+        "\npartitions by class (log2 of heat per byte, less units), and units that each has on average\n{text}"
+    )
 }
 
 /// Heat per key of a cell.
