@@ -105,25 +105,27 @@ pub(super) fn close_covered(values: &mut DirectValues, writes: &[Write]) {
 }
 
 /// Enters a group into the memtable; readers see it once its sequences are visible.
-pub(super) fn insert(memtable: &Memtable, rows: &Rows, writes: &[Write], encoded: Encoded, first_seq: u64) {
+pub(super) fn insert(
+    memtable: &Memtable,
+    rows: &Rows,
+    writes: &mut [Write],
+    encoded: Encoded,
+    first_seq: u64,
+) {
     let mut pointers = encoded.pointers.into_iter();
-    let ops = writes.iter().flat_map(|write| &write.ops);
+    let ops = writes.iter_mut().flat_map(|write| std::mem::take(&mut write.ops));
     for (seq, op) in (first_seq..).zip(ops) {
         let (key, kind, value) = match op {
-            WriteOp::Put { key, value } => (key, EntryKind::Put, value.clone()),
+            WriteOp::Put { key, value } => (key, EntryKind::Put, value),
             WriteOp::Delete { key } => (key, EntryKind::Delete, Bytes::new()),
             WriteOp::Direct { key, .. } => (key, EntryKind::Pointer, pointers.next().unwrap_or_default()),
             WriteOp::DeleteRange { start, end } => {
-                rows.wrote_range(start, end, seq);
-                memtable.insert_range_delete(RangeTombstone {
-                    start: start.clone(),
-                    end: end.clone(),
-                    seq,
-                });
+                rows.wrote_range(&start, &end, seq);
+                memtable.insert_range_delete(RangeTombstone { start, end, seq });
                 continue;
             }
         };
-        rows.wrote(key, seq);
-        memtable.insert(key.clone(), seq, kind, value);
+        rows.wrote(&key, seq);
+        memtable.insert(key, seq, kind, value);
     }
 }

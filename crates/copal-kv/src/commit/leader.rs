@@ -202,7 +202,7 @@ impl Underway {
 
 impl Engine {
     /// Brings `writes` into log and memtable as one group, where that is possible.
-    pub(crate) fn lead(&self, turn: Turn, writes: Vec<Write>) -> Option<Underway> {
+    pub(crate) fn lead(&self, turn: Turn, mut writes: Vec<Write>) -> Option<Underway> {
         self.pace(writes.iter().map(|write| write.user_bytes).sum());
         let mut held = Some(self.writer.lock());
         let mut course = Course {
@@ -214,14 +214,14 @@ impl Engine {
             Some(writer) => self.make_room(writer, frees_space),
             None => Err(Error::Closed),
         }
-        .and_then(|()| self.launch(&mut held, &mut course, &writes));
+        .and_then(|()| self.launch(&mut held, &mut course, &mut writes));
         let error = match launched {
             Ok(underway) => return underway,
             Err(error) => error,
         };
         let turn = course.turn.take()?;
         if error.is_no_space() {
-            self.lead_alone(held, turn, &writes);
+            self.lead_alone(held, turn, &mut writes);
         } else {
             drop(held);
             turn.refuse(error);
@@ -230,16 +230,16 @@ impl Engine {
     }
 
     /// Each write as its own group; one that frees space may use the reserve.
-    fn lead_alone<'a>(&'a self, mut held: Held<'a>, turn: Turn, writes: &[Write]) {
+    fn lead_alone<'a>(&'a self, mut held: Held<'a>, turn: Turn, writes: &mut [Write]) {
         let mut course = Course {
             turn: Some(turn),
             part: true,
         };
-        let mut attempt = |write: &Write| {
+        let mut attempt = |write: &mut Write| {
             if let Some(writer) = held.as_mut() {
                 self.make_room(writer, write.frees_space)?;
             }
-            let underway = self.launch(&mut held, &mut course, std::slice::from_ref(write))?;
+            let underway = self.launch(&mut held, &mut course, std::slice::from_mut(write))?;
             if let Some(underway) = underway {
                 underway.wait();
             }
@@ -265,7 +265,8 @@ impl Engine {
         }
     }
 
-    /// Brings `writes` on their way as one group, and inserts them. The turn is passed on and the writer let go as soon
+    /// Brings `writes` on their way as one group, and inserts them: their operations go into the memtable as they are, not as
+    /// copies that would count references in allocations of their own. The turn is passed on and the writer let go as soon
     /// as the group has its place in the log; a part of a group keeps both.
     /// # Errors
     /// `NoSpace`: nothing happened. `Poisoned`.
@@ -273,7 +274,7 @@ impl Engine {
         &'a self,
         held: &mut Held<'a>,
         course: &mut Course,
-        writes: &[Write],
+        writes: &mut [Write],
     ) -> Result<Option<Underway>, Error> {
         self.poison.check()?;
         // While the reserve is open or spent, its space is not for writes that only add.

@@ -44,8 +44,10 @@ pub(crate) fn decode(section: &[u8]) -> Result<Vec<RangeTombstone>, Damage> {
     Ok(tombstones)
 }
 
-/// Bytes of memory behind a list of tombstones.
+/// Bytes of memory behind a list of tombstones whose keys are shared with fragments: `bytes` counts the references to
+/// a key in an allocation of its own.
 pub(crate) fn heap_bytes(tombstones: &[RangeTombstone]) -> usize {
+    const SHARED_BYTES: usize = 3 * size_of::<usize>();
     let keys: usize = tombstones.iter().map(|t| t.start.len() + t.end.len()).sum();
-    keys + size_of_val(tombstones)
+    keys + tombstones.len() * 2 * SHARED_BYTES + size_of_val(tombstones)
 }

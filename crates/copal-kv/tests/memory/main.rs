@@ -4,6 +4,7 @@
 
 mod cap;
 mod capped;
+mod classes;
 mod counting;
 mod heap;
 mod opening;

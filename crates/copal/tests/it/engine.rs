@@ -273,7 +273,14 @@ fn look_ups_of_a_backup_are_recorded_into_a_new_file() {
     Disk::create(&image, 4 * MIB, 7);
     house.backup("web", &image);
     let trace = house.word("gets.txt");
-    let words = ["backup", "--vm", "mail", image.to_str().unwrap(), "--record-gets", &trace];
+    let words = [
+        "backup",
+        "--vm",
+        "mail",
+        image.to_str().unwrap(),
+        "--record-gets",
+        &trace,
+    ];
     house.good(words);
     let text = std::fs::read_to_string(&trace).unwrap();
     let mut lines = text.lines();
