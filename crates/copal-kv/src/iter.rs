@@ -9,7 +9,7 @@ use crate::{
     cursor::Cursor,
     engine::Engine,
     entry::{EntryKind, MAX_SEQ},
-    key::{KeyRange, successor, user_key},
+    key::{KEYSPACE_LEN, KeyRange, successor, user_key},
     merge::MergingCursor,
     range_tombstones::RangeTombstones,
     read::Want,
@@ -103,6 +103,20 @@ impl Iter {
     pub fn heads(mut self) -> Iter {
         self.want = self.head.clone();
         self
+    }
+
+    /// Passes over what is left below `key`; ascending, the next one is the first that is not. A key that was passed
+    /// already changes nothing. Reads when the next item is asked for.
+    pub fn seek(&mut self, key: &[u8]) {
+        // An iterator that has ended has no keyspace left in its range, and nothing to pass.
+        let Some(keyspace) = self.range.start.get(..KEYSPACE_LEN) else {
+            return;
+        };
+        let start = Bytes::from([keyspace, key].concat());
+        if start > self.range.start {
+            self.range.start = start.min(self.range.end.clone());
+            self.front = None;
+        }
     }
 
     fn merged(&self) -> Merged {

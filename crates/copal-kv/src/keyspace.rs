@@ -256,6 +256,10 @@ impl Keyspace {
         self.engine().range_checksum(self.iter(range), verify)
     }
 
+    pub(crate) fn key_range(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> KeyRange {
+        self.handle.id.between(range)
+    }
+
     fn walk(&self, range: KeyRange) -> Iter {
         let engine = self.store.engine();
         let (view, seq) = engine.view_now();

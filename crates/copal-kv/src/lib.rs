@@ -21,6 +21,7 @@
 //! Modules that are open ([`table`], [`cache`], [`cursor`], [`merge`], [`entry`]) are the parts of the engine for those who
 //! measure them or build another; [`dump`] shows what the objects of a store hold.
 
+mod approximate;
 mod broken;
 mod budget;
 pub mod cache;

@@ -1,7 +1,7 @@
 //! Both ends of an iterator, and what it does not see.
 
 use crate::support::*;
-use copal_kv::Keyspace;
+use copal_kv::{Keyspace, KeyspaceOptions};
 use std::ops::Bound;
 
 fn filled(fixture: &Fixture) -> Keyspace {
@@ -55,6 +55,74 @@ fn both_ends_meet_without_losing_or_repeating_a_key() {
         front.extend(back.into_iter().rev());
         assert_eq!(front, forward);
     }
+}
+
+#[test]
+fn a_seek_passes_over_what_is_below_and_never_goes_back() {
+    let fixture = Fixture::new(64 * MIB, small());
+    let space = filled(&fixture);
+    let all_keys: Vec<Vec<u8>> = space
+        .iter(all())
+        .keys_only()
+        .map(|item| item.unwrap().0.to_vec())
+        .collect();
+    let mut random = Random::new(5);
+    for _ in 0..60 {
+        let mut iter = space.iter(all()).keys_only();
+        let mut left = &all_keys[..];
+        for _ in 0..random.below(40) {
+            match random.below(4) {
+                0 => {
+                    // Between two keys, or behind them all.
+                    let key = format!("{:04}{}", random.below(310), ["", "x"][random.below(2) as usize]);
+                    iter.seek(key.as_bytes());
+                    let below = left.partition_point(|other| other[..] < *key.as_bytes());
+                    left = &left[below..];
+                }
+                1 => {
+                    let back = iter.next_back().map(|item| item.unwrap().0);
+                    assert_eq!(back.as_deref(), left.last().map(Vec::as_slice));
+                    left = &left[..left.len().saturating_sub(1)];
+                }
+                _ => {
+                    let next = iter.next().map(|item| item.unwrap().0);
+                    assert_eq!(next.as_deref(), left.first().map(Vec::as_slice));
+                    left = left.get(1..).unwrap_or_default();
+                }
+            }
+        }
+        assert_eq!(iter.count(), left.len());
+    }
+}
+
+#[test]
+fn the_bytes_of_a_range_are_told_without_reading_it() {
+    let fixture = Fixture::new(256 * MIB, small());
+    let small = fixture.space("small", KeyspaceOptions::default());
+    for i in 0..40_000u64 {
+        small.put(&i.to_be_bytes(), &value(i, 100), PROCESS).unwrap();
+    }
+    // Beside the tables.
+    let large = fixture.space("large", KeyspaceOptions::default());
+    for i in 0..12_000u64 {
+        large.put(&i.to_be_bytes(), &value(i, 5000), PROCESS).unwrap();
+    }
+    small.compact_range(all()).unwrap();
+    large.compact_range(all()).unwrap();
+    let read = fixture.device.counters().read_bytes;
+    let bytes = |space: &Keyspace, from: u64, to: u64| {
+        let (from, to) = (from.to_be_bytes(), to.to_be_bytes());
+        space.approximate_bytes((Bound::Included(&from[..]), Bound::Excluded(&to[..]))) as f64
+    };
+    let close = |told: f64, real: f64, part: f64| assert!((told / real - 1.0).abs() < part, "{told} {real}");
+    close(small.approximate_bytes(all()) as f64, 40_000.0 * 118.0, 0.1);
+    close(large.approximate_bytes(all()) as f64, 12_000.0 * 5050.0, 0.1);
+    close(bytes(&small, 10_000, 30_000), 20_000.0 * 118.0, 0.25);
+    close(bytes(&large, 0, 6000), 6000.0 * 5050.0, 0.4);
+    // Nothing is there; neighbours in the same partition may be.
+    assert!(bytes(&small, 50_000, 60_000) < 100_000.0);
+    assert_eq!(bytes(&small, 7, 7), 0.0);
+    assert_eq!(fixture.device.counters().read_bytes, read);
 }
 
 #[test]
