@@ -3,7 +3,7 @@
 //! Paper: elasticbf §4.1, Figure 5
 //! The engines without elastic filters in our own code are the control for everything that is not a filter.
 
-use super::{contestants, cpu_micros, name_the_fallen, ratio_row};
+use super::{contestants, cpu_micros, duels, name_the_fallen, ratio_row};
 use crate::{
     keys::Skew,
     lab::{Entrant, Lab, Scale},
@@ -57,12 +57,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             lab.rounds(&mut entrants, 2, |round| gets(round + 100))?;
             lab.settle(&mut entrants)?;
             lab.rounds(&mut entrants, lab.scale.rounds, gets)?;
-            report(
-                &mut lab,
-                &entrants,
-                &format!("cap {percent} %, {}", skew.name()),
-                percent,
-            );
+            report(&mut lab, &entrants, &format!("cap {percent} %, {}", skew.name()));
         }
         if (percent - 1.0).abs() < 1e-9 {
             many_at_once(&mut lab, &mut entrants)?;
@@ -95,10 +90,11 @@ fn many_at_once(lab: &mut Lab<'_>, entrants: &mut [Entrant]) -> Result<()> {
                 .fact(format!("{label}: {}", entrant.name), speed, "Gets/s");
         }
     }
+    duels(&mut lab.report, &label, entrants, Entrant::per_second);
     Ok(())
 }
 
-fn report(lab: &mut Lab<'_>, entrants: &[Entrant], label: &str, percent: f64) {
+fn report(lab: &mut Lab<'_>, entrants: &[Entrant], label: &str) {
     let report = &mut lab.report;
     for entrant in entrants {
         let Some(speed) = entrant.per_second() else {
@@ -130,11 +126,7 @@ fn report(lab: &mut Lab<'_>, entrants: &[Entrant], label: &str, percent: f64) {
             }
         }
     }
-    for peer in ["leveldb", "rocksdb", "rocksdb-tuned", "fjall", "fjall-tuned"] {
-        if (percent - 1.0).abs() < 1e-9 {
-            ratio_row(report, label, entrants, ("copal", peer), Entrant::per_second, 1.0);
-        }
-    }
+    duels(report, label, entrants, Entrant::per_second);
     for (pair, paper) in [
         (("copal-bloom-paper", "copal-bloom-fixed"), 1.94),
         (("copal-ribbon-classes", "copal-bloom-fixed"), 1.94),

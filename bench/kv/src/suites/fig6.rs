@@ -3,7 +3,7 @@
 //! Paper: elasticbf §4.2, Figure 6: elastic filters of 4 bits do what LevelDB's do with 8, and gain 10 % at 8.
 //! Copal's files hold every unit, so one load serves all bits; the peers are loaded once for each.
 
-use super::ratio_row;
+use super::{duels, name_the_fallen, ratio_row};
 use crate::{
     keys::Skew,
     lab::{Entrant, Lab, Scale},
@@ -74,6 +74,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                         .detail(format!("{label}: {}: reads per Get", entrant.name), reads, "");
                 }
             }
+            duels(&mut lab.report, &label, &entrants, Entrant::per_second);
+            name_the_fallen(&mut lab.report, &label, &entrants);
             let gets_per_read = |entrant: &Entrant| {
                 let reads = entrant.per_op(|one| one.traffic.reads as f64);
                 reads.filter(|&reads| reads > 0.0).map(|reads| 1.0 / reads)

@@ -63,6 +63,16 @@ fn ratio_row(
     }
 }
 
+/// Every engine that is not ours.
+const PEERS: [&str; 5] = ["leveldb", "rocksdb", "rocksdb-tuned", "fjall", "fjall-tuned"];
+
+/// A row of copal against each peer there is, of a figure that is better the larger it is: a lost duel says so.
+fn duels(report: &mut Report, label: &str, entrants: &[Entrant], figure: impl Fn(&Entrant) -> Option<f64>) {
+    for peer in PEERS {
+        ratio_row(report, label, entrants, ("copal", peer), &figure, 1.0);
+    }
+}
+
 /// A line that says who fell.
 fn name_the_fallen(report: &mut Report, label: &str, entrants: &[Entrant]) {
     for entrant in entrants.iter().filter(|entrant| entrant.peer.is_none()) {

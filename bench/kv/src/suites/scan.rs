@@ -26,6 +26,14 @@ pub(crate) struct Options {
 
 const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];
 
+/// The design allows half as much time again as RocksDB takes, and says nothing of the others.
+const TARGETS: [(&str, f64); 4] = [
+    ("rocksdb", 0.667),
+    ("rocksdb-tuned", 0.667),
+    ("leveldb", 1.0),
+    ("fjall", 1.0),
+];
+
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut lab = Lab::new(root, "kv-scan", &options.scale)?;
     let names = lab.chosen(&NAMES)?;
@@ -72,14 +80,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 }
             }
         }
-        for peer in ["rocksdb", "rocksdb-tuned"] {
+        for (peer, target) in TARGETS {
             ratio_row(
                 &mut lab.report,
                 &label,
                 &entrants,
                 ("copal", peer),
                 per_second,
-                0.667,
+                target,
             );
         }
         name_the_fallen(&mut lab.report, &label, &entrants);

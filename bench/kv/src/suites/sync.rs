@@ -34,15 +34,26 @@ const SHAPES: [(usize, usize, &str); 5] = [
 ];
 
 /// Our shape, the peer and its shape, least ratio. Who has no submitted writes gets as many threads.
-const TARGETS: [(&str, &str, &str, f64); 8] = [
+/// The design names LevelDB and fjall; against RocksDB it is enough not to lose.
+const TARGETS: [(&str, &str, &str, f64); 18] = [
     ("1 thread", "leveldb", "1 thread", 1.0),
     ("4 threads", "leveldb", "4 threads", 1.0),
     ("16 threads", "leveldb", "16 threads", 2.0),
     ("64 threads", "leveldb", "64 threads", 4.0),
     ("64 outstanding", "leveldb", "64 threads", 4.0),
+    ("1 thread", "fjall", "1 thread", 1.0),
     ("4 threads", "fjall", "4 threads", 4.0),
     ("16 threads", "fjall", "16 threads", 4.0),
+    ("64 threads", "fjall", "64 threads", 4.0),
+    ("64 outstanding", "fjall", "64 threads", 4.0),
+    ("1 thread", "rocksdb", "1 thread", 1.0),
+    ("4 threads", "rocksdb", "4 threads", 1.0),
     ("16 threads", "rocksdb", "16 threads", 1.0),
+    ("64 threads", "rocksdb", "64 threads", 1.0),
+    ("1 thread", "rocksdb-tuned", "1 thread", 1.0),
+    ("4 threads", "rocksdb-tuned", "4 threads", 1.0),
+    ("16 threads", "rocksdb-tuned", "16 threads", 1.0),
+    ("64 threads", "rocksdb-tuned", "64 threads", 1.0),
 ];
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {

@@ -1,6 +1,6 @@
 //! YCSB A to F under a cap: zipf .99, 1 KB, two threads, writes that survive the process.
 
-use super::{contestants, cpu_micros, name_the_fallen, ratio_row};
+use super::{contestants, cpu_micros, duels, name_the_fallen};
 use crate::{
     lab::{Entrant, Lab, Scale},
     protocol::{Request, Safety},
@@ -72,16 +72,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 }
             }
         }
-        for peer in ["leveldb", "rocksdb-tuned", "fjall"] {
-            ratio_row(
-                &mut lab.report,
-                &label,
-                &entrants,
-                ("copal", peer),
-                Entrant::per_second,
-                1.0,
-            );
-        }
+        duels(&mut lab.report, &label, &entrants, Entrant::per_second);
         name_the_fallen(&mut lab.report, &label, &entrants);
     }
     for entrant in entrants {
