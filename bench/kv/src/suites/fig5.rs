@@ -19,6 +19,10 @@ pub(crate) struct Options {
     scale: Scale,
 }
 
+/// Gets/s of ElasticBF over LevelDB's: the least and the most of the four workloads in the paper's text (abstract and
+/// §4.1); the bars themselves are a picture. The least is what our elastic filters should reach at every skew.
+const PAPER: [f64; 2] = [1.94, 2.24];
+
 const NAMES: [&str; 9] = [
     "copal",
     "copal-ribbon-classes",
@@ -34,6 +38,11 @@ const NAMES: [&str; 9] = [
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut lab = Lab::new(root, "elasticbf-fig5", &options.scale)?;
     let names = lab.chosen(&NAMES)?;
+    for (value, which) in PAPER.into_iter().zip(["least", "most"]) {
+        let label =
+            format!("paper: ElasticBF / LevelDB, Gets/s, {which} of four workloads (uniform to zipf 1.20)");
+        lab.report.fact(label, value, "x");
+    }
     for percent in lab.scale.caps.clone() {
         // All four skews at the cap the targets are about, the two that matter most elsewhere.
         let skews = if (percent - 1.0).abs() < 1e-9 {
@@ -127,11 +136,9 @@ fn report(lab: &mut Lab<'_>, entrants: &[Entrant], label: &str) {
         }
     }
     duels(report, label, entrants, Entrant::per_second);
-    for (pair, paper) in [
-        (("copal-bloom-paper", "copal-bloom-fixed"), 1.94),
-        (("copal-ribbon-classes", "copal-bloom-fixed"), 1.94),
-    ] {
-        ratio_row(report, label, entrants, pair, Entrant::per_second, paper);
+    for ours in ["copal-bloom-paper", "copal-ribbon-classes"] {
+        let pair = (ours, "copal-bloom-fixed");
+        ratio_row(report, label, entrants, pair, Entrant::per_second, PAPER[0]);
     }
     if let Some(cpu) = super::find(entrants, "copal").and_then(|ours| ours.per_op(cpu_micros)) {
         report.fact(format!("{label}: copal: processor time per Get, mean"), cpu, "us");
