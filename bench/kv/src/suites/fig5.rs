@@ -3,7 +3,7 @@
 //! Paper: elasticbf §4.1, Figure 5
 //! The engines without elastic filters in our own code are the control for everything that is not a filter.
 
-use super::{contestants, cpu_micros, duels, name_the_fallen, ratio_row};
+use super::{BITS, contestants, cpu_micros, duels, name_the_fallen, ratio_row};
 use crate::{
     keys::Skew,
     lab::{Entrant, Lab, Scale},
@@ -50,7 +50,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         } else {
             &Skew::PAPER[..2]
         };
-        let mut entrants = contestants(&mut lab, &names, percent)?;
+        let mut entrants = contestants(&mut lab, &names, BITS, percent)?;
         lab.describe(&entrants);
         for &skew in skews {
             let gets = |round: usize| Request::Gets {

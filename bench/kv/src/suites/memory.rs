@@ -100,7 +100,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         }
     }
     for percent in lab.scale.caps.clone() {
-        let mut entrants = contestants(&mut lab, &names, percent)?;
+        let mut entrants = contestants(&mut lab, &names, BITS, percent)?;
         let mixed = |round: usize| Request::Ycsb {
             workload: 'B',
             safety: Safety::Bulk,

@@ -21,17 +21,17 @@ use xtask::report::Report;
 /// Filter bits per key in the paper's main experiment and in every duel that does not vary them.
 const BITS: f64 = 4.0;
 
-/// Opens every engine on a loaded base set of its own with that share of the data as memory.
-fn contestants(lab: &mut Lab<'_>, names: &[&str], percent: f64) -> Result<Vec<Entrant>> {
+/// Opens every engine on a loaded base set of its own with that many filter bits and that share of the data as memory.
+fn contestants(lab: &mut Lab<'_>, names: &[&str], bits: f64, percent: f64) -> Result<Vec<Entrant>> {
     let mut entrants = Vec::new();
     let mut taken: Vec<String> = Vec::new();
     for &name in names {
-        let mut store = lab.loaded(name, BITS, true)?;
+        let mut store = lab.loaded(name, bits, true)?;
         if taken.contains(&store) {
             store = lab.copied(&store, name)?;
         }
         taken.push(store.clone());
-        let role = lab.reading_role(BITS, percent, true, store);
+        let role = lab.reading_role(bits, percent, true, store);
         entrants.push(lab.entrant(name, &role)?);
     }
     Ok(entrants)

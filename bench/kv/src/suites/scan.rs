@@ -2,7 +2,7 @@
 //!
 //! Lazy leveling has more runs to merge in a scan than levels have; it may cost half as much again as RocksDB.
 
-use super::{contestants, cpu_micros, name_the_fallen, ratio_row};
+use super::{BITS, contestants, cpu_micros, name_the_fallen, ratio_row};
 use crate::{
     keys::Skew,
     lab::{Entrant, Lab, Scale},
@@ -37,7 +37,7 @@ const TARGETS: [(&str, f64); 4] = [
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut lab = Lab::new(root, "kv-scan", &options.scale)?;
     let names = lab.chosen(&NAMES)?;
-    let mut entrants = contestants(&mut lab, &names, options.cap)?;
+    let mut entrants = contestants(&mut lab, &names, BITS, options.cap)?;
     lab.describe(&entrants);
     let mut speeds = Vec::new();
     for &entries in &options.entries {

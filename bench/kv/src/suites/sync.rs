@@ -21,7 +21,7 @@ pub(crate) struct Options {
     memory: u64,
 }
 
-const NAMES: [&str; 4] = ["copal", "leveldb", "rocksdb", "fjall"];
+const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];
 const VALUE_BYTES: usize = 200;
 
 /// Threads, writes each keeps in flight where the engine can, and a name.

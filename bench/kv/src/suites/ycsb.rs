@@ -1,6 +1,6 @@
 //! YCSB A to F under a cap: zipf .99, 1 KB, two threads, writes that survive the process.
 
-use super::{contestants, cpu_micros, duels, name_the_fallen};
+use super::{BITS, contestants, cpu_micros, duels, name_the_fallen};
 use crate::{
     lab::{Entrant, Lab, Scale},
     protocol::{Request, Safety},
@@ -23,12 +23,12 @@ pub(crate) struct Options {
     deferred: bool,
 }
 
-const NAMES: [&str; 4] = ["copal", "leveldb", "rocksdb-tuned", "fjall"];
+const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut lab = Lab::new(root, "kv-ycsb", &options.scale)?;
     let names = lab.chosen(&NAMES)?;
-    let mut entrants = contestants(&mut lab, &names, options.cap)?;
+    let mut entrants = contestants(&mut lab, &names, BITS, options.cap)?;
     lab.describe(&entrants);
     // The order of YCSB's own manual: those that insert come last.
     for workload in ['A', 'B', 'C', 'F', 'D', 'E'] {
