@@ -30,6 +30,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let names = lab.chosen(&NAMES)?;
     let mut entrants = contestants(&mut lab, &names, BITS, options.cap)?;
     lab.describe(&entrants);
+    // The slices change the stores, also that of an engine that falls: the next suite loads its own.
+    for entrant in &entrants {
+        if let Some(peer) = &entrant.peer {
+            let mut stamp = peer.spec.directory.clone().into_os_string();
+            stamp.push(".json");
+            std::fs::remove_file(stamp)?;
+        }
+    }
     // The order of YCSB's own manual: those that insert come last.
     for workload in ['A', 'B', 'C', 'F', 'D', 'E'] {
         let slice = |round: usize| Request::Ycsb {
@@ -76,16 +84,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         name_the_fallen(&mut lab.report, &label, &entrants);
     }
     for entrant in entrants {
-        // The slices have changed the stores: the next suite loads its own.
-        let stamp = entrant.peer.as_ref().map(|peer| {
-            let mut path = peer.spec.directory.clone().into_os_string();
-            path.push(".json");
-            path
-        });
         entrant.close()?;
-        if let Some(stamp) = stamp {
-            std::fs::remove_file(stamp)?;
-        }
     }
     lab.finish()
 }
