@@ -78,6 +78,8 @@ pub(crate) enum Skew {
     Uniform,
     /// Rank r with weight r^-exponent, over the true number of keys.
     Zipf(f64),
+    /// That many ranks alike, the others never.
+    Hot(u64),
 }
 
 impl Skew {
@@ -93,6 +95,7 @@ impl Skew {
         match self {
             Skew::Uniform => "uniform".to_owned(),
             Skew::Zipf(exponent) => format!("zipf {exponent:.2}"),
+            Skew::Hot(ranks) => format!("uniform over {ranks} keys"),
         }
     }
 }
@@ -108,6 +111,7 @@ impl Ranks {
         match skew {
             Skew::Uniform => Ranks::Uniform(count),
             Skew::Zipf(exponent) => Ranks::Zipf(Zipf::new(count, exponent)),
+            Skew::Hot(ranks) => Ranks::Uniform(ranks.min(count)),
         }
     }
 

@@ -31,6 +31,12 @@ pub(crate) enum Filters {
     RibbonFixed,
     /// Copal: Ribbon columns under the paper's Multi-Queue.
     RibbonMq,
+    /// Copal: Ribbon columns, by run as in Monkey.
+    RibbonPerRun,
+    /// Copal: Bloom units under the class rule.
+    BloomClasses,
+    /// Copal: Bloom units with one probe each under the class rule.
+    OneProbe,
     /// RocksDB: Ribbon, partitioned and cached filters and indexes, direct reads; fjall: bits by level.
     Tuned,
 }
@@ -53,6 +59,8 @@ pub(crate) struct Spec {
     pub(crate) data_bytes: u64,
     /// Whether reads may be answered from cached blocks or rows.
     pub(crate) cache_data: bool,
+    /// Whether copal caches the blocks it reads, and not the rows it finds.
+    pub(crate) cache_blocks: bool,
     /// Whether copal may merge runs for the sake of readers alone.
     pub(crate) merge_for_reads: bool,
     pub(crate) directory: PathBuf,

@@ -55,6 +55,9 @@ impl Copal {
         if !spec.cache_data {
             space.cache = CacheMode::Nothing;
         }
+        if spec.cache_blocks {
+            space.cache = CacheMode::Blocks;
+        }
         let store = Store::open(objects, options).context("opening the engine")?;
         let space = store.keyspace(KEYSPACE, space).context("opening the keyspace")?;
         Ok(Copal {
@@ -93,6 +96,9 @@ fn options(spec: &Spec) -> Result<Options> {
         Filters::BloomPaper => (Unit::Bloom, RuleKind::Paper),
         Filters::RibbonFixed => (Unit::Ribbon, units(1.0)),
         Filters::RibbonMq => (Unit::Ribbon, RuleKind::Paper),
+        Filters::RibbonPerRun => (Unit::Ribbon, RuleKind::Monkey),
+        Filters::BloomClasses => (Unit::Bloom, RuleKind::Classes),
+        Filters::OneProbe => (Unit::OneProbe, RuleKind::Classes),
         Filters::Tuned => bail!("`tuned` is for the peers"),
     };
     let shipped = Options::default();

@@ -78,6 +78,7 @@ impl Lab<'_> {
             write_buffer_bytes: buffer,
             table_bytes: self.scaled_table(),
             cache_data: true,
+            cache_blocks: false,
             cap_bytes: Some(LOAD_CAP),
             store: String::new(),
         }
@@ -89,7 +90,12 @@ impl Lab<'_> {
             cache_data,
             ..self.loading_role(bits)
         };
-        let spec = self.spec(name, &role)?;
+        self.loaded_for(name, &role)
+    }
+
+    /// As `loaded`, in a role that began as `loading_role`.
+    pub(crate) fn loaded_for(&self, name: &str, role: &Role) -> Result<String> {
+        let spec = self.spec(name, role)?;
         let store = self.store_name(&spec);
         let (directory, stamp) = self.places(&store);
         if stamp.exists() && !self.scale.fresh {
@@ -204,14 +210,20 @@ impl Lab<'_> {
         let (family, bits) = match (spec.kind, spec.filters) {
             (Kind::Copal, filters) => {
                 // All units are on disk; how many are in memory is a matter of the opening.
-                let bloom = [Filters::BloomFixed, Filters::BloomPaper, Filters::BloomPerRun];
-                let unit = if bloom.contains(&filters) {
-                    "bloom"
-                } else {
-                    "ribbon"
+                let unit = match filters {
+                    Filters::BloomFixed
+                    | Filters::BloomPaper
+                    | Filters::BloomPerRun
+                    | Filters::BloomClasses => "bloom",
+                    Filters::OneProbe => "one-probe",
+                    _ => "ribbon",
                 };
                 // What a look-up leaves in the cache is an option of the keyspace, kept from its creation.
-                let cached = if spec.cache_data { "" } else { "-uncached" };
+                let cached = match (spec.cache_data, spec.cache_blocks) {
+                    (_, true) => "-blocks",
+                    (true, false) => "",
+                    (false, false) => "-uncached",
+                };
                 // Readers change this tree.
                 let served = if spec.merge_for_reads { "-served" } else { "" };
                 let commit = machine::commit(self.root);

@@ -6,11 +6,14 @@ use anyhow::{Result, bail};
 
 /// Every engine there is. `copal` is what a user gets: its memory is filters, index pages and rows, and it merges for
 /// readers. The other copals differ from each other in filters and rules only, on one tree that stays as it was loaded.
-pub(crate) const ALL: [&str; 12] = [
+pub(crate) const ALL: [&str; 15] = [
     "copal",
     "copal-ribbon-classes",
     "copal-ribbon-mq",
+    "copal-ribbon-per-run",
     "copal-ribbon-fixed",
+    "copal-one-probe",
+    "copal-bloom-classes",
     "copal-bloom-paper",
     "copal-bloom-per-run",
     "copal-bloom-fixed",
@@ -36,6 +39,8 @@ pub(crate) struct Role {
     pub(crate) table_bytes: u64,
     /// Whether Gets may be answered from cached blocks or rows.
     pub(crate) cache_data: bool,
+    /// Whether copal caches blocks, not rows.
+    pub(crate) cache_blocks: bool,
     pub(crate) cap_bytes: Option<u64>,
     /// Opens the store that `Lab::loaded` made (of this name), or a copy of it.
     pub(crate) store: String,
@@ -64,6 +69,7 @@ impl Lab<'_> {
             write_buffer_bytes: self.scaled_buffer(),
             table_bytes: self.scaled_table(),
             cache_data,
+            cache_blocks: false,
             cap_bytes: Some(self.scale.cap_bytes(percent)),
             store,
         }
@@ -73,6 +79,9 @@ impl Lab<'_> {
     pub(crate) fn spec(&self, name: &str, role: &Role) -> Result<Spec> {
         let (kind, filters) = match name {
             "copal" | "copal-ribbon-classes" => (Kind::Copal, Filters::Shipped),
+            "copal-ribbon-per-run" => (Kind::Copal, Filters::RibbonPerRun),
+            "copal-bloom-classes" => (Kind::Copal, Filters::BloomClasses),
+            "copal-one-probe" => (Kind::Copal, Filters::OneProbe),
             "copal-ribbon-mq" => (Kind::Copal, Filters::RibbonMq),
             "copal-ribbon-fixed" => (Kind::Copal, Filters::RibbonFixed),
             "copal-bloom-paper" => (Kind::Copal, Filters::BloomPaper),
@@ -102,6 +111,7 @@ impl Lab<'_> {
             table_bytes: role.table_bytes,
             data_bytes: self.scale.data_bytes(),
             cache_data: role.cache_data,
+            cache_blocks: role.cache_blocks,
             merge_for_reads: name == "copal",
             directory: self.scratch.join(&role.store),
         })

@@ -3,6 +3,8 @@
 //! Paper: elasticbf §4.1, Figure 5
 //! The engines without elastic filters in our own code are the control for everything that is not a filter.
 
+mod resident;
+
 use super::{BITS, contestants, cpu_micros, duels, name_the_fallen, ratio_row};
 use crate::{
     keys::Skew,
@@ -75,6 +77,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             entrant.close()?;
         }
     }
+    resident::resident(&mut lab)?;
     lab.finish()
 }
 

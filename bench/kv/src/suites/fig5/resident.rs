@@ -1,0 +1,75 @@
+//! Processor time of a Get that reads nothing from the device: columns beside units with one probe.
+//!
+//! The design's criterion: a 99th percentile above 5 us ships one-probe units. Under the caps one Get in a hundred reads
+//! from the device, and the system call alone takes more than that; so here a small part of the keys is asked for, with
+//! memory enough for its blocks and for every index page. Blocks are cached, not rows: a row would answer a hit before any
+//! filter is asked, and the block that a false positive looks into must be there as well.
+
+use crate::{
+    keys::Skew,
+    lab::{Lab, Role},
+    protocol::Request,
+    suites::{BITS, find},
+};
+use anyhow::Result;
+
+const NAMES: [&str; 2] = ["copal-ribbon-classes", "copal-one-probe"];
+
+const MEMORY: u64 = 96 << 20;
+/// Their blocks take a third of the memory.
+const HOT_KEYS: u64 = 4000;
+/// Allowed by the design, microseconds.
+const CRITERION: f64 = 5.0;
+
+pub(super) fn resident(lab: &mut Lab<'_>) -> Result<()> {
+    let mut entrants = Vec::new();
+    for name in lab.chosen(&NAMES)? {
+        let loading = Role {
+            cache_blocks: true,
+            ..lab.loading_role(BITS)
+        };
+        let role = Role {
+            memory_bytes: MEMORY,
+            cap_bytes: None,
+            store: lab.loaded_for(name, &loading)?,
+            ..loading
+        };
+        entrants.push(lab.entrant(name, &role)?);
+    }
+    let hot = HOT_KEYS.min(lab.scale.keys() / 10);
+    let gets = |round: usize| Request::Gets {
+        keys: lab.scale.keys(),
+        skew: Skew::Hot(hot),
+        missing: 0.5,
+        ops: 0,
+        seconds: lab.scale.slice_seconds(),
+        threads: 1,
+        seed: round as u64 + 1,
+    };
+    // Blocks, index pages and units come into memory.
+    lab.rounds(&mut entrants, 2, |round| gets(round + 100))?;
+    lab.settle(&mut entrants)?;
+    lab.rounds(&mut entrants, lab.scale.rounds, gets)?;
+    for name in NAMES {
+        let Some(entrant) = find(&entrants, name) else {
+            continue;
+        };
+        let label = format!("everything resident: {name}");
+        let report = &mut lab.report;
+        if let Some(reads) = entrant.per_op(|one| one.traffic.reads as f64) {
+            // One in a hundred would be the percentile.
+            report.at_most(format!("{label}: reads per Get"), reads, "", 0.001);
+        }
+        if let Some(p50) = entrant.median(|one| one.answer.cpu.p50) {
+            report.fact(format!("{label}: processor time per Get, p50"), p50, "us");
+        }
+        if let Some(p99) = entrant.median(|one| one.answer.cpu.p99) {
+            let label = format!("criterion: {label}: processor time per Get, p99");
+            report.at_most(label, p99, "us", CRITERION);
+        }
+    }
+    for entrant in entrants {
+        entrant.close()?;
+    }
+    Ok(())
+}
