@@ -1,7 +1,8 @@
 //! LevelDB through its C API.
 //!
 //! As shipped except for the Bloom policy that its documentation recommends, no compression (the values do not
-//! compress anyway), and the sizes of cache and write buffer, which the memory cap dictates.
+//! compress anyway), the sizes of cache and write buffer, which the memory cap dictates, and as many open files as there
+//! are tables.
 
 mod sys;
 
@@ -28,6 +29,7 @@ impl Leveldb {
             cache_bytes: if spec.cache_data { spec.memory_bytes / 2 } else { 0 },
             write_buffer_bytes: spec.write_buffer_bytes,
             max_file_bytes: spec.table_bytes,
+            max_open_files: open_files(spec),
         };
         let options = format!("{settings:?}");
         let db = Db::open(&spec.directory, &settings)?;
@@ -38,6 +40,19 @@ impl Leveldb {
     fn stats(&self) -> String {
         self.db.property("leveldb.stats").unwrap_or_default()
     }
+}
+
+/// Its default of 1000, or as many as keep every table open: opening one again reads its index and its filter.
+fn open_files(spec: &Spec) -> i32 {
+    const DEFAULT: u64 = 1000;
+    const TABLE_BYTES: u64 = 2 << 20;
+    let table_bytes = if spec.table_bytes > 0 {
+        spec.table_bytes
+    } else {
+        TABLE_BYTES
+    };
+    // Merges write the tables of their output before those of their input go.
+    (spec.data_bytes / table_bytes * 2).max(DEFAULT) as i32
 }
 
 impl Engine for Leveldb {

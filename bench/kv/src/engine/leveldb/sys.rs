@@ -64,6 +64,7 @@ unsafe extern "C" {
     fn leveldb_options_set_cache(options: *mut c_void, cache: *mut c_void);
     fn leveldb_options_set_write_buffer_size(options: *mut c_void, bytes: usize);
     fn leveldb_options_set_max_file_size(options: *mut c_void, bytes: usize);
+    fn leveldb_options_set_max_open_files(options: *mut c_void, files: c_int);
     fn leveldb_options_set_compression(options: *mut c_void, kind: c_int);
     fn leveldb_filterpolicy_create_bloom(bits_per_key: c_int) -> *mut c_void;
     fn leveldb_filterpolicy_destroy(policy: *mut c_void);
@@ -88,6 +89,7 @@ pub(super) struct Settings {
     pub(super) write_buffer_bytes: u64,
     /// 0: the default, 2 MiB.
     pub(super) max_file_bytes: u64,
+    pub(super) max_open_files: i32,
 }
 
 /// An open database and the objects its options point to.
@@ -162,6 +164,7 @@ impl Db {
             leveldb_options_set_compression(options, 0);
             leveldb_options_set_cache(options, cache);
             leveldb_options_set_write_buffer_size(options, settings.write_buffer_bytes as usize);
+            leveldb_options_set_max_open_files(options, settings.max_open_files);
             leveldb_writeoptions_set_sync(write_synced, 1);
         }
         if !policy.is_null() {
