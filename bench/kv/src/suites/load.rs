@@ -26,6 +26,9 @@ pub(crate) struct Options {
     /// Overwrites after the load, as a multiple of the keys
     #[arg(long, default_value_t = 1.0)]
     overwrite: f64,
+    /// Minutes of Gets beside overwriting; the design asks for 30 [default: one slice, 3 s at least]
+    #[arg(long)]
+    minutes: Option<f64>,
 }
 
 const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];

@@ -54,12 +54,15 @@ pub(super) fn overwrite(
         outstanding: 1,
         seed: 7,
     })?;
+    let mixed_seconds = options
+        .minutes
+        .map_or(lab.scale.slice_seconds().max(3.0), |minutes| minutes * 60.0);
     // Flushes and merges go on all the time now.
     let busy = peer.ask(&Request::ReadsBesideWrites {
         keys: lab.scale.keys(),
         value_bytes: lab.scale.value,
         safety: Safety::Bulk,
-        seconds: lab.scale.slice_seconds().max(3.0),
+        seconds: mixed_seconds,
         seed: 9,
     })?;
     let settled = peer.ask(&Request::Settle)?;
@@ -99,6 +102,12 @@ pub(super) fn overwrite(
             report.detail(format!("{name}: overwrite: {what}"), seconds, "s");
         }
     }
+    report.detail(format!("{name}: beside overwriting: time"), mixed_seconds, "s");
+    report.fact(
+        format!("{name}: longest put beside Gets"),
+        busy.answer.write_latency.max / 1e3,
+        "ms",
+    );
     report.fact(format!("{name}: open again"), open_seconds, "s");
     let (quiet, beside) = (idle.answer.latency.p99, busy.answer.latency.p99);
     report.detail(format!("{name}: p99 of a Get, idle"), quiet, "us");
