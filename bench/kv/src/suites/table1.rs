@@ -8,8 +8,7 @@
 //! it likes, as tuned RocksDB does, and merges for its readers.
 //! *Wasted* I/O is what a perfect filter would save: false positives and filter pages for copal by its own
 //! counters, reads beyond one per hit for the others.
-//! LevelDB is there twice: under the cap of all, and with as much more as its filters and indexes take, which is what
-//! a seventh of that memory has to stand against.
+//! LevelDB is there twice: under the cap of all, and with as much more as its filters and indexes take.
 
 mod leveldb;
 
@@ -58,8 +57,9 @@ struct Figures {
     filter_and_index_bytes: f64,
 }
 
-/// LevelDB as shipped, with every filter and index in memory.
-const ROOMY_LEVELDB: &str = "leveldb with all filters and indexes";
+/// LevelDB as shipped, under a cap that has room for every filter and index. Room only: it maps its tables, so the kernel
+/// lets go of them as of data, and reads data around them.
+const ROOMY_LEVELDB: &str = "leveldb with room for filters and indexes";
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut lab = Lab::new(root, "elasticbf-table1", &options.scale)?;
@@ -242,8 +242,9 @@ fn judge(lab: &mut Lab<'_>, all: &HashMap<(String, String), Figures>) {
                 "x",
                 7.0,
             );
-            let label = format!("T2 {skew_name}: reads per Get, {pair}");
-            report.at_least(label, theirs.reads / ours.reads, "x", 1.0);
+            // No verdict: T2 means a LevelDB that loses none of them, and there is no call to hold them.
+            let label = format!("{skew_name}: reads per Get, {pair}");
+            report.fact(label, theirs.reads / ours.reads, "x");
         }
         for (rule, target) in [("copal-bloom-paper", 3.0), ("copal-ribbon-mq", 1.3)] {
             if let Some(theirs) = of(rule) {
