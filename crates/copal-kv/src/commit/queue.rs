@@ -2,7 +2,8 @@
 //!
 //! A group is open for more until its turn comes. Turns are taken one after the other; whoever has the turn brings
 //! its group on its way ([`Turn::place`]) and passes the turn on, and the group lands ([`Landing::land`]) when the
-//! log says so. At most `width` groups are between the two.
+//! log says so. At most `width` groups are between the two, and one more begins only once as many writes wait as are on
+//! their way: groups of half of the writers alternate, instead of many small ones that each cost the device a flush.
 //! Invariants
 //! - Groups are placed in the order their turns came, and take effect in that order: the visible sequence moves past
 //!   a group when it and every group before it have landed well.
@@ -83,6 +84,7 @@ struct Gathering<M: Monitors> {
 /// A group on its way; the one that nobody waits for belongs to a leader that writes one by one.
 struct Flight<M: Monitors> {
     number: u64,
+    writes: usize,
     last_seq: u64,
     landed: Option<Result<(), Error>>,
     group: Option<Arc<Group<M>>>,
@@ -160,15 +162,16 @@ impl<M: Monitors> CommitQueue<M> {
         write: Write,
         lead: impl FnOnce(Turn<M>, Vec<Write>),
     ) -> Result<(), Error> {
-        let (place, next) = self.line.with(|line| {
-            let place = line.join(write, Leader::First);
-            let next = (place.index == 0).then(|| line.next_turn(self.width)).flatten();
-            (place, next)
-        });
-        if place.index == 0 {
-            let own = matches!(&next, Some(Next::First(group)) if Arc::ptr_eq(group, &place.group));
+        let (place, next) = self
+            .line
+            .with(|line| (line.join(write, Leader::First), line.next_turn(self.width)));
+        let leads = place.index == 0;
+        let own = matches!(&next, Some(Next::First(group)) if Arc::ptr_eq(group, &place.group));
+        if !(leads && own) {
+            self.call(next);
+        }
+        if leads {
             if !own {
-                self.call(next);
                 place.group.turn.wait_for(|turn| turn.then_some(()));
             }
             if let Some((turn, writes)) = self.begin() {
@@ -192,8 +195,7 @@ impl<M: Monitors> CommitQueue<M> {
                 return None;
             }
             let place = line.join(write.take()?, Leader::Committer);
-            let next = (place.index == 0).then(|| line.next_turn(self.width)).flatten();
-            Some((Ok(place), next))
+            Some((Ok(place), line.next_turn(self.width)))
         });
         self.call(next);
         place
@@ -253,6 +255,7 @@ impl<M: Monitors> CommitQueue<M> {
         let turn = Turn {
             queue: Arc::clone(self),
             group: gathering.group,
+            writes: gathering.writes.len(),
             placed: false,
         };
         Some((turn, gathering.writes))
@@ -278,11 +281,12 @@ impl<M: Monitors> CommitQueue<M> {
         self.bell.change(|bell| bell.rung = true);
     }
 
-    fn place(self: &Arc<Self>, last_seq: u64, group: Option<Arc<Group<M>>>) -> Landing<M> {
+    fn place(self: &Arc<Self>, last_seq: u64, writes: usize, group: Option<Arc<Group<M>>>) -> Landing<M> {
         let number = self.line.with(|line| {
             line.placed += 1;
             line.flights.push_back(Flight {
                 number: line.placed,
+                writes,
                 last_seq,
                 landed: None,
                 group,
@@ -340,9 +344,11 @@ impl<M: Monitors> Line<M> {
         Place { group, index: 0 }
     }
 
-    /// Gives the turn to the group in front, if it is free and there is room for one more on its way.
+    /// Gives the turn to the group in front, if it is free and one more on its way is worth it.
     fn next_turn(&mut self, width: usize) -> Option<Next<M>> {
-        if self.turn_taken || self.flights.len() >= width {
+        let waiting: usize = self.waiting.iter().map(|group| group.writes.len()).sum();
+        let under_way: usize = self.flights.iter().map(|flight| flight.writes).sum();
+        if self.turn_taken || self.flights.len() >= width || waiting < under_way {
             return None;
         }
         let front = self.waiting.front()?;
@@ -387,6 +393,7 @@ impl<M: Monitors> Group<M> {
 pub(crate) struct Turn<M: Monitors = Threads> {
     queue: Arc<CommitQueue<M>>,
     group: Arc<Group<M>>,
+    writes: usize,
     /// On its way, or answered.
     placed: bool,
 }
@@ -395,12 +402,13 @@ impl<M: Monitors> Turn<M> {
     /// The group is on its way and takes the sequences up to `last_seq`; the turn is passed on next.
     pub(crate) fn place(&mut self, last_seq: u64) -> Landing<M> {
         self.placed = true;
-        self.queue.place(last_seq, Some(Arc::clone(&self.group)))
+        self.queue
+            .place(last_seq, self.writes, Some(Arc::clone(&self.group)))
     }
 
     /// Part of the group is on its way; the turn is kept, and [`Turn::answer`] tells what became of the parts.
     pub(crate) fn place_part(&self, last_seq: u64) -> Landing<M> {
-        self.queue.place(last_seq, None)
+        self.queue.place(last_seq, 1, None)
     }
 
     /// None of the group is on its way, and each writer is told why, or that its part has landed.

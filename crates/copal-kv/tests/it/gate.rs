@@ -93,7 +93,11 @@ impl Drop for Opens<'_> {
 
 type Answers = mpsc::Receiver<(u8, Result<(), Error>)>;
 
-/// Three commits at the gate, numbered in their order; a fourth joins the last one's group or waits for its turn.
+/// Keys of the commits at the gate.
+const KEYS: u8 = 4;
+
+/// Three groups at the gate, in the order of their commits: one, one and two, as a group gathers until it is as large as
+/// what is on its way.
 fn three_on_their_way(body: impl FnOnce(&Gated, &Keyspace, &Answers)) -> (Arc<dyn Device>, Store) {
     let device = Arc::new(Gated {
         below: MemoryDevice::new(64 * MIB),
@@ -111,10 +115,12 @@ fn three_on_their_way(body: impl FnOnce(&Gated, &Keyspace, &Answers)) -> (Arc<dy
     std::thread::scope(|scope| {
         let _opens = Opens(&device);
         let (answer, answers) = mpsc::channel();
-        for i in 0..3u8 {
-            let (answer, space) = (answer.clone(), space.clone());
-            scope.spawn(move || answer.send((i, space.put(&[i], &[i; 50], DEVICE))).unwrap());
-            device.wait(|gate| gate.came == usize::from(i) + 1);
+        for (group, commits) in [0..1, 1..2, 2..KEYS].into_iter().enumerate() {
+            for i in commits {
+                let (answer, space) = (answer.clone(), space.clone());
+                scope.spawn(move || answer.send((i, space.put(&[i], &[i; 50], DEVICE))).unwrap());
+            }
+            device.wait(|gate| gate.came == group + 1);
         }
         body(&device, &space, &answers);
     });
@@ -122,7 +128,9 @@ fn three_on_their_way(body: impl FnOnce(&Gated, &Keyspace, &Answers)) -> (Arc<dy
 }
 
 fn visible(space: &Keyspace) -> Vec<u8> {
-    let found = (0..3).filter(|i| space.get(&[*i]).unwrap().is_some()).collect();
+    let found = (0..KEYS)
+        .filter(|i| space.get(&[*i]).unwrap().is_some())
+        .collect();
     let walked: Vec<_> = pairs(space)
         .into_iter()
         .filter(|(key, _)| key.len() == 1)
@@ -146,18 +154,18 @@ fn commits_overlap_on_the_device_and_appear_in_their_order() {
             "acknowledged before an earlier one is durable"
         );
         device.change(|gate| gate.let_through.push(0));
-        for (i, result) in answers.iter().take(3) {
+        for (i, result) in answers.iter().take(usize::from(KEYS)) {
             result.unwrap();
             assert!(
                 visible(space).contains(&i),
                 "{i} was acknowledged and is not there"
             );
         }
-        assert_eq!(visible(space), [0, 1, 2]);
+        assert_eq!(visible(space), [0, 1, 2, 3]);
     });
     drop(store);
     let store = Store::open(open_objects(&dynamic), small()).unwrap();
-    assert_eq!(visible(&store.keyspace("a", grouped()).unwrap()), [0, 1, 2]);
+    assert_eq!(visible(&store.keyspace("a", grouped()).unwrap()), [0, 1, 2, 3]);
     assert_sound(&store, true);
 }
 
@@ -171,7 +179,7 @@ fn behind_a_failed_commit_nothing_appears_and_reads_go_on() {
         device.wait(|gate| gate.done == 1);
         device.change(|gate| gate.let_through.push(1));
         device.change(|gate| gate.let_through.push(0));
-        for (i, result) in answers.iter().take(3) {
+        for (i, result) in answers.iter().take(usize::from(KEYS)) {
             let told = matches!(result, Err(Error::Poisoned { .. }));
             assert!(told || (i == 0 && result.is_ok()), "{i}: {result:?}");
         }

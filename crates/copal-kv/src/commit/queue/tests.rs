@@ -182,6 +182,45 @@ impl<M: Monitors> World<M> {
     }
 }
 
+/// Symptom: four threads wrote no more per second than one where a device makes one write durable after the other.
+/// Cause: each led a group of one, as up to four groups may be on their way, and each group cost a flush.
+/// Fix: a group gathers until as many writes wait as are on their way.
+#[test]
+fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
+    let world = World::<Threads>::new(4, None);
+    let queue = &world.queue;
+    let submit = |tag: u8| {
+        drop(queue.submit(write(tag), u64::MAX).unwrap());
+        queue.bell.with(|bell| bell.rung)
+    };
+    let place = |last_seq: u64, writes: usize| {
+        let (mut turn, group) = queue.committers_turn().unwrap();
+        assert_eq!(group.len(), writes);
+        turn.place(last_seq)
+    };
+    assert!(submit(0));
+    let first = place(1, 1);
+    assert!(submit(1), "one waits, one is on its way");
+    let second = place(2, 1);
+    assert!(!submit(2), "one waits, two are on their way");
+    assert!(submit(3));
+    let third = place(4, 2);
+    assert!(!submit(4));
+    first.land(Ok(()));
+    second.land(Ok(()));
+    assert!(submit(4), "two wait, two are on their way");
+    let fourth = place(6, 2);
+    assert!(!submit(5));
+    third.land(Ok(()));
+    fourth.land(Ok(()));
+    assert!(
+        queue.bell.with(|bell| bell.rung),
+        "nothing is on its way any more"
+    );
+    place(7, 1).land(Ok(()));
+    assert_eq!(world.snapshots.visible(), 7);
+}
+
 type InAnyOrder = Scheduled<false>;
 
 /// Four threads commit twice each, one looks on; `width` groups at once.
