@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
 }
 
 /// Options that every command takes, before or after its name.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
     /// Directory of the repository, or the block device that is one

@@ -110,16 +110,20 @@ impl Memory {
 }
 
 impl Opened {
-    fn of(stack: Stack, repository: Repository, access: Access) -> Opened {
-        Opened {
+    fn of(stack: Stack, repository: Repository, common: &Common, access: Access) -> Outcome<Opened> {
+        let recording = common.record_gets.as_ref();
+        let recording = recording
+            .map(|file| Recording::start(&stack.kv, file))
+            .transpose()?;
+        Ok(Opened {
             repository: Some(repository),
             volumes: stack.volumes,
             sealer: (access == Access::Write).then(|| Sealer::start(stack.objects.clone())),
             objects: stack.objects,
             recovery: stack.recovery,
             access,
-            recording: stack.recording,
-        }
+            recording,
+        })
     }
 
     /// The repository.
@@ -177,7 +181,7 @@ pub(crate) fn init(common: &Common, init: &Init, chunking: copal_backup::Profile
     };
     let repository = Repository::init(shared, IndexHome::Kv(stack.kv.clone()), &options)?;
     making.finish()?;
-    Ok(Opened::of(stack, repository, Access::Write))
+    Opened::of(stack, repository, common, Access::Write)
 }
 
 /// Opens a repository for what the command wants to do.
@@ -191,7 +195,7 @@ pub(crate) fn open(common: &Common, access: Access) -> Outcome<Opened> {
     }
     let shared: Arc<dyn VolumeStore> = stack.volumes.clone();
     let repository = Repository::open(shared, IndexHome::Kv(stack.kv.clone()), &unlock)?;
-    Ok(Opened::of(stack, repository, access))
+    Opened::of(stack, repository, common, access)
 }
 
 /// The layers below a repository.
@@ -200,7 +204,6 @@ struct Stack {
     recovery: copal_object::RecoveryReport,
     kv: copal_kv::Store,
     volumes: Arc<LocalStore>,
-    recording: Option<Recording>,
 }
 
 fn stack(
@@ -217,15 +220,12 @@ fn stack(
         ..copal_kv::Options::default()
     };
     let kv = copal_kv::Store::open(objects.clone(), kv).map_err(|error| engine_failure(path, &error))?;
-    let recording = common.record_gets.as_ref();
-    let recording = recording.map(|file| Recording::start(&kv, file)).transpose()?;
     let volumes = Arc::new(LocalStore::open(kv.clone())?);
     Ok(Stack {
         objects,
         recovery,
         kv,
         volumes,
-        recording,
     })
 }
 

@@ -20,7 +20,10 @@ use super::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use copal_filter::KeyHash;
-use std::io::{BufRead, Write};
+use std::{
+    collections::HashSet,
+    io::{BufRead, Write},
+};
 
 const FIRST_LINE: &str = "copal gets 1";
 const MAX_KEY_BYTES: usize = 65_539;
@@ -32,7 +35,7 @@ const MAX_LINE_BYTES: u64 = 2 * MAX_KEY_BYTES as u64 + 3;
 pub(super) struct Trace {
     pub(super) store_keys: u64,
     pub(super) gets: Vec<Key>,
-    /// Every key that was found, once.
+    /// Every key that was found whenever it was looked up, once.
     pub(super) found: Vec<Key>,
 }
 
@@ -71,7 +74,14 @@ pub(super) fn read(mut from: impl BufRead) -> Result<Trace> {
     }
     ensure!(!asked.is_empty(), "the trace has no Get");
     let gets = place(&asked);
-    let mut found: Vec<Key> = gets.iter().copied().filter(|key| key.home.is_some()).collect();
+    // A key that was looked up before it was stored was rightly not there: no filter may know it.
+    let absent: HashSet<u128> = gets
+        .iter()
+        .filter(|key| key.home.is_none())
+        .map(|key| key.hash.0)
+        .collect();
+    let always = |key: &Key| key.home.is_some() && !absent.contains(&key.hash.0);
+    let mut found: Vec<Key> = gets.iter().copied().filter(always).collect();
     found.sort_unstable_by_key(|key| key.hash.0);
     found.dedup_by_key(|key| key.hash.0);
     Ok(Trace {

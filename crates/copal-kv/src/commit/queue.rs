@@ -2,8 +2,8 @@
 //!
 //! A group is open for more until its turn comes. Turns are taken one after the other; whoever has the turn brings
 //! its group on its way ([`Turn::place`]) and passes the turn on, and the group lands ([`Landing::land`]) when the
-//! log says so. At most `width` groups are between the two, and one more begins only once as many writes wait as are on
-//! their way: groups of half of the writers alternate, instead of many small ones that each cost the device a flush.
+//! log says so. At most `width` groups are between the two, and one more begins only once it is full or as many writes wait as are
+//! on their way: groups of half of the writers alternate, instead of many small ones that each cost the device a flush.
 //! Invariants
 //! - Groups are placed in the order their turns came, and take effect in that order: the visible sequence moves past
 //!   a group when it and every group before it have landed well.
@@ -348,10 +348,12 @@ impl<M: Monitors> Line<M> {
     fn next_turn(&mut self, width: usize) -> Option<Next<M>> {
         let waiting: usize = self.waiting.iter().map(|group| group.writes.len()).sum();
         let under_way: usize = self.flights.iter().map(|flight| flight.writes).sum();
-        if self.turn_taken || self.flights.len() >= width || waiting < under_way {
+        let front = self.waiting.front()?;
+        // It gathers little more.
+        let is_full = self.waiting.len() > 1 || front.bytes >= GROUP_BYTES / 2;
+        if self.turn_taken || self.flights.len() >= width || (waiting < under_way && !is_full) {
             return None;
         }
-        let front = self.waiting.front()?;
         self.turn_taken = true;
         Some(match front.leader {
             Leader::First => Next::First(Arc::clone(&front.group)),

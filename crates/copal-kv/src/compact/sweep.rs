@@ -141,28 +141,10 @@ impl Engine {
     /// The key range of a group inside `range`, and its value objects whose dead bytes punching cannot free, if
     /// they are many.
     pub(crate) fn stale_group(&self, range: &KeyRange) -> Option<(KeyRange, HashSet<ObjectId>)> {
-        let wasteful = |value: &&ValueState| {
-            let punched = value.dead.whole_pages(VALUE_PAGE);
-            let held = value.dead.total() - punched;
-            let occupied = value.meta.accounted.saturating_sub(punched);
-            let group = GroupKey {
-                keyspace: value.meta.keyspace,
-                prefix: value.meta.group.clone(),
-            };
-            held >= STALE_LEAST && range.covers(&group.range()) && held * STALE_FRACTION > occupied
-        };
-        let wasted: Vec<ObjectId> = {
-            let tree = self.tree.lock();
-            let values = tree.manifest.state.values.values();
-            values.filter(wasteful).map(|v| v.meta.object).collect()
-        };
+        let wasteful = |value: &&ValueState| is_wasteful(value, range);
         // Before a flush is waited for.
-        wasted.first()?;
-        let mut values = self.worker_values.lock();
-        // One that flushes still append to would never end where nothing is written any more.
-        wasted.iter().for_each(|object| values.close(*object));
-        let busy = self.busy_values(&values);
-        drop(values);
+        self.wasted_values(range).first()?;
+        let busy = self.busy_values(&self.worker_values.lock());
         let tree = self.tree.lock();
         let stale = |value: &&ValueState| wasteful(value) && !busy.contains(&value.meta.object);
         let first = tree.manifest.state.values.values().find(stale)?;
@@ -185,6 +167,20 @@ impl Engine {
         Some((group.range(), objects))
     }
 
+    /// Value objects inside `range` whose dead bytes punching cannot free, if they are many.
+    pub(crate) fn wasted_values(&self, range: &KeyRange) -> Vec<ObjectId> {
+        let tree = self.tree.lock();
+        let values = tree.manifest.state.values.values();
+        let wasted = values.filter(|value| is_wasteful(value, range));
+        wasted.map(|value| value.meta.object).collect()
+    }
+
+    /// Flushes append to none of these any more. Waits for a flush.
+    pub(crate) fn close_values(&self, objects: &[ObjectId]) {
+        let mut values = self.worker_values.lock();
+        objects.iter().for_each(|object| values.close(*object));
+    }
+
     /// The range of a table in which most entries could be dropped now.
     pub(crate) fn droppable_range(&self) -> Option<KeyRange> {
         let oldest = self.snapshots.stripes().oldest();
@@ -200,6 +196,17 @@ impl Engine {
         };
         slices.into_iter().find(wasteful).map(|slice| slice.range.clone())
     }
+}
+
+fn is_wasteful(value: &ValueState, range: &KeyRange) -> bool {
+    let punched = value.dead.whole_pages(VALUE_PAGE);
+    let held = value.dead.total() - punched;
+    let occupied = value.meta.accounted.saturating_sub(punched);
+    let group = GroupKey {
+        keyspace: value.meta.keyspace,
+        prefix: value.meta.group.clone(),
+    };
+    held >= STALE_LEAST && range.covers(&group.range()) && held * STALE_FRACTION > occupied
 }
 
 /// The range tombstones of all tables, in one set.

@@ -51,6 +51,8 @@ struct Worker {
     still: Still,
     /// Readers would gain by a merge, and have not paid for it yet.
     may_tidy: bool,
+    /// Much is dead of value objects, some of which may still be appended to.
+    may_rewrite: bool,
     /// After a failure: the pause before merges are tried again, and when that is.
     pause: Duration,
     merges_from: Option<Instant>,
@@ -85,6 +87,7 @@ impl Worker {
             swept: None,
             still: Still::default(),
             may_tidy: false,
+            may_rewrite: false,
             pause: TICK,
             merges_from: None,
         }
@@ -207,11 +210,23 @@ impl Worker {
             return Some(to_bottom(&version, range, HashSet::new()));
         }
         drop(version);
+        self.close_wasted();
         let (range, mut objects) = self.engine.stale_group(&everything())?;
         // Asked again: a flush that this waited for may point to them.
         let version = self.engine.view().version.clone();
         objects.retain(|object| self.rewritten.insert(*object));
         (!objects.is_empty()).then(|| to_bottom(&version, range, objects))
+    }
+
+    /// A value object of which much is dead takes no more values, and can be rewritten, once nothing is written any more:
+    /// while writes go on it fills up, and more of it dies before it is moved.
+    fn close_wasted(&mut self) {
+        let wasted = self.engine.wasted_values(&everything());
+        let is_idle = self.still.writes == self.engine.counters.writes.load(Ordering::Relaxed);
+        if is_idle && !wasted.is_empty() {
+            self.engine.close_values(&wasted);
+        }
+        self.may_rewrite = !is_idle && !wasted.is_empty();
     }
 
     /// The merge that readers alone gain by, once there were as many searches as it moves blocks and no write in
@@ -253,7 +268,7 @@ impl Worker {
         let merges = self
             .merges_from
             .map(|from| from.saturating_duration_since(Instant::now()).max(TICK));
-        let tidying = self.may_tidy.then_some(LOOK);
+        let tidying = (self.may_tidy || self.may_rewrite).then_some(LOOK);
         [merges, tidying].into_iter().flatten().min()
     }
 

@@ -13,7 +13,7 @@ mod restore;
 mod stats;
 
 use crate::{
-    arguments::{Arguments, Command},
+    arguments::{Arguments, Command, Common},
     failure::{Failure, Outcome},
     meter::Meter,
     output::{Output, write_out},
@@ -74,6 +74,15 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
 impl Context<'_> {
     fn open(&self, access: Access) -> Outcome<Opened> {
         repository::open(&self.arguments.common, access)
+    }
+
+    /// Opens the repository once more, for what a command does behind its own work: that is not recorded.
+    fn open_again(&self, access: Access) -> Outcome<Opened> {
+        let common = Common {
+            record_gets: None,
+            ..self.arguments.common.clone()
+        };
+        repository::open(&common, access)
     }
 
     fn memory(&self) -> Outcome<repository::Memory> {

@@ -294,6 +294,21 @@ fn look_ups_of_a_backup_are_recorded_into_a_new_file() {
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.sentence().contains("a new file"), "{refused:?}");
     assert_eq!(std::fs::read_to_string(&trace).unwrap(), text);
+    // Symptom: a verify that was recorded was not remembered. Cause: it opens the repository twice, and the second time
+    // found the file there. Fix: what a command does behind its own work is not recorded.
+    let again = house.word("verify.txt");
+    let verified = house.good(["verify", "latest", "--vm", "mail", "--record-gets", &again]);
+    assert!(!verified.stderr.contains("remember"), "{verified:?}");
+    assert!(
+        std::fs::read_to_string(&again)
+            .unwrap()
+            .starts_with("copal gets 1")
+    );
+    // Nothing is left of a command that did not come that far.
+    let late = house.word("late.txt");
+    let words = ["snapshots", "--repo", "/nowhere/at/all", "--record-gets", &late];
+    assert!(house.run(words).code != Some(0) && !Path::new(&late).exists());
+    assert_eq!(house.run(["kv", "stats", "--record-gets", &late]).code, Some(2));
 }
 
 #[test]

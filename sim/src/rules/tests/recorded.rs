@@ -111,6 +111,14 @@ fn gets_of_a_running_store_are_recorded_and_play() {
     );
 }
 
+#[test]
+fn a_key_that_was_stored_behind_its_first_look_up_is_in_no_filter() {
+    let text = b"copal gets 1\nkeys 3\n-0a\n+0a\n+0b\n+0b\n-0c\n";
+    let recorded = trace::read(&text[..]).unwrap();
+    assert_eq!((recorded.gets.len(), recorded.found.len()), (5, 1));
+    assert_eq!(recorded.found[0], recorded.gets[2]);
+}
+
 /// Full after so many bytes.
 struct Narrow(usize);
 

@@ -219,6 +219,27 @@ fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
     );
     place(7, 1).land(Ok(()));
     assert_eq!(world.snapshots.visible(), 7);
+    // One that can take no more does not wait for more.
+    let large = || {
+        let op = WriteOp::Put {
+            key: Bytes::from_static(b"large"),
+            value: vec![0; GROUP_BYTES / 2].into(),
+        };
+        drop(
+            queue
+                .submit(Write::new(vec![op], Durability::Device), u64::MAX)
+                .unwrap(),
+        );
+        queue.bell.with(|bell| bell.rung)
+    };
+    let mut under_way = Vec::new();
+    for seq in 8..12 {
+        assert!(large());
+        under_way.push(place(seq, 1));
+    }
+    assert!(!large(), "four are on their way");
+    under_way.into_iter().for_each(|landing| landing.land(Ok(())));
+    place(12, 1).land(Ok(()));
 }
 
 type InAnyOrder = Scheduled<false>;

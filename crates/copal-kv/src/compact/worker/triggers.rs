@@ -62,7 +62,7 @@ fn a_table_of_deletions_is_merged_away_without_a_full_tier() {
 /// Symptom: a store in which nothing was written any more kept the space of values that were deleted, up to an object of
 /// them, until somebody asked for a merge. Cause: deletions that lie scattered leave pages which dead values share with
 /// living ones, so the object has to be rewritten, and one that flushes still appended to was not.
-/// Fix: such an object takes no more values once so much of it is dead.
+/// Fix: such an object takes no more values once so much of it is dead and nothing was written between two looks.
 /// Design: kv.md §10, stale values > 1/4
 #[test]
 fn a_value_object_that_is_mostly_dead_is_rewritten_without_being_asked() {
@@ -76,8 +76,10 @@ fn a_value_object_that_is_mostly_dead_is_rewritten_without_being_asked() {
     let all = live(&worker);
     worker.flush_all_of((0..2400).filter(|i| i % 2 == 1), delete);
     assert!(worker.rewritten.is_empty());
-    // The deletions meet what they delete, and the values are found dead.
+    // The deletions meet what they delete, and the values are found dead. Something was just written: more may die.
     worker.job_steps();
+    assert!(worker.rewritten.is_empty() && worker.may_rewrite);
+    assert_eq!(worker.timeout(), Some(LOOK));
     worker.engine.free_garbage().unwrap();
     worker.swept = None;
     while worker.step().unwrap() {}

@@ -23,6 +23,11 @@ pub(super) fn run(context: &Context<'_>, kv: &Kv) -> Outcome<()> {
         common: &context.arguments.common,
         store: kv.store.as_ref(),
     };
+    if place.common.record_gets.is_some() {
+        return Err(Failure::usage(
+            "--record-gets records what commands on a repository look up; `copal kv` looks nothing up by itself",
+        ));
+    }
     match &kv.command {
         KvCommand::Dump(words) => dump::run(context, &place, words),
         KvCommand::Verify(words) => verify::run(context, &place, words),
