@@ -135,8 +135,7 @@ pub struct KeyspaceOptions {
     pub group_prefix_len: u8,
     /// Values from this size leave the tables at flush.
     pub separate_from_bytes: u32,
-    /// Values from this size go straight to a value object, written once, never through the log: twice as fast from some MiB
-    /// on, no faster below 256 KiB.
+    /// Values from this size go straight to a value object, written once, never through the log.
     pub direct_from_bytes: u32,
     /// Keep data blocks as they are, or lz4.
     pub compress: bool,
@@ -166,7 +165,7 @@ impl Default for KeyspaceOptions {
         KeyspaceOptions {
             group_prefix_len: 0,
             separate_from_bytes: 4096,
-            direct_from_bytes: 1 << 20,
+            direct_from_bytes: 65536,
             compress: false,
             value_head_bytes: 0,
             cache: CacheMode::Rows,
