@@ -12,8 +12,9 @@ use std::ops::Bound;
 
 const TOTAL: u64 = 8 * MIB;
 /// What is not charged: the object store's own tables, its writes under way (the budget keeps 512 KiB free for them,
-/// whatever there is), a few requests. Single classes are looked at more closely in `classes`.
-const SLACK: u64 = 5 * MIB / 2;
+/// whatever there is), a few requests. On a crowded machine 3.3 MiB were seen. Single classes are looked at more closely in
+/// `classes`.
+const SLACK: u64 = 4 * MIB;
 
 /// Compares heap and budget.
 struct Watch {
