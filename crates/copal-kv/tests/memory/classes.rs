@@ -90,6 +90,7 @@ impl World {
 /// Fix: counted for tombstones; the memtable takes the keys and values of a write instead of clones.
 #[test]
 fn each_class_is_charged_for_what_it_holds() {
+    let _alone = crate::ONE_AT_A_TIME.lock();
     let output = run_alone("classes::alone", None, &[(ALONE, "1")]);
     let told = [output.stdout, output.stderr].concat();
     let told = String::from_utf8_lossy(&told);
