@@ -10,6 +10,7 @@
 
 use super::{
     Write,
+    deferred::Deferred,
     encode::{Encoded, close_covered, insert},
     queue::{Landing, Turn},
     values::{DirectValues, Placement},
@@ -20,39 +21,22 @@ use crate::{
     budget::{Charge, Class as Memory},
     engine::Engine,
     log::Log,
-    signal::Sleeper,
     waiting::{Hold, Waiting},
 };
 use bytes::Bytes;
 use copal_device::Completion;
 use copal_object::{Ack, FramePos, Lsn, ObjectId, Op, Store as Objects, StoreError, Txn};
 use parking_lot::MutexGuard;
-use std::time::Instant;
-
-/// Log bytes that deferred groups may keep waiting.
-const DEFERRED_BYTES: usize = 1 << 20;
 
 /// What only the thread that has the turn touches.
 pub(crate) struct Writer {
     pub(crate) log: Log,
-    deferred: Deferred,
+    pub(super) deferred: Deferred,
     pub(crate) waiting: Waiting,
     /// The stream that an earlier session made for its waiting room, and did not begin to use.
     pub(crate) room_stream: Option<ObjectId>,
     /// The store is closed: nothing more is written.
     pub(super) sealed: bool,
-}
-
-/// Groups that are in the memtable and not in the log yet.
-#[derive(Default)]
-struct Deferred {
-    ops: Vec<u8>,
-    count: u32,
-    /// When the first of them was accepted.
-    since: Option<Instant>,
-    /// The last commit of values that they point to.
-    after: Option<Lsn>,
-    charge: Option<Charge>,
 }
 
 impl Writer {
@@ -72,21 +56,6 @@ impl Writer {
         if self.sealed { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// Since when a deferred write waits for the log.
-    pub(crate) fn deferred_since(&self) -> Option<Instant> {
-        self.deferred.since
-    }
-
-    /// Log bytes of writes that are deferred.
-    pub(super) fn deferred_bytes(&self) -> usize {
-        self.deferred.ops.len()
-    }
-
-    /// Whether deferred writes point to values of their own objects.
-    pub(super) fn deferred_names_values(&self) -> bool {
-        self.deferred.after.is_some()
-    }
-
     /// Copies a group, which takes sequences behind `given`, to the waiting room, and with it what was deferred before
     /// it and does not stand there yet.
     fn copy_to_room(&mut self, encoded: &Encoded, given: u64) -> Result<(), StoreError> {
@@ -99,16 +68,10 @@ impl Writer {
     }
 
     /// The waiting room learns that the log took all that was deferred.
-    fn room_logged(&mut self, hold: Hold) {
+    pub(super) fn room_logged(&mut self, hold: Hold) {
         if let Waiting::Open(room) = &mut self.waiting {
             room.logged(hold);
         }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn make_deferred_due(&mut self) {
-        let since = self.deferred.since.as_mut().expect("something was deferred");
-        *since = since.checked_sub(std::time::Duration::from_secs(1)).unwrap();
     }
 
     /// Begins the group of `encoded`, deferred writes included; returns the payload of its last frame and
@@ -388,69 +351,6 @@ impl Engine {
                 completion,
                 charge,
             })),
-        }
-    }
-
-    /// Brings the deferred groups, which all stand in the waiting room, on their way into the log. `given` is the last
-    /// sequence so far.
-    /// # Errors
-    /// `NoSpace`: they go on waiting. `Poisoned`.
-    pub(super) fn send_deferred(&self, writer: &mut Writer, given: u64) -> Result<(), Error> {
-        let fail = |error| self.poison.failed_write(error);
-        let Deferred {
-            ops, count, after, ..
-        } = &mut writer.deferred;
-        let (after, first_seq) = (*after, given + 1 - u64::from(*count));
-        let log = &mut writer.log;
-        let last = log.begin_group(&self.objects, first_seq, *count, ops, after);
-        let last = last.map_err(fail)?;
-        let ops = std::mem::take(ops);
-        let (mut at, ack) = (None, Ack::Written);
-        let placed = |placed| at = Some(placed);
-        let written = self
-            .objects
-            .append_frame_placed(log.stream, last, after, ack, placed);
-        let Some(at) = at else {
-            writer.deferred.ops = ops;
-            return Err(written.wait().err().map_or(Error::Closed, fail));
-        };
-        log.placed(at, ack);
-        writer.room_logged(Hold::Frame(written));
-        self.logged(&mut writer.deferred, ops);
-        Ok(())
-    }
-
-    pub(super) fn deferred_bytes(&self) -> usize {
-        DEFERRED_BYTES.min(self.budget.waiting_bytes() as usize)
-    }
-
-    /// Keeps a group for the log's next one.
-    fn defer(&self, deferred: &mut Deferred, encoded: &mut Encoded, after: Option<Lsn>) {
-        deferred.ops = std::mem::take(&mut encoded.log);
-        // And their frame, when they go.
-        let bytes = (deferred.ops.capacity() + deferred.ops.len()) as u64;
-        match &mut deferred.charge {
-            Some(charge) => charge.set(bytes),
-            None => deferred.charge = Some(self.budget.charge(Memory::Log, bytes)),
-        }
-        deferred.count += encoded.count;
-        deferred.after = after.or(deferred.after);
-        if deferred.since.is_none() {
-            deferred.since = Some(Instant::now());
-            self.signal.kick_one(Sleeper::Flusher);
-        }
-    }
-
-    /// Nothing is deferred any more; the next ones gather in the same memory, unless one large write made it.
-    fn logged(&self, deferred: &mut Deferred, mut ops: Vec<u8>) {
-        let charge = deferred.charge.take();
-        *deferred = Deferred::default();
-        ops.clear();
-        if let Some(mut charge) = charge
-            && ops.capacity() <= 2 * self.deferred_bytes()
-        {
-            charge.set(ops.capacity() as u64);
-            (deferred.ops, deferred.charge) = (ops, Some(charge));
         }
     }
 

@@ -6,9 +6,11 @@
 //! - Sequences become visible in order, each after the durability it was promised.
 //! - Exactly one thread has the turn; it alone appends to log and direct value objects.
 //!
-//! Not here: the turns (`queue`), what a leader writes (`leader`, `encode`, `enter`), making room for it (`room`), where
+//! Not here: the turns (`queue`), what a leader writes (`leader`, `encode`, `enter`), what the
+//! log takes later (`deferred`), making room for it (`room`), where
 //! values go (`values`), commits that nobody waits for at once (`submitted`).
 
+mod deferred;
 mod encode;
 mod enter;
 pub(crate) mod leader;

@@ -47,6 +47,12 @@ fn failed(error: &Error) {
     }
 }
 
+fn still_deferred(logged: Result<(), Error>) {
+    if let Err(error) = logged {
+        tracing::warn!(%error, "deferred writes are still not in the log");
+    }
+}
+
 impl Engine {
     /// One piece of work; `false` when there is none.
     fn flusher_step(&self) -> Result<bool, Error> {
@@ -99,18 +105,18 @@ impl Engine {
         [deferred, rotation].into_iter().flatten().min()
     }
 
-    /// Makes `Deferred` writes durable when their time has come.
+    /// Makes `Deferred` writes durable when their time has come. Blocks for the device, while others write.
     pub(crate) fn log_deferred(&self) {
-        let Some(mut writer) = self.writer.try_lock() else {
+        let Some(writer) = self.writer.try_lock() else {
             // Whoever writes now logs them with its own group, or is called on again soon.
             return;
         };
-        if writer
-            .deferred_since()
-            .is_some_and(|since| since.elapsed() >= TICK)
-        {
-            self.log_deferred_now(&mut writer);
+        let since = writer.deferred_since();
+        if since.is_none_or(|since| since.elapsed() < TICK) {
+            return;
         }
+        let mut held = Some(writer);
+        still_deferred(self.in_reserve(|| self.log_durably(&mut held)));
     }
 
     /// Makes `Deferred` writes durable, due or not: for who is to wait and keeps the writer from everyone else.
@@ -118,9 +124,7 @@ impl Engine {
         if writer.deferred_since().is_none() {
             return;
         }
-        if let Err(error) = self.sync_log(writer) {
-            tracing::warn!(%error, "deferred writes are still not in the log");
-        }
+        still_deferred(self.sync_log(writer));
     }
 
     /// Makes tables of all frozen memtables; `true` when there was one. A full store may use the reserve.
