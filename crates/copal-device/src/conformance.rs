@@ -4,7 +4,7 @@
 //! from inside the process. It panics at the first thing that is wrong, naming the check.
 
 use crate::random::Random;
-use crate::{AlignedBuf, Class, Completion, Counters, Device, DeviceError, Io, IoDone, IoKind};
+use crate::{AlignedBuf, Class, Completion, Counters, Device, DeviceError, Io, IoDone, IoKind, PageCache};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -475,6 +475,34 @@ fn commands_are_counted(device: &Arc<dyn Device>) {
     assert_eq!(device.counters() - before, expected);
 }
 
+/// Small writes, writes longer than any buffer on the way, and some that lie only partly in what was prepared.
+fn what_is_prepared_reads_as_written(cache: &dyn PageCache, read: &dyn Fn(u64, usize) -> Vec<u8>) {
+    let (from, len) = (2 * MIB, 512 << 10);
+    let around = from - 8192..from + len + 8192;
+    let mut expected = read(around.start, (around.end - around.start) as usize);
+    cache.prepare(from, len);
+    let writes = [
+        (0, 1),
+        (4090, 20),
+        (8192, 4096),
+        (100_000, 300_000),
+        (0, len as usize),
+        (77, 70_000),
+        (-5, 10),
+        (len as i64 - 3, 6),
+        (-8192, 8192),
+    ];
+    for (number, (offset, len)) in (1u8..).zip(writes) {
+        let at = from.wrapping_add_signed(offset);
+        let bytes: Vec<u8> = (0..len).map(|i| (i as u8).wrapping_mul(number)).collect();
+        assert!(cache.write_cached(at, &bytes).is_ok(), "{len} bytes at {at}");
+        let place = (at - around.start) as usize;
+        expected[place..place + len].copy_from_slice(&bytes);
+        let found = read(around.start, expected.len());
+        assert!(found == expected, "behind a write of {len} bytes at {offset}");
+    }
+}
+
 fn the_page_cache_holds_any_range(device: &Arc<dyn Device>) {
     let Some(cache) = device.page_cache() else { return };
     let read = |at, len: usize| {
@@ -490,6 +518,7 @@ fn the_page_cache_holds_any_range(device: &Arc<dyn Device>) {
     flush(device);
     assert_eq!(read(MIB + 4088, 24), expected, "a flush changes nothing");
     assert_eq!(&read(0, 4096)[..], &filled(4096, 1)[..], "its neighbours stay");
+    what_is_prepared_reads_as_written(cache, &read);
     let size = device.geometry().size;
     let outside = |result| assert!(matches!(result, Err(DeviceError::OutOfRange { .. })));
     outside(cache.write_cached(size - 1, &[0; 2]));

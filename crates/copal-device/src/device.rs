@@ -162,8 +162,12 @@ impl std::ops::Sub for Counters {
 ///
 /// A page of 4 KiB is used either this way or by the other commands for as long as the device is open, never both.
 pub trait PageCache: Send + Sync {
-    /// Writes `bytes` at `at`, on the caller's thread. Blocks on the device only when the kernel has to read a page in
-    /// or has too much to write back.
+    /// The bytes from `at` on, whole pages of 4 KiB, will be written again and again: from now on that waits for no other
+    /// command on the device, where it can be had. The last such range counts. Blocks for reading it in.
+    fn prepare(&self, _at: u64, _len: u64) {}
+
+    /// Writes `bytes` at `at`, on the caller's thread. Blocks on the device when the kernel has to read a page in
+    /// or has too much to write back, and outside of what was prepared also for other commands on the same file.
     /// # Errors
     /// `Io`: the device is poisoned from now on. `Poisoned`, `OutOfRange`, `ReadOnly`.
     fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError>;

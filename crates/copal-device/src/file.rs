@@ -11,6 +11,7 @@
 mod block;
 mod filesystem;
 mod geometry;
+mod mapped;
 mod open;
 mod overlap;
 pub(crate) mod target;
@@ -167,6 +168,16 @@ impl Device for FileDevice {
 }
 
 impl PageCache for FileDevice {
+    fn prepare(&self, at: u64, len: u64) {
+        let inside = check_inside(&self.target.geometry(), "mapping", at, len);
+        if inside.is_err() || self.target.may_write().is_err() {
+            return;
+        }
+        if let Err(error) = self.target.map(at, len as usize) {
+            tracing::info!(%error, "cached writes wait for the other commands on their file: it cannot be mapped");
+        }
+    }
+
     fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         const OP: &str = "cached write";
         check_inside(&self.target.geometry(), OP, at, bytes.len() as u64)?;

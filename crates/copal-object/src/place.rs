@@ -157,10 +157,17 @@ impl Inner {
             None => self.take_run(&mut state, stream, bytes)?,
         };
         drop(state);
+        let (at, len) = (self.shape.byte(run.at), self.shape.byte(run.pages.into()));
+        if bytes > 0
+            && !self.shape.read_only
+            && let Some(cache) = self.device.page_cache()
+        {
+            cache.prepare(at, len);
+        }
         Ok(Some(Place {
             inner: Arc::clone(self),
-            at: self.shape.byte(run.at),
-            len: self.shape.byte(run.pages.into()),
+            at,
+            len,
         }))
     }
 

@@ -62,21 +62,30 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 continue;
             };
             lab.report.fact(format!("{label}: {name}"), speed, "ops/s");
-            for (what, value) in [
-                ("read p99", entrant.median(|one| one.answer.latency.p99)),
-                ("write p99", entrant.median(|one| one.answer.write_latency.p99)),
+            let longest = entrant.outcomes.iter().map(|one| one.answer.write_latency.max);
+            for (what, unit, value) in [
+                ("read p99", "us", entrant.median(|one| one.answer.latency.p99)),
                 (
-                    "longest write",
-                    entrant
-                        .outcomes
-                        .iter()
-                        .map(|one| one.answer.write_latency.max)
-                        .reduce(f64::max),
+                    "write p99",
+                    "us",
+                    entrant.median(|one| one.answer.write_latency.p99),
                 ),
-                ("processor time per op", entrant.per_op(cpu_micros)),
+                ("longest write", "us", longest.reduce(f64::max)),
+                ("processor time per op", "us", entrant.per_op(cpu_micros)),
+                ("reads per op", "", entrant.per_op(|one| one.traffic.reads as f64)),
+                (
+                    "bytes read per op",
+                    "B",
+                    entrant.per_op(|one| one.traffic.read_bytes as f64),
+                ),
+                (
+                    "bytes written per op",
+                    "B",
+                    entrant.per_op(|one| one.traffic.write_bytes as f64),
+                ),
             ] {
                 if let Some(value) = value {
-                    lab.report.detail(format!("{label}: {name}: {what}"), value, "us");
+                    lab.report.detail(format!("{label}: {name}: {what}"), value, unit);
                 }
             }
         }

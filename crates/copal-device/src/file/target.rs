@@ -7,6 +7,7 @@
 
 use super::block;
 use super::filesystem::is_too_full;
+use super::mapped::Mapped;
 use crate::{AlignedBuf, DeviceError, Geometry};
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
@@ -34,6 +35,8 @@ pub(crate) struct Target {
     pub(crate) kind: Kind,
     /// The same file or device, opened a second time without direct I/O. It holds no lock.
     cached: Option<File>,
+    /// The part of it that is written again and again.
+    mapped: Mutex<Option<Mapped>>,
     /// Fixed but for `size`, which lives beside it.
     fixed: Geometry,
     size: AtomicU64,
@@ -49,6 +52,7 @@ impl Target {
             fd,
             kind,
             cached: None,
+            mapped: Mutex::new(None),
             fixed: geometry,
             size,
             read_only,
@@ -73,8 +77,20 @@ impl Target {
             .ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
+    /// Maps a range for cached writes: they then wait for no other command. Where that cannot be had they are ordinary
+    /// writes.
+    pub(crate) fn map(&self, at: u64, len: usize) -> io::Result<()> {
+        *self.mapped.lock() = Some(Mapped::new(self.cached()?, at, len)?);
+        Ok(())
+    }
+
     pub(crate) fn write_cached(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.cached()?.write_all_at(bytes, at)
+        let mapped = self
+            .mapped
+            .lock()
+            .as_mut()
+            .and_then(|mapped| mapped.write(at, bytes));
+        mapped.unwrap_or_else(|| self.cached()?.write_all_at(bytes, at))
     }
 
     pub(crate) fn read_cached(&self, at: u64, out: &mut [u8]) -> io::Result<()> {

@@ -177,3 +177,28 @@ fn a_panicking_hook_poisons_the_device_and_the_engine_lives_on() {
         }
     }
 }
+
+/// A page that is not there any more would be a SIGBUS for whoever stores to it.
+#[test]
+fn a_file_that_is_cut_off_below_a_mapping_is_an_error_and_ends_writing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("device");
+    let options = FileOptions {
+        create_size: Some(1 << 20),
+        allow_cow: true,
+        unsafe_volatile: true,
+        ..FileOptions::default()
+    };
+    let device = open_file(&path, &options).unwrap();
+    let cache = device.page_cache().unwrap();
+    cache.prepare(65536, 65536);
+    cache.write_cached(65536, &[1; 65536]).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(4096).unwrap();
+    let failed = cache.write_cached(70_000, &[2; 100]).unwrap_err();
+    assert_eq!(failed.raw_os_error(), Some(libc::EFAULT), "{failed}");
+    assert!(matches!(
+        cache.write_cached(70_000, &[2; 100]),
+        Err(DeviceError::Poisoned)
+    ));
+}

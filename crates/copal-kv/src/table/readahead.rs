@@ -5,8 +5,9 @@
 //!   it has the next one on its way meanwhile.
 //! - The window is charged before it is read; where there is no room it is smaller, at last one block.
 //! - The window grows while blocks are taken in order, across partitions too; any jump starts it anew.
-//! - Blocks cut from a window are not put into the cache; the block after a jump is. They share the window's
-//!   memory only in scans of whole tables: elsewhere a caller may keep a value, and it must not keep 256 KiB.
+//! - The block after a jump and the blocks of the first windows behind it go into the cache, for short scans come again;
+//!   those of long ones do not. They share the window's memory only in scans of whole tables: elsewhere a caller may
+//!   keep a value, and it must not keep 256 KiB.
 
 use super::{block::Block, cursor::Scan, error::TableError, fences::Partition, index::BlockAt, read::Table};
 use crate::{budget::Charge, cache::Page};
@@ -16,6 +17,8 @@ use copal_object::StoreError;
 
 /// Read-ahead of a short scan, after its first block.
 const FIRST_WINDOW_BYTES: u64 = 16 << 10;
+/// Longest window whose blocks are worth keeping: a scan that had one before is a short scan so far.
+const KEPT_WINDOW_BYTES: u64 = 64 << 10;
 /// A window ends where one of these does: reads of objects are rounded to them, or to less.
 pub(super) const PAGE_BYTES: u64 = 4096;
 /// Read-ahead of a long one, where there is room for it.
@@ -120,6 +123,10 @@ impl ReadAhead {
                 false => Block::decode(&stored, uid, at.number),
             };
             if let Ok(block) = block {
+                if !scan.whole && self.size <= KEPT_WINDOW_BYTES {
+                    let key = table.block_key(partition, at.number);
+                    table.cache.insert(key, Page::Block(block.clone()));
+                }
                 return Ok(block);
             }
         }

@@ -1,0 +1,129 @@
+//! A range of a file or device as shared memory, through which the page cache is written.
+//!
+//! A buffered write takes the lock of its file, which whoever goes around the page cache on the same file holds until
+//! the device has answered (ext4, XFS): the write waits for those commands, and commands behind it wait for the write.
+//! Measured beside durable direct writes of 70 us: 8 ms at the 99th percentile. A store to a mapped page takes no such
+//! lock: 3 us.
+//!
+//! Invariants
+//! - This process never touches the mapped bytes itself. The kernel copies them there out of a pipe, so that a page that
+//!   cannot be had is an error of that copy, and not the end of the process by SIGBUS.
+//! - The pipe is empty between two writes; after an error there are none.
+#![expect(unsafe_code, reason = "maps a range of a file")]
+
+use rustix::{
+    fd::{AsFd, AsRawFd, OwnedFd},
+    io::Errno,
+    mm::{Advice, MapFlags, ProtFlags},
+    pipe::PipeFlags,
+};
+use std::{ffi::c_void, io, ptr::NonNull};
+
+/// Most that goes through the pipe at once; it takes what it has room for.
+const PIECE: usize = 64 << 10;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    start: NonNull<c_void>,
+    /// Place of the first byte in the file.
+    at: u64,
+    len: usize,
+    out_of: OwnedFd,
+    into: OwnedFd,
+}
+
+// SAFETY: the mapping belongs to this value alone and is at home on no thread.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    /// Maps whole pages of `file` and brings them into memory. Blocks for reading them.
+    pub(super) fn new(file: impl AsFd, at: u64, len: usize) -> io::Result<Mapped> {
+        // Not blocking: it takes as much as it holds.
+        let (out_of, into) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        let hint = std::ptr::null_mut();
+        // SAFETY: a new mapping where the kernel likes; no Rust reference to it is ever made.
+        let start = unsafe { rustix::mm::mmap(hint, len, both, MapFlags::SHARED, file, at) }?;
+        let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let mapped = Mapped {
+            start,
+            at,
+            len,
+            out_of,
+            into,
+        };
+        // A hint: what is not there now is read in by the first write to it.
+        // SAFETY: the range is the mapping, and its contents stay.
+        let read_in = unsafe { rustix::mm::madvise(start.as_ptr(), len, Advice::LinuxPopulateRead) };
+        if let Err(error) = read_in {
+            tracing::debug!(%error, "mapped pages are not read in beforehand");
+        }
+        Ok(mapped)
+    }
+
+    /// Where `len` bytes at `at` of the file lie in the mapping, if all of them do.
+    fn offset(&self, at: u64, len: usize) -> Option<usize> {
+        let offset = usize::try_from(at.checked_sub(self.at)?).ok()?;
+        (offset.checked_add(len)? <= self.len).then_some(offset)
+    }
+
+    /// Writes `bytes` at `at` of the file. `None`: they do not all lie in the mapping.
+    /// # Errors
+    /// A page cannot be had: nothing is written here any more.
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Option<io::Result<()>> {
+        let offset = self.offset(at, bytes.len())?;
+        Some(self.write_at(offset, bytes))
+    }
+
+    fn write_at(&mut self, mut offset: usize, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let piece = &bytes[..bytes.len().min(PIECE)];
+            let sent = again(|| Ok(rustix::io::write(&self.into, piece)?))?;
+            let mut received = 0;
+            while received < sent {
+                received += again(|| self.receive(offset + received, sent - received))?;
+            }
+            offset += sent;
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+
+    /// Lets the kernel copy up to `len` bytes out of the pipe to `offset` of the mapping.
+    fn receive(&self, offset: usize, len: usize) -> io::Result<usize> {
+        assert!(
+            offset + len <= self.len,
+            "{len} bytes at {offset} of {}",
+            self.len
+        );
+        // SAFETY: within the mapping, as just seen.
+        let to = unsafe { self.start.byte_add(offset) };
+        // SAFETY: `len` bytes from there on are mapped for as long as `self` lives, and only the kernel looks at them.
+        let received = unsafe { libc::read(self.out_of.as_raw_fd(), to.as_ptr(), len) };
+        match usize::try_from(received) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(received) => Ok(received),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Calls once more what a signal interrupted.
+fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => {}
+            result => return result,
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: nothing refers to the mapping any more.
+        if let Err(error) = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) } {
+            tracing::debug!(%error, "a mapping could not be taken back");
+        }
+    }
+}
