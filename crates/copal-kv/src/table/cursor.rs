@@ -117,6 +117,12 @@ impl Table {
     }
 }
 
+impl Drop for TableCursor {
+    fn drop(&mut self) {
+        self.ahead.end_scan(&self.table, self.scan);
+    }
+}
+
 /// Which end of a block to start at.
 enum End {
     First,

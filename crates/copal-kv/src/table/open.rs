@@ -12,6 +12,7 @@ use super::{
     meta::TableMeta,
     pages::again_if_damaged,
     read::{ReadOptions, Table},
+    readahead::TypicalScan,
     tombstones,
 };
 use crate::{
@@ -161,6 +162,7 @@ impl Table {
             _charge: charge,
             filter_charge,
             ingested_at: std::sync::OnceLock::new(),
+            typical_scan: TypicalScan::default(),
         })
     }
 }

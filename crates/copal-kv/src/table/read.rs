@@ -17,6 +17,7 @@ use super::{
     io::ReadAt,
     lookup::{Asked, Keep},
     meta::TableMeta,
+    readahead::TypicalScan,
 };
 use crate::{
     cache::{FilterCharge, TableCache, TableCharge},
@@ -66,6 +67,7 @@ pub struct Table {
     pub(super) _charge: TableCharge,
     /// The sequence that all entries have, whatever stands in them: the table was ingested.
     pub(super) ingested_at: OnceLock<u64>,
+    pub(super) typical_scan: TypicalScan,
     /// Loaded units of all partitions.
     pub(super) filter_charge: Mutex<FilterCharge>,
 }

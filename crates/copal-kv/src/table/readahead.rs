@@ -4,7 +4,8 @@
 //! - One window of one partition is held at a time, at most what the scan allows or one block. A merge with room for
 //!   it has the next one on its way meanwhile.
 //! - The window is charged before it is read; where there is no room it is smaller, at last one block.
-//! - The window grows while blocks are taken in order, across partitions too; any jump starts it anew.
+//! - A scan begins with as much as scans of the table took on average, most often in one read. Windows behind that grow
+//!   while blocks are taken in order, across partitions too; any jump starts anew.
 //! - The block after a jump and the blocks of the first windows behind it go into the cache, for short scans come again;
 //!   those of long ones do not. They share the window's memory only in scans of whole tables: elsewhere a caller may
 //!   keep a value, and it must not keep 256 KiB.
@@ -14,8 +15,9 @@ use crate::{budget::Charge, cache::Page};
 use bytes::Bytes;
 use copal_device::Completion;
 use copal_object::StoreError;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Read-ahead of a short scan, after its first block.
+/// Read-ahead of a scan that goes on behind what was expected of it.
 const FIRST_WINDOW_BYTES: u64 = 16 << 10;
 /// Longest window whose blocks are worth keeping: a scan that had one before is a short scan so far.
 const KEPT_WINDOW_BYTES: u64 = 64 << 10;
@@ -23,6 +25,37 @@ const KEPT_WINDOW_BYTES: u64 = 64 << 10;
 pub(super) const PAGE_BYTES: u64 = 4096;
 /// Read-ahead of a long one, where there is room for it.
 pub(super) const LAST_WINDOW_BYTES: u64 = 256 << 10;
+
+/// What the scans of a table take of it, forward, from where they begin: a moving average over a few of them.
+///
+/// A run that holds most of the keys gives a scan most of its entries, one with few gives it a block: each table learns its
+/// own part.
+#[derive(Debug, Default)]
+pub(super) struct TypicalScan(AtomicU32);
+
+impl TypicalScan {
+    /// Part of the average that one scan is.
+    const WEIGHT: u64 = 8;
+
+    /// Bytes that a scan is expected to take; 0: not more than a block or two, which are better read one by one.
+    fn bytes(&self) -> u64 {
+        let bytes = u64::from(self.0.load(Relaxed));
+        // A window ends at a page, and like scans differ by a block.
+        if bytes > 2 * PAGE_BYTES {
+            bytes + 2 * PAGE_BYTES
+        } else {
+            0
+        }
+    }
+
+    /// A scan took `bytes`. However long it was, the next ones may be short again.
+    fn note(&self, bytes: u64) {
+        let (old, new) = (u64::from(self.0.load(Relaxed)), bytes.min(KEPT_WINDOW_BYTES));
+        let average = (old * (Self::WEIGHT - 1) + new).div_ceil(Self::WEIGHT);
+        // Of two at once one is forgotten.
+        self.0.store(average as u32, Relaxed);
+    }
+}
 
 /// How a block lies to the one taken before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +73,11 @@ pub(super) struct ReadAhead {
     /// Place of the first byte in the partition.
     start: u64,
     size: u64,
+    /// Size of the last window behind what was expected; 0: there was none.
+    grown: u64,
+    /// Bytes taken forward since the last jump, and what was expected of this scan then.
+    taken: u64,
+    expected: u64,
     last: Option<(u32, BlockAt)>,
     charge: Option<Charge>,
     coming: Option<Coming>,
@@ -91,6 +129,13 @@ impl ReadAhead {
     ) -> Result<Block, TableError> {
         let travel = self.travel(table, partition, at);
         self.last = Some((partition, at));
+        if travel == Travel::Jump {
+            self.end_scan(table, scan);
+        }
+        let before = self.taken;
+        if travel != Travel::Backward {
+            self.taken += at.len;
+        }
         if let Some(Page::Block(block)) = table.cache.get(table.block_key(partition, at.number)) {
             return Ok(block);
         }
@@ -99,16 +144,17 @@ impl ReadAhead {
             stored = self.turn(table, scan, partition, at);
         }
         if stored.is_none() {
-            match travel {
-                Travel::Jump if !scan.whole => {
-                    // Most likely a short scan, so the block is worth keeping.
-                    self.size = 0;
-                    return table.block(partition, at, scan.class);
-                }
-                Travel::Jump => self.size = scan.window,
-                _ if scan.whole => self.size = scan.window,
-                _ => self.size = (self.size * 2).max(FIRST_WINDOW_BYTES).min(scan.window),
-            }
+            let expected = self.expected.saturating_sub(before);
+            self.size = if scan.whole {
+                scan.window
+            } else if travel != Travel::Backward && expected > at.len {
+                expected.min(scan.window)
+            } else if travel == Travel::Jump {
+                return table.block(partition, at, scan.class);
+            } else {
+                self.grown = (self.grown * 2).max(FIRST_WINDOW_BYTES).min(scan.window);
+                self.grown
+            };
             match self.fill(table, scan, partition, at, travel) {
                 // The block alone may be whole; if not, it is named.
                 Err(error) if error.is_corruption() => {}
@@ -131,6 +177,17 @@ impl ReadAhead {
             }
         }
         table.read_block(partition, at, scan.class)
+    }
+
+    /// The table learns what this scan took; the next one begins.
+    pub(super) fn end_scan(&mut self, table: &Table, scan: Scan) {
+        if scan.whole {
+            return;
+        }
+        if self.taken > 0 {
+            table.typical_scan.note(self.taken);
+        }
+        (self.taken, self.expected, self.grown) = (0, table.typical_scan.bytes(), 0);
     }
 
     /// The block as it is stored, if the window has it.

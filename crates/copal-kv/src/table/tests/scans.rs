@@ -1,4 +1,4 @@
-//! What scans read: few, growing, in both directions, and never through the cache.
+//! What scans read: few, growing, in both directions, and only short ones through the cache.
 
 use super::{
     super::{ReadOptions, Scan, Table, io::ReadAt},
@@ -98,10 +98,37 @@ fn a_long_scan_reads_in_large_pieces_in_either_direction() {
                 .all(|(range, _)| range.end - range.start <= 256 << 10)
         );
     }
+    let kept = cache.bytes().pages - pages;
+    // A block and windows of 16, 32 and 64 KiB each way, with what a block takes beside its bytes.
+    let first_windows = (2 * (4 + 16 + 32 + 64)) << 10;
     assert!(
-        cache.bytes().pages < pages + 12_000,
-        "two first blocks stay, nothing else"
+        kept < first_windows + first_windows / 8,
+        "the first windows stay, nothing else: {kept}"
     );
+}
+
+/// Scans of fifty blocks, and then of one: what they read at once follows.
+#[test]
+fn a_scan_begins_with_what_scans_before_it_took() {
+    let cache = cache_with(1 << 20, 0, 6);
+    let (table, keys, reads) = table(&cache);
+    let scan = |from: usize, entries: usize| {
+        let mut cursor = table.cursor(Scan::default());
+        cursor.seek(&keys[from], MAX_SEQ).unwrap();
+        (1..entries).for_each(|_| cursor.next().unwrap());
+        drop(cursor);
+        taken(&reads)
+    };
+    let first = scan(0, 80);
+    assert!(first.len() >= 3, "a block, 16 KiB, 32 KiB: {first:?}");
+    (1..40).for_each(|i| drop(scan(i * 100, 80)));
+    let reads_of = |i: usize| scan(4000 + i * 100, 80).len();
+    let later: usize = (0..20).map(reads_of).sum();
+    assert!(later <= 30, "{later} reads of 20 scans of 40 KB");
+    (0..40).for_each(|i| drop(scan(6000 + i * 20, 1)));
+    let short = scan(8000, 1);
+    let bytes: u64 = short.iter().map(|(range, _)| range.end - range.start).sum();
+    assert!(bytes < 5000, "one block again: {short:?}");
 }
 
 #[test]
