@@ -227,7 +227,12 @@ impl Counters {
     /// Runs searched since the store was opened, had there always been `runs` of them above the bottom: a look-up
     /// counts once, as filters spare it most of them, a walk for each.
     pub(crate) fn searches(&self, runs: u64) -> u64 {
-        self.reads.sum(Count::Gets) + runs * self.reads.sum(Count::Seeks)
+        self.reads.sum(Count::Gets) + self.walked(runs)
+    }
+
+    /// Those of them that were walks.
+    pub(crate) fn walked(&self, runs: u64) -> u64 {
+        runs * self.reads.sum(Count::Seeks)
     }
 
     pub(crate) fn add(counter: &AtomicU64, by: u64) {

@@ -30,12 +30,17 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Between two looks at whether readers have paid for a merge.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Since when nothing was written and the tree is as it is, in searches.
+/// Walks beside writes pay for a merge once they searched this many times the blocks that it moves: the next flush is not
+/// far, and begins anew.
+const WALKS_PER_BLOCK: u64 = 4;
+
+/// Since when the tree is as it is, in walks, and nothing was written besides, in searches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Still {
     epoch: u64,
     writes: u64,
     searches: u64,
+    walked: u64,
 }
 
 /// What the worker remembers between its steps.
@@ -230,7 +235,8 @@ impl Worker {
     }
 
     /// The merge that readers alone gain by, once there were as many searches as it moves blocks and no write in
-    /// between: it never costs more than twice what they spent by then.
+    /// between: it never costs more than twice what they spent by then. Where writes come in between look-ups gain
+    /// little, for filters spare them most runs; walks read a block of each and pay alone.
     fn tidying_job(&mut self) -> Option<Job> {
         let engine = &self.engine;
         // While a flush is under way there are writes.
@@ -239,16 +245,23 @@ impl Worker {
         let found = tidying(&version, || engine.new_run(), engine.options.bottom_share);
         let writes = engine.counters.writes.load(Ordering::Relaxed);
         let searches = engine.counters.searches(version.runs.len() as u64);
-        if (self.still.epoch, self.still.writes) != (version.epoch, writes) {
+        let walked = engine.counters.walked(version.runs.len() as u64);
+        if self.still.epoch != version.epoch {
             self.still = Still {
                 epoch: version.epoch,
                 writes,
                 searches,
+                walked,
             };
+        }
+        if self.still.writes != writes {
+            (self.still.writes, self.still.searches) = (writes, searches);
         }
         self.may_tidy = engine.options.merge_for_reads && found.is_some();
         let (job, blocks) = found.filter(|_| self.may_tidy)?;
-        (searches - self.still.searches >= blocks).then_some(job)
+        let paid = searches - self.still.searches >= blocks
+            || walked - self.still.walked >= WALKS_PER_BLOCK * blocks;
+        paid.then_some(job)
     }
 
     fn merges_may_run(&mut self) -> bool {
