@@ -99,11 +99,18 @@ fn oldest<'a>(version: &'a Version, level: Level, apart: &[KeyRange]) -> &'a [Ar
 ///
 /// A tier goes down to the bottom once it holds one part in `bottom_share` of it. `new_run` gives the number of a run
 /// that there is not yet.
-pub(crate) fn pick(version: &Version, new_run: impl FnOnce() -> u64, bottom_share: u32) -> Option<Job> {
+/// `unfinished` is the run that a merge for readers is making: what it takes the place of is still counted, and it is not.
+pub(crate) fn pick(
+    version: &Version,
+    new_run: impl FnOnce() -> u64,
+    bottom_share: u32,
+    unfinished: Option<u64>,
+) -> Option<Job> {
     let apart = quarantine::ranges(version);
     let level = (0..TIERS).map(Level).find(|level| {
         let runs = version.level(*level);
-        runs.filter(|run| is_mergeable(run, &apart)).count() >= TIER_RUNS
+        let counts = |run: &&Arc<Run>| is_mergeable(run, &apart) && Some(run.id) != unfinished;
+        runs.filter(counts).count() >= TIER_RUNS
     })?;
     let inputs = oldest(version, level, &apart);
     let total: u64 = inputs.iter().map(|run| run.bytes()).sum();
@@ -136,8 +143,12 @@ pub(crate) fn pick(version: &Version, new_run: impl FnOnce() -> u64, bottom_shar
     Some(Job::new(inputs, everything(), target, Urgency::Tier(level)))
 }
 
-/// The merge that readers alone want: the newest runs above the bottom become one, or join it where they would
-/// anyway; and the 4 KiB blocks that it moves.
+/// Runs above the bottom that go down with no merge among themselves before.
+const FEW_RUNS: usize = 2;
+
+/// The merge that readers alone want: the newest runs above the bottom become one, or, once they are few, join it where
+/// they would anyway; and the 4 KiB blocks that it moves. Ten runs are two soon after a tenth of the bottom was walked
+/// for, where all of it would have to be.
 ///
 /// From the newest on, a run takes part if it holds at most four times the bytes in front of it, as a full tier's next
 /// does: what a merge writes again is a fixed multiple of what came in. No flush is under way: its run would be older
@@ -163,7 +174,7 @@ pub(crate) fn tidying(
     let last = joined.last()?;
     let bottom = version.bottom().map_or(0, |run| run.bytes());
     let all = joined.len() + usize::from(version.bottom().is_some()) == version.runs.len();
-    let down = all && bytes.saturating_mul(u64::from(bottom_share)) >= bottom;
+    let down = all && joined.len() <= FEW_RUNS && bytes.saturating_mul(u64::from(bottom_share)) >= bottom;
     if joined.len() < 2 && !(down && bottom > 0) {
         return None;
     }

@@ -174,7 +174,7 @@ impl Worker {
     fn job_step(&mut self) -> Result<bool, Error> {
         let next = match self.jobs.last() {
             None => self.next_job().or_else(|| self.tidying_job()),
-            Some(job) => self.more_urgent(job.urgency),
+            Some(job) => self.more_urgent(job),
         };
         // A merge in front of it takes from the same runs: what is left of it is planned again.
         if next.is_some() {
@@ -192,14 +192,16 @@ impl Worker {
     }
 
     /// The merge of a tier that is full and above all that the merge under way takes from.
-    fn more_urgent(&self, urgency: Urgency) -> Option<Job> {
+    fn more_urgent(&self, than: &Job) -> Option<Job> {
         let version = self.engine.view().version.clone();
+        let unfinished = (than.urgency == Urgency::Tidying).then_some(than.target.run);
         let job = pick(
             &version,
             || self.engine.new_run(),
             self.engine.options.bottom_share,
+            unfinished,
         )?;
-        (job.urgency < urgency).then_some(job)
+        (job.urgency < than.urgency).then_some(job)
     }
 
     fn next_job(&mut self) -> Option<Job> {
@@ -208,6 +210,7 @@ impl Worker {
             &version,
             || self.engine.new_run(),
             self.engine.options.bottom_share,
+            None,
         ) {
             return Some(job);
         }

@@ -248,6 +248,35 @@ fn merges_for_readers_move_no_large_run_for_a_small_one() {
     assert!(tidying(&version, || 0, 10).is_none(), "nothing is left to do");
 }
 
+/// Symptom: ten runs above a bottom that they are a tenth of stayed until walks had paid for moving the bottom as well.
+/// Cause: whatever would go down anyway went down at once; and where a tier had three runs, the one that a merge for
+/// readers was making was its fourth, so that the tier was merged in its place. Fix: many runs become one first, and
+/// that one goes down; what is being made does not fill a tier.
+#[test]
+fn many_runs_become_one_before_the_bottom_is_moved() {
+    let mut worker = worker_with_share(10);
+    for round in 1..=4 {
+        worker.flushed_memtable(round);
+    }
+    worker.job_steps();
+    (5..=7).for_each(|round| worker.flushed_memtable(round));
+    assert_eq!((worker.runs(0), worker.all_runs()), (3, 4));
+    let version = worker.engine.view().version.clone();
+    let (_, blocks) = tidying(&version, || 0, 10).unwrap();
+    let above: u64 = version.level(Level(0)).map(|run| run.bytes()).sum();
+    assert_eq!(blocks, above.div_ceil(4096));
+    drop(version);
+    // The first look at a tree begins its count.
+    worker.job_steps();
+    worker.look_up(blocks);
+    worker.job_steps();
+    assert_eq!(worker.all_runs(), 2, "one run above the bottom");
+    worker.look_up(1 << 14);
+    worker.job_steps();
+    assert_eq!(worker.all_runs(), 1, "which goes into it");
+    worker.check(7);
+}
+
 /// A deep merge is under way, four flushes come: the first tier is merged before the deep merge goes on, and both
 /// come to their ends.
 #[test]
@@ -335,7 +364,7 @@ fn a_merge_takes_twelve_runs_of_a_tier_at_most() {
     let mut oldest: Vec<u64> = version.level(Level(0)).map(|run| run.id).collect();
     assert_eq!(oldest.len(), 15);
     oldest.drain(..3);
-    let job = pick(&version, || 99, 0).unwrap();
+    let job = pick(&version, || 99, 0, None).unwrap();
     assert_eq!(
         job.inputs,
         oldest.iter().map(|id| (Level(0), *id)).collect::<Vec<_>>()
