@@ -31,7 +31,14 @@ unsafe impl Send for AlignedBuf {}
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
-    /// Bytes that the process keeps for the next large buffers, at most 16 MiB: memory that no store accounts for.
+    /// Bytes of large buffers that the process has from the system and not from its allocator: those in use, and those
+    /// kept.
+    #[must_use]
+    pub fn large_bytes() -> usize {
+        recycle::mapped_bytes()
+    }
+
+    /// Bytes that the process keeps for the next large buffers: 16 MiB at most, and no more than each [`KeptLimit`].
     #[must_use]
     pub fn kept_bytes() -> usize {
         recycle::kept_bytes()
@@ -94,11 +101,8 @@ impl AlignedBuf {
         if let Some(start) = recycle::take(block) {
             return (make(start), true);
         }
-        let layout = layout_of(block);
-        // SAFETY: the layout has a size above zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else {
-            handle_alloc_error(layout)
+        let Some(start) = allocate(block) else {
+            handle_alloc_error(layout_of(block))
         };
         (make(start), false)
     }
@@ -135,6 +139,53 @@ impl AlignedBuf {
     }
 }
 
+/// As long as it lives the process keeps at most so many bytes for its next large buffers: for who has a budget of memory
+/// and counts them in.
+#[derive(Debug)]
+pub struct KeptLimit(usize);
+
+impl KeptLimit {
+    /// What is kept beyond `bytes` is given back now.
+    #[must_use]
+    pub fn new(bytes: usize) -> KeptLimit {
+        recycle::allow_at_most(bytes);
+        while let Some((start, block)) = recycle::take_surplus() {
+            // SAFETY: it came from `allocate` with this very size, and nobody keeps it any more.
+            unsafe { free(start, block) };
+        }
+        KeptLimit(bytes)
+    }
+}
+
+impl Drop for KeptLimit {
+    fn drop(&mut self) {
+        recycle::allow_again(self.0);
+    }
+}
+
+/// `block` zero bytes, more than none.
+fn allocate(block: usize) -> Option<NonNull<u8>> {
+    if recycle::serves(block) {
+        return recycle::map(block);
+    }
+    let layout = layout_of(block);
+    // SAFETY: the layout has a size above zero.
+    let start = unsafe { alloc_zeroed(layout) };
+    NonNull::new(start)
+}
+
+/// # Safety
+/// `start` is what [`allocate`] gave for `block`, and nothing refers to its bytes any more.
+unsafe fn free(start: NonNull<u8>, block: usize) {
+    if recycle::serves(block) {
+        // SAFETY: by the contract above it came from `map`.
+        unsafe { recycle::unmap(start, block) };
+    } else {
+        // SAFETY: by the contract above it came from `alloc_zeroed` with this layout.
+        unsafe { dealloc(start.as_ptr(), layout_of(block)) };
+    }
+}
+
 fn layout_of(block: usize) -> Layout {
     match Layout::from_size_align(block, BUFFER_ALIGNMENT) {
         Ok(layout) => layout,
@@ -145,8 +196,8 @@ fn layout_of(block: usize) -> Layout {
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
         if self.block > 0 && !recycle::keep(self.start, self.block) {
-            // SAFETY: `start` came from `alloc_zeroed` with this very layout, and nobody kept it.
-            unsafe { dealloc(self.start.as_ptr(), layout_of(self.block)) };
+            // SAFETY: `start` came from `allocate` with this very size, and nobody kept it.
+            unsafe { free(self.start, self.block) };
         }
     }
 }

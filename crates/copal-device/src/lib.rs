@@ -37,7 +37,7 @@ mod record;
 mod tally;
 mod uring;
 
-pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT};
+pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT, KeptLimit};
 pub use completion::{Completer, Completion, Drive};
 pub use device::{Class, Counters, Device, Geometry, Io, IoDone, IoKind, PageCache};
 pub use error::{DeviceError, OpenError};

@@ -74,4 +74,16 @@ fn what_is_kept_stays_within_its_budget() {
         (1..=recycle::BUDGET_BYTES).contains(&kept),
         "{kept} bytes are kept"
     );
+    // Two budgets in one process: the smaller one counts, from now on and for what is kept already.
+    let large = KeptLimit::new(1 << 20);
+    assert!(recycle::kept_bytes() <= 1 << 20);
+    let small = KeptLimit::new(200_000);
+    assert!(recycle::kept_bytes() <= 200_000);
+    let many = || drop((0..8).map(|_| AlignedBuf::zeroed(64 << 10)).collect::<Vec<_>>());
+    many();
+    assert!((1..=200_000).contains(&recycle::kept_bytes()));
+    drop(small);
+    many();
+    assert!((200_001..=1 << 20).contains(&recycle::kept_bytes()));
+    drop(large);
 }

@@ -17,6 +17,7 @@ mod plan;
 use crate::{Error, elastic::Elastic, memtable::Memtable, options::FilterOptions};
 use contents::Contents;
 pub(crate) use contents::{CacheName, Cached, Key, PageKey, Row, RowName};
+use copal_device::KeptLimit;
 use parking_lot::Mutex;
 pub(crate) use plan::Plan;
 use std::sync::{
@@ -145,6 +146,7 @@ struct Shared {
     next_number: AtomicU64,
     /// Filters of all tables.
     elastic: Arc<Elastic>,
+    _kept: Option<KeptLimit>,
 }
 
 impl MemoryBudget {
@@ -177,6 +179,7 @@ impl MemoryBudget {
                 stores: AtomicU64::new(0),
                 next_number: AtomicU64::new(0),
                 elastic: Elastic::new(filters, limit),
+                _kept: plan.kept().map(|bytes| KeptLimit::new(bytes as usize)),
             }),
         }
     }

@@ -83,6 +83,12 @@ impl Plan {
         }
     }
 
+    /// Most bytes of large buffers that the process keeps for the next ones: those of merges and writes, which their
+    /// reserves hold while nobody uses them. `None`: as many as it likes.
+    pub(crate) fn kept(&self) -> Option<u64> {
+        (self.merges > 0).then_some(self.merges + self.writes)
+    }
+
     /// Most bytes of read-ahead, which one can do without.
     pub(crate) fn limit(&self, class: Class) -> u64 {
         match class {

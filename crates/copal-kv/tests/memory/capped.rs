@@ -11,10 +11,9 @@ use crate::{
 use copal_kv::MemoryBudget;
 use std::ops::Bound;
 
-/// What a process costs beside its budget: its code (a test binary's, with line tables), threads and stacks, the I/O
-/// buffers that are kept (16 MiB at most), the page of zeros (1 MiB), and what the system's allocator cannot use
-/// between blocks that are still in use.
-const OVERHEAD: u64 = 24 * MIB;
+/// What a process costs beside its budget: its code (a test binary's, with line tables), threads and stacks, the page of
+/// zeros (1 MiB), and what the system's allocator cannot use between blocks that are still in use.
+const OVERHEAD: u64 = 12 * MIB;
 const BUDGET: &str = "COPAL_TEST_MEMORY_BUDGET";
 const STORES: &str = "COPAL_TEST_MEMORY_STORES";
 const TEST: &str = "capped::a_store_many_times_its_budget_lives_under_a_memory_cap";

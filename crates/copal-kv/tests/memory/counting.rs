@@ -1,5 +1,7 @@
-//! Allocator that counts the bytes asked of it, for the whole process.
+//! Allocator that counts the bytes asked of it, for the whole process, and with them the large buffers that come from
+//! the system.
 
+use copal_device::AlignedBuf;
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -10,7 +12,7 @@ static PEAK: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes allocated and not freed.
 pub(crate) fn live_bytes() -> u64 {
-    LIVE.load(Relaxed)
+    LIVE.load(Relaxed) + AlignedBuf::large_bytes() as u64
 }
 
 /// Most bytes that were live at once since the process began.
@@ -31,7 +33,7 @@ static COUNTING: Counting = Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let bytes = layout.size() as u64;
-        let live = LIVE.fetch_add(bytes, Relaxed) + bytes;
+        let live = LIVE.fetch_add(bytes, Relaxed) + bytes + AlignedBuf::large_bytes() as u64;
         if live > PEAK.load(Relaxed) {
             PEAK.fetch_max(live, Relaxed);
         }
