@@ -3,7 +3,8 @@
 //! The test starts itself again as the writing process. What each thread does is a function of its number and the
 //! number of the operation, so the oracle knows every content by heart; the process only tells, line by line into a
 //! pipe that outlives it, which operation it begins and which was acknowledged. Every batch also sets its thread's
-//! count, so a store says by itself how far each thread came.
+//! count, so a store says by itself how far each thread came; so does every ingest. A purge is a commit of its own, in
+//! front of the batch that counts it.
 //! Invariants, after each kill
 //! - The content is that of the counts: batches are whole.
 //! - What was acknowledged as `Device` or `Process` is there, and nothing that was never begun.
@@ -15,7 +16,7 @@
 
 use crate::support::*;
 use copal_device::{Device, FileOptions, OpenError, open_file};
-use copal_kv::{Batch, Durability, Keyspace, KeyspaceOptions, Options, Store};
+use copal_kv::{Batch, Commit, Durability, Keyspace, KeyspaceOptions, Options, Store};
 use copal_object::{CheckOptions, MkfsOptions, OpenError as ObjectOpenError, OpenOptions, Store as Objects};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -47,12 +48,24 @@ enum Change {
     Put(usize, Vec<u8>, Vec<u8>),
     Delete(usize, Vec<u8>),
     DeleteRange(usize, Vec<u8>, Vec<u8>),
+    /// All keys but the count.
+    Purge(usize),
+}
+
+/// By which way an operation goes in.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Batch,
+    Ingest,
+    Purge,
 }
 
 /// What a thread does as its operation of this number.
 struct Operation {
+    thread: usize,
     changes: Vec<Change>,
     durability: Durability,
+    way: Way,
 }
 
 fn key(thread: usize, number: u64) -> Vec<u8> {
@@ -61,6 +74,11 @@ fn key(thread: usize, number: u64) -> Vec<u8> {
 
 fn count_key(thread: usize) -> Vec<u8> {
     vec![thread as u8, b'#']
+}
+
+/// Of all keys of a thread, but not of its count.
+fn prefix(thread: usize) -> [u8; 2] {
+    [thread as u8, b'k']
 }
 
 impl Operation {
@@ -77,13 +95,25 @@ impl Operation {
             };
             Change::Put(space, key(thread, at), value(number << 8 | at, len))
         };
-        match random.below(10) {
-            0..5 => changes.push(put(&mut random)),
-            5..8 => (0..2 + random.below(5)).for_each(|_| changes.push(put(&mut random))),
-            8 => changes.push(Change::Delete(
+        let mut way = Way::Batch;
+        match random.below(24) {
+            0..11 => changes.push(put(&mut random)),
+            11..17 => (0..2 + random.below(5)).for_each(|_| changes.push(put(&mut random))),
+            17..20 => changes.push(Change::Delete(
                 random.below(2) as usize,
                 key(thread, random.below(KEYS)),
             )),
+            20 => {
+                way = Way::Ingest;
+                for at in (0..KEYS).filter(|_| random.below(3) == 0) {
+                    let len = if at % 8 == 0 { 9000 } else { 300 };
+                    changes.push(Change::Put(0, key(thread, at), value(number << 8 | at, len)));
+                }
+            }
+            21 => {
+                way = Way::Purge;
+                changes.push(Change::Purge(random.below(2) as usize));
+            }
             _ => {
                 let from = random.below(KEYS);
                 let to = from + 1 + random.below(6);
@@ -98,11 +128,37 @@ impl Operation {
         let count = (number + 1).to_le_bytes().to_vec();
         changes.push(Change::Put(0, count_key(thread), count));
         let durability = match random.below(5) {
+            _ if way == Way::Ingest => Durability::Device,
             0 => Durability::Device,
             1 => Durability::Deferred,
             _ => Durability::Process,
         };
-        Operation { changes, durability }
+        Operation {
+            thread,
+            changes,
+            durability,
+            way,
+        }
+    }
+
+    /// Blocks; an ingest takes its keys in their order, of which the count is the first.
+    fn ingest(self, spaces: &[Keyspace; 2]) {
+        let mut content = Content::new();
+        self.apply(&mut content);
+        let mut writer = spaces[0].ingest_writer().unwrap();
+        for ((_, key), value) in content {
+            writer.put(&key, &value).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+
+    fn purge(&self, spaces: &[Keyspace; 2]) {
+        for change in &self.changes {
+            if let Change::Purge(space) = change {
+                let purged = spaces[*space].purge_prefix(&prefix(self.thread), self.durability);
+                purged.unwrap();
+            }
+        }
     }
 
     fn batch(&self, store: &Store, spaces: &[Keyspace; 2]) -> Batch {
@@ -112,6 +168,7 @@ impl Operation {
                 Change::Put(space, key, value) => batch.put(&spaces[*space], key, value.clone().into()),
                 Change::Delete(space, key) => batch.delete(&spaces[*space], key),
                 Change::DeleteRange(space, from, to) => batch.delete_range(&spaces[*space], from, to),
+                Change::Purge(_) => &mut batch,
             };
         }
         batch
@@ -124,6 +181,10 @@ impl Operation {
                 Change::Delete(space, key) => drop(content.remove(&(space, key))),
                 Change::DeleteRange(space, from, to) => {
                     content.retain(|(s, key), _| *s != space || *key < from || *key >= to);
+                }
+                Change::Purge(space) => {
+                    let prefix = prefix(self.thread);
+                    content.retain(|(s, key), _| *s != space || !key.starts_with(&prefix));
                 }
             }
         }
@@ -182,12 +243,22 @@ fn tell(what: char, thread: usize, number: u64) {
 /// Writes until it is killed.
 fn write_for_ever(store: &Store, thread: usize, mut number: u64) {
     let spaces = spaces(store);
-    let mut outstanding = VecDeque::new();
+    let mut outstanding: VecDeque<(u64, Commit)> = VecDeque::new();
     loop {
         let operation = Operation::of(thread, number);
         let batch = operation.batch(store, &spaces);
         tell('b', thread, number);
-        if thread == SUBMITTER {
+        if operation.way != Way::Batch {
+            for (number, commit) in outstanding.drain(..) {
+                commit.wait().unwrap();
+                tell('e', thread, number);
+            }
+            operation.purge(&spaces);
+        }
+        if operation.way == Way::Ingest {
+            operation.ingest(&spaces);
+            tell('e', thread, number);
+        } else if thread == SUBMITTER {
             outstanding.push_back((number, batch.commit_submit(operation.durability).unwrap()));
             if outstanding.len() > OUTSTANDING
                 && let Some((number, commit)) = outstanding.pop_front()
@@ -343,6 +414,21 @@ fn killed_at_random_moments_a_store_of_files_is_one_too() {
     kill_again_and_again(dir.path(), setting("COPAL_KILL_ROUNDS", 40).div_ceil(4));
 }
 
+/// A purge may be there without the batch that counts it, but only whole.
+fn take_lone_purge(mut purge: Operation, there: &Content, content: &mut Content) {
+    purge.changes.retain(|change| matches!(change, Change::Purge(_)));
+    let mut purged = content.clone();
+    let thread = purge.thread;
+    purge.apply(&mut purged);
+    let own = |content: &Content| -> Vec<(usize, Vec<u8>)> {
+        let keys = content.keys().filter(|(_, key)| key.starts_with(&prefix(thread)));
+        keys.cloned().collect()
+    };
+    if own(there) == own(&purged) {
+        *content = purged;
+    }
+}
+
 fn kill_again_and_again(path: &Path, rounds: u64) {
     let seed = setting("COPAL_KILL_SEED", 1);
     let mut random = Random::new(seed);
@@ -368,6 +454,13 @@ fn kill_again_and_again(path: &Path, rounds: u64) {
                     .map(move |(key, value)| ((space, key), value))
             })
             .collect();
+        for (thread, count) in counts.into_iter().enumerate() {
+            let next = Operation::of(thread, count);
+            let begun = events.contains(&('b', thread, count));
+            if next.way == Way::Purge && begun {
+                take_lone_purge(next, &there, &mut content);
+            }
+        }
         assert!(
             there == content,
             "{what}: with {counts:?} there are {:?} instead of {:?}",
