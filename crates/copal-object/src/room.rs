@@ -95,15 +95,10 @@ impl Inner {
         let Some(epoch) = state.space.quarantine_epoch() else {
             return Ok(());
         };
-        let before = state.space.quarantine_pages();
         state.drain_epoch = state.drain_epoch.max(epoch);
         MutexGuard::unlocked(state, || self.pump());
-        while state.epochs.durable_flushed < epoch || state.space.quarantine_pages() >= before {
+        while state.space.is_quarantined(epoch) {
             state.writable()?;
-            self.settle(state);
-            if state.space.quarantine_pages() < before {
-                break;
-            }
             self.wait_change(state);
         }
         Ok(())

@@ -79,6 +79,11 @@ impl SpaceMap {
         self.quarantine.back().map(|freed| freed.epoch)
     }
 
+    /// Whether anything freed by a record of an epoch up to `epoch` is not reusable yet.
+    pub(crate) fn is_quarantined(&self, epoch: u64) -> bool {
+        self.quarantine.front().is_some_and(|freed| freed.epoch <= epoch)
+    }
+
     /// Pages freed by a record of `epoch`.
     pub(crate) fn quarantine(&mut self, epoch: u64, runs: Vec<Run>) {
         if runs.is_empty() {

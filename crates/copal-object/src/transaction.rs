@@ -227,12 +227,7 @@ impl Pins<'_> {
 
 impl Drop for Pins<'_> {
     fn drop(&mut self) {
-        if !self.tickets.is_empty() {
-            let mut state = self.inner.state.lock();
-            self.tickets
-                .drain(..)
-                .for_each(|ticket| state.space.unpin(ticket));
-        }
+        self.tickets.drain(..).for_each(|ticket| self.inner.unpin(ticket));
     }
 }
 

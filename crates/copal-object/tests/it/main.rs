@@ -3,6 +3,7 @@
 mod basics;
 mod commands;
 mod conformance;
+mod draining;
 mod faults;
 mod files;
 mod flips;
