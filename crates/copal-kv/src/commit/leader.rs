@@ -6,7 +6,8 @@
 //! - A `Deferred` group is inserted at once and logged within 100 ms or 1 MiB, in front of whatever is logged next. A
 //!   `Process` group is treated like one where the waiting room takes a copy of it (`enter`).
 //! - `NoSpace` leaves log, value objects and memtable as they were. A group refused for lack of space is tried
-//!   again write by write, so that a delete is not refused because of its neighbour.
+//!   again write by write, so that a delete is not refused because of its neighbour, and a put is not refused while a
+//!   flush under way gives back a log.
 
 use super::{
     Write,
@@ -198,11 +199,11 @@ impl Engine {
             turn: Some(turn),
             part: true,
         };
-        let mut attempt = |write: &mut Write| {
+        let mut attempt = |write: &mut Write, held: &mut Held<'a>| {
             if let Some(writer) = held.as_mut() {
                 self.make_room(writer, write.frees_space)?;
             }
-            let underway = self.launch(&mut held, &mut course, std::slice::from_mut(write))?;
+            let underway = self.launch(held, &mut course, std::slice::from_mut(write))?;
             if let Some(underway) = underway {
                 underway.wait();
             }
@@ -210,16 +211,21 @@ impl Engine {
         };
         let mut results = Vec::with_capacity(writes.len());
         for write in writes {
-            let result = match attempt(write) {
-                Err(error) if error.is_no_space() && write.frees_space => {
-                    let opened = self.reserve.open(&self.objects);
-                    let result = attempt(write);
-                    drop(opened);
-                    self.signal.kick();
-                    result
-                }
-                result => result,
-            };
+            let is_full = |result: &Result<(), Error>| result.as_ref().is_err_and(Error::is_no_space);
+            let mut result = attempt(write, &mut held);
+            if write.frees_space && is_full(&result) {
+                let opened = self.reserve.open(&self.objects);
+                result = attempt(write, &mut held);
+                drop(opened);
+                self.signal.kick();
+            }
+            // It may be full for the moment only, while a flush is under way.
+            while !write.frees_space
+                && is_full(&result)
+                && held.as_mut().is_some_and(|writer| self.wait_for_space(writer))
+            {
+                result = attempt(write, &mut held);
+            }
             results.push(result);
         }
         drop(held);

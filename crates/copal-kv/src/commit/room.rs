@@ -67,15 +67,29 @@ impl Engine {
                     Err(Error::NoSpace)
                 };
             }
-            // The flusher could not: it does not get the writer meanwhile.
-            self.log_deferred_now(writer);
-            let began = Instant::now();
-            // A flush that fails poisons the store: it will not come.
-            self.signal.wait_for_flush(|| {
-                self.view().frozen.len() < view.frozen.len() || self.poison.check().is_err()
-            });
-            Counters::add_time(&self.counters.stalled_nanos, began);
+            self.wait_for_a_flush(writer, view.frozen.len());
         }
+    }
+
+    /// Waits until fewer than `frozen` memtables are, unless the next flush finds no space.
+    fn wait_for_a_flush(&self, writer: &mut Writer, frozen: usize) {
+        // The flusher could not: it does not get the writer meanwhile.
+        self.log_deferred_now(writer);
+        let began = Instant::now();
+        // A flush that fails poisons the store: it will not come.
+        self.signal
+            .wait_for_flush(|| self.view().frozen.len() < frozen || self.poison.check().is_err());
+        Counters::add_time(&self.counters.stalled_nanos, began);
+    }
+
+    /// Waits for the flush under way, which gives the space of its log back; whether there was one, and it succeeded.
+    pub(super) fn wait_for_space(&self, writer: &mut Writer) -> bool {
+        let frozen = self.view().frozen.len();
+        if frozen == 0 || self.signal.flush_is_stuck() {
+            return false;
+        }
+        self.wait_for_a_flush(writer, frozen);
+        self.view().frozen.len() < frozen
     }
 
     /// Freezes the active memtable, if it holds anything, and opens a new log and memtable.

@@ -185,7 +185,10 @@ fn a_manifest_of_version_1_is_read_and_says_so() {
     let record = Record::Keyspace {
         id: KeyspaceId(1),
         name: "a".to_owned(),
-        options: KeyspaceOptions::default(),
+        options: KeyspaceOptions {
+            direct_from_bytes: 65_536,
+            ..KeyspaceOptions::default()
+        },
     };
     let edit = encode_edit(HEADER_LEN as u64, std::slice::from_ref(&record));
     let bytes = "01 01000000 0161 00 00100000 00000100 00".replace(' ', "");
