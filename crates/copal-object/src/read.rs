@@ -13,7 +13,7 @@ use crate::{
     state::{Inner, pieces},
     tables::{Object, trailer_pages, unit_pages},
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use copal_device::{AlignedBuf, Class, Completion, DeviceError, Io, IoDone, IoKind};
 use std::{ops::Range, sync::Arc};
 
@@ -176,8 +176,12 @@ impl Inner {
             let sums = object
                 .map
                 .sums_of(extent.at, unit_pages(object.what.check, page_bytes));
-            for piece in pieces(extent.run, self.shape.io_pages()) {
-                let object_at = (extent.at + (piece.at - extent.run.at)) * page;
+            // Cut first, so that a range takes no more commands for where in the extent it begins.
+            let first = extent.at.max(start / page);
+            let last = (extent.at + u64::from(extent.run.pages)).min(end.div_ceil(page));
+            let cut = Run::new(extent.run.at + (first - extent.at), (last - first) as u32);
+            for piece in pieces(cut, self.shape.io_pages()) {
+                let object_at = (first + (piece.at - cut.at)) * page;
                 let from = start.max(object_at);
                 let to = end.min(object_at + u64::from(piece.pages) * page);
                 if from >= to {
@@ -186,7 +190,7 @@ impl Inner {
                 // Rounded to what is verified, or to what the device reads.
                 let within = (from - object_at) / block * block;
                 let until = (to - object_at).next_multiple_of(block);
-                let first_page = ((piece.at - extent.run.at) + within / page) as usize;
+                let first_page = ((object_at + within) / page - extent.at) as usize;
                 let pages = ((until - within) / page) as usize;
                 let sums = if verify {
                     sums.get(first_page..first_page + pages).unwrap_or(&[]).to_vec()
@@ -273,10 +277,14 @@ impl Plan {
             let whole: Bytes = bufs.into_iter().map(Bytes::from_owner).next().unwrap_or_default();
             return Ok(whole.slice(wanted));
         }
-        let mut out = BytesMut::zeroed(self.len);
+        let mut out = AlignedBuf::stale(self.len);
+        let covered: usize = self.parts.iter().map(|part| part.wanted.len()).sum();
+        if covered < self.len {
+            out.fill(0);
+        }
         for (part, buf) in self.parts.iter().zip(&bufs) {
             out[part.target..part.target + part.wanted.len()].copy_from_slice(&buf[part.wanted.clone()]);
         }
-        Ok(out.freeze())
+        Ok(Bytes::from_owner(out))
     }
 }

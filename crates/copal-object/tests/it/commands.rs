@@ -184,6 +184,32 @@ fn a_byte_range_is_one_read_of_the_blocks_that_cover_it() {
     assert_eq!(read(&store, 1), data);
 }
 
+/// Symptom: windows of merges were two commands and a copy, many of them. Cause: an extent was cut into commands from
+/// its own beginning, and a range across such a cut took one on each side. Fix: the range is cut, from its beginning.
+#[test]
+fn a_range_takes_as_many_reads_wherever_in_an_extent_it_begins() {
+    let (_device, store) = fresh();
+    let data = bytes(8 << 20, 9);
+    let id = ObjectId(1);
+    let mut writer = store.writer(id, plain(Check::Pages)).unwrap();
+    writer.append(&data).unwrap();
+    commit(&store, vec![Op::Publish(writer.finish().unwrap())]);
+    let read = |range: std::ops::Range<u64>| {
+        let done = count(&store, || {
+            let part = store.read(id, range.clone(), Class::Foreground).wait().unwrap();
+            assert_eq!(part, data.slice(range.start as usize..range.end as usize));
+        });
+        done.reads
+    };
+    // Its sums are read besides.
+    let sums = read(0..100) - 1;
+    for at in (0..4 << 20).step_by(200_000) {
+        assert_eq!(read(at..at + 250_000) - sums, 1, "250,000 bytes at {at}");
+        let many = read(at..at + 3_000_000) - sums;
+        assert_eq!(many, 3, "3,000,000 bytes at {at}");
+    }
+}
+
 #[test]
 fn an_append_that_ends_inside_a_page_reads_nothing_back() {
     let (_device, store) = fresh();
