@@ -2,8 +2,9 @@
 //!
 //! Invariants
 //! - They go in front of whatever is logged next, in the order of their sequences.
-//! - Nobody waits for the device but whoever brings them on their way because they are due, and he keeps nobody from
-//!   writing meanwhile.
+//! - Whoever brings them on their way because they are due waits for the device and keeps nobody from writing meanwhile. Others
+//!   wait only for a bay of the waiting room that comes round before its frame is written.
+//! - A kill-safe write goes behind them into the room only when they stand there, too, or their frame is written.
 
 use super::{encode::Encoded, leader::Writer};
 use crate::{
@@ -11,11 +12,11 @@ use crate::{
     budget::{Charge, Class as Memory},
     engine::Engine,
     signal::Sleeper,
-    waiting::Hold,
+    waiting::{Hold, Waiting},
 };
 use bytes::Bytes;
 use copal_device::Completion;
-use copal_object::{Ack, FramePos, Lsn, StoreError};
+use copal_object::{Ack, FramePos, Lsn, ObjectId, StoreError};
 use parking_lot::MutexGuard;
 use std::time::Instant;
 
@@ -51,6 +52,25 @@ impl Writer {
     /// Whether deferred writes point to values of their own objects.
     pub(super) fn deferred_names_values(&self) -> bool {
         self.deferred.after.is_some()
+    }
+
+    /// The frame `at` of the log `stream` is durable, and with it those before it.
+    fn is_durable(&mut self, stream: ObjectId, at: FramePos) {
+        if !self.log.ends_with(stream, at) {
+            return;
+        }
+        self.log.unsynced = false;
+        if let Waiting::Open(room) = &mut self.waiting {
+            room.log_written();
+        }
+    }
+
+    /// Whether all of the buffer, `buffered` bytes, stands in the waiting room, if there is one.
+    fn room_covers(&self, buffered: usize) -> bool {
+        match &self.waiting {
+            Waiting::Open(room) => room.covers(buffered),
+            Waiting::Unasked | Waiting::Absent => true,
+        }
     }
 
     #[cfg(test)]
@@ -129,9 +149,11 @@ impl Engine {
         let stream = writer.log.stream;
         // The bay of these groups waits for what this thread is told below.
         let (tell, told) = Completion::pair(None);
+        let mut place = None;
         let durable = self
             .objects
             .append_frame_placed(stream, last, after, Ack::Durable, |at| {
+                place = Some(at);
                 if let Some(mut writer) = held.take() {
                     self.deferred_placed(&mut writer, at, &mut ops, told);
                 }
@@ -142,7 +164,12 @@ impl Engine {
         }
         let durable = durable.wait();
         tell.complete(durable.clone());
-        durable.map(drop).map_err(|error| self.poison.failed_write(error))
+        durable.map_err(|error| self.poison.failed_write(error))?;
+        // Whoever has the writer now logs more, or syncs for himself.
+        if let (Some(at), Some(mut writer)) = (place, self.writer.try_lock()) {
+            writer.is_durable(stream, at);
+        }
+        Ok(())
     }
 
     /// Begins the group of all that is deferred; returns the payload of its last frame.
@@ -161,7 +188,11 @@ impl Engine {
     /// answers for it, so its own promise does not count.
     fn deferred_placed(&self, writer: &mut Writer, at: FramePos, ops: &mut Vec<u8>, logged: Logged) {
         writer.log.placed(at, Ack::Written);
-        writer.room_logged(Hold::Frame(logged));
+        writer.room_logged(match writer.room_covers(ops.len()) {
+            true => Hold::Frame(logged),
+            // Until it is written, a record behind it would have a hole in front.
+            false => Hold::Unwatched,
+        });
         self.logged(&mut writer.deferred, std::mem::take(ops));
     }
 

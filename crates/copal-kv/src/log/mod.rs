@@ -68,6 +68,11 @@ impl Log {
         }
     }
 
+    /// Whether this is the log `stream`, and `frame` its last.
+    pub(crate) fn ends_with(&self, stream: ObjectId, frame: FramePos) -> bool {
+        self.stream == stream && self.position == frame.0 + 1
+    }
+
     /// Whether nothing was ever appended.
     pub(crate) fn is_empty(&self) -> bool {
         self.position == 0

@@ -191,10 +191,15 @@ impl WaitingRoom {
         }
     }
 
-    /// Everything in the log has reached the device, and nothing is deferred.
-    pub(crate) fn all_written(&mut self) {
+    /// Everything in the log has reached the device.
+    pub(crate) fn log_written(&mut self) {
         self.holds = [Hold::None, Hold::None];
         self.unwatched = false;
+    }
+
+    /// As [`WaitingRoom::log_written`], and nothing is deferred.
+    pub(crate) fn all_written(&mut self) {
+        self.log_written();
         (self.copied, self.copied_count, self.used) = (0, 0, 0);
     }
 }
