@@ -102,6 +102,14 @@ impl Place {
         Ok(())
     }
 
+    /// Writes from now on wait for no other command on the same file, where the device can do that. Blocks for reading
+    /// what stands here.
+    pub fn prepare(&self) {
+        if let Some(cache) = self.inner.device.page_cache() {
+            cache.prepare(self.at, self.len);
+        }
+    }
+
     /// What was written before survives power loss when this returns. Blocks on the device.
     /// # Errors
     /// `Device`: writing ends until the store is reopened. `Fenced`.
@@ -158,12 +166,6 @@ impl Inner {
         };
         drop(state);
         let (at, len) = (self.shape.byte(run.at), self.shape.byte(run.pages.into()));
-        if bytes > 0
-            && !self.shape.read_only
-            && let Some(cache) = self.device.page_cache()
-        {
-            cache.prepare(at, len);
-        }
         Ok(Some(Place {
             inner: Arc::clone(self),
             at,

@@ -86,6 +86,7 @@ impl WaitingRoom {
         unwatched: bool,
     ) -> Result<WaitingRoom, StoreError> {
         let header = Header::new(session, place.len_bytes());
+        place.prepare();
         place.write(0, &header.encode())?;
         // Whatever a power loss leaves of this session is not to be read as the last one's.
         place.flush()?;

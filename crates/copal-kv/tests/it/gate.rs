@@ -23,6 +23,8 @@ struct Gate {
     done: usize,
     /// Batches of commands handed in, which no gate stops.
     handed_in: usize,
+    /// Ranges of the page cache that were prepared for writes.
+    prepared: usize,
     let_through: Vec<usize>,
     fails: Option<usize>,
 }
@@ -83,10 +85,23 @@ impl Device for Gated {
         self.below.drive()
     }
     fn page_cache(&self) -> Option<&dyn PageCache> {
-        self.below.page_cache()
+        Some(self)
     }
     fn driver(&self) -> Option<Arc<dyn Drive>> {
         self.below.driver()
+    }
+}
+
+impl PageCache for Gated {
+    fn prepare(&self, at: u64, len: u64) {
+        self.change(|gate| gate.prepared += 1);
+        self.below.page_cache().unwrap().prepare(at, len);
+    }
+    fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.below.page_cache().unwrap().write_cached(at, bytes)
+    }
+    fn read_cached(&self, at: u64, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.below.page_cache().unwrap().read_cached(at, out)
     }
 }
 
@@ -291,6 +306,22 @@ fn a_kill_safe_write_behind_a_deferred_one_that_is_on_its_way_survives_a_kill() 
     });
     let left = killed(&device);
     assert_eq!(visible(&left.keyspace("a", grouped()).unwrap()), [0, 1]);
+}
+
+/// Symptom: kill-safe writes waited for reads and writes of the same file again once a store had been closed and opened. Cause:
+/// the waiting room was prepared for its writes only where it was made. Fix: every session prepares it.
+#[test]
+fn every_session_prepares_its_waiting_room() {
+    let (device, dynamic, store, space) = at_a_shut_gate();
+    device.change(|gate| gate.shut = false);
+    space.put(b"third", b"", PROCESS).unwrap();
+    assert_eq!(device.gate.lock().prepared, 1);
+    store.close().unwrap();
+    drop((space, store));
+    let store = Store::open(open_objects(&dynamic), small()).unwrap();
+    let space = store.keyspace("a", grouped()).unwrap();
+    space.put(b"fourth", b"", PROCESS).unwrap();
+    assert_eq!(device.gate.lock().prepared, 2);
 }
 
 /// Deferred writes on their way to the device, which no commit answers for.
