@@ -87,7 +87,7 @@ impl Inner {
         })
     }
 
-    /// Waits until what is in quarantine now is reusable: a flush, an empty record, a flush (R3).
+    /// Waits until what is in quarantine now is reusable, or some of it: a flush, an empty record, a flush (R3).
     fn drain(self: &Arc<Inner>, state: &mut MutexGuard<'_, State>) -> Result<(), StoreError> {
         if !state.groups.is_open_empty() && !self.close_group(state) {
             return self.wait_journal(state);
@@ -96,8 +96,10 @@ impl Inner {
             return Ok(());
         };
         state.drain_epoch = state.drain_epoch.max(epoch);
+        // A look at pages may keep some of it for long, and the rest may be enough.
+        let before = state.space.available_pages();
         MutexGuard::unlocked(state, || self.pump());
-        while state.space.is_quarantined(epoch) {
+        while state.space.is_quarantined(epoch) && state.space.available_pages() <= before {
             state.writable()?;
             self.wait_change(state);
         }

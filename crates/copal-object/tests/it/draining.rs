@@ -2,7 +2,8 @@
 
 use crate::basics::{bytes, plain};
 use copal_device::{
-    AlignedBuf, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, IoKind, MemoryDevice,
+    AlignedBuf, Class, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, IoKind,
+    MemoryDevice,
 };
 use copal_object::*;
 use parking_lot::Mutex;
@@ -11,24 +12,27 @@ use std::{
     time::Duration,
 };
 
-/// A device that does something when it is next told to flush.
-struct AtFlush {
+/// A device that does something when it is next told to flush, or to read.
+struct Hooked {
     below: Arc<dyn Device>,
-    hook: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    at_flush: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    at_read: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-impl Device for AtFlush {
+impl Device for Hooked {
     fn geometry(&self) -> Geometry {
         self.below.geometry()
     }
     fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
         if ios.iter().any(|io| matches!(io.kind, IoKind::Flush)) {
-            let hook = self.hook.lock().take();
+            let hook = self.at_flush.lock().take();
             hook.into_iter().for_each(|hook| hook());
         }
         self.below.submit(ios)
     }
     fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        let hook = self.at_read.lock().take();
+        hook.into_iter().for_each(|hook| hook());
         self.below.read_now(at, buf)
     }
     fn write_through(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
@@ -70,13 +74,12 @@ fn delete(store: &Store, id: u64) {
     change(store, vec![Op::Delete { id: ObjectId(id) }]).unwrap();
 }
 
-/// Symptom: a put into a nearly full store never came back. Cause: it waited until less was in quarantine than before,
-/// and another thread freed more meanwhile. Fix: it waits until what was there when it began has left.
-#[test]
-fn who_waits_for_freed_space_does_not_wait_for_what_is_freed_later() {
-    let device = Arc::new(AtFlush {
+/// A full store: object 1 of 8 MiB, 2 of 16, and from 10 on as many of 4 as fit.
+fn full() -> (Arc<Hooked>, Store) {
+    let device = Arc::new(Hooked {
         below: MemoryDevice::new(64 << 20),
-        hook: Mutex::default(),
+        at_flush: Mutex::default(),
+        at_read: Mutex::default(),
     });
     let below: Arc<dyn Device> = device.clone();
     Store::mkfs(&below, &MkfsOptions::default()).unwrap();
@@ -90,14 +93,48 @@ fn who_waits_for_freed_space_does_not_wait_for_what_is_freed_later() {
     let filler = (10..).take_while(|&id| create(&store, id, 4).is_ok()).count();
     assert!(filler > 0);
     store.sync(last).wait().unwrap();
+    (device, store)
+}
 
-    delete(&store, 1);
-    let other = store.clone();
-    *device.hook.lock() = Some(Box::new(move || delete(&other, 2)));
+/// Writes object 3 of 8 MiB on a thread of its own, which may hang.
+fn create_in_time(store: &Store) {
     let (came, waited_for) = mpsc::channel();
     let writer = store.clone();
     std::thread::spawn(move || came.send(create(&writer, 3, 8)));
     let created = waited_for.recv_timeout(Duration::from_secs(30));
     assert!(matches!(created, Ok(Ok(_))), "{created:?}");
-    assert!(device.hook.lock().is_none(), "nothing was freed meanwhile");
+}
+
+/// Symptom: a put into a nearly full store never came back. Cause: it waited until less was in quarantine than before,
+/// and another thread freed more meanwhile. Fix: it waits until what was there when it began has left.
+#[test]
+fn who_waits_for_freed_space_does_not_wait_for_what_is_freed_later() {
+    let (device, store) = full();
+    delete(&store, 1);
+    let other = store.clone();
+    *device.at_flush.lock() = Some(Box::new(move || delete(&other, 2)));
+    create_in_time(&store);
+    assert!(device.at_flush.lock().is_none(), "nothing was freed meanwhile");
+}
+
+/// What one look keeps from being used again is not waited for where the rest is enough.
+#[test]
+fn who_waits_for_freed_space_does_not_wait_for_a_look_at_some_of_it() {
+    let (device, store) = full();
+    delete(&store, 1);
+    store.sync(Lsn(u64::MAX)).wait().unwrap();
+    let (looks, looked) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    *device.at_read.lock() = Some(Box::new(move || {
+        looks.send(()).unwrap();
+        // Until the test ends, however it does.
+        let _ = goes_on.recv();
+    }));
+    let reader = store.clone();
+    let reading = std::thread::spawn(move || reader.read(ObjectId(2), 0..4096, Class::Foreground).wait());
+    looked.recv().unwrap();
+    delete(&store, 10);
+    create_in_time(&store);
+    drop(go_on);
+    assert!(reading.join().unwrap().is_ok());
 }
