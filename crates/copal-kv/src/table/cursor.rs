@@ -10,7 +10,7 @@ use super::{
     error::{Damage, Place, TableError},
     index::{BlockAt, IndexPage},
     read::Table,
-    readahead::{LAST_WINDOW_BYTES, PAGE_BYTES, ReadAhead},
+    readahead::{LAST_WINDOW_BYTES, PAGE_BYTES, ReadAhead, Way},
 };
 use crate::{
     Error,
@@ -123,12 +123,6 @@ impl Drop for TableCursor {
     }
 }
 
-/// Which end of a block to start at.
-enum End {
-    First,
-    Last,
-}
-
 impl TableCursor {
     fn partitions(&self) -> u32 {
         self.table.fences.len() as u32
@@ -166,30 +160,30 @@ impl TableCursor {
     }
 
     /// Makes a block of the current partition current.
-    fn take(&mut self, at: BlockAt) -> Result<(), TableError> {
+    fn take(&mut self, at: BlockAt, way: Way) -> Result<(), TableError> {
         self.block = None;
         self.block_number = at.number;
-        let block = self.ahead.take(&self.table, self.scan, self.partition, at)?;
+        let block = self.ahead.take(&self.table, self.scan, self.partition, at, way)?;
         let index_bytes = self.index.as_ref().map_or(0, |index| index.heap_bytes());
         self.held.set((block.heap_bytes() + index_bytes) as u64);
         self.block = Some(BlockCursor::new(block));
         Ok(())
     }
 
-    /// Goes to one end of block `number` of `partition`.
-    fn enter_block(&mut self, partition: u32, number: u32, end: &End) -> Result<(), TableError> {
+    /// Goes to block `number` of `partition`: to its first entry on the way forward, to its last one backward.
+    fn enter_block(&mut self, partition: u32, number: u32, way: Way) -> Result<(), TableError> {
         let index = self.enter(partition)?;
         let at = index
             .block(number)
             .map_err(|damage| self.damaged(damage, Place::Index(partition)))?;
-        self.take(at)?;
+        self.take(at, way)?;
         let place = self.place();
         let Some(block) = &mut self.block else {
             return Ok(());
         };
-        let moved = match end {
-            End::First => block.first(),
-            End::Last => block.last(),
+        let moved = match way {
+            Way::Forward => block.first(),
+            Way::Backward => block.last(),
         };
         moved.map_err(|damage| self.damaged(damage, place))
     }
@@ -198,9 +192,9 @@ impl TableCursor {
     fn next_block(&mut self) -> Result<(), TableError> {
         let blocks = self.index.as_ref().map_or(0, |index| index.blocks());
         if self.block_number + 1 < blocks {
-            self.enter_block(self.partition, self.block_number + 1, &End::First)
+            self.enter_block(self.partition, self.block_number + 1, Way::Forward)
         } else if self.partition + 1 < self.partitions() {
-            self.enter_block(self.partition + 1, 0, &End::First)
+            self.enter_block(self.partition + 1, 0, Way::Forward)
         } else {
             self.block = None;
             Ok(())
@@ -210,10 +204,10 @@ impl TableCursor {
     /// Goes to the last entry before the current block.
     fn prev_block(&mut self) -> Result<(), TableError> {
         if self.block_number > 0 {
-            self.enter_block(self.partition, self.block_number - 1, &End::Last)
+            self.enter_block(self.partition, self.block_number - 1, Way::Backward)
         } else if self.partition > 0 {
             let blocks = self.enter(self.partition - 1)?.blocks();
-            self.enter_block(self.partition, blocks - 1, &End::Last)
+            self.enter_block(self.partition, blocks - 1, Way::Backward)
         } else {
             self.block = None;
             Ok(())
@@ -221,7 +215,7 @@ impl TableCursor {
     }
 
     /// Goes to the block that would hold `(key, seq)`; false when the table has no entries.
-    fn seek_block(&mut self, key: &[u8], seq: u64) -> Result<bool, TableError> {
+    fn seek_block(&mut self, key: &[u8], seq: u64, way: Way) -> Result<bool, TableError> {
         self.block = None;
         self.table.whole()?;
         let Some(partition) = self.table.fences.find(key) else {
@@ -231,7 +225,7 @@ impl TableCursor {
         let at = index
             .find(key, seq)
             .map_err(|damage| self.damaged(damage, Place::Index(self.partition)))?;
-        self.take(at)?;
+        self.take(at, way)?;
         Ok(true)
     }
 
@@ -284,14 +278,14 @@ impl TableCursor {
     }
 
     fn try_seek_stored(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
-        if self.seek_block(key, seq)? && !self.within(|block| block.seek(key, seq))? {
+        if self.seek_block(key, seq, Way::Forward)? && !self.within(|block| block.seek(key, seq))? {
             self.next_block()?;
         }
         Ok(())
     }
 
     fn try_seek_for_prev_stored(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
-        if self.seek_block(key, seq)? && !self.within(|block| block.seek_for_prev(key, seq))? {
+        if self.seek_block(key, seq, Way::Backward)? && !self.within(|block| block.seek_for_prev(key, seq))? {
             self.prev_block()?;
         }
         Ok(())
@@ -315,7 +309,7 @@ impl TableCursor {
         self.block = None;
         self.table.whole()?;
         if self.partitions() > 0 {
-            self.enter_block(0, 0, &End::First)?;
+            self.enter_block(0, 0, Way::Forward)?;
         }
         Ok(())
     }
@@ -326,7 +320,7 @@ impl TableCursor {
         if self.partitions() > 0 {
             let partition = self.partitions() - 1;
             let blocks = self.enter(partition)?.blocks();
-            self.enter_block(partition, blocks - 1, &End::Last)?;
+            self.enter_block(partition, blocks - 1, Way::Backward)?;
         }
         Ok(())
     }

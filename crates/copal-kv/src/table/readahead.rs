@@ -26,7 +26,7 @@ pub(super) const PAGE_BYTES: u64 = 4096;
 /// Read-ahead of a long one, where there is room for it.
 pub(super) const LAST_WINDOW_BYTES: u64 = 256 << 10;
 
-/// What the scans of a table take of it, forward, from where they begin: a moving average over a few of them.
+/// What the scans of a table take of it from where they begin, in either direction: a moving average over a few of them.
 ///
 /// A run that holds most of the keys gives a scan most of its entries, one with few gives it a block: each table learns its
 /// own part.
@@ -42,7 +42,7 @@ impl TypicalScan {
         let bytes = u64::from(self.0.load(Relaxed));
         // A window ends at a page, and like scans differ by a block.
         if bytes > 2 * PAGE_BYTES {
-            bytes + 2 * PAGE_BYTES
+            (bytes + 2 * PAGE_BYTES).min(KEPT_WINDOW_BYTES)
         } else {
             0
         }
@@ -57,10 +57,10 @@ impl TypicalScan {
     }
 }
 
-/// How a block lies to the one taken before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Travel {
-    Jump,
+/// Where a cursor goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Way {
+    #[default]
     Forward,
     Backward,
 }
@@ -75,10 +75,11 @@ pub(super) struct ReadAhead {
     size: u64,
     /// Size of the last window behind what was expected; 0: there was none.
     grown: u64,
-    /// Bytes taken forward since the last jump, and what was expected of this scan then.
+    /// Bytes taken since the last jump or turn, and what was expected of this scan then.
     taken: u64,
     expected: u64,
     last: Option<(u32, BlockAt)>,
+    way: Way,
     charge: Option<Charge>,
     coming: Option<Coming>,
 }
@@ -119,23 +120,22 @@ fn window_end(place: &Partition, start: u64, size: u64) -> u64 {
 }
 
 impl ReadAhead {
-    /// Takes a block: from the cache, the window, or the device.
+    /// Takes a block: from the cache, the window, or the device. The cursor came, or goes on from there, this `way`.
     pub(super) fn take(
         &mut self,
         table: &Table,
         scan: Scan,
         partition: u32,
         at: BlockAt,
+        way: Way,
     ) -> Result<Block, TableError> {
-        let travel = self.travel(table, partition, at);
-        self.last = Some((partition, at));
-        if travel == Travel::Jump {
+        let begins = way != self.way || !self.is_next(table, partition, at, way);
+        (self.last, self.way) = (Some((partition, at)), way);
+        if begins {
             self.end_scan(table, scan);
         }
         let before = self.taken;
-        if travel != Travel::Backward {
-            self.taken += at.len;
-        }
+        self.taken += at.len;
         if let Some(Page::Block(block)) = table.cache.get(table.block_key(partition, at.number)) {
             return Ok(block);
         }
@@ -147,15 +147,15 @@ impl ReadAhead {
             let expected = self.expected.saturating_sub(before);
             self.size = if scan.whole {
                 scan.window
-            } else if travel != Travel::Backward && expected > at.len {
+            } else if expected > if begins { at.len } else { FIRST_WINDOW_BYTES } {
                 expected.min(scan.window)
-            } else if travel == Travel::Jump {
+            } else if begins {
                 return table.block(partition, at, scan.class);
             } else {
                 self.grown = (self.grown * 2).max(FIRST_WINDOW_BYTES).min(scan.window);
                 self.grown
             };
-            match self.fill(table, scan, partition, at, travel) {
+            match self.fill(table, scan, partition, at) {
                 // The block alone may be whole; if not, it is named.
                 Err(error) if error.is_corruption() => {}
                 filled => filled?,
@@ -238,26 +238,19 @@ impl ReadAhead {
     }
 
     /// Reads a window that begins with the block, or ends with it when going backward.
-    fn fill(
-        &mut self,
-        table: &Table,
-        scan: Scan,
-        partition: u32,
-        at: BlockAt,
-        travel: Travel,
-    ) -> Result<(), TableError> {
+    fn fill(&mut self, table: &Table, scan: Scan, partition: u32, at: BlockAt) -> Result<(), TableError> {
         let place = table.partition(partition);
         self.bytes = Bytes::new();
         self.coming = None;
         let size = self.pay(table, scan, at.len);
-        let (start, end) = match travel {
-            Travel::Backward => (at.range().end.saturating_sub(size), at.range().end),
-            _ if size <= at.len => (at.offset, at.range().end),
-            _ => (at.offset, window_end(place, at.offset, size).max(at.range().end)),
+        let (start, end) = match self.way {
+            Way::Backward => (at.range().end.saturating_sub(size).min(at.offset), at.range().end),
+            Way::Forward if size <= at.len => (at.offset, at.range().end),
+            Way::Forward => (at.offset, window_end(place, at.offset, size).max(at.range().end)),
         };
         self.bytes = table.read(place.offset + start..place.offset + end, scan.class)?;
         (self.partition, self.start) = (partition, start);
-        if scan.ahead && travel != Travel::Backward {
+        if scan.ahead && self.way == Way::Forward {
             self.ask(table, scan);
         }
         Ok(())
@@ -281,25 +274,18 @@ impl ReadAhead {
         size
     }
 
-    fn travel(&self, table: &Table, partition: u32, at: BlockAt) -> Travel {
-        let Some((last_partition, last)) = self.last else {
-            return Travel::Jump;
+    /// Whether the block is the next one to the one taken last.
+    fn is_next(&self, table: &Table, partition: u32, at: BlockAt, way: Way) -> bool {
+        let Some(last) = self.last else { return false };
+        let (before, after) = match way {
+            Way::Forward => (last, (partition, at)),
+            Way::Backward => ((partition, at), last),
         };
-        let ends = |partition: u32, at: BlockAt| at.range().end == table.partition(partition).data_len;
-        let forward = if partition == last_partition {
-            at.offset == last.range().end
-        } else {
-            partition == last_partition + 1 && at.offset == 0 && ends(last_partition, last)
-        };
-        let backward = if partition == last_partition {
-            at.range().end == last.offset
-        } else {
-            partition + 1 == last_partition && last.offset == 0 && ends(partition, at)
-        };
-        match (forward, backward) {
-            (true, _) => Travel::Forward,
-            (_, true) => Travel::Backward,
-            _ => Travel::Jump,
+        let end = before.1.range().end;
+        if before.0 == after.0 {
+            return end == after.1.offset;
         }
+        let last_of_its = end == table.partition(before.0).data_len;
+        before.0 + 1 == after.0 && last_of_its && after.1.offset == 0
     }
 }

@@ -107,28 +107,59 @@ fn a_long_scan_reads_in_large_pieces_in_either_direction() {
     );
 }
 
-/// Scans of fifty blocks, and then of one: what they read at once follows.
+/// Scans of ten blocks, and then of one, in both directions: what they read at once follows.
 #[test]
 fn a_scan_begins_with_what_scans_before_it_took() {
-    let cache = cache_with(1 << 20, 0, 6);
+    for forward in [true, false] {
+        let cache = cache_with(1 << 20, 0, 6);
+        let (table, keys, reads) = table(&cache);
+        let scan = |from: usize, entries: usize| {
+            let mut cursor = table.cursor(Scan::default());
+            if forward {
+                cursor.seek(&keys[from], MAX_SEQ).unwrap();
+                (1..entries).for_each(|_| cursor.next().unwrap());
+            } else {
+                cursor.seek_for_prev(&keys[from], 0).unwrap();
+                (1..entries).for_each(|_| cursor.prev().unwrap());
+            }
+            drop(cursor);
+            taken(&reads)
+        };
+        let bytes = |reads: Vec<(Range<u64>, Class)>| -> u64 {
+            reads.iter().map(|(range, _)| range.end - range.start).sum()
+        };
+        let first = scan(100, 80);
+        assert!(first.len() >= 3, "a block, 16 KiB, 32 KiB: {first:?}");
+        (1..40).for_each(|i| drop(scan(i * 100, 80)));
+        let later: Vec<_> = (0..20).map(|i| scan(4000 + i * 100, 80)).collect();
+        let count: usize = later.iter().map(Vec::len).sum();
+        assert!(count <= 30, "{count} reads of 20 scans of 40 KB");
+        let read: u64 = later.into_iter().map(bytes).sum();
+        assert!(read <= 20 * (64 << 10), "{read} bytes for 20 scans of 40 KB");
+        (0..40).for_each(|i| drop(scan(6000 + i * 20, 1)));
+        let short = bytes(scan(8000, 1));
+        assert!(short < 5000, "one block again: {short} bytes");
+    }
+}
+
+/// Symptom: of scans of 60 KB nothing was kept, however often one came again. Cause: they began with a window above what is
+/// worth keeping. Fix: what is expected of a scan ends there.
+#[test]
+fn a_scan_of_sixty_kilobytes_that_comes_again_reads_little() {
+    let cache = cache_with(8 << 20, 0, 6);
     let (table, keys, reads) = table(&cache);
-    let scan = |from: usize, entries: usize| {
+    let scan = |from: usize| {
         let mut cursor = table.cursor(Scan::default());
         cursor.seek(&keys[from], MAX_SEQ).unwrap();
-        (1..entries).for_each(|_| cursor.next().unwrap());
-        drop(cursor);
-        taken(&reads)
+        (1..120).for_each(|_| cursor.next().unwrap());
     };
-    let first = scan(0, 80);
-    assert!(first.len() >= 3, "a block, 16 KiB, 32 KiB: {first:?}");
-    (1..40).for_each(|i| drop(scan(i * 100, 80)));
-    let reads_of = |i: usize| scan(4000 + i * 100, 80).len();
-    let later: usize = (0..20).map(reads_of).sum();
-    assert!(later <= 30, "{later} reads of 20 scans of 40 KB");
-    (0..40).for_each(|i| drop(scan(6000 + i * 20, 1)));
-    let short = scan(8000, 1);
-    let bytes: u64 = short.iter().map(|(range, _)| range.end - range.start).sum();
-    assert!(bytes < 5000, "one block again: {short:?}");
+    (0..60).for_each(|i| scan(i * 100));
+    drop(taken(&reads));
+    scan(7000);
+    let first = taken(&reads).len();
+    scan(7000);
+    let again = taken(&reads);
+    assert!(first > 0 && again.is_empty(), "{first} reads, and then {again:?}");
 }
 
 #[test]
