@@ -174,7 +174,8 @@ pub(crate) fn tidying(
     let last = joined.last()?;
     let bottom = version.bottom().map_or(0, |run| run.bytes());
     let all = joined.len() + usize::from(version.bottom().is_some()) == version.runs.len();
-    let down = all && joined.len() <= FEW_RUNS && bytes.saturating_mul(u64::from(bottom_share)) >= bottom;
+    let few = joined.len() <= FEW_RUNS || bottom == 0;
+    let down = all && few && bytes.saturating_mul(u64::from(bottom_share)) >= bottom;
     if joined.len() < 2 && !(down && bottom > 0) {
         return None;
     }

@@ -277,6 +277,21 @@ fn many_runs_become_one_before_the_bottom_is_moved() {
     worker.check(7);
 }
 
+/// Symptom: three runs of a store that came to rest became one above the bottom, which stayed there with its tombstones and old
+/// versions. Cause: many runs become one before the bottom is moved, also where there is none. Fix: without one they make it.
+#[test]
+fn runs_above_no_bottom_become_it_for_readers() {
+    let mut worker = worker_with_share(10);
+    (1..=3).for_each(|round| worker.flushed_memtable(round));
+    assert_eq!((worker.runs(0), worker.all_runs()), (3, 3));
+    worker.job_steps();
+    worker.look_up(1 << 14);
+    worker.job_steps();
+    assert_eq!((worker.runs(0), worker.all_runs()), (0, 1));
+    assert!(worker.engine.view().version.bottom().is_some());
+    worker.check(3);
+}
+
 /// A deep merge is under way, four flushes come: the first tier is merged before the deep merge goes on, and both
 /// come to their ends.
 #[test]
