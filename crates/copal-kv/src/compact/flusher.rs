@@ -67,13 +67,16 @@ impl Engine {
     /// What a purge left behind may be all the space there is, and a merge under way gives back what it took.
     fn flush_into_what_can_be_freed(&self) -> Result<bool, Error> {
         let _step = self.step.lock();
-        while self.in_reserve(|| self.sweep())? {}
-        self.free_garbage()?;
-        let flushed = self.flush_all();
+        let flushed = self.free_what_can_be().and_then(|()| self.flush_all());
         if flushed.as_ref().is_err_and(Error::is_no_space) {
             self.signal.progressed(Some(true));
         }
         flushed
+    }
+
+    fn free_what_can_be(&self) -> Result<(), Error> {
+        while self.in_reserve(|| self.sweep())? {}
+        self.free_garbage().map(drop)
     }
 
     /// Freezes the memtable when someone asked for it and nobody is writing.
