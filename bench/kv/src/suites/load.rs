@@ -1,7 +1,8 @@
-//! Random load and steady overwrite with the same memory for all: speed, bytes written to storage for each byte
+//! Random load and steady overwrite under the same memory cap for all: speed, bytes written to storage for each byte
 //! of the user's, the longest wait of a write, Gets beside steady overwriting, and the time to open again.
 //!
-//! Loads alternate, and what is said of them is the median of each figure; the longest wait is the longest of all.
+//! Loads alternate, each with its overwriting, and what is said of them is the median of each figure; the longest wait is
+//! the longest of all.
 //! Copal loads twice: `Deferred`, LevelDB's speed class, and `Process`, LevelDB's promise.
 
 mod overwrite;
@@ -13,7 +14,7 @@ use crate::{
 };
 use anyhow::Result;
 use clap::Args;
-use overwrite::overwrite;
+use overwrite::{Overwritten, overwrite};
 use std::{collections::HashMap, fs, path::Path};
 
 #[derive(Args)]
@@ -32,13 +33,19 @@ pub(crate) struct Options {
 }
 
 const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];
-const CAP: u64 = 512 << 20;
+
+impl Options {
+    /// What every engine may use, page cache and all: more would be page cache for those who read through it.
+    fn cap_bytes(&self) -> u64 {
+        (self.memory + self.scale.allowance) << 20
+    }
+}
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut lab = Lab::new(root, "kv-load", &options.scale)?;
     let mut speeds: HashMap<(&str, bool), f64> = HashMap::new();
     let mut merged: HashMap<(&str, bool), f64> = HashMap::new();
-    let mut overwritten = HashMap::new();
+    let mut overwritten: HashMap<&str, Vec<Overwritten>> = HashMap::new();
     let mut plans: Vec<(&str, Safety, &str)> = Vec::new();
     for name in lab.chosen(&NAMES)? {
         plans.push((name, Safety::Bulk, "load"));
@@ -47,8 +54,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         }
     }
     let mut loads: Vec<Vec<LoadFacts>> = plans.iter().map(|_| Vec::new()).collect();
-    let rounds = lab.scale.rounds;
-    for round in 0..rounds {
+    for round in 0..lab.scale.rounds {
         // Another one is first in each round.
         for step in 0..plans.len() {
             let which = (round + step) % plans.len();
@@ -64,9 +70,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             if spec.directory.exists() {
                 fs::remove_dir_all(&spec.directory)?;
             }
-            loads[which].push(lab.load(&spec, CAP, safety)?);
-            if round + 1 == rounds && safety == Safety::Bulk {
-                overwritten.insert(name, overwrite(&mut lab, options, name, &spec)?);
+            loads[which].push(lab.load(&spec, options.cap_bytes(), safety)?);
+            if safety == Safety::Bulk {
+                let one = overwrite(&lab, options, &spec)?;
+                overwritten.entry(name).or_default().push(one);
             }
             fs::remove_dir_all(&spec.directory)?;
         }
@@ -75,6 +82,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let facts = LoadFacts::median(&facts);
         let label = format!("{name}: {what}");
         report_load(&mut lab, &label, &facts);
+        if safety == Safety::Bulk
+            && let Some(rounds) = overwritten.get(name)
+        {
+            overwrite::tell(&mut lab.report, name, rounds);
+        }
         let of = (name, safety == Safety::Process);
         speeds.insert(of, facts.megabytes_per_second());
         merged.insert(of, facts.megabytes_per_second_settled());

@@ -1,6 +1,7 @@
 //! Alignment, zeros, lengths; and that memory used again betrays nothing.
 
 use super::*;
+use std::ops::RangeInclusive;
 
 #[test]
 fn buffers_are_aligned_and_zero_at_any_length_also_when_used_again() {
@@ -80,10 +81,16 @@ fn what_is_kept_stays_within_its_budget() {
     let small = KeptLimit::new(200_000);
     assert!(recycle::kept_bytes() <= 200_000);
     let many = || drop((0..8).map(|_| AlignedBuf::zeroed(64 << 10)).collect::<Vec<_>>());
-    many();
-    assert!((1..=200_000).contains(&recycle::kept_bytes()));
+    // Other tests take and give back blocks in between.
+    let keeps = |bytes: RangeInclusive<usize>| {
+        (0..1000).any(|_| {
+            many();
+            bytes.contains(&recycle::kept_bytes())
+        })
+    };
+    assert!(keeps(1..=200_000));
+    assert!(recycle::kept_bytes() <= 200_000);
     drop(small);
-    many();
-    assert!((200_001..=1 << 20).contains(&recycle::kept_bytes()));
+    assert!(keeps(200_001..=1 << 20));
     drop(large);
 }

@@ -1,35 +1,35 @@
 //! Steady overwriting of a loaded store, look-ups beside it, and the time to open again.
 //!
-//! Beside the look-ups everyone writes as fast as it can: who writes more has more to merge meanwhile.
+//! Beside the look-ups everyone writes as fast as it can: who writes more has more to merge meanwhile. Each round
+//! overwrites what it loaded; what is said is the median, and of the longest waits the longest.
 
-use super::{CAP, Options};
+use super::Options;
 use crate::{
     keys::{KEY_BYTES, Skew},
     lab::Lab,
-    peer::Peer,
+    peer::{Outcome, Peer},
     protocol::{Request, Safety, Spec},
     suites::PEERS,
 };
 use anyhow::Result;
 use std::{collections::HashMap, time::Instant};
-use xtask::report::Report;
+use xtask::report::{Report, median};
 
-/// What duels are judged by.
+/// One round's figures of one engine.
 pub(super) struct Overwritten {
-    megabytes_per_second: f64,
-    gets_per_second: f64,
-    get_p99_micros: f64,
+    open_seconds: f64,
+    user_bytes: f64,
+    mixed_seconds: f64,
+    idle: Outcome,
+    written: Outcome,
+    settled: Outcome,
+    busy: Outcome,
 }
 
 /// Overwrites a loaded store, and looks up meanwhile.
-pub(super) fn overwrite(
-    lab: &mut Lab<'_>,
-    options: &Options,
-    name: &str,
-    spec: &Spec,
-) -> Result<Overwritten> {
+pub(super) fn overwrite(lab: &Lab<'_>, options: &Options, spec: &Spec) -> Result<Overwritten> {
     let started = Instant::now();
-    let mut peer = Peer::open(spec, Some(CAP))?;
+    let mut peer = Peer::open(spec, Some(options.cap_bytes()))?;
     let open_seconds = started.elapsed().as_secs_f64();
     let gets = |seconds| Request::Gets {
         keys: lab.scale.keys(),
@@ -54,10 +54,11 @@ pub(super) fn overwrite(
         outstanding: 1,
         seed: 7,
     })?;
+    // What the overwriting left to merge is its own; what is written beside the look-ups is not.
+    let settled = peer.ask(&Request::Settle)?;
     let mixed_seconds = options
         .minutes
         .map_or(lab.scale.slice_seconds().max(3.0), |minutes| minutes * 60.0);
-    // Flushes and merges go on all the time now.
     let busy = peer.ask(&Request::ReadsBesideWrites {
         keys: lab.scale.keys(),
         value_bytes: lab.scale.value,
@@ -65,116 +66,130 @@ pub(super) fn overwrite(
         seconds: mixed_seconds,
         seed: 9,
     })?;
-    let settled = peer.ask(&Request::Settle)?;
     peer.close()?;
-    let user_bytes = ops as f64 * (lab.scale.value + KEY_BYTES) as f64;
-    let bytes = [&written, &settled]
-        .iter()
-        .map(|outcome| outcome.traffic.write_bytes as f64)
-        .sum::<f64>();
-    let report = &mut lab.report;
-    let speed = user_bytes / 1e6 / written.answer.seconds.max(1e-9);
-    report.fact(format!("{name}: overwrite"), speed, "MB/s");
-    report.fact(
-        format!("{name}: overwrite: bytes written / user bytes"),
-        bytes / user_bytes,
-        "x",
-    );
-    report.fact(
-        format!("{name}: overwrite: longest put"),
-        written.answer.latency.max / 1e3,
-        "ms",
-    );
-    report.detail(
-        format!("{name}: overwrite: processor time"),
-        written.answer.cpu_seconds,
-        "s",
-    );
-    report.detail(format!("{name}: overwrite: time"), written.answer.seconds, "s");
-    for (counter, what) in [
-        ("flush_nanos", "in flushes"),
-        ("merge_nanos", "in merges"),
-        ("paced_nanos", "writers slowed"),
-        ("stalled_nanos", "writers stalled"),
-    ] {
-        if name == "copal" {
-            let seconds = written.answer.counter(counter) / 1e9;
-            report.detail(format!("{name}: overwrite: {what}"), seconds, "s");
-        }
-    }
-    report.detail(format!("{name}: beside overwriting: time"), mixed_seconds, "s");
-    report.fact(
-        format!("{name}: longest put beside Gets"),
-        busy.answer.write_latency.max / 1e3,
-        "ms",
-    );
-    report.fact(format!("{name}: open again"), open_seconds, "s");
-    let (quiet, beside) = (idle.answer.latency.p99, busy.answer.latency.p99);
-    report.detail(format!("{name}: p99 of a Get, idle"), quiet, "us");
-    report.fact(format!("{name}: p99 of a Get beside overwriting"), beside, "us");
-    report.fact(
-        format!("{name}: Gets/s beside overwriting"),
-        busy.answer.per_second(),
-        "Gets/s",
-    );
-    if name == "copal" {
-        let vain = busy.answer.counter("false_positives") + busy.answer.counter("filter_page_reads");
-        report.at_most(
-            "criterion: extra reads per Get beside overwriting",
-            vain / busy.answer.ops as f64,
-            "",
-            0.10,
-        );
-        report.at_most(
-            "T9 copal: longest put beside Gets",
-            busy.answer.write_latency.max / 1e3,
-            "ms",
-            100.0,
-        );
-        report.at_most(
-            "T8 copal: write amplification of the overwrite",
-            bytes / user_bytes,
-            "x",
-            15.0,
-        );
-        report.at_most(
-            "T9 copal: longest put of the overwrite",
-            written.answer.latency.max / 1e3,
-            "ms",
-            100.0,
-        );
-        report.at_most(
-            "T9 copal: p99 of a Get beside overwriting / idle",
-            beside / quiet,
-            "x",
-            2.0,
-        );
-        report.at_most("T12 copal: open again", open_seconds, "s", 2.0);
-    }
     Ok(Overwritten {
-        megabytes_per_second: speed,
-        gets_per_second: busy.answer.per_second(),
-        get_p99_micros: beside,
+        open_seconds,
+        user_bytes: ops as f64 * (lab.scale.value + KEY_BYTES) as f64,
+        mixed_seconds,
+        idle,
+        written,
+        settled,
+        busy,
     })
 }
 
+impl Overwritten {
+    fn megabytes_per_second(&self) -> f64 {
+        self.user_bytes / 1e6 / self.written.answer.seconds.max(1e-9)
+    }
+
+    fn amplification(&self) -> f64 {
+        let bytes = self.written.traffic.write_bytes + self.settled.traffic.write_bytes;
+        bytes as f64 / self.user_bytes
+    }
+
+    /// Reads beside overwriting that no answer needed, for each Get.
+    fn extra_reads(&self) -> f64 {
+        let answer = &self.busy.answer;
+        let vain = answer.counter("false_positives") + answer.counter("filter_page_reads");
+        vain / (answer.ops as f64).max(1.0)
+    }
+}
+
+fn median_of(rounds: &[Overwritten], figure: impl Fn(&Overwritten) -> f64) -> f64 {
+    median(rounds.iter().map(figure).collect()).unwrap_or(0.0)
+}
+
+fn longest(rounds: &[Overwritten], figure: impl Fn(&Overwritten) -> f64) -> f64 {
+    rounds.iter().map(figure).fold(0.0, f64::max)
+}
+
+/// The rounds of one engine.
+pub(super) fn tell(report: &mut Report, name: &str, rounds: &[Overwritten]) {
+    let of = |figure: fn(&Overwritten) -> f64| median_of(rounds, figure);
+    let speed = of(Overwritten::megabytes_per_second);
+    let amplification = of(Overwritten::amplification);
+    let longest_put = longest(rounds, |one| one.written.answer.latency.max / 1e3);
+    let longest_beside = longest(rounds, |one| one.busy.answer.write_latency.max / 1e3);
+    let open_seconds = of(|one| one.open_seconds);
+    let idle = of(|one| one.idle.answer.latency.p99);
+    let beside = of(|one| one.busy.answer.latency.p99);
+    report.fact(format!("{name}: overwrite"), speed, "MB/s");
+    let written = format!("{name}: overwrite: bytes written / user bytes");
+    report.fact(written, amplification, "x");
+    report.fact(format!("{name}: overwrite: longest put"), longest_put, "ms");
+    let processor = of(|one| one.written.answer.cpu_seconds);
+    report.detail(format!("{name}: overwrite: processor time"), processor, "s");
+    let seconds = of(|one| one.written.answer.seconds);
+    report.detail(format!("{name}: overwrite: time"), seconds, "s");
+    if name == "copal" {
+        for (counter, what) in [
+            ("flush_nanos", "in flushes"),
+            ("merge_nanos", "in merges"),
+            ("paced_nanos", "writers slowed"),
+            ("stalled_nanos", "writers stalled"),
+        ] {
+            let seconds = median_of(rounds, |one| one.written.answer.counter(counter) / 1e9);
+            report.detail(format!("{name}: overwrite: {what}"), seconds, "s");
+        }
+    }
+    let mixed = of(|one| one.mixed_seconds);
+    report.detail(format!("{name}: beside overwriting: time"), mixed, "s");
+    report.fact(format!("{name}: longest put beside Gets"), longest_beside, "ms");
+    report.fact(format!("{name}: open again"), open_seconds, "s");
+    report.detail(format!("{name}: p99 of a Get, idle"), idle, "us");
+    report.fact(format!("{name}: p99 of a Get beside overwriting"), beside, "us");
+    let gets = of(|one| one.busy.answer.per_second());
+    report.fact(format!("{name}: Gets/s beside overwriting"), gets, "Gets/s");
+    if name != "copal" {
+        return;
+    }
+    let extra = of(Overwritten::extra_reads);
+    for (what, value, unit, most) in [
+        (
+            "criterion: extra reads per Get beside overwriting",
+            extra,
+            "",
+            0.10,
+        ),
+        ("T9 copal: longest put beside Gets", longest_beside, "ms", 100.0),
+        (
+            "T8 copal: write amplification of the overwrite",
+            amplification,
+            "x",
+            15.0,
+        ),
+        ("T9 copal: longest put of the overwrite", longest_put, "ms", 100.0),
+        (
+            "T9 copal: p99 of a Get beside overwriting / idle",
+            beside / idle,
+            "x",
+            2.0,
+        ),
+        ("T12 copal: open again", open_seconds, "s", 2.0),
+    ] {
+        report.at_most(what, value, unit, most);
+    }
+}
+
 /// Copal against each peer.
-pub(super) fn judge(report: &mut Report, all: &HashMap<&str, Overwritten>) {
+pub(super) fn judge(report: &mut Report, all: &HashMap<&str, Vec<Overwritten>>) {
     let Some(ours) = all.get("copal") else { return };
     for peer in PEERS {
         let Some(theirs) = all.get(peer) else { continue };
+        let ratio = |figure: fn(&Overwritten) -> f64| median_of(ours, figure) / median_of(theirs, figure);
         for (what, better) in [
             (
                 format!("overwrite: copal / {peer}"),
-                ours.megabytes_per_second / theirs.megabytes_per_second,
+                ratio(Overwritten::megabytes_per_second),
             ),
             (
                 format!("Gets/s beside overwriting: copal / {peer}"),
-                ours.gets_per_second / theirs.gets_per_second,
+                ratio(|one| one.busy.answer.per_second()),
             ),
             (
                 format!("p99 of a Get beside overwriting: {peer} / copal"),
-                theirs.get_p99_micros / ours.get_p99_micros,
+                1.0 / ratio(|one| one.busy.answer.latency.p99),
             ),
         ] {
             report.at_least(what, better, "x", 1.0);
