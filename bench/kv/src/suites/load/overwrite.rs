@@ -29,7 +29,7 @@ pub(super) struct Overwritten {
 /// Overwrites a loaded store, and looks up meanwhile.
 pub(super) fn overwrite(lab: &Lab<'_>, options: &Options, spec: &Spec) -> Result<Overwritten> {
     let started = Instant::now();
-    let mut peer = Peer::open(spec, Some(options.cap_bytes()))?;
+    let mut peer = Peer::open(spec, Some(options.cap << 20))?;
     let open_seconds = started.elapsed().as_secs_f64();
     let gets = |seconds| Request::Gets {
         keys: lab.scale.keys(),
