@@ -145,9 +145,11 @@ impl ReadAhead {
         }
         if stored.is_none() {
             let expected = self.expected.saturating_sub(before);
+            // A little that is left of it is better read as the next window.
+            let least = if begins { at.len } else { FIRST_WINDOW_BYTES };
             self.size = if scan.whole {
                 scan.window
-            } else if expected > if begins { at.len } else { FIRST_WINDOW_BYTES } {
+            } else if expected > least {
                 expected.min(scan.window)
             } else if begins {
                 return table.block(partition, at, scan.class);
