@@ -7,6 +7,7 @@
 //! Design: object.md §11
 //! Invariants
 //! - A flush syncs every file written since the last one, and the directory when a name came or went (C3).
+//! - A flush answers when the syncs of other threads that it relies on have ended too, and fails when one of them did.
 //! - What was never written reads as zeros, also in files that do not exist.
 //! - A failed write or sync poisons the handle until it is reopened (C7).
 //! - The first flush syncs every file there is: what a killed process wrote is read next and must not vanish later.
@@ -17,7 +18,7 @@
 use copal_device::{
     AlignedBuf, Completion, Counters, Device, DeviceError, Geometry, Io, IoDone, IoKind, OpenError, PageCache,
 };
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::{
     collections::{BTreeSet, HashMap},
     io,
@@ -27,7 +28,10 @@ use std::{
 
 use crate::run::Run;
 
-use super::directory::{Directory, HostFile, Names, RealDirectory};
+use super::{
+    directory::{Directory, HostFile, Names, RealDirectory},
+    syncs::Syncs,
+};
 
 /// Bits of an address that are the offset in its file: 64 GiB.
 pub(crate) const OFFSET_BITS: u32 = 36;
@@ -44,17 +48,31 @@ pub(crate) struct HostFiles {
     directory: Box<dyn Directory>,
     read_only: bool,
     inside: Mutex<Inside>,
+    /// A sync has ended.
+    synced: Condvar,
 }
 
 #[derive(Default)]
 struct Inside {
     open: HashMap<u32, Arc<dyn HostFile>>,
     written: BTreeSet<u32>,
+    /// What was taken from `written` and `names_changed` and is not durable yet.
+    syncs: Syncs,
     /// Whoever had the directory open before may have been killed: any file may hold bytes that no sync covers (C5).
     inherited: bool,
     names_changed: bool,
     poisoned: bool,
     counters: Counters,
+}
+
+impl Inside {
+    /// Numbers and handles of the files written since this was called last.
+    fn take_written(&mut self) -> (BTreeSet<u32>, Vec<Arc<dyn HostFile>>) {
+        let numbers = std::mem::take(&mut self.written);
+        let handles = numbers.iter().filter_map(|number| self.open.get(number).cloned());
+        let handles = handles.collect();
+        (numbers, handles)
+    }
 }
 
 impl HostFiles {
@@ -79,6 +97,7 @@ impl HostFiles {
                 names_changed: !read_only,
                 ..Inside::default()
             }),
+            synced: Condvar::new(),
         })
     }
 
@@ -142,8 +161,7 @@ impl HostFiles {
         file.write_at(bytes, offset)?;
         self.note_written(number, &file);
         if durable {
-            file.sync_data()?;
-            self.sync_names()?;
+            self.sync(Some((number, &file)))?;
         }
         Ok(())
     }
@@ -155,32 +173,49 @@ impl HostFiles {
         inside.open.entry(number).or_insert_with(|| Arc::clone(file));
     }
 
-    fn sync_names(&self) -> io::Result<()> {
-        if std::mem::take(&mut self.inside.lock().names_changed) {
-            self.directory.sync_names(Names::Objects)?;
-            self.directory.sync_names(Names::Store)?;
-        }
-        Ok(())
-    }
-
     /// Syncs what was written. A file that is written again meanwhile is synced again by the next flush.
     fn flush(&self) -> io::Result<()> {
         if self.read_only {
             return Ok(());
         }
         self.sync_inherited()?;
-        let written: Vec<Arc<dyn HostFile>> = {
-            let mut inside = self.inside.lock();
-            let numbers = std::mem::take(&mut inside.written);
-            numbers
-                .iter()
-                .filter_map(|number| inside.open.get(number).cloned())
-                .collect()
+        self.sync(None)
+    }
+
+    /// Makes durable what was written to `only` this file, or to all, and the names that came and went.
+    fn sync(&self, only: Option<(u32, &Arc<dyn HostFile>)>) -> io::Result<()> {
+        let mut inside = self.inside.lock();
+        let (numbers, files) = match only {
+            Some((number, file)) => (BTreeSet::from([number]), vec![Arc::clone(file)]),
+            None => inside.take_written(),
         };
-        for file in written {
-            file.sync_data()?;
+        let names = std::mem::take(&mut inside.names_changed);
+        let ticket = inside.syncs.begin(numbers, names);
+        drop(inside);
+        let result = self.sync_now(&files, names);
+        let mut inside = self.inside.lock();
+        inside.syncs.end(ticket);
+        inside.poisoned |= result.is_err();
+        self.synced.notify_all();
+        result?;
+        // What another thread took to sync is not here any more, and one that overlaps may have been told the error.
+        let others = inside.syncs.running();
+        while inside.syncs.concern(&others, only.map(|(number, _)| number)) {
+            self.synced.wait(&mut inside);
         }
-        self.sync_names()
+        if inside.poisoned {
+            return Err(io::Error::other("a write or sync of another thread failed"));
+        }
+        Ok(())
+    }
+
+    fn sync_now(&self, files: &[Arc<dyn HostFile>], names: bool) -> io::Result<()> {
+        files.iter().try_for_each(|file| file.sync_data())?;
+        if names {
+            self.directory.sync_names(Names::Objects)?;
+            self.directory.sync_names(Names::Store)?;
+        }
+        Ok(())
     }
 
     /// Once, before anything is read (R11): every file there is. One that is clean costs an open and no I/O.
@@ -409,5 +444,7 @@ fn count(counters: &mut Counters, kind: &IoKind) {
     }
 }
 
+#[cfg(test)]
+mod flush_tests;
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,7 @@ mod directory;
 mod files;
 mod host;
 mod space;
+mod syncs;
 #[cfg(test)]
 pub(crate) mod twin;
 

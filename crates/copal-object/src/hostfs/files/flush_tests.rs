@@ -1,0 +1,196 @@
+//! A flush beside syncs of other threads.
+//!
+//! Symptom: a flush was answered, and with it commits acknowledged as durable, while another thread was still in the
+//! `fdatasync` of the same files or in the `fsync` of their names; one of a file whose sync had failed there too.
+//! Cause: whoever syncs takes files and names off the list of dirty ones first; who comes next finds nothing to do.
+//! Fix: syncs under way are listed as well, and a flush answers when those that it relies on have ended.
+
+use super::{
+    super::directory::{Directory, HostFile, Names, RealDirectory},
+    *,
+};
+use copal_device::Class;
+use std::sync::mpsc;
+
+/// What a sync makes durable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Syncing {
+    Data,
+    Names,
+}
+
+/// Where the first sync of one kind stops until it is told how to end.
+struct Gate {
+    what: Syncing,
+    reached: mpsc::Sender<()>,
+    end: mpsc::Receiver<io::Result<()>>,
+}
+
+#[derive(Clone, Default)]
+struct Gates(Arc<Mutex<Option<Gate>>>);
+
+impl Gates {
+    fn pass(&self, what: Syncing) -> io::Result<()> {
+        let gate = self.0.lock().take_if(|gate| gate.what == what);
+        let Some(gate) = gate else { return Ok(()) };
+        gate.reached.send(()).unwrap();
+        gate.end.recv().unwrap()
+    }
+}
+
+struct GatedDirectory {
+    inner: RealDirectory,
+    gates: Gates,
+}
+
+struct GatedFile {
+    inner: Arc<dyn HostFile>,
+    gates: Gates,
+}
+
+impl Directory for GatedDirectory {
+    fn open(&self, number: u32, make: bool) -> io::Result<Option<(Arc<dyn HostFile>, bool)>> {
+        let opened = self.inner.open(number, make)?;
+        Ok(opened.map(|(inner, is_new)| {
+            let gates = self.gates.clone();
+            let file: Arc<dyn HostFile> = Arc::new(GatedFile { inner, gates });
+            (file, is_new)
+        }))
+    }
+
+    fn remove(&self, number: u32) -> io::Result<bool> {
+        self.inner.remove(number)
+    }
+
+    fn sync_names(&self, names: Names) -> io::Result<()> {
+        self.gates.pass(Syncing::Names)?;
+        self.inner.sync_names(names)
+    }
+
+    fn numbers(&self) -> io::Result<Vec<u32>> {
+        self.inner.numbers()
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.inner.free_bytes()
+    }
+}
+
+impl HostFile for GatedFile {
+    fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
+        self.inner.read_at(buf, at)
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.inner.write_at(bytes, at)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.gates.pass(Syncing::Data)?;
+        self.inner.sync_data()
+    }
+
+    fn punch(&self, at: u64, len: u64) {
+        self.inner.punch(at, len);
+    }
+}
+
+fn submit(files: &HostFiles, at: u64, kind: IoKind) -> Result<(), DeviceError> {
+    let class = Class::Commit;
+    files.submit(vec![Io { at, kind, class }]).wait().remove(0).result
+}
+
+fn flush(files: &HostFiles) -> Result<(), DeviceError> {
+    submit(files, 0, IoKind::Flush)
+}
+
+fn write(files: &HostFiles, number: u64, fua: bool) -> Result<(), DeviceError> {
+    let mut buf = AlignedBuf::zeroed(4096);
+    buf.fill(number as u8);
+    submit(files, number << OFFSET_BITS, IoKind::Write { buf, fua })
+}
+
+/// Two new files; `first` runs and stops inside a sync of `what`; `second` runs meanwhile; then that sync ends as `end`
+/// says. Answers of both, and whether the second had its own before the first.
+fn beside(
+    first: fn(&HostFiles) -> Result<(), DeviceError>,
+    what: Syncing,
+    second: fn(&HostFiles) -> Result<(), DeviceError>,
+    end: io::Result<()>,
+) -> (bool, [Result<(), DeviceError>; 2]) {
+    let home = tempfile::tempdir().unwrap();
+    let gates = Gates::default();
+    let inner = RealDirectory::create(home.path()).unwrap();
+    let directory = GatedDirectory {
+        inner,
+        gates: gates.clone(),
+    };
+    let files = HostFiles::on(Box::new(directory), false);
+    flush(&files).unwrap();
+    write(&files, 5, false).unwrap();
+    write(&files, 7, false).unwrap();
+    let (reached, at_the_gate) = mpsc::channel();
+    let (let_go, told) = mpsc::channel();
+    *gates.0.lock() = Some(Gate {
+        what,
+        reached,
+        end: told,
+    });
+    std::thread::scope(|scope| {
+        let one = scope.spawn(|| first(&files));
+        at_the_gate.recv().unwrap();
+        let other = scope.spawn(|| second(&files));
+        // It answers, or it waits: whoever waits is woken for nothing, and found so.
+        while !other.is_finished() && !files.synced.notify_one() {
+            std::thread::yield_now();
+        }
+        let early = other.is_finished();
+        let_go.send(end).unwrap();
+        (early, [one.join().unwrap(), other.join().unwrap()])
+    })
+}
+
+fn waits(
+    first: fn(&HostFiles) -> Result<(), DeviceError>,
+    what: Syncing,
+    second: fn(&HostFiles) -> Result<(), DeviceError>,
+) {
+    let (early, answers) = beside(first, what, second, Ok(()));
+    assert!(!early, "it answered while what it relies on was not synced");
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    let (early, answers) = beside(first, what, second, Err(io::Error::other("worn out")));
+    assert!(!early);
+    assert!(
+        answers.iter().all(Result::is_err),
+        "what was not synced is not durable for anybody: {answers:?}"
+    );
+}
+
+#[test]
+fn a_flush_waits_for_the_files_another_flush_syncs() {
+    waits(flush, Syncing::Data, flush);
+}
+
+#[test]
+fn a_flush_waits_for_the_names_another_flush_syncs() {
+    waits(flush, Syncing::Names, flush);
+}
+
+#[test]
+fn a_flush_waits_for_the_names_a_durable_write_syncs() {
+    waits(|files| write(files, 9, true), Syncing::Names, flush);
+}
+
+#[test]
+fn a_durable_write_waits_for_the_names_a_flush_syncs() {
+    waits(flush, Syncing::Names, |files| write(files, 5, true));
+}
+
+#[test]
+fn a_durable_write_waits_for_the_sync_of_its_file() {
+    waits(flush, Syncing::Data, |files| write(files, 5, true));
+}
