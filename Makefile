@@ -8,7 +8,7 @@ help:
 	@echo "make test              install what the tests need, then run every check and every test"
 	@echo "make build             the copal binary: target/release/copal"
 	@echo "make install           put it into ~/.cargo/bin"
-	@echo "make bench SUITE=name  measure; without SUITE, list the suites"
+	@echo "make bench SUITE=name  install what the suite needs, measure; without SUITE, list the suites"
 	@echo "make dataset DIR=path  build the small real data set (root, apt, about 10 GB)"
 
 run:
@@ -24,11 +24,11 @@ build:
 	cargo build --release --locked --package copal
 
 install: build
-	cargo install --locked --path crates/copal
+	install -D -s -m 0755 target/release/copal "$${CARGO_HOME:-$$HOME/.cargo}/bin/copal"
 
 bench:
 	@bash scripts/install-deps.sh
-	cargo xtask bench $(SUITE)
+	cargo xtask bench $(if $(SUITE),--prepare $(SUITE))
 
 dataset:
 	@bash scripts/install-deps.sh dataset

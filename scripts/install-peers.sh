@@ -23,7 +23,9 @@ apt_install() {
     $sudo apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null
 }
 
-if [ ! -f /usr/include/leveldb/c.h ] || ! command -v g++ >/dev/null || ! ls /usr/lib/llvm*/lib/libclang*.so* >/dev/null 2>&1; then
+# libclang-cpp, which other packages bring, is another library.
+has_libclang() { compgen -G '/usr/lib/llvm*/lib/libclang.so*' || compgen -G '/usr/lib/llvm*/lib/libclang-[0-9]*.so*'; }
+if [ ! -f /usr/include/leveldb/c.h ] || ! command -v g++ >/dev/null || ! has_libclang >/dev/null; then
     apt_install libleveldb-dev build-essential libclang-dev
 fi
 if [ "${1:-}" = kv ]; then

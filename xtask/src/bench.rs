@@ -3,7 +3,11 @@
 //! Not here: the suites themselves (`bench/src`), so that nothing they need enters the main lock file.
 
 use anyhow::{Context, Result, bail};
-use std::{path::Path, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+use xtask::dataset::{self, parameters::Parameters};
 
 /// One suite by its name.
 pub(crate) struct Suite {
@@ -27,7 +31,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 /// Every suite there is; `docs/papers.md` may name only these.
 pub(crate) const SUITES: [Suite; 16] = [
     suite(
-        "backup-peers",
+        BACKUP_PEERS,
         "repository size, CPU, memory, restore beside restic, rustic and borg",
         Package::Bench,
     ),
@@ -92,8 +96,12 @@ pub(crate) const SUITES: [Suite; 16] = [
     ),
 ];
 
-/// Builds `bench/` in release mode and runs the suite; without a name, lists the suites.
-pub(crate) fn run(root: &Path, suite: Option<&str>, arguments: &[String]) -> Result<()> {
+/// The suite that stands beside backup programs, on the data set.
+const BACKUP_PEERS: &str = "backup-peers";
+
+/// Builds `bench/` in release mode and runs the suite; without a name, lists the suites. With `prepare`, first
+/// installs what the suite needs and this machine has not.
+pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[String]) -> Result<()> {
     let Some(name) = suite else {
         for suite in &SUITES {
             println!("{:18} {}", suite.name, suite.about);
@@ -103,6 +111,20 @@ pub(crate) fn run(root: &Path, suite: Option<&str>, arguments: &[String]) -> Res
     let Some(suite) = SUITES.iter().find(|suite| suite.name == name) else {
         bail!("there is no suite `{name}`; `cargo xtask bench` lists them");
     };
+    if prepare {
+        self::prepare(root, suite)?;
+    }
+    let missing = match suite.package {
+        Package::Kv => missing_for_engines(Path::new("/")),
+        Package::Bench => Vec::new(),
+    };
+    if !missing.is_empty() {
+        bail!(
+            "this machine has no {}, which the engines beside ours are built with; `make bench SUITE={name}` \
+             installs it and runs the suite",
+            missing.join(", no ")
+        );
+    }
     let mut cargo = Command::new("cargo");
     cargo.args([
         "run",
@@ -133,6 +155,89 @@ pub(crate) fn run(root: &Path, suite: Option<&str>, arguments: &[String]) -> Res
     Ok(())
 }
 
+/// Installs what `suite` is compared with, and builds the data set if it is measured on that.
+fn prepare(root: &Path, suite: &Suite) -> Result<()> {
+    match suite.package {
+        Package::Kv => script(root, &["install-peers.sh", "kv"]),
+        Package::Bench if suite.name == BACKUP_PEERS => {
+            script(root, &["install-peers.sh"])?;
+            let parameters = Parameters::parse(&[])?;
+            let directory = root.join(&parameters.directory);
+            if directory.join("oracle.json").exists() {
+                return Ok(());
+            }
+            script(root, &["install-deps.sh", "dataset"])?;
+            dataset::build(&Parameters {
+                directory,
+                ..parameters
+            })
+        }
+        Package::Bench => Ok(()),
+    }
+}
+
+fn script(root: &Path, words: &[&str]) -> Result<()> {
+    let (name, arguments) = words.split_first().context("a script has a name")?;
+    let path = root.join("scripts").join(name);
+    let status = Command::new("bash")
+        .arg(&path)
+        .args(arguments)
+        .status()
+        .with_context(|| format!("running {}", path.display()))?;
+    if !status.success() {
+        bail!("scripts/{name} failed ({status}); what it could not install is said above");
+    }
+    Ok(())
+}
+
+/// What building LevelDB, RocksDB and fjall needs and the file system below `root` has not.
+fn missing_for_engines(root: &Path) -> Vec<&'static str> {
+    let has_command = |name: &str| {
+        let directories = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&directories).any(|directory| {
+            let below: PathBuf = directory.components().skip(1).collect();
+            root.join(below).join(name).exists()
+        })
+    };
+    // bindgen looks where `LIBCLANG_PATH` says, then where Debian and others put it.
+    let has_libclang = std::env::var_os("LIBCLANG_PATH").is_some()
+        || ["usr/lib", "usr/lib64", "usr/local/lib"]
+            .into_iter()
+            .any(|directory| holds_libclang(&root.join(directory), 3));
+    let mut missing = Vec::new();
+    if !root.join("usr/include/leveldb/c.h").exists() {
+        missing.push("leveldb/c.h");
+    }
+    if !has_command("g++") && !has_command("c++") {
+        missing.push("C++ compiler");
+    }
+    if !has_libclang {
+        missing.push("libclang");
+    }
+    missing
+}
+
+/// Whether `libclang` itself lies at most `depth` directories below `directory` (Debian: `llvm-14/lib`).
+fn holds_libclang(directory: &Path, depth: u32) -> bool {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return false;
+    };
+    entries.flatten().any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        // Not libclang-cpp.so, which is another library.
+        let version = name
+            .strip_prefix("libclang-")
+            .and_then(|rest| rest.chars().next());
+        let is_library =
+            name.starts_with("libclang.so") || version.is_some_and(|digit| digit.is_ascii_digit());
+        // A link to a directory is not followed: the tree may hold circles.
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        (is_library && !is_directory)
+            || (depth > 1 && is_directory && holds_libclang(&entry.path(), depth - 1))
+    })
+}
+
 #[cfg(target_arch = "x86_64")]
 fn has_avx2() -> bool {
     // What processors of that level have in common beyond it came no later.
@@ -144,4 +249,40 @@ fn has_avx2() -> bool {
 #[cfg(not(target_arch = "x86_64"))]
 fn has_avx2() -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Symptom: on a fresh machine every `kv-*` suite and `elasticbf-table1` ended, ten minutes into building, in a
+    /// panic of a build script about libclang. Cause: nobody looked whether what the engines are built with is
+    /// there. Fix: the suite says what is missing and the one command that installs it.
+    #[test]
+    fn what_the_engines_need_is_named_before_anything_is_built() {
+        let root = tempfile::tempdir().unwrap();
+        let mut missing = missing_for_engines(root.path());
+        // A machine may name a libclang of its own.
+        missing.retain(|name| *name != "libclang");
+        assert_eq!(missing, ["leveldb/c.h", "C++ compiler"]);
+
+        let make = |path: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        };
+        // Debian's clang-format brings this one, which bindgen cannot use.
+        make("usr/lib/llvm-14/lib/libclang-cpp.so.14");
+        assert!(!holds_libclang(&root.path().join("usr/lib"), 3));
+        make("usr/include/leveldb/c.h");
+        make("usr/lib/llvm-14/lib/libclang-14.so.1");
+        let directory = std::env::split_paths(&std::env::var_os("PATH").unwrap())
+            .next()
+            .unwrap();
+        let below: PathBuf = directory.components().skip(1).collect();
+        make(below.join("g++").to_str().unwrap());
+        assert!(holds_libclang(&root.path().join("usr/lib"), 3));
+        assert_eq!(missing_for_engines(root.path()), [""; 0]);
+    }
 }

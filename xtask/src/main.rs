@@ -77,6 +77,9 @@ enum Chore {
     Bench {
         /// The suite
         suite: Option<String>,
+        /// First install what the suite needs and this machine has not: what `make bench` does
+        #[arg(long)]
+        prepare: bool,
         /// What the suite takes
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
@@ -103,7 +106,11 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Dataset { parameters } => dataset::build(&Parameters::parse(&parameters)?),
         Chore::Crash { histories, from } => crash::run(&root, histories, from),
         Chore::KillLoop { rounds, seed, hostfs } => kill_loop::run(&root, rounds, seed, hostfs),
-        Chore::Bench { suite, arguments } => bench::run(&root, suite.as_deref(), &arguments),
+        Chore::Bench {
+            suite,
+            prepare,
+            arguments,
+        } => bench::run(&root, suite.as_deref(), prepare, &arguments),
     }
 }
 
