@@ -25,6 +25,8 @@ pub struct Run {
     pub wall: Duration,
     /// Largest resident set of one process.
     pub peak_bytes: u64,
+    /// What was handed to block devices, or dirtied in the page cache of files on them.
+    pub written_bytes: u64,
     /// Standard output, captured whole.
     pub stdout: String,
     /// Standard error, captured whole.
@@ -80,6 +82,8 @@ pub fn run(command: &mut Command) -> Result<Run> {
         cpu: time(usage.ru_utime) + time(usage.ru_stime),
         wall,
         peak_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+        // The kernel counts these in units of 512 bytes.
+        written_bytes: u64::try_from(usage.ru_oublock).unwrap_or(0) * 512,
         stdout: text(stdout),
         stderr: text(stderr),
     })
@@ -132,6 +136,7 @@ fn time(value: libc::timeval) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn a_program_is_measured_and_its_output_captured() {
@@ -146,6 +151,20 @@ mod tests {
             run.peak_bytes
         );
         assert!(run.success("sh").is_err());
+    }
+
+    #[test]
+    fn what_a_program_writes_is_counted() {
+        // Below the target directory: what a file system in memory takes does not count.
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+        let file = tempfile::NamedTempFile::new_in(directory).expect("a file below target");
+        let script = "head -c 3000000 /dev/zero > \"$1\"";
+        let run = run(Command::new("sh").args(["-c", script, "sh"]).arg(file.path())).expect("sh runs");
+        assert!(
+            (3_000_000..4_000_000).contains(&run.written_bytes),
+            "{}",
+            run.written_bytes
+        );
     }
 
     #[test]

@@ -82,9 +82,30 @@ struct Measured {
     version: String,
     steps: Vec<Step>,
     restores: Vec<Restored>,
-    /// Largest peak of forgetting and of pruning, where that was done.
+    /// Forgetting and pruning all but the last day, at the end.
     #[serde(default)]
-    forget_peak_bytes: Option<u64>,
+    prune: Option<Prune>,
+}
+
+/// What forgetting and pruning all but the last day cost, and what it gave back.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Prune {
+    cpu_seconds: f64,
+    /// Largest of its commands.
+    peak_bytes: u64,
+    written_bytes: u64,
+    /// What the repository occupied before and occupies afterwards.
+    occupied_bytes: [u64; 2],
+    /// What it says is live, before and afterwards, if it says.
+    live_bytes: [Option<u64>; 2],
+}
+
+impl Prune {
+    /// What the file system got back; negative when the repository grew.
+    fn freed_megabytes(&self) -> f64 {
+        let [before, after] = self.occupied_bytes;
+        (before as f64 - after as f64) / 1e6
+    }
 }
 
 impl Measured {
@@ -201,9 +222,23 @@ fn one_program(program: &Program, oracle: &Oracle, dataset: &Path, scratch: &Pat
             measured.restores.push(restore(program, vm, entry, dataset)?);
         }
     }
-    measured.forget_peak_bytes = program.forget_all_but_last()?;
+    measured.prune = Some(prune(program, oracle)?);
     program.remove()?;
     Ok(measured)
+}
+
+fn prune(program: &Program, oracle: &Oracle) -> Result<Prune> {
+    let before = program.sizes()?;
+    let vms: Vec<&str> = oracle.vms.iter().map(|vm| vm.name.as_str()).collect();
+    let runs = program.prune_to_the_last_day(&vms)?;
+    let after = program.sizes()?;
+    Ok(Prune {
+        cpu_seconds: runs.iter().map(|run| run.cpu.as_secs_f64()).sum(),
+        peak_bytes: runs.iter().map(|run| run.peak_bytes).max().unwrap_or(0),
+        written_bytes: runs.iter().map(|run| run.written_bytes).sum(),
+        occupied_bytes: [before.occupied_bytes, after.occupied_bytes],
+        live_bytes: [before.live_bytes, after.live_bytes],
+    })
 }
 
 fn images(oracle: &Oracle, day: usize) -> impl Iterator<Item = (&Vm, &Day)> {
@@ -315,6 +350,13 @@ fn judge(report: &mut Report, all: &[(Program, Measured)], oracle: &Oracle) -> R
             "",
             0.0,
         );
+        if let Some(prune) = &measured.prune {
+            let occupied = prune.occupied_bytes[1] as f64 / 1e6;
+            report.fact(name("repository pruned to the last day"), occupied, "MB");
+            report.fact(name("given back by that"), prune.freed_megabytes(), "MB");
+            report.fact(name("written by that"), prune.written_bytes as f64 / 1e6, "MB");
+            report.fact(name("processor time of that"), prune.cpu_seconds, "s");
+        }
         for step in &measured.steps {
             report.detail(
                 name(&format!("repository after {} day {}", step.vm, step.day)),
@@ -390,6 +432,13 @@ fn judge(report: &mut Report, all: &[(Program, Measured)], oracle: &Oracle) -> R
         let speed = theirs.restore_wall(last_day) / ours.restore_wall(last_day);
         report.at_least("restore speed of restic's", speed, "x", 3.0);
     }
+    if let Some(pruned) = &ours.prune {
+        judge_prune(
+            report,
+            pruned,
+            find("restic").and_then(|theirs| theirs.prune.as_ref()),
+        )?;
+    }
     for name in ["copal", "copal-cbt"] {
         if let Some(measured) = find(name) {
             memory_and_holes(report, name, measured, oracle);
@@ -397,6 +446,36 @@ fn judge(report: &mut Report, all: &[(Program, Measured)], oracle: &Oracle) -> R
     }
     if let Some(incremental) = find("copal-cbt") {
         next_days(report, incremental, oracle)?;
+    }
+    Ok(())
+}
+
+/// After pruning to the last day: the file beside what is in use and beside restic's repository, and what freeing
+/// a byte cost in bytes written.
+fn judge_prune(report: &mut Report, ours: &Prune, restic: Option<&Prune>) -> Result<()> {
+    let [Some(live_before), Some(live_after)] = ours.live_bytes else {
+        bail!("copal's statistics name no live bytes");
+    };
+    let occupied = ours.occupied_bytes[1] as f64;
+    report.at_most(
+        "pruned to the last day: file, of what is in use",
+        occupied / live_after.max(1) as f64,
+        "x",
+        1.10,
+    );
+    report.at_most(
+        "pruned to the last day: bytes written, of those freed inside",
+        ours.written_bytes as f64 / live_before.saturating_sub(live_after).max(1) as f64,
+        "x",
+        2.0,
+    );
+    if let Some(restic) = restic {
+        report.at_most(
+            "pruned to the last day: file, of restic's repository",
+            occupied / restic.occupied_bytes[1].max(1) as f64,
+            "x",
+            0.95,
+        );
     }
     Ok(())
 }
@@ -413,8 +492,8 @@ fn memory_and_holes(report: &mut Report, name: &str, measured: &Measured, oracle
     };
     peak("a backup", measured.peak_megabytes());
     peak("a restore", measured.restore_peak_megabytes());
-    if let Some(bytes) = measured.forget_peak_bytes {
-        peak("forget and prune", bytes as f64 / 1e6);
+    if let Some(prune) = &measured.prune {
+        peak("forget and prune", prune.peak_bytes as f64 / 1e6);
     }
     let density = |restore: &Restored| {
         let source = oracle_day(oracle, &restore.vm, restore.day)?.data_bytes;

@@ -207,15 +207,42 @@ impl Program {
         Ok((run, find_disk(&out).context("the restored disk is nowhere")?))
     }
 
-    /// Copal forgets and prunes all but the last snapshot of each VM; returns the larger peak of the two.
-    pub(super) fn forget_all_but_last(&self) -> Result<Option<u64>> {
-        if !matches!(self.kind, Kind::Copal { .. }) {
-            return Ok(None);
+    /// Forgets and prunes all but the last snapshot of each VM, giving space back at once; what each command cost.
+    pub(super) fn prune_to_the_last_day(&self, vms: &[&str]) -> Result<Vec<Run>> {
+        match &self.kind {
+            Kind::Restic => {
+                let policy = ["forget", "--group-by", "host", "--keep-last", "1"];
+                Ok(vec![
+                    self.run(&policy, &self.home)?,
+                    self.run(&["prune"], &self.home)?,
+                ])
+            }
+            Kind::Rustic => {
+                let policy = ["forget", "--group-by", "host", "--keep-last", "1"];
+                // Without the option packs are only marked, and removed a day later.
+                let prune = ["prune", "--instant-delete"];
+                Ok(vec![
+                    self.run(&policy, &self.home)?,
+                    self.run(&prune, &self.home)?,
+                ])
+            }
+            Kind::Borg(_) => {
+                let mut runs = Vec::new();
+                for vm in vms {
+                    let archives = format!("{vm}-*");
+                    let policy = ["prune", "--keep-last", "1", "--glob-archives", &archives];
+                    runs.push(self.run(&policy, &self.home)?);
+                }
+                runs.push(self.run(&["compact"], &self.home)?);
+                Ok(runs)
+            }
+            Kind::Copal { .. } => {
+                let copal = self.copal()?;
+                let forget = copal.run("forget", &["--keep-last", "1"])?;
+                let prune = copal.run("prune", &[] as &[&str])?;
+                Ok(vec![forget.run, prune.run])
+            }
         }
-        let copal = self.copal()?;
-        let forget = copal.run("forget", &["--keep-last", "1"])?;
-        let prune = copal.run("prune", &[] as &[&str])?;
-        Ok(Some(forget.run.peak_bytes.max(prune.run.peak_bytes)))
     }
 
     pub(super) fn sizes(&self) -> Result<Sizes> {
