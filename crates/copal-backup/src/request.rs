@@ -92,6 +92,20 @@ pub struct DiskSource {
     pub source: Box<dyn Source>,
     /// What changed since a base snapshot, when somebody knows.
     pub changed: Option<ChangedExtents>,
+    /// What a person should know about the source, seen when it was opened; the summary repeats it.
+    pub warnings: Vec<String>,
+}
+
+impl DiskSource {
+    /// A disk of which nobody knows what changed.
+    pub fn new(name: impl Into<String>, source: Box<dyn Source>) -> DiskSource {
+        DiskSource {
+            name: name.into(),
+            source,
+            changed: None,
+            warnings: Vec::new(),
+        }
+    }
 }
 
 /// One backup of one VM.
@@ -207,6 +221,8 @@ pub struct BackupSummary {
     pub disks: Vec<DiskSummary>,
     /// What was read and stored.
     pub counts: BackupCounts,
+    /// What a person should know about the disks, in sentences; the snapshot was made all the same.
+    pub warnings: Vec<String>,
     /// Wall time of the whole.
     pub duration: Duration,
 }

@@ -23,7 +23,7 @@ use crate::queue::{Batch, Job, JobQueue, Reply};
 use crate::tally::Tally;
 use crate::uring::{self, Ring};
 use crate::{AlignedBuf, Completion, Counters, Device, Geometry, Io, IoDone, IoKind, PageCache};
-pub use overlap::{overlap_in_use, share_bytes};
+pub use overlap::{mounted_on, overlap_in_use, share_bytes};
 use std::path::Path;
 use std::sync::Arc;
 use target::Target;

@@ -41,7 +41,7 @@ pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT, KeptLimit};
 pub use completion::{Completer, Completion, Drive};
 pub use device::{Class, Counters, Device, Geometry, Io, IoDone, IoKind, PageCache};
 pub use error::{DeviceError, OpenError};
-pub use file::{FileOptions, open_file, overlap_in_use, share_bytes};
+pub use file::{FileOptions, mounted_on, open_file, overlap_in_use, share_bytes};
 pub use image::Image;
 pub use memory::MemoryDevice;
 pub use record::History;

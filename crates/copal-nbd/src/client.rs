@@ -262,6 +262,15 @@ impl Client {
         Ok(Map::new(self, context.id, range))
     }
 
+    /// Takes leave of the server; every later request fails.
+    pub fn hang_up(&self) {
+        let goodbye = wire::encode_request(Command::Disconnect, 0, 0, 0);
+        // The peer may have gone already.
+        let _ = self.writer.lock().write_all(&goodbye);
+        self.waiter.shared.end(NbdError::Closed);
+        self.waiter.socket.shutdown();
+    }
+
     fn check(&self, offset: u64, len: u64) -> Result<(), NbdError> {
         let size = self.export.size;
         let block = u64::from(self.export.block_bytes);
@@ -298,10 +307,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let goodbye = wire::encode_request(Command::Disconnect, 0, 0, 0);
-        // The peer may have gone already.
-        let _ = self.writer.lock().write_all(&goodbye);
-        self.waiter.socket.shutdown();
+        self.hang_up();
         if let Some(receiver) = self.receiver.take() {
             let _ = receiver.join();
         }

@@ -12,7 +12,8 @@ Exit codes:
     0  done
     1  failed; the sentence on standard error says why
     2  the words of the command line make no sense
-    3  a source could not be read (missing image, bad disk, qemu-nbd missing); no snapshot was made
+    3  a source could not be read (missing image, bad disk, qemu-nbd missing), or was cut or replaced while it was; no
+       snapshot was made
    10  no repository there, or the file is not a Copal store
    11  another process is using the store
    12  wrong password, or no password where one is needed

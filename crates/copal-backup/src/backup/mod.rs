@@ -26,7 +26,7 @@ use crate::keys::random;
 use crate::manifest::{MAX_DISKS, MAX_TAGS, MAX_TEXT_BYTES, MAX_WORD_BYTES, Manifest, ManifestDisk};
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::repository::Repository;
-use crate::request::{BackupCounts, BackupRequest, BackupSummary, SnapshotId};
+use crate::request::{BackupCounts, BackupRequest, BackupSummary, DiskSource, SnapshotId};
 use crossbeam_channel::{bounded, unbounded};
 use issued::Issued;
 use job::Job;
@@ -72,6 +72,7 @@ pub(crate) fn run(
         disks,
         planned,
         mut counts,
+        warnings,
     } = produced;
     let snapshot = SnapshotId(random()?);
     let manifest = Manifest {
@@ -112,6 +113,7 @@ pub(crate) fn run(
             .collect(),
         vm,
         counts,
+        warnings,
         duration: started.elapsed(),
     })
 }
@@ -120,6 +122,7 @@ struct Produced {
     disks: Vec<BuiltDisk>,
     planned: Vec<Planned>,
     counts: BackupCounts,
+    warnings: Vec<String>,
 }
 
 fn produce(
@@ -180,8 +183,9 @@ fn produce(
     });
     packed?;
     compressed?;
-    match read {
-        Ok(mut counts) => {
+    let confirmed = read.and_then(|counts| Ok((counts, confirm(&request.disks)?)));
+    match confirmed {
+        Ok((mut counts, warnings)) => {
             let disks = packer.finish()?;
             vault.index.sync()?;
             counts.stored_bytes = packer.stored_bytes();
@@ -189,6 +193,7 @@ fn produce(
                 disks,
                 planned,
                 counts,
+                warnings,
             })
         }
         Err(Stop::Cancelled) => {
@@ -211,6 +216,20 @@ fn produce(
             reason: "a thread of the backup ended early".into(),
         }),
     }
+}
+
+/// Sees that all disks are still what was opened; returns what a person should know about them.
+fn confirm(disks: &[DiskSource]) -> Result<Vec<String>> {
+    let mut warnings = Vec::new();
+    for disk in disks {
+        warnings.extend(disk.warnings.iter().cloned());
+        let seen = disk.source.confirm().map_err(|error| Error::Source {
+            disk: disk.name.clone(),
+            error,
+        })?;
+        warnings.extend(seen);
+    }
+    Ok(warnings)
 }
 
 fn join(thread: std::thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {

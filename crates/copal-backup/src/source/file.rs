@@ -5,11 +5,12 @@
 //! - Reading leaves the page cache as it was: what is cached is taken from there, the rest is read
 //!   around it (`O_DIRECT`), so a backup evicts nothing that a guest needs. A file system without
 //!   `O_DIRECT` is read through the cache, and what was read is dropped again.
+//! - A hole that reaches the end is believed only while the file has the size it had when it was opened.
 //! - Memory is a few bounce buffers of 1 MiB, whatever the size of the image.
 //!
 //! Not here: formats other than raw (`qcow2`), deciding which it is (`open`).
 
-use super::{Extent, ExtentKind, Source, SourceError};
+use super::{Extent, ExtentKind, Source, SourceError, identity::Identity};
 use parking_lot::Mutex;
 use rustix::{
     fs::{Advice, Mode, OFlags, SeekFrom},
@@ -34,6 +35,7 @@ const BOUNCES_KEPT: usize = 8;
 #[derive(Debug)]
 pub struct FileSource {
     path: PathBuf,
+    identity: Identity,
     file: File,
     /// The same file opened around the page cache; `None` where that is not possible.
     direct: Option<File>,
@@ -59,7 +61,9 @@ impl FileSource {
             }
         };
         let file = OpenOptions::new().read(true).open(path).map_err(failed("open"))?;
-        let kind = file.metadata().map_err(failed("open"))?.file_type();
+        let meta = file.metadata().map_err(failed("open"))?;
+        let kind = meta.file_type();
+        let identity = Identity::new(path, &meta);
         if !kind.is_file() && !kind.is_block_device() {
             let what = if kind.is_dir() {
                 "a directory"
@@ -78,8 +82,11 @@ impl FileSource {
             rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| failed("measure")(e.into()))?;
         let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         let direct = rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from);
+        // The name may lead elsewhere by now; two files are not read as one.
+        let direct = direct.filter(|direct| identity.is_of(direct));
         Ok(FileSource {
             path: path.to_owned(),
+            identity,
             file,
             direct,
             size_bytes,
@@ -97,6 +104,13 @@ impl FileSource {
         }
     }
 
+    /// Fails when the file or device has another size than when it was opened.
+    fn expect_same_size(&self) -> Result<(), SourceError> {
+        let found = rustix::fs::seek(&self.file, SeekFrom::End(0));
+        let found = found.map_err(|error| self.failed("measure")(error.into()))?;
+        self.identity.expect_size(self.size_bytes, found)
+    }
+
     /// Asks the file system what lies at `offset`.
     fn find_extent(&self, offset: u64) -> Result<Extent, SourceError> {
         let extent = |end: u64, kind| Extent {
@@ -109,8 +123,11 @@ impl FileSource {
         }
         let data = match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
             Ok(data) => data,
-            // No data from here to the end.
-            Err(Errno::NXIO) => return Ok(extent(self.size_bytes, ExtentKind::Zero)),
+            // No data from here to the end, or there is no `here` any more.
+            Err(Errno::NXIO) => {
+                self.expect_same_size()?;
+                return Ok(extent(self.size_bytes, ExtentKind::Zero));
+            }
             // A file system without a map: all of it is data.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(extent(self.size_bytes, ExtentKind::Data)),
             Err(error) => return Err(self.failed("map")(error.into())),
@@ -246,5 +263,9 @@ impl Source for FileSource {
             });
         }
         Ok(done)
+    }
+    fn confirm(&self) -> Result<Option<String>, SourceError> {
+        self.expect_same_size()?;
+        self.identity.confirm(&self.file)
     }
 }

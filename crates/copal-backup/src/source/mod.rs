@@ -2,8 +2,9 @@
 //!
 //! Design: a source answers two questions, "what lies here?" and "which bytes?", and nothing else.
 //! Invariants
-//! - A source does not change while it is read (a point in time). One that does is found out: the
-//!   bytes that were hashed are the bytes that are stored, so the snapshot is what was read.
+//! - A source does not change while it is read (a point in time). The bytes that were hashed are the bytes that are
+//!   stored, so the snapshot is what was read. One that was cut, grew or was replaced meanwhile is found out
+//!   ([`Source::confirm`]) and makes no snapshot; one that was written in place is said.
 //! - `Zero` is a promise: reading that range would give zero bytes. `Data` promises nothing.
 //!
 //! Not here: finding out what changed since the last backup (that is handed in as
@@ -11,6 +12,7 @@
 
 mod changed;
 pub mod file;
+mod identity;
 pub mod nbd;
 pub mod open;
 pub mod qcow2;
@@ -74,6 +76,17 @@ pub enum SourceError {
         /// The announced size.
         expected: u64,
     },
+    /// The source is no longer what was opened: cut, grown, replaced.
+    #[error(
+        "{what} {how} while it was read, so no snapshot was made; back up a snapshot of the disk, or stop what \
+         changes it"
+    )]
+    Changed {
+        /// The source, as the user named it.
+        what: String,
+        /// What became of it, as the rest of a sentence.
+        how: String,
+    },
     /// A helper program or a format the source needs is missing or refused it.
     #[error("{reason}")]
     Unusable {
@@ -105,6 +118,16 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// The read failed. It is not retried: the backup of this VM ends and keeps what it stored.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError>;
+
+    /// Looks once more when all that a backup needs was read; nothing is read afterwards. Returns a sentence about a disk
+    /// that was written meanwhile. Blocks.
+    ///
+    /// A source without a name or a size to look at says nothing.
+    /// # Errors
+    /// What was read is no disk: the source has another size now, or another one took its name.
+    fn confirm(&self) -> Result<Option<String>, SourceError> {
+        Ok(None)
+    }
 }
 
 /// Walks the extents of `range` in ascending order, clipped to it, without gaps.

@@ -7,7 +7,10 @@
 use super::{ChangeKind, ChangedExtent, ChangedExtents, Extent, ExtentKind, Source, SourceError};
 use copal_nbd::{BASE_ALLOCATION, Client, ConnectOptions, NbdError, STATE_DIRTY, STATE_ZERO, Uri};
 use parking_lot::Mutex;
+use std::time::Duration;
 
+/// How long the server may take to say its size once more.
+const SECOND_LOOK: Duration = Duration::from_secs(10);
 /// What one block status request asks about, in bytes.
 const MAP_BYTES: u64 = 1 << 30;
 
@@ -15,6 +18,7 @@ const MAP_BYTES: u64 = 1 << 30;
 #[derive(Debug)]
 pub struct NbdSource {
     what: String,
+    uri: Uri,
     client: Client,
     has_map: bool,
     /// The last block status reply: ascending, without gaps.
@@ -63,6 +67,7 @@ impl NbdSource {
         let has_map = has(BASE_ALLOCATION);
         Ok(NbdSource {
             what: what.to_owned(),
+            uri: uri.clone(),
             client,
             has_map,
             known: Mutex::new(Vec::new()),
@@ -93,6 +98,16 @@ impl NbdSource {
             base,
             extents,
         })
+    }
+
+    /// Reads the last block: an export that lost its end, or whose server is gone, fails here although nothing but holes was
+    /// asked for.
+    pub(super) fn read_end(&self) -> Result<(), SourceError> {
+        let size = self.client.size();
+        if size > 0 {
+            self.read_at(size - 1, &mut [0])?;
+        }
+        Ok(())
     }
 
     /// Asks the server what lies at `offset` and remembers the whole answer.
@@ -176,4 +191,28 @@ impl Source for NbdSource {
         outcome.map_err(|error| failed(&self.what, &error))?;
         Ok(len)
     }
+    /// The size of an export is told once per connection, so a new one is made, after the old one is closed: many servers
+    /// take one client at a time. One that has ended with its client cannot be asked.
+    fn confirm(&self) -> Result<Option<String>, SourceError> {
+        self.read_end()?;
+        self.client.hang_up();
+        let options = ConnectOptions {
+            contexts: Vec::new(),
+            timeout: SECOND_LOOK,
+        };
+        match Client::connect(&self.uri, &options) {
+            Ok(again) if again.size() == self.client.size() => Ok(None),
+            Ok(again) => Err(SourceError::Changed {
+                what: self.what.clone(),
+                how: format!("went from {} to {} bytes", self.client.size(), again.size()),
+            }),
+            Err(error) => {
+                tracing::debug!(%error, what = self.what, "the server does not tell its size again");
+                Ok(None)
+            }
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,14 +11,19 @@
 //!   nothing to wait for, and its directory is gone once we are connected.
 //! - A Ctrl-C on the terminal reaches us and not it: it runs in a process group of its own.
 
-use super::{Source, SourceError, nbd::NbdSource};
+use super::{Source, SourceError, identity::Identity, nbd::NbdSource};
 use crate::source::{ChangedExtents, Extent};
 use copal_nbd::{Address, Uri};
 use std::{
+    fs::File,
     io::Read,
     os::{
         fd::OwnedFd,
-        unix::{fs::PermissionsExt, net::UnixListener, process::CommandExt},
+        unix::{
+            fs::{FileExt, PermissionsExt},
+            net::UnixListener,
+            process::CommandExt,
+        },
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -36,6 +41,43 @@ pub struct Qcow2Source {
     // Dropped first: closing the connection lets the server end by itself.
     export: NbdSource,
     _server: Server,
+    image: Image,
+}
+
+/// The file itself, opened beside the server's handle to see what becomes of it.
+struct Image {
+    identity: Identity,
+    file: File,
+    /// As its header says.
+    size_bytes: u64,
+}
+
+impl Image {
+    fn open(path: &Path) -> Result<Image, SourceError> {
+        let failed = |error| io("open", path, error);
+        let file = File::open(path).map_err(failed)?;
+        Ok(Image {
+            identity: Identity::new(path, &file.metadata().map_err(failed)?),
+            size_bytes: size_in_header(&file).map_err(failed)?,
+            file,
+        })
+    }
+}
+
+/// Size of the disk in an image, which stands at byte 24 in every version of the format; 0 in what is no image.
+fn size_in_header(file: &File) -> std::io::Result<u64> {
+    let mut header = [0; 32];
+    match file.read_exact_at(&mut header, 0) {
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(0),
+        read => read?,
+    }
+    let [.., a, b, c, d, e, f, g, h] = header;
+    let is_image = header.starts_with(&MAGIC);
+    Ok(if is_image {
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    } else {
+        0
+    })
 }
 
 impl Qcow2Source {
@@ -45,7 +87,7 @@ impl Qcow2Source {
     /// `qemu-nbd` is not installed, or refuses the image (its own words are in the message).
     pub fn open(path: &Path, bitmap: Option<&str>) -> Result<Qcow2Source, SourceError> {
         // A file that we may not read deserves our own words, not those of a helper.
-        std::fs::File::open(path).map_err(|error| io("open", path, error))?;
+        let image = Image::open(path)?;
         let program = find_program("qemu-nbd").ok_or_else(|| SourceError::Unusable {
             reason: format!(
                 "{} is a qcow2 image, which Copal reads through qemu-nbd, and that is not installed; \
@@ -54,12 +96,17 @@ impl Qcow2Source {
             ),
         })?;
         // Around the page cache where the file system can; where it cannot, qemu-nbd says so.
-        match start(&program, path, bitmap, "none") {
+        let (export, server) = match start(&program, path, bitmap, "none") {
             Err(error) if error.to_string().contains("O_DIRECT") => {
                 start(&program, path, bitmap, "writeback")
             }
             other => other,
-        }
+        }?;
+        Ok(Qcow2Source {
+            export,
+            _server: server,
+            image,
+        })
     }
 
     /// What the dirty bitmap given to [`Qcow2Source::open`] says has changed.
@@ -83,6 +130,14 @@ impl Source for Qcow2Source {
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
         self.export.read_at(offset, buf)
+    }
+    fn confirm(&self) -> Result<Option<String>, SourceError> {
+        // The server is ours and tells the size it began with.
+        self.export.read_end()?;
+        let image = &self.image;
+        let found = size_in_header(&image.file).map_err(|error| image.identity.failed(error))?;
+        image.identity.expect_size(image.size_bytes, found)?;
+        image.identity.confirm(&image.file)
     }
 }
 
@@ -131,7 +186,7 @@ fn start(
     image: &Path,
     bitmap: Option<&str>,
     cache: &str,
-) -> Result<Qcow2Source, SourceError> {
+) -> Result<(NbdSource, Server), SourceError> {
     let dir = private_dir()?;
     let socket = dir.path().join("nbd.sock");
     let listener = UnixListener::bind(&socket).map_err(|error| io("listen on", &socket, error))?;
@@ -141,10 +196,7 @@ fn start(
         export: String::new(),
     };
     match NbdSource::connect_to(&image.display().to_string(), &uri, bitmap) {
-        Ok(export) => Ok(Qcow2Source {
-            export,
-            _server: server,
-        }),
+        Ok(export) => Ok((export, server)),
         Err(error) => {
             let complaint = server.complaint();
             if complaint.is_empty() {

@@ -125,6 +125,62 @@ fn a_file_that_shrinks_under_the_reader_is_an_error() {
     );
 }
 
+/// Symptom: a sparse image that was cut while it was read was backed up with zeros for the rest, exit code 0, and `verify`
+/// found it whole.
+/// Cause: the file system's answer "no data from here on" was taken for a hole up to the size that the file once had.
+/// Fix: such a hole counts only while the size is the old one, and size and name are looked at once more at the end.
+#[test]
+fn a_sparse_file_that_shrinks_under_the_reader_has_no_hole_at_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.raw");
+    sparse_image(&path);
+    let source = file::FileSource::open(&path).unwrap();
+    let image = File::options().write(true).open(&path).unwrap();
+    image.set_len(4 * MIB).unwrap();
+    let walked: Result<Vec<_>, _> = extents(&source, 0..16 * MIB).collect();
+    assert!(matches!(walked, Err(SourceError::Changed { .. })), "{walked:?}");
+}
+
+/// As above, for what the map alone does not tell.
+#[test]
+fn a_file_is_looked_at_once_more_when_all_was_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.raw");
+    let look = |change: &dyn Fn(&File)| {
+        sparse_image(&path);
+        let source = file::FileSource::open(&path).unwrap();
+        read_all(&source);
+        change(&File::options().write(true).open(&path).unwrap());
+        source.confirm()
+    };
+    assert!(matches!(look(&|_| ()), Ok(None)));
+    let refused = |outcome: Result<Option<String>, SourceError>, words: &str| {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, SourceError::Changed { .. }), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    };
+    refused(
+        look(&|image| image.set_len(16 * MIB - 1).unwrap()),
+        "went from 16777216 to 16777215 bytes",
+    );
+    refused(
+        look(&|image| image.set_len(17 * MIB).unwrap()),
+        "to 17825792 bytes",
+    );
+    refused(look(&|_| std::fs::remove_file(&path).unwrap()), "removed");
+    let other = dir.path().join("other.raw");
+    std::fs::write(&other, "another disk").unwrap();
+    refused(look(&|_| std::fs::rename(&other, &path).unwrap()), "replaced");
+    let hour_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    let said = look(&|image| {
+        image.write_all_at(b"x", 5).unwrap();
+        // A clock of ticks may give the write the time that the file has.
+        image.set_modified(hour_ago).unwrap();
+    });
+    let said = said.unwrap().expect("a written image is said");
+    assert!(said.contains("was written while it was read"), "{said}");
+}
+
 #[test]
 fn a_stream_is_read_once_in_order() {
     let (reader, mut writer) = std::io::pipe().unwrap();
@@ -257,6 +313,7 @@ fn a_qcow2_image_is_served_and_its_server_ends() {
             extents: vec![dirty]
         })
     );
+    assert!(matches!(opened.source.confirm(), Ok(None)));
     drop(opened);
     assert!(servers_of(&qcow2).is_empty());
 

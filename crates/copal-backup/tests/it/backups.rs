@@ -260,11 +260,7 @@ fn a_stream_of_unknown_length_is_backed_up_to_its_end() {
             stream: true,
             reads: Default::default(),
         };
-        let disks = vec![DiskSource {
-            name: "sda".into(),
-            source: Box::new(source),
-            changed: None,
-        }];
+        let disks = vec![DiskSource::new("sda", Box::new(source))];
         let request = BackupRequest::new(format!("vm{size}"), disks);
         let summary = repository.backup(request, &Silent, &CancelFlag::new()).unwrap();
         assert_eq!(restore(&repository, summary.snapshot), bytes);
@@ -286,9 +282,8 @@ fn a_disk_may_grow_shrink_and_get_company() {
     }
     let second = random_disk(10, 3 << 20);
     let source = |name: &str, disk: &Disk| DiskSource {
-        name: name.into(),
-        source: disk.source(),
         changed: Some(disk.changes()),
+        ..DiskSource::new(name, disk.source())
     };
     let request = BackupRequest::new("web", vec![source("sdb", &second), source("sda", &disk)]);
     let summary = repository.backup(request, &Silent, &CancelFlag::new()).unwrap();

@@ -103,11 +103,7 @@ fn an_interrupted_backup_publishes_nothing_and_keeps_its_packs() {
             at: 24 << 20,
             cancel,
         };
-        let disks = vec![DiskSource {
-            name: "sda".into(),
-            source: Box::new(source),
-            changed: None,
-        }];
+        let disks = vec![DiskSource::new("sda", Box::new(source))];
         repository
             .backup(BackupRequest::new("web", disks), &Silent, &flag)
             .unwrap_err()
@@ -175,11 +171,7 @@ fn requests_that_make_no_sense_are_refused_before_anything_is_stored() {
     let refuse = |vm: &str, names: &[&str]| {
         let disks = names
             .iter()
-            .map(|name| DiskSource {
-                name: (*name).into(),
-                source: disk.source(),
-                changed: None,
-            })
+            .map(|name| DiskSource::new(*name, disk.source()))
             .collect();
         let error = repository
             .backup(BackupRequest::new(vm, disks), &Silent, &CancelFlag::new())
@@ -237,11 +229,7 @@ fn one_vm_has_one_writer_and_prune_waits_for_nobody() {
     });
     std::thread::scope(|scope| {
         let source = Box::new(Shared(Arc::clone(&held)));
-        let disks = vec![DiskSource {
-            name: "sda".into(),
-            source,
-            changed: None,
-        }];
+        let disks = vec![DiskSource::new("sda", source)];
         let backup =
             scope.spawn(|| repository.backup(BackupRequest::new("web", disks), &Silent, &CancelFlag::new()));
         held.reached.wait();
@@ -284,11 +272,7 @@ fn a_fenced_backup_cannot_publish() {
     });
     std::thread::scope(|scope| {
         let source = Box::new(Shared(Arc::clone(&held)));
-        let disks = vec![DiskSource {
-            name: "sda".into(),
-            source,
-            changed: None,
-        }];
+        let disks = vec![DiskSource::new("sda", source)];
         let backup =
             scope.spawn(|| repository.backup(BackupRequest::new("web", disks), &Silent, &CancelFlag::new()));
         held.reached.wait();

@@ -176,11 +176,7 @@ fn lived_in(killed: bool) -> Subject {
             reads: Mutex::new(0),
             taken: taken.clone(),
         };
-        let disks = vec![DiskSource {
-            name: "sda".into(),
-            source: Box::new(source),
-            changed: None,
-        }];
+        let disks = vec![DiskSource::new("sda", Box::new(source))];
         let mut request = BackupRequest::new("late", disks);
         request.memory_bytes = 24 << 20;
         repository.backup(request, &Silent, &CancelFlag::new()).unwrap();

@@ -248,9 +248,8 @@ pub(crate) fn try_back_up(
 
 pub(crate) fn request(vm: &str, disk: &Disk, changed: bool) -> BackupRequest {
     let source = DiskSource {
-        name: "sda".into(),
-        source: disk.source(),
         changed: changed.then(|| disk.changes()),
+        ..DiskSource::new("sda", disk.source())
     };
     let mut request = BackupRequest::new(vm, vec![source]);
     request.memory_bytes = 24 << 20;

@@ -15,6 +15,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+mod mounts;
+pub use mounts::mounted_on;
+
 /// Whether one of the two is, or lies on, the other: a write to the lower one changes both.
 /// What cannot be looked at shares nothing that is known.
 #[must_use]

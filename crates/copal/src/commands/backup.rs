@@ -1,5 +1,7 @@
 //! `copal backup`.
 
+mod source;
+
 use super::{Context, as_json, close};
 use crate::{
     arguments::{Backup, Format},
@@ -74,9 +76,9 @@ fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>
             None => opened.changed,
         };
         disks.push(DiskSource {
-            name: typed.name,
-            source: opened.source,
             changed: listed,
+            warnings: source::warnings(&typed.image),
+            ..DiskSource::new(typed.name, opened.source)
         });
     }
     Ok(disks)
@@ -190,6 +192,10 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
 
 fn report(context: &Context<'_>, summary: &BackupSummary) {
     let counts = &summary.counts;
+    for warning in &summary.warnings {
+        let fields = json!({ "code": "warning", "message": warning });
+        context.output.error(fields, &format!("warning: {warning}"));
+    }
     let fields = json!({
         "command": "backup",
         "snapshot": summary.snapshot.to_string(),
@@ -200,6 +206,7 @@ fn report(context: &Context<'_>, summary: &BackupSummary) {
         "created_ms": summary.created_ms,
         "disks": summary.disks.iter().map(as_json::disk_summary).collect::<Vec<_>>(),
         "counts": as_json::counts(counts),
+        "warnings": summary.warnings,
         "seconds": as_json::seconds(summary.duration),
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });

@@ -4,6 +4,7 @@
 //! not expect fails it, and so does a panic.
 
 mod changes;
+mod changing;
 mod damage;
 mod disks;
 mod engine;

@@ -1,0 +1,104 @@
+//! Which file systems are mounted from a block device, or from what lies on it.
+//!
+//! The kernel's own table says it, `/proc/self/mountinfo`. A file system that cannot be written changes nothing.
+
+use super::{Listing, Place, device_named};
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+/// Where a file system that may be written is mounted that lies on `device`, a block device.
+#[must_use]
+pub fn mounted_on(device: &Path) -> Option<PathBuf> {
+    let place = Place::of(device)?;
+    let Place::Device(_) = place else { return None };
+    let kernel = Listing::of_the_kernel();
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let mut mounts = table.split(|&byte| byte == b'\n').filter_map(Mount::parse);
+    let above = mounts.find(|mount| mount.device().is_some_and(|device| kernel.lies_on(device, place)));
+    above.map(|mount| mount.point)
+}
+
+/// A line of the kernel's table of mounts that may be written.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    number: String,
+    source: PathBuf,
+    point: PathBuf,
+}
+
+impl Mount {
+    fn parse(line: &[u8]) -> Option<Mount> {
+        let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+        let dash = words.iter().position(|word| *word == b"-")?;
+        let (number, point, options) = (words.get(2)?, words.get(4)?, words.get(5)?);
+        let (source, of_all) = (words.get(dash + 2)?, words.get(dash + 3)?);
+        let may_be_written =
+            |options: &[u8]| options.split(|&byte| byte == b',').any(|option| option == b"rw");
+        (may_be_written(options) && may_be_written(of_all)).then(|| Mount {
+            number: String::from_utf8_lossy(number).into_owned(),
+            source: unescaped(source),
+            point: unescaped(point),
+        })
+    }
+
+    /// A file system over several devices has a number of its own, and one of them as its source.
+    fn device(&self) -> Option<Place> {
+        match device_named(&self.number)? {
+            Place::Device(number) if rustix::fs::major(number) == 0 => Place::of(&self.source),
+            place => Some(place),
+        }
+    }
+}
+
+/// The kernel writes blanks and the like as `\040`.
+fn unescaped(word: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let [first, tail @ ..] = rest {
+        let digits = tail.get(..3).filter(|_| *first == b'\\');
+        let code = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &tail[3..] } else { tail };
+    }
+    PathBuf::from(OsStr::from_bytes(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_table_that_may_be_written() {
+        let mount = |number: &str, source: &str, point: &str| Mount {
+            number: number.into(),
+            source: source.into(),
+            point: point.into(),
+        };
+        for (line, want) in [
+            (
+                r"36 35 8:3 / /mnt/my\040disk rw,noatime master:1 - ext4 /dev/sda3 rw,errors=continue",
+                Some(mount("8:3", "/dev/sda3", "/mnt/my disk")),
+            ),
+            (
+                "40 35 0:45 /sub /home rw - btrfs /dev/sdb1 rw,space_cache",
+                Some(mount("0:45", "/dev/sdb1", "/home")),
+            ),
+            ("41 35 8:4 / /boot ro - ext4 /dev/sda4 rw", None),
+            ("41 35 8:4 / /boot rw - ext4 /dev/sda4 ro", None),
+            ("41 35 8:4 / /boot rw - ext4", None),
+            ("", None),
+        ] {
+            assert_eq!(Mount::parse(line.as_bytes()), want, "{line}");
+        }
+        assert_eq!(unescaped(br"a\0b\134\04"), PathBuf::from(r"a\0b\\04"));
+    }
+
+    #[test]
+    fn the_root_is_on_no_device_that_is_none() {
+        assert_eq!(mounted_on(Path::new("/")), None);
+        assert_eq!(mounted_on(Path::new("/none")), None);
+    }
+}

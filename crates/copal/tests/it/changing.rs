@@ -1,0 +1,110 @@
+//! Images that change while they are read.
+
+use crate::{
+    disks::{Disk, MIB},
+    harness::{House, Run, Running},
+    loop_device::LoopDevice,
+};
+use std::{fs::File, io::Write, os::unix::fs::FileExt, path::Path, process::Command};
+
+/// Backs up a pipe and then `image`, to which `change` happens when it is open and nothing of it was read.
+fn backup_while(house: &House, image: &Path, change: impl FnOnce()) -> Run {
+    let image = format!("sdb={}", image.display());
+    let words = ["backup", "--vm", "web", "--disk", "sda=-", "--disk", &image];
+    let mut backup = Running::start(house, words);
+    let pipe = backup.child.stdin.as_mut().unwrap();
+    pipe.write_all(&[5; 1 << 20]).unwrap();
+    backup.wait_for("status");
+    change();
+    backup.end()
+}
+
+/// Symptom: a sparse image that was cut while it was read was backed up with exit code 0, zeros for the rest, and `verify`
+/// agreed. One that grew or was exchanged was a snapshot too.
+/// Cause: the end of a file's data was taken for a hole up to the size the file once had, and nobody looked again.
+/// Fix: size and name are looked at where a hole reaches the end, and once more when all was read.
+#[test]
+fn an_image_that_is_cut_grown_or_replaced_while_it_is_read_makes_no_snapshot() {
+    let house = House::plain();
+    let image = house.path("disk.raw");
+    let make = || {
+        let file = File::create(&image).unwrap();
+        file.write_all_at(&[7; 100_000], 0).unwrap();
+        file.set_len(64 * MIB).unwrap();
+        file
+    };
+    for how in ["cut", "grown", "replaced", "removed"] {
+        let file = make();
+        let run = backup_while(&house, &image, || match how {
+            "cut" => file.set_len(8 * MIB).unwrap(),
+            "grown" => file.set_len(65 * MIB).unwrap(),
+            "replaced" => {
+                let other = house.path("other.raw");
+                std::fs::copy(&image, &other).unwrap();
+                std::fs::rename(&other, &image).unwrap();
+            }
+            _ => std::fs::remove_file(&image).unwrap(),
+        });
+        assert_eq!(run.code, Some(3), "{how}: {run:?}");
+        assert!(
+            run.sentence()
+                .contains("while it was read, so no snapshot was made"),
+            "{run:?}"
+        );
+        assert!(house.snapshots().is_empty(), "{how}");
+    }
+    let _file = make();
+    let run = backup_while(&house, &image, || ());
+    assert_eq!(run.summary()["warnings"], serde_json::json!([]), "{run:?}");
+    house.check();
+}
+
+/// Symptom: nothing was said of an image that was written while it was read.
+/// Cause: nobody looked. Fix: a change of the file's times is a warning, and so is a mounted device.
+#[test]
+fn an_image_that_is_written_while_it_is_read_is_said() {
+    let house = House::plain();
+    let image = house.path("disk.raw");
+    Disk::create(&image, MIB, 130);
+    let run = backup_while(&house, &image, || {
+        let file = File::options().write(true).open(&image).unwrap();
+        file.write_all_at(b"x", 5).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    });
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let warnings = run.summary()["warnings"].to_string();
+    assert!(warnings.contains("was written while it was read"), "{warnings}");
+    let errors = run
+        .lines()
+        .into_iter()
+        .filter(|line| line["message_type"] == "error");
+    assert_eq!(errors.count(), 1, "{run:?}");
+}
+
+/// As above. A device that was mounted for reading only changes nothing.
+#[test]
+fn a_device_that_is_mounted_is_said() {
+    let house = House::plain();
+    let Some(device) = LoopDevice::attach(&house.path("device"), 16 * MIB) else {
+        return;
+    };
+    let run = |program: &str, words: &[&Path]| {
+        let output = Command::new(program).args(words).output().unwrap();
+        assert!(output.status.success(), "{program} {words:?}: {output:?}");
+    };
+    let point = house.path("mounted here");
+    std::fs::create_dir(&point).unwrap();
+    run("mkfs.ext4", &[Path::new("-q"), &device.path]);
+    let warnings = || house.backup("web", &device.path)["warnings"].to_string();
+    assert_eq!(warnings(), "[]");
+    run("mount", &[&device.path, &point]);
+    let said = warnings();
+    run("mount", &[Path::new("-oremount,ro"), &point]);
+    let silent = warnings();
+    run("umount", &[&point]);
+    assert!(
+        said.contains("is mounted on") && said.contains("mounted here"),
+        "{said}"
+    );
+    assert_eq!(silent, "[]");
+}
