@@ -30,6 +30,12 @@ pub enum TargetError {
         #[source]
         error: std::io::Error,
     },
+    /// Something is there that the caller did not allow to be overwritten.
+    #[error("{reason}")]
+    Exists {
+        /// A sentence that says what to do.
+        reason: String,
+    },
     /// The target cannot take this disk, for example a device that is too small.
     #[error("{reason}")]
     Unusable {

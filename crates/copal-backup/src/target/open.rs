@@ -31,7 +31,7 @@ pub fn open(spec: &str, overwrite: bool) -> Result<Box<dyn Target>, TargetError>
     }
     if !overwrite {
         return Err(if kind.is_block_device() {
-            TargetError::Unusable {
+            TargetError::Exists {
                 reason: format!("{spec} is a block device; add --force to overwrite what is on it"),
             }
         } else {

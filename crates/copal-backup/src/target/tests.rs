@@ -139,6 +139,99 @@ fn a_file_that_appears_meanwhile_is_not_replaced() {
     assert_eq!(std::fs::read(&path).unwrap(), b"mine");
 }
 
+fn mode(path: &Path) -> u32 {
+    path.metadata().unwrap().mode() & 0o777
+}
+
+/// Symptom: every local user could read a restored disk, with the passwords and keys in it.
+/// Cause: the file was made with the mode the umask leaves, mostly 0644.
+/// Fix: a new file is 0600 from its first byte on, also one that grows out of what a killed restore left; what is
+/// replaced keeps its mode, and has it with the first name it gets.
+#[test]
+fn a_restored_disk_is_its_owners_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.raw");
+    let partial = dir.path().join("out.raw.copal-partial");
+    std::fs::write(&partial, b"left by a restore of before").unwrap();
+    std::fs::set_permissions(&partial, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let target = open::open(path.to_str().unwrap(), false).unwrap();
+    assert_eq!(mode(&partial), 0o600);
+    restore(&*target);
+    drop(target);
+    assert_eq!(mode(&path), 0o600);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).unwrap();
+    let target = open::open(path.to_str().unwrap(), true).unwrap();
+    assert_eq!(mode(&partial), 0o600, "nobody reads what is not whole");
+    restore(&*target);
+    assert_eq!(mode(&path), 0o664);
+}
+
+/// Symptom: a restore as root into a directory where others may write emptied and overwrote whatever file somebody had
+/// planted a link to, as `NAME.copal-partial`.
+/// Cause: that name was opened like any other: through symbolic links, hard links, and whatever kind of file it was.
+/// Fix: it is opened without following a link, and has to be a regular file of this user with one name.
+#[test]
+fn a_planted_name_is_refused_and_what_it_leads_to_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.raw");
+    let partial = dir.path().join("out.raw.copal-partial");
+    let victim = dir.path().join("victim");
+    std::fs::write(&victim, b"precious").unwrap();
+    let refused = |what: &str| {
+        let said = reason(open::open(path.to_str().unwrap(), false));
+        assert!(said.contains(what) && said.contains("remove it"), "{said}");
+        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+        assert!(partial.symlink_metadata().is_ok(), "it is the user's to remove");
+        std::fs::remove_file(&partial).unwrap();
+    };
+    std::os::unix::fs::symlink(&victim, &partial).unwrap();
+    refused("a symbolic link");
+    std::os::unix::fs::symlink(dir.path().join("nothing"), &partial).unwrap();
+    refused("a symbolic link");
+    std::fs::hard_link(&victim, &partial).unwrap();
+    refused("several names");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &partial,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    refused("not a regular file");
+    if rustix::process::geteuid().is_root() {
+        std::fs::write(&partial, b"of somebody").unwrap();
+        std::os::unix::fs::chown(&partial, Some(65_534), None).unwrap();
+        refused("another user");
+    }
+    assert!(!dir.path().join("nothing").exists());
+    restore(&*open::open(path.to_str().unwrap(), false).unwrap());
+    check(&path);
+}
+
+/// Symptom: of two restores to one name the later could empty the file that the earlier had just finished.
+/// Cause: it opened the unfinished file, waited for nobody, and took the lock once the other had renamed the file: the
+/// lock was on what carries the final name now.
+/// Fix: behind the lock the name is looked at again, and has to lead to the locked file.
+#[test]
+fn a_lock_counts_only_on_the_file_that_has_the_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.raw");
+    let first = open::open(path.to_str().unwrap(), false).unwrap();
+    let mut first = Some(first);
+    // The other finishes between the opening and the lock.
+    let second = file::FileTarget::start(path.clone(), None, &mut || {
+        if let Some(first) = first.take() {
+            restore(&*first);
+        }
+    })
+    .unwrap();
+    check(&path);
+    drop(second);
+    check(&path);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
 #[test]
 fn a_pipe_gets_everything_in_order() {
     let (mut reader, writer) = std::io::pipe().unwrap();
