@@ -4,6 +4,7 @@ use crate::catalog::log::{Append, Catalog, LogName};
 use crate::catalog::record::{MAX_NAME_BYTES, Record};
 use crate::error::{Error, Result};
 use crate::request::Vm;
+use crate::words::is_plain;
 use uuid::Uuid;
 
 /// Reads and extends the list of VMs.
@@ -46,12 +47,13 @@ impl<'a> Directory<'a> {
 
     /// The VM of a name or UUID, entered if it is new.
     pub(crate) fn find_or_add(&self, name: &str) -> Result<Vm> {
-        check_name(name)?;
         loop {
             let (vms, next) = self.read()?;
             if let Some(vm) = find_in(&vms, name) {
                 return Ok(vm);
             }
+            // Behind the look: a VM that has such a name from before is still backed up.
+            check_name(name)?;
             let uuid = match Uuid::try_parse(name) {
                 Ok(uuid) => uuid,
                 Err(_) => Uuid::from_bytes(crate::keys::random()?),
@@ -79,10 +81,11 @@ fn find_in(vms: &[Vm], name: &str) -> Option<Vm> {
 }
 
 fn check_name(name: &str) -> Result<()> {
-    let bad = name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control);
+    let bad = name.is_empty() || name.len() > MAX_NAME_BYTES || !is_plain(name);
     if bad {
         let reason = format!(
-            "{name:?} cannot be the name of a VM: 1 to {MAX_NAME_BYTES} bytes without control characters"
+            "{name:?} cannot be the name of a VM: 1 to {MAX_NAME_BYTES} bytes without control characters and marks of \
+             the direction of writing"
         );
         return Err(Error::Invalid { reason });
     }

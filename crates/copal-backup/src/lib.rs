@@ -50,9 +50,11 @@ mod tree;
 mod unlock;
 mod vault;
 mod volumes;
+mod words;
 
 pub use copal_chunk::Profile;
 pub use error::{Error, Result};
 pub use progress::{CancelFlag, Progress, Silent, Stage};
 pub use repository::{IndexHome, Repository};
 pub use request::*;
+pub use words::is_deceptive;

@@ -5,7 +5,7 @@
 
 use crate::human;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -16,7 +16,7 @@ Exit codes:
        snapshot was made
    10  no repository there, or the file is not a Copal store
    11  another process is using the store
-   12  wrong password, or no password where one is needed
+   12  wrong password, no password where one is needed, or a repository without one (see --insecure-no-password)
    20  stored data is damaged, cut off or missing
    21  denied: by a guard of the retention rules, or because the store is read-only
    22  --strict-incremental: a disk could not be backed up from its changed extents
@@ -28,6 +28,7 @@ Environment:
   COPAL_REPOSITORY     the repository, instead of --repo
   COPAL_PASSWORD_FILE  a file whose first line is the password, instead of --password-file
   COPAL_PASSWORD       the password itself; a file is safer
+  COPAL_WAIT           how long to wait for a store in use, instead of --wait
   COPAL_LOG            more words on standard error, such as info or copal_object=debug
 
 A first tour:
@@ -61,7 +62,8 @@ pub(crate) struct Common {
     /// File whose first line is the password
     #[arg(long, global = true, env = "COPAL_PASSWORD_FILE", value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
-    /// Make or open a repository without encryption: whoever reads the file reads the disks
+    /// Make or open a repository without encryption: whoever reads the file reads the disks. Without this option such a
+    /// one is refused
     #[arg(long, global = true)]
     pub(crate) insecure_no_password: bool,
     /// Speak JSON lines on standard output: {"v":1,"message_type":"status|verbose|item|summary|error|exit_error",...}
@@ -79,6 +81,9 @@ pub(crate) struct Common {
     /// Open a store whose last acknowledged writes are damaged, without them
     #[arg(long, global = true)]
     pub(crate) accept_tail_loss: bool,
+    /// Wait so long for a store that another process is using: 90s, 10m, 2h (default: exit code 11)
+    #[arg(long, global = true, env = "COPAL_WAIT", value_name = "DURATION", value_parser = human::parse_duration)]
+    pub(crate) wait: Option<Duration>,
     /// Use pread and pwrite even where the kernel offers io_uring
     #[arg(long, global = true)]
     pub(crate) no_io_uring: bool,

@@ -1,8 +1,13 @@
 //! How a command fails: a sentence, a word for machines, an exit code.
 
-use crate::human;
+use crate::{
+    holder::{self, Holder},
+    human,
+};
 use copal_backup::{Error, source::SourceError, target::TargetError};
 use copal_volume::VolumeError;
+use serde_json::{Value, json};
+use std::path::Path;
 
 /// The end of a command that did not do what it was asked to.
 #[derive(Debug)]
@@ -13,6 +18,8 @@ pub(crate) struct Failure {
     pub(crate) code: &'static str,
     /// What happened and what to do.
     pub(crate) sentence: String,
+    /// More fields of the JSON line; an object, or null for none.
+    pub(crate) more: Value,
 }
 
 /// Result of everything in this program.
@@ -37,7 +44,28 @@ impl Failure {
             exit_code,
             code,
             sentence: sentence.into(),
+            more: Value::Null,
         }
+    }
+
+    /// Somebody else is using the store at `path`.
+    pub(crate) fn busy(path: &Path) -> Failure {
+        let holders = holder::holders(path);
+        let who = match holder::as_text(&holders) {
+            who if who.is_empty() => String::new(),
+            who => format!(": {who}"),
+        };
+        let mut failure = Failure::new(
+            exit::BUSY,
+            "busy",
+            format!(
+                "another process is using {}{who}; wait for it to end and try again, or let this command wait \
+                 (--wait 30m)",
+                path.display()
+            ),
+        );
+        failure.more = json!({ "holders": holders.iter().map(Holder::as_json).collect::<Vec<_>>() });
+        failure
     }
 
     /// The words of the command line make no sense.
@@ -84,11 +112,7 @@ impl From<Error> for Failure {
             ),
             error => error.to_string(),
         };
-        Failure {
-            exit_code: error.exit_code(),
-            code: error.code(),
-            sentence,
-        }
+        Failure::new(error.exit_code(), error.code(), sentence)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Numbers and times the way people read and write them. Units are decimal: MB = 10^6 bytes.
 
+use copal_backup::is_deceptive;
 use jiff::{Timestamp, tz::TimeZone};
+use std::{borrow::Cow, time::Duration};
 
 /// `1.23 GB`.
 pub(crate) fn bytes(count: u64) -> String {
@@ -58,6 +60,56 @@ fn timestamp(ms: u64) -> Timestamp {
         .unwrap_or(Timestamp::MAX)
 }
 
+/// Text as one line that a terminal shows and does not obey: control characters and marks that turn the direction of
+/// writing round are escaped.
+pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+    escaped(text, is_deceptive)
+}
+
+/// The same for text of several lines.
+pub(crate) fn visible_lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| c != '\n' && is_deceptive(c))
+}
+
+fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match is_escaped(c) {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Parses `90s`, `10m`, `1h30m`, `2d`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a time to wait like 90s, 10m or 1h30m");
+    let mut total: u64 = 0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let count: u64 = rest[..digits].parse().map_err(|_| wrong())?;
+        let unit = match rest[digits..].chars().next() {
+            Some('s') => 1,
+            Some('m') => 60,
+            Some('h') => 3600,
+            Some('d') => 86_400,
+            _ => return Err(wrong()),
+        };
+        let seconds = count.checked_mul(unit).ok_or_else(wrong)?;
+        total = total.checked_add(seconds).ok_or_else(wrong)?;
+        rest = &rest[digits + 1..];
+    }
+    match text.is_empty() {
+        true => Err(wrong()),
+        false => Ok(Duration::from_secs(total)),
+    }
+}
+
 /// Parses `96M`, `1.5GiB`, `4096`: decimal units, binary with an `i`.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size like 96M, 2G or 512MiB");
@@ -87,17 +139,21 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     Ok(result as u64)
 }
 
-/// Columns of text, left-aligned unless every cell of a column below its title is a number of some kind.
+/// Columns of text, a row each whatever is in it, left-aligned unless every cell of a column below its title is a number of some kind.
 pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<Cow<'_, str>>> = rows
+        .iter()
+        .map(|row| row.iter().map(|cell| visible(cell)).collect())
+        .collect();
     let mut widths: Vec<usize> = titles.iter().map(|title| title.chars().count()).collect();
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
     let numeric: Vec<bool> = (0..titles.len())
         .map(|column| {
-            let is_number = |cell: &String| {
+            let is_number = |cell: &Cow<'_, str>| {
                 cell.split(' ')
                     .next()
                     .is_some_and(|word| word.parse::<f64>().is_ok())
@@ -120,8 +176,8 @@ pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
         out.push('\n');
     };
     line(&mut titles.iter().copied());
-    for row in rows {
-        line(&mut row.iter().map(String::as_str));
+    for row in &rows {
+        line(&mut row.iter().map(Cow::as_ref));
     }
     out
 }
@@ -163,6 +219,43 @@ mod tests {
         for text in ["", "M", "x", "1X", "1MM", "-1", "1iB", "99999999T", "1.2.3"] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn times_to_wait_are_read_in_the_units_people_write() {
+        for (text, seconds) in [
+            ("0s", 0),
+            ("90s", 90),
+            ("10m", 600),
+            ("1h30m", 5400),
+            ("2d", 172_800),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in [
+            "",
+            "10",
+            "m",
+            "1y",
+            "1.5h",
+            "-1s",
+            "10 m",
+            "18446744073709551615d",
+            "ä",
+        ] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    /// Symptom: a VM called `web\u{1b}[2J` emptied the terminal that listed it, one with a line break forged a row.
+    /// Cause: what is stored was written as it is. Fix: what a terminal would obey is escaped.
+    #[test]
+    fn what_a_terminal_would_obey_is_shown() {
+        assert_eq!(visible("Büro: база"), "Büro: база");
+        assert_eq!(visible("a\u{1b}[2J\u{202e}\nb"), "a\\u{1b}[2J\\u{202e}\\nb");
+        assert_eq!(visible_lines("a\rb\nc\n"), "a\\rb\nc\n");
+        let rows = vec![vec!["a\nb".into(), "c".into()]];
+        assert_eq!(table(&["VM", ""], &rows), "VM\na\\nb  c\n");
     }
 
     #[test]

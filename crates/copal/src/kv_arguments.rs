@@ -1,6 +1,6 @@
 //! What can be typed behind `copal kv`.
 
-use crate::arguments::Common;
+use crate::{arguments::Common, waiting::Waiting};
 use clap::{ArgGroup, Args, Subcommand};
 use std::path::PathBuf;
 
@@ -166,4 +166,5 @@ pub(crate) struct Filters {
 pub(crate) struct Where<'a> {
     pub(crate) common: &'a Common,
     pub(crate) store: Option<&'a PathBuf>,
+    pub(crate) waiting: Waiting,
 }

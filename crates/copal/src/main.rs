@@ -11,6 +11,7 @@ mod arguments;
 mod commands;
 mod coverage;
 mod failure;
+mod holder;
 mod human;
 mod kv_arguments;
 mod making;
@@ -22,6 +23,7 @@ mod repository;
 mod sealer;
 mod signals;
 mod stdin;
+mod waiting;
 
 use arguments::Arguments;
 use clap::Parser;

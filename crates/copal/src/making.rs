@@ -12,6 +12,7 @@ use crate::{
     human,
     place::{self, Opened, Place, STORE_FILE, STORE_FILES},
     repository::Access,
+    waiting::Waiting,
 };
 use copal_device::{Device, FileOptions};
 use copal_object::{MkfsOptions, OpenError, Store};
@@ -20,9 +21,9 @@ use rustix::{
     io::Errno,
 };
 use std::{
-    fs::{File, TryLockError},
+    fs::{DirBuilder, File, TryLockError},
     io::{ErrorKind, Read},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -103,9 +104,9 @@ impl Making {
     }
 
     /// The store, to be filled.
-    pub(crate) fn open(&self, common: &Common) -> Outcome<Opened> {
+    pub(crate) fn open(&self, common: &Common, waiting: &Waiting) -> Outcome<Opened> {
         match &self.device {
-            None => self.unfinished.open(common, Access::Write),
+            None => self.unfinished.open(common, Access::Write, waiting),
             Some(device) => {
                 let opened = Store::open(Arc::clone(device), &place::open_options(common, Access::Write));
                 opened.map_err(|error| place::open_failure(self.path(), error))
@@ -148,13 +149,17 @@ struct Directory {
 impl Directory {
     fn take(path: &Path) -> Outcome<Directory> {
         let is_new = !path.exists();
-        std::fs::create_dir_all(path).map_err(cannot_create(path))?;
+        let mut directories = DirBuilder::new();
+        let made = directories.recursive(true).mode(0o700).create(path);
+        made.map_err(cannot_create(path))?;
         let lock = path.join(LOCK_FILE);
         loop {
             let open = File::options()
                 .write(true)
                 .create(true)
                 .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
                 .open(&lock);
             let file = open.map_err(cannot_create(&lock))?;
             match file.try_lock() {
@@ -299,11 +304,13 @@ mod tests {
     /// One begins, another begins, the first goes on.
     fn two_at_once(repository: &Path) {
         let arguments = typed(repository);
+        let quiet = crate::output::Output::new(false, true);
+        let waiting = Waiting::new(std::time::Duration::ZERO, &copal_backup::CancelFlag::new(), quiet);
         let first = start(&arguments).unwrap();
         let second = start(&arguments).err().expect("one at a time");
         assert_eq!(second.exit_code, exit::BUSY, "{second:?}");
         assert!(second.sentence.contains("wait for it to end"), "{second:?}");
-        let (store, _) = first.open(&arguments.common).unwrap();
+        let (store, _) = first.open(&arguments.common, &waiting).unwrap();
         first.finish().unwrap();
         store.close().unwrap();
     }

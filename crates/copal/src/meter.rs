@@ -117,7 +117,7 @@ impl Progress for Meter {
         let mut state = self.shared.state.lock();
         self.shared.done.store(0, Ordering::Relaxed);
         state.stage = Some(stage);
-        what.clone_into(&mut state.what);
+        state.what = human::visible(what).into_owned();
         state.total = total;
         state.stage_began = Instant::now();
         if let Some(bar) = &self.shared.bar {
@@ -135,7 +135,7 @@ impl Progress for Meter {
 
     fn notice(&self, message: &str) {
         match &self.shared.bar {
-            Some(bar) => bar.println(message),
+            Some(bar) => bar.println(human::visible(message)),
             None => self.shared.output.notice(message),
         }
     }

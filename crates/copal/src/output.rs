@@ -3,7 +3,11 @@
 //! A JSON line is `{"v":1,"message_type":T, ...}` with T one of `status`, `verbose`, `item`, `summary`,
 //! `error`, `exit_error`; version 1 gains fields and never loses one.
 
-use crate::failure::Failure;
+use crate::{
+    failure::Failure,
+    human::{visible, visible_lines},
+};
+use copal_backup::is_deceptive;
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 
@@ -54,7 +58,7 @@ impl Output {
             return;
         }
         // Version and type first, so that a line can be told by its beginning.
-        let fields = fields.to_string();
+        let fields = escape_json(&fields.to_string());
         let fields = fields.trim_start_matches('{');
         let comma = if fields == "}" { "" } else { "," };
         write_out(&format!(
@@ -67,7 +71,7 @@ impl Output {
         if self.json {
             self.message("summary", fields);
         } else {
-            write_out(&text());
+            write_out(&visible_lines(&text()));
         }
     }
 
@@ -75,7 +79,7 @@ impl Output {
     pub(crate) fn notice(self, sentence: &str) {
         self.message("verbose", json!({ "message": sentence }));
         if !self.json && !self.quiet {
-            write_err(&format!("{sentence}\n"));
+            write_err(&format!("{}\n", visible(sentence)));
         }
     }
 
@@ -83,27 +87,41 @@ impl Output {
     pub(crate) fn error(self, fields: Value, sentence: &str) {
         self.message("error", fields);
         if !self.json {
-            write_err(&format!("copal: {sentence}\n"));
+            write_err(&format!("copal: {}\n", visible(sentence)));
         }
     }
 
     /// The end of a command that failed.
     pub(crate) fn failure(self, failure: &Failure) {
         self.exit_error(failure);
-        write_err(&format!("copal: {}\n", failure.sentence));
+        write_err(&format!("copal: {}\n", visible(&failure.sentence)));
     }
 
     /// The JSON line of a failure.
     pub(crate) fn exit_error(self, failure: &Failure) {
-        self.message(
-            "exit_error",
-            json!({
-                "exit_code": failure.exit_code,
-                "code": failure.code,
-                "message": failure.sentence,
-            }),
-        );
+        let mut fields = json!({
+            "exit_code": failure.exit_code,
+            "code": failure.code,
+            "message": failure.sentence,
+        });
+        if let (Value::Object(fields), Value::Object(more)) = (&mut fields, &failure.more) {
+            fields.extend(more.clone());
+        }
+        self.message("exit_error", fields);
     }
+}
+
+/// What a terminal would obey stands in strings only, where JSON has an escape for it.
+fn escape_json(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    for c in line.chars() {
+        match is_deceptive(c) {
+            // All of them lie below 2^16.
+            true => out.push_str(&format!("\\u{:04x}", c as u32)),
+            false => out.push(c),
+        }
+    }
+    out
 }
 
 /// A reader that went away (`copal snapshots | head`) is no failure of ours.

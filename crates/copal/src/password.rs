@@ -44,13 +44,18 @@ pub(crate) fn for_open(common: &Common, encrypted: bool) -> Outcome<Unlock> {
     if common.insecure_no_password {
         return Ok(Unlock::Insecure);
     }
-    if let Some(password) = configured(common)? {
-        // Also for a repository without one: whoever configures a password must not be served a
-        // store that somebody exchanged for one in clear.
-        return Ok(Unlock::Password(password));
-    }
+    // Whoever has a password, configured or in mind, must not be served a store that somebody exchanged for one in clear:
+    // the next backup would lie open in it.
     if !encrypted {
-        return Ok(Unlock::Insecure);
+        return Err(Failure::new(
+            exit::PASSWORD,
+            "not_encrypted",
+            "this repository is not encrypted: if it was made so, give --insecure-no-password; if it had a password, \
+             another one has taken its place, and nothing of it should be trusted",
+        ));
+    }
+    if let Some(password) = configured(common)? {
+        return Ok(Unlock::Password(password));
     }
     if !std::io::stdin().is_terminal() {
         return Err(failure(

@@ -10,6 +10,7 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     repository::Access,
+    waiting::Waiting,
 };
 use copal_device::{DeviceError, FileOptions};
 use copal_object::{OpenOptions, RecoveryReport, Store};
@@ -17,17 +18,12 @@ use std::{
     io::ErrorKind,
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 
 /// Name of the store file in the repository's directory.
 pub(crate) const STORE_FILE: &str = "store.copal";
 /// Name of the directory of objects.
 pub(crate) const STORE_FILES: &str = "store.files";
-
-/// How long a lock is waited for before another process is blamed.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-const LOCK_STEP: Duration = Duration::from_millis(10);
 
 /// One of the three.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,21 +84,23 @@ impl Place {
         }
     }
 
-    /// Opens the store.
-    pub(crate) fn open(&self, common: &Common, access: Access) -> Outcome<Opened> {
+    /// Opens the store, when nobody else has it.
+    pub(crate) fn open(&self, common: &Common, access: Access, waiting: &Waiting) -> Outcome<Opened> {
         let path = self.path();
         if access == Access::Write {
             refuse_read_only(path)?;
         }
         let options = open_options(common, access);
         let opened = match self {
-            Place::Files(dir) => open_when_unlocked(|| Store::open_dir(dir, &options)),
+            Place::Files(dir) => waiting.open(path, || Store::open_dir(dir, &options)),
             Place::File(path) | Place::Device(path) => {
                 let file = FileOptions {
                     read_only: access == Access::Read,
                     ..file_options(common)
                 };
-                open_when_unlocked(|| Store::open(copal_device::open_file(path, &file)?, &options))
+                waiting.open(path, || {
+                    Store::open(copal_device::open_file(path, &file)?, &options)
+                })
             }
         };
         let (store, recovery) = opened.map_err(|error| open_failure(path, error))?;
@@ -110,26 +108,6 @@ impl Place {
             tracing::info!(reason, "unacknowledged records of an earlier run were dropped");
         }
         Ok((store, recovery))
-    }
-}
-
-/// Opens a store; waits a little for a lock whose owner is gone.
-///
-/// The kernel takes down an io_uring in the background after its process ended, and the ring's
-/// reference to the file keeps the lock until then: some milliseconds, more on a loaded machine.
-fn open_when_unlocked(
-    open: impl Fn() -> Result<Opened, copal_object::OpenError>,
-) -> Result<Opened, copal_object::OpenError> {
-    let began = Instant::now();
-    loop {
-        match open() {
-            Err(copal_object::OpenError::Open(copal_device::OpenError::Locked { .. }))
-                if began.elapsed() < LOCK_PATIENCE =>
-            {
-                std::thread::park_timeout(LOCK_STEP);
-            }
-            result => return result,
-        }
     }
 }
 
@@ -187,11 +165,7 @@ pub(crate) fn device_failure(path: &Path, error: copal_device::OpenError) -> Fai
     use copal_device::OpenError;
     let name = path.display();
     match error {
-        OpenError::Locked { .. } => Failure::new(
-            exit::BUSY,
-            "busy",
-            format!("another process is using {name}; wait for it to end and try again"),
-        ),
+        OpenError::Locked { .. } => Failure::busy(path),
         OpenError::Permission { access, .. } => Failure::read_only(format!(
             "{name} may not be {access} by this user; change its permissions or run as its owner, nothing was changed"
         )),

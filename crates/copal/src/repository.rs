@@ -11,12 +11,14 @@ use crate::{
     password,
     place::{self, Place},
     sealer::Sealer,
+    waiting::Waiting,
 };
 use copal_backup::{IndexHome, InitOptions, Repository, Unlock};
 use copal_data::LocalStore;
 use copal_volume::VolumeStore;
 use std::{
     fs::File,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -50,7 +52,7 @@ struct Recording {
 
 impl Recording {
     fn start(kv: &copal_kv::Store, file: &Path) -> Outcome<Recording> {
-        let begun = File::create_new(file).and_then(|to| kv.record_gets(Box::new(to)));
+        let begun = create_private(file).and_then(|to| kv.record_gets(Box::new(to)));
         begun.map_err(|error| Recording::failure(file, &error))?;
         Ok(Recording {
             kv: kv.clone(),
@@ -74,6 +76,12 @@ impl Recording {
             ),
         )
     }
+}
+
+/// A new file for this user alone: ids of chunks tell who knows a disk what is in the repository.
+fn create_private(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// How the memory of the process is shared out, in bytes.
@@ -169,11 +177,21 @@ impl Opened {
 }
 
 /// Makes a repository. Nothing is left behind on failure.
-pub(crate) fn init(common: &Common, init: &Init, chunking: copal_backup::Profile) -> Outcome<Opened> {
+pub(crate) fn init(
+    common: &Common,
+    init: &Init,
+    chunking: copal_backup::Profile,
+    waiting: &Waiting,
+) -> Outcome<Opened> {
     place::refuse_taken(common)?;
     let unlock = password::for_init(common)?;
     let making = Making::start(common, init)?;
-    let stack = stack(common, making.path(), making.open(common)?, Access::Write)?;
+    let stack = stack(
+        common,
+        making.path(),
+        making.open(common, waiting)?,
+        Access::Write,
+    )?;
     let shared: Arc<dyn VolumeStore> = stack.volumes.clone();
     let options = InitOptions {
         profile: chunking,
@@ -185,9 +203,9 @@ pub(crate) fn init(common: &Common, init: &Init, chunking: copal_backup::Profile
 }
 
 /// Opens a repository for what the command wants to do.
-pub(crate) fn open(common: &Common, access: Access) -> Outcome<Opened> {
+pub(crate) fn open(common: &Common, access: Access, waiting: &Waiting) -> Outcome<Opened> {
     let place = Place::find(common)?;
-    let stack = stack(common, place.path(), place.open(common, access)?, access)?;
+    let stack = stack(common, place.path(), place.open(common, access, waiting)?, access)?;
     let encrypted = Repository::probe(&*stack.volumes)?.ok_or(copal_backup::Error::NoRepository)?;
     let unlock = password::for_open(common, encrypted)?;
     if matches!(unlock, Unlock::Insecure) && encrypted {

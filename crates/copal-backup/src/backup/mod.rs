@@ -27,6 +27,7 @@ use crate::manifest::{MAX_DISKS, MAX_TAGS, MAX_TEXT_BYTES, MAX_WORD_BYTES, Manif
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::repository::Repository;
 use crate::request::{BackupCounts, BackupRequest, BackupSummary, DiskSource, SnapshotId};
+use crate::words::is_plain;
 use crossbeam_channel::{bounded, unbounded};
 use issued::Issued;
 use job::Job;
@@ -252,8 +253,12 @@ fn check_request(request: &BackupRequest) -> Result<()> {
         ));
     }
     for (index, disk) in request.disks.iter().enumerate() {
-        if disk.name.is_empty() || disk.name.len() > 255 || disk.name.chars().any(char::is_control) {
-            return invalid(format!("{:?} cannot be the name of a disk", disk.name));
+        if disk.name.is_empty() || disk.name.len() > 255 || !is_plain(&disk.name) {
+            return invalid(format!(
+                "{:?} cannot be the name of a disk: 1 to 255 bytes without control characters and marks of the \
+                 direction of writing",
+                disk.name
+            ));
         }
         if request.disks[..index].iter().any(|other| other.name == disk.name) {
             return invalid(format!("two disks are named {}", disk.name));
@@ -270,6 +275,13 @@ fn check_request(request: &BackupRequest) -> Result<()> {
     if request.tags.len() > MAX_TAGS || long_tag || request.description.len() > MAX_TEXT_BYTES {
         return invalid(format!(
             "at most {MAX_TAGS} tags of {MAX_WORD_BYTES} bytes and a description of {MAX_TEXT_BYTES} bytes"
+        ));
+    }
+    let mut words = request.tags.iter().chain([&request.description]);
+    if let Some(text) = words.find(|text| !is_plain(text)) {
+        return invalid(format!(
+            "{text:?} cannot be kept: tags and descriptions are one line without control characters and marks of the \
+             direction of writing"
         ));
     }
     Ok(())

@@ -211,7 +211,11 @@ fn report(context: &Context<'_>, summary: &BackupSummary) {
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });
     context.output.summary(fields, || {
-        let mut text = format!("snapshot {} of {}\n", summary.snapshot.short(), summary.vm.name);
+        let mut text = format!(
+            "snapshot {} of {}\n",
+            summary.snapshot.short(),
+            human::visible(&summary.vm.name)
+        );
         for disk in &summary.disks {
             text.push_str(&format!(
                 "  {}: {}, {}",

@@ -171,7 +171,11 @@ pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
     if report.is_clean() && !snapshot.is_verified {
         note_verified(context, &snapshot);
     }
-    let subject = format!("snapshot {} of {}", snapshot.id.short(), snapshot.vm.name);
+    let subject = format!(
+        "snapshot {} of {}",
+        snapshot.id.short(),
+        human::visible(&snapshot.vm.name)
+    );
     let more = json!({ "snapshot": as_json::snapshot(&snapshot) });
     conclude(context, "verify", &subject, &report, more)
 }

@@ -143,7 +143,7 @@ pub(super) fn ls(context: &Context<'_>, ls: &Ls) -> Outcome<()> {
         let title = format!(
             "snapshot {} of {}, {}\n",
             snapshot.id.short(),
-            snapshot.vm.name,
+            human::visible(&snapshot.vm.name),
             human::local_time(snapshot.created_ms)
         );
         title

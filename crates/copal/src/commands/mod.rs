@@ -19,6 +19,7 @@ use crate::{
     output::{Output, write_out},
     repository::{self, Access, Opened},
     signals,
+    waiting::Waiting,
 };
 use clap::CommandFactory;
 use copal_backup::{CancelFlag, Snapshot};
@@ -73,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
 
 impl Context<'_> {
     fn open(&self, access: Access) -> Outcome<Opened> {
-        repository::open(&self.arguments.common, access)
+        repository::open(&self.arguments.common, access, &self.waiting())
     }
 
     /// Opens the repository once more, for what a command does behind its own work: that is not recorded.
@@ -82,7 +83,13 @@ impl Context<'_> {
             record_gets: None,
             ..self.arguments.common.clone()
         };
-        repository::open(&common, access)
+        repository::open(&common, access, &self.waiting())
+    }
+
+    /// How long this command waits for a store that somebody else has open.
+    fn waiting(&self) -> Waiting {
+        let patience = self.arguments.common.wait.unwrap_or_default();
+        Waiting::new(patience, &self.cancel, *self.output)
     }
 
     fn memory(&self) -> Outcome<repository::Memory> {

@@ -48,9 +48,9 @@ pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
     let text = || {
         format!(
             "restored {} of snapshot {} ({}) to {}: {}, {} of them holes, {}\n",
-            summary.disk,
+            human::visible(&summary.disk),
             summary.snapshot.short(),
-            snapshot.vm.name,
+            human::visible(&snapshot.vm.name),
             restore.target,
             human::bytes(summary.size_bytes),
             human::bytes(summary.hole_bytes),
@@ -58,7 +58,7 @@ pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
         )
     };
     if to_stdout {
-        write_err(&text());
+        write_err(&human::visible_lines(&text()));
     } else {
         context.output.summary(fields, text);
     }

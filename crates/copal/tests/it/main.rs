@@ -25,3 +25,5 @@ mod read_only;
 mod retention;
 mod round_trip;
 mod terminal;
+mod trust;
+mod waiting;

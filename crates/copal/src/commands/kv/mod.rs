@@ -22,6 +22,7 @@ pub(super) fn run(context: &Context<'_>, kv: &Kv) -> Outcome<()> {
     let place = Where {
         common: &context.arguments.common,
         store: kv.store.as_ref(),
+        waiting: context.waiting(),
     };
     if place.common.record_gets.is_some() {
         return Err(Failure::usage(
@@ -66,7 +67,7 @@ fn bare(path: &Path) -> Outcome<Place> {
 
 fn objects(place: &Where<'_>, access: Access) -> Outcome<(PathBuf, Objects)> {
     let found = place_of(place)?;
-    let (objects, _) = found.open(place.common, access)?;
+    let (objects, _) = found.open(place.common, access, &place.waiting)?;
     Ok((found.path().to_owned(), objects))
 }
 

@@ -75,7 +75,7 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Repair) -> O
 }
 
 fn open_replica(place: &Where<'_>, path: &Path) -> Outcome<Store> {
-    let (objects, _) = bare(path)?.open(place.common, Access::Read)?;
+    let (objects, _) = bare(path)?.open(place.common, Access::Read, &place.waiting)?;
     let options = Options {
         memory_bytes: Memory::share(place.common.memory)?.engine / 2,
         read_only: true,

@@ -1,0 +1,46 @@
+//! Words that people give to things: names of VMs and disks, tags, descriptions.
+//!
+//! Not here: how long they may be (the formats say).
+
+/// Whether a character changes how the text around it is shown, instead of being shown: control characters, which move the
+/// cursor of a terminal or forge lines, and the marks that turn the direction of writing round.
+pub fn is_deceptive(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            // Left-to-right and right-to-left marks, the Arabic one, embeddings, overrides, isolates.
+            '\u{200e}' | '\u{200f}' | '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+            // Separators of lines and paragraphs.
+            | '\u{2028}' | '\u{2029}'
+        )
+}
+
+/// Whether a text may be kept: it is shown as it is written.
+pub(crate) fn is_plain(text: &str) -> bool {
+    !text.chars().any(is_deceptive)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_any_language_are_plain_and_what_steers_a_terminal_is_not() {
+        for text in ["web", "Büro 2 (alt)", "база", "قاعدة", "データ", "a\u{200d}b", ""] {
+            assert!(is_plain(text), "{text}");
+        }
+        for text in [
+            "\n",
+            "a\tb",
+            "\x1b[2J",
+            "\x7f",
+            "\u{9b}31m",
+            "a\u{202e}b",
+            "\u{2066}",
+            "\u{200f}",
+            "\u{2028}",
+        ] {
+            assert!(!is_plain(text), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Whom a repository trusts: files are their owner's alone, names are what they look like, and a repository in clear is
+//! not taken for one with a password.
+
+use crate::{
+    disks::{Disk, MIB, assert_restored},
+    harness::{House, PASSWORD, Run, id},
+};
+use std::os::unix::fs::MetadataExt;
+
+/// Runs under the umask that lets others do most.
+fn open_handed(house: &House, words: &[&str]) -> Run {
+    let copal = house.command(words);
+    let mut command = std::process::Command::new("sh");
+    command
+        .args(["-c", "umask 000 && exec \"$@\"", "sh"])
+        .arg(copal.get_program())
+        .args(copal.get_args());
+    for (name, value) in copal.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let run = Run::of(command.output().unwrap());
+    assert_eq!(run.code, Some(0), "{run:?}");
+    run
+}
+
+/// Symptom: every local user could read restored disks, list the repository, and follow what a backup looked up.
+/// Cause: files and directories were made with the mode the umask leaves. Fix: 0600 and 0700, whatever the umask.
+#[test]
+fn what_is_made_is_its_owners_alone() {
+    let house = House::empty();
+    open_handed(&house, &["init"]);
+    Disk::create(&house.path("disk.raw"), MIB, 180);
+    let (image, out, gets) = (house.word("disk.raw"), house.word("out.raw"), house.word("gets"));
+    open_handed(&house, &["--record-gets", &gets, "backup", "--vm", "web", &image]);
+    open_handed(&house, &["restore", "latest", "--target", &out]);
+    let mode = |path: std::path::PathBuf| path.metadata().unwrap().mode() & 0o777;
+    assert_eq!(mode(house.repository()), 0o700);
+    assert_eq!(mode(house.store()), 0o600);
+    assert_eq!(mode(house.path("out.raw")), 0o600);
+    assert_eq!(mode(house.path("gets")), 0o600);
+}
+
+/// Symptom: a repository that somebody exchanged for one without encryption was used without a word by whoever types his
+/// password: he was not asked for it, and the next backup lay open.
+/// Cause: a repository in clear was opened in clear, unless a password was configured.
+/// Fix: it is refused unless --insecure-no-password says that it is meant.
+#[test]
+fn a_repository_in_clear_is_used_only_by_those_who_say_so() {
+    let house = House::plain();
+    let disk = Disk::create(&house.path("disk.raw"), MIB, 181);
+    let snapshot = id(&house.backup("web", &house.path("disk.raw")));
+    let image = house.word("disk.raw");
+    for words in [&["snapshots"][..], &["backup", "--vm", "web", &image]] {
+        // Without the harness' option: by the environment, by a file, and by nobody yet.
+        for configured in [Some("COPAL_PASSWORD"), Some("COPAL_PASSWORD_FILE"), None] {
+            let mut command = house.command::<&str>([]);
+            let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+            let kept = arguments.iter().filter(|word| *word != "--insecure-no-password");
+            let mut bare = std::process::Command::new(command.get_program());
+            bare.args(kept)
+                .args(words)
+                .env("COPAL_REPOSITORY", house.repository());
+            for name in ["COPAL_PASSWORD", "COPAL_PASSWORD_FILE"] {
+                bare.env_remove(name);
+            }
+            match configured {
+                Some("COPAL_PASSWORD") => bare.env("COPAL_PASSWORD", PASSWORD),
+                Some(name) => bare.env(name, house.path("password")),
+                None => &mut bare,
+            };
+            command = bare;
+            let run = Run::of(command.output().unwrap());
+            assert_eq!(run.code, Some(12), "{configured:?}: {run:?}");
+            let sentence = run.sentence();
+            assert!(sentence.contains("not encrypted"), "{sentence}");
+            assert!(sentence.contains("--insecure-no-password"), "{sentence}");
+        }
+    }
+    assert_eq!(house.snapshots(), std::slice::from_ref(&snapshot));
+    assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
+}
+
+/// Symptom: a VM, a disk, a tag or a description could carry marks that turn the direction of writing round, and tags and
+/// descriptions line breaks and sequences that steer a terminal.
+/// Cause: only names were looked at, and only for control characters. Fix: all of them are, for both.
+#[test]
+fn words_that_are_not_what_they_look_like_are_refused() {
+    let house = House::plain();
+    Disk::create(&house.path("disk.raw"), MIB, 182);
+    let image = house.word("disk.raw");
+    let disk = format!("s\u{202e}da={image}");
+    for words in [
+        &["--vm", "web\u{202e}bd", &image][..],
+        &["--vm", "web\u{1b}[2J", &image],
+        &["--vm", "web", "--disk", &disk],
+        &["--vm", "web", "--tag", "a\nb", &image],
+        &["--vm", "web", "--description", "a\u{2066}b", &image],
+    ] {
+        let run = house.run([&["backup"], words].concat());
+        assert_eq!(run.code, Some(1), "{run:?}");
+        assert!(run.sentence().contains("control characters"), "{run:?}");
+        assert!(
+            run.stderr
+                .trim_end()
+                .chars()
+                .all(|c| !copal_backup::is_deceptive(c)),
+            "{run:?}"
+        );
+    }
+    assert!(house.snapshots().is_empty());
+}
