@@ -168,6 +168,8 @@ impl Inner {
                 return Some(runs);
             }
         }
+        // Else the file of checkpoints would grow with each of them, and never go.
+        state.space.allocator.leave_file(CHECKPOINT_HOME.owner);
         let mut runs: Vec<Run> = Vec::new();
         while runs.is_empty() || capacity(&runs, page_bytes) < body_len {
             let left = body_len - capacity(&runs, page_bytes);

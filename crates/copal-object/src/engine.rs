@@ -16,7 +16,7 @@ use crate::{
     group::{ClosedGroup, OpenGroup},
     journal::NewRecord,
     run::Run,
-    state::{Inner, State, Tag, UNFLUSHED_BYTES_MAX, Waiter},
+    state::{Inner, Shape, State, Tag, UNFLUSHED_BYTES_MAX, Waiter},
 };
 use copal_device::{AlignedBuf, Class, DeviceError, Io, IoKind};
 use std::sync::Arc;
@@ -200,13 +200,15 @@ impl Inner {
 
     /// An I/O has completed. Takes the mutex; the caller pumps afterwards.
     pub(crate) fn completed(self: &Arc<Inner>, tag: Tag, result: Result<(), DeviceError>) {
-        if matches!(tag, Tag::Discard) {
-            if let Err(error) = result {
+        let mut state = self.state.lock();
+        if let Tag::Discard { run } = tag {
+            if let Err(error) = &result {
                 tracing::warn!(%error, "space that nothing uses was not given back");
             }
+            let epoch = state.epochs.open;
+            state.space.allocator.discarded(run, result.is_ok(), epoch);
             return;
         }
-        let mut state = self.state.lock();
         if let Err(error) = result {
             tracing::error!(%error, ?tag, "a write or flush failed; the store takes no more writes");
             state.failure.get_or_insert(error);
@@ -258,7 +260,7 @@ impl Inner {
                     self.checkpoint_written(&mut state);
                 }
             }
-            Tag::Discard => {}
+            Tag::Discard { .. } => {}
             Tag::Superblock => {
                 if state.failure.is_none() {
                     self.superblock_written(&mut state);
@@ -270,6 +272,7 @@ impl Inner {
     fn flush_completed(&self, state: &mut State, epoch: u64) {
         state.epochs.end_flush(epoch);
         let flushed = state.epochs.flushed;
+        state.space.allocator.flushed(flushed);
         state.frames_flushed(flushed);
     }
 
@@ -323,14 +326,7 @@ impl Inner {
         };
         let recent = &mut state.recent;
         state.space.drain(reusable, |run| recent.forget(run));
-        for run in state.space.allocator.take_gone() {
-            let io = Io {
-                at: self.shape.byte(run.at),
-                kind: IoKind::Discard(self.shape.byte(run.pages.into())),
-                class: Class::Background,
-            };
-            state.outbox.push((Tag::Discard, vec![io]));
-        }
+        self.give_back(state);
     }
 
     fn fail_waiters(&self, state: &mut State) {
@@ -375,5 +371,14 @@ impl Inner {
         let lsn = state.groups.take_lsn();
         state.enter(op, lsn);
         lsn
+    }
+}
+
+/// Tells the device that `run` is not needed any more.
+pub(crate) fn discard_io(shape: &Shape, run: Run) -> Io {
+    Io {
+        at: shape.byte(run.at),
+        kind: IoKind::Discard(shape.byte(run.pages.into())),
+        class: Class::Background,
     }
 }

@@ -138,6 +138,8 @@ pub(crate) fn mkfs(
             class: Class::Foreground,
         })
         .collect();
+    // In a directory this makes the journal's blocks too, as its file reaches to the checkpoint behind it by now: a
+    // record must not need space.
     writes.push(zero(layout.journal));
     writes.push(zero(layout.streams));
     run(device, writes)?;

@@ -193,11 +193,10 @@ fn assemble(
             (None, Placement::Pages(pages))
         }
         Ground::Files(files) => {
-            let mut space = FileSpace::new(page_bytes, max_bytes / page_bytes as u64);
             let numbers = files
-                .numbers()
+                .numbers_taken()
                 .map_err(|error| DeviceError::io("list", 0, 0, error))?;
-            space.skip_numbers(numbers.last().copied().unwrap_or(0));
+            let space = FileSpace::on(Arc::clone(&files), &numbers, page_bytes, max_bytes);
             (Some(files), Placement::Files(space))
         }
     };

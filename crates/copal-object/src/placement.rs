@@ -44,6 +44,14 @@ impl Placement {
         }
     }
 
+    /// Pages that ordinary operations leave free, besides those for checkpoints.
+    pub(crate) fn kept_pages(&self) -> u64 {
+        match self {
+            Placement::Pages(pages) => pages.pages() / 50,
+            Placement::Files(files) => files.kept_pages(),
+        }
+    }
+
     pub(crate) fn free_pages(&self) -> u64 {
         match self {
             Placement::Pages(pages) => pages.free_pages(),
@@ -137,6 +145,27 @@ impl Placement {
         match self {
             Placement::Pages(_) => Vec::new(),
             Placement::Files(files) => files.take_gone(),
+        }
+    }
+
+    /// The device has answered for a run of [`Placement::take_gone`] while `epoch` was open; `done`: well.
+    pub(crate) fn discarded(&mut self, run: Run, done: bool, epoch: u64) {
+        if let Placement::Files(files) = self {
+            files.discarded(run, done, epoch);
+        }
+    }
+
+    /// Everything of epochs up to `epoch` is durable.
+    pub(crate) fn flushed(&mut self, epoch: u64) {
+        if let Placement::Files(files) = self {
+            files.flushed(epoch);
+        }
+    }
+
+    /// What `owner` takes from now on lies in a file of its own, where there are files.
+    pub(crate) fn leave_file(&mut self, owner: u64) {
+        if let Placement::Files(files) = self {
+            files.leave_file(owner);
         }
     }
 }

@@ -80,11 +80,16 @@ impl Inner {
                 return Ok(());
             }
         }
+        Err(self.no_space(state, needed))
+    }
+
+    /// The refusal of something that needs `pages` pages.
+    pub(crate) fn no_space(&self, state: &State, pages: u64) -> StoreError {
         let page = self.shape.page_bytes as u64;
-        Err(StoreError::NoSpace {
-            needed_bytes: needed * page,
+        StoreError::NoSpace {
+            needed_bytes: pages.saturating_mul(page),
             free_bytes: state.space.available_pages() * page,
-        })
+        }
     }
 
     /// Waits until what is in quarantine now is reusable, or some of it: a flush, an empty record, a flush (R3).
@@ -108,8 +113,8 @@ impl Inner {
 
     /// Makes the store larger by a step that covers `pages` more available pages; `false` when it cannot.
     fn grow(self: &Arc<Inner>, state: &mut MutexGuard<'_, State>, pages: u64) -> Result<bool, StoreError> {
-        if let Some(files) = &self.files {
-            return Ok(self.ask_host(state, files, pages));
+        if self.files.is_some() {
+            return Ok(self.ask_host(state, pages));
         }
         let page = self.shape.page_bytes as u64;
         let before = state.tables.pages;

@@ -52,9 +52,10 @@ impl SpaceMap {
         }
     }
 
-    /// Pages kept for deletes, trims, checkpoints: 2 %, and room for two checkpoints.
+    /// Pages kept for deletes, trims, checkpoints: 2 % (of a directory's file system a part of its reserve), and room for
+    /// two checkpoints.
     pub(crate) fn system_pages(&self) -> u64 {
-        (self.allocator.pages() / 50).max(2 * self.checkpoint_pages + 16)
+        self.allocator.kept_pages().max(2 * self.checkpoint_pages + 16)
     }
 
     /// Pages an ordinary operation may take.

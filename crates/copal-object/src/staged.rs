@@ -241,8 +241,11 @@ impl ObjectWriter {
                     class: self.class,
                     owner: self.id.0,
                 };
-                let runs = state.space.allocator.allocate(pages, home);
-                break runs.expect("as many pages are free as were asked for");
+                match state.space.allocator.allocate(pages, home) {
+                    Some(runs) => break runs,
+                    // A directory has no number left for another file.
+                    None => return Err(inner.no_space(&state, pages)),
+                }
             }
             inner.make_room(&mut state, pages, pages)?;
         };

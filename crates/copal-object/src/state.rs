@@ -106,7 +106,9 @@ pub(crate) enum Tag {
     Checkpoint,
     Superblock,
     /// A hint; nobody waits for it.
-    Discard,
+    Discard {
+        run: Run,
+    },
 }
 
 /// A commit that waits to be acknowledged.

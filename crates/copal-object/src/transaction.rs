@@ -109,7 +109,10 @@ impl Inner {
                 self.fetch(&mut state, unit, &mut fetched, &mut pins)?;
                 continue;
             }
-            let runs = take_pages(&mut state, &needs);
+            let Some(runs) = take_pages(&mut state, &needs) else {
+                // As many pages are free, but a directory has no number left for another file.
+                return Err(self.no_space(&state, needs.pages));
+            };
             let ops_bytes = needs.ops_bytes_with(&runs);
             let room = state.journal.record_bytes_max() - record::HEADER_LEN;
             if ops_bytes > room {
@@ -234,7 +237,8 @@ impl Drop for Pins<'_> {
 /// Runs of each operation, in its order.
 pub(crate) type Runs = Vec<Vec<Run>>;
 
-fn take_pages(state: &mut State, needs: &check::Needs) -> Runs {
+/// The pages of a checked transaction; `None`, and nothing is taken, when they cannot be had.
+fn take_pages(state: &mut State, needs: &check::Needs) -> Option<Runs> {
     let mut runs = Vec::with_capacity(needs.per_op.len());
     for need in &needs.per_op {
         let taken = if need.pages == 0 {
@@ -242,9 +246,13 @@ fn take_pages(state: &mut State, needs: &check::Needs) -> Runs {
         } else {
             state.space.allocator.allocate(need.pages, need.home)
         };
-        runs.push(taken.expect("the pages of a checked transaction are free"));
+        let Some(taken) = taken else {
+            give_back(state, runs);
+            return None;
+        };
+        runs.push(taken);
     }
-    runs
+    Some(runs)
 }
 
 fn give_back(state: &mut State, runs: Runs) {

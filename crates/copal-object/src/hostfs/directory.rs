@@ -1,15 +1,18 @@
 //! The host's file system as the backend sees it: files by number, their bytes, their names, and what syncs which.
 //!
 //! A seam, so that a twin in memory can lose whatever no sync covers (`twin`); the other implementation is a real
-//! directory. File 0 is `store` in the directory itself, the others are `objects/<number>`.
+//! directory. File 0 is `store` in the directory itself, the others are `objects/<number>`; `reserve` is a file of
+//! nothing that takes blocks, and gives them when the file system has no others; `lock` is locked by whoever has the
+//! store open, and nobody else may open it.
 //! Invariants
 //! - Syncing a file makes its bytes and length durable, not its name; syncing names makes names durable, not bytes.
+//! - What stands in the directory under a name that no store gives is left alone.
 //!
 //! Not here: which syncs a flush takes (`files`).
 
 use copal_device::OpenError;
 use rustix::{
-    fs::{AtFlags, Dir, FallocateFlags, Mode, OFlags},
+    fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags},
     io::Errno,
 };
 use std::{
@@ -25,6 +28,7 @@ use super::files::FILES_MAX;
 const STORE_FILE: &str = "store";
 const OBJECTS_DIR: &str = "objects";
 const LOCK_FILE: &str = "lock";
+const RESERVE_FILE: &str = "reserve";
 
 /// Which names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +55,23 @@ pub(crate) trait Directory: Send + Sync {
     fn remove(&self, number: u32) -> io::Result<bool>;
     /// Makes names that came and went durable.
     fn sync_names(&self, names: Names) -> io::Result<()>;
-    /// Numbers of the files but file 0, ascending.
-    fn numbers(&self) -> io::Result<Vec<u32>>;
+    /// What has a number, but for file 0.
+    fn numbers(&self) -> io::Result<Numbered>;
     /// Bytes the file system has left for this user.
     fn free_bytes(&self) -> u64;
+    /// Bytes kept for when there are none left.
+    fn reserve_bytes(&self) -> u64;
+    /// Takes or gives bytes, so that `bytes` are kept.
+    fn keep_reserve(&self, bytes: u64) -> io::Result<()>;
+}
+
+/// Names that are numbers, ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Numbered {
+    /// Files.
+    pub(crate) files: Vec<u32>,
+    /// Something else: no file of a store, and nothing that could become one.
+    pub(crate) others: Vec<u32>,
 }
 
 /// An open file.
@@ -123,7 +140,7 @@ impl RealDirectory {
                 path: dir.display().to_string(),
             });
         }
-        File::create(dir.join(LOCK_FILE)).map_err(failed)?;
+        make_lock(dir).map_err(failed)?;
         let directory = RealDirectory::open(dir, false)?;
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
         Ok(directory)
@@ -134,7 +151,7 @@ impl RealDirectory {
         let failed = |error| open_error(dir, read_only, error);
         let root = File::open(dir).map_err(failed)?;
         let objects = File::open(dir.join(OBJECTS_DIR)).map_err(failed)?;
-        let lock = File::open(dir.join(LOCK_FILE)).map_err(failed)?;
+        let lock = open_lock(dir, &root).map_err(failed)?;
         let locked = if read_only {
             lock.try_lock_shared()
         } else {
@@ -172,7 +189,7 @@ impl Directory for RealDirectory {
         } else {
             OFlags::RDWR
         };
-        let flags = access | OFlags::CLOEXEC;
+        let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let make_flags = flags | OFlags::CREATE | OFlags::EXCL;
         match rustix::fs::openat(dir, name.as_str(), flags, Mode::empty()) {
             Err(Errno::NOENT) if make => {
@@ -201,21 +218,108 @@ impl Directory for RealDirectory {
         }
     }
 
-    fn numbers(&self) -> io::Result<Vec<u32>> {
-        let mut numbers = Vec::new();
+    fn numbers(&self) -> io::Result<Numbered> {
+        let mut numbered = Numbered::default();
         for entry in Dir::read_from(&self.objects)? {
             let entry = entry?;
-            let name = entry.file_name().to_str().ok();
-            let number = name.and_then(|name| u32::from_str_radix(name, 16).ok());
-            numbers.extend(number.filter(|number| (1..FILES_MAX).contains(number)));
+            let Some(number) = number_of(entry.file_name().to_bytes()) else {
+                continue;
+            };
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    let stat =
+                        rustix::fs::statat(&self.objects, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
+                    FileType::from_raw_mode(stat.st_mode)
+                }
+                known => known,
+            };
+            if kind == FileType::RegularFile {
+                numbered.files.push(number);
+            } else {
+                numbered.others.push(number);
+            }
         }
-        numbers.sort_unstable();
-        Ok(numbers)
+        numbered.files.sort_unstable();
+        numbered.others.sort_unstable();
+        Ok(numbered)
     }
 
     fn free_bytes(&self) -> u64 {
         rustix::fs::fstatvfs(&self.objects).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
     }
+
+    fn reserve_bytes(&self) -> u64 {
+        let stat = rustix::fs::statat(&self.root, RESERVE_FILE, AtFlags::SYMLINK_NOFOLLOW);
+        stat.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    fn keep_reserve(&self, bytes: u64) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = File::from(rustix::fs::openat(&self.root, RESERVE_FILE, flags, mode)?);
+        let have = file.metadata()?.len();
+        if bytes <= have {
+            return file.set_len(bytes);
+        }
+        match rustix::fs::fallocate(&file, FallocateFlags::empty(), have, bytes - have) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP) => write_zeros(&file, have, bytes),
+            Err(error) => Err(error.into()),
+        }
+        .inspect_err(|_| {
+            // A reserve says what it holds by its length.
+            let _ = file.set_len(have);
+        })
+    }
+}
+
+fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut at = from;
+    while at < to {
+        let take = (to - at).min(zeros.len() as u64);
+        file.write_all_at(&zeros[..take as usize], at)?;
+        at += take;
+    }
+    Ok(())
+}
+
+/// The number of a file of a store, which has six digits of it in lower case; of no other name.
+fn number_of(name: &[u8]) -> Option<u32> {
+    let digits = name.len() == 6 && name.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    if !digits {
+        return None;
+    }
+    let number = u32::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?;
+    (1..FILES_MAX).contains(&number).then_some(number)
+}
+
+/// Only its owner may open the lock: whoever can open it could lock it, and keep the owner from the store.
+const LOCK_MODE: u32 = 0o600;
+
+fn make_lock(dir: &Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::open(dir.join(LOCK_FILE), flags, Mode::from_raw_mode(LOCK_MODE))?;
+    Ok(())
+}
+
+/// Opens the lock, which belongs to the owner of the directory; one that an older version made is closed to others.
+fn open_lock(dir: &Path, root: &File) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let lock = File::from(rustix::fs::open(dir.join(LOCK_FILE), flags, Mode::empty())?);
+    let stat = rustix::fs::fstat(&lock)?;
+    let user = rustix::process::geteuid().as_raw();
+    if stat.st_uid != user && stat.st_uid != rustix::fs::fstat(root)?.st_uid {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "its file `lock` belongs to another user; remove that file and create an empty one of your own",
+        ));
+    }
+    if stat.st_uid == user && stat.st_mode & 0o777 != LOCK_MODE {
+        // On a file system that is read-only now it stays as it is.
+        let _ = rustix::fs::fchmod(&lock, Mode::from_raw_mode(LOCK_MODE));
+    }
+    Ok(lock)
 }
 
 fn open_error(dir: &Path, read_only: bool, error: io::Error) -> OpenError {

@@ -12,6 +12,8 @@
 //! - A failed write or sync poisons the handle until it is reopened (C7).
 //! - The first flush syncs every file there is: what a killed process wrote is read next and must not vanish later.
 //! - Only clean files are closed: a sync always happens on the handle that wrote.
+//! - A write that was admitted finds blocks: where the host has none any more, the reserve gives them. Whoever admits
+//!   counts what the host has left, and of the reserve nothing that is not the store's own.
 //!
 //! Not here: which object has which file (`space`), the calls themselves (`directory`).
 
@@ -42,6 +44,11 @@ pub(crate) const FILES_MAX: u32 = 1 << 24;
 /// Clean files kept open.
 const OPEN_MAX: usize = 256;
 const IO_BYTES_MAX: u32 = 1 << 20;
+/// Bytes kept for deleting in a file system with no byte left: logs, tables and checkpoints that say so. Less where the
+/// file system is small: an eighth of what it has left.
+pub(crate) const RESERVE_BYTES: u64 = 64 << 20;
+/// The reserve gives at least this at once.
+const RESERVE_STEP_BYTES: u64 = 1 << 20;
 
 /// The files of one store.
 pub(crate) struct HostFiles {
@@ -61,6 +68,7 @@ struct Inside {
     /// Whoever had the directory open before may have been killed: any file may hold bytes that no sync covers (C5).
     inherited: bool,
     names_changed: bool,
+    reserve_bytes: u64,
     poisoned: bool,
     counters: Counters,
 }
@@ -89,10 +97,12 @@ impl HostFiles {
 
     /// The files of any directory.
     pub(crate) fn on(directory: Box<dyn Directory>, read_only: bool) -> Arc<HostFiles> {
+        let reserve_bytes = if read_only { 0 } else { directory.reserve_bytes() };
         Arc::new(HostFiles {
             directory,
             read_only,
             inside: Mutex::new(Inside {
+                reserve_bytes,
                 inherited: !read_only,
                 names_changed: !read_only,
                 ..Inside::default()
@@ -101,14 +111,68 @@ impl HostFiles {
         })
     }
 
-    /// Bytes the host's file system has left for this user.
-    pub(crate) fn host_free_bytes(&self) -> u64 {
-        self.directory.free_bytes()
+    /// Bytes that can be written: what the host's file system has left for this user, and the reserve.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let reserve_bytes = self.inside.lock().reserve_bytes;
+        self.directory.free_bytes().saturating_add(reserve_bytes)
+    }
+
+    /// Makes the reserve whole, if the host has enough for it and as much again for others.
+    pub(crate) fn refill(&self) {
+        if self.read_only {
+            return;
+        }
+        let mut inside = self.inside.lock();
+        let free = self.directory.free_bytes();
+        let wanted =
+            RESERVE_BYTES.min(free.saturating_add(inside.reserve_bytes) / 8) & !(RESERVE_STEP_BYTES - 1);
+        if wanted <= inside.reserve_bytes || free < 2 * wanted {
+            return;
+        }
+        match self.directory.keep_reserve(wanted) {
+            Ok(()) => inside.reserve_bytes = wanted,
+            Err(error) => {
+                tracing::info!(%error, "no space is kept for deleting when the file system is full")
+            }
+        }
+    }
+
+    /// Does what may need blocks; the reserve gives them as long as the host has none.
+    fn with_reserve<T>(&self, bytes: u64, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        loop {
+            match attempt() {
+                Err(error) if is_full(&error) && self.spend(bytes) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Gives `bytes` of the reserve to the file system; `false` when nothing is left of it.
+    fn spend(&self, bytes: u64) -> bool {
+        let mut inside = self.inside.lock();
+        let left = inside
+            .reserve_bytes
+            .saturating_sub(bytes.next_multiple_of(RESERVE_STEP_BYTES));
+        if inside.reserve_bytes == 0 || self.directory.keep_reserve(left).is_err() {
+            return false;
+        }
+        tracing::info!(
+            left_bytes = left,
+            "the file system is full; the store lives on its reserve"
+        );
+        inside.reserve_bytes = left;
+        true
     }
 
     /// Numbers of the object files that are there, known or not.
     pub(crate) fn numbers(&self) -> io::Result<Vec<u32>> {
-        self.directory.numbers()
+        Ok(self.directory.numbers()?.files)
+    }
+
+    /// Numbers that no new file can have: those of files, and of names that are no file's.
+    pub(crate) fn numbers_taken(&self) -> io::Result<Vec<u32>> {
+        let numbered = self.directory.numbers()?;
+        Ok([numbered.files, numbered.others].concat())
     }
 
     /// The file, open; `None` when it does not exist and is not to be made.
@@ -126,6 +190,11 @@ impl HostFiles {
         }
         inside.open.insert(number, Arc::clone(&file));
         Ok(Some(file))
+    }
+
+    fn make_file(&self, number: u32) -> io::Result<Arc<dyn HostFile>> {
+        let made = self.with_reserve(4096, || self.file(&mut self.inside.lock(), number, true))?;
+        made.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
@@ -155,10 +224,8 @@ impl HostFiles {
 
     fn write(&self, at: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
         let (number, offset) = split(at);
-        let Some(file) = self.file(&mut self.inside.lock(), number, true)? else {
-            return Err(io::ErrorKind::NotFound.into());
-        };
-        file.write_at(bytes, offset)?;
+        let file = self.make_file(number)?;
+        self.with_reserve(bytes.len() as u64, || file.write_at(bytes, offset))?;
         self.note_written(number, &file);
         if durable {
             self.sync(Some((number, &file)))?;
@@ -223,7 +290,7 @@ impl HostFiles {
         if !self.inside.lock().inherited {
             return Ok(());
         }
-        for number in std::iter::once(0).chain(self.directory.numbers()?) {
+        for number in std::iter::once(0).chain(self.numbers()?) {
             if let Some((file, _)) = self.directory.open(number, false)? {
                 file.sync_data()?;
             }
@@ -240,26 +307,24 @@ impl HostFiles {
             inside.open.remove(&number);
             inside.written.remove(&number);
             inside.names_changed |= self.directory.remove(number)?;
-            return Ok(());
+            drop(inside);
+        } else if let Some(file) = self.file(&mut self.inside.lock(), number, false)? {
+            file.punch(offset, len);
         }
-        let file = self.file(&mut self.inside.lock(), number, false)?;
-        let Some(file) = file else { return Ok(()) };
-        file.punch(offset, len);
+        self.refill();
         Ok(())
     }
 
     /// Zeros up to the end of the file; beyond it there are zeros already.
     fn write_zeroes(&self, at: u64, len: u64) -> io::Result<()> {
         let (number, offset) = split(at);
-        let Some(file) = self.file(&mut self.inside.lock(), number, true)? else {
-            return Err(io::ErrorKind::NotFound.into());
-        };
+        let file = self.make_file(number)?;
         let zeros = vec![0; IO_BYTES_MAX as usize];
         let end = file.len()?.min(offset + len);
         let mut from = offset;
         while from < end {
             let take = (end - from).min(zeros.len() as u64) as usize;
-            file.write_at(&zeros[..take], from)?;
+            self.with_reserve(take as u64, || file.write_at(&zeros[..take], from))?;
             from += take as u64;
         }
         self.note_written(number, &file);
@@ -295,6 +360,12 @@ impl HostFiles {
                 Err(DeviceError::io(op, at, len, error))
             }
         }
+    }
+}
+
+impl std::fmt::Debug for HostFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostFiles").finish_non_exhaustive()
     }
 }
 
@@ -397,6 +468,13 @@ fn check_inside(op: &'static str, at: u64, len: usize) -> Result<(), DeviceError
     } else {
         Err(DeviceError::OutOfRange { op, at, len })
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 fn split(at: u64) -> (u32, u64) {

@@ -14,8 +14,11 @@
 mod directory;
 mod files;
 mod host;
+mod numbers;
 mod space;
 mod syncs;
+#[cfg(test)]
+mod tests;
 #[cfg(test)]
 pub(crate) mod twin;
 

@@ -1,17 +1,34 @@
 //! Which pages of which files are taken, when objects are files.
 //!
 //! A page's number is its file's number and its place in that file. An object gets a file with its first page and goes
-//! on at that file's end; what it gives up is punched out of it, and the file goes with its last page. Numbers are not
-//! used again while a store is open.
+//! on at that file's end; what it gives up is punched out of it, and the file goes with its last page. Its number is
+//! used again when its removal is durable.
 //!
 //! Design: object.md §11
 //! Invariants
 //! - A page is free, or owned, never both, as in the allocator of the `cow` backend.
 //! - No page is handed out twice while its file exists: overwriting is writing at the end and mapping it.
+//! - No number is handed out while anything that was asked of its last file is still under way: a hole that comes late
+//!   would be one in the new file.
 
-use super::files::{FILE_BYTES, FILES_MAX};
-use crate::run::{RUN_PAGES_MAX, Run};
-use std::collections::{BTreeMap, HashMap};
+use super::{
+    HostFiles,
+    files::{FILE_BYTES, FILES_MAX, RESERVE_BYTES},
+    numbers::Numbers,
+};
+use crate::{
+    placement::Home,
+    run::{RUN_PAGES_MAX, Run},
+};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+};
+
+/// Numbers kept for the store itself: it deletes also where objects have taken all others.
+const NUMBERS_KEPT: u32 = 8;
+/// Bytes that may be taken before the host is asked again what it has left; others write there too.
+const LOOK_BYTES: u64 = 4 << 20;
 
 /// Taken pages, file by file.
 #[derive(Debug)]
@@ -19,12 +36,34 @@ pub(crate) struct FileSpace {
     page_bits: u32,
     files: BTreeMap<u32, FilePages>,
     by_owner: HashMap<u64, u32>,
-    next_file: u32,
+    numbers: Numbers,
+    /// Asked of the host and not answered, by file.
+    discards: HashMap<u32, Discards>,
+    /// Numbers of removed files, and the epoch whose flush makes their removal durable.
+    removed: VecDeque<(u32, u64)>,
     taken: u64,
     /// Pages the host's file system may still take.
     free: u64,
+    /// Pages taken since the host was asked.
+    since_look: u64,
     /// Given up since [`FileSpace::take_gone`]; a whole file is a run from its page 0 over all of it.
     gone: Vec<Run>,
+    /// Whom to ask; nobody where space is only derived.
+    host: Option<Host>,
+}
+
+/// The host's file system, and how much of it the store may take.
+#[derive(Clone, Debug)]
+struct Host {
+    files: Arc<HostFiles>,
+    max_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Discards {
+    under_way: u32,
+    /// The name is gone.
+    removed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -50,10 +89,32 @@ impl FileSpace {
             page_bits: page_bytes.trailing_zeros(),
             files: BTreeMap::new(),
             by_owner: HashMap::new(),
-            next_file: 1,
+            numbers: Numbers::below(FILES_MAX),
+            discards: HashMap::new(),
+            removed: VecDeque::new(),
             taken: 0,
             free,
+            since_look: 0,
             gone: Vec::new(),
+            host: None,
+        }
+    }
+
+    /// Nothing taken; the host says how many pages may be, of at most `max_bytes`. Files that are there already keep
+    /// their numbers.
+    pub(crate) fn on(files: Arc<HostFiles>, numbers: &[u32], page_bytes: usize, max_bytes: u64) -> FileSpace {
+        let mut space = FileSpace::new(page_bytes, max_bytes >> page_bytes.trailing_zeros());
+        numbers.iter().for_each(|&number| space.numbers.take(number));
+        space.host = Some(Host { files, max_bytes });
+        space
+    }
+
+    /// Asks the host's file system what it has left.
+    pub(crate) fn look(&mut self) {
+        self.since_look = 0;
+        if let Some(host) = &self.host {
+            let allowed = host.max_bytes.saturating_sub(self.taken << self.page_bits);
+            self.free = allowed.min(host.files.free_bytes()) >> self.page_bits;
         }
     }
 
@@ -84,13 +145,13 @@ impl FileSpace {
         self.taken + self.free
     }
 
-    pub(crate) fn free_pages(&self) -> u64 {
-        self.free
+    /// A share of the reserve, which is there whatever others write; most of it is for those who keep space themselves.
+    pub(crate) fn kept_pages(&self) -> u64 {
+        (self.pages() / 50).min((RESERVE_BYTES / 4) >> self.page_bits)
     }
 
-    /// The host's file system says how many pages it has left.
-    pub(crate) fn set_free(&mut self, pages: u64) {
-        self.free = pages;
+    pub(crate) fn free_pages(&self) -> u64 {
+        self.free
     }
 
     pub(crate) fn is_free(&self, run: Run) -> bool {
@@ -116,6 +177,7 @@ impl FileSpace {
         }
         let (number, at) = self.split(run);
         let end = at + u64::from(run.pages);
+        self.numbers.take(number);
         let file = self.files.entry(number).or_default();
         let words = end.div_ceil(64) as usize;
         file.bits.resize(file.bits.len().max(words), 0);
@@ -124,7 +186,6 @@ impl FileSpace {
         }
         file.live += u64::from(run.pages);
         file.end = file.end.max(end);
-        self.next_file = self.next_file.max(number + 1);
         self.taken += u64::from(run.pages);
         self.free = self.free.saturating_sub(run.pages.into());
         true
@@ -200,7 +261,16 @@ impl FileSpace {
         if let Some(file) = self.files.get_mut(&number) {
             file.owner = Some(owner);
         }
+        self.since_look += pages;
+        if self.since_look << self.page_bits > LOOK_BYTES {
+            self.look();
+        }
         Some(runs)
+    }
+
+    /// `owner` goes on in a file of its own, not at the end of the one it has.
+    pub(crate) fn leave_file(&mut self, owner: u64) {
+        self.by_owner.remove(&owner);
     }
 
     /// Takes one run.
@@ -219,32 +289,53 @@ impl FileSpace {
         {
             return Some(number);
         }
-        let number = self.next_file;
-        if number >= FILES_MAX {
+        if self.numbers.count() <= NUMBERS_KEPT && owner != Home::STORE {
             return None;
         }
-        self.next_file += 1;
+        let number = self.numbers.take_first()?;
         self.by_owner.insert(owner, number);
         Some(number)
     }
 
-    /// What was given up meanwhile.
+    /// What was given up meanwhile; [`FileSpace::discarded`] has to follow for each.
     pub(crate) fn take_gone(&mut self) -> Vec<Run> {
+        for run in &self.gone {
+            let (number, _) = self.split(*run);
+            self.discards.entry(number).or_default().under_way += 1;
+        }
         std::mem::take(&mut self.gone)
     }
 
-    /// The files among `numbers` in which nothing is taken: left behind by a crash.
-    pub(crate) fn unknown(&self, numbers: &[u32]) -> Vec<Run> {
-        let pages = self.file_pages();
-        let unknown = numbers.iter().filter(|number| !self.files.contains_key(number));
-        unknown
-            .map(|&number| Run::new(u64::from(number) * pages, pages as u32))
-            .collect()
+    /// The host has answered for `run` while `epoch` was open; `done`: well.
+    pub(crate) fn discarded(&mut self, run: Run, done: bool, epoch: u64) {
+        let (number, _) = self.split(run);
+        let is_whole = u64::from(run.pages) == self.file_pages();
+        let Some(discards) = self.discards.get_mut(&number) else {
+            return;
+        };
+        discards.under_way -= 1;
+        discards.removed |= is_whole && done;
+        if discards.under_way == 0
+            && let Some(discards) = self.discards.remove(&number)
+            && discards.removed
+        {
+            self.removed.push_back((number, epoch));
+        }
     }
 
-    /// Numbers up to `last` may stand for files that are there: new files come behind them.
-    pub(crate) fn skip_numbers(&mut self, last: u32) {
-        self.next_file = self.next_file.max(last + 1);
+    /// Everything of epochs up to `epoch` is durable, removals too: their numbers may be used again.
+    pub(crate) fn flushed(&mut self, epoch: u64) {
+        while let Some((number, _)) = self.removed.pop_front_if(|(_, removed_in)| *removed_in <= epoch) {
+            self.numbers.give_back(number);
+        }
+    }
+
+    /// Gives up the files among `numbers` in which nothing is taken: left behind by a crash.
+    pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
+        let pages = self.file_pages();
+        let unknown = numbers.iter().filter(|number| !self.files.contains_key(number));
+        self.gone
+            .extend(unknown.map(|&number| Run::new(u64::from(number) * pages, pages as u32)));
     }
 }
 
@@ -284,7 +375,7 @@ mod tests {
         assert_eq!(whole, [Run::new(file(first) << 24, 1 << 24)]);
         assert_eq!(space.free_pages(), 1 << 20);
         let next = space.allocate(1, 7).unwrap()[0];
-        assert_ne!(file(next), file(first), "a number is not used again");
+        assert_ne!(file(next), file(first), "its removal is not durable");
     }
 
     #[test]
@@ -298,15 +389,60 @@ mod tests {
             !space.take(Run::new((5 << 24) - 1, 2)),
             "it would lie in two files"
         );
-        let new = space.allocate(1, 1).unwrap()[0];
-        assert_eq!(file(new), 6, "new files come behind those that are known");
+        let new: Vec<u64> = (1..7)
+            .map(|owner| file(space.allocate(1, owner).unwrap()[0]))
+            .collect();
+        assert_eq!(new, [1, 2, 3, 4, 6, 7], "number 5 is known");
+    }
+
+    /// Symptom: a store of files panicked in the commit that would have made its 2^24th file, counted from the beginning
+    /// of its time; at once where a file `objects/ffffff` stood.
+    /// Cause: each file got the next number, none was used again, and a transaction takes its pages for granted.
+    /// Fix: a number is used again when nothing asked of its last file is under way and the removal is durable; where
+    /// none is left it is `NoSpace`, before anything has changed.
+    #[test]
+    fn a_number_is_used_again_when_its_removal_is_durable() {
+        let mut space = space();
+        space.numbers = Numbers::below(3 + NUMBERS_KEPT);
+        let one = space.allocate(3, 7).unwrap()[0];
+        let hole = Run::new(one.at, 1);
+        let rest = Run::new(one.at + 1, 2);
+        let two = space.allocate(1, 8).unwrap()[0];
+        assert_eq!((file(one), file(two)), (1, 2));
+        assert!(
+            space.allocate(1, 9).is_none(),
+            "the last numbers are the store's own"
+        );
+        space.release(hole);
+        space.release(rest);
+        let gone = space.take_gone();
+        assert_eq!(gone.len(), 2);
+        space.discarded(gone[1], true, 5);
+        space.flushed(9);
+        assert!(space.allocate(1, 9).is_none(), "the hole may still come");
+        space.discarded(gone[0], true, 6);
+        space.flushed(5);
+        assert!(space.allocate(1, 9).is_none(), "the name may still be there");
+        space.flushed(6);
+        assert_eq!(file(space.allocate(1, 9).unwrap()[0]), 1);
+
+        space.release(two);
+        let gone = space.take_gone();
+        space.discarded(gone[0], false, 7);
+        space.flushed(9);
+        assert!(
+            space.allocate(1, 10).is_none(),
+            "a file that stays keeps its number"
+        );
+        assert_eq!(file(space.allocate(1, Home::STORE).unwrap()[0]), 3);
     }
 
     #[test]
     fn files_in_which_nothing_is_taken_are_unknown() {
         let mut space = space();
         assert!(space.take(Run::new(2 << 24, 1)));
-        let unknown = space.unknown(&[1, 2, 3]);
+        space.give_up_unknown(&[1, 2, 3]);
+        let unknown = space.take_gone();
         assert_eq!(unknown.iter().map(|run| run.at >> 24).collect::<Vec<_>>(), [1, 3]);
     }
 

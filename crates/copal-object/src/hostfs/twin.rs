@@ -6,7 +6,7 @@
 //!
 //! Not here: what a store promises (`crashes::files`).
 
-use super::directory::{Directory, HostFile, Names};
+use super::directory::{Directory, HostFile, Names, Numbered};
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -75,6 +75,9 @@ struct Inside {
     now: Contents,
     events: Vec<Event>,
     next_inode: u64,
+    /// Bytes of the file system.
+    capacity_bytes: u64,
+    reserve_bytes: u64,
 }
 
 /// The twin.
@@ -93,11 +96,19 @@ impl Twin {
             start,
             events: Vec::new(),
             next_inode,
+            capacity_bytes: 1 << 40,
+            reserve_bytes: 0,
         };
         Twin {
             inside: Arc::new(Mutex::new(inside)),
             deaf,
         }
+    }
+
+    /// Leaves `free` bytes to be written.
+    pub(crate) fn leave_free(&self, free: u64) {
+        let mut inside = self.inside.lock();
+        inside.capacity_bytes = inside.used_bytes() + free;
     }
 
     /// Events so far.
@@ -146,6 +157,19 @@ impl Twin {
     fn note(&self, inside: &mut Inside, event: Event) {
         inside.now.apply(&event);
         inside.events.push(event);
+    }
+}
+
+impl Inside {
+    /// Blocks of files that have a name, and the reserve.
+    fn used_bytes(&self) -> u64 {
+        let inodes = self
+            .now
+            .names
+            .values()
+            .filter_map(|inode| self.now.inodes.get(inode));
+        let blocks: usize = inodes.map(|inode| inode.blocks.len()).sum();
+        blocks as u64 * BLOCK + self.reserve_bytes
     }
 }
 
@@ -214,19 +238,35 @@ impl Directory for Twin {
         Ok(())
     }
 
-    fn numbers(&self) -> io::Result<Vec<u32>> {
+    fn numbers(&self) -> io::Result<Numbered> {
         let inside = self.inside.lock();
-        Ok(inside
-            .now
-            .names
-            .keys()
-            .copied()
-            .filter(|&number| number > 0)
-            .collect())
+        let numbers = inside.now.names.keys().copied();
+        Ok(Numbered {
+            files: numbers.filter(|&number| number > 0).collect(),
+            others: Vec::new(),
+        })
     }
 
     fn free_bytes(&self) -> u64 {
-        1 << 30
+        let inside = self.inside.lock();
+        inside
+            .capacity_bytes
+            .saturating_sub(inside.used_bytes())
+            .min(1 << 30)
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        self.inside.lock().reserve_bytes
+    }
+
+    fn keep_reserve(&self, bytes: u64) -> io::Result<()> {
+        let mut inside = self.inside.lock();
+        let others = inside.used_bytes() - inside.reserve_bytes;
+        if bytes > inside.reserve_bytes && others + bytes > inside.capacity_bytes {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        inside.reserve_bytes = bytes;
+        Ok(())
     }
 }
 
@@ -255,6 +295,11 @@ impl HostFile for TwinFile {
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         let mut inside = self.twin.inside.lock();
         for (part, block) in bytes.chunks(BLOCK as usize).zip(at / BLOCK..) {
+            let inode = inside.now.inodes.get(&self.inode);
+            let is_new = inode.is_none_or(|inode| !inode.blocks.contains_key(&block));
+            if is_new && inside.used_bytes() + BLOCK > inside.capacity_bytes {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
             let event = Event::Write {
                 inode: self.inode,
                 block,

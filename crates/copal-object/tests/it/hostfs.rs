@@ -151,3 +151,34 @@ fn checking_finds_nothing_wrong_and_then_what_is() {
     let store = ground.open();
     assert_eq!(store.check(&all).unwrap().damages.len(), 1);
 }
+
+/// Bytes of all files of a store, and what they take of the file system.
+fn sizes(dir: &Path) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    let files = names(dir).into_iter().map(|name| dir.join("objects").join(name));
+    let all = files
+        .chain([dir.join("store")])
+        .map(|path| std::fs::metadata(path).unwrap());
+    all.fold((0, 0), |(len, taken), file| {
+        (len + file.len(), taken + file.blocks() * 512)
+    })
+}
+
+#[test]
+fn opening_and_closing_leaves_a_store_as_large_as_it_was() {
+    let (ground, store) = in_a_directory();
+    commit(&store, create(1, bytes(8192, 1)));
+    store.close().unwrap();
+    drop(store);
+    let crate::conformance::Ground::Directory(dir) = &ground else {
+        unreachable!()
+    };
+    for _ in 0..3 {
+        ground.open().close().unwrap();
+    }
+    let before = sizes(dir.path());
+    for _ in 0..50 {
+        ground.open().close().unwrap();
+    }
+    assert_eq!(sizes(dir.path()), before);
+}

@@ -6,7 +6,7 @@
 //! Fix: syncs under way are listed as well, and a flush answers when those that it relies on have ended.
 
 use super::{
-    super::directory::{Directory, HostFile, Names, RealDirectory},
+    super::directory::{Directory, HostFile, Names, Numbered, RealDirectory},
     *,
 };
 use copal_device::Class;
@@ -67,12 +67,20 @@ impl Directory for GatedDirectory {
         self.inner.sync_names(names)
     }
 
-    fn numbers(&self) -> io::Result<Vec<u32>> {
+    fn numbers(&self) -> io::Result<Numbered> {
         self.inner.numbers()
     }
 
     fn free_bytes(&self) -> u64 {
         self.inner.free_bytes()
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        self.inner.reserve_bytes()
+    }
+
+    fn keep_reserve(&self, bytes: u64) -> io::Result<()> {
+        self.inner.keep_reserve(bytes)
     }
 }
 

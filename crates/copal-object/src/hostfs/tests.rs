@@ -1,0 +1,219 @@
+//! A store of files on a file system that is full, or has things in it that are no store's.
+
+use super::{
+    HostFiles,
+    twin::{Contents, Deaf, Twin},
+};
+use crate::{
+    Ack, Check, CreateOptions, MkfsOptions, ObjectId, ObjectKind, Op, OpenError, OpenOptions, Store,
+    StoreError, Txn,
+    entropy::Entropy,
+    format::superblock::BACKEND_HOSTFS,
+    open::{self, Ground, Tuning},
+};
+use bytes::Bytes;
+use copal_device::{Class, Device};
+use std::{path::Path, sync::Arc};
+
+fn files(twin: &Twin) -> Arc<HostFiles> {
+    HostFiles::on(Box::new(twin.clone()), false)
+}
+
+fn open(twin: &Twin) -> Store {
+    let (inner, _) = open::open(
+        Ground::Files(files(twin)),
+        &OpenOptions::default(),
+        Tuning::default(),
+    )
+    .unwrap();
+    Store { inner }
+}
+
+fn made() -> Twin {
+    let twin = Twin::new(Contents::default(), Deaf::No);
+    let options = MkfsOptions {
+        journal_bytes: Some(256 * 4096),
+        ..MkfsOptions::default()
+    };
+    let device: Arc<dyn Device> = files(&twin);
+    crate::mkfs::mkfs(&device, &options, &mut Entropy::Seed(1), BACKEND_HOSTFS).unwrap();
+    twin
+}
+
+fn commit(store: &Store, ops: Vec<Op>) -> Result<(), StoreError> {
+    let after = Vec::new();
+    store.commit(Txn { ops, after }, Ack::Durable).wait().map(drop)
+}
+
+fn create(store: &Store, id: u64, bytes: usize) -> Result<(), StoreError> {
+    let id = ObjectId(id);
+    let opts = CreateOptions {
+        kind: ObjectKind::Plain,
+        check: Check::Pages,
+        ..CreateOptions::default()
+    };
+    let data = Bytes::from(vec![id.0 as u8; bytes]);
+    commit(
+        store,
+        vec![Op::Create { id, opts }, Op::Append { id, at: 0, data }],
+    )
+}
+
+fn delete(store: &Store, id: u64) -> Result<(), StoreError> {
+    commit(store, vec![Op::Delete { id: ObjectId(id) }])
+}
+
+/// Symptom: on a file system with no byte left the first checkpoint failed, and with it every later delete: nothing
+/// could be forgotten or pruned, although the manual says so.
+/// Cause: the space that a store keeps for deleting was counted, not had; somebody else wrote there.
+/// Fix: a file `reserve` has it, and gives it to writes that find no blocks.
+#[test]
+fn a_store_deletes_checkpoints_and_opens_where_not_one_byte_is_left() {
+    let twin = made();
+    let store = open(&twin);
+    for id in 1..=400 {
+        create(&store, id, 8192).unwrap();
+    }
+    twin.leave_free(0);
+    for id in 1..=200 {
+        if id % 20 == 1 {
+            // What was freed goes to others.
+            twin.leave_free(0);
+            store.checkpoint().unwrap();
+        }
+        delete(&store, id).unwrap();
+    }
+    twin.leave_free(0);
+    store.close().unwrap();
+    let store = open(&twin);
+    twin.leave_free(0);
+    let full = create(&store, 1000, 64 << 20);
+    assert!(matches!(full, Err(StoreError::NoSpace { .. })), "{full:?}");
+    (201..=399).for_each(|id| delete(&store, id).unwrap());
+    store.close().unwrap();
+    twin.leave_free(1 << 30);
+    let store = open(&twin);
+    create(&store, 1000, 8 << 20).unwrap();
+    let last = store
+        .read(ObjectId(400), 0..8192, Class::Foreground)
+        .wait()
+        .unwrap();
+    assert!(last.iter().all(|&byte| byte == 400u16 as u8));
+}
+
+/// Symptom: an ordinary commit into a file system that others had filled meanwhile failed in the middle, and the store
+/// took no more writes until it was opened again.
+/// Cause: the host was asked what it has left when the store was opened, and again only when that was spent.
+/// Fix: it is asked again every 4 MiB; what was admitted before finds its blocks in the reserve.
+#[test]
+fn others_who_fill_the_file_system_meanwhile_end_commits_cleanly() {
+    let twin = made();
+    let store = open(&twin);
+    create(&store, 1, 8192).unwrap();
+    twin.leave_free(0);
+    let full = (2..100).find_map(|id| create(&store, id, 1 << 20).err());
+    assert!(matches!(full, Some(StoreError::NoSpace { .. })), "{full:?}");
+    delete(&store, 1).unwrap();
+    twin.leave_free(1 << 30);
+    create(&store, 200, 8 << 20).unwrap();
+    store.close().unwrap();
+}
+
+#[test]
+fn files_are_made_again_under_numbers_of_removed_ones() {
+    let twin = made();
+    let store = open(&twin);
+    for id in 1..=300 {
+        create(&store, id, 8192).unwrap();
+        if id > 2 {
+            delete(&store, id - 2).unwrap();
+        }
+    }
+    let largest = twin_numbers(&twin).last().copied();
+    assert!(largest < Some(40), "{largest:?}");
+    store.close().unwrap();
+    drop(store);
+    let store = open(&twin);
+    create(&store, 301, 8192).unwrap();
+    assert!(twin_numbers(&twin).last() < Some(&40));
+}
+
+fn twin_numbers(twin: &Twin) -> Vec<u32> {
+    files(twin).numbers().unwrap()
+}
+
+fn real(dir: &Path) -> Result<Store, OpenError> {
+    Store::open_dir(dir, &OpenOptions::default()).map(|(store, _)| store)
+}
+
+/// Symptom: a store with a file `objects/ffffff` in it panicked in its next commit, so did one with `objects/FFFFFF`; one
+/// with a directory `objects/000003` did not open.
+/// Cause: everything that reads as a number was taken for a file of the store, and the largest for the last one given.
+/// Fix: a name is one if the store would have written it so and it is a file; others are left alone and not counted.
+#[test]
+fn names_that_are_not_the_stores_are_left_alone() {
+    let home = tempfile::tempdir().unwrap();
+    Store::mkfs_dir(home.path(), &MkfsOptions::default()).unwrap();
+    let objects = home.path().join("objects");
+    let foreign = ["+00007", "00000A", "a", "0000009", "readme", "000000", "FFFFFE"];
+    for name in foreign {
+        std::fs::write(objects.join(name), "not ours").unwrap();
+    }
+    std::fs::write(objects.join("ffffff"), "left by a crash").unwrap();
+    std::fs::create_dir(objects.join("000003")).unwrap();
+    std::os::unix::fs::symlink(home.path().join("elsewhere"), objects.join("000004")).unwrap();
+    std::fs::write(home.path().join("elsewhere"), "not ours").unwrap();
+    for round in 0..3 {
+        let store = real(home.path()).unwrap();
+        for id in 1..=8 {
+            create(&store, round * 8 + id, 8192).unwrap();
+        }
+        store.close().unwrap();
+    }
+    for name in foreign {
+        let content = std::fs::read_to_string(objects.join(name)).unwrap();
+        assert_eq!(content, "not ours", "{name}");
+    }
+    assert!(objects.join("000003").is_dir());
+    assert_eq!(
+        std::fs::read_to_string(home.path().join("elsewhere")).unwrap(),
+        "not ours"
+    );
+    assert!(!objects.join("ffffff").exists());
+}
+
+/// Symptom: any local user could take the lock of a store of files, and the owner did not get in.
+/// Cause: the file `lock` was readable for all, and who may open a file may lock it.
+/// Fix: it is its owner's alone; that of an older store becomes so when it is opened.
+#[test]
+fn the_lock_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = tempfile::tempdir().unwrap();
+    Store::mkfs_dir(home.path(), &MkfsOptions::default()).unwrap();
+    let lock = home.path().join("lock");
+    let mode = || std::fs::metadata(&lock).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o600);
+    std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o644)).unwrap();
+    real(home.path()).unwrap();
+    assert_eq!(mode(), 0o600);
+
+    std::fs::rename(&lock, home.path().join("moved")).unwrap();
+    std::os::unix::fs::symlink(home.path().join("moved"), &lock).unwrap();
+    assert!(
+        real(home.path()).is_err(),
+        "a link may point to what somebody else has locked"
+    );
+}
+
+#[test]
+fn a_lock_of_another_user_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    Store::mkfs_dir(home.path(), &MkfsOptions::default()).unwrap();
+    let lock = home.path().join("lock");
+    if std::os::unix::fs::chown(&lock, Some(12_345), None).is_err() {
+        // Only root may give files away.
+        return;
+    }
+    let error = real(home.path()).unwrap_err();
+    assert!(error.to_string().contains("another user"), "{error}");
+}
