@@ -5,7 +5,7 @@
 //! never finished are found again by the next one. Entries of packs that are gone are dropped.
 
 use crate::error::{Error, Result};
-use crate::index::PackEntry;
+use crate::index::{Older, PackEntry};
 use crate::pack::PackNumber;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::request::IndexSummary;
@@ -54,7 +54,13 @@ pub(crate) fn for_each_pack(vault: &Vault, mut visit: impl FnMut(StoredPack) -> 
 /// `Cancelled`; those of the store and the index. A pack that cannot be read is counted, not an error.
 pub(crate) fn adopt(vault: &Vault, progress: &dyn Progress, cancel: &CancelFlag) -> Result<IndexSummary> {
     let mut summary = IndexSummary::default();
-    // 8 bytes per pack of 16 MiB: half a megabyte per terabyte stored.
+    // Looked up before the packs are: one that a backup finishes meanwhile is in the index after it is in the store, and
+    // is not taken for gone. 8 bytes per pack of 16 MiB here and below: half a megabyte per terabyte stored.
+    let mut known = Vec::new();
+    vault.index.for_each_pack(|pack, _| {
+        known.push(pack);
+        Ok(())
+    })?;
     let mut present = Vec::new();
     let mut started = false;
     for_each_pack(vault, |pack| {
@@ -88,21 +94,15 @@ pub(crate) fn adopt(vault: &Vault, progress: &dyn Progress, cancel: &CancelFlag)
         let ids = footer.rows.iter().map(|row| row.id);
         vault
             .index
-            .add_pack(pack.number, entry, ids, Durability::Deferred)?;
+            .add_pack(pack.number, entry, ids, Older::Kept, Durability::Deferred)?;
         summary.packs += 1;
         summary.rows += footer.rows.len() as u64;
         progress.advance(1);
         Ok(())
     })?;
     present.sort_unstable();
-    let mut gone = Vec::new();
-    vault.index.for_each_pack(|pack, _| {
-        if present.binary_search(&pack).is_err() {
-            gone.push(pack);
-        }
-        Ok(())
-    })?;
-    for pack in &gone {
+    known.retain(|pack| present.binary_search(pack).is_err());
+    for pack in &known {
         vault.index.remove_pack(*pack, std::iter::empty())?;
     }
     if summary.packs > 0 {

@@ -8,7 +8,7 @@
 
 use crate::check::wrong_length;
 use crate::error::{Error, Result};
-use crate::pack::PackNumber;
+use crate::pack::{PackNumber, Spot};
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::recipe::{PAGE_SEGMENTS, Page, Ref, Root};
 use crate::repository::Repository;
@@ -33,6 +33,13 @@ impl Places {
             Some(damage) => self.frames.entry((pack, slot)).or_default().push(damage),
             None => drop(self.more.insert(pack)),
         }
+    }
+
+    /// What the report says of the frame of a spot; nothing where it is whole.
+    fn damages(&self, spot: Spot) -> impl Iterator<Item = Option<usize>> {
+        let frame = self.frames.get(&(spot.pack, spot.slot)).into_iter().flatten();
+        let counted = self.more.contains(&spot.pack).then_some(None);
+        frame.map(|damage| Some(*damage)).chain(counted)
     }
 }
 
@@ -142,7 +149,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Where a reference leads; `is_hurt` when that is nowhere or a damaged place.
+    /// Where a reference leads; `is_hurt` when that is nowhere, or to damaged places only.
     fn look(
         &self,
         home: Home,
@@ -150,25 +157,23 @@ impl Walk<'_> {
         met: &mut Met<'_>,
         is_hurt: &mut bool,
     ) -> Result<Option<Located>> {
-        let located = self.repository.vault().locate(home, reference);
-        let located = met.value(located, is_hurt)?;
-        if let Some(Located { spot, .. }) = &located {
-            for &damage in self
-                .places
-                .frames
-                .get(&(spot.pack, spot.slot))
+        let mut damages = Vec::new();
+        let located = self.repository.vault().first_good(home, reference, |located| {
+            let known = damages.len();
+            damages.extend(self.places.damages(located.spot));
+            match damages.len() == known {
+                true => Ok(located.clone()),
+                false => Err(located.footer.damaged("a frame of it is lost")),
+            }
+        });
+        if located.is_err() && !damages.is_empty() {
+            *is_hurt = true;
+            damages
                 .into_iter()
-                .flatten()
-            {
-                *is_hurt = true;
-                met.report.hurts(Some(damage), met.snapshot);
-            }
-            if self.places.more.contains(&spot.pack) {
-                *is_hurt = true;
-                met.report.hurts(None, met.snapshot);
-            }
+                .for_each(|damage| met.report.hurts(damage, met.snapshot));
+            return Ok(None);
         }
-        Ok(located)
+        met.value(located, is_hurt)
     }
 
     fn disk(&mut self, root: Root, old: Option<Walked>, met: &mut Met<'_>) -> Result<Walked> {

@@ -2,10 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::pack::reader::{Inflater, open_frame};
-use crate::recipe::SegmentRecipe;
+use crate::recipe::{Ref, SegmentRecipe};
 use crate::vault::{Located, Vault};
 use crate::volumes::Home;
-use copal_chunk::ChunkId;
 use std::ops::Range;
 
 /// Frames this close together in a pack are read at once.
@@ -25,7 +24,7 @@ pub(crate) struct Fetcher<'a> {
 
 struct Wanted {
     located: Located,
-    id: ChunkId,
+    chunk: Ref,
     place: Range<usize>,
 }
 
@@ -60,7 +59,7 @@ impl<'a> Fetcher<'a> {
             match self.vault.locate(Home::Chunks, chunk) {
                 Ok(located) => wanted.push(Wanted {
                     located,
-                    id: chunk.id,
+                    chunk: *chunk,
                     place,
                 }),
                 Err(error) => fault(error)?,
@@ -84,24 +83,51 @@ impl<'a> Fetcher<'a> {
                     self.fetched_bytes += end - start;
                     for wanted in now {
                         if let Err(error) = self.open(wanted, &bytes, start, segment) {
-                            fault(error)?;
+                            self.elsewhere(wanted, error, segment).or_else(&mut *fault)?;
                         }
                     }
                 }
-                Err(error) if now.len() == 1 => fault(error)?,
+                Err(error) if now.len() == 1 => {
+                    self.elsewhere(&now[0], error, segment).or_else(&mut *fault)?;
+                }
                 // One bad place must not hide its neighbours: ask for each alone.
                 Err(_) => {
                     for wanted in now {
                         let (from, to) = (u64::from(wanted.located.row().offset), wanted.located.row().end());
                         let alone = self.vault.read(wanted.located.vid, pack, from..to);
                         if let Err(error) = alone.and_then(|bytes| self.open(wanted, &bytes, from, segment)) {
-                            fault(error)?;
+                            self.elsewhere(wanted, error, segment).or_else(&mut *fault)?;
                         }
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Fetches a chunk from another place than the one where `error` was met, if that is damage and there is one.
+    fn elsewhere(&mut self, wanted: &Wanted, error: Error, segment: &mut [u8]) -> Result<()> {
+        if !error.is_corruption() {
+            return Err(error);
+        }
+        let vault = self.vault;
+        let tried = wanted.located.spot;
+        vault.note_damaged(&wanted.located.footer, tried.slot);
+        vault.next_good(Home::Chunks, &wanted.chunk, tried, Some(error), |located| {
+            let (from, to) = (u64::from(located.row().offset), located.row().end());
+            let wanted = Wanted {
+                located: located.clone(),
+                chunk: wanted.chunk,
+                place: wanted.place.clone(),
+            };
+            let bytes = vault.read(located.vid, located.footer.number, from..to);
+            self.fetched_bytes += to - from;
+            let opened = bytes.and_then(|bytes| self.open(&wanted, &bytes, from, segment));
+            if opened.as_ref().is_err_and(Error::is_corruption) {
+                vault.note_damaged(&located.footer, located.spot.slot);
+            }
+            opened
+        })
     }
 
     fn open(&mut self, wanted: &Wanted, bytes: &[u8], start: u64, segment: &mut [u8]) -> Result<()> {
@@ -119,7 +145,7 @@ impl<'a> Fetcher<'a> {
         self.inflater
             .inflate(&row, payload, &mut self.raw)
             .map_err(damaged)?;
-        if self.vault.keys.id.id(&self.raw) != wanted.id {
+        if self.vault.keys.id.id(&self.raw) != wanted.chunk.id {
             return Err(damaged("its bytes do not fit its id".into()));
         }
         if self.raw.len() != wanted.place.len() {

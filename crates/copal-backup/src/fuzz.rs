@@ -65,7 +65,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = key_slot::decode(&sealed(&key_slot::FORMAT, bytes));
     }),
     ("rows of the chunk index", |bytes| {
-        let _ = index::decode_row(bytes);
+        let _ = index::decode_rows(bytes);
         let _ = index::decode_pack(bytes);
     }),
     ("changed extents", |bytes| {

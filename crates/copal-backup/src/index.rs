@@ -1,25 +1,30 @@
 //! The chunk index: where is the frame of this id? One exact index for the whole repository.
 //!
-//! Two maps: id (16 bytes) -> pack and slot (11 bytes), and pack -> what is known about it.
+//! Two maps: id (16 bytes) -> pack and slot (11 bytes), newest first where an id has several frames, and
+//! pack -> what is known about it.
 //! Invariants
 //! - It holds nothing that the packs do not: it can be thrown away and built again from footers.
 //! - A row is entered after its pack is durable and removed before its pack is deleted, so a row whose
 //!   pack has an entry leads to a frame. A row without such a pack means nothing and is a miss.
+//! - A frame that was found damaged leads nowhere any more (`damaged`), so the next backup stores its chunk anew.
 //! - Memory is the engine's, which has a budget of its own.
 //!
 //! Decision: docs/decisions/2026-11-21-exact-index-and-mark.md
 
-use crate::error::{Error, Result};
-use crate::pack::{PackKind, PackNumber};
+mod damaged;
+mod rows;
+
+use crate::error::Result;
+use crate::pack::PackNumber;
 use crate::repository::IndexHome;
 use crate::volumes::Home;
-use bytes::Bytes;
-use copal_codec::{Put, Reader};
 use copal_kv::{Durability, Keyspace, KeyspaceOptions};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use rows::{bad, encode_pack, encode_rows, newest_first};
+pub(crate) use rows::{decode_pack, decode_rows};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
-use uuid::Uuid;
+use std::sync::atomic::AtomicBool;
 
 const CHUNKS: &str = "backup-chunks";
 const PACKS: &str = "backup-packs";
@@ -49,6 +54,8 @@ pub(crate) struct Index {
     backend: Backend,
     /// Entries of packs asked for lately.
     cached: Mutex<HashMap<PackNumber, PackEntry>>,
+    /// Whether any frame is noted as damaged.
+    has_damaged: AtomicBool,
 }
 
 enum Backend {
@@ -56,14 +63,26 @@ enum Backend {
         store: copal_kv::Store,
         chunks: Keyspace,
         packs: Keyspace,
+        /// Notes of damage; `None` in a store that is open for reading and has none.
+        damaged: Option<Keyspace>,
     },
     Memory(Mutex<Maps>),
 }
 
 #[derive(Default)]
 struct Maps {
-    chunks: HashMap<[u8; 16], IndexRow>,
+    chunks: HashMap<[u8; 16], Vec<IndexRow>>,
     packs: BTreeMap<PackNumber, PackEntry>,
+    damaged: BTreeSet<(PackNumber, u32)>,
+}
+
+/// What becomes of the rows that the ids of a new pack have already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Older {
+    /// They go: whoever writes the pack has seen to their frames, or knows that there are none.
+    Replaced,
+    /// They stay behind the new ones: a pack was found, and nobody knows which frame is the better one.
+    Kept,
 }
 
 impl Index {
@@ -75,27 +94,62 @@ impl Index {
                 Backend::Kv {
                     chunks: open(CHUNKS)?,
                     packs: open(PACKS)?,
+                    damaged: damaged::keyspace(store)?,
                     store: store.clone(),
                 }
             }
         };
-        Ok(Index {
+        let index = Index {
             backend,
             cached: Mutex::new(HashMap::new()),
-        })
+            has_damaged: AtomicBool::new(false),
+        };
+        index.look_for_damaged()?;
+        Ok(index)
     }
 
-    /// The row of an id whose pack has an entry.
+    /// The newest place of an id whose pack has an entry.
     pub(crate) fn find(&self, id: &[u8; 16]) -> Result<Option<(IndexRow, PackEntry)>> {
-        let row = match &self.backend {
-            Backend::Memory(maps) => maps.lock().chunks.get(id).copied(),
+        Ok(self.places(id)?.into_iter().next())
+    }
+
+    /// All places of an id whose packs have an entry, newest first.
+    pub(crate) fn places(&self, id: &[u8; 16]) -> Result<Vec<(IndexRow, PackEntry)>> {
+        let mut places = Vec::new();
+        for row in self.rows(id)? {
+            places.extend(self.pack(row.pack)?.map(|entry| (row, entry)));
+        }
+        Ok(places)
+    }
+
+    fn rows(&self, id: &[u8; 16]) -> Result<Vec<IndexRow>> {
+        match &self.backend {
+            Backend::Memory(maps) => Ok(maps.lock().chunks.get(id).cloned().unwrap_or_default()),
             Backend::Kv { chunks, .. } => match chunks.get(id)? {
-                Some(value) => Some(decode_row(&value)?),
-                None => None,
+                Some(value) => decode_rows(&value),
+                None => Ok(Vec::new()),
             },
+        }
+    }
+
+    /// How many frames of each pack are the only ones of their ids that are known. A pack of whose frames all are is
+    /// led to by nothing but its own place.
+    pub(crate) fn sole_frames(&self) -> Result<HashMap<PackNumber, u32>> {
+        let mut sole = HashMap::new();
+        let mut count = |rows: &[IndexRow]| {
+            if let [row] = rows {
+                *sole.entry(row.pack).or_insert(0) += 1;
+            }
         };
-        let Some(row) = row else { return Ok(None) };
-        Ok(self.pack(row.pack)?.map(|entry| (row, entry)))
+        match &self.backend {
+            Backend::Memory(maps) => maps.lock().chunks.values().for_each(|rows| count(rows)),
+            Backend::Kv { chunks, .. } => {
+                for item in chunks.iter((Bound::Unbounded, Bound::Unbounded)) {
+                    count(&decode_rows(&item?.1)?);
+                }
+            }
+        }
+        Ok(sole)
     }
 
     /// The entry of a pack.
@@ -119,7 +173,7 @@ impl Index {
         Ok(Some(entry))
     }
 
-    /// Enters a durable pack and its rows. Rows of the same ids are replaced.
+    /// Enters a durable pack and its rows, but for those of frames that are noted as damaged.
     ///
     /// The pack's entry comes last: a crash in between leaves rows that mean nothing.
     pub(crate) fn add_pack(
@@ -127,35 +181,37 @@ impl Index {
         pack: PackNumber,
         entry: PackEntry,
         ids: impl Iterator<Item = [u8; 16]>,
+        older: Older,
         durability: Durability,
     ) -> Result<()> {
+        let damaged = self.damaged_slots(pack)?;
+        let placed = ids.zip(0..).map(|(id, slot)| (id, IndexRow { pack, slot }));
+        let placed = placed.filter(|(_, row)| !damaged.contains(&row.slot));
         match &self.backend {
             Backend::Memory(maps) => {
                 let mut maps = maps.lock();
-                for (slot, id) in ids.enumerate() {
-                    maps.chunks.insert(
-                        id,
-                        IndexRow {
-                            pack,
-                            slot: slot as u32,
-                        },
-                    );
+                for (id, row) in placed {
+                    let known = maps.chunks.entry(id).or_default();
+                    *known = newest_first(row, if older == Older::Kept { known } else { &[] });
                 }
                 maps.packs.insert(pack, entry);
             }
-            Backend::Kv { store, chunks, packs } => {
+            Backend::Kv {
+                store, chunks, packs, ..
+            } => {
                 let mut batch = store.batch();
-                for (slot, id) in ids.enumerate() {
-                    batch.put(
-                        chunks,
-                        &id,
-                        encode_row(IndexRow {
-                            pack,
-                            slot: slot as u32,
-                        }),
-                    );
-                    if (slot + 1).is_multiple_of(BATCH_ROWS) {
+                let mut in_batch = 0;
+                for (id, row) in placed {
+                    let known = if older == Older::Kept {
+                        self.rows(&id)?
+                    } else {
+                        Vec::new()
+                    };
+                    batch.put(chunks, &id, encode_rows(&newest_first(row, &known)));
+                    in_batch += 1;
+                    if in_batch == BATCH_ROWS {
                         std::mem::replace(&mut batch, store.batch()).commit(Durability::Deferred)?;
+                        in_batch = 0;
                     }
                 }
                 batch.put(packs, &pack.0.to_be_bytes(), encode_pack(&entry));
@@ -171,28 +227,42 @@ impl Index {
     /// next prune removes.
     pub(crate) fn remove_pack(&self, pack: PackNumber, ids: impl Iterator<Item = [u8; 16]>) -> Result<()> {
         self.cached.lock().remove(&pack);
+        self.forget_damaged(pack)?;
+        let others = |rows: &[IndexRow]| -> Vec<IndexRow> {
+            rows.iter().copied().filter(|row| row.pack != pack).collect()
+        };
         match &self.backend {
             Backend::Memory(maps) => {
                 let mut maps = maps.lock();
                 maps.packs.remove(&pack);
                 for id in ids {
-                    if maps.chunks.get(&id).is_some_and(|row| row.pack == pack) {
-                        maps.chunks.remove(&id);
+                    let left = maps.chunks.get(&id).map(|rows| others(rows));
+                    match left {
+                        Some(left) if left.is_empty() => drop(maps.chunks.remove(&id)),
+                        Some(left) => drop(maps.chunks.insert(id, left)),
+                        None => {}
                     }
                 }
             }
-            Backend::Kv { store, chunks, packs } => {
+            Backend::Kv {
+                store, chunks, packs, ..
+            } => {
                 let mut batch = store.batch();
-                let mut rows = 0;
+                let mut in_batch = 0;
                 for id in ids {
-                    let Some(value) = chunks.get(&id)? else { continue };
-                    if decode_row(&value)?.pack == pack {
-                        batch.delete(chunks, &id);
-                        rows += 1;
+                    let rows = self.rows(&id)?;
+                    let left = others(&rows);
+                    if left.len() == rows.len() {
+                        continue;
                     }
-                    if rows == BATCH_ROWS {
+                    match left.is_empty() {
+                        true => batch.delete(chunks, &id),
+                        false => batch.put(chunks, &id, encode_rows(&left)),
+                    };
+                    in_batch += 1;
+                    if in_batch == BATCH_ROWS {
                         std::mem::replace(&mut batch, store.batch()).commit(Durability::Deferred)?;
-                        rows = 0;
+                        in_batch = 0;
                     }
                 }
                 batch.delete(packs, &pack.0.to_be_bytes());
@@ -232,17 +302,26 @@ impl Index {
         }
     }
 
-    /// Throws everything away.
+    /// Throws everything away but what is known of damage, which no footer tells.
     pub(crate) fn clear(&self) -> Result<()> {
         self.cached.lock().clear();
         match &self.backend {
-            Backend::Memory(maps) => *maps.lock() = Maps::default(),
+            Backend::Memory(maps) => {
+                let mut maps = maps.lock();
+                maps.chunks.clear();
+                maps.packs.clear();
+            }
             Backend::Kv { chunks, packs, .. } => {
                 packs.purge_prefix(&[], Durability::Device)?;
                 chunks.purge_prefix(&[], Durability::Device)?;
             }
         }
         Ok(())
+    }
+
+    /// Drops what is kept at hand: another handle may have changed it.
+    pub(crate) fn forget_cached(&self) {
+        self.cached.lock().clear();
     }
 
     /// What was entered so far survives a crash.
@@ -252,67 +331,4 @@ impl Index {
         }
         Ok(())
     }
-}
-
-fn bad(what: &str) -> Error {
-    Error::Damaged {
-        what: "the chunk index".into(),
-        detail: format!("{what} cannot be read; `copal repair index` rebuilds it"),
-    }
-}
-
-fn encode_row(row: IndexRow) -> Bytes {
-    let mut bytes = [0; 11];
-    bytes[..8].copy_from_slice(&row.pack.0.to_be_bytes());
-    bytes[8..].copy_from_slice(&row.slot.to_le_bytes()[..3]);
-    Bytes::copy_from_slice(&bytes)
-}
-
-pub(crate) fn decode_row(value: &[u8]) -> Result<IndexRow> {
-    let bytes: &[u8; 11] = value.try_into().map_err(|_| bad("a chunk row"))?;
-    let mut pack = [0; 8];
-    pack.copy_from_slice(&bytes[..8]);
-    let slot = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], 0]);
-    Ok(IndexRow {
-        pack: PackNumber(u64::from_be_bytes(pack)),
-        slot,
-    })
-}
-
-fn encode_pack(entry: &PackEntry) -> Bytes {
-    let mut bytes = Vec::with_capacity(33);
-    bytes.put_u8(entry.home.kind().code());
-    let vm = match entry.home {
-        Home::Chunks => Uuid::nil(),
-        Home::Recipes(vm) => vm,
-    };
-    bytes.put_bytes(vm.as_bytes());
-    bytes.put_u32(entry.volume);
-    bytes.put_u32(entry.frames);
-    bytes.put_u64(entry.file_bytes);
-    Bytes::from(bytes)
-}
-
-pub(crate) fn decode_pack(value: &[u8]) -> Result<PackEntry> {
-    let mut input = Reader::new(value);
-    let mut parse = || -> std::result::Result<_, copal_codec::DecodeError> {
-        Ok((
-            input.u8()?,
-            input.array::<16>()?,
-            input.u32()?,
-            input.u32()?,
-            input.u64()?,
-        ))
-    };
-    let (kind, vm, volume, frames, file_bytes) = parse().map_err(|_| bad("a pack row"))?;
-    let home = match PackKind::from_code(kind).ok_or_else(|| bad("a pack row"))? {
-        PackKind::Chunks => Home::Chunks,
-        PackKind::Recipes => Home::Recipes(Uuid::from_bytes(vm)),
-    };
-    Ok(PackEntry {
-        home,
-        volume,
-        frames,
-        file_bytes,
-    })
 }

@@ -43,6 +43,7 @@ mod restore;
 pub mod retention;
 mod scan;
 mod seal;
+mod shared;
 pub mod source;
 mod stack;
 pub mod target;

@@ -5,16 +5,17 @@
 //! What two consecutive snapshots of a VM share is looked at once.
 //!
 //! Invariants
-//! - Nothing is unmarked that a reader could be led to: references are resolved as `vault` does.
+//! - Marked is the frame that a reader gets: references are resolved by `vault`. Where several frames of one id are
+//!   known, that takes opening them; where there is one, it is marked unopened.
 //! - A reference that leads nowhere is an error: what cannot be understood must not be swept.
 
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
-use crate::pack::{PackNumber, format};
+use crate::pack::{PackNumber, Spot, format};
 use crate::progress::{CancelFlag, Progress};
 use crate::recipe::{PAGE_SEGMENTS, Ref, Root};
 use crate::tree::TreeReader;
-use crate::vault::Vault;
+use crate::vault::{FrameReader, Vault, nowhere};
 use crate::volumes::Home;
 use std::collections::HashMap;
 
@@ -46,16 +47,21 @@ pub(crate) struct Marks<'a> {
     present: &'a [PackNumber],
     slice: Slice,
     live: HashMap<PackNumber, Vec<u64>>,
+    /// Frames of each pack that are the only known ones of their ids.
+    sole: HashMap<PackNumber, u32>,
+    frames: FrameReader<'a>,
 }
 
 impl<'a> Marks<'a> {
-    pub(crate) fn new(vault: &'a Vault, present: &'a [PackNumber], slice: Slice) -> Marks<'a> {
-        Marks {
+    pub(crate) fn new(vault: &'a Vault, present: &'a [PackNumber], slice: Slice) -> Result<Marks<'a>> {
+        Ok(Marks {
             vault,
             present,
             slice,
             live: HashMap::new(),
-        }
+            sole: vault.index.sole_frames()?,
+            frames: FrameReader::new(vault)?,
+        })
     }
 
     /// Frames of a pack that are named.
@@ -71,23 +77,65 @@ impl<'a> Marks<'a> {
         word.is_some_and(|word| word >> (slot % 64) & 1 == 1)
     }
 
-    fn mark(&mut self, home: Home, reference: &Ref) -> Result<()> {
-        let spot = reference.spot;
-        let (pack, slot) = if self.present.binary_search(&spot.pack).is_ok() {
-            (spot.pack, spot.slot)
-        } else {
-            match self.vault.index.find(&reference.id.short())? {
-                Some((row, entry)) if entry.home == home && self.present.binary_search(&row.pack).is_ok() => {
-                    (row.pack, row.slot)
-                }
-                _ => {
-                    return Err(Error::Damaged {
-                        what: format!("frame {:?}", reference.id),
-                        detail: format!("pack {} is gone, and the index knows no other place", spot.pack),
-                    });
-                }
-            }
+    fn is_present(&self, pack: PackNumber) -> bool {
+        self.present.binary_search(&pack).is_ok()
+    }
+
+    /// Whether nothing but its own spot leads to any frame of the pack.
+    fn is_alone(&self, pack: PackNumber) -> Result<bool> {
+        let Some(&sole) = self.sole.get(&pack) else {
+            return Ok(false);
         };
+        Ok(self
+            .vault
+            .index
+            .pack(pack)?
+            .is_some_and(|entry| entry.frames == sole))
+    }
+
+    /// Marks the frame of a chunk that a reader gets.
+    fn chunk(&mut self, reference: &Ref) -> Result<()> {
+        let is_there = self.is_present(reference.spot.pack);
+        if is_there && self.is_alone(reference.spot.pack)? {
+            return self.mark(reference, reference.spot);
+        }
+        let mut spots = self.vault.other_spots(Home::Chunks, reference)?;
+        spots.retain(|spot| self.is_present(spot.pack));
+        if is_there {
+            spots.insert(0, reference.spot);
+        }
+        match spots[..] {
+            [] => Err(nowhere(reference)),
+            [only] => self.mark(reference, only),
+            _ => match self.opened(reference) {
+                Ok(good) => self.mark(reference, good),
+                // No reader gets any of them now. What a person may mend is kept.
+                Err(error) if error.is_corruption() => {
+                    spots.iter().try_for_each(|spot| self.mark(reference, *spot))
+                }
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    /// Where the frame of a chunk stands that opens.
+    fn opened(&mut self, reference: &Ref) -> Result<Spot> {
+        let (vault, frames) = (self.vault, &mut self.frames);
+        vault.first_good(Home::Chunks, reference, |located| {
+            match frames.opens_to(located, &reference.id)? {
+                true => Ok(located.spot),
+                false => Err(located.footer.damaged("a frame of it is lost")),
+            }
+        })
+    }
+
+    /// Marks the recipe that was read last, by the name of `reference`.
+    fn recipe(&mut self, tree: &TreeReader<'_>, reference: &Ref) -> Result<()> {
+        self.mark(reference, tree.place().unwrap_or(reference.spot))
+    }
+
+    fn mark(&mut self, reference: &Ref, spot: Spot) -> Result<()> {
+        let Spot { pack, slot, .. } = spot;
         if slot >= format::MAX_FRAMES {
             return Err(Error::Damaged {
                 what: format!("frame {:?}", reference.id),
@@ -115,15 +163,14 @@ impl<'a> Marks<'a> {
         let Some(first) = manifests.first() else {
             return Ok(());
         };
-        let home = Home::Recipes(first.vm);
         let mut tree = TreeReader::new(self.vault, first.vm)?;
         let mut before: HashMap<&str, Root> = HashMap::new();
         for manifest in manifests {
             for disk in &manifest.disks {
-                self.mark(home, &disk.root)?;
                 let root = tree.root(&disk.root, disk.size_bytes)?;
+                self.recipe(&tree, &disk.root)?;
                 let old = before.get(disk.name.as_str());
-                self.disk(&mut tree, home, &root, old, cancel)?;
+                self.disk(&mut tree, &root, old, cancel)?;
                 before.insert(&disk.name, root);
             }
             progress.advance(1);
@@ -134,7 +181,6 @@ impl<'a> Marks<'a> {
     fn disk(
         &mut self,
         tree: &mut TreeReader<'_>,
-        home: Home,
         root: &Root,
         old: Option<&Root>,
         cancel: &CancelFlag,
@@ -148,9 +194,9 @@ impl<'a> Marks<'a> {
             if cancel.is_cancelled() {
                 return Err(Error::Cancelled { kept_bytes: None });
             }
-            self.mark(home, page)?;
             let index = index as u64;
             let now = tree.page(Some(page), root.size_bytes, index)?;
+            self.recipe(tree, page)?;
             let old_size = old.map_or(0, |old| old.size_bytes);
             // Only a shortcut: a page that cannot be read shows nothing to skip.
             let shared = before.and_then(|before| tree.page(Some(&before), old_size, index).ok());
@@ -162,11 +208,11 @@ impl<'a> Marks<'a> {
                 if same.as_ref() == Some(segment) {
                     continue;
                 }
-                self.mark(home, segment)?;
                 let number = index * PAGE_SEGMENTS as u64 + within as u64;
                 let recipe = tree.segment(segment, root.size_bytes, number)?;
+                self.recipe(tree, segment)?;
                 for chunk in recipe.entries.iter().filter_map(|entry| entry.chunk.as_ref()) {
-                    self.mark(Home::Chunks, chunk)?;
+                    self.chunk(chunk)?;
                 }
             }
         }

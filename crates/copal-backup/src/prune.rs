@@ -64,7 +64,7 @@ pub(crate) fn run(
             vault.forget_cached();
             present = list_packs(vault, None)?;
         }
-        let mut marks = Marks::new(vault, &present, slice);
+        let mut marks = Marks::new(vault, &present, slice)?;
         for vm in &vms {
             marks.vm(&manifests(repository, vm.uuid)?, progress, cancel)?;
         }

@@ -2,7 +2,7 @@
 //!
 //! Everything blocks; call from a thread of your own. Safe to share between threads: backups of
 //! different VMs, restores and checks run side by side; `prune` and `delete` run alone and answer `Busy`
-//! when they cannot.
+//! when they cannot. That holds for all handles of a repository in a process (`shared`).
 //!
 //! One process at a time opens a repository for writing: the store below sees to that (its file is
 //! locked). What a killed process left is ended by the next one, see `backup::session` and `prune`.
@@ -26,6 +26,7 @@ use crate::prune;
 use crate::recipe::PAGE_SEGMENTS;
 use crate::request::*;
 use crate::restore;
+use crate::shared::Shared;
 use crate::target::Target;
 use crate::tree::TreeReader;
 use crate::unlock::{catalogs, find_catalog, for_each_slot, has_init, unlock_master};
@@ -34,8 +35,7 @@ use crate::volumes::{Home, Volumes, open_or_make};
 use bytes::Bytes;
 use copal_chunk::Chunker;
 use copal_volume::{Clock, PutOptions, Remove, SystemClock, VolumeId, VolumeStore};
-use parking_lot::{Mutex, RwLock};
-use std::collections::HashSet;
+use parking_lot::{Mutex, RwLockReadGuard};
 use std::sync::Arc;
 use uuid::Uuid;
 use zeroize::Zeroizing;
@@ -55,12 +55,17 @@ pub struct Repository {
     catalog: Catalog,
     chunker: Chunker,
     info: RepositoryInfo,
-    /// Held by all who read packs, alone by those who remove them.
-    gate: RwLock<()>,
-    /// VMs that are being backed up.
-    writing: Mutex<HashSet<Uuid>>,
-    /// Whether the index was brought up to date since the repository was opened.
-    adopted: Mutex<bool>,
+    /// With all other handles of this repository.
+    shared: Arc<Shared>,
+    adopted: Mutex<Adopted>,
+}
+
+/// What this handle knows of the packs there are.
+struct Adopted {
+    /// Whether the index was brought up to date.
+    is_current: bool,
+    /// How often packs had come or gone then.
+    changes: u64,
 }
 
 impl Repository {
@@ -139,14 +144,18 @@ impl Repository {
             created_ms,
             version: 1,
         };
+        let shared = Shared::of(domain);
+        let adopted = Adopted {
+            is_current: false,
+            changes: shared.changes(),
+        };
         Ok(Repository {
             vault,
             catalog,
             chunker,
             info,
-            gate: RwLock::new(()),
-            writing: Mutex::default(),
-            adopted: Mutex::new(false),
+            shared,
+            adopted: Mutex::new(adopted),
         })
     }
 
@@ -165,6 +174,13 @@ impl Repository {
         Ok(needed)
     }
 
+    /// A handle that behaves as one in another process would, for tests of what the store below should keep out.
+    #[doc(hidden)]
+    pub fn as_in_another_process(mut self) -> Repository {
+        self.shared = Shared::apart();
+        self
+    }
+
     /// What this repository is.
     pub fn info(&self) -> RepositoryInfo {
         self.info.clone()
@@ -180,15 +196,17 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<BackupSummary> {
-        let _shared = self.gate.try_read().ok_or_else(busy)?;
-        backup::run(self, &request, progress, cancel)
+        let _shared = self.enter()?;
+        let outcome = backup::run(self, &request, progress, cancel);
+        self.note_change();
+        outcome
     }
 
     /// What the disks of a snapshot consist of.
     /// # Errors
     /// `NotFound`, `Damaged`, `Busy`; those of the store.
     pub fn ls(&self, snapshot: SnapshotId) -> Result<Vec<DiskListing>> {
-        let _shared = self.gate.try_read().ok_or_else(busy)?;
+        let _shared = self.enter()?;
         self.adopt_for_reading()?;
         let manifest = self.find(snapshot)?;
         manifest
@@ -236,7 +254,7 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<RestoreSummary> {
-        let _shared = self.gate.try_read().ok_or_else(busy)?;
+        let _shared = self.enter()?;
         self.adopt_for_reading()?;
         let manifest = self.find(request.snapshot)?;
         let disk = match (&request.disk, &manifest.disks[..]) {
@@ -256,7 +274,9 @@ impl Repository {
                     })?
             }
         };
-        restore::run(&self.vault, &manifest, disk, request, target, progress, cancel)
+        let outcome = restore::run(&self.vault, &manifest, disk, request, target, progress, cancel);
+        self.settle_damage();
+        outcome
     }
 
     /// Decodes every chunk of a snapshot and compares it with its id.
@@ -268,7 +288,7 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<CheckReport> {
-        let _shared = self.gate.try_read().ok_or_else(busy)?;
+        let _shared = self.enter()?;
         self.adopt_for_reading()?;
         let manifest = match self.find(snapshot) {
             Err(error) if error.is_corruption() => {
@@ -281,7 +301,9 @@ impl Repository {
             }
             found => found?,
         };
-        check::verify(self, &manifest, progress, cancel)
+        let outcome = check::verify(self, &manifest, progress, cancel);
+        self.settle_damage();
+        outcome
     }
 
     /// Looks at the whole repository. Damage is in the report; an error means the check could not go on.
@@ -293,9 +315,11 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<CheckReport> {
-        let _shared = self.gate.try_read().ok_or_else(busy)?;
+        let _shared = self.enter()?;
         let index_error = self.adopt_for_reading()?;
-        let mut report = check::check(self, read_data, progress, cancel)?;
+        let outcome = check::check(self, read_data, progress, cancel);
+        self.settle_damage();
+        let mut report = outcome?;
         if let Some(error) = index_error {
             report.note(error, None)?;
         }
@@ -381,9 +405,11 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<PruneSummary> {
-        let _alone = self.gate.try_write().ok_or_else(busy)?;
+        let _alone = self.shared.alone()?;
+        self.catch_up();
         let outcome = prune::run(self, options, progress, cancel);
         self.vault.forget_cached();
+        self.note_change();
         outcome
     }
 
@@ -431,12 +457,14 @@ impl Repository {
     /// # Errors
     /// `Busy`: something else runs. `Cancelled`; those of the store and the index.
     pub fn repair_index(&self, progress: &dyn Progress, cancel: &CancelFlag) -> Result<IndexSummary> {
-        let _alone = self.gate.try_write().ok_or_else(busy)?;
+        let _alone = self.shared.alone()?;
+        self.catch_up();
         self.vault.forget_cached();
         self.vault.index.clear()?;
-        let summary = adopt::adopt(&self.vault, progress, cancel)?;
-        *self.adopted.lock() = true;
-        Ok(summary)
+        let summary = adopt::adopt(&self.vault, progress, cancel);
+        self.adopted.lock().is_current = summary.is_ok();
+        self.note_change();
+        summary
     }
 
     pub(crate) fn vault(&self) -> &Vault {
@@ -466,17 +494,60 @@ impl Repository {
         }
     }
 
-    /// Takes a VM for writing until the claim is dropped.
-    pub(crate) fn claim(&self, vm: &Vm) -> Result<Claim<'_>> {
-        if !self.writing.lock().insert(vm.uuid) {
-            return Err(Error::Busy {
-                what: format!("VM {}", vm.name),
-            });
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Among those who read packs, knowing which there are.
+    fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let reading = self.shared.reading()?;
+        self.catch_up();
+        Ok(reading)
+    }
+
+    /// Drops what this handle knew, if another one has changed it since. The caller holds the gate.
+    fn catch_up(&self) {
+        let mut adopted = self.adopted.lock();
+        let changes = self.shared.changes();
+        if adopted.changes != changes {
+            self.vault.forget_cached();
+            *adopted = Adopted {
+                is_current: false,
+                changes,
+            };
         }
-        Ok(Claim {
-            repository: self,
-            vm: vm.uuid,
-        })
+    }
+
+    /// This handle has made or removed packs, and its index knows.
+    fn note_change(&self) {
+        let mut adopted = self.adopted.lock();
+        if self.shared.note_change() == adopted.changes {
+            adopted.changes += 1;
+        }
+    }
+
+    /// Damaged frames that were found and could not be noted, as the store is open for reading.
+    pub fn lost_frames(&self) -> Vec<LostFrame> {
+        self.vault.unnoted()
+    }
+
+    /// Notes damaged frames that another handle found: the next backup stores their chunks anew. Durable on return.
+    /// # Errors
+    /// Those of the index.
+    pub fn note_lost(&self, frames: &[LostFrame]) -> Result<()> {
+        let _shared = self.enter()?;
+        self.adopt_packs()?;
+        frames.iter().for_each(|frame| self.vault.note_lost(frame));
+        self.vault.index.sync()
+    }
+
+    /// What was noted of damage survives a crash; where nothing can be written, it is for the caller to hand on.
+    fn settle_damage(&self) {
+        if self.vault.index.has_damaged()
+            && let Err(error) = self.vault.index.sync()
+        {
+            tracing::debug!(%error, "notes of damage are not durable");
+        }
     }
 
     /// As [`Repository::adopt_packs`], for those who hardly need the index: a damaged one stops nobody from
@@ -495,33 +566,15 @@ impl Repository {
     /// Brings the index up to date, once per open repository.
     pub(crate) fn adopt_packs(&self) -> Result<()> {
         let mut adopted = self.adopted.lock();
-        if !*adopted {
+        if !adopted.is_current {
             match adopt::adopt(&self.vault, &Silent, &CancelFlag::new()) {
                 // A store opened for reading: what the index has must do.
                 Err(Error::Index(copal_kv::Error::ReadOnly)) => {}
                 outcome => drop(outcome?),
             }
-            *adopted = true;
+            adopted.is_current = true;
         }
         Ok(())
-    }
-}
-
-/// A VM taken for writing.
-pub(crate) struct Claim<'a> {
-    repository: &'a Repository,
-    vm: Uuid,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        self.repository.writing.lock().remove(&self.vm);
-    }
-}
-
-fn busy() -> Error {
-    Error::Busy {
-        what: "the repository".into(),
     }
 }
 

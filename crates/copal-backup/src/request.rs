@@ -382,6 +382,14 @@ impl CheckReport {
     }
 }
 
+/// A frame of a pack that was found damaged, for [`Repository::note_lost`](crate::Repository::note_lost).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostFrame {
+    pub(crate) pack: u64,
+    pub(crate) slot: u32,
+    pub(crate) id: [u8; 16],
+}
+
 /// How much of the packs a check decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ReadData {

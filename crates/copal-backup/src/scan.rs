@@ -71,6 +71,7 @@ pub(crate) fn scan(
                 }
                 Err(error) => {
                     lost.push(slot);
+                    vault.note_damaged(footer, slot);
                     places.add(footer.number, slot, report.note_at(error)?);
                 }
             }

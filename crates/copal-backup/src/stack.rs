@@ -3,7 +3,7 @@
 //! Each finished pack is entered in the index after it is durable, never before.
 
 use crate::error::Result;
-use crate::index::PackEntry;
+use crate::index::{Older, PackEntry};
 use crate::keys::random;
 use crate::pack::format::Header;
 use crate::pack::writer::{Frame, PackWriter, WrittenPack};
@@ -71,7 +71,7 @@ impl<'a> PackStack<'a> {
         let ids = written.rows.iter().map(|row| row.id);
         self.vault
             .index
-            .add_pack(written.number, entry, ids, self.durability)?;
+            .add_pack(written.number, entry, ids, Older::Replaced, self.durability)?;
         Ok(Some(written))
     }
 

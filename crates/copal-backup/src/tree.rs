@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::keys::RecipeKey;
+use crate::pack::Spot;
 use crate::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
 use crate::recipe::{PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, segment_length, segments_of};
 use crate::vault::{FrameReader, Vault};
@@ -14,6 +15,7 @@ pub(crate) struct TreeReader<'a> {
     frames: FrameReader<'a>,
     home: Home,
     key: RecipeKey,
+    place: Option<Spot>,
 }
 
 impl<'a> TreeReader<'a> {
@@ -23,7 +25,13 @@ impl<'a> TreeReader<'a> {
             frames: FrameReader::new(vault)?,
             home: Home::Recipes(vm),
             key: vault.keys.recipe_key(vm),
+            place: None,
         })
+    }
+
+    /// Where the frame stands that was read last.
+    pub(crate) fn place(&self) -> Option<Spot> {
+        self.place
     }
 
     /// The root of a disk of `size_bytes`.
@@ -62,14 +70,18 @@ impl<'a> TreeReader<'a> {
         &mut self,
         reference: &Ref,
         level: u8,
-        decode: impl FnOnce(&[u8]) -> std::result::Result<T, String>,
-        logical: impl FnOnce(&T) -> Vec<u8>,
+        decode: impl Fn(&[u8]) -> std::result::Result<T, String>,
+        logical: impl Fn(&T) -> Vec<u8>,
     ) -> Result<T> {
-        let located = self.vault.locate(self.home, reference)?;
-        let node = decode(self.frames.raw(&located)?).map_err(|detail| damaged(reference, detail))?;
-        if self.key.id(level, &logical(&node)) != reference.id {
-            return Err(damaged(reference, "its content does not fit its name"));
-        }
+        let (frames, key) = (&mut self.frames, &self.key);
+        let (node, place) = self.vault.first_good(self.home, reference, |located| {
+            let node = decode(frames.raw(located)?).map_err(|detail| damaged(reference, detail))?;
+            if key.id(level, &logical(&node)) != reference.id {
+                return Err(damaged(reference, "its content does not fit its name"));
+            }
+            Ok((node, located.spot))
+        })?;
+        self.place = Some(place);
         Ok(node)
     }
 }

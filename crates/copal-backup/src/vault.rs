@@ -1,8 +1,10 @@
 //! The vault: finds and opens frames, given what they are called and where they were put.
 //!
 //! Invariants
-//! - A reference's spot is tried first; when its pack is gone or holds something else there, the index
-//!   decides. Marking (`mark`) resolves in the same order, so what it keeps is what is read.
+//! - A reference's spot is tried first, then where the index says: when the pack of the spot is gone or damaged, holds
+//!   something else there, or its frame does not open. Whoever reads goes through [`Vault::first_good`], and the mark
+//!   (`mark`) asks it which frame that is, so what it keeps is what is read.
+//! - An error that is no damage ends the search: what may be well in a moment is never passed over for another copy.
 //! - Memory: footers up to a fixed budget, and one window per reader.
 
 use crate::error::{Error, Result};
@@ -12,9 +14,11 @@ use crate::pack::format::Row;
 use crate::pack::reader::{self, Footer, Inflater};
 use crate::pack::{PackNumber, Spot};
 use crate::recipe::Ref;
+use crate::request::LostFrame;
 use crate::seal::TAG_BYTES;
 use crate::volumes::{Home, Volumes};
 use bytes::Bytes;
+use copal_chunk::ChunkId;
 use copal_volume::{ReadOptions, VolumeError, VolumeId};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -26,6 +30,9 @@ const FOOTER_BUDGET_BYTES: usize = 6 << 20;
 const MISSING_PACKS: usize = 4096;
 /// Bytes fetched at once when frames are read one after another.
 const WINDOW_BYTES: u64 = 64 << 10;
+
+/// Damaged frames remembered while they cannot be noted; the next reading finds others again.
+const MAX_UNNOTED: usize = 4096;
 
 /// A frame that exists: its pack and row.
 #[derive(Clone)]
@@ -48,6 +55,8 @@ pub(crate) struct Vault {
     pub(crate) index: Index,
     pub(crate) keys: Arc<Keys>,
     footers: Mutex<Footers>,
+    /// Damaged frames that the index, open for reading, could not note.
+    unnoted: Mutex<Vec<LostFrame>>,
 }
 
 #[derive(Default)]
@@ -65,12 +74,51 @@ impl Vault {
             index,
             keys,
             footers: Mutex::default(),
+            unnoted: Mutex::default(),
         }
+    }
+
+    /// A frame was found damaged: it leaves the index. Where that cannot be written, it is remembered.
+    pub(crate) fn note_damaged(&self, footer: &Footer, slot: u32) {
+        let Some(row) = footer.rows.get(slot as usize) else {
+            return;
+        };
+        let lost = LostFrame {
+            pack: footer.number.0,
+            slot,
+            id: row.id,
+        };
+        tracing::debug!(pack = %footer.number, slot, "a frame is damaged");
+        self.note_lost(&lost);
+    }
+
+    /// As [`Vault::note_damaged`], for a frame that was found before.
+    pub(crate) fn note_lost(&self, lost: &LostFrame) {
+        match self
+            .index
+            .note_damaged(PackNumber(lost.pack), lost.slot, &lost.id)
+        {
+            Ok(()) => {}
+            Err(Error::Index(copal_kv::Error::ReadOnly)) => {
+                let mut unnoted = self.unnoted.lock();
+                if unnoted.len() < MAX_UNNOTED && !unnoted.contains(lost) {
+                    unnoted.push(*lost);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the index does not remember a damaged frame"),
+        }
+    }
+
+    /// Damaged frames that could not be noted.
+    pub(crate) fn unnoted(&self) -> Vec<LostFrame> {
+        self.unnoted.lock().clone()
     }
 
     /// Drops everything cached: packs came or went.
     pub(crate) fn forget_cached(&self) {
         *self.footers.lock() = Footers::default();
+        self.volumes.forget_cached();
+        self.index.forget_cached();
     }
 
     /// The footer of a pack; `None` when there is no such pack.
@@ -114,45 +162,104 @@ impl Vault {
                 cache.missing.insert(pack);
                 Ok(None)
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                if error.is_corruption() {
+                    self.lose_pack(pack);
+                }
+                Err(error)
+            }
         }
     }
 
-    /// Finds the frame of a reference.
+    /// A pack whose footer is damaged leaves the index, so that its chunks are stored anew.
+    fn lose_pack(&self, pack: PackNumber) {
+        let lost = match self.index.pack(pack) {
+            Ok(None) => return,
+            Ok(Some(_)) => self.index.remove_pack(pack, std::iter::empty()),
+            Err(error) => Err(error),
+        };
+        match lost {
+            Ok(()) | Err(Error::Index(copal_kv::Error::ReadOnly)) => {}
+            Err(error) => tracing::warn!(%error, %pack, "the index still leads to a damaged pack"),
+        }
+    }
+
+    /// Finds the frame of a reference, without opening it.
     /// # Errors
     /// `Damaged` when neither its spot nor the index leads to it.
     pub(crate) fn locate(&self, home: Home, reference: &Ref) -> Result<Located> {
-        let id = reference.id.short();
-        let spot = reference.spot;
-        let direct = self.at(home, spot, &id);
-        if let Ok(Some(located)) = direct {
-            return Ok(located);
-        }
-        let indexed = match self.index.find(&id)? {
-            Some((row, entry)) if entry.home == home => {
-                let spot = Spot {
-                    volume: entry.volume,
-                    pack: row.pack,
-                    slot: row.slot,
-                };
-                self.at(home, spot, &id)?
-            }
-            _ => None,
-        };
-        match (indexed, direct) {
-            (Some(located), _) => Ok(located),
-            (None, Err(error)) => Err(error),
-            (None, Ok(_)) => Err(Error::Damaged {
-                what: format!("frame {:?}", reference.id),
-                detail: format!(
-                    "pack {} has it not, and the index knows no other place",
-                    spot.pack
-                ),
-            }),
-        }
+        self.first_good(home, reference, |located| Ok(located.clone()))
     }
 
-    fn at(&self, home: Home, spot: Spot, id: &[u8; 16]) -> Result<Option<Located>> {
+    /// Hands the places of a reference to `take`, one after another, until one is good.
+    /// # Errors
+    /// Damage of the first place when no other is good; whatever is no damage, at once.
+    pub(crate) fn first_good<T>(
+        &self,
+        home: Home,
+        reference: &Ref,
+        mut take: impl FnMut(&Located) -> Result<T>,
+    ) -> Result<T> {
+        let mut first = None;
+        match self.at(home, reference.spot, &reference.id.short()) {
+            Ok(None) => {}
+            found => match found.and_then(|located| located.as_ref().map(&mut take).transpose()) {
+                Ok(Some(taken)) => return Ok(taken),
+                Ok(None) => {}
+                Err(error) if error.is_corruption() => first = Some(error),
+                Err(error) => return Err(error),
+            },
+        }
+        self.next_good(home, reference, reference.spot, first, take)
+    }
+
+    /// As [`Vault::first_good`] behind the place `tried`, which failed for the reason `first`.
+    pub(crate) fn next_good<T>(
+        &self,
+        home: Home,
+        reference: &Ref,
+        tried: Spot,
+        mut first: Option<Error>,
+        mut take: impl FnMut(&Located) -> Result<T>,
+    ) -> Result<T> {
+        let others = match self.other_spots(home, reference) {
+            // A damaged index is not what keeps this frame from being read.
+            Err(error) if error.is_corruption() => return Err(first.unwrap_or(error)),
+            others => others?,
+        };
+        for spot in others {
+            if spot == tried {
+                continue;
+            }
+            match self.at(home, spot, &reference.id.short()) {
+                Ok(None) => {}
+                Ok(Some(located)) => match take(&located) {
+                    Err(error) if error.is_corruption() => drop(first.get_or_insert(error)),
+                    taken => return taken,
+                },
+                Err(error) if error.is_corruption() => drop(first.get_or_insert(error)),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(first.unwrap_or_else(|| nowhere(reference)))
+    }
+
+    /// Where the index says that frames of a reference stand, beside its own spot. Not all need be there.
+    pub(crate) fn other_spots(&self, home: Home, reference: &Ref) -> Result<Vec<Spot>> {
+        let places = self.index.places(&reference.id.short())?;
+        let of_home = places.into_iter().filter(|(_, entry)| entry.home == home);
+        let spots = of_home.map(|(row, entry)| Spot {
+            volume: entry.volume,
+            pack: row.pack,
+            slot: row.slot,
+        });
+        Ok(spots.filter(|spot| *spot != reference.spot).collect())
+    }
+
+    /// The frame of a spot, if it is one of that id.
+    /// # Errors
+    /// `Damaged`, and those of the store.
+    pub(crate) fn at(&self, home: Home, spot: Spot, id: &[u8; 16]) -> Result<Option<Located>> {
         let Some((footer, vid)) = self.footer(home, spot.volume, spot.pack)? else {
             return Ok(None);
         };
@@ -178,6 +285,17 @@ impl Vault {
             ));
         }
         Ok(bytes)
+    }
+}
+
+/// The error of a reference that leads to no pack.
+pub(crate) fn nowhere(reference: &Ref) -> Error {
+    Error::Damaged {
+        what: format!("frame {:?}", reference.id),
+        detail: format!(
+            "pack {} has it not, and the index knows no other place",
+            reference.spot.pack
+        ),
     }
 }
 
@@ -231,20 +349,47 @@ impl<'a> FrameReader<'a> {
         self.payload(located)?;
         let row = *located.row();
         let payload = &self.sealed[..self.sealed.len() - TAG_BYTES];
-        self.inflater
-            .inflate(&row, payload, &mut self.raw)
-            .map_err(|detail| {
-                located
-                    .footer
-                    .damaged(format!("frame {}: {detail}", located.spot.slot))
-            })?;
+        let inflated = self.inflater.inflate(&row, payload, &mut self.raw);
+        inflated.map_err(|detail| {
+            self.vault.note_damaged(&located.footer, located.spot.slot);
+            located
+                .footer
+                .damaged(format!("frame {}: {detail}", located.spot.slot))
+        })?;
         Ok(&self.raw)
+    }
+
+    /// Whether the frame opens to the chunk of this id.
+    /// # Errors
+    /// Those of the store that are no damage.
+    pub(crate) fn opens_to(&mut self, located: &Located, id: &ChunkId) -> Result<bool> {
+        let vault = self.vault;
+        match self.raw(located) {
+            Ok(raw) if vault.keys.id.id(raw) == *id => Ok(true),
+            Ok(_) => {
+                vault.note_damaged(&located.footer, located.spot.slot);
+                Ok(false)
+            }
+            Err(error) if error.is_corruption() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The opened bytes of a located frame, still compressed if its row says so.
     /// # Errors
     /// `Damaged`, and those of the store.
     pub(crate) fn payload(&mut self, located: &Located) -> Result<&[u8]> {
+        self.open(located).inspect_err(|error| {
+            if error.is_corruption() {
+                self.vault.note_damaged(&located.footer, located.spot.slot);
+            }
+        })?;
+        let opened = self.sealed.len() - TAG_BYTES;
+        Ok(&self.sealed[..opened])
+    }
+
+    /// Fills `sealed` with the frame and opens it there.
+    fn open(&mut self, located: &Located) -> Result<()> {
         let row = *located.row();
         let pack = located.footer.number;
         let (start, end) = (u64::from(row.offset), row.end());
@@ -257,14 +402,19 @@ impl<'a> FrameReader<'a> {
             None => {
                 let last = located.footer.rows.last().map_or(end, Row::end);
                 let until = end.max((start + WINDOW_BYTES).min(last));
-                let bytes = self.vault.read(located.vid, pack, start..until)?;
+                let bytes = match self.vault.read(located.vid, pack, start..until) {
+                    // One bad place must not hide its neighbours.
+                    Err(error) if error.is_corruption() && until > end => {
+                        self.vault.read(located.vid, pack, start..end)?
+                    }
+                    bytes => bytes?,
+                };
                 self.window.insert((pack, start, bytes))
             }
         };
         self.sealed.clear();
         self.sealed
             .extend_from_slice(&bytes[(start - *at) as usize..(end - *at) as usize]);
-        let payload = reader::open_frame(&located.footer, located.spot.slot, &mut self.sealed)?;
-        Ok(payload)
+        reader::open_frame(&located.footer, located.spot.slot, &mut self.sealed).map(drop)
     }
 }

@@ -80,6 +80,11 @@ impl Volumes {
         }
     }
 
+    /// Drops what is kept at hand: volumes may have been removed and made anew.
+    pub(crate) fn forget_cached(&self) {
+        self.open.lock().clear();
+    }
+
     fn remember(&self, home: Home, number: u32, vid: VolumeId) {
         let mut open = self.open.lock();
         // Repositories of thousands of VMs must not keep them all: start over, it is only a shortcut.

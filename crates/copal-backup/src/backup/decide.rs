@@ -6,6 +6,7 @@
 use super::job::{Job, JobEntry, NewChunk, Step, What};
 use super::reader::{Reader, Stopping};
 use super::steps::data_of;
+use crate::error::Result;
 use crate::pack::{PackNumber, Spot};
 use crate::recipe::format::SEGMENT_LEVEL;
 use crate::recipe::{Entry, Ref, SegmentRecipe};
@@ -53,7 +54,13 @@ impl Reader<'_> {
             return Ok(0);
         }
         let recipe_id = self.key.id(SEGMENT_LEVEL, &recipe.logical());
-        if let Some(same) = reference.filter(|reference| reference.id == recipe_id) {
+        let length: u64 = recipe.entries.iter().map(|entry| u64::from(entry.length)).sum();
+        let same = reference.filter(|reference| reference.id == recipe_id);
+        let is_hurt = match &same {
+            Some(same) => self.is_hurt(same, length)?,
+            None => false,
+        };
+        if let Some(same) = same.filter(|_| !is_hurt) {
             let read = fresh.iter().zip(&recipe.entries).filter(|(fresh, _)| **fresh);
             self.counts.inner_dup_bytes += read.map(|(_, entry)| u64::from(entry.length)).sum::<u64>();
             self.spare = Some(job);
@@ -64,7 +71,6 @@ impl Reader<'_> {
         let old = match (old, reference) {
             (Some(old), _) => Some(old),
             (None, Some(reference)) => {
-                let length: u64 = recipe.entries.iter().map(|entry| u64::from(entry.length)).sum();
                 // Segment 0 of a disk of `length` bytes has the length that is wanted.
                 read_old = self.tree.segment(&reference, length, 0).ok();
                 read_old.as_ref()
@@ -95,7 +101,10 @@ impl Reader<'_> {
             .into_iter()
             .flat_map(|old| &old.entries)
             .filter_map(|entry| entry.chunk);
-        if let Some(known) = old_chunks.find(|old| old.id == id) {
+        let known = old_chunks.find(|old| old.id == id);
+        if let Some(known) = known
+            && !self.vault.index.is_damaged(known.spot.pack, known.spot.slot)?
+        {
             self.counts.inner_dup_bytes += bytes;
             return Ok(What::Known(known));
         }
@@ -103,20 +112,13 @@ impl Reader<'_> {
             self.counts.inner_dup_bytes += bytes;
             return Ok(What::Issued(id));
         }
-        if let Some((row, entry)) = self.vault.index.find(&id.short())?
-            && entry.home == Home::Chunks
-        {
-            if self.issued.wrote(row.pack) {
+        if let Some(known) = self.stored(id)? {
+            if self.issued.wrote(known.spot.pack) {
                 self.counts.inner_dup_bytes += bytes;
             } else {
                 self.counts.cross_dup_bytes += bytes;
             }
-            let spot = Spot {
-                volume: entry.volume,
-                pack: row.pack,
-                slot: row.slot,
-            };
-            return Ok(What::Known(Ref { id, spot }));
+            return Ok(What::Known(known));
         }
         self.issued.enter(&id);
         self.counts.new_bytes += bytes;
@@ -126,5 +128,57 @@ impl Reader<'_> {
             raw: piece.range(),
             packed: None,
         }))
+    }
+
+    /// The frame that the index knows of a chunk; a full backup refers to none that does not open.
+    fn stored(&mut self, id: ChunkId) -> Stopping<Option<Ref>> {
+        for (row, entry) in self.vault.index.places(&id.short())? {
+            if entry.home != Home::Chunks {
+                continue;
+            }
+            let spot = Spot {
+                volume: entry.volume,
+                pack: row.pack,
+                slot: row.slot,
+            };
+            let known = Ref { id, spot };
+            if self.issued.wrote(row.pack) || self.opens(&known)? {
+                return Ok(Some(known));
+            }
+        }
+        Ok(None)
+    }
+
+    fn opens(&mut self, known: &Ref) -> Result<bool> {
+        let Some(frames) = &mut self.opened else {
+            return Ok(true);
+        };
+        match self.vault.at(Home::Chunks, known.spot, &known.id.short()) {
+            Ok(Some(located)) => frames.opens_to(&located, &known.id),
+            Ok(None) => Ok(false),
+            Err(error) if error.is_corruption() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the base's recipe of a segment, or a chunk it names, is known to be damaged: then it is written anew.
+    fn is_hurt(&mut self, reference: &Ref, length: u64) -> Result<bool> {
+        let index = &self.vault.index;
+        if !index.has_damaged() {
+            return Ok(false);
+        }
+        if index.is_damaged(reference.spot.pack, reference.spot.slot)? {
+            return Ok(true);
+        }
+        let recipe = match self.tree.segment(reference, length, 0) {
+            Err(error) if error.is_corruption() => return Ok(true),
+            recipe => recipe?,
+        };
+        for chunk in recipe.entries.iter().filter_map(|entry| entry.chunk) {
+            if index.is_damaged(chunk.spot.pack, chunk.spot.slot)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }

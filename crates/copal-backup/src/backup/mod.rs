@@ -54,7 +54,7 @@ pub(crate) fn run(
     check_request(request)?;
     progress.stage(Stage::Plan, &request.vm, 0);
     let vm = repository.directory().find_or_add(&request.vm)?;
-    let _writer = repository.claim(&vm)?;
+    let _writer = repository.shared().claim(&vm)?;
     repository.adopt_packs()?;
     let (session, base) = Session::open(repository, vm.uuid)?;
     let outcome = produce(repository, request, &session, base.as_ref(), progress, cancel);
@@ -161,6 +161,9 @@ fn produce(
         session.vm,
         outlets,
     )?;
+    if request.full {
+        reader.believe_nothing()?;
+    }
 
     let (read, compressed, packed) = std::thread::scope(|scope| {
         let compressors: Vec<_> = (0..COMPRESSORS)

@@ -43,6 +43,10 @@ pub(crate) struct Packer<'a> {
     built: Vec<BuiltDisk>,
     pages: Vec<Option<Ref>>,
     page: Page,
+    /// Whether this backup wrote a segment of the open page, or a page of the open disk. Such a page or root is written
+    /// too: under the name it had, the old one leads to the old frames, and those may be lost.
+    wrote_segment: bool,
+    wrote_page: bool,
     reported: u64,
 }
 
@@ -68,6 +72,8 @@ impl<'a> Packer<'a> {
             built: Vec::new(),
             pages: Vec::new(),
             page: Page::default(),
+            wrote_segment: false,
+            wrote_page: false,
             reported: 0,
         })
     }
@@ -138,6 +144,7 @@ impl<'a> Packer<'a> {
             } => self.end_disk(size_bytes, data_bytes)?,
             Step::Write(mut job) => {
                 let segment = self.write_segment(&mut job)?;
+                self.wrote_segment = true;
                 self.push_segment(Some(segment))?;
                 self.report();
                 return Ok(Some(job));
@@ -234,6 +241,7 @@ impl<'a> Packer<'a> {
 
     fn end_page(&mut self) -> Result<()> {
         let page = std::mem::take(&mut self.page);
+        let wrote = std::mem::take(&mut self.wrote_segment);
         if page.is_hole() {
             self.pages.push(None);
             return Ok(());
@@ -242,8 +250,11 @@ impl<'a> Packer<'a> {
         let base = self.bases.get(self.built.len()).and_then(Option::as_ref);
         let old = base.and_then(|(_, root)| root.pages.get(self.pages.len()).copied().flatten());
         let reference = match old {
-            Some(old) if old.id == id => old,
-            _ => self.write_recipe(id, &page.encode())?,
+            Some(old) if old.id == id && !wrote => old,
+            _ => {
+                self.wrote_page = true;
+                self.write_recipe(id, &page.encode())?
+            }
         };
         self.pages.push(Some(reference));
         Ok(())
@@ -258,9 +269,10 @@ impl<'a> Packer<'a> {
             pages: std::mem::take(&mut self.pages),
         };
         let id = self.key.id(ROOT_LEVEL, &root.logical());
+        let wrote = std::mem::take(&mut self.wrote_page);
         let base = self.bases.get(self.built.len()).and_then(Option::as_ref);
         let reference = match base {
-            Some((old, _)) if old.id == id => *old,
+            Some((old, _)) if old.id == id && !wrote => *old,
             _ => self.write_recipe(id, &root.encode())?,
         };
         self.built.push(BuiltDisk {

@@ -18,7 +18,7 @@ use crate::recipe::{Entry, PAGE_BYTES, PAGE_SEGMENTS, Page, Ref, Root, SegmentRe
 use crate::request::{BackupCounts, DiskSource};
 use crate::source::{Extent, ExtentKind};
 use crate::tree::TreeReader;
-use crate::vault::Vault;
+use crate::vault::{FrameReader, Vault};
 use copal_chunk::{BLOCK_BYTES, Chunker, Dirty, Fresh, Piece, SEGMENT_BYTES, rechunk, split};
 use crossbeam_channel::{Receiver, Sender};
 use std::ops::Range;
@@ -51,6 +51,8 @@ pub(crate) struct Reader<'a> {
     cancel: &'a CancelFlag,
     pub(super) key: RecipeKey,
     pub(super) tree: TreeReader<'a>,
+    /// Opens the frames that others stored, before they are referred to; `None`: they are believed.
+    pub(super) opened: Option<FrameReader<'a>>,
     outlets: Outlets,
     next_number: u64,
     pub(crate) counts: BackupCounts,
@@ -95,12 +97,19 @@ impl<'a> Reader<'a> {
             cancel,
             key: vault.keys.recipe_key(vm),
             tree: TreeReader::new(vault, vm)?,
+            opened: None,
             outlets,
             next_number: 0,
             counts: BackupCounts::default(),
             extent: None,
             spare: None,
         })
+    }
+
+    /// From now on no frame that was stored before is referred to unless it opens.
+    pub(crate) fn believe_nothing(&mut self) -> Result<()> {
+        self.opened = Some(FrameReader::new(self.vault)?);
+        Ok(())
     }
 
     /// Reads one disk.

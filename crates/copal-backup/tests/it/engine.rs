@@ -8,6 +8,7 @@ use copal_device::crash::{self, Limits};
 use copal_device::fault::{FaultDevice, FaultOptions, Order};
 use copal_device::{Device, Image};
 use copal_object::{MkfsOptions, OpenOptions};
+use copal_volume::VolumeStore;
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -20,9 +21,17 @@ struct Stack {
 
 impl Stack {
     fn open(device: &Arc<dyn Device>) -> Stack {
-        let (objects, _) = copal_object::Store::open(Arc::clone(device), &OpenOptions::default()).unwrap();
+        Stack::open_for(device, false)
+    }
+    fn open_for(device: &Arc<dyn Device>, read_only: bool) -> Stack {
+        let options = OpenOptions {
+            read_only,
+            ..OpenOptions::default()
+        };
+        let (objects, _) = copal_object::Store::open(Arc::clone(device), &options).unwrap();
         let options = copal_kv::Options {
             memory_bytes: 8 * MIB,
+            read_only,
             ..copal_kv::Options::default()
         };
         let kv = copal_kv::Store::open(objects, options).unwrap();
@@ -149,6 +158,66 @@ fn a_damaged_index_stops_no_restore_and_is_rebuilt() {
     let second = back_up(&repository, "web", &disk, false);
     assert!(second.counts.new_bytes < 100_000, "the rest was found again");
     assert_eq!(restore(&repository, second.snapshot), disk.bytes);
+    stack.close(repository);
+}
+
+/// Notes of damage outlive the process, and a handle that could only read hands them on.
+#[test]
+fn damage_that_was_found_is_stored_anew_by_a_later_process() {
+    let device: Arc<dyn Device> = formatted(96 * MIB, false);
+    let stack = Stack::open(&device);
+    let repository = stack.init();
+    let disk = noisy(4, 3 << 20);
+    let first = back_up(&repository, "web", &disk, false);
+    let (volume, _) = stack
+        .volumes
+        .list_volumes("", None, 100)
+        .unwrap()
+        .into_iter()
+        .find(|(name, _)| name.starts_with("pds-"))
+        .unwrap();
+    let vid = stack.volumes.open_volume(&volume).unwrap();
+    let (name, info) = stack.volumes.list(vid, b"", None, 1).unwrap().remove(0);
+    let mut body = stack
+        .volumes
+        .get(vid, &name, 0..info.size, &Default::default())
+        .unwrap()
+        .to_vec();
+    let middle = body.len() / 2;
+    body[middle] ^= 1;
+    stack.volumes.delete(vid, &name, info.fid).unwrap();
+    stack
+        .volumes
+        .put(vid, &name, body.into(), &Default::default())
+        .unwrap();
+    stack.close(repository);
+
+    let stack = Stack::open_for(&device, true);
+    let repository = stack.repository();
+    assert!(!check(&repository).is_clean());
+    let lost = repository.lost_frames();
+    assert_eq!(lost.len(), 1);
+    drop(repository);
+    drop(stack);
+
+    let stack = Stack::open(&device);
+    let repository = stack.repository();
+    repository.note_lost(&lost).unwrap();
+    stack.close(repository);
+
+    let stack = Stack::open(&device);
+    let repository = stack.repository();
+    let again = back_up(&repository, "web", &disk, false);
+    assert_eq!(again.counts.new_chunks, 1);
+    // Footers know nothing of damage: an index that is built from them must not lead back to it.
+    repository.repair_index(&Silent, &CancelFlag::new()).unwrap();
+    assert!(restore(&repository, first.snapshot) == disk.bytes);
+    let third = back_up(&repository, "mail", &disk, false);
+    assert_eq!(third.counts.new_chunks, 0);
+    assert!(restore(&repository, third.snapshot) == disk.bytes);
+    repository.forget(&[first.snapshot, again.snapshot]).unwrap();
+    prune(&repository);
+    assert!(restore(&repository, third.snapshot) == disk.bytes);
     stack.close(repository);
 }
 

@@ -1,11 +1,13 @@
 //! The backup layer from end to end, on stores that live in memory.
 
 mod backups;
+mod copies;
 mod damage;
 mod engine;
 mod errors;
 mod failing;
 mod flips;
+mod handles;
 mod histories;
 mod isolation;
 mod progress;

@@ -41,7 +41,9 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
         Ok((report, leftovers))
     });
     drop(meter);
+    let lost = opened.repository().lost_frames();
     let (report, leftovers) = close(opened, report)?;
+    context.note_lost(&lost);
     if leftovers.objects > 0 {
         context.output.notice(&format!(
             "an interrupted run left {} objects ({}) in the store; the next command that writes frees them",
@@ -167,7 +169,9 @@ pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
         .resolve_damaged(&verify.which.snapshot, verify.which.vm.as_deref())
         .and_then(|snapshot| Ok((repository.verify(snapshot.id, &meter, &context.cancel)?, snapshot)));
     drop(meter);
+    let lost = repository.lost_frames();
     let (report, snapshot) = close(opened, report.map_err(Failure::from))?;
+    context.note_lost(&lost);
     if report.is_clean() && !snapshot.is_verified {
         note_verified(context, &snapshot);
     }

@@ -22,7 +22,7 @@ use crate::{
     waiting::Waiting,
 };
 use clap::CommandFactory;
-use copal_backup::{CancelFlag, Snapshot};
+use copal_backup::{CancelFlag, LostFrame, Snapshot};
 use serde_json::json;
 
 /// What a command that works on a repository gets.
@@ -90,6 +90,24 @@ impl Context<'_> {
     fn waiting(&self) -> Waiting {
         let patience = self.arguments.common.wait.unwrap_or_default();
         Waiting::new(patience, &self.cancel, *self.output)
+    }
+
+    /// Damaged frames that a command met while it had the store open for reading leave the index, so that the next
+    /// backup stores their chunks anew. Where the store cannot be written, `backup --full` finds them again.
+    fn note_lost(&self, lost: &[LostFrame]) {
+        if lost.is_empty() {
+            return;
+        }
+        let noted = self.open_again(Access::Write).and_then(|opened| {
+            let noted = opened.repository().note_lost(lost).map_err(Failure::from);
+            close(opened, noted)
+        });
+        if let Err(failure) = noted {
+            self.output.notice(&format!(
+                "the store does not remember the damage, back up with --full: {}",
+                failure.sentence
+            ));
+        }
     }
 
     fn memory(&self) -> Outcome<repository::Memory> {

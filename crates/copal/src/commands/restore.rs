@@ -30,7 +30,10 @@ pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
     }
     let opened = context.open(Access::Read)?;
     let outcome = copy(context, restore, &opened, memory.pipeline);
-    let (snapshot, summary) = close(opened, outcome)?;
+    let lost = opened.repository().lost_frames();
+    let outcome = close(opened, outcome);
+    context.note_lost(&lost);
+    let (snapshot, summary) = outcome?;
     let fields = json!({
         "command": "restore",
         "snapshot": summary.snapshot.to_string(),

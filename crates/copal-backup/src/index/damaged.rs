@@ -1,0 +1,154 @@
+//! Frames that were found damaged: they leave the index, and do not come back when it is built anew.
+//!
+//! A note is advice. Readers try the spot of a reference whatever is noted, so a wrong note costs a second copy of a
+//! chunk and no more. Notes go with their pack.
+
+use super::rows::{bad, encode_rows};
+use super::{Backend, Index, IndexRow};
+use crate::error::Result;
+use crate::pack::PackNumber;
+use bytes::Bytes;
+use copal_kv::{Durability, Error as KvError, Keyspace, KeyspaceOptions, Store};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+const DAMAGED: &str = "backup-damaged";
+
+/// The keyspace of notes; `None` when there is none and none can be made.
+pub(super) fn keyspace(store: &Store) -> Result<Option<Keyspace>> {
+    match store.keyspace(DAMAGED, KeyspaceOptions::default()) {
+        Ok(damaged) => Ok(Some(damaged)),
+        Err(KvError::ReadOnly) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn key(pack: PackNumber, slot: u32) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..8].copy_from_slice(&pack.0.to_be_bytes());
+    key[8..].copy_from_slice(&slot.to_be_bytes());
+    key
+}
+
+impl Index {
+    /// Whether any frame is noted as damaged.
+    pub(crate) fn has_damaged(&self) -> bool {
+        self.has_damaged.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn look_for_damaged(&self) -> Result<()> {
+        if let Backend::Kv {
+            damaged: Some(damaged),
+            ..
+        } = &self.backend
+            && let Some(first) = damaged.prefix(&[]).keys_only().next()
+        {
+            first?;
+            self.has_damaged.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether this frame is noted as damaged.
+    pub(crate) fn is_damaged(&self, pack: PackNumber, slot: u32) -> Result<bool> {
+        if !self.has_damaged() {
+            return Ok(false);
+        }
+        match &self.backend {
+            Backend::Memory(maps) => Ok(maps.lock().damaged.contains(&(pack, slot))),
+            Backend::Kv {
+                damaged: Some(damaged),
+                ..
+            } => Ok(damaged.get(&key(pack, slot))?.is_some()),
+            Backend::Kv { .. } => Ok(false),
+        }
+    }
+
+    /// Frames of a pack that are noted as damaged.
+    pub(crate) fn damaged_slots(&self, pack: PackNumber) -> Result<BTreeSet<u32>> {
+        if !self.has_damaged() {
+            return Ok(BTreeSet::new());
+        }
+        match &self.backend {
+            Backend::Memory(maps) => {
+                let maps = maps.lock();
+                let notes = maps.damaged.range((pack, 0)..=(pack, u32::MAX));
+                Ok(notes.map(|(_, slot)| *slot).collect())
+            }
+            Backend::Kv {
+                damaged: Some(damaged),
+                ..
+            } => {
+                let mut slots = BTreeSet::new();
+                for note in damaged.prefix(&pack.0.to_be_bytes()).keys_only() {
+                    let (key, _) = note?;
+                    let slot = key.last_chunk().filter(|_| key.len() == 12);
+                    slots.insert(u32::from_be_bytes(*slot.ok_or_else(|| bad("a note of damage"))?));
+                }
+                Ok(slots)
+            }
+            Backend::Kv { .. } => Ok(BTreeSet::new()),
+        }
+    }
+
+    /// Notes that a frame is damaged: its id leads elsewhere or nowhere. Durable with the next `sync`.
+    /// # Errors
+    /// `Index(ReadOnly)` where nothing can be noted.
+    pub(crate) fn note_damaged(&self, pack: PackNumber, slot: u32, id: &[u8; 16]) -> Result<()> {
+        let mut rows = self.rows(id)?;
+        rows.retain(|row| *row != IndexRow { pack, slot });
+        match &self.backend {
+            Backend::Memory(maps) => {
+                let mut maps = maps.lock();
+                maps.damaged.insert((pack, slot));
+                match rows.is_empty() {
+                    true => drop(maps.chunks.remove(id)),
+                    false => drop(maps.chunks.insert(*id, rows)),
+                }
+            }
+            Backend::Kv {
+                store,
+                chunks,
+                damaged,
+                ..
+            } => {
+                let damaged = damaged.as_ref().ok_or(KvError::ReadOnly)?;
+                let mut batch = store.batch();
+                match rows.is_empty() {
+                    true => batch.delete(chunks, id),
+                    false => batch.put(chunks, id, encode_rows(&rows)),
+                };
+                batch.put(damaged, &key(pack, slot), Bytes::from_static(&[1]));
+                batch.commit(Durability::Deferred)?;
+            }
+        }
+        self.has_damaged.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Drops the notes of a pack that goes.
+    pub(super) fn forget_damaged(&self, pack: PackNumber) -> Result<()> {
+        let slots = self.damaged_slots(pack)?;
+        match &self.backend {
+            Backend::Memory(maps) => {
+                let mut maps = maps.lock();
+                for slot in slots {
+                    maps.damaged.remove(&(pack, slot));
+                }
+            }
+            Backend::Kv {
+                store,
+                damaged: Some(damaged),
+                ..
+            } if !slots.is_empty() => {
+                let mut batch = store.batch();
+                for slot in slots {
+                    batch.delete(damaged, &key(pack, slot));
+                }
+                batch.commit(Durability::Deferred)?;
+            }
+            Backend::Kv { .. } => {}
+        }
+        Ok(())
+    }
+}

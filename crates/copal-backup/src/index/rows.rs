@@ -1,0 +1,89 @@
+//! Rows of the index and their bytes. Not a promised format: an index that cannot be read is built anew.
+
+use super::{IndexRow, PackEntry};
+use crate::error::{Error, Result};
+use crate::pack::{PackKind, PackNumber};
+use crate::volumes::Home;
+use bytes::Bytes;
+use copal_codec::{Put, Reader};
+use uuid::Uuid;
+
+/// Frames of one id that a row names; of more the newest count.
+const MAX_PLACES: usize = 8;
+const PLACE_BYTES: usize = 11;
+
+pub(super) fn bad(what: &str) -> Error {
+    Error::Damaged {
+        what: "the chunk index".into(),
+        detail: format!("{what} cannot be read; `copal repair index` rebuilds it"),
+    }
+}
+
+/// `row` before those of `known` that it does not stand for.
+pub(super) fn newest_first(row: IndexRow, known: &[IndexRow]) -> Vec<IndexRow> {
+    let older = known.iter().copied().filter(|other| *other != row);
+    std::iter::once(row).chain(older).take(MAX_PLACES).collect()
+}
+
+pub(super) fn encode_rows(rows: &[IndexRow]) -> Bytes {
+    let mut bytes = Vec::with_capacity(rows.len() * PLACE_BYTES);
+    for row in rows {
+        bytes.put_bytes(&row.pack.0.to_be_bytes());
+        bytes.put_bytes(&row.slot.to_le_bytes()[..3]);
+    }
+    Bytes::from(bytes)
+}
+
+pub(crate) fn decode_rows(value: &[u8]) -> Result<Vec<IndexRow>> {
+    let (places, rest) = value.as_chunks::<PLACE_BYTES>();
+    if places.is_empty() || places.len() > MAX_PLACES || !rest.is_empty() {
+        return Err(bad("a chunk row"));
+    }
+    let row = |place: &[u8; PLACE_BYTES]| {
+        let mut pack = [0; 8];
+        pack.copy_from_slice(&place[..8]);
+        IndexRow {
+            pack: PackNumber(u64::from_be_bytes(pack)),
+            slot: u32::from_le_bytes([place[8], place[9], place[10], 0]),
+        }
+    };
+    Ok(places.iter().map(row).collect())
+}
+
+pub(super) fn encode_pack(entry: &PackEntry) -> Bytes {
+    let mut bytes = Vec::with_capacity(33);
+    bytes.put_u8(entry.home.kind().code());
+    let vm = match entry.home {
+        Home::Chunks => Uuid::nil(),
+        Home::Recipes(vm) => vm,
+    };
+    bytes.put_bytes(vm.as_bytes());
+    bytes.put_u32(entry.volume);
+    bytes.put_u32(entry.frames);
+    bytes.put_u64(entry.file_bytes);
+    Bytes::from(bytes)
+}
+
+pub(crate) fn decode_pack(value: &[u8]) -> Result<PackEntry> {
+    let mut input = Reader::new(value);
+    let mut parse = || -> std::result::Result<_, copal_codec::DecodeError> {
+        Ok((
+            input.u8()?,
+            input.array::<16>()?,
+            input.u32()?,
+            input.u32()?,
+            input.u64()?,
+        ))
+    };
+    let (kind, vm, volume, frames, file_bytes) = parse().map_err(|_| bad("a pack row"))?;
+    let home = match PackKind::from_code(kind).ok_or_else(|| bad("a pack row"))? {
+        PackKind::Chunks => Home::Chunks,
+        PackKind::Recipes => Home::Recipes(Uuid::from_bytes(vm)),
+    };
+    Ok(PackEntry {
+        home,
+        volume,
+        frames,
+        file_bytes,
+    })
+}

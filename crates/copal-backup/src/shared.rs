@@ -1,0 +1,107 @@
+//! What all handles of one repository in this process share: who reads packs, who removes them, which VMs are being
+//! written, and whether a handle still knows what is stored.
+//!
+//! The store below keeps other processes out; within one, nothing keeps anybody from opening a repository twice. Handles
+//! find each other by the domain, which is drawn at random when a repository is made: whichever way a store was opened,
+//! its handles meet here. Copies of a repository meet too, which costs them a wait and nothing else.
+
+use crate::error::{Error, Result};
+use crate::request::Vm;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use uuid::Uuid;
+
+static REPOSITORIES: Mutex<Option<HashMap<Uuid, Weak<Shared>>>> = Mutex::new(None);
+
+/// One repository, as this process uses it.
+pub(crate) struct Shared {
+    /// Held by all who read packs, alone by those who remove them.
+    gate: RwLock<()>,
+    /// VMs that are being backed up.
+    writing: Mutex<HashSet<Uuid>>,
+    /// Counts what changed which packs there are.
+    changes: AtomicU64,
+}
+
+impl Shared {
+    /// That of a domain, whoever else has it open.
+    pub(crate) fn of(domain: Uuid) -> Arc<Shared> {
+        let mut repositories = REPOSITORIES.lock();
+        let repositories = repositories.get_or_insert_default();
+        if let Some(shared) = repositories.get(&domain).and_then(Weak::upgrade) {
+            return shared;
+        }
+        repositories.retain(|_, shared| shared.strong_count() > 0);
+        let shared = Shared::apart();
+        repositories.insert(domain, Arc::downgrade(&shared));
+        shared
+    }
+
+    /// One that nobody else meets.
+    pub(crate) fn apart() -> Arc<Shared> {
+        Arc::new(Shared {
+            gate: RwLock::new(()),
+            writing: Mutex::default(),
+            changes: AtomicU64::new(0),
+        })
+    }
+
+    /// Among those who read packs.
+    /// # Errors
+    /// `Busy`.
+    pub(crate) fn reading(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        self.gate.try_read().ok_or_else(busy)
+    }
+
+    /// Alone.
+    /// # Errors
+    /// `Busy`.
+    pub(crate) fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>> {
+        self.gate.try_write().ok_or_else(busy)
+    }
+
+    /// How often packs came or went.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// Packs came or went; how often they had before.
+    pub(crate) fn note_change(&self) -> u64 {
+        self.changes.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Takes a VM for writing until the claim is dropped.
+    /// # Errors
+    /// `Busy`: it is being backed up.
+    pub(crate) fn claim(&self, vm: &Vm) -> Result<Claim<'_>> {
+        if !self.writing.lock().insert(vm.uuid) {
+            return Err(Error::Busy {
+                what: format!("VM {}", vm.name),
+            });
+        }
+        Ok(Claim {
+            shared: self,
+            vm: vm.uuid,
+        })
+    }
+}
+
+/// A VM taken for writing.
+pub(crate) struct Claim<'a> {
+    shared: &'a Shared,
+    vm: Uuid,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.shared.writing.lock().remove(&self.vm);
+    }
+}
+
+fn busy() -> Error {
+    Error::Busy {
+        what: "the repository".into(),
+    }
+}

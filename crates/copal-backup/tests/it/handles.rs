@@ -1,0 +1,113 @@
+//! Several handles of one repository in one process.
+
+use crate::world::*;
+use copal_backup::*;
+use copal_volume::MemoryStore;
+use std::sync::Mutex;
+
+/// Does something through another handle when an operation reaches a stage.
+struct Meanwhile<F> {
+    at: Stage,
+    what: Mutex<Option<F>>,
+}
+
+impl<F: FnOnce() + Send> Meanwhile<F> {
+    fn new(at: Stage, what: F) -> Meanwhile<F> {
+        Meanwhile {
+            at,
+            what: Mutex::new(Some(what)),
+        }
+    }
+}
+
+impl<F: FnOnce() + Send> Progress for Meanwhile<F> {
+    fn stage(&self, stage: Stage, _: &str, _: u64) {
+        if stage == self.at
+            && let Some(what) = self.what.lock().unwrap().take()
+        {
+            what();
+        }
+    }
+}
+
+fn noise(seed: u64, size: usize) -> Disk {
+    let mut disk = Disk::new(size);
+    Dice::new(seed).text(&mut disk.bytes);
+    disk
+}
+
+/// Symptom: a prune through one handle took packs that a backup through another, published meanwhile, referred to.
+/// Cause: the lock between those who read packs and those who remove them belonged to the handle.
+/// Fix: it belongs to the repository, whichever handles this process has of it.
+#[test]
+fn a_prune_by_another_handle_takes_nothing_from_a_backup() {
+    let store = MemoryStore::new();
+    let disk = noise(7, 6 << 20);
+    let repository = init(&store);
+    let first = back_up(&repository, "web", &disk, false).snapshot;
+    repository.forget(&[first]).unwrap();
+    let mut met = None;
+    let meanwhile = Meanwhile::new(Stage::Sweep, || {
+        met = Some(try_back_up(&open(&store), "db", &disk, false));
+    });
+    repository
+        .prune(&PruneOptions::default(), &meanwhile, &CancelFlag::new())
+        .unwrap();
+    drop(meanwhile);
+    let error = met.expect("the prune swept").unwrap_err();
+    assert_eq!(error.exit_code(), 11, "{error}");
+    // And the other way round.
+    let mut met = None;
+    let meanwhile = Meanwhile::new(Stage::Publish, || {
+        met = Some(open(&store).prune(&PruneOptions::default(), &Silent, &CancelFlag::new()));
+    });
+    let request = request("db", &disk, false);
+    let second = repository
+        .backup(request, &meanwhile, &CancelFlag::new())
+        .unwrap();
+    drop(meanwhile);
+    assert_eq!(met.expect("the backup published").unwrap_err().exit_code(), 11);
+    assert!(restore(&open(&store), second.snapshot) == disk.bytes);
+}
+
+/// Symptom: a handle that was open while another one pruned referred to packs that were gone.
+/// Cause: what it knew of packs was never looked up again.
+/// Fix: a handle brings its index up to date when another one has changed which packs there are.
+#[test]
+fn a_handle_learns_what_another_one_has_changed() {
+    let store = MemoryStore::new();
+    let disk = noise(9, 3 << 20);
+    let one = init(&store);
+    let other = open(&store);
+    let first = back_up(&one, "web", &disk, false);
+    let shared = back_up(&other, "db", &disk, false);
+    assert_eq!(
+        shared.counts.new_chunks, 0,
+        "the other handle knows the new packs"
+    );
+    one.forget(&[first.snapshot, shared.snapshot]).unwrap();
+    prune(&one);
+    let again = back_up(&other, "db", &disk, false);
+    assert!(again.counts.new_chunks > 0, "and that they are gone");
+    assert!(restore(&one, again.snapshot) == disk.bytes);
+    assert!(restore(&other, again.snapshot) == disk.bytes);
+    assert!(check(&one).is_clean());
+}
+
+/// A VM has one writer, whichever handle it comes through: the second would end the session of the first.
+#[test]
+fn one_vm_has_one_writer_through_all_handles() {
+    let store = MemoryStore::new();
+    let disk = noise(10, 1 << 20);
+    let one = init(&store);
+    let other = open(&store);
+    let mut met = None;
+    let meanwhile = Meanwhile::new(Stage::Publish, || {
+        met = Some(try_back_up(&other, "web", &disk, false).map(|summary| summary.snapshot));
+    });
+    let request = request("web", &disk, false);
+    let summary = one.backup(request, &meanwhile, &CancelFlag::new()).unwrap();
+    drop(meanwhile);
+    assert_eq!(met.expect("the backup published").unwrap_err().exit_code(), 11);
+    assert!(restore(&other, summary.snapshot) == disk.bytes);
+}
