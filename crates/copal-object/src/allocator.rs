@@ -15,7 +15,7 @@ const CHUNK_WORDS: usize = 64;
 /// Pages of a zone, the unit of "written once": 1 MiB of 4 KiB pages. A multiple of 64.
 pub(crate) const ZONE_PAGES: u64 = 256;
 /// Classes of data placed apart from one another.
-pub(crate) const CLASSES: usize = 6;
+pub(crate) const CLASSES: usize = 7;
 
 /// Free and taken pages of a store.
 #[derive(Debug)]
@@ -186,6 +186,12 @@ impl Allocator {
         Some(run)
     }
 
+    /// `class` goes on half a store away from `page`.
+    pub(crate) fn aim_far_from(&mut self, page: u64, class: usize) {
+        let far = (page + self.pages / 2) % self.pages.max(1);
+        self.cursors[class] = (far / WORD_PAGES) as usize;
+    }
+
     /// First free run of at least `shortest` pages from the cursor of `class` on; at most `want` of it.
     fn find(&mut self, shortest: u64, want: u64, class: usize, written: bool) -> Option<Run> {
         let start = if self.lowest_first {
@@ -246,6 +252,15 @@ impl Allocator {
         for zone in self.written.iter_mut().take(last).skip(first) {
             *zone = true;
         }
+    }
+
+    /// Zones that reach beyond page `first` do not count as written any more.
+    pub(crate) fn forget_written(&mut self, first: u64) {
+        let zone = (first / ZONE_PAGES) as usize;
+        self.written
+            .iter_mut()
+            .skip(zone)
+            .for_each(|written| *written = false);
     }
 
     /// Runs of written zones, for the checkpoint: first zone and number of zones.

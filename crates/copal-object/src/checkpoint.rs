@@ -1,7 +1,8 @@
 //! Checkpoint: writes the tables beside the live ones and switches to them, so that the journal can be reused.
 //!
 //! Steps, driven by the engine: snapshot right after a record was written (so tables and journal agree) and write its
-//! chain; flush; write the superblock; flush; only then free the journal behind and the old chain.
+//! chain; flush; write the superblock; flush; only then free the journal behind and the old chain. Every chain page is
+//! written twice, half a store apart: without the tables there is no store.
 //! Design: object.md §6 (R7, R8), §8
 //! Invariants
 //! - A checkpoint never overwrites the live one, and a flush separates it from its superblock (R8).
@@ -31,6 +32,26 @@ const CHECKPOINT_HOME: Home = Home {
     class: CHECKPOINT_CLASS,
     owner: Home::STORE,
 };
+/// Placement class of their second copies.
+const COPY_CLASS: usize = 6;
+const COPY_HOME: Home = Home {
+    class: COPY_CLASS,
+    owner: Home::STORE_COPY,
+};
+
+/// Where one chain page goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChainPlace {
+    pub(crate) run: Run,
+    /// As long; `None` where there is no space for it.
+    pub(crate) copy: Option<Run>,
+}
+
+impl ChainPlace {
+    fn runs(&self) -> impl Iterator<Item = Run> + use<> {
+        std::iter::once(self.run).chain(self.copy)
+    }
+}
 
 /// Where a checkpoint in the making stands.
 #[derive(Debug, Default)]
@@ -131,12 +152,13 @@ impl Inner {
             &durable,
             &state.space.allocator.written_zones(),
         );
-        let Some(runs) = self.chain_space(state, body.len()) else {
+        let Some(places) = self.chain_space(state, body.len()) else {
             return;
         };
         state.checkpointer.forced = false;
+        let runs: Vec<Run> = places.iter().flat_map(ChainPlace::runs).collect();
         state.space.checkpoint_pages = pages_of(&runs);
-        let (head, ios) = chain(self, position.lsn, &body, &runs);
+        let (head, ios) = chain(self, position.lsn, &body, &places);
         let generation = state.checkpointer.superblock.generation + 1;
         let superblock = Superblock {
             generation,
@@ -145,6 +167,7 @@ impl Inner {
             checkpoint_bytes: head.bytes.into(),
             checkpoint_lsn: position.lsn,
             checkpoint_hash: head.hash,
+            checkpoint_copy_at: head.copy_at,
             chain_seed: state.journal.previous,
             mount: state.journal.mount,
             ..state.checkpointer.superblock.clone()
@@ -159,33 +182,40 @@ impl Inner {
         state.outbox.push((Tag::Checkpoint, ios));
     }
 
-    /// Space for the chain of a body: one run per chain page, shorter ones where free space is in pieces.
-    fn chain_space(&self, state: &mut State, body_len: usize) -> Option<Vec<Run>> {
+    /// Space for the chain of a body: two runs per chain page, shorter ones where free space is in pieces, one where
+    /// there is no second.
+    fn chain_space(&self, state: &mut State, body_len: usize) -> Option<Vec<ChainPlace>> {
         let page_bytes = self.shape.page_bytes;
         if self.shape.broken.by(Flaw::CheckpointInPlace) {
-            let runs = state.checkpointer.runs.clone();
-            if capacity(&runs, page_bytes) >= body_len {
-                return Some(runs);
+            let live = state.checkpointer.runs.iter();
+            let places: Vec<ChainPlace> = live.map(|&run| ChainPlace { run, copy: None }).collect();
+            if capacity(&places, page_bytes) >= body_len {
+                return Some(places);
             }
         }
+        let space = &mut state.space.allocator;
         // Else the file of checkpoints would grow with each of them, and never go.
-        state.space.allocator.leave_file(CHECKPOINT_HOME.owner);
-        let mut runs: Vec<Run> = Vec::new();
-        while runs.is_empty() || capacity(&runs, page_bytes) < body_len {
-            let left = body_len - capacity(&runs, page_bytes);
+        space.leave_file(CHECKPOINT_HOME.owner);
+        space.leave_file(COPY_HOME.owner);
+        let mut places: Vec<ChainPlace> = Vec::new();
+        while places.is_empty() || capacity(&places, page_bytes) < body_len {
+            let left = body_len - capacity(&places, page_bytes);
             let wanted = (HEAD_LEN + left).min(CHAIN_PAGE_MAX).div_ceil(page_bytes) as u32;
             let mut sizes = std::iter::successors(Some(wanted), |size| (*size > 1).then_some(size / 2));
-            let found =
-                sizes.find_map(|size| state.space.allocator.allocate_run(size, CHECKPOINT_HOME, false));
+            let found = sizes.find_map(|size| space.allocate_run(size, CHECKPOINT_HOME, false));
             let Some(run) = found else {
                 tracing::warn!("no space for a checkpoint yet");
-                runs.into_iter()
-                    .for_each(|run| state.space.allocator.release(run));
+                let runs = places.iter().flat_map(ChainPlace::runs);
+                runs.for_each(|run| space.release(run));
                 return None;
             };
-            runs.push(run);
+            if places.is_empty() {
+                space.aim_far_from(run.at, COPY_CLASS);
+            }
+            let copy = space.allocate_run(run.pages, COPY_HOME, false);
+            places.push(ChainPlace { run, copy });
         }
-        Some(runs)
+        Some(places)
     }
 
     /// Takes the next step when what it waits for is flushed.
@@ -259,17 +289,18 @@ impl Inner {
     }
 }
 
-/// Bytes of a body that chain pages in `runs` hold.
-pub(crate) fn capacity(runs: &[Run], page_bytes: usize) -> usize {
-    runs.iter()
-        .map(|run| run.pages as usize * page_bytes - HEAD_LEN)
+/// Bytes of a body that chain pages hold.
+pub(crate) fn capacity(places: &[ChainPlace], page_bytes: usize) -> usize {
+    places
+        .iter()
+        .map(|place| place.run.pages as usize * page_bytes - HEAD_LEN)
         .sum()
 }
 
-/// Encodes a body as a chain in `runs`; returns the link to its first page and the writes, last page first.
-pub(crate) fn chain(inner: &Inner, lsn: u64, body: &[u8], runs: &[Run]) -> (Link, Vec<Io>) {
+/// Encodes a body as a chain in `places`; returns the link to its first page and the writes, last page first.
+pub(crate) fn chain(inner: &Inner, lsn: u64, body: &[u8], places: &[ChainPlace]) -> (Link, Vec<Io>) {
     let page_bytes = inner.shape.page_bytes;
-    let (head, pages) = encode_chain(lsn, body, runs, page_bytes);
+    let (head, pages) = encode_chain(lsn, body, places, page_bytes);
     let ios = pages
         .into_iter()
         .flat_map(|(run, buf)| inner.write_ios(run, vec![buf], Class::Background))
@@ -277,32 +308,36 @@ pub(crate) fn chain(inner: &Inner, lsn: u64, body: &[u8], runs: &[Run]) -> (Link
     (head, ios)
 }
 
-/// The chain pages of a body, each with its place.
+/// The chain pages of a body, each copy with its place.
 pub(crate) fn encode_chain(
     lsn: u64,
     body: &[u8],
-    runs: &[Run],
+    places: &[ChainPlace],
     page_bytes: usize,
 ) -> (Link, Vec<(Run, AlignedBuf)>) {
-    debug_assert!(capacity(runs, page_bytes) >= body.len());
+    debug_assert!(capacity(places, page_bytes) >= body.len());
     let mut rest = body;
-    let mut parts = Vec::with_capacity(runs.len());
-    for run in runs {
-        let part = rest.split_at((run.pages as usize * page_bytes - HEAD_LEN).min(rest.len()));
+    let mut parts = Vec::with_capacity(places.len());
+    for place in places {
+        let part = rest.split_at((place.run.pages as usize * page_bytes - HEAD_LEN).min(rest.len()));
         parts.push(part.0);
         rest = part.1;
     }
     let mut next = Link::default();
-    let mut pages = Vec::with_capacity(runs.len());
-    for (index, (part, &run)) in parts.iter().zip(runs).enumerate().rev() {
-        let mut buf = AlignedBuf::zeroed(run.pages as usize * page_bytes);
+    let mut pages = Vec::with_capacity(2 * places.len());
+    for (index, (part, place)) in parts.iter().zip(places).enumerate().rev() {
+        let mut buf = AlignedBuf::zeroed(place.run.pages as usize * page_bytes);
         let hash = encode_page(lsn, index as u32, &next, part, &mut buf);
         next = Link {
-            at: run.at,
+            at: place.run.at,
+            copy_at: place.copy.map_or(0, |copy| copy.at),
             bytes: buf.len() as u32,
             hash,
         };
-        pages.push((run, buf));
+        if let Some(copy) = place.copy {
+            pages.push((copy, AlignedBuf::padded(&buf, 1)));
+        }
+        pages.push((place.run, buf));
     }
     (next, pages)
 }

@@ -68,7 +68,8 @@ fn largest_epoch(device: &dyn Device) -> u64 {
         page_bytes,
         broken: Broken::default(),
     };
-    let (_, position, ..) = recovery::read_checkpoint(&source, &superblock).unwrap();
+    let found = recovery::read_checkpoint(&source, &superblock, recovery::Copies::AsNeeded).unwrap();
+    let position = found.position;
     let walked = recovery::walk_journal(&source, &superblock, &position).unwrap();
     let epochs = walked
         .records

@@ -16,7 +16,7 @@ use crate::{
     broken::Broken,
     coverage::{Covered, SeeRange, Summed, Unused, Witness, rest_of},
     format::superblock::{COPIES, SUPERBLOCK_LEN},
-    recovery::{self, Source, chunks, damaged_units, derive_space, unit_damage},
+    recovery::{self, FoundCheckpoint, Source, chunks, damaged_units, derive_space, unit_damage},
     run::{Run, pages_of},
     state::Inner,
     tables::{Entry, Object, Stream},
@@ -47,6 +47,12 @@ pub enum Damage {
     Checkpoint {
         /// How.
         what: String,
+    },
+    /// One of the two copies of a page of the checkpoint is damaged; the other stands in for it.
+    #[error("a copy of the checkpoint is damaged at page {page}")]
+    CheckpointCopy {
+        /// Where it lies, in pages of the store.
+        page: u64,
     },
     /// A journal record that the next open needs cannot be read back.
     #[error("journal record {seq} is damaged")]
@@ -146,15 +152,20 @@ impl Inner {
         }
         let journal = Run::new(superblock.journal_at, superblock.journal_pages as u32);
         let source = self.source();
-        match recovery::read_checkpoint(&source, &superblock) {
+        match recovery::read_checkpoint(&source, &superblock, recovery::Copies::Both) {
             Err(error) => damages.push(Damage::Checkpoint {
                 what: error.to_string(),
             }),
-            Ok((_, position, _, chain)) => {
-                let chain = chain
-                    .iter()
-                    .map(|&run| (run, Covered::Summed(Summed::Checkpoint)));
+            Ok(FoundCheckpoint {
+                position,
+                runs,
+                damaged,
+                ..
+            }) => {
+                let chain = runs.iter().map(|&run| (run, Covered::Summed(Summed::Checkpoint)));
                 seen.extend(chain);
+                let copy = |run: &Run| Damage::CheckpointCopy { page: run.at };
+                damages.extend(damaged.iter().map(copy));
                 match recovery::walk_journal(&source, &superblock, &position) {
                     Ok(walked) => {
                         let end = position.next_seq + walked.records.len() as u64;
@@ -371,7 +382,10 @@ impl Inner {
         let repairable = |damage: &Damage| {
             matches!(
                 damage,
-                Damage::Superblock { .. } | Damage::Checkpoint { .. } | Damage::Journal { .. }
+                Damage::Superblock { .. }
+                    | Damage::Checkpoint { .. }
+                    | Damage::CheckpointCopy { .. }
+                    | Damage::Journal { .. }
             )
         };
         let count = report.damages.iter().filter(|damage| repairable(damage)).count();

@@ -50,6 +50,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
             checkpoint_bytes: number(),
             checkpoint_lsn: number(),
             checkpoint_hash: number().into(),
+            checkpoint_copy_at: number(),
             chain_seed: number(),
             mount: number(),
         };
@@ -90,6 +91,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let mut input = Reader::new(bytes);
         let next = Link {
             at: input.u64().unwrap_or_default(),
+            copy_at: input.u64().unwrap_or_default(),
             bytes: input.u32().unwrap_or_default(),
             hash: 7,
         };
@@ -174,6 +176,7 @@ fn superblock() -> Superblock {
         checkpoint_bytes: PAGE_BYTES as u64,
         checkpoint_lsn: 0,
         checkpoint_hash: 0,
+        checkpoint_copy_at: 0,
         chain_seed: 0,
         mount: 1,
     }

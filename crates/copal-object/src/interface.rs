@@ -195,6 +195,10 @@ pub struct RecoveryReport {
     pub tail_dropped: Option<String>,
     /// Superblock copies that were damaged or old (rewritten unless the store is read-only).
     pub superblock_copies_repaired: u32,
+    /// Pages of the checkpoint of which one of two copies was damaged (written anew unless the store is read-only).
+    pub checkpoint_pages_repaired: u32,
+    /// Bytes that were cut off the end of the store, where nothing lay. It has its length again unless it is read-only.
+    pub cut_bytes: u64,
     /// Streams whose acknowledged frames are damaged: `frames` ends with `Corrupt` there.
     pub damaged_streams: Vec<ObjectId>,
 }

@@ -5,9 +5,13 @@
 
 use crate::{
     MkfsOptions, OpenError,
-    checkpoint::{capacity, encode_chain, superblock_io},
+    checkpoint::{ChainPlace, capacity, encode_chain, superblock_io},
     entropy::Entropy,
-    format::superblock::{COPIES, PAGE_SIZES, STORE_BYTES_MAX, STORE_BYTES_MIN, SUPERBLOCK_LEN, Superblock},
+    format::superblock::{
+        BACKEND_COW, BACKEND_HOSTFS, COPIES, PAGE_SIZES, STORE_BYTES_MAX, STORE_BYTES_MIN, SUPERBLOCK_LEN,
+        Superblock,
+    },
+    hostfs::FILE_BYTES,
     run::Run,
     snapshot::{self, Position},
     tables::Tables,
@@ -25,11 +29,11 @@ struct Layout {
     page_bytes: u64,
     pages: u64,
     journal: Run,
-    checkpoint: Run,
+    checkpoint: ChainPlace,
     streams: Run,
 }
 
-fn layout(size: u64, options: &MkfsOptions) -> Result<Layout, OpenError> {
+fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<Layout, OpenError> {
     let refuse = |what: String| Err(OpenError::Options { what });
     let page_bytes = u64::from(options.page_bytes.unwrap_or(4096));
     if !PAGE_SIZES.iter().any(|size| u64::from(*size) == page_bytes) {
@@ -66,12 +70,21 @@ fn layout(size: u64, options: &MkfsOptions) -> Result<Layout, OpenError> {
             "a journal of {journal_bytes} bytes does not fit into {size}"
         ));
     }
-    let checkpoint = Run::new(journal.end(), 1);
+    let first_checkpoint = Run::new(journal.end(), 1);
     // Whole MiB behind the journal, clear of the superblock copies, on a store of any size.
     let zone = (1 << 20) / page_bytes;
-    let first = checkpoint.end().next_multiple_of(zone);
+    let first = first_checkpoint.end().next_multiple_of(zone);
     let bytes = STREAM_SPACE_BYTES.min(size / 8);
     let streams = Run::new(first, (bytes / page_bytes) as u32);
+    // At the other end, in a directory in another file.
+    let last = match backend {
+        BACKEND_HOSTFS => FILE_BYTES / page_bytes,
+        _ => size / page_bytes - 1,
+    };
+    let checkpoint = ChainPlace {
+        run: first_checkpoint,
+        copy: Some(Run::new(last, 1)),
+    };
     Ok(Layout {
         page_bytes,
         pages: size / page_bytes,
@@ -89,7 +102,7 @@ pub(crate) fn mkfs(
     backend: u8,
 ) -> Result<(), OpenError> {
     let geometry = device.geometry();
-    let layout = layout(geometry.size, options)?;
+    let layout = layout(geometry.size, options, backend)?;
     let page = layout.page_bytes;
     if u64::from(geometry.logical_block) > page {
         let what = format!(
@@ -141,7 +154,9 @@ pub(crate) fn mkfs(
     // In a directory this makes the journal's blocks too, as its file reaches to the checkpoint behind it by now: a
     // record must not need space.
     writes.push(zero(layout.journal));
-    writes.push(zero(layout.streams));
+    if backend == BACKEND_COW {
+        writes.push(zero(layout.streams));
+    }
     run(device, writes)?;
     run(device, vec![flush()])?;
 
@@ -158,6 +173,7 @@ pub(crate) fn mkfs(
         checkpoint_bytes: head.bytes.into(),
         checkpoint_lsn: 0,
         checkpoint_hash: head.hash,
+        checkpoint_copy_at: head.copy_at,
         chain_seed: entropy.next(),
         mount: entropy.next(),
     };

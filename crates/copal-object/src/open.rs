@@ -38,6 +38,9 @@ use std::{
     sync::Arc,
 };
 
+/// A store of which less than one such part is left is not opened.
+const CUT_PARTS_MAX: u64 = 4;
+
 /// What tests change about an open store.
 #[derive(Clone, Debug)]
 pub(crate) struct Tuning {
@@ -123,7 +126,18 @@ pub(crate) fn open(
         page_bytes,
         broken: tuning.broken,
     };
-    let recovered = recovery::recover(&source, options.accept_tail_loss)?;
+    let device_bytes = device.geometry().size;
+    let cut = |store_bytes| OpenError::Truncated {
+        store_bytes,
+        device_bytes,
+    };
+    let recovered = recovery::recover(&source, options.accept_tail_loss).map_err(|error| {
+        if device_bytes < superblock.size_bytes && !matches!(error, OpenError::TailLoss { .. }) {
+            cut(superblock.size_bytes)
+        } else {
+            error
+        }
+    })?;
     let Some(store_bytes) = recovered.tables.size_bytes() else {
         let what = format!(
             "it says it has {} pages of {page_bytes} bytes",
@@ -131,20 +145,29 @@ pub(crate) fn open(
         );
         return Err(OpenError::Damaged { what });
     };
-    let device_bytes = device.geometry().size;
-    if device_bytes < store_bytes {
-        return Err(OpenError::Truncated {
-            store_bytes,
-            device_bytes,
-        });
+    // What is derived of a store is sized by its length, so what is there has to bear some relation to it.
+    if device_bytes < store_bytes / CUT_PARTS_MAX {
+        return Err(cut(store_bytes));
     }
     let mut report = recovered.report.clone();
     let stale = recovered.stale_copies.clone();
     let needed = recovered.needed.clone();
+    if device_bytes < store_bytes {
+        // The copies of the checkpoint are not asked: it was read.
+        let journal = superblock.journal_at + superblock.journal_pages;
+        if recovered.tables.end().max(journal) * page_bytes as u64 > device_bytes {
+            return Err(cut(store_bytes));
+        }
+        report.cut_bytes = store_bytes - device_bytes;
+    }
     let inner = assemble(ground, options, tuning, recovered)?;
     if options.read_only {
         report.superblock_copies_repaired = 0;
+        report.checkpoint_pages_repaired = 0;
         return Ok((inner, report));
+    }
+    if report.cut_bytes > 0 {
+        grow_back(&inner, device_bytes, store_bytes)?;
     }
     if !inner.shape.broken.by(Flaw::NoMount) {
         mount(&inner, &needed).map_err(|error| match error {
@@ -158,7 +181,28 @@ pub(crate) fn open(
         repair_superblocks(&inner, &stale)?;
     }
     inner.remove_unknown_files()?;
+    if (report.checkpoint_pages_repaired > 0 || report.cut_bytes > 0)
+        && let Err(error) = checkpoint_now(&inner)
+    {
+        // The next one is two whole copies as well.
+        tracing::warn!(%error, "the damaged copy of the checkpoint could not be written anew yet");
+        report.checkpoint_pages_repaired = 0;
+    }
     Ok((inner, report))
+}
+
+/// Somebody cut off what held nothing: the store is as long as before, and what came back was never written.
+fn grow_back(inner: &Inner, device_bytes: u64, store_bytes: u64) -> Result<(), OpenError> {
+    inner.device.grow(store_bytes).map_err(|error| {
+        tracing::warn!(%error, "the store cannot get the space back that was cut off it");
+        OpenError::Truncated {
+            store_bytes,
+            device_bytes,
+        }
+    })?;
+    let first = device_bytes / inner.shape.page_bytes as u64;
+    inner.state.lock().space.allocator.forget_written(first);
+    Ok(())
 }
 
 fn submit(device: &dyn Device, ios: Vec<Io>) -> Result<(), DeviceError> {

@@ -26,6 +26,8 @@ pub(crate) struct Home {
 impl Home {
     /// Owner of what belongs to no object.
     pub(crate) const STORE: u64 = u64::MAX;
+    /// Owner of second copies.
+    pub(crate) const STORE_COPY: u64 = u64::MAX - 1;
 }
 
 impl Placement {
@@ -117,6 +119,13 @@ impl Placement {
         }
     }
 
+    /// What is taken for `class` next lies half a device away from `page`.
+    pub(crate) fn aim_far_from(&mut self, page: u64, class: usize) {
+        if let Placement::Pages(bits) = self {
+            bits.aim_far_from(page, class);
+        }
+    }
+
     /// Takes one run of `pages` pages, of written space only if asked so: in files all space is as good.
     pub(crate) fn allocate_run(&mut self, pages: u32, home: Home, written: bool) -> Option<Run> {
         match self {
@@ -129,6 +138,13 @@ impl Placement {
     pub(crate) fn note_written(&mut self, run: Run) {
         if let Placement::Pages(pages) = self {
             pages.note_written(run);
+        }
+    }
+
+    /// Pages from `first` on hold nothing that was ever written.
+    pub(crate) fn forget_written(&mut self, first: u64) {
+        if let Placement::Pages(pages) = self {
+            pages.forget_written(first);
         }
     }
 

@@ -12,24 +12,25 @@ use crate::{
     OpenError, RecoveryReport,
     broken::{Broken, Flaw},
     format::{
-        checkpoint::{Link, decode_page},
         hash64,
         ops::RecordOp,
         record::{self, RecordHeader},
-        superblock::{BACKEND_COW, COPIES, SUPERBLOCK_LEN, Superblock, SuperblockError},
+        superblock::{COPIES, SUPERBLOCK_LEN, Superblock, SuperblockError},
     },
     run::Run,
-    snapshot::{self, Position},
+    snapshot::Position,
     tables::{Effect, Tables},
     walk::End,
 };
 use copal_device::{AlignedBuf, Device, DeviceError};
 use std::collections::HashMap;
 
+mod checkpoint;
 mod free;
 mod settle;
 mod verify;
 
+pub(crate) use checkpoint::{Copies, FoundCheckpoint, read_checkpoint};
 pub(crate) use free::derive_space;
 pub(crate) use verify::{chunks, damaged_units, unit_damage};
 
@@ -137,14 +138,6 @@ pub(crate) fn newest_superblock(device: &dyn Device) -> Result<(Superblock, Vec<
         })
         .map(|(index, _)| index)
         .collect();
-    let device_bytes = device.geometry().size;
-    // A directory has no end that could be cut off.
-    if newest.backend == BACKEND_COW && device_bytes < newest.size_bytes {
-        return Err(OpenError::Truncated {
-            store_bytes: newest.size_bytes,
-            device_bytes,
-        });
-    }
     Ok((newest, stale))
 }
 
@@ -172,48 +165,16 @@ fn no_superblock(copies: &[Option<Result<Superblock, SuperblockError>>]) -> Open
     }
 }
 
-/// Tables, position, written zones and chain pages of the checkpoint a superblock names.
-pub(crate) fn read_checkpoint(
-    source: &Source<'_>,
-    superblock: &Superblock,
-) -> Result<(Tables, Position, Vec<Run>, Vec<Run>), OpenError> {
-    let damaged = |what: String| OpenError::Damaged {
-        what: format!("the checkpoint: {what}"),
-    };
-    let page = source.page_bytes as u64;
-    let pages = superblock.size_bytes / page;
-    let mut link = Link {
-        at: superblock.checkpoint_at,
-        bytes: superblock.checkpoint_bytes as u32,
-        hash: superblock.checkpoint_hash,
-    };
-    let mut body = Vec::new();
-    let mut runs: Vec<Run> = Vec::new();
-    while link.bytes > 0 {
-        let run = Run::new(link.at, link.bytes / source.page_bytes as u32);
-        let fits = run.pages > 0 && u64::from(link.bytes).is_multiple_of(page) && run.end() <= pages;
-        if !fits || runs.len() as u64 > pages {
-            return Err(damaged("a chain page lies outside the store".into()));
-        }
-        let bytes = source.read(run)?;
-        let (next, part) = decode_page(&bytes, link.hash, superblock.checkpoint_lsn, runs.len() as u32)
-            .map_err(|error| damaged(error.to_string()))?;
-        body.extend_from_slice(part);
-        runs.push(run);
-        link = next;
-    }
-    let (tables, position, zones) =
-        snapshot::decode(&body, source.page_bytes).map_err(|error| damaged(error.to_string()))?;
-    if position.uuid != superblock.uuid || position.lsn != superblock.checkpoint_lsn {
-        return Err(damaged("it belongs to another store".into()));
-    }
-    Ok((tables, position, zones, runs))
-}
-
 /// Reads everything and decides what counts.
 pub(crate) fn recover(source: &Source<'_>, accept_tail_loss: bool) -> Result<Recovered, OpenError> {
     let (superblock, stale_copies) = newest_superblock(source.device)?;
-    let (checkpoint, position, zones, checkpoint_runs) = read_checkpoint(source, &superblock)?;
+    let FoundCheckpoint {
+        tables: checkpoint,
+        position,
+        zones,
+        runs: checkpoint_runs,
+        damaged: damaged_checkpoint,
+    } = read_checkpoint(source, &superblock, Copies::AsNeeded)?;
     let walked = walk_journal(source, &superblock, &position)?;
     if let Some(seq) = walked.lost_durable
         && !accept_tail_loss
@@ -237,6 +198,7 @@ pub(crate) fn recover(source: &Source<'_>, accept_tail_loss: bool) -> Result<Rec
         records_replayed: kept as u64,
         tail_dropped: settled.dropped.or(walked.end_reason),
         superblock_copies_repaired: stale_copies.len() as u32,
+        checkpoint_pages_repaired: damaged_checkpoint.len() as u32,
         ..RecoveryReport::default()
     };
     report.damaged_streams = settled

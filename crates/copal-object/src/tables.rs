@@ -215,6 +215,15 @@ impl Tables {
         (bytes <= STORE_BYTES_MAX).then_some(bytes)
     }
 
+    /// Page behind the last that an object or a stream owns.
+    pub(crate) fn end(&self) -> u64 {
+        let end_of = |entry: &Entry| match entry {
+            Entry::Object(object) => object.map.iter().map(|extent| extent.run.end()).max(),
+            Entry::Stream(stream) => stream.pieces.iter().map(|piece| piece.run.end()).max(),
+        };
+        self.entries.values().filter_map(end_of).max().unwrap_or(0)
+    }
+
     fn plain(&mut self, id: u64) -> Result<&mut Object, Misfit> {
         match self.entries.get_mut(&id) {
             Some(Entry::Object(object)) => Ok(object),

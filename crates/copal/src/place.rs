@@ -107,6 +107,18 @@ impl Place {
         if let Some(reason) = &recovery.tail_dropped {
             tracing::info!(reason, "unacknowledged records of an earlier run were dropped");
         }
+        let path = path.display();
+        if recovery.cut_bytes > 0 {
+            let bytes = recovery.cut_bytes;
+            tracing::warn!(
+                "{path} has lost its last {bytes} bytes, where nothing lay: something cuts files short here"
+            );
+        }
+        if recovery.checkpoint_pages_repaired > 0 {
+            tracing::warn!(
+                "a copy of the tables of {path} was damaged and is written anew: run `copal check --read-data`"
+            );
+        }
         Ok((store, recovery))
     }
 }

@@ -1,8 +1,8 @@
 //! Checkpoint: all tables at one record, as a chain of pages of up to 64 KiB.
 //!
-//! Format: docs/formats/object-checkpoint.md v1
+//! Format: docs/formats/object-checkpoint.md v2
 //! Invariants
-//! - Each page holds place, length and hash of the next; the superblock holds those of the first. A lost or misdirected
+//! - Each page holds both places, length and hash of the next; the superblock holds those of the first. A lost or misdirected
 //!   write has a right sum of its own and is caught only from its parent.
 //! - A page is checked against its hash before a byte of it is read.
 
@@ -18,15 +18,17 @@ const FORMAT: Format = Format {
     magic: *b"COPALCKP",
     name: "checkpoint page",
     oldest: 1,
-    version: 1,
+    version: 2,
     known_flags: 0,
 };
 
-/// Place, length and hash of a chain page, kept in its parent.
+/// Places, length and hash of a chain page, kept in its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Link {
     /// First device page; with `bytes` 0: there is none.
     pub(crate) at: u64,
+    /// First device page of the same bytes elsewhere; 0: there is no second copy.
+    pub(crate) copy_at: u64,
     pub(crate) bytes: u32,
     pub(crate) hash: u128,
 }
@@ -57,7 +59,7 @@ pub(crate) fn encode_page(lsn: u64, index: u32, next: &Link, part: &[u8], out: &
     links.put_u32(next.bytes);
     links.put_u64(next.at);
     links.put_u128(next.hash);
-    links.put_zeros(8);
+    links.put_u64(next.copy_at);
     debug_assert_eq!(links.len(), LINKS_LEN);
     let used = HEAD_LEN + part.len();
     assert!(used <= out.len(), "the part was cut to the page");
@@ -88,8 +90,9 @@ pub(crate) fn decode_page(
         at: input.u64()?,
         bytes: next_bytes,
         hash: input.u128()?,
+        // Zeros in version 1, which had one copy.
+        copy_at: input.u64()?,
     };
-    input.zeros(8)?;
     if found_lsn != lsn || found_index != index || next.bytes as usize > CHAIN_PAGE_MAX {
         return Err(ChainError::Links);
     }

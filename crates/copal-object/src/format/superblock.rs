@@ -1,6 +1,6 @@
 //! Superblock: what must be known before anything else can be read. Four copies.
 //!
-//! Format: docs/formats/object-superblock.md v1
+//! Format: docs/formats/object-superblock.md v2
 //! Invariants
 //! - Even generations go to copies 0 and 2, odd ones to 1 and 3: a torn update hurts only the older one.
 
@@ -25,7 +25,7 @@ const FORMAT: Format = Format {
     magic: *b"COPALSUP",
     name: "superblock",
     oldest: 1,
-    version: 1,
+    version: 2,
     known_flags: 0,
 };
 
@@ -46,6 +46,8 @@ pub(crate) struct Superblock {
     pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_lsn: u64,
     pub(crate) checkpoint_hash: u128,
+    /// First page of its second copy; 0: there is none.
+    pub(crate) checkpoint_copy_at: u64,
     /// Stands for the hash of the record before the first one after the checkpoint.
     pub(crate) chain_seed: u64,
     /// The mount under which that record is written.
@@ -100,7 +102,8 @@ impl Superblock {
         body.put_u128(self.checkpoint_hash);
         body.put_u64(self.chain_seed);
         body.put_u64(self.mount);
-        body.put_zeros(16); // place, length and sum of the device profile
+        body.put_u64(self.checkpoint_copy_at);
+        body.put_zeros(8);
         let hash = hash128(&body);
         body.put_u128(hash);
         debug_assert_eq!(body.len(), BODY_LEN);
@@ -133,7 +136,9 @@ impl Superblock {
         let checkpoint_hash = input.u128()?;
         let chain_seed = input.u64()?;
         let mount = input.u64()?;
-        input.zeros(16)?;
+        // Zeros in version 1, which had one copy.
+        let checkpoint_copy_at = input.u64()?;
+        input.zeros(8)?;
         let hashed = input.position();
         let hash = input.u128()?;
         input.finish()?;
@@ -153,6 +158,7 @@ impl Superblock {
             checkpoint_bytes,
             checkpoint_lsn,
             checkpoint_hash,
+            checkpoint_copy_at,
             chain_seed,
             mount,
         };
@@ -187,8 +193,10 @@ impl Superblock {
             self.checkpoint_bytes.is_multiple_of(page) && self.checkpoint_bytes <= 65_536,
             "checkpoint",
         )?;
+        let chain_pages = self.checkpoint_bytes / page;
+        let copy = self.checkpoint_copy_at;
         field(
-            inside(self.checkpoint_at, self.checkpoint_bytes / page),
+            inside(self.checkpoint_at, chain_pages) && (copy == 0 || inside(copy, chain_pages)),
             "checkpoint",
         )
     }

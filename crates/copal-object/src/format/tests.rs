@@ -69,6 +69,7 @@ fn superblock() -> Superblock {
         checkpoint_bytes: 4096,
         checkpoint_lsn: 77,
         checkpoint_hash: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
+        checkpoint_copy_at: 9000,
         chain_seed: 0x1111_2222_3333_4444,
         mount: 0x5555_6666_7777_8888,
     }
@@ -205,6 +206,32 @@ fn a_superblock_has_pages_of_a_size_that_stores_are_made_with() {
         );
         assert_eq!(is_made, [4096, 8192, 16_384].contains(&page_bytes));
     }
+}
+
+/// The example of version 1 of the superblock.
+const SUPERBLOCK_1: &str = "```hex
+0000 43 4f 50 41 4c 53 55 50 01 00 00 00 00 00 00 00
+0010 00 00 00 00 98 00 00 00 ae 80 fe f5 00 00 00 00
+0020 ff ee dd cc bb aa 99 88 77 66 55 44 33 22 11 00
+0030 06 00 00 00 00 00 00 00 01 02 00 00 00 02 00 00
+0040 00 10 00 00 00 00 00 00 00 00 00 04 00 00 00 00
+0050 10 01 00 00 00 00 00 00 00 08 00 00 00 00 00 00
+0060 10 09 00 00 00 00 00 00 00 10 00 00 00 00 00 00
+0070 4d 00 00 00 00 00 00 00 10 0f 0e 0d 0c 0b 0a 09
+0080 08 07 06 05 04 03 02 01 44 44 33 33 22 22 11 11
+0090 88 88 77 77 66 66 55 55 00 00 00 00 00 00 00 00
+00a0 00 00 00 00 00 00 00 00 12 71 ec c6 9e a8 18 4b
+00b0 ab 15 7a 33 68 3c 39 6c 00 00 00 00 00 00 00 00
+```";
+
+#[test]
+fn a_superblock_of_version_1_has_one_copy_of_the_checkpoint() {
+    let bytes = example(SUPERBLOCK_1, SUPERBLOCK_LEN);
+    let before = Superblock {
+        checkpoint_copy_at: 0,
+        ..superblock()
+    };
+    assert_eq!(Superblock::decode(&bytes, 2).unwrap(), before);
 }
 
 /// Symptom: a superblock whose journal has 2^32 pages or more was accepted, and space was derived as if the journal had

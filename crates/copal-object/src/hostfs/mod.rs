@@ -22,5 +22,5 @@ mod tests;
 #[cfg(test)]
 pub(crate) mod twin;
 
-pub(crate) use files::HostFiles;
+pub(crate) use files::{FILE_BYTES, HostFiles};
 pub(crate) use space::FileSpace;

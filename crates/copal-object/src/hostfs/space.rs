@@ -289,7 +289,7 @@ impl FileSpace {
         {
             return Some(number);
         }
-        if self.numbers.count() <= NUMBERS_KEPT && owner != Home::STORE {
+        if self.numbers.count() <= NUMBERS_KEPT && ![Home::STORE, Home::STORE_COPY].contains(&owner) {
             return None;
         }
         let number = self.numbers.take_first()?;

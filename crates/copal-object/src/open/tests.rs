@@ -4,7 +4,7 @@ use super::hold;
 use crate::{
     MkfsOptions, OpenError, OpenOptions, RecoveryReport, Store,
     allocator::Allocator,
-    checkpoint::{encode_chain, superblock_ios},
+    checkpoint::{ChainPlace, encode_chain, superblock_ios},
     format::{
         ops::RecordOp,
         record::{self, RecordHeader},
@@ -50,7 +50,10 @@ fn with_checkpoint(device: &dyn Device, superblock: &mut Superblock, page_bytes:
     };
     let tables = Tables::new(page_bytes as usize, pages);
     let body = snapshot::encode(&tables, &position, &HashMap::new(), &[]);
-    let place = [Run::new(900, 1)];
+    let place = [ChainPlace {
+        run: Run::new(900, 1),
+        copy: None,
+    }];
     let (head, chain) = encode_chain(0, &body, &place, page_bytes as usize);
     for (run, buf) in chain {
         write_at(device, run.at * u64::from(page_bytes), buf);
@@ -61,6 +64,7 @@ fn with_checkpoint(device: &dyn Device, superblock: &mut Superblock, page_bytes:
     superblock.checkpoint_at = head.at;
     superblock.checkpoint_bytes = head.bytes.into();
     superblock.checkpoint_hash = head.hash;
+    superblock.checkpoint_copy_at = head.copy_at;
     for generation in [2, 3] {
         superblock.generation = generation;
         write(device, superblock_ios(superblock));

@@ -3,7 +3,7 @@
 //! A record that depends on a lost frame ends the journal; a frame that comes after a lost commit ends its stream; each
 //! may bring down more of the other. Both only ever get shorter, so it ends.
 
-use super::{OpenError, Ops, Source, Walked, apply, read_checkpoint, verify};
+use super::{Copies, OpenError, Ops, Source, Walked, apply, read_checkpoint, verify};
 use crate::{
     broken::Flaw,
     format::{ops::RecordOp, superblock::Superblock},
@@ -57,7 +57,7 @@ pub(crate) fn settle(
     loop {
         let mut tables = match checkpoint.take() {
             Some(tables) => tables,
-            None => read_checkpoint(source, superblock)?.0,
+            None => read_checkpoint(source, superblock, Copies::AsNeeded)?.tables,
         };
         let mut histories = Histories::default();
         let mut needed = Vec::new();

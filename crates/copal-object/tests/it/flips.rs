@@ -190,7 +190,7 @@ fn fate(image: &Image, at: u64, expected: &Contents) -> Fate {
         expected.1.len(),
         "byte {at}: frames are gone unnoticed"
     );
-    if recovery.superblock_copies_repaired > 0 {
+    if recovery.superblock_copies_repaired + recovery.checkpoint_pages_repaired > 0 {
         Fate::Repaired
     } else {
         Fate::Free
@@ -246,16 +246,23 @@ fn stride(usual: u64) -> u64 {
         .unwrap_or(usual)
 }
 
+/// Symptom: 20 of 350 flipped bits in a store of 25 MB kept it from opening.
+/// Cause: each page of the checkpoint stood in one place.
+/// Fix: it stands in two, half a store apart; a reader takes the whole one, and the damaged one is written anew.
 #[test]
 fn every_flipped_byte_of_a_closed_store_is_repaired_or_reported() {
     let [refused, repaired, reported, _] = flip_everything(Left::Closed, stride(7));
-    assert!(refused > 500 && repaired > 2000 && reported > 3000);
+    assert!(repaired > 2500 && reported > 3500, "{repaired}, {reported}");
+    assert_eq!(refused, 0, "no single byte keeps a closed store from opening");
 }
 
 #[test]
 fn every_flipped_byte_behind_a_crash_is_repaired_or_reported() {
     let [refused, repaired, reported, _] = flip_everything(Left::Opened, stride(11));
-    assert!(refused > 300 && repaired > 1000 && reported > 1500);
+    assert!(
+        refused > 10 && repaired > 1500 && reported > 1800,
+        "{refused}, {repaired}, {reported}"
+    );
 }
 
 /// Every granule, so every sum, and what lies between: one byte in each is enough, since a CRC32C differs for any change
@@ -336,6 +343,13 @@ fn each_sum_of_a_sealed_store_that_was_killed_is_reported() {
             let fate = fate(&image, at, &expected);
             match covered {
                 Covered::Summed(Summed::Superblock { .. }) => assert_eq!(fate, Fate::Repaired, "byte {at}"),
+                Covered::Summed(Summed::Checkpoint) => {
+                    // The second copy is looked at by the check, the first already by the open.
+                    assert!(
+                        [Fate::Repaired, Fate::Reported].contains(&fate),
+                        "byte {at}: {fate:?}"
+                    );
+                }
                 Covered::Summed(Summed::Record { seq }) if seq == seal => {
                     assert_eq!(fate, Fate::Free, "byte {at}");
                 }
@@ -399,4 +413,57 @@ fn damaged_metadata_of_an_open_store_is_repaired() {
     );
     drop(store);
     assert!(contents(&open(&dyn_device)).2);
+}
+
+fn cut(image: &Image, len: u64) -> Arc<dyn Device> {
+    let mut bytes = vec![0; len as usize];
+    image.read(0, &mut bytes);
+    let mut short = Image::zeroed(len);
+    short.write(0, &bytes);
+    MemoryDevice::from_image(short, u64::MAX)
+}
+
+/// Symptom: one byte cut off the end of a store, where nothing lay, and it did not open.
+/// Cause: its length was held against what the superblock says before anything else was looked at.
+/// Fix: a store opens as long as all that is owned is there, says so, and gets its length back.
+#[test]
+fn a_store_that_lost_free_space_opens_and_has_its_length_again() {
+    let image = image(Left::Closed);
+    let whole = open(&MemoryDevice::from_image(image.clone(), u64::MAX));
+    let expected = contents(&whole);
+    drop(whole);
+    let mut outcomes = [0; 2];
+    for missing in (1..=56).map(|part| part * (1 << 20) - 4096 * (part % 2)) {
+        let device = cut(&image, image.size() - missing);
+        let read_only = OpenOptions {
+            read_only: true,
+            ..OpenOptions::default()
+        };
+        match Store::open(Arc::clone(&device), &read_only) {
+            Ok((store, report)) => {
+                assert_eq!(report.cut_bytes, missing);
+                assert_eq!(contents(&store), expected);
+                drop(store);
+                let (store, report) = Store::open(Arc::clone(&device), &OpenOptions::default()).unwrap();
+                assert_eq!(report.cut_bytes, missing);
+                assert_eq!(store.device_bytes(), image.size());
+                assert_eq!(contents(&store), expected);
+                let all = CheckOptions {
+                    data: true,
+                    repair: false,
+                };
+                assert!(store.check(&all).unwrap().is_clean());
+                store.close().unwrap();
+                drop(store);
+                let (_, report) = Store::open(device, &OpenOptions::default()).unwrap();
+                assert_eq!(report.cut_bytes, 0);
+                outcomes[0] += 1;
+            }
+            Err(error) => {
+                assert!(matches!(error, OpenError::Truncated { .. }), "{error}");
+                outcomes[1] += 1;
+            }
+        }
+    }
+    assert!(outcomes.iter().all(|&count| count > 3), "{outcomes:?}");
 }

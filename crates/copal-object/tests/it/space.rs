@@ -398,11 +398,11 @@ fn what_is_no_store_is_named_and_left_alone() {
     let dyn_device: Arc<dyn Device> = device.clone();
     Store::mkfs(&dyn_device, &MkfsOptions::default()).unwrap();
     let mut image = device.image();
-    image.resize(80 << 20);
+    image.resize(20 << 20);
     let cut = MemoryDevice::from_image(image, u64::MAX);
     assert!(matches!(
         Store::open(cut, &OpenOptions::default()),
-        Err(OpenError::Truncated { store_bytes, device_bytes }) if store_bytes == 96 << 20 && device_bytes == 80 << 20
+        Err(OpenError::Truncated { store_bytes, device_bytes }) if store_bytes == 96 << 20 && device_bytes == 20 << 20
     ));
     let mut image = device.image();
     for at in [0, 1 << 20, 32 << 20, 48 << 20] {

@@ -1,0 +1,123 @@
+//! Reading the checkpoint back: each of its pages from the first of its two places that is whole.
+//!
+//! Format: docs/formats/object-checkpoint.md
+//! Invariants
+//! - A page counts only if it is the one its parent names, wherever it was read.
+
+use super::{OpenError, Source};
+use crate::{
+    format::{
+        checkpoint::{ChainError, Link, decode_page},
+        superblock::Superblock,
+    },
+    run::Run,
+    snapshot::{self, Position},
+    tables::Tables,
+};
+
+/// A checkpoint as a superblock names it.
+pub(crate) struct FoundCheckpoint {
+    pub(crate) tables: Tables,
+    pub(crate) position: Position,
+    /// Runs of written zones.
+    pub(crate) zones: Vec<Run>,
+    /// Its chain pages, both copies of each.
+    pub(crate) runs: Vec<Run>,
+    /// Those of them that were looked at and are damaged; another copy stood in.
+    pub(crate) damaged: Vec<Run>,
+}
+
+/// Which copies of a chain page are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copies {
+    /// The second only where the first is damaged.
+    AsNeeded,
+    /// Both: one that is damaged is found while the other still stands in for it.
+    Both,
+}
+
+/// The checkpoint that a superblock names.
+pub(crate) fn read_checkpoint(
+    source: &Source<'_>,
+    superblock: &Superblock,
+    copies: Copies,
+) -> Result<FoundCheckpoint, OpenError> {
+    let damaged = |what: String| OpenError::Damaged {
+        what: format!("the checkpoint: {what}"),
+    };
+    let pages = superblock.size_bytes / source.page_bytes as u64;
+    let mut link = Link {
+        at: superblock.checkpoint_at,
+        copy_at: superblock.checkpoint_copy_at,
+        bytes: superblock.checkpoint_bytes as u32,
+        hash: superblock.checkpoint_hash,
+    };
+    let mut body = Vec::new();
+    let mut runs: Vec<Run> = Vec::new();
+    let mut damaged_runs = Vec::new();
+    let mut index = 0;
+    while link.bytes > 0 {
+        let mut found: Option<(Link, Vec<u8>)> = None;
+        let mut error = "a chain page lies outside the store".to_owned();
+        for run in places(&link, source.page_bytes, pages) {
+            runs.push(run);
+            if found.is_some() && copies == Copies::AsNeeded {
+                continue;
+            }
+            match chain_page(source, run, &link, superblock.checkpoint_lsn, index) {
+                Ok(page) if found.is_none() => found = Some(page),
+                Ok(_) => {}
+                Err(why) => {
+                    error = why;
+                    damaged_runs.push(run);
+                }
+            }
+        }
+        let Some((next, part)) = found.filter(|_| u64::from(index) < pages) else {
+            return Err(damaged(error));
+        };
+        body.extend_from_slice(&part);
+        index += 1;
+        link = next;
+    }
+    let (tables, position, zones) =
+        snapshot::decode(&body, source.page_bytes).map_err(|error| damaged(error.to_string()))?;
+    if position.uuid != superblock.uuid || position.lsn != superblock.checkpoint_lsn {
+        return Err(damaged("it belongs to another store".into()));
+    }
+    Ok(FoundCheckpoint {
+        tables,
+        position,
+        zones,
+        runs,
+        damaged: damaged_runs,
+    })
+}
+
+/// Where the page of a link stands, as far as that lies inside the store.
+fn places(link: &Link, page_bytes: usize, store_pages: u64) -> Vec<Run> {
+    let bytes = link.bytes as usize;
+    if !bytes.is_multiple_of(page_bytes) {
+        return Vec::new();
+    }
+    let copy = (link.copy_at > 0).then_some(link.copy_at);
+    std::iter::once(link.at)
+        .chain(copy)
+        .filter(|at| at.saturating_add((bytes / page_bytes) as u64) <= store_pages)
+        .map(|at| Run::new(at, (bytes / page_bytes) as u32))
+        .collect()
+}
+
+/// The link and the part of the body in one copy of a chain page, or what is wrong with it.
+fn chain_page(
+    source: &Source<'_>,
+    run: Run,
+    link: &Link,
+    lsn: u64,
+    index: u32,
+) -> Result<(Link, Vec<u8>), String> {
+    let bytes = source.read(run).map_err(|error| error.to_string())?;
+    let (next, part) =
+        decode_page(&bytes, link.hash, lsn, index).map_err(|error: ChainError| error.to_string())?;
+    Ok((next, part.to_vec()))
+}
