@@ -63,15 +63,6 @@ impl Tree {
     pub(crate) fn count_state(&mut self) {
         self.state_charge.set(self.manifest.state.heap_bytes());
     }
-
-    /// What the next commit of the manifest takes for its length: of a rewrite the new state, its records, and their
-    /// bytes twice.
-    pub(crate) fn charge_commit(&self, budget: &MemoryBudget) -> Option<Charge> {
-        const COPIES: u64 = 5;
-        let bytes = COPIES * self.manifest.state.heap_bytes();
-        let rewritten = self.manifest.is_rewritten_next();
-        rewritten.then(|| budget.charge(Class::Manifest, bytes))
-    }
 }
 
 /// See the module.
@@ -273,7 +264,6 @@ impl Engine {
         let mut tree = self.tree.lock();
         // Asked with the lock held, which the end of a session takes last.
         self.check_writable()?;
-        let _rewrite = tree.charge_commit(&self.budget);
         tree.manifest
             .commit(&self.objects, &self.poison, ops, records, ack)?;
         tree.count_state();

@@ -90,7 +90,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
             // What decodes is applied, and written again by the next rewrite.
             let mut state = State::default();
             records.iter().for_each(|record| state.apply(record));
-            let _ = manifest::encode_edit(0, &state.snapshot());
+            let _ = manifest::encode_edit(0, &state.records().collect::<Vec<_>>());
         }
     }),
     ("log frame", |bytes| {

@@ -10,8 +10,8 @@ use crate::{
     engine::Engine,
     entry::{EntryKind, MAX_SEQ},
     key::{KEYSPACE_LEN, KeyRange, successor, user_key},
+    memtable::Memtable,
     merge::MergingCursor,
-    range_tombstones::RangeTombstones,
     read::Want,
     snapshots::Held,
     table::{Scan, counters::Count},
@@ -53,7 +53,7 @@ pub(crate) struct Found {
 
 /// Where range tombstones come from.
 enum Source {
-    Memtable(Arc<RangeTombstones>),
+    Memtable(Arc<Memtable>),
     Run(Arc<Run>),
 }
 
@@ -66,8 +66,8 @@ impl Iter {
         range: KeyRange,
         head: Want,
     ) -> Iter {
-        let memtables = view.memtables().map(|memtable| memtable.tombstones());
-        let memtables = memtables.filter(|set| !set.is_empty()).map(Source::Memtable);
+        let memtables = view.memtables().filter(|memtable| memtable.has_range_deletes());
+        let memtables = memtables.cloned().map(Source::Memtable);
         let runs = view
             .version
             .runs
@@ -133,7 +133,7 @@ impl Iter {
 
     fn covered(&self, key: &[u8], seq: u64) -> bool {
         self.tombstones.iter().any(|source| match source {
-            Source::Memtable(set) => set.cover(key, self.seq) > seq,
+            Source::Memtable(memtable) => memtable.cover(key, self.seq) > seq,
             Source::Run(run) => run.cover(key, self.seq) > seq,
         })
     }

@@ -87,7 +87,7 @@ pub(crate) fn successor(key: &[u8]) -> Bytes {
     Bytes::from(out)
 }
 
-/// The smallest key above all keys that start with `prefix` (an internal key, so not all 0xff).
+/// The smallest key above all keys that start with `prefix`; empty where that is all 0xff, as no internal key is.
 fn prefix_end(prefix: &[u8]) -> Bytes {
     let mut end = prefix.to_vec();
     while let Some(last) = end.last_mut() {
@@ -98,6 +98,33 @@ fn prefix_end(prefix: &[u8]) -> Bytes {
         end.pop();
     }
     Bytes::from(end)
+}
+
+/// Bounds of tables are at most this long wherever a cut key bounds as well: they are in memory as long as the table is.
+pub(crate) const SHORT_BOUND: usize = 256;
+
+/// The beginning of `key`, which is not above it: the whole of a short one.
+pub(crate) fn short_below(key: &Bytes) -> Bytes {
+    if key.len() <= SHORT_BOUND {
+        return key.clone();
+    }
+    Bytes::copy_from_slice(&key[..SHORT_BOUND])
+}
+
+/// A key above `last` and not above `next`, which stands behind `last`: `next` itself, or, where that is long, as little
+/// of it as tells it from `last`.
+pub(crate) fn border_between(last: &[u8], next: &[u8]) -> Bytes {
+    if next.len() <= SHORT_BOUND || *last >= *next {
+        return Bytes::copy_from_slice(next);
+    }
+    let shared = last.iter().zip(next).take_while(|(a, b)| a == b).count();
+    Bytes::copy_from_slice(&next[..(shared + 1).max(SHORT_BOUND)])
+}
+
+/// A short key above `key` and all keys that begin as it does; `None`: `key` is short itself, or nothing is above.
+pub(crate) fn short_above(key: &[u8]) -> Option<Bytes> {
+    let beginning = key.get(..SHORT_BOUND).filter(|_| key.len() > SHORT_BOUND)?;
+    Some(prefix_end(beginning)).filter(|end| !end.is_empty())
 }
 
 /// Internal keys from `start` up to, not including, `end`. Empty when `start >= end`.
@@ -125,6 +152,22 @@ impl KeyRange {
         self.start < other.end && other.start < self.end
     }
 
+    /// A range that holds what this one does, between keys that are short where the outer range lets them be.
+    pub(crate) fn shortened_within(&self, outer: &KeyRange) -> KeyRange {
+        let end = short_above(&self.end).filter(|end| *end <= outer.end);
+        let too_long = self.end.len() > SHORT_BOUND;
+        KeyRange {
+            start: short_below(&self.start).max(outer.start.clone()),
+            end: end.unwrap_or_else(|| {
+                if too_long {
+                    outer.end.clone()
+                } else {
+                    self.end.clone()
+                }
+            }),
+        }
+    }
+
     /// The keys in both.
     pub(crate) fn intersect(&self, other: &KeyRange) -> KeyRange {
         KeyRange {
@@ -144,6 +187,31 @@ mod tests {
         assert_eq!(space.prefix(&[0xff, 0xff]).end, Bytes::from_static(&[0, 0, 0, 8]));
         assert_eq!(space.prefix(b"ab").end, space.key(b"ac"));
         assert_eq!(space.prefix(b""), space.range());
+    }
+
+    #[test]
+    fn shortened_bounds_hold_what_they_held_and_stay_inside() {
+        let space = KeyspaceId(7);
+        let range = |start: &[u8], end: &[u8]| KeyRange {
+            start: space.key(start),
+            end: space.key(end),
+        };
+        let short = range(b"b", b"c");
+        assert_eq!(short.shortened_within(&space.range()), short);
+        let long = range(&[b'b'; 9000], &[b'c'; 9000]);
+        let cut = long.shortened_within(&space.range());
+        assert!(cut.covers(&long) && space.range().covers(&cut));
+        assert_eq!((cut.start.len(), cut.end.len()), (SHORT_BOUND, SHORT_BOUND));
+        // A neighbour that begins with the same bytes: the border between the two stays.
+        let neighbours = range(
+            &[&[b'b'; 9000][..], b"a"].concat(),
+            &[&[b'c'; 9000][..], b"z"].concat(),
+        );
+        let inner = range(
+            &[&[b'b'; 9000][..], b"c"].concat(),
+            &[&[b'c'; 9000][..], b"d"].concat(),
+        );
+        assert_eq!(inner.shortened_within(&neighbours), neighbours);
     }
 
     #[test]

@@ -12,7 +12,6 @@ use crate::{
     cursor::Cursor,
     entry::{Entry, EntryKind, RangeTombstone, compare},
     manifest::format::ValueMeta,
-    range_tombstones::RangeTombstones,
 };
 use bytes::Bytes;
 use copal_object::ObjectId;
@@ -116,11 +115,81 @@ pub(crate) struct Memtable {
     charged: Arc<AtomicU64>,
 }
 
+/// Bytes that a range delete costs beside its keys: its place in the list, and the two ranges more that it may cut another
+/// one into.
+const RANGE_DELETE_OVERHEAD: u64 = 400;
+
 #[derive(Default)]
 struct Deletes {
+    /// All of them, as they came.
     list: Vec<RangeTombstone>,
-    /// Built from `list` when asked for.
-    fragments: Option<Arc<RangeTombstones>>,
+    /// By start: ranges that do not overlap, with the end of each and the newest delete over it.
+    newest: BTreeMap<Bytes, (Bytes, u64)>,
+}
+
+impl Deletes {
+    fn insert(&mut self, tombstone: RangeTombstone) {
+        let RangeTombstone { start, end, seq } = tombstone.clone();
+        self.list.push(tombstone);
+        if start >= end {
+            return;
+        }
+        self.cut(&start);
+        self.cut(&end);
+        let inside = (Bound::Included(&start), Bound::Excluded(&end));
+        let over: Vec<(Bytes, (Bytes, u64))> = self
+            .newest
+            .range::<Bytes, _>(inside)
+            .map(|(start, (end, seq))| (start.clone(), (end.clone(), *seq)))
+            .collect();
+        // Deletes come one behind the other, but for those of neighbouring groups: a newer one may be there already.
+        let mut at = start;
+        for (older, (until, there)) in over {
+            if there > seq {
+                self.fill(at, older, seq);
+                at = until;
+            } else {
+                self.newest.remove(&older);
+            }
+        }
+        self.fill(at, end, seq);
+    }
+
+    fn fill(&mut self, start: Bytes, end: Bytes, seq: u64) {
+        if start < end {
+            self.newest.insert(start, (end, seq));
+        }
+    }
+
+    /// Makes two of a range that `border` lies inside of.
+    fn cut(&mut self, border: &Bytes) {
+        let below = (Bound::Unbounded, Bound::Excluded(border));
+        let Some((_, (end, seq))) = self.newest.range_mut::<Bytes, _>(below).next_back() else {
+            return;
+        };
+        if *end > *border {
+            let rest = (std::mem::replace(end, border.clone()), *seq);
+            self.newest.insert(border.clone(), rest);
+        }
+    }
+
+    fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
+        let until_key = (Bound::Unbounded, Bound::Included(key));
+        match self.newest.range::<[u8], _>(until_key).next_back() {
+            Some((_, (end, seq))) if *key < end[..] => {
+                if *seq <= snapshot {
+                    return *seq;
+                }
+            }
+            _ => return 0,
+        }
+        // A reader from before the newest: what was there then is looked for among all.
+        let seen = |tombstone: &&RangeTombstone| {
+            tombstone.seq <= snapshot && tombstone.start[..] <= *key && *key < tombstone.end[..]
+        };
+        let seen = self.list.iter().filter(seen);
+        seen.map(|tombstone| tombstone.seq).max().unwrap_or(0)
+    }
 }
 
 impl Memtable {
@@ -145,12 +214,9 @@ impl Memtable {
     }
 
     pub(crate) fn insert_range_delete(&self, tombstone: RangeTombstone) {
-        let charge = (tombstone.start.len() + tombstone.end.len()) as u64 + ENTRY_OVERHEAD;
+        let charge = (tombstone.start.len() + tombstone.end.len()) as u64 + RANGE_DELETE_OVERHEAD;
         let seq = tombstone.seq;
-        let mut deletes = self.deletes.write();
-        deletes.list.push(tombstone);
-        deletes.fragments = None;
-        drop(deletes);
+        self.deletes.write().insert(tombstone);
         self.charge(charge, seq);
     }
 
@@ -197,15 +263,19 @@ impl Memtable {
         (place.key[..] == *key).then(|| (place.seq, version.clone()))
     }
 
-    /// The range tombstones as they are now.
-    pub(crate) fn tombstones(&self) -> Arc<RangeTombstones> {
-        if let Some(fragments) = &self.deletes.read().fragments {
-            return fragments.clone();
-        }
-        let mut deletes = self.deletes.write();
-        let built = Arc::new(RangeTombstones::new(&deletes.list));
-        deletes.fragments = Some(built.clone());
-        built
+    /// All range deletes so far, in no order.
+    pub(crate) fn range_deletes(&self) -> Vec<RangeTombstone> {
+        self.deletes.read().list.clone()
+    }
+
+    /// Whether there is a range delete.
+    pub(crate) fn has_range_deletes(&self) -> bool {
+        !self.deletes.read().list.is_empty()
+    }
+
+    /// The newest range delete over `key` that a reader at `snapshot` sees; 0 when there is none.
+    pub(crate) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
+        self.deletes.read().cover(key, snapshot)
     }
 
     /// Walks the table as it is at each step; entries inserted meanwhile may appear.
@@ -337,6 +407,44 @@ mod tests {
         assert!(table.get(b"key007", 7).is_none());
         assert!(table.get(b"key0071", MAX_SEQ).is_none());
         assert_eq!(table.last_seq(), 300);
+    }
+
+    /// Symptom: some thousand range deletes that overlap took gigabytes of memory when they were flushed, and each look-up
+    /// behind a range delete sorted all that there were.
+    /// Cause: each part of the key space listed every delete over it, and the list was made anew after each.
+    /// Fix: each part names the newest; who reads from before it looks through the deletes one by one.
+    #[test]
+    fn range_deletes_cover_what_a_list_of_them_does() {
+        let mut seed = 5u64;
+        let mut next = move |bound: u64| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % bound
+        };
+        for round in 0..300 {
+            let table = Memtable::new(1, ObjectId(1));
+            let mut list = Vec::new();
+            for seq in 1..=next(12) {
+                // Neighbouring groups may come in either order.
+                let seq = if round % 2 == 0 { seq } else { seq ^ 1 };
+                let (a, b) = (next(16) as u8, next(16) as u8);
+                let (start, end) = (Bytes::from(vec![a.min(b)]), Bytes::from(vec![a.max(b)]));
+                list.push(RangeTombstone { start, end, seq });
+                table.insert_range_delete(list[list.len() - 1].clone());
+            }
+            for key in 0..16u8 {
+                for snapshot in 0..14 {
+                    let over = list
+                        .iter()
+                        .filter(|t| t.start[..] <= [key][..] && [key][..] < t.end[..]);
+                    let newest = over.map(|t| t.seq).filter(|seq| *seq <= snapshot).max();
+                    assert_eq!(table.cover(&[key], snapshot), newest.unwrap_or(0), "{list:?}");
+                }
+            }
+            let ranges = table.deletes.read().newest.len();
+            assert!(ranges <= 2 * list.len(), "{ranges} of {}", list.len());
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! - Fragments ascend and do not overlap; each holds its sequences newest first, without repeats.
 //! - A tombstone covers a version when the version is older (smaller sequence).
 
-use crate::{entry::RangeTombstone, key::KeyRange};
+use crate::{entry::RangeTombstone, key::KeyRange, snapshots::Stripes};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -26,6 +26,25 @@ pub(crate) struct RangeTombstones {
 impl RangeTombstones {
     /// Cuts `tombstones` into fragments.
     pub(crate) fn new(tombstones: &[RangeTombstone]) -> RangeTombstones {
+        RangeTombstones::cut(tombstones, |active| active.keys().rev().copied().collect())
+    }
+
+    /// As [`RangeTombstones::new`], of each stripe the newest only: no reader and no merge can tell it from all of them,
+    /// and there are few, however many overlap.
+    pub(crate) fn in_stripes(tombstones: &[RangeTombstone], stripes: &Stripes) -> RangeTombstones {
+        RangeTombstones::cut(tombstones, |active| {
+            let mut newest = Vec::new();
+            let mut up_to = Some(u64::MAX);
+            while let Some((seq, _)) = up_to.and_then(|last| active.range(..=last).next_back()) {
+                newest.push(*seq);
+                up_to = stripes.before(*seq);
+            }
+            newest
+        })
+    }
+
+    /// Fragments with the sequences that `kept` takes of those over each, newest first.
+    fn cut(tombstones: &[RangeTombstone], kept: impl Fn(&BTreeMap<u64, u32>) -> Vec<u64>) -> RangeTombstones {
         // At each border: +1 and -1 per sequence; between two borders the active set is constant.
         let mut borders: BTreeMap<Bytes, Vec<(u64, bool)>> = BTreeMap::new();
         for tombstone in tombstones
@@ -42,22 +61,24 @@ impl RangeTombstones {
                 .push((tombstone.seq, false));
         }
         let mut active: BTreeMap<u64, u32> = BTreeMap::new();
-        let mut fragments = Vec::new();
+        let mut fragments: Vec<Fragment> = Vec::new();
         let mut from: Option<Bytes> = None;
         for (border, changes) in borders {
             if let (Some(start), false) = (from.take(), active.is_empty()) {
-                let seqs = active.keys().rev().copied().collect();
-                fragments.push(Fragment {
-                    start,
-                    end: border.clone(),
-                    seqs,
-                });
+                let (seqs, end) = (kept(&active), border.clone());
+                let same = |before: &&mut Fragment| before.end == start && before.seqs == seqs;
+                match fragments.last_mut().filter(same) {
+                    Some(before) => before.end = end,
+                    None => fragments.push(Fragment { start, end, seqs }),
+                }
             }
             for (seq, opens) in changes {
                 let count = active.entry(seq).or_insert(0);
                 *count = if opens { *count + 1 } else { *count - 1 };
+                if *count == 0 {
+                    active.remove(&seq);
+                }
             }
-            active.retain(|_, count| *count > 0);
             from = Some(border);
         }
         RangeTombstones { fragments }

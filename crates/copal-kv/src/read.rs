@@ -184,7 +184,7 @@ pub(crate) fn part_of(value: &Bytes, want: &Want) -> Bytes {
 /// What the memtables say of `key`; inner `None`: it is deleted; outer: they do not know.
 pub(crate) fn in_memtables(view: &View, seq: u64, key: &[u8]) -> Option<Option<Version>> {
     for memtable in view.memtables() {
-        let cover = memtable.tombstones().cover(key, seq);
+        let cover = memtable.cover(key, seq);
         if let Some((found, version)) = memtable.get(key, seq) {
             return Some(visible(found, cover, version.kind, version.value));
         }

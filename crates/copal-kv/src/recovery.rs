@@ -71,7 +71,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<Arc<Engine>, Er
             ));
         }
         None => {
-            let manifest = Manifest::create(&objects, random_number()?)?;
+            let manifest = Manifest::create(&objects, random_number()?, &budget)?;
             (manifest, budget.charge(Class::Manifest, 0))
         }
     };
@@ -88,11 +88,11 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<Arc<Engine>, Er
         let none = &mut AtHand::default();
         handle.table.adopt_filters(level, &mut Vec::new(), none);
         handles.insert(*object, handle);
-        budget.check()?;
+        budget.check_used()?;
     }
     cache.elastic().settle(&AtHand::default());
     let beyond = if options.read_only {
-        Beyond::Refuse
+        Beyond::RefuseToRead
     } else {
         Beyond::Flush
     };

@@ -103,6 +103,12 @@ impl Stripes {
         self.held.get(newer).copied().unwrap_or(MAX_SEQ)
     }
 
+    /// The newest sequence of the stripe before that of `seq`; `None`: it is in the oldest.
+    pub(crate) fn before(&self, seq: u64) -> Option<u64> {
+        let older = self.held.partition_point(|held| *held < seq);
+        self.held.get(older.checked_sub(1)?).copied()
+    }
+
     /// Whether every held sequence sees `seq`.
     pub(crate) fn is_oldest(&self, seq: u64) -> bool {
         self.held.first().is_none_or(|oldest| seq <= *oldest)

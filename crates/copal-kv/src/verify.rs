@@ -315,7 +315,7 @@ fn deleted(item: Item) -> Option<ObjectId> {
 pub(crate) fn is_purged(view: &View, key: &[u8], seq: u64) -> bool {
     let in_memtables = view
         .memtables()
-        .any(|memtable| memtable.tombstones().cover(key, MAX_SEQ) > seq);
+        .any(|memtable| memtable.cover(key, MAX_SEQ) > seq);
     in_memtables || view.version.runs.iter().any(|run| run.cover(key, MAX_SEQ) > seq)
 }
 

@@ -308,6 +308,20 @@ impl MemoryBudget {
         Ok(())
     }
 
+    /// Whether what is there now has room, beside nothing that is only kept for later: what an opening asks, for all that
+    /// writers may leave behind is less than that.
+    /// # Errors
+    /// `OverBudget`.
+    pub(crate) fn check_used(&self) -> Result<(), Error> {
+        let gives_way = |class: &&Class| matches!(class, Class::Filters | Class::Slots);
+        let classes = Class::ALL.iter().filter(|class| !gives_way(class));
+        let (needed, total_bytes) = (classes.map(|class| self.used(*class)).sum(), self.total_bytes());
+        if needed > total_bytes {
+            return Err(Error::OverBudget { needed, total_bytes });
+        }
+        Ok(())
+    }
+
     /// Charges something one can do without: filters and read-ahead of scans, up to their part.
     pub(crate) fn try_charge(&self, class: Class, bytes: u64) -> Option<Charge> {
         let limit = match class {
@@ -366,13 +380,50 @@ impl MemoryBudget {
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn room_for_memtable(&self) -> Result<(), Error> {
+        self.room_beside(0)
+    }
+
+    /// As [`MemoryBudget::room_for_memtable`], whatever tables and manifest take beyond half of what the fixed parts
+    /// leave: for what makes them take less, which only readers of old memtables stop.
+    /// # Errors
+    /// `OverBudget`.
+    pub(crate) fn room_beside_readers(&self) -> Result<(), Error> {
+        self.room_beside(self.overlooked())
+    }
+
+    /// As [`MemoryBudget::check`], overlooking what [`MemoryBudget::room_beside_readers`] does.
+    /// # Errors
+    /// `OverBudget`.
+    pub(crate) fn check_beside_tables(&self) -> Result<(), Error> {
+        let (needed, total_bytes) = (self.shared.charged.load(SeqCst), self.total_bytes());
+        if needed.saturating_sub(self.overlooked()) > total_bytes {
+            return Err(Error::OverBudget { needed, total_bytes });
+        }
+        Ok(())
+    }
+
+    /// What tables and manifest take beyond half of what the fixed parts leave.
+    fn overlooked(&self) -> u64 {
+        const STAY: [Class; 4] = [
+            Class::Tables,
+            Class::RangeTombstones,
+            Class::Manifest,
+            Class::Versions,
+        ];
+        let plan = &self.shared.plan;
+        let fixed: u64 = Class::ALL.iter().map(|class| plan.reserve(*class)).sum();
+        let stays: u64 = STAY.iter().map(|class| self.used(*class)).sum();
+        stays.saturating_sub((self.total_bytes() - fixed) / 2)
+    }
+
+    fn room_beside(&self, overlooked: u64) -> Result<(), Error> {
         let growth = self.count_memtables() + self.memtable_bytes();
         let more = growth.saturating_sub(self.shared.plan.reserve(Class::Memtables));
         let over = self.used(Class::Memtables);
         let counted = over.saturating_sub(self.shared.plan.reserve(Class::Memtables));
         let needed = self.shared.charged.load(SeqCst) - counted + more;
         let total_bytes = self.total_bytes();
-        if needed > total_bytes {
+        if needed.saturating_sub(overlooked) > total_bytes {
             return Err(Error::OverBudget { needed, total_bytes });
         }
         Ok(())

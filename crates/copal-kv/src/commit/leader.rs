@@ -5,7 +5,7 @@
 //!   undoes that, and then nothing is written any more.
 //! - A `Deferred` group is inserted at once and logged within 100 ms or 1 MiB, in front of whatever is logged next. A
 //!   `Process` group is treated like one where the waiting room takes a copy of it (`enter`).
-//! - `NoSpace` leaves log, value objects and memtable as they were. A group refused for lack of space is tried
+//! - `NoSpace` leaves log, value objects and memtable as they were. A group refused for lack of space or memory is tried
 //!   again write by write, so that a delete is not refused because of its neighbour, and a put is not refused while a
 //!   flush under way gives back a log.
 
@@ -184,7 +184,7 @@ impl Engine {
             Err(error) => error,
         };
         let turn = course.turn.take()?;
-        if error.is_no_space() {
+        if error.is_no_space() || matches!(error, Error::OverBudget { .. }) {
             self.lead_alone(held, turn, &mut writes);
         } else {
             drop(held);

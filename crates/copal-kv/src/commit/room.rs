@@ -3,17 +3,21 @@
 //! Invariants
 //! - A memtable is frozen when everything in it is visible: nothing is on its way into it.
 //! - A log ends when everything in it is durable.
+//! - What tables keep in memory stops writes that add to it, and not those that delete, nor flushes: these make it less.
 //! - What a large write takes is charged before it is there, and counted as the memtable's before that is given back.
 
 use super::{Write, leader::Writer};
 use crate::{
     Error,
     budget::{Charge, Class as Memory},
+    compact::jobs::everything,
     engine::Engine,
     log::Log,
+    manifest::format::Level,
     memtable::Memtable,
     signal::Sleeper,
     stats::Counters,
+    version::Slice,
     view::View,
 };
 use copal_object::{Ack, Op, Txn};
@@ -58,6 +62,10 @@ impl Engine {
                 return Ok(());
             }
             if view.frozen.is_empty() {
+                self.wait_for_memory(writer);
+                if !frees_space {
+                    self.budget.room_for_memtable()?;
+                }
                 return self.rotate(writer);
             }
             if self.signal.flush_is_stuck() {
@@ -80,6 +88,35 @@ impl Engine {
         self.signal
             .wait_for_flush(|| self.view().frozen.len() < frozen || self.poison.check().is_err());
         Counters::add_time(&self.counters.stalled_nanos, began);
+    }
+
+    /// Waits, where one more memtable has no room, for merges: what tables keep in memory is least once all of it is in the
+    /// bottom.
+    fn wait_for_memory(&self, writer: &mut Writer) {
+        if self.budget.room_for_memtable().is_ok() || self.stands_at_the_bottom() {
+            return;
+        }
+        // The flusher could not: it does not get the writer meanwhile.
+        self.log_deferred_now(writer);
+        let began = Instant::now();
+        let merged = self.jobs.request(everything());
+        self.signal.kick();
+        // A merge that fails for good poisons the store.
+        self.signal
+            .wait_for(|| merged.result().is_some() || self.poison.check().is_err());
+        Counters::add_time(&self.counters.stalled_nanos, began);
+    }
+
+    /// Whether a merge of everything would find nothing to bring together or to drop.
+    fn stands_at_the_bottom(&self) -> bool {
+        let oldest = self.snapshots.stripes().oldest();
+        let version = self.view().version.clone();
+        let is_clean = |slice: &Slice| slice.table.meta.droppable == 0 || slice.table.meta.max_seq > oldest;
+        match &version.runs[..] {
+            [] => true,
+            [run] => run.level == Level::BOTTOM && run.slices.iter().all(is_clean),
+            _ => false,
+        }
     }
 
     /// Waits for the flush under way, which gives the space of its log back; whether there was one, and it succeeded.
@@ -105,10 +142,10 @@ impl Engine {
     pub(crate) fn next_log(&self, writer: &mut Writer) -> Result<(), Error> {
         writer.check_open()?;
         self.queue.drain()?;
-        if self.budget.room_for_memtable().is_err() {
+        if self.budget.room_beside_readers().is_err() {
             // A flush and a step of a merge give back what they took when they end.
             drop(self.stand_still());
-            self.budget.room_for_memtable()?;
+            self.budget.room_beside_readers()?;
         }
         let generation = writer.log.generation + 1;
         let fail = |error| self.poison.failed_write(error);

@@ -90,7 +90,6 @@ impl Engine {
             self.too_early(gone.collect())?;
         }
         let (ops, records) = (std::mem::take(&mut change.ops), &change.records);
-        let _rewrite = tree.charge_commit(&self.budget);
         tree.manifest
             .commit(&self.objects, &self.poison, ops, records, Ack::Ordered)?;
         tree.count_state();

@@ -26,7 +26,7 @@ use crate::{
     merge::MergingCursor,
     options::KeyspaceOptions,
     quarantine,
-    range_tombstones::{RangeTombstones, tombstones_of},
+    range_tombstones::tombstones_of,
     stats::Counters,
     table::Scan,
     value::{
@@ -196,8 +196,7 @@ impl Engine {
         let heat_of = Inheritance(view.version.runs.clone());
         drop(view);
         let began = Instant::now();
-        let list = tombstones_of(&memtable.tombstones().clipped(&everything()));
-        let survivors = Survivors::new(RangeTombstones::new(&list), self.snapshots.stripes(), bottom);
+        let survivors = Survivors::new(&memtable.range_deletes(), self.snapshots.stripes(), bottom);
         change
             .records
             .extend(memtable.value_metas().into_iter().map(Record::Value));
@@ -271,11 +270,7 @@ impl Engine {
             tombstones.extend(tombstones_of(&inside));
         }
         let bottom = !has_older(version, &runs, &range);
-        let survivors = Survivors::new(
-            RangeTombstones::new(&tombstones),
-            self.snapshots.stripes(),
-            bottom,
-        );
+        let survivors = Survivors::new(&tombstones, self.snapshots.stripes(), bottom);
         let bytes = |run: &Arc<Run>| run.overlapping(&range).map(|slice| slice.table.meta.bytes).sum();
         let bytes: Vec<u64> = runs.iter().map(bytes).collect();
         // Half of the memory for merges is for the output of this and of a flush; index pages take some.
@@ -412,7 +407,7 @@ impl Engine {
                 output.end_soon();
             }
             if output.is_full_before(entry.key) {
-                let cut = Bytes::copy_from_slice(entry.key);
+                let cut = survivors.border_before(entry.key);
                 output.cut(survivors, cut.clone())?;
                 if !step.whole {
                     return Ok(cut);

@@ -180,20 +180,21 @@ impl<'a> Output<'a> {
             .iter()
             .map(|used| (used.object, used.bytes))
             .collect();
+        let own = KeyRange {
+            start: meta.smallest.clone(),
+            end,
+        };
+        let range = own.shortened_within(&range);
         let meta = TableMeta {
             object: current.object,
             bytes: meta.bytes,
             entries: meta.entries,
             droppable: current.droppable,
             max_seq: meta.max_seq,
-            start: meta.smallest.clone(),
-            end,
+            start: range.start.clone(),
+            end: range.end.clone(),
             values,
             ingested_at: None,
-        };
-        let range = KeyRange {
-            start: meta.start.clone(),
-            end: meta.end.clone(),
         };
         let predicted = std::mem::take(&mut *current.predicted.lock());
         self.written.push(Written {

@@ -9,7 +9,7 @@ use crate::{
     Error,
     cursor::Cursor,
     entry::{EntryKind, RangeTombstone},
-    key::KeyRange,
+    key::{KeyRange, border_between},
     range_tombstones::RangeTombstones,
     snapshots::Stripes,
 };
@@ -37,14 +37,20 @@ pub(crate) enum Verdict {
 }
 
 impl Survivors {
-    pub(crate) fn new(tombstones: RangeTombstones, stripes: Stripes, bottom: bool) -> Survivors {
+    pub(crate) fn new(tombstones: &[RangeTombstone], stripes: Stripes, bottom: bool) -> Survivors {
         Survivors {
-            tombstones,
+            tombstones: RangeTombstones::in_stripes(tombstones, &stripes),
             stripes,
             bottom,
             key: Vec::new(),
             stripe: None,
         }
+    }
+
+    /// Where what was judged may end and `key` begin: `key` itself, or, where that is long, as little of it as tells it
+    /// from the key judged last.
+    pub(crate) fn border_before(&self, key: &[u8]) -> Bytes {
+        border_between(&self.key, key)
     }
 
     /// The verdict on the entry the cursor stands on.
@@ -150,8 +156,7 @@ mod tests {
                     }
                 }
             }
-            let mut survivors =
-                Survivors::new(RangeTombstones::new(&ranges), Stripes::from_held(&held), bottom);
+            let mut survivors = Survivors::new(&ranges, Stripes::from_held(&held), bottom);
             let mut cursor = table.cursor();
             cursor.first().unwrap();
             let mut after = Model::new();

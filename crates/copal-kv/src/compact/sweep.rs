@@ -19,6 +19,7 @@ use crate::{
     },
     quarantine,
     range_tombstones::{RangeTombstones, tombstones_of},
+    snapshots::Stripes,
     value::pointer::VALUE_PAGE,
     version::{Slice, Version},
 };
@@ -50,7 +51,7 @@ impl Engine {
     /// The caller has the step.
     pub(crate) fn sweep(&self) -> Result<bool, Error> {
         let version = self.view().version.clone();
-        let covered = all_tombstones(&version);
+        let covered = all_tombstones(&version, &self.snapshots.stripes());
         self.sweep_covered(version, &covered)
     }
 
@@ -59,10 +60,8 @@ impl Engine {
     pub(crate) fn sweep_too_early(&self) -> Result<(), Error> {
         let _step = self.step.lock();
         let view = self.view();
-        let in_memory = |memtable: &std::sync::Arc<crate::memtable::Memtable>| {
-            tombstones_of(&memtable.tombstones().clipped(&super::jobs::everything()))
-        };
-        let covered: Vec<_> = view.memtables().flat_map(in_memory).collect();
+        let in_memory = view.memtables().flat_map(|memtable| memtable.range_deletes());
+        let covered: Vec<_> = in_memory.collect();
         let covered = RangeTombstones::new(&covered);
         self.sweep_covered(view.version.clone(), &covered)?;
         self.too_early(Vec::new())
@@ -210,14 +209,14 @@ fn is_wasteful(value: &ValueState, range: &KeyRange) -> bool {
 }
 
 /// The range tombstones of all tables, in one set.
-fn all_tombstones(version: &Version) -> RangeTombstones {
+fn all_tombstones(version: &Version, stripes: &Stripes) -> RangeTombstones {
     let mut list = Vec::new();
     for slice in version.runs.iter().flat_map(|run| &run.slices) {
         if !slice.table.tombstones.is_empty() {
             list.extend(tombstones_of(&slice.table.tombstones.clipped(&slice.range)));
         }
     }
-    RangeTombstones::new(&list)
+    RangeTombstones::in_stripes(&list, stripes)
 }
 
 /// Slices whose every entry an older-held-by-no-one tombstone covers.

@@ -27,7 +27,7 @@ use crate::{
     },
     engine::Engine,
     entry::{Entry, EntryKind},
-    range_tombstones::RangeTombstones,
+    key::border_between,
     snapshots::Stripes,
     stats::Counters,
     value::pointer::MAX_VALUE,
@@ -107,7 +107,7 @@ impl<'a> IngestWriter<'a> {
                 &WorkerValues::default(),
             )),
             owned: Vec::new(),
-            survivors: Survivors::new(RangeTombstones::default(), Stripes::default(), true),
+            survivors: Survivors::new(&[], Stripes::default(), true),
             last_key: None,
             keys: 0,
             user_bytes: 0,
@@ -141,7 +141,9 @@ impl<'a> IngestWriter<'a> {
 
     fn add(&mut self, key: &Bytes, value: &[u8]) -> Result<(), Error> {
         if self.output.is_full_before(key) {
-            self.output.cut(&self.survivors, key.clone())?;
+            let last = self.last_key.as_ref();
+            let border = last.map_or_else(|| key.clone(), |last| border_between(last, key));
+            self.output.cut(&self.survivors, border)?;
         }
         let inline = Entry {
             key,
@@ -193,10 +195,10 @@ impl<'a> IngestWriter<'a> {
     pub fn finish(mut self) -> Result<u64, Error> {
         self.failed.clone().map_or(Ok(()), Err)?;
         self.engine.check_writable()?;
-        let Some(last) = &self.last_key else {
+        if self.last_key.is_none() {
             return Ok(0);
-        };
-        let end = crate::key::successor(last);
+        }
+        let end = self.keyspace.handle.id.range().end;
         self.output.cut(&self.survivors, end)?;
         let separation = self.separation.as_mut().ok_or(Error::Closed)?;
         let values = separation

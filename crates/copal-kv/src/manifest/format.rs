@@ -177,6 +177,37 @@ pub(crate) fn encode_edit(offset: u64, records: &[Record]) -> Vec<u8> {
     out
 }
 
+/// An edit that is written where it will stand, behind what a manifest holds so far.
+pub(crate) struct EditWriter {
+    offset: usize,
+}
+
+impl EditWriter {
+    /// The edit that begins at byte `offset`, where the bytes end.
+    pub(crate) fn at(offset: usize) -> EditWriter {
+        EditWriter { offset }
+    }
+
+    /// Bytes it takes so far.
+    pub(crate) fn bytes(&self, manifest: &[u8]) -> usize {
+        manifest.len() - self.offset
+    }
+
+    pub(crate) fn add(&mut self, manifest: &mut Vec<u8>, record: &Record) {
+        if manifest.len() == self.offset {
+            manifest.put_zeros(EDIT_HEADER);
+        }
+        record.encode(manifest);
+    }
+
+    /// Seals it; one without records leaves nothing behind.
+    pub(crate) fn end(self, manifest: &mut [u8]) {
+        if manifest.len() > self.offset {
+            seal_edit(self.offset as u64, &mut manifest[self.offset..]);
+        }
+    }
+}
+
 /// Writes length and sum in front of the records of an edit.
 fn seal_edit(offset: u64, edit: &mut [u8]) {
     let (header, records) = edit.split_at_mut(EDIT_HEADER);

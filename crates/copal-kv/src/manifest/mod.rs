@@ -16,7 +16,7 @@ use crate::{
 use bytes::Bytes;
 use copal_device::Class;
 use copal_object::{Ack, Check, CreateOptions, Lifetime, ObjectId, ObjectKind, Op, Store, StoreError, Txn};
-use format::{Record, encode_edit, header};
+use format::{EditWriter, Record, encode_edit, header};
 use read::Edits;
 use state::State;
 
@@ -25,6 +25,8 @@ pub(crate) const MANIFEST: ObjectId = ObjectId(1);
 const REWRITE_ABOVE: u64 = 4 << 20;
 /// Most bytes of state that a byte of an edit makes, about: tables with short keys.
 const STATE_PER_BYTE: u64 = 8;
+/// Length at which an edit of a rewrite ends.
+const EDIT_BYTES: usize = 64 << 10;
 /// A piece that lies in several places of the device is put together from copies.
 const COPIES: u64 = 2;
 
@@ -36,6 +38,8 @@ pub(crate) struct Manifest {
     len: u64,
     /// Length from which the next edit becomes a rewrite: never less than twice what a rewrite left.
     rewrite_above: u64,
+    /// Pays for the bytes of a rewrite.
+    budget: MemoryBudget,
 }
 
 impl Manifest {
@@ -68,7 +72,7 @@ impl Manifest {
             // Refused is what no session could hold: a state that has no room, or an edit longer than all there is.
             let held = state.heap_bytes();
             charge.set(held.max(piece));
-            budget.check()?;
+            budget.check_used()?;
             // For the copies, and the state that grows while it is read from them, caches give way. It is counted when
             // all is known.
             charge.set(held + (COPIES + STATE_PER_BYTE) * piece);
@@ -80,7 +84,7 @@ impl Manifest {
         let ((version, seed), len) = (edits.header, edits.len);
         drop(edits);
         charge.set(state.heap_bytes());
-        budget.check()?;
+        budget.check_used()?;
         let manifest = Manifest {
             state,
             seed,
@@ -91,6 +95,7 @@ impl Manifest {
             } else {
                 REWRITE_ABOVE
             },
+            budget: budget.clone(),
         };
         Ok((manifest, charge))
     }
@@ -98,7 +103,7 @@ impl Manifest {
     /// Makes the manifest of a new store, durably.
     /// # Errors
     /// What the object layer answers.
-    pub(crate) fn create(objects: &Store, seed: u64) -> Result<Manifest, Error> {
+    pub(crate) fn create(objects: &Store, seed: u64, budget: &MemoryBudget) -> Result<Manifest, Error> {
         let bytes = Bytes::from(header(seed));
         let opts = CreateOptions {
             kind: ObjectKind::Plain,
@@ -136,12 +141,19 @@ impl Manifest {
             seed,
             len,
             rewrite_above: REWRITE_ABOVE,
+            budget: budget.clone(),
         })
     }
 
-    /// The next commit writes the whole state anew.
-    pub(crate) fn is_rewritten_next(&self) -> bool {
-        self.len > self.rewrite_above
+    /// What a rewrite takes, if the next commit is to write the whole state anew: it can be put off while there is no room
+    /// for its bytes, unless the header is of an older version.
+    fn room_to_rewrite(&self) -> Option<Charge> {
+        if self.len <= self.rewrite_above {
+            return None;
+        }
+        let bytes = COPIES * self.state.encoded_bytes();
+        let charge = self.budget.charge(Memory::Manifest, bytes);
+        (self.rewrite_above == 0 || self.budget.check().is_ok()).then_some(charge)
     }
 
     /// Commits `ops` together with an edit of `records`; then, and only then, the state follows.
@@ -156,12 +168,13 @@ impl Manifest {
         ack: Ack,
     ) -> Result<(), Error> {
         let mut rewrite_above = self.rewrite_above;
-        let len = if self.is_rewritten_next() {
-            let mut state = self.state.clone();
-            records.iter().for_each(|record| state.apply(record));
+        let rewrite = self.room_to_rewrite();
+        let len = if rewrite.is_some() {
+            // What is there, a record at a time and in edits that are read in small pieces; then what changes.
             let mut bytes = header(self.seed);
-            let edit = encode_edit(bytes.len() as u64, &state.snapshot());
-            bytes.extend_from_slice(&edit);
+            bytes.reserve(self.state.encoded_bytes() as usize);
+            append_edits(&mut bytes, self.state.records());
+            append_edits(&mut bytes, records.iter().cloned());
             let len = bytes.len() as u64;
             rewrite_above = REWRITE_ABOVE.max(2 * len);
             ops.push(Op::Truncate { id: MANIFEST, len: 0 });
@@ -199,6 +212,19 @@ impl Manifest {
         records.iter().for_each(|record| self.state.apply(record));
         Ok(())
     }
+}
+
+/// Appends `records` as edits of about [`EDIT_BYTES`]: they are committed together, so together they are one.
+fn append_edits(manifest: &mut Vec<u8>, records: impl Iterator<Item = Record>) {
+    let mut edit = EditWriter::at(manifest.len());
+    for record in records {
+        edit.add(manifest, &record);
+        if edit.bytes(manifest) >= EDIT_BYTES {
+            edit.end(manifest);
+            edit = EditWriter::at(manifest.len());
+        }
+    }
+    edit.end(manifest);
 }
 
 /// What an object is for; stands in its label, so that an opening can tell.
@@ -280,7 +306,7 @@ mod tests {
         let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
         Store::mkfs(&device, &MkfsOptions::default()).unwrap();
         let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-        let mut new = Manifest::create(&objects, 7).unwrap();
+        let mut new = Manifest::create(&objects, 7, &MemoryBudget::new(4 << 20)).unwrap();
         let keyspace = |id: u32| Record::Keyspace {
             id: KeyspaceId(id),
             name: format!("space {id}"),
@@ -336,7 +362,7 @@ mod tests {
         let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
         Store::mkfs(&device, &MkfsOptions::default()).unwrap();
         let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-        let mut manifest = Manifest::create(&objects, 7).unwrap();
+        let mut manifest = Manifest::create(&objects, 7, &MemoryBudget::new(4 << 20)).unwrap();
         let records: Vec<Record> = (1..5500)
             .map(|id| Record::Keyspace {
                 id: KeyspaceId(id),
@@ -360,7 +386,7 @@ mod tests {
         let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
         Store::mkfs(&device, &MkfsOptions::default()).unwrap();
         let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-        let mut manifest = Manifest::create(&objects, 7).unwrap();
+        let mut manifest = Manifest::create(&objects, 7, &MemoryBudget::new(4 << 20)).unwrap();
         let record = Record::Settled { below: 9 };
         let poison = Poison::default();
         manifest

@@ -1,7 +1,7 @@
 //! What the manifest says: keyspaces, tables and their slices, value objects and their dead bytes.
 //!
 //! Invariants
-//! - Applying the records of [`State::snapshot`] to an empty state gives an equal state.
+//! - Applying the records of [`State::records`] to an empty state gives an equal state.
 //! - A record about something unknown (a value object dropped meanwhile) changes nothing.
 
 use super::format::{Level, Record, TableMeta, ValueMeta};
@@ -23,6 +23,22 @@ pub(crate) struct TableState {
     pub(crate) level: Level,
     pub(crate) run: u64,
     pub(crate) parts: Vec<Range<Bytes>>,
+}
+
+impl TableState {
+    /// A whole table's part has the bounds of the table: in memory they stand once.
+    fn share_bounds(&mut self) {
+        if let Some(first) = self
+            .parts
+            .first_mut()
+            .filter(|first| first.start == self.meta.start)
+        {
+            first.start = self.meta.start.clone();
+        }
+        if let Some(last) = self.parts.last_mut().filter(|last| last.end == self.meta.end) {
+            last.end = self.meta.end.clone();
+        }
+    }
 }
 
 /// A value object and the bytes of it that are dead.
@@ -60,11 +76,16 @@ impl State {
     /// Bytes of memory behind the state, more or less: keys, lists and nodes of maps that are half full.
     pub(crate) fn heap_bytes(&self) -> u64 {
         let table = |table: &TableState| {
-            let keys: usize = table
-                .parts
-                .iter()
-                .map(|part| part.start.len() + part.end.len())
-                .sum();
+            let bounds = |range: &Range<Bytes>| range.start.len() + range.end.len();
+            let keys: usize = table.parts.iter().map(bounds).sum();
+            let is_cut = table.parts.len() != 1
+                || table.parts[0] != (table.meta.start.clone()..table.meta.end.clone());
+            let keys = keys
+                + if is_cut {
+                    table.meta.start.len() + table.meta.end.len()
+                } else {
+                    0
+                };
             let lists = table.parts.capacity() * size_of::<Range<Bytes>>()
                 + table.meta.values.capacity() * size_of::<(ObjectId, u64)>();
             2 * size_of::<(ObjectId, TableState)>() + keys + 2 * KEY_BYTES + lists
@@ -112,6 +133,7 @@ impl State {
                 } else if let Some(table) = self.tables.get_mut(object) {
                     (table.level, table.run) = (*level, *run);
                     table.parts = parts.clone();
+                    table.share_bounds();
                 }
                 self.next_run = self.next_run.max(run + 1);
             }
@@ -169,53 +191,69 @@ impl State {
         }
     }
 
-    /// Records that build this state from nothing.
-    pub(crate) fn snapshot(&self) -> Vec<Record> {
-        let mut records = Vec::new();
-        for (id, keyspace) in &self.keyspaces {
-            let (name, options) = (keyspace.name.clone(), keyspace.options.clone());
-            records.push(Record::Keyspace {
-                id: *id,
-                name,
-                options,
-            });
-        }
-        for (object, table) in &self.tables {
-            records.push(Record::Table(table.meta.clone()));
-            if let Some(seq) = table.meta.ingested_at {
-                records.push(Record::Ingested { object: *object, seq });
-            }
-            let (level, run, parts) = (table.level, table.run, table.parts.clone());
-            records.push(Record::Slices {
-                object: *object,
-                level,
-                run,
-                parts,
-            });
-        }
-        for (object, value) in &self.values {
-            records.push(Record::Value(value.meta.clone()));
-            let ranges: Vec<Range<u64>> = value.dead.iter().collect();
-            if !ranges.is_empty() {
-                records.push(Record::Dead {
-                    object: *object,
-                    ranges,
-                });
-            }
-        }
+    /// Records that build this state from nothing, each made when it is asked for.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
+        let keyspaces = self.keyspaces.iter().map(|(id, keyspace)| Record::Keyspace {
+            id: *id,
+            name: keyspace.name.clone(),
+            options: keyspace.options.clone(),
+        });
+        let tables = self.tables.iter().flat_map(|(object, table)| {
+            let object = *object;
+            let slices = move || Record::Slices {
+                object,
+                level: table.level,
+                run: table.run,
+                parts: table.parts.clone(),
+            };
+            let ingested_at = table.meta.ingested_at;
+            std::iter::once_with(|| Record::Table(table.meta.clone()))
+                .chain(ingested_at.map(|seq| Record::Ingested { object, seq }))
+                .chain(std::iter::once_with(slices))
+        });
+        let values = self.values.iter().flat_map(|(object, value)| {
+            let dead = || {
+                let (object, ranges) = (*object, value.dead.iter().collect());
+                (value.dead.len() > 0).then_some(Record::Dead { object, ranges })
+            };
+            std::iter::once_with(|| Record::Value(value.meta.clone()))
+                .chain(std::iter::once_with(dead).flatten())
+        });
         // Either record drops an object of any kind; these are few, and one of the two is smaller.
         let dropped = self.dropped.iter();
-        records.extend(dropped.map(|object| Record::DropValue { object: *object }));
+        let dropped = dropped.map(|object| Record::DropValue { object: *object });
         let (generation, last_seq) = (self.flushed_generation, self.last_seq);
-        records.push(Record::Flushed { generation, last_seq });
-        records.push(Record::Counters {
-            next_object: self.next_object,
-            next_run: self.next_run,
-            next_keyspace: self.next_keyspace,
-        });
-        let below = self.settled_below;
-        records.push(Record::Settled { below });
-        records
+        let numbers = [
+            Record::Flushed { generation, last_seq },
+            Record::Counters {
+                next_object: self.next_object,
+                next_run: self.next_run,
+                next_keyspace: self.next_keyspace,
+            },
+            Record::Settled {
+                below: self.settled_below,
+            },
+        ];
+        let named = keyspaces.chain(tables).chain(values);
+        named.chain(dropped).chain(numbers)
+    }
+
+    /// Bytes that [`State::records`] take in an edit, at most.
+    pub(crate) fn encoded_bytes(&self) -> u64 {
+        const NUMBERS: usize = 96;
+        const RANGE: usize = 20;
+        let keyspaces = self.keyspaces.values();
+        let keyspaces: usize = keyspaces.map(|keyspace| NUMBERS + keyspace.name.len()).sum();
+        let table = |table: &TableState| {
+            let parts = table.parts.iter();
+            let parts: usize = parts.map(|part| RANGE + part.start.len() + part.end.len()).sum();
+            let (meta, values) = (&table.meta, RANGE * table.meta.values.len());
+            2 * NUMBERS + meta.start.len() + meta.end.len() + values + parts
+        };
+        let value = |value: &ValueState| 2 * NUMBERS + value.meta.group.len() + RANGE * value.dead.len();
+        let tables: usize = self.tables.values().map(table).sum();
+        let values: usize = self.values.values().map(value).sum();
+        (keyspaces + tables + values + NUMBERS * (2 + self.dropped.len())) as u64
     }
 }
 
@@ -301,7 +339,7 @@ mod tests {
             (13, 6, 2)
         );
         let mut again = State::default();
-        for record in state.snapshot() {
+        for record in state.records() {
             again.apply(&record);
         }
         assert_eq!(again, state);

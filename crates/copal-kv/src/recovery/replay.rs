@@ -53,6 +53,8 @@ pub(super) enum Beyond {
     Flush,
     /// They are refused. What they take themselves is all that is needed.
     Refuse,
+    /// As `Refuse`, by a store that nothing is written to.
+    RefuseToRead,
 }
 
 pub(super) struct Named {
@@ -106,9 +108,11 @@ impl Replayed {
 
     /// Gives up what is in memory when it is more than there is room for.
     fn keep_within(&mut self, budget: &MemoryBudget, beyond: Beyond) -> Result<(), Error> {
-        if beyond == Beyond::Refuse {
-            budget.count_memtables();
-            return budget.check();
+        budget.count_memtables();
+        match beyond {
+            Beyond::Refuse => return budget.check_beside_tables(),
+            Beyond::RefuseToRead => return budget.check_used(),
+            Beyond::Flush => {}
         }
         if !self.is_too_much && budget.room_for_memtable().is_err() {
             self.is_too_much = true;

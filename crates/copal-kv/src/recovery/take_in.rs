@@ -109,7 +109,7 @@ impl Engine {
     fn make_room_to_take(&self) -> Result<(), Error> {
         self.budget.count_memtables();
         if self.options.read_only {
-            return self.budget.check();
+            return self.budget.check_used();
         }
         if self.view().active.charged_bytes() < self.budget.memtable_bytes() {
             return Ok(());

@@ -3,7 +3,10 @@
 //! Format: docs/formats/kv-table.md v1, "Properties"
 
 use super::error::Damage;
-use crate::entry::{MAX_KEY_BYTES, MAX_SEQ};
+use crate::{
+    entry::{MAX_KEY_BYTES, MAX_SEQ},
+    key::{short_above, short_below},
+};
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
 use copal_filter::Kind;
@@ -16,9 +19,9 @@ pub struct TableMeta {
     pub object: ObjectId,
     /// Bytes of the object.
     pub bytes: u64,
-    /// Smallest key of an entry or start of a range tombstone.
+    /// Smallest key of an entry or start of a range tombstone; of an open table, where that is long, its beginning.
     pub smallest: Bytes,
-    /// Largest key of an entry or end of a range tombstone.
+    /// Largest key of an entry or end of a range tombstone; of an open table, where that is long, a short key above it.
     pub largest: Bytes,
     /// `largest` is the end of a range tombstone and no longer inside the table's range.
     pub largest_is_exclusive: bool,
@@ -63,6 +66,14 @@ impl TableMeta {
     /// Whether `key` lies in the range of the table.
     pub fn covers(&self, key: &[u8]) -> bool {
         key >= self.smallest && (key < self.largest || !self.largest_is_exclusive && key == self.largest)
+    }
+
+    /// Cuts a long smallest and largest key to bounds: they are in memory for as long as the table is open.
+    pub(crate) fn cut_bounds(&mut self) {
+        self.smallest = short_below(&self.smallest);
+        if let Some(above) = short_above(&self.largest) {
+            (self.largest, self.largest_is_exclusive) = (above, true);
+        }
     }
 
     /// Bytes of memory behind this value.

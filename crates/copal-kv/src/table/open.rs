@@ -116,6 +116,7 @@ impl Table {
             return Err(Damage::Field("object or number of partitions").at(id, Place::Section("properties")));
         }
         meta.bytes = len;
+        meta.cut_bounds();
         let damages = Damages::default();
         Ok(Table::assemble(
             source, cache, options, meta, fences, footer, object_crc, tombstones, damages,

@@ -105,3 +105,145 @@ fn writes_are_refused_while_old_iterators_fill_the_budget_with_memtables() {
     load(&space, 100_000..100_600).unwrap();
     assert_sound(&fixture.store, true);
 }
+
+/// A key of 60 KB; `shared`: the keys differ only behind their first 59 KB.
+fn long_key(number: u64, shared: bool) -> Vec<u8> {
+    let mut key = value(if shared { 1 } else { number }, 60_000);
+    let at = if shared { 59_000 } else { 0 };
+    key[at..at + 8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+    key
+}
+
+/// Symptom: a few hundred keys of 60 KB wedged a store of 8 MiB for good: put, delete, flush, compaction and the next
+/// opening answered `OverBudget`.
+/// Cause: tables and manifest held the first and the last key of each table whole, for as long as it was there, and a
+/// rewrite of the manifest counted five copies of all of them.
+/// Fix: what bounds a table is cut short wherever a short key bounds as well, and a rewrite encodes record by record.
+#[test]
+fn long_keys_take_no_more_memory_than_short_ones() {
+    let options = Options {
+        memory_bytes: 2 * TOTAL,
+        ..Options::default()
+    };
+    let fixture = Fixture::new(256 * MIB, options.clone());
+    let space = fixture.space("a", KeyspaceOptions::default());
+    for number in 0..800 {
+        space.put(&long_key(number, false), b"value", PROCESS).unwrap();
+    }
+    fixture.store.flush().unwrap();
+    let kept = fixture.store.stats().memory;
+    let kept = kept.tables + kept.range_tombstones + kept.manifest + kept.versions;
+    assert!(
+        kept < 128 << 10,
+        "{kept} bytes: {:?}",
+        fixture.store.stats().memory
+    );
+    space.compact_range(all()).unwrap();
+    drop(space);
+    let fixture = fixture.reopen(options, true);
+    let space = fixture.space("a", KeyspaceOptions::default());
+    for number in 0..800 {
+        let found = space.get(&long_key(number, false)).unwrap();
+        assert_eq!(found.as_deref(), Some(&b"value"[..]), "{number}");
+    }
+    assert_eq!(space.iter(all()).filter(Result::is_ok).count(), 800);
+    assert_sound(&fixture.store, true);
+}
+
+/// Symptom, cause: as above, where no short key tells one table from the next.
+/// Fix: what tables keep in memory stops puts, which may go on once merges made it less; deletes, flushes, merges and
+/// openings go on beside it.
+#[test]
+fn what_tables_keep_in_memory_stops_puts_and_nothing_else() {
+    let options = Options {
+        memory_bytes: TOTAL,
+        table_bytes: 128 << 10,
+        ..Options::default()
+    };
+    let fixture = Fixture::new(256 * MIB, options.clone());
+    let space = fixture.space("a", KeyspaceOptions::default());
+    let put = |space: &Keyspace, number| space.put(&long_key(number, true), &value(number, 100), PROCESS);
+    let mut written = 0;
+    let refused = loop {
+        match put(&space, written) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(
+            written < 5000,
+            "never refused: {:?}",
+            fixture.store.stats().memory
+        );
+    };
+    assert!(matches!(refused, Error::OverBudget { .. }), "{refused:?}");
+    fixture.store.flush().unwrap();
+    // It stays like this over openings, with what cannot be less.
+    drop(space);
+    let fixture = fixture.reopen(options.clone(), false);
+    let space = fixture.space("a", KeyspaceOptions::default());
+    assert_eq!(space.iter(all()).filter(Result::is_ok).count() as u64, written);
+    space.compact_range(all()).unwrap();
+    drop(space);
+    let fixture = fixture.reopen(options, true);
+    let space = fixture.space("a", KeyspaceOptions::default());
+    for number in 0..written {
+        let found = space.get(&long_key(number, true)).unwrap();
+        assert_eq!(found.unwrap(), value(number, 100), "{number}");
+    }
+    for number in 0..written {
+        space.delete(&long_key(number, true), DEVICE).unwrap();
+    }
+    space.compact_range(all()).unwrap();
+    assert_eq!(space.iter(all()).count(), 0);
+    for number in 0..50 {
+        put(&space, number).unwrap();
+    }
+    assert_sound(&fixture.store, true);
+}
+
+/// Symptom: 20,000 range deletes failed writes with `OverBudget`, and some thousand that overlap took minutes and gigabytes.
+/// Cause: tables keep their range deletes in memory until a merge to the bottom drops them, and none came for that; each
+/// part of the key space listed every delete over it.
+/// Fix: a writer that finds no room waits for that merge, and of what overlaps the newest is kept.
+#[test]
+fn range_deletes_slow_writers_and_fail_none() {
+    let options = Options {
+        memory_bytes: TOTAL,
+        ..Options::default()
+    };
+    let fixture = Fixture::new(128 * MIB, options.clone());
+    let space = fixture.space("a", KeyspaceOptions::default());
+    let key = |number: u64| [&number.to_be_bytes()[..], &[7; 60]].concat();
+    for number in 0..20_000 {
+        space
+            .put(&key(number), &number.to_be_bytes(), Durability::Deferred)
+            .unwrap();
+    }
+    space.compact_range(all()).unwrap();
+    // Apart from each other, then one inside the other.
+    for number in 0..20_000 {
+        let (from, to) = if number < 10_000 {
+            (2 * number, 2 * number + 1)
+        } else {
+            (number - 10_000, 40_000 - number)
+        };
+        let mut batch = fixture.store.batch();
+        batch.delete_range(&space, &key(from), &key(to));
+        batch.commit(Durability::Deferred).unwrap();
+        if number % 512 == 0 {
+            let used = fixture.store.stats().memory_bytes;
+            assert!(used <= TOTAL, "{used} bytes: {:?}", fixture.store.stats().memory);
+            let left = space.get(&key(15_001)).unwrap();
+            assert_eq!(left.is_some(), number <= 10_000, "{number}");
+        }
+    }
+    drop(space);
+    let fixture = fixture.reopen(options, true);
+    let space = fixture.space("a", KeyspaceOptions::default());
+    // The outermost range went from 0 to 30,000: behind the last of the keys.
+    assert!(space.get(&key(19_999)).unwrap().is_none());
+    space.put(&key(5), b"again", DEVICE).unwrap();
+    assert_eq!(space.iter(all()).filter(Result::is_ok).count(), 1);
+    space.compact_range(all()).unwrap();
+    assert_sound(&fixture.store, true);
+}

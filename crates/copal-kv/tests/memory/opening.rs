@@ -99,17 +99,27 @@ fn after_a_load_that_made_the_manifest_long() {
     opens_in_its_budget("opening::after_a_load_that_made_the_manifest_long", |dir| {
         let objects = objects(dir, LEFT, SIZE);
         let (store, space) = open(&objects, &MemoryBudget::new(16 * MIB));
-        // Edits of the manifest name the first and the last key of a table.
-        let long = |number: u64| [&key(number)[..], &vec![7; 20_000]].concat();
+        // Edits of the manifest name the borders between tables: long ones, where tables begin with the same bytes.
+        let long = |number: u64| [&[7; 12_000][..], &number.to_be_bytes()].concat();
+        let everything = (Bound::Unbounded, Bound::Unbounded);
         let manifest = || objects.stat(ObjectId(1)).unwrap().len;
-        for number in 0.. {
+        for number in [0, 1, 17] {
             space.put(&key(number), b"value", DEFERRED).unwrap();
-            space.put(&long(number), b"value", DEFERRED).unwrap();
-            space.delete(&long(number), DEFERRED).unwrap();
-            // Nothing is left to merge when the length is looked at.
-            space.compact_range((Bound::Unbounded, Bound::Unbounded)).unwrap();
-            if number > 20 && manifest() > 15 * MIB / 4 {
-                break;
+        }
+        'long: loop {
+            for deletes in [false, true] {
+                for number in 0..200 {
+                    if deletes {
+                        space.delete(&long(number), DEFERRED).unwrap();
+                    } else {
+                        space.put(&long(number), b"value", DEFERRED).unwrap();
+                    }
+                }
+                // Nothing is left to merge when the length is looked at.
+                space.compact_range(everything).unwrap();
+                if manifest() > 7 * MIB / 2 {
+                    break 'long;
+                }
             }
         }
         store.close().unwrap();
