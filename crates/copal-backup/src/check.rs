@@ -123,7 +123,7 @@ pub(crate) fn verify(
     let mut fetcher = Fetcher::new(vault)?;
     let mut segment = vec![0; SEGMENT_BYTES];
     for disk in &manifest.disks {
-        progress.stage(Stage::Restore, &disk.name, disk.data_bytes);
+        progress.stage(Stage::Verify, &disk.name, disk.data_bytes);
         let root = walker.tree.root(&disk.root, disk.size_bytes);
         let Some(root) = noted(root, &mut report, id)? else {
             continue;
@@ -142,6 +142,7 @@ pub(crate) fn verify(
         })?;
     }
     report.decoded_bytes = fetcher.fetched_bytes;
+    report.packs = fetcher.packs.len() as u64;
     Ok(report)
 }
 
@@ -153,7 +154,6 @@ pub(crate) fn check(
     cancel: &CancelFlag,
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    progress.stage(Stage::Walk, "", 0);
     read_log(repository, LogName::Domain, &mut report)?;
     let mut unfinished: HashSet<SessionId> = HashSet::new();
     let vms = match repository.directory().all() {
@@ -162,18 +162,17 @@ pub(crate) fn check(
         Err(error) if error.is_corruption() => Vec::new(),
         Err(error) => return Err(error),
     };
+    let mut published = Vec::new();
     for vm in &vms {
         let entries = read_log(repository, LogName::Vm(vm.uuid), &mut report)?;
         let state = VmState::replay(&entries);
         unfinished.extend(state.open.iter().chain(&state.fenced));
-        check_vm(
-            repository,
-            vm.uuid,
-            &state.published,
-            &mut report,
-            progress,
-            cancel,
-        )?;
+        published.push((vm.uuid, state.published));
+    }
+    let snapshots: usize = published.iter().map(|(_, published)| published.len()).sum();
+    progress.stage(Stage::Walk, "snapshots", snapshots as u64);
+    for (vm, published) in &published {
+        check_vm(repository, *vm, published, &mut report, progress, cancel)?;
     }
     let places = check_packs(repository, read_data, &unfinished, &mut report, progress, cancel)?;
     if !report.is_clean() {
@@ -329,7 +328,7 @@ fn check_packs(
         };
         Ok(())
     })?;
-    progress.stage(Stage::ReadData, "", total);
+    progress.stage(Stage::ReadData, "packs", total);
     for_each_pack(vault, |pack| {
         if cancel.is_cancelled() {
             return Err(Error::Cancelled { kept_bytes: None });

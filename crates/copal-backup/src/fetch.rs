@@ -1,10 +1,12 @@
 //! Fetches all chunks of one segment: in pack order, neighbours in one read, each checked against its id.
 
 use crate::error::{Error, Result};
+use crate::pack::PackNumber;
 use crate::pack::reader::{Inflater, open_frame};
 use crate::recipe::{Ref, SegmentRecipe};
 use crate::vault::{Located, Vault};
 use crate::volumes::Home;
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// Frames this close together in a pack are read at once.
@@ -20,6 +22,8 @@ pub(crate) struct Fetcher<'a> {
     raw: Vec<u8>,
     /// Bytes read from packs.
     pub(crate) fetched_bytes: u64,
+    /// Packs that were read from.
+    pub(crate) packs: HashSet<PackNumber>,
 }
 
 struct Wanted {
@@ -36,6 +40,7 @@ impl<'a> Fetcher<'a> {
             sealed: Vec::new(),
             raw: Vec::new(),
             fetched_bytes: 0,
+            packs: HashSet::new(),
         })
     }
 
@@ -78,6 +83,7 @@ impl<'a> Fetcher<'a> {
                 .max()
                 .unwrap_or(start);
             let pack = first.located.footer.number;
+            self.packs.insert(pack);
             match self.vault.read(first.located.vid, pack, start..end) {
                 Ok(bytes) => {
                     self.fetched_bytes += end - start;

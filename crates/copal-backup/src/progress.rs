@@ -15,7 +15,9 @@ pub enum Stage {
     Publish,
     /// Fetching chunks and writing them to a target. The total is the disk's data bytes.
     Restore,
-    /// Walking snapshots and recipes. The total is bytes of recipes, when known.
+    /// Fetching chunks and comparing them with their ids. The total is the disk's data bytes.
+    Verify,
+    /// Walking snapshots and their recipes. The total is snapshots, when known.
     Walk,
     /// Decoding packs. The total is their stored bytes.
     ReadData,

@@ -52,6 +52,7 @@ fn stage_word(stage: Stage) -> &'static str {
         Stage::Read => "read",
         Stage::Publish => "publish",
         Stage::Restore => "restore",
+        Stage::Verify => "verify",
         Stage::Walk => "walk",
         Stage::ReadData => "read-data",
         Stage::Sweep => "sweep",
@@ -62,7 +63,7 @@ fn stage_word(stage: Stage) -> &'static str {
 
 /// Stages whose unit is bytes.
 fn counts_bytes(stage: Stage) -> bool {
-    !matches!(stage, Stage::Index)
+    !matches!(stage, Stage::Index | Stage::Walk)
 }
 
 impl Meter {

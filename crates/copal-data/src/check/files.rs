@@ -15,7 +15,13 @@ use std::collections::HashSet;
 const IDS_AT_A_TIME: u64 = 262_144;
 
 /// Checks the files of one volume.
-pub(super) fn check_volume(spaces: &Spaces, vid: VolumeId, options: &CheckOptions, report: &mut CheckReport) {
+pub(super) fn check_volume(
+    spaces: &Spaces,
+    vid: VolumeId,
+    options: &CheckOptions,
+    report: &mut CheckReport,
+    progress: &mut dyn FnMut(&CheckReport),
+) {
     let mut in_pieces = 0_u64;
     let range = keys::range(&keys::volume(vid), None);
     walk(
@@ -38,6 +44,7 @@ pub(super) fn check_volume(spaces: &Spaces, vid: VolumeId, options: &CheckOption
                         Ok(()) => {}
                         Err(what) => report.found(Some(vid), Some(name), what),
                     }
+                    progress(report);
                 }
                 Err(error) => report.found(Some(vid), Some(name), format!("its head: {error}")),
             }

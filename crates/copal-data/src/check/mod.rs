@@ -116,7 +116,7 @@ pub(crate) fn run(
     tree::check_node(spaces, &mut report);
     let volumes = tree::check(spaces, &mut report);
     for &vid in &volumes {
-        files::check_volume(spaces, vid, options, &mut report);
+        files::check_volume(spaces, vid, options, &mut report, progress);
         progress(&report);
     }
     files::check_strays(spaces, &volumes, &mut report);

@@ -1,19 +1,22 @@
 //! `copal check` and `copal verify`.
 
+mod walk;
+
 use super::{Context, as_json, close};
 use crate::{
     arguments::{Check, Verify},
     coverage::{Coverage, range_as_json},
     failure::{Failure, Outcome, exit},
     human,
-    meter::Meter,
     output::write_out,
     place::Place,
     repository::{Access, Opened},
 };
-use copal_backup::{CheckReport, Progress, ReadData, Snapshot, SnapshotId, Stage};
+use copal_backup::{CheckReport, ReadData, Snapshot, SnapshotId};
 use copal_data::CheckOptions;
+use copal_object::Covered;
 use serde_json::{Value, json};
+use walk::{Below, Walk};
 
 pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
     let read_data = match (check.read_data, check.read_data_subset) {
@@ -29,15 +32,23 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
     }
     let opened = context.open(Access::Read)?;
     let meter = context.meter();
+    let walk = Walk::new(&meter, check.read_data, opened.space().live_bytes);
     let report = opened
         .repository()
-        .check(read_data, &meter, &context.cancel)
+        .check(read_data, &walk, &context.cancel)
         .map_err(Failure::from);
     let mut coverage = check.coverage.then(Coverage::default);
     let device_bytes = opened.objects().device_bytes();
     let report = report.and_then(|mut report| {
-        let leftovers = check_store(&opened, check.read_data, &meter, &mut report)?;
-        check_objects(context, &opened, check.read_data, &mut coverage, &mut report)?;
+        let leftovers = check_store(&opened, check.read_data, &walk, &mut report)?;
+        check_objects(
+            context,
+            &opened,
+            check.read_data,
+            &walk,
+            &mut coverage,
+            &mut report,
+        )?;
         Ok((report, leftovers))
     });
     drop(meter);
@@ -71,7 +82,7 @@ struct Leftovers {
 fn check_store(
     opened: &Opened,
     read_data: bool,
-    meter: &Meter,
+    walk: &Walk<'_>,
     report: &mut CheckReport,
 ) -> Outcome<Leftovers> {
     for stream in &opened.recovery().damaged_streams {
@@ -80,12 +91,14 @@ fn check_store(
             format!("acknowledged frames of stream {} are damaged", stream.0),
         );
     }
-    meter.stage(Stage::Walk, "store", 0);
+    walk.below(Below::Volumes);
     let options = CheckOptions {
         read_data,
         engine: true,
     };
-    let below = opened.volumes().check(&options, &mut |_| {})?;
+    let below = opened
+        .volumes()
+        .check(&options, &mut |so_far| walk.reached(so_far.verified_bytes))?;
     for damage in below.damage {
         report.add("the store", damage.to_string());
     }
@@ -101,6 +114,7 @@ fn check_objects(
     context: &Context<'_>,
     opened: &Opened,
     read_data: bool,
+    walk: &Walk<'_>,
     coverage: &mut Option<Coverage>,
     report: &mut CheckReport,
 ) -> Outcome<()> {
@@ -109,13 +123,19 @@ fn check_objects(
         repair: false,
     };
     let objects = opened.objects();
-    let found = match coverage {
-        None => objects.check(&options),
-        Some(coverage) => objects.check_coverage(&options, &mut |range, covered| {
+    walk.below(Below::Objects);
+    let mut summed = 0;
+    let found = objects.check_coverage(&options, &mut |range, covered| {
+        if matches!(covered, Covered::Summed(_)) {
+            summed += range.end - range.start;
+            walk.reached(summed);
+        }
+        if let Some(coverage) = coverage {
             context.output.message("verbose", range_as_json(&range, covered));
             coverage.add(&range, covered);
-        }),
-    };
+        }
+    });
+    walk.end();
     let found = found.map_err(|error| Failure::plain("check", format!("checking the store: {error}")))?;
     for damage in &whole_ranges(&found.damages) {
         let mut detail = damage.to_string();
