@@ -427,7 +427,11 @@ impl Repository {
             stats.vms += u64::from(!state.published.is_empty());
             for published in &state.published {
                 match self.manifest(vm.uuid, published) {
-                    Ok(manifest) => stats.logical_bytes += manifest.counts.logical_bytes,
+                    Ok(manifest) => {
+                        stats.logical_bytes += manifest.counts.logical_bytes;
+                        let holes = |disk: &ManifestDisk| disk.size_bytes.saturating_sub(disk.data_bytes);
+                        stats.hole_bytes += manifest.disks.iter().map(holes).sum::<u64>();
+                    }
                     Err(error) if error.is_corruption() => stats.damaged_snapshots += 1,
                     Err(error) => return Err(error),
                 }

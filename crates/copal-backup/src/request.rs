@@ -194,7 +194,7 @@ pub struct BackupCounts {
     pub cross_dup_bytes: u64,
     /// Bytes read that nobody held.
     pub new_bytes: u64,
-    /// Bytes added to the store: packs of chunks and recipes, the manifest.
+    /// Bytes added to the store: packs of chunks and recipes, the manifest, the record that makes it visible.
     pub stored_bytes: u64,
     /// Chunks read and fingerprinted.
     pub chunks: u64,
@@ -467,6 +467,8 @@ pub struct RepositoryStats {
     pub damaged_snapshots: u64,
     /// Sum of the logical sizes of all other snapshots.
     pub logical_bytes: u64,
+    /// Bytes of those that are holes.
+    pub hole_bytes: u64,
     /// Bytes of chunk packs.
     pub chunk_pack_bytes: u64,
     /// Bytes of recipe packs.

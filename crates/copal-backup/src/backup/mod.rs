@@ -101,7 +101,7 @@ pub(crate) fn run(
         tool: format!("copal {}", env!("CARGO_PKG_VERSION")),
     };
     let published = session.publish(repository, manifest)?;
-    counts.stored_bytes += published.metadata_bytes;
+    counts.stored_bytes = published.stored_bytes;
     Ok(BackupSummary {
         snapshot,
         base: base.map(|base| base.manifest.snapshot),

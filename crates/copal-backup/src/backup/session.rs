@@ -26,7 +26,8 @@ pub(crate) struct Session {
 /// What publishing yielded.
 pub(crate) struct PublishedAs {
     pub(crate) created_ms: u64,
-    pub(crate) metadata_bytes: u64,
+    /// Bytes that the backup added to the store, as the manifest says.
+    pub(crate) stored_bytes: u64,
 }
 
 impl Session {
@@ -84,16 +85,20 @@ impl Session {
         }
     }
 
-    /// Writes the manifest, then makes the snapshot visible.
-    pub(crate) fn publish(&self, repository: &Repository, manifest: Manifest) -> Result<PublishedAs> {
+    /// Writes the manifest, then makes the snapshot visible. Both count as stored, in the manifest too.
+    pub(crate) fn publish(&self, repository: &Repository, mut manifest: Manifest) -> Result<PublishedAs> {
         let volumes = &repository.vault().volumes;
         let vid = volumes.meta(self.vm, true)?.ok_or_else(|| Error::Invalid {
             reason: "the volume of manifests cannot be made".into(),
         })?;
-        let file = manifest.encode(&repository.vault().keys);
+        let keys = &repository.vault().keys;
+        // Counters have a fixed width: neither length depends on what is counted.
+        let lengths =
+            manifest.encode(keys).len() + self.publish_record(&manifest, [0; 32]).encode("", keys).len();
+        manifest.counts.stored_bytes += lengths as u64;
+        let file = manifest.encode(keys);
         let hash = manifest::hash(&file);
         let name = manifest::file_name(manifest.snapshot);
-        let mut metadata_bytes = file.len() as u64;
         match volumes
             .store
             .put(vid, name.as_bytes(), Bytes::from(file), &PutOptions::default())
@@ -107,14 +112,8 @@ impl Session {
             if !state.open.contains(&self.id) {
                 return Err(Error::Fenced);
             }
-            let record = Record::Publish {
-                session: self.id,
-                snapshot: manifest.snapshot,
-                sequence: self.sequence,
-                manifest: hash,
-            };
+            let record = self.publish_record(&manifest, hash);
             let log = LogName::Vm(self.vm);
-            metadata_bytes += record.encode("", &repository.vault().keys).len() as u64;
             if let Append::Done { created_ms } =
                 repository.catalog().append(log, state.next_number, &record)?
             {
@@ -124,9 +123,18 @@ impl Session {
                     .map_or(0, |published| published.created_ms + 1);
                 return Ok(PublishedAs {
                     created_ms: created_ms.max(newest),
-                    metadata_bytes,
+                    stored_bytes: manifest.counts.stored_bytes,
                 });
             }
+        }
+    }
+
+    fn publish_record(&self, manifest: &Manifest, hash: [u8; 32]) -> Record {
+        Record::Publish {
+            session: self.id,
+            snapshot: manifest.snapshot,
+            sequence: self.sequence,
+            manifest: hash,
         }
     }
 }

@@ -26,6 +26,7 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
         "snapshots": stats.snapshots,
         "damaged_snapshots": stats.damaged_snapshots,
         "logical_bytes": stats.logical_bytes,
+        "hole_bytes": stats.hole_bytes,
         "chunk_pack_bytes": stats.chunk_pack_bytes,
         "recipe_pack_bytes": stats.recipe_pack_bytes,
         "metadata_bytes": stats.metadata_bytes,
@@ -42,7 +43,7 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
         },
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });
-    context.output.summary(fields, || {
+    context.output.answer(fields, || {
         let packs = stats.chunk_pack_bytes + stats.recipe_pack_bytes;
         let snapshots = match stats.damaged_snapshots {
             0 => stats.snapshots.to_string(),
@@ -53,6 +54,7 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
             ("VMs", stats.vms.to_string()),
             ("Snapshots", snapshots),
             ("Disks as they were", human::bytes(stats.logical_bytes)),
+            ("  of it holes", human::bytes(stats.hole_bytes)),
             ("In packs", in_packs(stats.logical_bytes, packs)),
             ("  of it recipes", human::bytes(stats.recipe_pack_bytes)),
             ("Catalog", human::bytes(stats.metadata_bytes)),
