@@ -164,14 +164,16 @@ impl Error {
     /// The process exit code of this error.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Error::Ambiguous { .. } | Error::WhichVm { .. } => 2,
             Error::Source { .. } => 3,
             Error::NoRepository => 10,
             Error::Busy { .. } | Error::Fenced => 11,
             Error::WrongPassword { .. } | Error::PasswordNeeded | Error::PasswordNotUsed => 12,
             Error::Damaged { .. } | Error::SelfCheck => 20,
             Error::Index(error) if error.is_corruption() => 20,
-            Error::Denied { .. } => 21,
+            Error::Denied { .. } | Error::Target(TargetError::Exists { .. }) => 21,
             Error::FellBack { .. } => 22,
+            Error::NoSpace => 28,
             Error::Cancelled { .. } => 130,
             _ => 1,
         }

@@ -4,22 +4,23 @@
 //! Not here: what the words mean (`commands`).
 
 use crate::human;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::{path::PathBuf, time::Duration};
 
 const EXIT_CODES: &str = "\
 Exit codes:
     0  done
-    1  failed; the sentence on standard error says why
-    2  the words of the command line make no sense
+    1  failed, or standard output took not all of the result; the sentence on standard error says why
+    2  the words of the command line make no sense, or fit several snapshots or VMs
     3  a source could not be read (missing image, bad disk, qemu-nbd missing), or was cut or replaced while it was; no
        snapshot was made
    10  no repository there, or the file is not a Copal store
    11  another process is using the store
    12  wrong password, no password where one is needed, or a repository without one (see --insecure-no-password)
    20  stored data is damaged, cut off or missing
-   21  denied: by a guard of the retention rules, or because the store is read-only
+   21  denied: by a guard of the retention rules, because the store is read-only, or because the target exists
    22  --strict-incremental: a disk could not be backed up from its changed extents
+   28  the store is full and cannot grow
   130  interrupted; the store is consistent
 
 Any other code is a failure too.
@@ -69,7 +70,7 @@ pub(crate) struct Common {
     /// Speak JSON lines on standard output: {"v":1,"message_type":"status|verbose|item|summary|error|exit_error",...}
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Show no progress and no notices
+    /// Print nothing on success, unless it was asked for (a listing, statistics, a dry run)
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
     /// Most memory the process may take, at least 80M
@@ -97,6 +98,50 @@ pub(crate) struct Common {
     /// line for each key, as many as there are chunks
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
     pub(crate) record_gets: Option<PathBuf>,
+}
+
+/// Below each command, in the place of the options that all of them take.
+const COMMON_HELP: &str = "\
+{before-help}{about-with-newline}
+{usage-heading} {usage}
+
+{all-args}
+
+Common options:
+  --repo, --json, --quiet, --wait and others go with every command; `copal --help` lists them{after-help}";
+
+/// Takes the words of the command line apart.
+/// # Errors
+/// They make no sense, or ask for help or the version.
+pub(crate) fn parse() -> Result<Arguments, clap::Error> {
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// The definition with the common options shown once, by `copal --help`. What is hidden below the commands is also not
+/// demanded by their usage errors, whoever gave it: the environment mostly.
+fn command() -> clap::Command {
+    let mut command = Arguments::command();
+    let common: Vec<clap::Id> = command
+        .get_arguments()
+        .filter(|argument| argument.is_global_set())
+        .map(|argument| argument.get_id().clone())
+        .collect();
+    // From here on the commands below have the common options.
+    command.build();
+    command.mut_subcommands(|below| hide(below, &common))
+}
+
+fn hide(command: clap::Command, common: &[clap::Id]) -> clap::Command {
+    let is_common = |argument: &clap::Arg| common.contains(argument.get_id());
+    command
+        .mut_args(|argument| match is_common(&argument) {
+            true => argument.hide(true),
+            false => argument,
+        })
+        .help_template(COMMON_HELP)
+        .mut_subcommands(|below| hide(below, common))
 }
 
 const STATS_HELP: &str = "\
@@ -272,11 +317,18 @@ the store, compressed. What forgetting a snapshot would free is another number: 
 Examples:
   copal snapshots
   copal snapshots --vm web
+  copal snapshots --tag before-upgrade --description kernel
   copal snapshots --json | jq -r '.snapshots[] | [.short_id, .time, .vm.name] | @tsv'")]
 pub(crate) struct Snapshots {
     /// Only those of this VM (name or UUID)
     #[arg(long, value_name = "NAME")]
     pub(crate) vm: Option<String>,
+    /// Only those that carry this tag (repeat: every one of them)
+    #[arg(long = "tag", value_name = "WORD")]
+    pub(crate) tags: Vec<String>,
+    /// Only those whose description holds this text
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) description: Option<String>,
 }
 
 /// A snapshot as people name it.
@@ -311,7 +363,8 @@ Whatever exists already is refused unless --force is given.
 Examples:
   copal restore latest --vm web --target /tmp/web.raw
   copal restore 3fa8c1d2 --disk sdb --target /dev/vg/db-data --force
-  copal restore latest --vm web --target - | qemu-img convert -f raw -O qcow2 /dev/stdin web.qcow2")]
+  copal restore latest --vm web --target - | zstd > web.raw.zst
+  copal restore 3fa8c1d2 --disk sda --target a.raw && qemu-img convert -f raw -O qcow2 a.raw a.qcow2")]
 pub(crate) struct Restore {
     #[command(flatten)]
     pub(crate) which: Which,
@@ -428,13 +481,17 @@ pub(crate) struct Forget {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  copal hold latest --vm web
   copal hold 3fa8c1d2
   copal hold 3fa8c1d2 --for 1y
   copal hold 3fa8c1d2 --release")]
 pub(crate) struct Hold {
-    /// Snapshots: ids or unique beginnings
+    /// Snapshots: ids, unique beginnings, or `latest`
     #[arg(value_name = "SNAPSHOT", required = true)]
     pub(crate) snapshots: Vec<String>,
+    /// VM that `latest` means, by name or UUID; needed once several VMs have snapshots
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vm: Option<String>,
     /// End the hold by itself after this time: 30d, 1y6m, 12h (default: it ends by --release)
     #[arg(long = "for", value_name = "DURATION", value_parser = copal_backup::retention::parse_within)]
     pub(crate) within: Option<jiff::SignedDuration>,
@@ -450,11 +507,15 @@ rewrites it. Snapshots that are named here are forgotten first; held ones are re
 
 Examples:
   copal delete                                   (after `copal forget`)
+  copal delete 3fa8c1d2 --dry-run
   copal delete 3fa8c1d2")]
 pub(crate) struct Delete {
     /// Snapshots to forget first: ids or unique beginnings
     #[arg(value_name = "SNAPSHOT")]
     pub(crate) snapshots: Vec<String>,
+    /// Say what would happen, change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -516,11 +577,11 @@ fn parse_slice(text: &str) -> Result<(u32, u32), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {
         Arguments::command().debug_assert();
+        command().debug_assert();
     }
 
     /// Symptom: paragraphs of the help had lines of one or two words.

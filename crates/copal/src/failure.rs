@@ -35,6 +35,7 @@ pub(crate) mod exit {
     pub(crate) const PASSWORD: u8 = 12;
     pub(crate) const DAMAGED: u8 = 20;
     pub(crate) const DENIED: u8 = 21;
+    pub(crate) const FULL: u8 = 28;
     pub(crate) const INTERRUPTED: u8 = 130;
 }
 
@@ -124,7 +125,11 @@ impl From<SourceError> for Failure {
 
 impl From<TargetError> for Failure {
     fn from(error: TargetError) -> Failure {
-        Failure::plain("target", error.to_string())
+        let exit_code = match &error {
+            TargetError::Exists { .. } => exit::DENIED,
+            _ => exit::FAILURE,
+        };
+        Failure::new(exit_code, "target", error.to_string())
     }
 }
 

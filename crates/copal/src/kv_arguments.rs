@@ -18,7 +18,7 @@ Examples:
   copal kv dump 17 --entries | less
   copal kv verify --deep
   copal kv repair --from /mnt/replica/store.copal
-  copal kv filters --store cache.kv --keys asked.txt --keyspace index --svg filters.svg";
+  copal kv filters --store cache.kv --keys asked.txt --keyspace files --svg filters.svg";
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
@@ -145,8 +145,8 @@ height of a block is heat per key, on a logarithmic scale, the row below it bits
 key.
 
 Examples:
-  copal kv filters --store cache.kv --keys asked.txt --keyspace index
-  copal kv filters --keys asked.txt --keyspace rows --svg filters.svg")]
+  copal kv filters --store cache.kv --keys asked.txt --keyspace files
+  copal kv filters --keys asked.txt --keyspace backup-chunks --svg filters.svg")]
 pub(crate) struct Filters {
     /// Look these keys up first: one per line, \xNN for other bytes
     #[arg(long, value_name = "FILE", requires = "keyspace")]

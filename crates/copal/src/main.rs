@@ -23,10 +23,9 @@ mod repository;
 mod sealer;
 mod signals;
 mod stdin;
+mod stdout;
 mod waiting;
 
-use arguments::Arguments;
-use clap::Parser;
 use failure::Failure;
 use output::Output;
 use std::process::ExitCode;
@@ -34,13 +33,13 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     allocator::give_back_large_blocks();
     start_logging();
-    let arguments = match Arguments::try_parse() {
+    let arguments = match arguments::parse() {
         Ok(arguments) => arguments,
         Err(error) => return refuse_words(&error),
     };
     let output = Output::new(arguments.common.json, arguments.common.quiet);
     match commands::run(&arguments, &output) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => end_well(),
         Err(failure) => {
             output.failure(&failure);
             ExitCode::from(failure.exit_code)
@@ -48,13 +47,30 @@ fn main() -> ExitCode {
     }
 }
 
+/// Success, if whoever asked could be told.
+fn end_well() -> ExitCode {
+    match stdout::failure() {
+        None => ExitCode::SUCCESS,
+        Some(failure) => {
+            output::write_err(&format!("copal: {}\n", failure.sentence));
+            ExitCode::from(failure.exit_code)
+        }
+    }
+}
+
 /// Help, version, and words that make no sense (exit code 2, as JSON too when that was asked for).
 fn refuse_words(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Help and version are what was asked for.
+        match (stdout::is_closed(), error.print()) {
+            (true, _) => stdout::note(&std::io::Error::other("it is closed")),
+            (false, Err(failed)) => stdout::note(&failed),
+            (false, Ok(())) => {}
+        }
+        return end_well();
+    }
     // Nothing can be done about a terminal that went away.
     let _ = error.print();
-    if !error.use_stderr() {
-        return ExitCode::SUCCESS;
-    }
     if std::env::args_os().any(|word| word == "--json") {
         Output::new(true, true).exit_error(&Failure::usage(complaint(&error.to_string())));
     }

@@ -6,6 +6,7 @@
 use crate::{
     failure::Failure,
     human::{visible, visible_lines},
+    stdout,
 };
 use copal_backup::is_deceptive;
 use serde_json::{Value, json};
@@ -66,8 +67,15 @@ impl Output {
         ));
     }
 
-    /// The result of a command: its JSON line, or its text.
+    /// What became of the work: its JSON line, or its text, which is not wanted by who wants quiet.
     pub(crate) fn summary(self, fields: Value, text: impl FnOnce() -> String) {
+        if self.json || !self.quiet {
+            self.answer(fields, text);
+        }
+    }
+
+    /// What was asked for: its JSON line, or its text.
+    pub(crate) fn answer(self, fields: Value, text: impl FnOnce() -> String) {
         if self.json {
             self.message("summary", fields);
         } else {
@@ -124,10 +132,9 @@ fn escape_json(line: &str) -> String {
     out
 }
 
-/// A reader that went away (`copal snapshots | head`) is no failure of ours.
+/// To standard output; one that takes no more makes the command fail at its end.
 pub(crate) fn write_out(text: &str) {
-    let _ = io::stdout().write_all(text.as_bytes());
-    let _ = io::stdout().flush();
+    stdout::write(text);
 }
 
 /// Standard error has nobody to complain to.

@@ -154,10 +154,7 @@ fn refuse_missing(dir: &Path, path: &Path) -> Outcome<()> {
             "{} is not a repository; a repository is a directory that `copal init` made",
             dir.display()
         )),
-        Err(error) => Err(Failure::plain(
-            "open",
-            format!("cannot look at {}: {error}", path.display()),
-        )),
+        Err(error) => Err(system_failure(dir, "look at", &error)),
     }
 }
 
@@ -207,10 +204,22 @@ pub(crate) fn system_failure(path: &Path, action: &str, error: &std::io::Error) 
     match error.kind() {
         ErrorKind::ReadOnlyFilesystem => read_only_storage(path),
         ErrorKind::PermissionDenied => Failure::read_only(format!(
-            "{name} may not be written by this user; change its permissions or run as its owner, nothing was changed"
+            "{name} may not be read or written by this user; change its permissions or run as its owner, nothing was changed"
         )),
+        ErrorKind::InvalidFilename => name_too_long(path),
         _ => Failure::plain("open", format!("cannot {action} {name}: {error}")),
     }
+}
+
+fn name_too_long(path: &Path) -> Failure {
+    Failure::plain(
+        "name",
+        format!(
+            "the name {} is longer than its file system takes, mostly 255 bytes between two slashes and 4095 in all; \
+             choose a shorter one, nothing was changed",
+            path.display()
+        ),
+    )
 }
 
 fn read_only_storage(path: &Path) -> Failure {
@@ -221,7 +230,8 @@ fn read_only_storage(path: &Path) -> Failure {
 }
 
 fn no_space(path: &Path, bytes: u64) -> Failure {
-    Failure::plain(
+    Failure::new(
+        exit::FULL,
         "no_space",
         format!(
             "there is no room for {} at {}; free some or give a smaller --size",
@@ -240,6 +250,14 @@ pub(crate) fn open_failure(path: &Path, error: copal_object::OpenError) -> Failu
             exit::NO_REPOSITORY,
             "not_a_store",
             format!("{name} is not a Copal store; check the path, nothing was changed"),
+        ),
+        OpenError::Open(copal_device::OpenError::NotFound { .. }) if path.is_dir() => Failure::new(
+            exit::NO_REPOSITORY,
+            "not_a_store",
+            format!(
+                "{name} is a directory, but not a Copal store of files, or parts of one are missing; check the path, \
+                 nothing was changed"
+            ),
         ),
         OpenError::Open(error) => device_failure(path, error),
         OpenError::Device(DeviceError::Io { source, .. })

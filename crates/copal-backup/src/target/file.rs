@@ -195,10 +195,19 @@ pub(super) fn failed<'a>(
     action: &'static str,
     path: &'a Path,
 ) -> impl Fn(std::io::Error) -> TargetError + 'a {
-    move |error| TargetError::Io {
-        action,
-        what: path.display().to_string(),
-        error,
+    move |error| match error.kind() {
+        ErrorKind::InvalidFilename => TargetError::Unusable {
+            reason: format!(
+                "the name {} is longer than its file system takes (255 bytes mostly, with `.copal-partial` behind a file \
+                 that is not whole yet); choose a shorter one, nothing was written",
+                path.display()
+            ),
+        },
+        _ => TargetError::Io {
+            action,
+            what: path.display().to_string(),
+            error,
+        },
     }
 }
 

@@ -28,6 +28,23 @@ impl Judged {
     }
 }
 
+/// All that were judged, and which guards forbid that they go.
+pub(super) struct Judgement {
+    pub(super) judged: Vec<Judged>,
+    /// Sentences, each of which would end the command.
+    pub(super) refusals: Vec<String>,
+}
+
+impl Judgement {
+    /// Stops at the first guard, unless nothing is to be done anyway.
+    pub(super) fn or_refuse(self, dry_run: bool) -> Outcome<Judgement> {
+        match self.refusals.first() {
+            Some(refusal) if !dry_run => Err(Failure::new(exit::DENIED, "denied", refusal.clone())),
+            _ => Ok(self),
+        }
+    }
+}
+
 /// Fewer snapshots of a VM than this may all but one go at once without `--force`.
 const BRAKE_FROM: usize = 5;
 
@@ -48,31 +65,45 @@ pub(super) fn run(context: &Context<'_>, forget: &Forget) -> Outcome<()> {
         Access::Write
     };
     let opened = context.open(access)?;
-    let outcome = judge(&opened, forget, &policy).and_then(|judged| {
+    let outcome = judge(&opened, forget, &policy).and_then(|judgement| {
+        let judgement = judgement.or_refuse(forget.dry_run)?;
         if !forget.dry_run {
-            forget_all(&opened, &judged)?;
+            forget_all(&opened, &judgement.judged)?;
         }
-        Ok(judged)
+        Ok(judgement)
     });
-    let judged = close(opened, outcome)?;
-    report(*context.output, "forget", forget.dry_run, &judged);
+    let judgement = close(opened, outcome)?;
+    report(*context.output, "forget", forget.dry_run, &judgement);
     Ok(())
 }
 
-fn judge(opened: &Opened, forget: &Forget, policy: &Policy) -> Outcome<Vec<Judged>> {
+fn judge(opened: &Opened, forget: &Forget, policy: &Policy) -> Outcome<Judgement> {
     if policy.is_empty() {
-        let named = resolve_all(opened, &forget.snapshots, forget.vm.as_deref())?;
-        let reason = || "named on the command line".to_owned();
-        return Ok(named
-            .into_iter()
-            .map(|snapshot| Judged {
-                snapshot,
-                keep: false,
-                reason: reason(),
-            })
-            .collect());
+        return by_name(opened, &forget.snapshots, forget.vm.as_deref());
     }
     by_policy(opened, forget.vm.as_deref(), policy, forget.force)
+}
+
+/// Snapshots that people name; held ones are guarded.
+pub(super) fn by_name(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<Judgement> {
+    let named = resolve_all(opened, names, vm)?;
+    let now_ms = human::now_ms();
+    let held = named.iter().filter(|snapshot| snapshot.held_until_ms > now_ms);
+    let refusals = held
+        .map(|snapshot| {
+            let short = snapshot.id.short();
+            format!("snapshot {short} is held; end that with `copal hold --release {short}`, nothing was forgotten")
+        })
+        .collect();
+    let judged = named
+        .into_iter()
+        .map(|snapshot| Judged {
+            snapshot,
+            keep: false,
+            reason: "named on the command line".to_owned(),
+        })
+        .collect();
+    Ok(Judgement { judged, refusals })
 }
 
 /// Judges every VM alone, in the time zone of this machine.
@@ -81,12 +112,13 @@ pub(super) fn by_policy(
     vm: Option<&str>,
     policy: &Policy,
     force: bool,
-) -> Outcome<Vec<Judged>> {
+) -> Outcome<Judgement> {
     let mut snapshots = opened.repository().snapshots(vm)?;
     snapshots.sort_by_key(|snapshot| (snapshot.vm.uuid, snapshot.created_ms));
     let zone = jiff::tz::TimeZone::system();
     let now_ms = human::now_ms();
     let mut judged = Vec::with_capacity(snapshots.len());
+    let mut refusals = Vec::new();
     // A damaged snapshot stands for no day or week, and what its tags were is not known: it goes by its id only.
     let (damaged, snapshots): (Vec<Snapshot>, Vec<Snapshot>) = snapshots
         .into_iter()
@@ -112,14 +144,10 @@ pub(super) fn by_policy(
         let verdicts = retention::judge(policy, &candidates, &zone);
         let gone = verdicts.iter().filter(|verdict| !verdict.is_keep()).count();
         if !force && group.len() >= BRAKE_FROM && gone * 2 > group.len() {
-            return Err(Failure::new(
-                exit::DENIED,
-                "denied",
-                format!(
-                    "this would forget {gone} of the {} snapshots of {}; add --force if that is meant, nothing was changed",
-                    group.len(),
-                    group[0].vm.name
-                ),
+            refusals.push(format!(
+                "this would forget {gone} of the {} snapshots of {}; add --force if that is meant, nothing was changed",
+                group.len(),
+                group[0].vm.name
             ));
         }
         judged.extend(group.iter().zip(verdicts).map(|(snapshot, verdict)| Judged {
@@ -128,7 +156,7 @@ pub(super) fn by_policy(
             reason: verdict.to_string(),
         }));
     }
-    Ok(judged)
+    Ok(Judgement { judged, refusals })
 }
 
 /// Forgets those that are not kept.
@@ -169,6 +197,14 @@ pub(super) fn judged_json(judged: &[Judged]) -> serde_json::Value {
         .collect()
 }
 
+/// What stands in the way, a line each, below a dry run.
+pub(super) fn refusals_text(refusals: &[String]) -> String {
+    refusals
+        .iter()
+        .map(|refusal| format!("would be refused: {}\n", human::visible(refusal)))
+        .collect()
+}
+
 /// The judged snapshots as a table.
 pub(super) fn judged_text(judged: &[Judged], dry_run: bool) -> String {
     let gone = match dry_run {
@@ -190,7 +226,8 @@ pub(super) fn judged_text(judged: &[Judged], dry_run: bool) -> String {
     human::table(&["", "ID", "Time", "VM", "Reason"], &rows)
 }
 
-fn report(output: Output, command: &str, dry_run: bool, judged: &[Judged]) {
+fn report(output: Output, command: &str, dry_run: bool, judgement: &Judgement) {
+    let judged = &judgement.judged;
     let forgotten = judged.iter().filter(|one| !one.keep).count();
     let fields = json!({
         "command": command,
@@ -198,16 +235,21 @@ fn report(output: Output, command: &str, dry_run: bool, judged: &[Judged]) {
         "forgotten": forgotten,
         "kept": judged.len() - forgotten,
         "snapshots": judged_json(judged),
+        "refused": judgement.refusals,
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });
-    output.summary(fields, || {
+    let text = || {
         if judged.is_empty() {
             return "no snapshots\n".to_owned();
         }
-        let mut text = judged_text(judged, dry_run);
+        let mut text = judged_text(judged, dry_run) + &refusals_text(&judgement.refusals);
         if forgotten > 0 && !dry_run {
             text.push_str("Their space returns with `copal delete` or `copal prune`.\n");
         }
         text
-    });
+    };
+    match dry_run {
+        true => output.answer(fields, text),
+        false => output.summary(fields, text),
+    }
 }

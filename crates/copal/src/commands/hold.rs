@@ -1,6 +1,6 @@
 //! `copal hold`: snapshots that nothing may forget.
 
-use super::{Context, close, resolve_all};
+use super::{Context, close, resolve_each};
 use crate::{
     arguments::Hold,
     failure::{Failure, Outcome},
@@ -20,7 +20,7 @@ pub(super) fn run(context: &Context<'_>, hold: &Hold) -> Outcome<()> {
         }
     };
     let opened = context.open(Access::Write)?;
-    let held = resolve_all(&opened, &hold.snapshots, None).and_then(|snapshots| {
+    let held = resolve_each(&opened, &hold.snapshots, hold.vm.as_deref()).and_then(|snapshots| {
         let ids: Vec<SnapshotId> = snapshots.iter().map(|snapshot| snapshot.id).collect();
         opened.repository().hold(&ids, until_ms).map_err(Failure::from)?;
         Ok(ids)

@@ -17,9 +17,10 @@ pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome
         .list(snapshots.vm.as_deref())
         .map_err(Failure::from);
     let Listing {
-        snapshots: found,
+        snapshots: mut found,
         damaged,
     } = close(opened, found)?;
+    found.retain(|snapshot| is_wanted(snapshots, snapshot));
     for (vm, detail) in &damaged {
         let sentence = format!("the snapshots of {} cannot be listed: {detail}", vm.name);
         let fields = json!({ "code": "damaged", "message": sentence, "vm": vm.name });
@@ -30,7 +31,7 @@ pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome
         "snapshots": found.iter().map(as_json::snapshot).collect::<Vec<_>>(),
         "damaged_vms": damaged.iter().map(|(vm, _)| &vm.name).collect::<Vec<_>>(),
     });
-    context.output.summary(fields, || {
+    context.output.answer(fields, || {
         if found.is_empty() {
             return "no snapshots\n".to_owned();
         }
@@ -57,11 +58,26 @@ pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome
                     bytes(snapshot.counts.stored_bytes),
                     snapshot.tags.join(" "),
                     marks(snapshot),
+                    snapshot.description.clone(),
                 ]
             })
             .collect();
+        // Most repositories have none, and a column less to read.
+        let is_described = found.iter().any(|snapshot| !snapshot.description.is_empty());
+        let description = if is_described { "Description" } else { "" };
         human::table(
-            &["ID", "Time", "VM", "Disks", "Size", "New", "Stored", "Tags", ""],
+            &[
+                "ID",
+                "Time",
+                "VM",
+                "Disks",
+                "Size",
+                "New",
+                "Stored",
+                "Tags",
+                "",
+                description,
+            ],
             &rows,
         )
     });
@@ -77,6 +93,13 @@ pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome
             ),
         )),
     }
+}
+
+/// By the words that were given at its backup.
+fn is_wanted(typed: &Snapshots, snapshot: &Snapshot) -> bool {
+    let has_tags = typed.tags.iter().all(|tag| snapshot.tags.contains(tag));
+    let text = typed.description.as_deref().unwrap_or_default();
+    has_tags && snapshot.description.contains(text)
 }
 
 /// What guards a snapshot, and what is known of it.
@@ -125,7 +148,7 @@ pub(super) fn ls(context: &Context<'_>, ls: &Ls) -> Outcome<()> {
             })
             .collect::<Vec<_>>(),
     });
-    context.output.summary(fields, || {
+    context.output.answer(fields, || {
         let rows: Vec<Vec<String>> = disks
             .iter()
             .map(|listing| {
@@ -140,12 +163,20 @@ pub(super) fn ls(context: &Context<'_>, ls: &Ls) -> Outcome<()> {
                 ]
             })
             .collect();
-        let title = format!(
+        let mut title = format!(
             "snapshot {} of {}, {}\n",
             snapshot.id.short(),
             human::visible(&snapshot.vm.name),
             human::local_time(snapshot.created_ms)
         );
+        for (name, words) in [
+            ("tags", snapshot.tags.join(" ")),
+            ("description", snapshot.description.clone()),
+        ] {
+            if !words.is_empty() {
+                title.push_str(&format!("{name}: {}\n", human::visible(&words)));
+            }
+        }
         title
             + &human::table(
                 &["Disk", "Size", "Data", "Holes", "Chunks", "Mode", "Reason"],

@@ -127,15 +127,20 @@ fn close<T>(opened: Opened, outcome: Outcome<T>) -> Outcome<T> {
     Ok(value)
 }
 
-/// Several snapshots named by people, each once, in the order given; damaged ones too.
+/// Several snapshots to be taken away, as [`resolve_each`].
 fn resolve_all(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<Vec<Snapshot>> {
+    if names.iter().any(|name| name == "latest") {
+        return Err(Failure::usage(
+            "give ids here: `latest` is another snapshot as soon as one is gone",
+        ));
+    }
+    resolve_each(opened, names, vm)
+}
+
+/// Several snapshots named by people, each once, in the order given; damaged ones too.
+fn resolve_each(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<Vec<Snapshot>> {
     let mut found: Vec<Snapshot> = Vec::new();
     for name in names {
-        if name == "latest" {
-            return Err(Failure::usage(
-                "give ids here: `latest` is another snapshot as soon as one is gone",
-            ));
-        }
         let snapshot = opened.repository().resolve_damaged(name, vm)?;
         if found.iter().all(|other| other.id != snapshot.id) {
             found.push(snapshot);
@@ -146,7 +151,7 @@ fn resolve_all(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<V
 
 fn version(output: &Output) {
     let version = env!("CARGO_PKG_VERSION");
-    output.summary(json!({ "command": "version", "version": version }), || {
+    output.answer(json!({ "command": "version", "version": version }), || {
         format!("copal {version}\n")
     });
 }

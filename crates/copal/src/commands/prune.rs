@@ -2,8 +2,7 @@
 
 use super::{
     Context, as_json, close,
-    forget::{self, Judged},
-    resolve_all,
+    forget::{self, Judgement},
 };
 use crate::{
     arguments::{Delete, Prune},
@@ -15,24 +14,55 @@ use copal_backup::{PruneOptions, PruneSummary};
 use serde_json::{Value, json};
 
 pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
-    let opened = context.open(Access::Write)?;
+    let opened = context.open(access(delete.dry_run))?;
     let outcome = free(context, &opened, delete);
-    let (forgotten, summary, store_bytes) = close(opened, outcome)?;
-    let fields = fields("delete", false, json!([]), forgotten, &summary, store_bytes);
-    context.output.summary(fields, || text(&summary, store_bytes));
+    let freed = close(opened, outcome)?;
+    report(context, "delete", delete.dry_run, &freed);
     Ok(())
 }
 
-fn free(context: &Context<'_>, opened: &Opened, delete: &Delete) -> Outcome<(u64, PruneSummary, u64)> {
-    let snapshots = resolve_all(opened, &delete.snapshots, None)?;
-    let ids: Vec<_> = snapshots.iter().map(|snapshot| snapshot.id).collect();
-    if !ids.is_empty() {
-        opened.repository().forget(&ids)?;
+fn free(context: &Context<'_>, opened: &Opened, delete: &Delete) -> Outcome<Freed> {
+    let judgement = forget::by_name(opened, &delete.snapshots, None)?.or_refuse(delete.dry_run)?;
+    if !delete.dry_run {
+        forget::forget_all(opened, &judgement.judged)?;
     }
+    // A pack that is needed in part stays, however little of it is needed.
+    let options = PruneOptions {
+        max_unused_percent: 100,
+        dry_run: delete.dry_run,
+        ..PruneOptions::default()
+    };
+    sweep(context, opened, judgement, &options)
+}
+
+/// What was forgotten, and what returned.
+struct Freed {
+    judgement: Judgement,
+    summary: PruneSummary,
+    store_bytes: u64,
+}
+
+fn access(dry_run: bool) -> Access {
+    match dry_run {
+        true => Access::Read,
+        false => Access::Write,
+    }
+}
+
+fn sweep(
+    context: &Context<'_>,
+    opened: &Opened,
+    judgement: Judgement,
+    options: &PruneOptions,
+) -> Outcome<Freed> {
     let meter = context.meter();
-    let summary = opened.repository().delete(&meter, &context.cancel)?;
+    let summary = opened.repository().prune(options, &meter, &context.cancel)?;
     drop(meter);
-    Ok((ids.len() as u64, summary, opened.space().live_bytes))
+    Ok(Freed {
+        judgement,
+        summary,
+        store_bytes: opened.space().live_bytes,
+    })
 }
 
 pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
@@ -43,68 +73,60 @@ pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
         ));
     }
     let memory_bytes = context.memory()?.pipeline;
-    let opened = context.open(if prune.dry_run {
-        Access::Read
-    } else {
-        Access::Write
-    })?;
-    let work = || -> Outcome<(Vec<Judged>, PruneSummary, u64)> {
-        let judged = match policy.is_empty() {
-            true => Vec::new(),
+    let opened = context.open(access(prune.dry_run))?;
+    let work = || -> Outcome<Freed> {
+        let judgement = match policy.is_empty() {
+            true => forget::by_name(&opened, &[], None)?,
             false => forget::by_policy(&opened, prune.vm.as_deref(), &policy, prune.force)?,
         };
+        let judgement = judgement.or_refuse(prune.dry_run)?;
         if !prune.dry_run {
-            forget::forget_all(&opened, &judged)?;
+            forget::forget_all(&opened, &judgement.judged)?;
         }
         let options = PruneOptions {
             max_unused_percent: prune.max_unused,
             dry_run: prune.dry_run,
             memory_bytes,
         };
-        let meter = context.meter();
-        let summary = opened.repository().prune(&options, &meter, &context.cancel)?;
-        drop(meter);
-        Ok((judged, summary, opened.space().live_bytes))
+        sweep(context, &opened, judgement, &options)
     };
     let outcome = work();
-    let (judged, summary, store_bytes) = close(opened, outcome)?;
+    let freed = close(opened, outcome)?;
+    report(context, "prune", prune.dry_run, &freed);
+    Ok(())
+}
+
+fn report(context: &Context<'_>, command: &str, dry_run: bool, freed: &Freed) {
+    let Judgement { judged, refusals } = &freed.judgement;
     let forgotten = judged.iter().filter(|one| !one.is_kept()).count() as u64;
-    let fields = fields(
-        "prune",
-        prune.dry_run,
-        forget::judged_json(&judged),
-        forgotten,
-        &summary,
-        store_bytes,
-    );
-    context.output.summary(fields, || {
+    let fields = fields(command, dry_run, forgotten, freed);
+    let text = || {
         let mut words = String::new();
         if !judged.is_empty() {
-            words.push_str(&forget::judged_text(&judged, prune.dry_run));
+            words.push_str(&forget::judged_text(judged, dry_run));
         }
-        if prune.dry_run && forgotten > 0 {
+        words.push_str(&forget::refusals_text(refusals));
+        if dry_run && forgotten > 0 {
             words.push_str(
                 "Without what these snapshots hold alone, which is counted once they are forgotten:\n",
             );
         }
-        words + &text(&summary, store_bytes)
-    });
-    Ok(())
+        words + &text(dry_run, freed)
+    };
+    match dry_run {
+        true => context.output.answer(fields, text),
+        false => context.output.summary(fields, text),
+    }
 }
 
-fn fields(
-    command: &str,
-    dry_run: bool,
-    snapshots: Value,
-    forgotten: u64,
-    summary: &PruneSummary,
-    store_bytes: u64,
-) -> Value {
+fn fields(command: &str, dry_run: bool, forgotten: u64, freed: &Freed) -> Value {
+    let summary = &freed.summary;
     json!({
         "command": command,
         "dry_run": dry_run,
         "forgotten": forgotten,
-        "snapshots": snapshots,
+        "snapshots": forget::judged_json(&freed.judgement.judged),
+        "refused": freed.judgement.refusals,
         "swept_sessions": summary.swept_sessions,
         "live_frames": summary.live_frames,
         "dead_frames": summary.dead_frames,
@@ -114,19 +136,21 @@ fn fields(
         "after_bytes": summary.after_bytes,
         "freed_bytes": summary.before_bytes.saturating_sub(summary.after_bytes),
         "mark_passes": summary.mark_passes,
-        "store_live_bytes": store_bytes,
+        "store_live_bytes": freed.store_bytes,
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     })
 }
 
-fn text(summary: &PruneSummary, store_bytes: u64) -> String {
-    let freed = summary.before_bytes.saturating_sub(summary.after_bytes);
+fn text(dry_run: bool, freed: &Freed) -> String {
+    let summary = &freed.summary;
+    let freed_bytes = summary.before_bytes.saturating_sub(summary.after_bytes);
+    let would_be = if dry_run { " would be" } else { "" };
     format!(
-        "{} packs removed, {} rewritten, {} freed; {} in packs, {} in the store\n",
+        "{} packs{would_be} removed, {} rewritten, {} freed; {} in packs, {} in the store\n",
         summary.removed_packs,
         summary.rewritten_packs,
-        human::bytes(freed),
+        human::bytes(freed_bytes),
         human::bytes(summary.after_bytes),
-        human::bytes(store_bytes),
+        human::bytes(freed.store_bytes),
     )
 }

@@ -10,6 +10,7 @@ use crate::{
     output::write_err,
     place::Place,
     repository::{Access, Opened},
+    stdout,
 };
 use copal_backup::{RestoreRequest, RestoreSummary, Snapshot};
 use serde_json::json;
@@ -21,6 +22,12 @@ pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
     if to_stdout && context.output.is_json() {
         return Err(Failure::usage(
             "standard output cannot carry both the disk and JSON; give --target a file",
+        ));
+    }
+    if to_stdout && stdout::is_closed() {
+        return Err(Failure::plain(
+            "target",
+            "standard output is closed; send it into a pipe or a file, nothing was restored",
         ));
     }
     if to_stdout && std::io::stdout().is_terminal() {

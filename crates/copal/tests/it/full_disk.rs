@@ -69,7 +69,7 @@ fn a_full_file_system_ends_a_backup_cleanly_and_a_prune_makes_room() {
 
         let words = ["--quiet", "backup", "--vm", "big", &house.word("big.raw")];
         let run = house.run(words);
-        assert_eq!(run.code, Some(1), "{backend}: {run:?}");
+        assert_eq!(run.code, Some(28), "{backend}: {run:?}");
         let sentence = run.sentence();
         assert!(
             sentence.contains("full") && sentence.contains("copal prune"),

@@ -9,6 +9,7 @@ mod damage;
 mod disks;
 mod engine;
 mod errors;
+mod examples;
 mod full_disk;
 mod harness;
 mod init;

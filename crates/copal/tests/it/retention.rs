@@ -71,6 +71,74 @@ fn a_policy_that_takes_most_of_a_vm_needs_force() {
     assert_eq!(house.snapshots().len(), 1);
 }
 
+/// Symptom: `forget --dry-run` of a policy that needs --force, or of a held snapshot, showed nothing or the wrong thing;
+/// `delete` had no dry run at all.
+/// Cause: the guards ended the command before it told what it would do, or stood behind what a dry run leaves out.
+/// Fix: a dry run shows all of it, and which guard would refuse.
+#[test]
+fn a_dry_run_shows_what_would_go_and_what_would_refuse() {
+    let house = House::plain();
+    Disk::create(&house.path("disk.raw"), MIB, 62);
+    for _ in 0..5 {
+        house.backup("web", &house.path("disk.raw"));
+    }
+    let ids = house.snapshots();
+    house.good(["hold", "latest", "--vm", "web"]);
+    let held = ids.last().unwrap();
+    let before = house.summary(["stats"]);
+    for words in [
+        &["forget", "--keep-last", "1", "--dry-run"][..],
+        &["prune", "--keep-last", "1", "--dry-run"],
+    ] {
+        let text = String::from_utf8(house.good(words).stdout).unwrap();
+        assert_eq!(text.matches("would forget").count(), 5, "4 and a guard: {text}");
+        assert!(
+            text.contains("would be refused: this would forget 4 of the 5"),
+            "{text}"
+        );
+        let summary = house.summary(words);
+        assert_eq!(summary["forgotten"], 4, "{summary}");
+        assert_eq!(summary["refused"].as_array().unwrap().len(), 1, "{summary}");
+        let real = [&words[..words.len() - 1]].concat();
+        assert_eq!(house.run(real).code, Some(21));
+    }
+    for words in [&["forget", held, "--dry-run"][..], &["delete", held, "--dry-run"]] {
+        let text = String::from_utf8(house.good(words).stdout).unwrap();
+        assert!(
+            text.contains("would be refused: snapshot ") && text.contains("--release"),
+            "{text}"
+        );
+    }
+    let dry = house.summary(["delete", &ids[0], "--dry-run"]);
+    assert_eq!(
+        (&dry["forgotten"], &dry["dry_run"]),
+        (&1.into(), &true.into()),
+        "{dry}"
+    );
+    assert_eq!(dry["refused"].as_array().unwrap().len(), 0, "{dry}");
+    assert_eq!(house.snapshots(), ids);
+    let after = house.summary(["stats"]);
+    assert_eq!(before["chunk_pack_bytes"], after["chunk_pack_bytes"]);
+    assert_eq!(house.run(["delete", held]).code, Some(21));
+}
+
+/// Symptom: `copal hold latest --vm web` was refused, with the reason of `forget`.
+/// Cause: both look names up in one way. Fix: a hold takes nothing away, so the newest is as good a name as any.
+#[test]
+fn the_newest_snapshot_of_a_vm_can_be_held_by_that_name() {
+    let house = House::plain();
+    Disk::create(&house.path("disk.raw"), MIB, 63);
+    house.backup("web", &house.path("disk.raw"));
+    house.backup("db", &house.path("disk.raw"));
+    let run = house.run(["hold", "latest"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    house.good(["hold", "latest", "--vm", "web"]);
+    let listed = house.summary(["snapshots", "--vm", "web"]);
+    assert_eq!(listed["snapshots"][0]["held_until"], "release", "{listed}");
+    let listed = house.summary(["snapshots", "--vm", "db"]);
+    assert!(listed["snapshots"][0]["held_until"].is_null(), "{listed}");
+}
+
 #[test]
 fn holds_and_the_newest_verified_snapshot_survive_a_policy() {
     let house = House::plain();

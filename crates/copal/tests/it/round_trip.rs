@@ -164,7 +164,7 @@ fn an_existing_target_is_refused_then_overwritten() {
     let target = house.path("old.raw");
     std::fs::write(&target, vec![9; 7 << 20]).unwrap();
     let refused = house.run(["restore", &snapshot, "--target", target.to_str().unwrap()]);
-    assert_eq!(refused.code, Some(1));
+    assert_eq!(refused.code, Some(21));
     assert!(refused.sentence().contains("--force"), "{refused:?}");
     assert_eq!(std::fs::read(&target).unwrap(), vec![9; 7 << 20]);
     house.good([

@@ -41,7 +41,7 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Dump) -> Out
     }
     .map_err(failed)?;
     let fields = json!({ "command": "kv dump", "lines": lines, "damages": damages });
-    context.output.summary(fields, String::new);
+    context.output.answer(fields, String::new);
     if damages > 0 {
         return Err(damaged(
             &path,

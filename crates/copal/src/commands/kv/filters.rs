@@ -43,7 +43,7 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Words) -> Ou
     let mut fields = as_json(&filters);
     fields["command"] = json!("kv filters");
     fields["looked_up"] = json!(looked_up);
-    context.output.summary(fields, || as_text(&filters, width));
+    context.output.answer(fields, || as_text(&filters, width));
     Ok(())
 }
 

@@ -48,7 +48,7 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Repair) -> O
         "bytes": done.bytes,
         "left": left.iter().map(verify::range).collect::<Vec<_>>(),
     });
-    context.output.summary(fields, || {
+    let text = || {
         let mut text = verify::as_text(&done.repaired);
         text.push_str(&match (done.repaired.len(), words.dry_run) {
             (0, _) => "nothing to repair\n".to_owned(),
@@ -60,7 +60,11 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Repair) -> O
             ),
         });
         text
-    });
+    };
+    match words.dry_run {
+        true => context.output.answer(fields, text),
+        false => context.output.summary(fields, text),
+    }
     if left.is_empty() || words.dry_run {
         return Ok(());
     }

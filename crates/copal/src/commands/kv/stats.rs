@@ -13,7 +13,7 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>) -> Outcome<()> {
     let mut fields = as_json(&stats, &filters);
     fields["command"] = json!("kv stats");
     fields["store"] = json!(path.display().to_string());
-    context.output.summary(fields, || as_text(&stats, &filters));
+    context.output.answer(fields, || as_text(&stats, &filters));
     Ok(())
 }
 
