@@ -107,6 +107,7 @@ impl Waiter {
 pub struct Client {
     export: ExportInfo,
     contexts: Vec<Context>,
+    context_ids: Arc<[u32]>,
     writer: Mutex<Stream>,
     cookie: AtomicU64,
     waiter: Waiter,
@@ -147,6 +148,7 @@ impl Client {
             })?;
         Ok(Client {
             export: session.export,
+            context_ids: session.contexts.iter().map(|context| context.id).collect(),
             contexts: session.contexts,
             writer: Mutex::new(stream),
             cookie: AtomicU64::new(1),
@@ -243,6 +245,7 @@ impl Client {
         let body = Body::Status {
             offset,
             len,
+            contexts: Arc::clone(&self.context_ids),
             found: Vec::new(),
             answer: sender,
         };

@@ -178,6 +178,11 @@ fn set_contexts<S: Read + Write>(
         {
             return Err(NbdError::protocol("it names a metadata context twice"));
         }
+        if !wanted.contains(&context.name.as_str()) {
+            return Err(NbdError::protocol(
+                "it names a metadata context that was not asked for",
+            ));
+        }
     }
     Ok(contexts)
 }

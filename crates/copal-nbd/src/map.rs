@@ -1,7 +1,8 @@
 //! Walk over the extents of one metadata context.
 //!
 //! A block status reply may be shorter or longer than asked; the walk goes on from where it ended
-//! and clips what reaches past the range.
+//! and clips what reaches past the range. An extent that ends within a block of the export describes nothing that could be
+//! read, and is refused.
 
 use crate::{Client, NbdError};
 use std::ops::Range;
@@ -64,7 +65,14 @@ impl<'a> Map<'a> {
             .into_iter()
             .find(|(context, _)| *context == self.context)
             .ok_or_else(|| NbdError::protocol("a block status leaves out a context"))?;
+        let (size, block) = (self.client.size(), u64::from(self.client.export().block_bytes));
         for (len, flags) in extents {
+            let end = self.asked.start + u64::from(len);
+            if !end.is_multiple_of(block) && end < size {
+                return Err(NbdError::protocol(format!(
+                    "a block status ends at byte {end}, within a block of {block}"
+                )));
+            }
             let len = u64::from(len).min(self.asked.end - self.asked.start);
             if len > 0 {
                 self.ready.push(Extent {

@@ -10,7 +10,11 @@ use crate::{
     wire::{self, ChunkHeader, Cursor, limits},
 };
 use parking_lot::{Condvar, Mutex};
-use std::{collections::HashMap, io::Read, sync::mpsc::SyncSender};
+use std::{
+    collections::HashMap,
+    io::Read,
+    sync::{Arc, mpsc::SyncSender},
+};
 
 /// Extents of one context: its number, and (length, flags) pairs from the start of the request.
 pub(crate) type StatusReply = Vec<(u32, Vec<(u32, u32)>)>;
@@ -31,6 +35,8 @@ pub(crate) enum Body {
     Status {
         offset: u64,
         len: u32,
+        /// Numbers of the contexts that were agreed on; a reply may speak of no other.
+        contexts: Arc<[u32]>,
         found: StatusReply,
         answer: SyncSender<Result<StatusReply, NbdError>>,
     },
@@ -218,14 +224,16 @@ fn chunk<R: Read>(reader: &mut R, shared: &Shared, header: ChunkHeader) -> Resul
             wire::CHUNK_BLOCK_STATUS => {
                 let payload = payload(reader, header.len, limits::STATUS_BYTES)?;
                 let (context, extents) = wire::decode_block_status(&payload)?;
-                let Body::Status { found, .. } = &mut pending.body else {
+                let Body::Status { contexts, found, .. } = &mut pending.body else {
                     return Err(NbdError::protocol("a block status answers a read"));
                 };
+                if !contexts.contains(&context) {
+                    return Err(NbdError::protocol(
+                        "a block status describes a context that was not agreed on",
+                    ));
+                }
                 if found.iter().any(|(other, _)| *other == context) {
                     return Err(NbdError::protocol("a block status describes one context twice"));
-                }
-                if found.len() >= limits::OPTION_REPLIES {
-                    return Err(NbdError::protocol("a block status describes too many contexts"));
                 }
                 found.push((context, extents));
             }

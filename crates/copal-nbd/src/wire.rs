@@ -262,7 +262,8 @@ pub fn decode_chunk_header(bytes: &[u8; 16]) -> Result<ChunkHeader, NbdError> {
     })
 }
 
-/// Decodes the payload of a block status chunk: the context and its (length, flags) pairs.
+/// Decodes the payload of a block status chunk: the context and its (length, flags) pairs, neighbours with equal flags
+/// merged.
 ///
 /// # Errors
 /// `Protocol`: the payload is not one context and at least one whole extent, or an extent is empty.
@@ -275,14 +276,17 @@ pub fn decode_block_status(payload: &[u8]) -> Result<(u32, Vec<(u32, u32)>), Nbd
             "a block status is not a whole number of extents",
         ));
     }
-    let mut extents = Vec::with_capacity(pairs.len() / 8);
+    let mut extents: Vec<(u32, u32)> = Vec::new();
     for pair in pairs.chunks_exact(8) {
         let mut cursor = Cursor::new(pair);
         let (len, flags) = (cursor.u32()?, cursor.u32()?);
         if len == 0 {
             return Err(NbdError::protocol("a block status has an empty extent"));
         }
-        extents.push((len, flags));
+        match extents.last_mut() {
+            Some((last, same)) if *same == flags && last.checked_add(len).is_some() => *last += len,
+            _ => extents.push((len, flags)),
+        }
     }
     Ok((context, extents))
 }

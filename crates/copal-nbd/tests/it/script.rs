@@ -58,9 +58,14 @@ pub(crate) fn greeting() -> Script {
 
 /// A whole handshake for an export of `size` bytes with `base:allocation` as context 7.
 pub(crate) fn handshake(size: u64) -> Script {
+    handshake_in_blocks(size, 1)
+}
+
+/// The same for an export whose smallest unit is `block`.
+pub(crate) fn handshake_in_blocks(size: u64, block: u32) -> Script {
     let context = Script::default().u32(7).raw(BASE_ALLOCATION.as_bytes()).bytes;
     let info = Script::default().u16(0).u64(size).u16(3).bytes;
-    let blocks = Script::default().u16(3).u32(1).u32(4096).u32(1 << 20).bytes;
+    let blocks = Script::default().u16(3).u32(block).u32(4096).u32(1 << 20).bytes;
     greeting()
         .option_reply(8, 1, &[])
         .option_reply(10, 4, &context)

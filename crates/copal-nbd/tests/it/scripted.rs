@@ -1,6 +1,6 @@
 //! Conversations with honest and dishonest servers, one rule each.
 
-use crate::script::{Script, against, greeting, handshake, plain_handshake};
+use crate::script::{Script, against, greeting, handshake, handshake_in_blocks, plain_handshake};
 use copal_nbd::{BASE_ALLOCATION, Extent, NbdError};
 
 fn data(offset: u64, bytes: &[u8]) -> Vec<u8> {
@@ -224,6 +224,44 @@ fn broken_rules_end_the_connection() {
     }
 }
 
+/// Symptom: one answer to a block status could take a GiB, and its extents could be of single bytes.
+/// Cause: it could describe a thousand contexts that nobody had asked for, each extent was kept as it was cut, and none was
+/// compared with the size of a block.
+/// Fix: the first and the last break the rules; neighbours with equal flags are one.
+#[test]
+fn a_block_status_keeps_to_what_was_agreed_on() {
+    let stranger = handshake(8192)
+        .chunk(false, 5, 1, &status(7, &[(8192, 0)]))
+        .chunk(true, 5, 1, &status(9, &[(8192, 0)]));
+    let below = handshake_in_blocks(8192, 512).chunk(true, 5, 1, &status(7, &[(512, 0), (100, 3), (412, 0)]));
+    for (name, script) in [("stranger", stranger), ("below a block", below)] {
+        against(&script, |client| {
+            let client = client.unwrap();
+            let map: Result<Vec<_>, _> = client.map(BASE_ALLOCATION, 0..8192).unwrap().collect();
+            assert!(matches!(map, Err(NbdError::Protocol { .. })), "{name}: {map:?}");
+        });
+    }
+    // What reaches the end of the export may be shorter than a block.
+    let end = handshake_in_blocks(8192, 512).chunk(true, 5, 1, &status(7, &[(8000, 0), (192, 0)]));
+    against(&end, |client| {
+        let map: Result<Vec<_>, _> = client.unwrap().map(BASE_ALLOCATION, 0..8192).unwrap().collect();
+        let whole = Extent {
+            offset: 0,
+            len: 8192,
+            flags: 0,
+        };
+        assert_eq!(map.unwrap(), [whole]);
+    });
+    let pieces = [&[(1, 3); 1000][..], &[(u32::MAX, 0), (1, 0)]].concat();
+    against(
+        &handshake(1 << 20).chunk(true, 5, 1, &status(7, &pieces)),
+        |client| {
+            let reply = client.unwrap().block_status(0, 1 << 20).unwrap();
+            assert_eq!(reply, [(7, vec![(1000, 3), (u32::MAX, 0), (1, 0)])]);
+        },
+    );
+}
+
 #[test]
 fn broken_handshakes_are_refused() {
     let info = |size| Script::default().u16(0).u64(size).u16(3).bytes;
@@ -271,6 +309,15 @@ fn broken_handshakes_are_refused() {
                 .option_reply(7, 1, &[]),
         ),
         ("short info", begun().option_reply(7, 3, &[0, 0, 1])),
+        (
+            "context not asked for",
+            greeting()
+                .option_reply(8, 1, &[])
+                .option_reply(10, 4, b"\0\0\0\x08qemu:dirty-bitmap:b")
+                .option_reply(10, 1, &[])
+                .option_reply(7, 3, &info(4096))
+                .option_reply(7, 1, &[]),
+        ),
         (
             "context not UTF-8",
             greeting()
