@@ -84,6 +84,23 @@ impl Place {
         }
     }
 
+    /// Whether a file or device is part of the store, or shares bytes with it. One that is not there yet lies where its
+    /// directory does.
+    pub(crate) fn holds(&self, path: &Path) -> bool {
+        if copal_device::share_bytes(self.path(), path) {
+            return true;
+        }
+        let Place::Files(files) = self else { return false };
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let path = path
+            .canonicalize()
+            .or_else(|_| directory.unwrap_or(Path::new(".")).canonicalize());
+        match (files.canonicalize(), path) {
+            (Ok(files), Ok(path)) => path.starts_with(files),
+            _ => false,
+        }
+    }
+
     /// Opens the store, when nobody else has it.
     pub(crate) fn open(&self, common: &Common, access: Access, waiting: &Waiting) -> Outcome<Opened> {
         let path = self.path();

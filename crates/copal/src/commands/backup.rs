@@ -8,6 +8,7 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     repository::{Access, Opened},
+    place::Place,
     stdin::Stdin,
 };
 use copal_backup::{
@@ -34,6 +35,10 @@ pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
     let memory = context.memory()?;
     // Sources first: a missing image is said before a password is asked for.
     let mut disks = open_disks(context, backup)?;
+    let place = Place::find(&context.arguments.common)?;
+    for typed in typed_disks(backup)? {
+        source::refuse_own(&place, &typed.image)?;
+    }
     let opened = context.open(Access::Write)?;
     if let Some(base) = &backup.base
         && let Err(failure) = name_base(&opened, &backup.vm, base, &mut disks)

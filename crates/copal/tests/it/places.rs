@@ -375,3 +375,43 @@ fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
     assert_eq!(house.snapshots(), std::slice::from_ref(&snapshot));
     assert_restored(&house.restore(&snapshot, "again"), &disk.bytes);
 }
+
+/// Symptom: `copal backup` of the store file of the repository itself, which grows while it is read, was begun.
+/// Cause: nobody compared them. Fix: the store, by any of its names, and what shares bytes with it is refused.
+#[test]
+fn the_repository_itself_is_no_source() {
+    let refused = |house: &House, image: &Path| {
+        let run = house.run([
+            "backup",
+            "--vm",
+            "web",
+            "--format",
+            "raw",
+            image.to_str().unwrap(),
+        ]);
+        assert_eq!(run.code, Some(3), "{run:?}");
+        assert!(
+            run.sentence().contains("belongs to the repository itself"),
+            "{run:?}"
+        );
+        assert!(house.snapshots().is_empty());
+    };
+    let house = House::plain();
+    let (hard, soft) = (house.path("hard"), house.path("soft"));
+    std::fs::hard_link(house.store(), &hard).unwrap();
+    std::os::unix::fs::symlink(house.store(), &soft).unwrap();
+    for image in [house.store(), hard, soft] {
+        refused(&house, &image);
+    }
+    let size = house.store().metadata().unwrap().len();
+    if let Some(device) = LoopDevice::attach(&house.store(), size) {
+        refused(&house, &device.path);
+    }
+    let house = House::of_files();
+    let files = house.repository().join("store.files");
+    let file = std::fs::read_dir(&files)
+        .unwrap()
+        .flatten()
+        .find(|entry| entry.metadata().unwrap().is_file());
+    refused(&house, &file.unwrap().path());
+}

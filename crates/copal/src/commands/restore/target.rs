@@ -18,7 +18,7 @@ pub(super) fn open(place: &Place, target: &str, force: bool) -> Outcome<Box<dyn 
 /// A lock tells too little: the files of a repository of files carry none.
 fn refuse_own_files(place: &Place, target: &str) -> Outcome<()> {
     let path = Path::new(target);
-    if copal_device::share_bytes(place.path(), path) || is_inside(place, path) {
+    if place.holds(path) {
         return Err(Failure::plain(
             "target",
             format!(
@@ -43,19 +43,6 @@ fn refuse_shared(target: &str) -> Outcome<()> {
                 other.display()
             ),
         )),
-    }
-}
-
-fn is_inside(place: &Place, target: &Path) -> bool {
-    let Place::Files(files) = place else { return false };
-    // A target that is not there yet lies where its directory lies.
-    let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let target = target
-        .canonicalize()
-        .or_else(|_| directory.unwrap_or(Path::new(".")).canonicalize());
-    match (files.canonicalize(), target) {
-        (Ok(files), Ok(target)) => target.starts_with(files),
-        _ => false,
     }
 }
 
