@@ -99,17 +99,35 @@ impl Copal {
         self.run("init", &[] as &[&str])
     }
 
-    /// Backs up one disk of `vm`.
+    /// Backs up one disk of `vm`; a list of changes is relative to its newest snapshot, and the run that finds that one is
+    /// not part of the cost.
     ///
     /// # Errors
     /// `copal backup` fails.
     pub fn backup(&self, vm: &str, image: &Path, changed_extents: Option<&Path>) -> Result<Done> {
+        let base = changed_extents.map(|_| self.newest(vm)).transpose()?.flatten();
         let mut arguments: Vec<&OsStr> = vec!["--vm".as_ref(), vm.as_ref()];
         if let Some(path) = changed_extents {
             arguments.extend(["--changed-extents".as_ref(), path.as_os_str()]);
         }
+        if let Some(base) = &base {
+            arguments.extend([OsStr::new("--base"), OsStr::new(base)]);
+        }
         arguments.push(image.as_os_str());
         self.run("backup", &arguments)
+    }
+
+    /// The newest snapshot of a VM, if it has one.
+    fn newest(&self, vm: &str) -> Result<Option<String>> {
+        // A VM that was never backed up is not known by name.
+        let listed = self.run("snapshots", &[] as &[&str])?.summary;
+        let snapshots = listed["snapshots"].as_array().into_iter().flatten();
+        let newest = snapshots
+            .filter(|snapshot| snapshot["vm"]["name"] == vm)
+            .next_back();
+        Ok(newest
+            .and_then(|snapshot| snapshot["id"].as_str())
+            .map(str::to_owned))
     }
 
     /// Restores a snapshot's disk into a new file.

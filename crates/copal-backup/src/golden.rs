@@ -11,6 +11,7 @@ use crate::pack::{PackKind, PackNumber, Spot};
 use crate::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
 use crate::recipe::{Entry, Page, Ref, Root, SegmentRecipe};
 use crate::request::{BackupCounts, DiskMode, SnapshotId, Unlock};
+use crate::source::Bitmap;
 use copal_chunk::{ChunkId, Profile};
 use copal_volume::{MemoryStore, PutOptions, VolumeOptions, VolumeStore};
 use uuid::Uuid;
@@ -211,6 +212,11 @@ fn the_manifest_of_the_document() {
             root: reference(0xc1, 9),
             mode: DiskMode::Incremental,
             reason: String::new(),
+            serial: "WD-7".into(),
+            bitmap: Some(Bitmap {
+                name: "copal-4".into(),
+                dirty_bytes: 65_536,
+            }),
         }],
         counts: BackupCounts {
             logical_bytes: 3 << 20,

@@ -428,7 +428,8 @@ impl Repository {
             for published in &state.published {
                 match self.manifest(vm.uuid, published) {
                     Ok(manifest) => {
-                        stats.logical_bytes += manifest.counts.logical_bytes;
+                        let logical = manifest.counts.logical_bytes;
+                        stats.logical_bytes = stats.logical_bytes.saturating_add(logical);
                         let holes = |disk: &ManifestDisk| disk.size_bytes.saturating_sub(disk.data_bytes);
                         stats.hole_bytes += manifest.disks.iter().map(holes).sum::<u64>();
                     }
@@ -586,7 +587,9 @@ pub(crate) fn snapshot_disk(disk: &ManifestDisk) -> SnapshotDisk {
     SnapshotDisk {
         name: disk.name.clone(),
         size_bytes: disk.size_bytes,
+        serial: disk.serial.clone(),
         mode: disk.mode,
         reason: disk.reason.clone(),
+        bitmap: disk.bitmap.as_ref().map(|bitmap| bitmap.name.clone()),
     }
 }

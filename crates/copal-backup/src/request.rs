@@ -2,7 +2,7 @@
 //!
 //! Sizes are bytes, times are milliseconds since 1970 as stamped by the store.
 
-use crate::source::{ChangedExtents, Source};
+use crate::source::{Bitmap, ChangedExtents, Source};
 use copal_chunk::Profile;
 use std::fmt;
 use std::time::Duration;
@@ -90,8 +90,16 @@ pub struct DiskSource {
     pub name: String,
     /// Its bytes.
     pub source: Box<dyn Source>,
+    /// What tells it from another disk that may get its name; empty when nobody says. Changed extents are used only with a
+    /// base of the same serial.
+    pub serial: String,
     /// What changed since a base snapshot, when somebody knows.
     pub changed: Option<ChangedExtents>,
+    /// Why nobody knows, although somebody was asked: a bitmap that is missing.
+    pub no_changes: Option<String>,
+    /// The dirty bitmap that has recorded all writes since the moment that is backed up, or longer: what the next backup can
+    /// be told by.
+    pub starts: Option<Bitmap>,
     /// What a person should know about the source, seen when it was opened; the summary repeats it.
     pub warnings: Vec<String>,
 }
@@ -102,7 +110,10 @@ impl DiskSource {
         DiskSource {
             name: name.into(),
             source,
+            serial: String::new(),
             changed: None,
+            no_changes: None,
+            starts: None,
             warnings: Vec::new(),
         }
     }
@@ -122,11 +133,16 @@ pub struct BackupRequest {
     pub strict_incremental: bool,
     /// Ignore the base: read everything.
     pub full: bool,
+    /// Share of the data that changed extents leave out which is read and compared with the base, in millionths; at least
+    /// 16 MiB of each such disk unless it is 0. A difference makes the disk be read as a whole, with a warning.
+    pub spot_check_millionths: u32,
     /// Memory the pipeline may hold, in bytes; [`BackupRequest::DEFAULT_MEMORY_BYTES`].
     pub memory_bytes: u64,
 }
 
 impl BackupRequest {
+    /// A thousandth.
+    pub const DEFAULT_SPOT_CHECK_MILLIONTHS: u32 = 1000;
     /// Keeps a whole process with a 32 MiB engine under 100 MB.
     pub const DEFAULT_MEMORY_BYTES: u64 = 40 << 20;
     /// A backup of `vm` with the defaults.
@@ -138,6 +154,7 @@ impl BackupRequest {
             description: String::new(),
             strict_incremental: false,
             full: false,
+            spot_check_millionths: BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS,
             memory_bytes: BackupRequest::DEFAULT_MEMORY_BYTES,
         }
     }
@@ -175,6 +192,8 @@ pub struct DiskSummary {
     pub mode: DiskMode,
     /// Why it was not read incrementally; empty when it was.
     pub reason: String,
+    /// The dirty bitmap that had recorded all later writes when it was backed up.
+    pub bitmap: Option<String>,
 }
 
 /// Counters of a backup.
@@ -204,6 +223,8 @@ pub struct BackupCounts {
     pub segments: u64,
     /// Segments kept from the base unread.
     pub clean_segments: u64,
+    /// Bytes read besides, to compare some of what the changed extents leave out with the base.
+    pub spot_check_bytes: u64,
 }
 
 /// What a backup did.
@@ -234,10 +255,14 @@ pub struct SnapshotDisk {
     pub name: String,
     /// Its size.
     pub size_bytes: u64,
+    /// What tells it from another disk of its name; empty when nobody said.
+    pub serial: String,
     /// How it was read.
     pub mode: DiskMode,
     /// Why it was not read incrementally; empty when it was.
     pub reason: String,
+    /// The dirty bitmap that had recorded all later writes when it was backed up.
+    pub bitmap: Option<String>,
 }
 
 /// The snapshots that can be listed, and the VMs whose cannot.

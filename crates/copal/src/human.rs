@@ -139,6 +139,18 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     Ok(result as u64)
 }
 
+/// A share of something, `0.1%` or `5%`, in millionths.
+pub(crate) fn parse_share(text: &str) -> Result<u32, String> {
+    let number = text
+        .strip_suffix('%')
+        .and_then(|digits| digits.trim().parse::<f64>().ok());
+    let millionths = number.map_or(-1.0, |percent| percent * 10_000.0);
+    if !(0.0..=1_000_000.0).contains(&millionths) {
+        return Err(format!("{text:?} is not a share like 0.1%, 5% or 100%"));
+    }
+    Ok(millionths.ceil() as u32)
+}
+
 /// Columns of text, a row each whatever is in it, left-aligned unless every cell of a column below its title is a number of some kind.
 pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<Cow<'_, str>>> = rows

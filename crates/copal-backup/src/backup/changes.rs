@@ -164,8 +164,8 @@ mod tests {
             .collect();
         Changes::new(&ChangedExtents {
             size_bytes: 3 * SEGMENT + 100,
-            base: None,
             extents,
+            ..ChangedExtents::default()
         })
     }
 

@@ -6,7 +6,7 @@
 //! Order of durability: packs of chunks, packs of recipes, index rows, manifest, Publish record. Before
 //! the last nothing refers to any of it; after it all of it is there.
 //!
-//! - [`plan`]: how each disk is read, [`ahead`]: how much of it. [`reader`] (with [`decide`]), [`compress`], [`packer`]: the three threads.
+//! - [`plan`]: how each disk is read (after a look at what need not be, [`spot`]), [`ahead`]: how much of it. [`reader`] (with [`decide`]), [`compress`], [`packer`]: the three threads.
 //! - [`session`]: the records at the beginning and at the end.
 
 mod ahead;
@@ -19,6 +19,7 @@ mod packer;
 mod plan;
 mod reader;
 mod session;
+mod spot;
 mod steps;
 
 use crate::error::{Error, Result};
@@ -93,6 +94,8 @@ pub(crate) fn run(
                 root: built.root,
                 mode: planned.mode,
                 reason: clip(&planned.reason),
+                serial: disk.serial.clone(),
+                bitmap: disk.starts.clone(),
             })
             .collect(),
         counts,
@@ -110,7 +113,7 @@ pub(crate) fn run(
             .iter()
             .zip(&planned)
             .zip(&request.disks)
-            .map(|((built, planned), disk)| planned.summary(&disk.name, built.size_bytes))
+            .map(|((built, planned), disk)| planned.summary(disk, built.size_bytes))
             .collect(),
         vm,
         counts,
@@ -135,7 +138,7 @@ fn produce(
     cancel: &CancelFlag,
 ) -> Result<Produced> {
     let vault = repository.vault();
-    let planned = plan::plan(vault, request, session.vm, base)?;
+    let planned = plan::plan(vault, request, session.vm, base, cancel)?;
     let issued = Issued::default();
     let bases = planned.iter().map(|plan| plan.base_root.clone()).collect();
     let mut packer = Packer::new(vault, &issued, progress, session.vm, session.id, bases)?;
@@ -187,12 +190,13 @@ fn produce(
     });
     packed?;
     compressed?;
-    let confirmed = read.and_then(|counts| Ok((counts, confirm(&request.disks)?)));
+    let confirmed = read.and_then(|counts| Ok((counts, confirm(&request.disks, &planned)?)));
     match confirmed {
         Ok((mut counts, warnings)) => {
             let disks = packer.finish()?;
             vault.index.sync()?;
             counts.stored_bytes = packer.stored_bytes();
+            counts.spot_check_bytes = planned.iter().map(|plan| plan.checked.read_bytes).sum();
             Ok(Produced {
                 disks,
                 planned,
@@ -223,10 +227,11 @@ fn produce(
 }
 
 /// Sees that all disks are still what was opened; returns what a person should know about them.
-fn confirm(disks: &[DiskSource]) -> Result<Vec<String>> {
+fn confirm(disks: &[DiskSource], planned: &[Planned]) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
-    for disk in disks {
+    for (disk, planned) in disks.iter().zip(planned) {
         warnings.extend(disk.warnings.iter().cloned());
+        warnings.extend(planned.warning(disk));
         let seen = disk.source.confirm().map_err(|error| Error::Source {
             disk: disk.name.clone(),
             error,
@@ -265,6 +270,13 @@ fn check_request(request: &BackupRequest) -> Result<()> {
         }
         if request.disks[..index].iter().any(|other| other.name == disk.name) {
             return invalid(format!("two disks are named {}", disk.name));
+        }
+        let bitmap = disk.starts.as_ref().map_or("", |bitmap| &bitmap.name);
+        if disk.serial.len() > MAX_WORD_BYTES || bitmap.len() > MAX_WORD_BYTES {
+            return invalid(format!(
+                "the serial and the bitmap of disk {} have at most {MAX_WORD_BYTES} bytes",
+                disk.name
+            ));
         }
         if disk
             .source

@@ -1,14 +1,22 @@
 //! How each disk will be read: incrementally, by rescan, or in full, and why.
 //!
 //! Falling back is automatic and said, never a failed backup, unless the caller asked for that.
+//!
+//! What a list of changes leaves out is taken from the base unread, so somebody must vouch that the list begins there, or
+//! before: whoever made it by naming the snapshot, or the base itself by naming the dirty bitmap that recorded what came after
+//! it. A list that only claims to be of the last backup is of another one as soon as one failed.
 
 use super::changes::Changes;
 use super::reader::DiskPlan;
+use super::spot::{self, Checked, Spots};
 use crate::error::{Error, Result};
+use crate::keys::random;
 use crate::lookup::MIN_DIGITS;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, ManifestDisk};
+use crate::progress::CancelFlag;
 use crate::recipe::{Ref, Root};
 use crate::request::{BackupRequest, DiskMode, DiskSource, DiskSummary};
+use crate::source::ChangedExtents;
 use crate::tree::TreeReader;
 use crate::vault::Vault;
 use uuid::Uuid;
@@ -19,39 +27,52 @@ pub(crate) struct Planned {
     pub(crate) base_root: Option<(Ref, Root)>,
     pub(crate) mode: DiskMode,
     pub(crate) reason: String,
+    pub(crate) checked: Checked,
 }
 
 impl Planned {
-    pub(crate) fn summary(&self, name: &str, size_bytes: u64) -> DiskSummary {
+    pub(crate) fn summary(&self, disk: &DiskSource, size_bytes: u64) -> DiskSummary {
         DiskSummary {
-            name: name.to_owned(),
+            name: disk.name.clone(),
             size_bytes,
             mode: self.mode,
             reason: self.reason.clone(),
+            bitmap: disk.starts.as_ref().map(|bitmap| bitmap.name.clone()),
         }
+    }
+
+    /// What a person should know of how a disk was planned.
+    pub(crate) fn warning(&self, disk: &DiskSource) -> Option<String> {
+        let at = self.checked.difference?;
+        Some(format!(
+            "disk {}: its bytes at {at} differ from the last snapshot, and its changed extents leave them out; all of it was \
+             read, earlier incremental snapshots may be wrong as well: look at what makes the list, and see with `copal \
+             verify` and a restore whether those are needed",
+            disk.name
+        ))
     }
 }
 
 /// The snapshot a backup builds on.
 pub(crate) struct Base {
     pub(crate) manifest: Manifest,
-    /// No snapshot was published after it, not even one that is forgotten or cannot be read.
-    pub(crate) is_last: bool,
 }
 
 /// Plans all disks of a request.
 /// # Errors
-/// `FellBack` under `strict_incremental`; those of the store.
+/// `FellBack` under `strict_incremental`; those of the store, and of a source that is spot-checked.
 pub(crate) fn plan(
     vault: &Vault,
     request: &BackupRequest,
     vm: Uuid,
     base: Option<&Base>,
+    cancel: &CancelFlag,
 ) -> Result<Vec<Planned>> {
     let mut tree = TreeReader::new(vault, vm)?;
     let mut planned = Vec::with_capacity(request.disks.len());
     for disk in &request.disks {
-        let plan = plan_disk(&mut tree, request, disk, base)?;
+        let mut plan = plan_disk(&mut tree, request, disk, base)?;
+        spot_check(vault, &mut tree, request, disk, &mut plan, cancel)?;
         if request.strict_incremental && plan.mode != DiskMode::Incremental {
             return Err(Error::FellBack {
                 disk: disk.name.clone(),
@@ -61,6 +82,45 @@ pub(crate) fn plan(
         planned.push(plan);
     }
     Ok(planned)
+}
+
+/// Compares some of what an incremental disk would leave unread; a difference makes it be read as a whole.
+fn spot_check(
+    vault: &Vault,
+    tree: &mut TreeReader<'_>,
+    request: &BackupRequest,
+    disk: &DiskSource,
+    plan: &mut Planned,
+    cancel: &CancelFlag,
+) -> Result<()> {
+    let DiskPlan {
+        base: Some((base, data_bytes)),
+        changes: Some(changes),
+    } = &plan.plan
+    else {
+        return Ok(());
+    };
+    if request.spot_check_millionths == 0 {
+        return Ok(());
+    }
+    let spots = Spots {
+        disk,
+        base,
+        changes,
+        ids: &vault.keys.id,
+        cancel,
+    };
+    let share = u128::from(*data_bytes) * u128::from(request.spot_check_millionths) / 1_000_000;
+    let wanted = (share as u64).max(spot::LEAST_BYTES);
+    plan.checked = spots.check(tree, wanted, u64::from_le_bytes(random()?))?;
+    if let Some(at) = plan.checked.difference {
+        plan.mode = DiskMode::Rescan;
+        plan.reason = format!(
+            "a spot check found other bytes at {at} than the base has, which the changed extents leave out"
+        );
+        plan.plan.changes = None;
+    }
+    Ok(())
 }
 
 fn plan_disk(
@@ -77,6 +137,7 @@ fn plan_disk(
         base_root: None,
         mode: DiskMode::Full,
         reason: reason.to_owned(),
+        checked: Checked::default(),
     };
     if request.full {
         return Ok(full("a full backup was asked for"));
@@ -94,13 +155,9 @@ fn plan_disk(
         }
         Err(error) => return Err(error),
     };
-    let (mode, reason, changes) = match refusal(disk, old.size_bytes, base) {
-        None => (
-            DiskMode::Incremental,
-            String::new(),
-            disk.changed.as_ref().map(Changes::new),
-        ),
-        Some(reason) => (DiskMode::Rescan, reason, None),
+    let (mode, reason, changes) = match usable(disk, old, base) {
+        Ok(changed) => (DiskMode::Incremental, String::new(), Some(Changes::new(changed))),
+        Err(reason) => (DiskMode::Rescan, reason, None),
     };
     let base_root = Some((old.root, root.clone()));
     Ok(Planned {
@@ -111,42 +168,81 @@ fn plan_disk(
         base_root,
         mode,
         reason,
+        checked: Checked::default(),
     })
 }
 
-/// Why the changed extents of a disk cannot be used with this base; `None`: they can.
-fn refusal(disk: &DiskSource, base_bytes: u64, base: &Base) -> Option<String> {
+/// The changed extents of a disk, if all that they leave out is as it was in this base; otherwise why that is not known.
+fn usable<'a>(
+    disk: &'a DiskSource,
+    old: &ManifestDisk,
+    base: &Base,
+) -> std::result::Result<&'a ChangedExtents, String> {
     let Some(changed) = &disk.changed else {
-        return Some("no changed extents were given".into());
+        let none = || "no changed extents were given".into();
+        return Err(disk.no_changes.clone().unwrap_or_else(none));
     };
     let Some(size) = disk.source.size_bytes() else {
-        return Some("a stream has to be read as a whole".into());
+        return Err("a stream has to be read as a whole".into());
     };
     if changed.size_bytes != size {
-        return Some(format!(
+        return Err(format!(
             "the changed extents are of a disk of {} bytes, this one has {size}",
             changed.size_bytes
         ));
     }
-    if base_bytes != size {
-        return Some(format!(
-            "the disk had {base_bytes} bytes in the base snapshot, it has {size} now"
+    if old.size_bytes != size {
+        return Err(format!(
+            "the disk had {} bytes in the base snapshot, it has {size} now",
+            old.size_bytes
+        ));
+    }
+    if old.serial != disk.serial {
+        return Err(format!(
+            "the disk had the serial {:?} in the base snapshot, it has {:?} now",
+            old.serial, disk.serial
         ));
     }
     let id = base.manifest.snapshot;
-    let Some(wanted) = &changed.base else {
-        // A list without a base speaks of the last backup. If that snapshot is gone, the list leaves out
-        // what changed before it, and using it would lose those changes without a word.
-        let gone =
-            || "the last snapshot is forgotten or damaged, and the changed extents name no base".into();
-        return (!base.is_last).then(gone);
-    };
-    let wanted = wanted.to_ascii_lowercase();
-    let fits = wanted.len() >= MIN_DIGITS && id.to_string().starts_with(&wanted);
-    (!fits).then(|| {
-        format!(
-            "the changed extents are relative to {wanted}, the newest snapshot is {}",
-            id.short()
-        )
-    })
+    match (&changed.base, &changed.bitmap) {
+        (None, None) => {
+            return Err(
+                "the changed extents name no snapshot that they are relative to; give its id in the file, or with --base"
+                    .into(),
+            );
+        }
+        (Some(wanted), _) => {
+            let wanted = wanted.to_ascii_lowercase();
+            if wanted.len() < MIN_DIGITS || !id.to_string().starts_with(&wanted) {
+                return Err(format!(
+                    "the changed extents are relative to {wanted}, the newest snapshot is {}",
+                    id.short()
+                ));
+            }
+        }
+        (None, Some(_)) => {}
+    }
+    if let Some(bitmap) = &changed.bitmap {
+        let Some(started) = &old.bitmap else {
+            return Err(format!(
+                "the newest snapshot {} names no dirty bitmap that began with it (--starts-bitmap)",
+                id.short()
+            ));
+        };
+        if started.name != bitmap.name {
+            return Err(format!(
+                "the dirty bitmap that began with the newest snapshot {} is {}, not {}",
+                id.short(),
+                started.name,
+                bitmap.name
+            ));
+        }
+        if bitmap.dirty_bytes < started.dirty_bytes {
+            return Err(format!(
+                "the dirty bitmap {} names {} bytes, and named {} at the newest snapshot: it was cleared",
+                bitmap.name, bitmap.dirty_bytes, started.dirty_bytes
+            ));
+        }
+    }
+    Ok(changed)
 }

@@ -14,7 +14,9 @@ use super::steps::{data_of, pieces_of, read_exactly, read_fully};
 use crate::error::{Error, Result};
 use crate::keys::RecipeKey;
 use crate::progress::{CancelFlag, Progress, Stage};
-use crate::recipe::{Entry, PAGE_BYTES, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, segments_of};
+use crate::recipe::{
+    Entry, PAGE_BYTES, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, format::MAX_DISK_BYTES, segments_of,
+};
 use crate::request::{BackupCounts, DiskSource};
 use crate::source::{Extent, ExtentKind};
 use crate::tree::TreeReader;
@@ -379,6 +381,10 @@ impl<'a> Reader<'a> {
                     error,
                 })?;
             size += length as u64;
+            if size > MAX_DISK_BYTES {
+                let reason = format!("disk {} is larger than 64 TiB", disk.name);
+                return Err(Stop::Failed(Error::Invalid { reason }));
+            }
             self.counts.read_bytes += length as u64;
             self.counts.dirty_bytes += length as u64;
             if length == 0 {

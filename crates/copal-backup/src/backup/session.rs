@@ -145,10 +145,7 @@ fn newest_readable(repository: &Repository, vm: Uuid, state: &VmState) -> Option
         .iter()
         .rev()
         .find_map(|published| match repository.manifest(vm, published) {
-            Ok(manifest) => Some(Base {
-                is_last: manifest.sequence + 1 == state.next_sequence,
-                manifest,
-            }),
+            Ok(manifest) => Some(Base { manifest }),
             Err(error) => {
                 tracing::warn!(snapshot = %published.snapshot, %error, "not used as a base");
                 None

@@ -3,6 +3,7 @@
 //! Format: docs/formats/backup-catalog.md v1
 
 use crate::keys::Keys;
+use crate::manifest::MAX_SEQUENCE;
 use crate::request::SnapshotId;
 use copal_chunk::Profile;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
@@ -171,7 +172,10 @@ pub(crate) fn parse(input: &mut Reader<'_>) -> Result<Record, String> {
             4 => Record::Publish {
                 session: input.array()?,
                 snapshot: SnapshotId(input.array()?),
-                sequence: input.u64()?,
+                sequence: match input.u64()? {
+                    number if number <= MAX_SEQUENCE => number,
+                    number => return Ok(Err(format!("the sequence {number} is above any snapshot's"))),
+                },
                 manifest: input.array()?,
             },
             5 => Record::Fence {

@@ -161,8 +161,8 @@ impl<'de> Visitor<'de> for ListVisitor {
         }
         Ok(ChangedExtents {
             size_bytes,
-            base: None,
             extents: runs.runs,
+            ..ChangedExtents::default()
         })
     }
 
@@ -203,6 +203,7 @@ impl<'de> Visitor<'de> for ListVisitor {
         Ok(ChangedExtents {
             size_bytes,
             base,
+            bitmap: None,
             extents,
         })
     }
@@ -264,6 +265,7 @@ mod tests {
             Ok(ChangedExtents {
                 size_bytes: 4096,
                 base: Some("ab12".into()),
+                bitmap: None,
                 extents
             })
         );
@@ -281,8 +283,8 @@ mod tests {
             list,
             Ok(ChangedExtents {
                 size_bytes: 4_194_404,
-                base: None,
-                extents
+                extents,
+                ..ChangedExtents::default()
             })
         );
         assert_eq!(parse("[]").unwrap().size_bytes, 0);

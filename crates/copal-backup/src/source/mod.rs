@@ -10,12 +10,15 @@
 //! Not here: finding out what changed since the last backup (that is handed in as
 //! [`ChangedExtents`]), and restore targets (`target`).
 
+mod bitmaps;
 mod changed;
 pub mod file;
 mod identity;
 pub mod nbd;
 pub mod open;
+mod programs;
 pub mod qcow2;
+mod runs;
 pub mod stream;
 #[cfg(test)]
 mod tests;
@@ -197,13 +200,26 @@ pub struct ChangedExtent {
     pub kind: ChangeKind,
 }
 
+/// A dirty bitmap of a disk at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bitmap {
+    /// Its name.
+    pub name: String,
+    /// Bytes it said were dirty then; 0 where it could not be read. It never has less later, unless somebody cleared it.
+    pub dirty_bytes: u64,
+}
+
 /// Everything that changed in one disk since a base snapshot. What it does not name did not change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedExtents {
     /// Size of the disk the list speaks of; a list of another size is refused.
     pub size_bytes: u64,
-    /// Snapshot the list is relative to, an id or a unique prefix; `None`: the newest one of the VM.
+    /// Snapshot the list is relative to, an id or a unique prefix. A list that names neither a snapshot nor a bitmap is
+    /// not used: nobody vouches for what it leaves out.
     pub base: Option<String>,
-    /// In any order; overlaps are allowed and `Dirty` wins over `Zero`.
+    /// The dirty bitmap it was read from. It is used only if the newest snapshot says that this bitmap recorded what was
+    /// written after it.
+    pub bitmap: Option<Bitmap>,
+    /// In any order; overlaps are allowed and `Dirty` wins over `Zero`. May name more than what changed.
     pub extents: Vec<ChangedExtent>,
 }

@@ -4,15 +4,21 @@
 //! (`qemu:dirty-bitmap:<name>`), when the server exports one.
 //! Not here: starting a server (`qcow2`).
 
-use super::{ChangeKind, ChangedExtent, ChangedExtents, Extent, ExtentKind, Source, SourceError};
+use super::{Bitmap, ChangedExtents, Extent, ExtentKind, Source, SourceError, runs::Runs};
 use copal_nbd::{BASE_ALLOCATION, Client, ConnectOptions, NbdError, STATE_DIRTY, STATE_ZERO, Uri};
 use parking_lot::Mutex;
 use std::time::Duration;
 
 /// How long the server may take to say its size once more.
 const SECOND_LOOK: Duration = Duration::from_secs(10);
-/// What one block status request asks about, in bytes.
+/// What one question about the map covers at most, in bytes.
 const MAP_BYTES: u64 = 1 << 30;
+/// Most extents that are remembered of one answer: 1.5 MiB.
+const MAP_EXTENTS: usize = 1 << 16;
+/// Most extents of the server's that one question waits for: 8 MiB on the wire.
+const MAP_PARTS: usize = 1 << 20;
+/// A shorter hole is read: that takes no longer than being told.
+const SHORT_HOLE_BYTES: u64 = 4096;
 
 /// An export of an NBD server.
 #[derive(Debug)]
@@ -37,34 +43,29 @@ fn bitmap_context(name: &str) -> String {
 }
 
 impl NbdSource {
-    /// Connects to an export; asks for the dirty bitmap too when one is named.
+    /// Connects to an export; asks for dirty bitmaps too.
     ///
     /// # Errors
-    /// The address is wrong, nobody listens, the server refuses, or it has no such bitmap.
-    pub fn connect(uri: &str, bitmap: Option<&str>) -> Result<NbdSource, SourceError> {
+    /// The address is wrong, nobody listens, or the server refuses. A bitmap that it does not have is no error, see
+    /// [`NbdSource::has_bitmap`].
+    pub fn connect(uri: &str, bitmaps: &[&str]) -> Result<NbdSource, SourceError> {
         let parsed = Uri::parse(uri).map_err(|error| SourceError::Unusable {
             reason: error.to_string(),
         })?;
-        NbdSource::connect_to(uri, &parsed, bitmap)
+        NbdSource::connect_to(uri, &parsed, bitmaps)
     }
 
     /// As [`NbdSource::connect`], for an address already understood; `what` names it in messages.
-    pub(super) fn connect_to(what: &str, uri: &Uri, bitmap: Option<&str>) -> Result<NbdSource, SourceError> {
+    pub(super) fn connect_to(what: &str, uri: &Uri, bitmaps: &[&str]) -> Result<NbdSource, SourceError> {
         let mut options = ConnectOptions::default();
-        options.contexts.extend(bitmap.map(bitmap_context));
+        options
+            .contexts
+            .extend(bitmaps.iter().map(|name| bitmap_context(name)));
         let client = Client::connect(uri, &options).map_err(|error| failed(what, &error))?;
-        let has = |name: &str| client.contexts().iter().any(|context| context.name == name);
-        if let Some(name) = bitmap
-            && !has(&bitmap_context(name))
-        {
-            return Err(SourceError::Unusable {
-                reason: format!(
-                    "{what} exports no dirty bitmap {name:?}; make one with `qemu-img bitmap --add` or \
-                     block-dirty-bitmap-add, or leave --bitmap out for a full read"
-                ),
-            });
-        }
-        let has_map = has(BASE_ALLOCATION);
+        let has_map = client
+            .contexts()
+            .iter()
+            .any(|context| context.name == BASE_ALLOCATION);
         Ok(NbdSource {
             what: what.to_owned(),
             uri: uri.clone(),
@@ -74,29 +75,37 @@ impl NbdSource {
         })
     }
 
-    /// What the dirty bitmap says has changed, relative to the newest snapshot unless `base` is given.
+    /// Whether a bitmap that was asked for at `connect` can be mapped.
+    pub fn has_bitmap(&self, name: &str) -> bool {
+        let wanted = bitmap_context(name);
+        self.client
+            .contexts()
+            .iter()
+            .any(|context| context.name == wanted)
+    }
+
+    /// What a dirty bitmap says has changed since it began.
     ///
     /// # Errors
-    /// The bitmap was not asked for at `connect`, or the connection broke.
-    pub fn changed(&self, bitmap: &str, base: Option<String>) -> Result<ChangedExtents, SourceError> {
+    /// The bitmap is not there, or the connection broke.
+    pub fn changed(&self, bitmap: &str) -> Result<ChangedExtents, SourceError> {
         let size_bytes = self.client.size();
-        let mut extents = Vec::new();
+        let mut runs = Runs::default();
         let map = self.client.map(&bitmap_context(bitmap), 0..size_bytes);
         for extent in map.map_err(|error| failed(&self.what, &error))? {
             let extent = extent.map_err(|error| failed(&self.what, &error))?;
             if extent.flags & STATE_DIRTY != 0 {
-                let (offset, length) = (extent.offset, extent.len);
-                extents.push(ChangedExtent {
-                    offset,
-                    length,
-                    kind: ChangeKind::Dirty,
-                });
+                runs.push(extent.offset..extent.offset + extent.len);
             }
         }
         Ok(ChangedExtents {
             size_bytes,
-            base,
-            extents,
+            base: None,
+            bitmap: Some(Bitmap {
+                name: bitmap.to_owned(),
+                dirty_bytes: runs.bytes,
+            }),
+            extents: runs.extents(),
         })
     }
 
@@ -110,19 +119,28 @@ impl NbdSource {
         Ok(())
     }
 
-    /// Asks the server what lies at `offset` and remembers the whole answer.
+    /// Asks the server what lies at `offset` and remembers the answer, as far as it fits the bounds.
     fn ask(&self, offset: u64, known: &mut Vec<Extent>) -> Result<(), NbdError> {
         let end = self.client.size().min(offset + MAP_BYTES);
         known.clear();
-        for extent in self.client.map(BASE_ALLOCATION, offset..end)? {
+        for extent in self.client.map(BASE_ALLOCATION, offset..end)?.take(MAP_PARTS) {
             let extent = extent?;
-            let zero = extent.flags & STATE_ZERO != 0;
-            let kind = if zero { ExtentKind::Zero } else { ExtentKind::Data };
-            known.push(Extent {
-                offset: extent.offset,
-                length: extent.len,
-                kind,
-            });
+            let is_hole = extent.flags & STATE_ZERO != 0 && extent.len >= SHORT_HOLE_BYTES;
+            let kind = if is_hole {
+                ExtentKind::Zero
+            } else {
+                ExtentKind::Data
+            };
+            let count = known.len();
+            match known.last_mut() {
+                Some(last) if last.kind == kind => last.length += extent.len,
+                _ if count == MAP_EXTENTS => break,
+                _ => known.push(Extent {
+                    offset: extent.offset,
+                    length: extent.len,
+                    kind,
+                }),
+            }
         }
         Ok(())
     }

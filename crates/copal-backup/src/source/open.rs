@@ -6,7 +6,8 @@
 //! when name and content disagree.
 
 use super::{
-    ChangedExtents, Source, SourceError, file::FileSource, nbd::NbdSource, qcow2, stream::StreamSource,
+    Bitmap, ChangedExtents, Source, SourceError, file::FileSource, nbd::NbdSource, qcow2,
+    stream::StreamSource,
 };
 use std::{fs::File, io::Read, os::unix::fs::FileTypeExt, path::Path};
 
@@ -22,41 +23,71 @@ pub enum ImageFormat {
     Qcow2,
 }
 
-/// A source, and what a dirty bitmap says of it when one was named.
+/// Dirty bitmaps of the disks of a backup, by name.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bitmaps<'a> {
+    /// The one that says what changed.
+    pub changed: Option<&'a str>,
+    /// The one that recorded all that was written since the moment that is backed up, and goes on.
+    pub starts: Option<&'a str>,
+}
+
+/// A source, and what its dirty bitmaps say.
 pub struct Opened {
     /// The disk.
     pub source: Box<dyn Source>,
     /// What changed since the bitmap was made.
     pub changed: Option<ChangedExtents>,
+    /// Why the bitmap that was named does not say what changed.
+    pub no_changes: Option<String>,
+    /// The bitmap that the next backup can be told by.
+    pub starts: Option<Bitmap>,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+}
+
+impl Opened {
+    fn new(source: Box<dyn Source>) -> Opened {
+        Opened {
+            source,
+            changed: None,
+            no_changes: None,
+            starts: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// The next backup has nothing to be told by, and costs a full read.
+    fn without_start(mut self, spec: &str, name: &str, why: &str) -> Opened {
+        self.warnings.push(format!(
+            "{spec}: --starts-bitmap {name} is not noted, so the next backup reads the whole disk: {why}"
+        ));
+        self
+    }
 }
 
 /// Opens what `spec` names: `-` for standard input, `nbd://` or `nbd+unix://` for an export, else a
-/// path. `bitmap` names a dirty bitmap of a qcow2 image or an NBD export.
+/// path. A bitmap that cannot be used is no failure: why is part of what is opened.
 ///
 /// # Errors
 /// A sentence that says what is wrong with it.
-pub fn open(spec: &str, format: ImageFormat, bitmap: Option<&str>) -> Result<Opened, SourceError> {
+pub fn open(spec: &str, format: ImageFormat, bitmaps: Bitmaps<'_>) -> Result<Opened, SourceError> {
     if copal_nbd::Uri::looks_like(spec) {
-        let source = NbdSource::connect(spec, bitmap)?;
-        let changed = bitmap.map(|name| source.changed(name, None)).transpose()?;
+        let names: Vec<&str> = bitmaps.changed.into_iter().chain(bitmaps.starts).collect();
+        let source = NbdSource::connect(spec, &names)?;
+        let (changed, starts) = mapped(&source, bitmaps)?;
+        let missing = bitmaps.changed.filter(|_| changed.is_none());
         return Ok(Opened {
-            source: Box::new(source),
             changed,
+            no_changes: missing.map(|name| format!("the server exports no dirty bitmap {name:?}")),
+            // A bitmap that records cannot be exported for reading only, so one that is not seen is taken as it is said.
+            starts: starts.or_else(|| bitmaps.starts.map(unseen)),
+            ..Opened::new(Box::new(source))
         });
     }
     let is_stream = spec == "-" || is_fifo(Path::new(spec));
     if !is_stream && decide(Path::new(spec), format)? == ImageFormat::Qcow2 {
-        let source = qcow2::Qcow2Source::open(Path::new(spec), bitmap)?;
-        let changed = bitmap.map(|name| source.changed(name, None)).transpose()?;
-        return Ok(Opened {
-            source: Box::new(source),
-            changed,
-        });
-    }
-    if bitmap.is_some() {
-        return Err(SourceError::Unusable {
-            reason: format!("{spec} has no dirty bitmaps; only qcow2 images and NBD exports do"),
-        });
+        return open_qcow2(spec, bitmaps);
     }
     let source: Box<dyn Source> = match spec {
         "-" => Box::new(StreamSource::stdin()),
@@ -66,10 +97,70 @@ pub fn open(spec: &str, format: ImageFormat, bitmap: Option<&str>) -> Result<Ope
         }
         path => Box::new(FileSource::open(Path::new(path))?),
     };
-    Ok(Opened {
-        source,
-        changed: None,
-    })
+    Ok(without_bitmaps(spec, bitmaps, source))
+}
+
+/// A source of a kind that has no dirty bitmaps.
+pub fn without_bitmaps(spec: &str, bitmaps: Bitmaps<'_>, source: Box<dyn Source>) -> Opened {
+    const NONE: &str = "it has no dirty bitmaps; only qcow2 images and NBD exports do";
+    let mut opened = Opened::new(source);
+    if bitmaps.changed.is_some() {
+        opened.no_changes = Some(NONE.into());
+    }
+    match bitmaps.starts {
+        Some(name) => opened.without_start(spec, name, NONE),
+        None => opened,
+    }
+}
+
+fn open_qcow2(spec: &str, bitmaps: Bitmaps<'_>) -> Result<Opened, SourceError> {
+    let names: Vec<&str> = bitmaps.changed.into_iter().chain(bitmaps.starts).collect();
+    let (source, complaints) = qcow2::Qcow2Source::open_with(Path::new(spec), &names)?;
+    let complaint = |name: Option<&str>| {
+        let (_, why) = complaints.iter().find(|(bad, _)| Some(*bad) == name)?;
+        Some(why.clone())
+    };
+    let (changed, starts) = mapped(source.export(), bitmaps)?;
+    let opened = Opened {
+        changed,
+        no_changes: complaint(bitmaps.changed),
+        ..Opened::new(Box::new(source))
+    };
+    match (bitmaps.starts, complaint(bitmaps.starts)) {
+        (Some(name), Some(why)) => Ok(opened.without_start(spec, name, &why)),
+        // Another one is exported: this one began lately and names little.
+        (Some(name), None) => Ok(Opened {
+            starts: starts.or_else(|| Some(unseen(name))),
+            ..opened
+        }),
+        (None, _) => Ok(opened),
+    }
+}
+
+/// A bitmap of which nothing but the name is known.
+fn unseen(name: &str) -> Bitmap {
+    Bitmap {
+        name: name.to_owned(),
+        dirty_bytes: 0,
+    }
+}
+
+/// What the bitmaps that are exported say.
+fn mapped(
+    export: &NbdSource,
+    bitmaps: Bitmaps<'_>,
+) -> Result<(Option<ChangedExtents>, Option<Bitmap>), SourceError> {
+    let map = |name: Option<&str>| {
+        let there = name.filter(|name| export.has_bitmap(name));
+        there.map(|name| export.changed(name)).transpose()
+    };
+    let changed = map(bitmaps.changed)?;
+    let starts = if bitmaps.starts == bitmaps.changed {
+        changed.clone()
+    } else {
+        map(bitmaps.starts)?
+    };
+    Ok((changed, starts.and_then(|map| map.bitmap)))
 }
 
 fn is_fifo(path: &Path) -> bool {

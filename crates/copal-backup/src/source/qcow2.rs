@@ -9,10 +9,10 @@
 //!   connection closes, however this process ended, because it serves one client and then exits.
 //! - The socket is ours before `qemu-nbd` starts (it is handed over as an open file), so there is
 //!   nothing to wait for, and its directory is gone once we are connected.
+//! - It inherits nothing of ours but the names of `programs`, no password.
 //! - A Ctrl-C on the terminal reaches us and not it: it runs in a process group of its own.
 
-use super::{Source, SourceError, identity::Identity, nbd::NbdSource};
-use crate::source::{ChangedExtents, Extent};
+use super::{Extent, Source, SourceError, bitmaps, identity::Identity, nbd::NbdSource, programs};
 use copal_nbd::{Address, Uri};
 use std::{
     fs::File,
@@ -26,7 +26,7 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
 };
 
 /// First bytes of a qcow2 image.
@@ -81,14 +81,14 @@ fn size_in_header(file: &File) -> std::io::Result<u64> {
 }
 
 impl Qcow2Source {
-    /// Starts `qemu-nbd` for the image and connects to it; names a persistent dirty bitmap to map.
+    /// Starts `qemu-nbd` for the image and connects to it; asks for a persistent dirty bitmap to map when one is named.
     ///
     /// # Errors
-    /// `qemu-nbd` is not installed, or refuses the image (its own words are in the message).
-    pub fn open(path: &Path, bitmap: Option<&str>) -> Result<Qcow2Source, SourceError> {
+    /// `qemu-nbd` is not installed, or refuses the image (its own words are in the message), or the bitmap.
+    pub(super) fn open(path: &Path, bitmap: Option<&str>) -> Result<Qcow2Source, SourceError> {
         // A file that we may not read deserves our own words, not those of a helper.
         let image = Image::open(path)?;
-        let program = find_program("qemu-nbd").ok_or_else(|| SourceError::Unusable {
+        let program = programs::find("qemu-nbd").ok_or_else(|| SourceError::Unusable {
             reason: format!(
                 "{} is a qcow2 image, which Copal reads through qemu-nbd, and that is not installed; \
                  run `apt install qemu-utils`",
@@ -109,12 +109,42 @@ impl Qcow2Source {
         })
     }
 
-    /// What the dirty bitmap given to [`Qcow2Source::open`] says has changed.
+    /// Opens the image so that one of the bitmaps named can be mapped, the first that can be believed. Says of each that
+    /// cannot why.
     ///
     /// # Errors
-    /// The connection broke.
-    pub fn changed(&self, bitmap: &str, base: Option<String>) -> Result<ChangedExtents, SourceError> {
-        self.export.changed(bitmap, base)
+    /// As [`Qcow2Source::open`] without a bitmap.
+    pub(super) fn open_with<'a>(
+        path: &Path,
+        wanted: &[&'a str],
+    ) -> Result<(Qcow2Source, Vec<(&'a str, String)>), SourceError> {
+        let listed = if wanted.is_empty() {
+            None
+        } else {
+            bitmaps::list(path)
+        };
+        let judge = |name: &&'a str| Some((*name, bitmaps::complaint(listed.as_ref()?, name)?));
+        let mut complaints: Vec<_> = wanted.iter().filter_map(judge).collect();
+        let sound = wanted
+            .iter()
+            .find(|name| complaints.iter().all(|(bad, _)| bad != *name));
+        let Some(sound) = sound else {
+            return Ok((Qcow2Source::open(path, None)?, complaints));
+        };
+        match Qcow2Source::open(path, Some(sound)) {
+            Ok(source) => Ok((source, complaints)),
+            // What cannot be had with the bitmap may be had without.
+            Err(error) => {
+                let source = Qcow2Source::open(path, None)?;
+                complaints.push((sound, error.to_string()));
+                Ok((source, complaints))
+            }
+        }
+    }
+
+    /// The export of the server.
+    pub(super) fn export(&self) -> &NbdSource {
+        &self.export
     }
 }
 
@@ -195,22 +225,15 @@ fn start(
         address: Address::Unix(socket),
         export: String::new(),
     };
-    match NbdSource::connect_to(&image.display().to_string(), &uri, bitmap) {
+    match NbdSource::connect_to(&image.display().to_string(), &uri, bitmap.as_slice()) {
         Ok(export) => Ok((export, server)),
         Err(error) => {
             let complaint = server.complaint();
             if complaint.is_empty() {
                 return Err(error);
             }
-            // Its words are not ours to read: whatever it says with a bitmap's name in it may be about the bitmap.
-            let advice = match bitmap.filter(|name| complaint.contains(*name)) {
-                None => "",
-                Some(_) => {
-                    "; make the bitmap with `qemu-img bitmap --add`, or leave --bitmap out to read the whole disk"
-                }
-            };
             Err(SourceError::Unusable {
-                reason: format!("qemu-nbd cannot serve {}: {complaint}{advice}", image.display()),
+                reason: format!("qemu-nbd cannot serve {}: {complaint}", image.display()),
             })
         }
     }
@@ -244,7 +267,7 @@ fn spawn(
     listener: UnixListener,
 ) -> Result<Server, SourceError> {
     const HAND_OVER: &str = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"";
-    let mut command = Command::new("/bin/sh");
+    let mut command = programs::command("/bin/sh");
     command.args(["-c", HAND_OVER, "qemu-nbd"]).arg(program);
     command.args(["--read-only", "--format=qcow2", "--export-name="]);
     command.arg(format!("--cache={cache}"));
@@ -264,15 +287,4 @@ fn spawn(
 /// `nbd:...` or `json:...` would be addresses to QEMU; a path from the root never is.
 fn absolute(image: &Path) -> Result<PathBuf, SourceError> {
     std::path::absolute(image).map_err(|error| io("find", image, error))
-}
-
-fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(name))
-        .find(|program| {
-            program
-                .metadata()
-                .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-        })
 }

@@ -1,6 +1,9 @@
 //! Sources over real files, pipes and `qemu-nbd`.
 
-use super::{open::ImageFormat, *};
+use super::{
+    open::{Bitmaps, ImageFormat},
+    *,
+};
 use std::{
     fs::File,
     io::Write,
@@ -50,7 +53,7 @@ fn a_sparse_file_gives_its_bytes_and_its_holes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk.raw");
     let bytes = sparse_image(&path);
-    let source = open::open(path.to_str().unwrap(), ImageFormat::Auto, None)
+    let source = open::open(path.to_str().unwrap(), ImageFormat::Auto, Bitmaps::default())
         .unwrap()
         .source;
     let (read, zero_bytes) = read_all(&*source);
@@ -214,21 +217,63 @@ fn the_format_is_never_guessed_from_content_alone() {
     std::fs::write(spec("guest.raw"), b"QFI\xfb and what a guest would add").unwrap();
     std::fs::write(spec("not.qcow2"), [0; 4096]).unwrap();
     std::fs::write(spec("tiny.img"), b"QF").unwrap();
-    assert!(reason(open::open(&spec("guest.raw"), ImageFormat::Auto, None)).contains("--format qcow2"));
-    assert!(reason(open::open(&spec("not.qcow2"), ImageFormat::Auto, None)).contains("--format raw"));
-    assert!(reason(open::open(&spec("not.qcow2"), ImageFormat::Qcow2, None)).contains("--format raw"));
+    assert!(
+        reason(open::open(
+            &spec("guest.raw"),
+            ImageFormat::Auto,
+            Bitmaps::default()
+        ))
+        .contains("--format qcow2")
+    );
+    assert!(
+        reason(open::open(
+            &spec("not.qcow2"),
+            ImageFormat::Auto,
+            Bitmaps::default()
+        ))
+        .contains("--format raw")
+    );
+    assert!(
+        reason(open::open(
+            &spec("not.qcow2"),
+            ImageFormat::Qcow2,
+            Bitmaps::default()
+        ))
+        .contains("--format raw")
+    );
     for (name, format) in [
         ("guest.raw", ImageFormat::Raw),
         ("not.qcow2", ImageFormat::Raw),
         ("tiny.img", ImageFormat::Auto),
     ] {
-        assert!(open::open(&spec(name), format, None).is_ok(), "{name}");
+        assert!(
+            open::open(&spec(name), format, Bitmaps::default()).is_ok(),
+            "{name}"
+        );
     }
-    assert!(reason(open::open(&spec("none"), ImageFormat::Auto, None)).contains("cannot open"));
-    assert!(reason(open::open(dir.path().to_str().unwrap(), ImageFormat::Auto, None)).contains("directory"));
-    assert!(reason(open::open(&spec("tiny.img"), ImageFormat::Raw, Some("b"))).contains("dirty bitmaps"));
+    assert!(reason(open::open(&spec("none"), ImageFormat::Auto, Bitmaps::default())).contains("cannot open"));
     assert!(
-        reason(open::open("nbd+unix:///x?socket=/none", ImageFormat::Auto, None)).contains("no NBD server")
+        reason(open::open(
+            dir.path().to_str().unwrap(),
+            ImageFormat::Auto,
+            Bitmaps::default()
+        ))
+        .contains("directory")
+    );
+    let bitmaps = Bitmaps {
+        changed: Some("b"),
+        starts: Some("c"),
+    };
+    let raw = open::open(&spec("tiny.img"), ImageFormat::Raw, bitmaps).unwrap();
+    assert!(raw.no_changes.unwrap().contains("dirty bitmaps"));
+    assert!(raw.starts.is_none() && raw.warnings[0].contains("--starts-bitmap c"));
+    assert!(
+        reason(open::open(
+            "nbd+unix:///x?socket=/none",
+            ImageFormat::Auto,
+            Bitmaps::default()
+        ))
+        .contains("no NBD server")
     );
 }
 
@@ -293,7 +338,8 @@ fn a_qcow2_image_is_served_and_its_server_ends() {
     run("qemu-img", &["bitmap", "--add", "-g", "64K", spec, "copal-0"]);
     run("qemu-io", &["-f", "qcow2", "-c", "write -P 0xbb 3M 100k", spec]);
 
-    let opened = open::open(spec, ImageFormat::Auto, Some("copal-0")).unwrap();
+    let bitmaps = |changed, starts| Bitmaps { changed, starts };
+    let opened = open::open(spec, ImageFormat::Auto, bitmaps(Some("copal-0"), Some("copal-0"))).unwrap();
     assert_eq!(servers_of(&qcow2).len(), 1);
     let (read, zero_bytes) = read_all(&*opened.source);
     let mut want = bytes.clone();
@@ -305,11 +351,17 @@ fn a_qcow2_image_is_served_and_its_server_ends() {
         length: 128 << 10,
         kind: ChangeKind::Dirty,
     };
+    let bitmap = Bitmap {
+        name: "copal-0".into(),
+        dirty_bytes: 128 << 10,
+    };
+    assert_eq!(opened.starts, Some(bitmap.clone()));
     assert_eq!(
         opened.changed,
         Some(ChangedExtents {
             size_bytes: 16 * MIB,
             base: None,
+            bitmap: Some(bitmap),
             extents: vec![dirty]
         })
     );
@@ -317,10 +369,24 @@ fn a_qcow2_image_is_served_and_its_server_ends() {
     drop(opened);
     assert!(servers_of(&qcow2).is_empty());
 
-    assert!(reason(open::open(spec, ImageFormat::Auto, Some("no-such"))).contains("no-such"));
+    // What cannot be had with a bitmap is had without.
+    run("qemu-img", &["bitmap", "--add", "--disable", spec, "off"]);
+    let opened = open::open(spec, ImageFormat::Auto, bitmaps(Some("no-such"), Some("off"))).unwrap();
+    assert_eq!((&opened.changed, &opened.starts), (&None, &None));
+    assert!(opened.no_changes.unwrap().contains("no-such"));
+    assert!(
+        opened.warnings[0].contains("is disabled"),
+        "{:?}",
+        opened.warnings
+    );
+    drop(opened.source);
+    let opened = open::open(spec, ImageFormat::Auto, bitmaps(Some("off"), Some("copal-0"))).unwrap();
+    assert!(opened.changed.is_none() && opened.warnings.is_empty());
+    assert_eq!(opened.starts.unwrap().dirty_bytes, 128 << 10);
+    drop(opened.source);
     let image = File::options().write(true).open(&qcow2).unwrap();
     image.write_all_at(&[0xff; 64], 8).unwrap();
-    let broken = reason(open::open(spec, ImageFormat::Auto, None));
+    let broken = reason(open::open(spec, ImageFormat::Auto, Bitmaps::default()));
     assert!(broken.starts_with("qemu-nbd cannot serve"), "{broken}");
     assert!(servers_of(&qcow2).is_empty());
 }
@@ -334,5 +400,12 @@ fn an_unreadable_image_is_refused_in_our_own_words() {
     if File::open(&path).is_ok() {
         return; // root reads everything
     }
-    assert!(reason(open::open(path.to_str().unwrap(), ImageFormat::Qcow2, None)).contains("cannot open"));
+    assert!(
+        reason(open::open(
+            path.to_str().unwrap(),
+            ImageFormat::Qcow2,
+            Bitmaps::default()
+        ))
+        .contains("cannot open")
+    );
 }

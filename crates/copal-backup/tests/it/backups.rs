@@ -281,8 +281,12 @@ fn a_disk_may_grow_shrink_and_get_company() {
         assert!(!summary.disks[0].reason.is_empty());
     }
     let second = random_disk(10, 3 << 20);
+    let base = newest(&repository, "web");
     let source = |name: &str, disk: &Disk| DiskSource {
-        changed: Some(disk.changes()),
+        changed: Some(ChangedExtents {
+            base: base.clone(),
+            ..disk.changes()
+        }),
         ..DiskSource::new(name, disk.source())
     };
     let request = BackupRequest::new("web", vec![source("sdb", &second), source("sda", &disk)]);
@@ -338,7 +342,7 @@ fn a_list_that_does_not_fit_is_not_used_and_it_says_why() {
 
 /// Symptom: after the newest snapshot was forgotten, a backup with changed extents restored to old bytes.
 /// Cause: the list was relative to the forgotten snapshot and was applied to the one before it.
-/// Fix: a list that names no base is used only when nothing was published after the base.
+/// Fix: a list names the snapshot that it is relative to.
 #[test]
 fn changed_extents_are_not_used_across_a_forgotten_snapshot() {
     let repository = init(&MemoryStore::new());
@@ -349,10 +353,13 @@ fn changed_extents_are_not_used_across_a_forgotten_snapshot() {
     disk.changed.clear();
     disk.write(1 << 20, &[2; 5000]);
     repository.forget(&[forgotten.snapshot]).unwrap();
-    let summary = back_up(&repository, "web", &disk, true);
+    let mut request = request("web", &disk, true);
+    let list = request.disks[0].changed.as_mut().unwrap();
+    list.base = Some(forgotten.snapshot.to_string());
+    let summary = repository.backup(request, &Silent, &CancelFlag::new()).unwrap();
     assert_eq!(summary.disks[0].mode, DiskMode::Rescan);
     assert!(
-        summary.disks[0].reason.contains("forgotten"),
+        summary.disks[0].reason.contains("relative to"),
         "{}",
         summary.disks[0].reason
     );

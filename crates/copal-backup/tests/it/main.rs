@@ -9,6 +9,7 @@ mod failing;
 mod flips;
 mod handles;
 mod histories;
+mod incremental;
 mod isolation;
 mod progress;
 mod world;

@@ -40,7 +40,11 @@ fn holes_are_no_work() {
     let work = |disk: &Disk, changed: bool| {
         let work = Work::default();
         let summary = repository
-            .backup(request("web", disk, changed), &work, &CancelFlag::new())
+            .backup(
+                request_since(&repository, "web", disk, changed),
+                &work,
+                &CancelFlag::new(),
+            )
             .unwrap();
         assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
         let (announced, done) = (work.announced.into_inner(), work.done.into_inner());

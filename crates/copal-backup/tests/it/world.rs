@@ -99,8 +99,8 @@ impl Disk {
     pub(crate) fn changes(&self) -> ChangedExtents {
         ChangedExtents {
             size_bytes: self.bytes.len() as u64,
-            base: None,
             extents: self.changed.clone(),
+            ..ChangedExtents::default()
         }
     }
     pub(crate) fn source(&self) -> Box<MemorySource> {
@@ -243,7 +243,24 @@ pub(crate) fn try_back_up(
     disk: &Disk,
     changed: bool,
 ) -> Result<BackupSummary> {
-    repository.backup(request(vm, disk, changed), &Silent, &CancelFlag::new())
+    let request = request_since(repository, vm, disk, changed);
+    repository.backup(request, &Silent, &CancelFlag::new())
+}
+
+/// A request whose changes are those since the VM's newest snapshot.
+pub(crate) fn request_since(repository: &Repository, vm: &str, disk: &Disk, changed: bool) -> BackupRequest {
+    let mut request = request(vm, disk, changed);
+    if let Some(changed) = &mut request.disks[0].changed {
+        changed.base = newest(repository, vm);
+    }
+    request
+}
+
+/// The id of a VM's newest snapshot: what a list of changes since the last backup is relative to.
+pub(crate) fn newest(repository: &Repository, vm: &str) -> Option<String> {
+    let snapshots = repository.snapshots(None).unwrap().into_iter();
+    let newest = snapshots.filter(|snapshot| snapshot.vm.name == vm).next_back();
+    newest.map(|snapshot| snapshot.id.to_string())
 }
 
 pub(crate) fn request(vm: &str, disk: &Disk, changed: bool) -> BackupRequest {

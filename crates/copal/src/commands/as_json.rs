@@ -22,6 +22,7 @@ pub(crate) fn counts(counts: &BackupCounts) -> Value {
         "new_chunks": counts.new_chunks,
         "segments": counts.segments,
         "clean_segments": counts.clean_segments,
+        "spot_check_bytes": counts.spot_check_bytes,
     })
 }
 
@@ -31,6 +32,7 @@ pub(crate) fn disk_summary(disk: &DiskSummary) -> Value {
         "size_bytes": disk.size_bytes,
         "mode": disk.mode.to_string(),
         "reason": disk.reason,
+        "bitmap": disk.bitmap,
     })
 }
 
@@ -38,8 +40,10 @@ pub(crate) fn disk(disk: &SnapshotDisk) -> Value {
     json!({
         "name": disk.name,
         "size_bytes": disk.size_bytes,
+        "serial": disk.serial,
         "mode": disk.mode.to_string(),
         "reason": disk.reason,
+        "bitmap": disk.bitmap,
     })
 }
 

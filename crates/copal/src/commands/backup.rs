@@ -7,15 +7,15 @@ use crate::{
     arguments::{Backup, Format},
     failure::{Failure, Outcome, exit},
     human,
-    repository::{Access, Opened},
     place::Place,
+    repository::{Access, Opened},
     stdin::Stdin,
 };
 use copal_backup::{
     BackupRequest, BackupSummary, DiskSource, Error,
     source::{
         ChangedExtents,
-        open::{self, ImageFormat, Opened as OpenedImage},
+        open::{self, Bitmaps, ImageFormat},
         read_changed_extents,
         stream::StreamSource,
     },
@@ -29,6 +29,7 @@ struct Typed {
     name: String,
     image: String,
     changed_extents: Option<String>,
+    serial: Option<String>,
 }
 
 pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
@@ -50,6 +51,7 @@ pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
     request.description.clone_from(&backup.description);
     request.strict_incremental = backup.strict_incremental;
     request.full = backup.full;
+    request.spot_check_millionths = backup.spot_check;
     request.memory_bytes = memory.pipeline;
     let meter = context.meter();
     let outcome = opened.repository().backup(request, &meter, &context.cancel);
@@ -65,25 +67,31 @@ fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>
         Format::Raw => ImageFormat::Raw,
         Format::Qcow2 => ImageFormat::Qcow2,
     };
+    let bitmaps = Bitmaps {
+        changed: backup.bitmap.as_deref(),
+        starts: backup.starts_bitmap.as_deref(),
+    };
     let mut disks = Vec::new();
     for typed in typed_disks(backup)? {
-        let opened = if typed.image == "-" {
+        let mut opened = if typed.image == "-" {
             let reader = Box::new(Stdin::new(context.cancel.clone()));
-            OpenedImage {
-                source: Box::new(StreamSource::new("standard input", reader)),
-                changed: None,
-            }
+            let source = StreamSource::new("standard input", reader);
+            open::without_bitmaps("standard input", bitmaps, Box::new(source))
         } else {
-            open::open(&typed.image, format, backup.bitmap.as_deref())?
+            open::open(&typed.image, format, bitmaps)?
         };
-        let listed = match &typed.changed_extents {
-            Some(file) => Some(read_list(file, &typed.name, opened.source.size_bytes())?),
-            None => opened.changed,
-        };
+        if let Some(file) = &typed.changed_extents {
+            opened.changed = Some(read_list(file, &typed.name, opened.source.size_bytes())?);
+        }
+        opened.warnings.extend(source::warnings(&typed.image));
         disks.push(DiskSource {
-            changed: listed,
-            warnings: source::warnings(&typed.image),
-            ..DiskSource::new(typed.name, opened.source)
+            name: typed.name,
+            source: opened.source,
+            serial: typed.serial.unwrap_or_default(),
+            changed: opened.changed,
+            no_changes: opened.no_changes,
+            starts: opened.starts,
+            warnings: opened.warnings,
         });
     }
     Ok(disks)
@@ -133,8 +141,8 @@ fn with_base(list: &mut ChangedExtents, typed: &str, base: &str) -> Outcome<()> 
                 "the changed extents are relative to {listed}, not to {typed}; leave --base out, or name that one"
             )))
         }
-        // A list that names no base speaks of the last backup, and is used only if that is still there. The newest
-        // snapshot may be an older one.
+        // A bitmap has the newest snapshot to vouch for it. A list has nobody: after a backup that failed, or was forgotten,
+        // the newest snapshot is an older one than the list begins with.
         None if typed == "latest" => Ok(()),
         None => {
             list.base = Some(base.to_owned());
@@ -150,6 +158,7 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
             name: "sda".into(),
             image: image.clone(),
             changed_extents: None,
+            serial: None,
         });
     }
     for disk in &backup.disks {
@@ -166,33 +175,47 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
             name: name.into(),
             image: image.into(),
             changed_extents: None,
+            serial: None,
         });
     }
     if disks.iter().filter(|disk| disk.image == "-").count() > 1 {
         return Err(Failure::usage("only one disk can come from standard input"));
     }
     for typed in &backup.changed_extents {
-        let named = typed.split_once('=').and_then(|(name, file)| {
-            let at = disks.iter().position(|disk| disk.name == name)?;
-            Some((at, file))
-        });
-        let (at, file) = match named {
-            Some(found) => found,
-            None if disks.len() == 1 => (0, typed.as_str()),
-            None => {
-                return Err(Failure::usage(format!(
-                    "--changed-extents {typed:?}: with several disks say NAME=FILE, with the name of a disk"
-                )));
-            }
-        };
-        if disks[at].changed_extents.replace(file.to_owned()).is_some() {
+        let (at, file) = of_a_disk(&disks, typed).ok_or_else(|| {
+            Failure::usage(format!(
+                "--changed-extents {typed:?}: with several disks say NAME=FILE, with the name of a disk"
+            ))
+        })?;
+        let (at, file) = (at, file.to_owned());
+        if disks[at].changed_extents.replace(file).is_some() {
             return Err(Failure::usage(format!(
                 "two lists of changed extents for disk {}",
                 disks[at].name
             )));
         }
     }
+    for typed in &backup.serial {
+        let (at, serial) = of_a_disk(&disks, typed).ok_or_else(|| {
+            Failure::usage(format!(
+                "--serial {typed:?}: with several disks say NAME=SERIAL, with the name of a disk"
+            ))
+        })?;
+        let (at, serial) = (at, serial.to_owned());
+        if disks[at].serial.replace(serial).is_some() {
+            return Err(Failure::usage(format!("two serials for disk {}", disks[at].name)));
+        }
+    }
     Ok(disks)
+}
+
+/// `NAME=REST` of one of the disks, or something of the only one.
+fn of_a_disk<'a>(disks: &[Typed], typed: &'a str) -> Option<(usize, &'a str)> {
+    let named = typed.split_once('=').and_then(|(name, rest)| {
+        let at = disks.iter().position(|disk| disk.name == name)?;
+        Some((at, rest))
+    });
+    named.or_else(|| (disks.len() == 1).then_some((0, typed)))
 }
 
 fn report(context: &Context<'_>, summary: &BackupSummary) {
@@ -233,8 +256,12 @@ fn report(context: &Context<'_>, summary: &BackupSummary) {
             }
             text.push('\n');
         }
+        let checked = match counts.spot_check_bytes {
+            0 => String::new(),
+            bytes => format!(" and {} to compare", human::bytes(bytes)),
+        };
         text.push_str(&format!(
-            "  read {}, new {}, stored {}, {}\n",
+            "  read {}{checked}, new {}, stored {}, {}\n",
             human::bytes(counts.read_bytes),
             human::bytes(counts.new_bytes),
             human::bytes(counts.stored_bytes),
@@ -298,6 +325,8 @@ mod tests {
             ("--disk a=- --disk b=-", "standard input"),
             ("--disk a=x --disk b=y --changed-extents l", "NAME=FILE"),
             ("a.raw --changed-extents l --changed-extents m", "two lists"),
+            ("--disk a=x --disk b=y --serial s", "NAME=SERIAL"),
+            ("a.raw --serial s --serial sda=t", "two serials"),
         ] {
             assert!(typed(line).unwrap_err().contains(reason), "{line}");
         }
@@ -308,7 +337,7 @@ mod tests {
         let list = |base: Option<&str>| ChangedExtents {
             size_bytes: 1,
             base: base.map(str::to_owned),
-            extents: Vec::new(),
+            ..ChangedExtents::default()
         };
         let base = |listed, typed, base| {
             let mut list = list(listed);

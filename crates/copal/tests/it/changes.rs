@@ -47,23 +47,26 @@ fn an_incremental_backup_reads_what_changed() {
     for day in 0..4 {
         let base = house.snapshots().pop().unwrap();
         let changes = disk.mutate(8);
-        let list = match day {
-            0 => own_form(size, Some(&base), &changes),
-            1 => own_form(size, None, &changes),
-            2 => own_form(size, Some(&base[..8]), &changes),
-            _ => map_form(size, &changes),
+        let (list, named) = match day {
+            0 => (own_form(size, Some(&base), &changes), None),
+            1 => (own_form(size, None, &changes), Some(&base)),
+            2 => (own_form(size, Some(&base[..8]), &changes), None),
+            _ => (map_form(size, &changes), Some(&base)),
         };
         std::fs::write(house.path("list.json"), list.to_string()).unwrap();
         let list = house.word("list.json");
-        let summary = house.summary([
+        let image = house.word("disk.raw");
+        let mut words = vec![
             "backup",
             "--vm",
             "web",
             "--strict-incremental",
             "--changed-extents",
             &list,
-            &house.word("disk.raw"),
-        ]);
+            &image,
+        ];
+        words.extend(named.into_iter().flat_map(|base| ["--base", base]));
+        let summary = house.summary(words);
         assert_eq!(summary["disks"][0]["mode"], "incremental", "{summary}");
         let (read, dirty) = (count(&summary, "read_bytes"), count(&summary, "dirty_bytes"));
         assert!(
@@ -83,15 +86,15 @@ fn zeroed_extents_become_holes_unread() {
     let house = House::plain();
     let mut disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 11);
     disk.write(0, 8 * MIB);
-    house.backup("web", &house.path("disk.raw"));
+    let base = id(&house.backup("web", &house.path("disk.raw")));
     let file = std::fs::File::options()
         .write(true)
         .open(house.path("disk.raw"))
         .unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &vec![0; 3 << 20], MIB).unwrap();
     disk.bytes[1 << 20..4 << 20].fill(0);
-    let list =
-        json!({ "v": 1, "size": 8 * MIB, "extents": [{ "offset": MIB, "length": 3 * MIB, "type": "zero" }] });
+    let extents = json!([{ "offset": MIB, "length": 3 * MIB, "type": "zero" }]);
+    let list = json!({ "v": 1, "size": 8 * MIB, "base": base, "extents": extents });
     std::fs::write(house.path("list.json"), list.to_string()).unwrap();
     let list = house.word("list.json");
     let summary = house.summary([
@@ -162,10 +165,11 @@ fn a_list_that_does_not_fit_is_refused_or_read_in_full() {
     assert_restored(&house.restore(&id(&summary), "out"), &disk.bytes);
 }
 
-/// Symptom: `--base latest` was compared with ids as if it were one, so every such backup read the whole disk; one digit
-/// of an id was enough to take a list for the newest snapshot's.
-/// Cause: the word was taken as the beginning of an id.
-/// Fix: it is looked up in the repository, where a beginning has at least 4 digits.
+/// Symptom: one digit of an id was enough to take a list for the newest snapshot's. A list without a base was applied to
+/// whatever is the newest snapshot, with `--base latest` or without: after a backup that failed, to an older one than the
+/// list begins with.
+/// Cause: the word was taken as the beginning of an id; a list that says nothing was taken to speak of the last backup.
+/// Fix: a base is looked up in the repository, where a beginning has at least 4 digits, and a list must have one.
 #[test]
 fn the_base_of_a_list_is_looked_up() {
     let house = House::plain();
@@ -200,7 +204,15 @@ fn the_base_of_a_list_is_looked_up() {
         let changes = disk.mutate(3);
         std::fs::write(&list, own_form(8 * MIB, None, &changes).to_string()).unwrap();
         let summary = house.summary(words(&base));
-        assert_eq!(summary["disks"][0]["mode"], "incremental", "{form}: {summary}");
+        let (mode, reason) = match form {
+            "latest" => ("rescan", "name no snapshot"),
+            _ => ("incremental", ""),
+        };
+        assert_eq!(summary["disks"][0]["mode"], mode, "{form}: {summary}");
+        assert!(
+            summary["disks"][0]["reason"].as_str().unwrap().contains(reason),
+            "{summary}"
+        );
         assert_restored(&house.restore(&id(&summary), &format!("{form}.out")), &disk.bytes);
     }
     let newest = house.snapshots().pop().unwrap();
@@ -220,7 +232,44 @@ fn the_base_of_a_list_is_looked_up() {
     let newest = house.snapshots().pop().unwrap();
     house.good(["forget", &newest]);
     std::fs::write(&list, own_form(8 * MIB, None, &disk.mutate(1)).to_string()).unwrap();
-    let summary = house.summary(words("latest"));
+    let summary = house.summary(words(&newest));
     assert_eq!(summary["disks"][0]["mode"], "rescan", "{summary}");
     assert_restored(&house.restore(&id(&summary), "last.out"), &disk.bytes);
+}
+
+/// Symptom: a list that leaves out a change made a wrong snapshot without a word.
+/// Cause: nothing looked. Fix: a spot check, whose cost the summary counts, and whose finding it warns of.
+#[test]
+fn a_list_that_leaves_out_a_change_is_found_out() {
+    let house = House::plain();
+    let mut disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 18);
+    disk.write(0, 8 * MIB);
+    let image = house.word("disk.raw");
+    let base = id(&house.backup("web", &house.path("disk.raw")));
+    let list = house.word("list.json");
+    std::fs::write(&list, own_form(8 * MIB, Some(&base), &[]).to_string()).unwrap();
+    let words = ["backup", "--vm", "web", "--changed-extents", &list, &image];
+    let unchecked = house.run([&["--json"][..], &words, &["--spot-check", "0%"]].concat());
+    assert_eq!(count(&unchecked.summary(), "spot_check_bytes"), 0);
+    let base = id(&unchecked.summary());
+    std::fs::write(&list, own_form(8 * MIB, Some(&base), &[]).to_string()).unwrap();
+    disk.write(5 * MIB, 1);
+    for share in ["1", "101%", "-1%", "x%"] {
+        let share = format!("--spot-check={share}");
+        assert_eq!(
+            house.run([&words[..], &[&share]].concat()).code,
+            Some(2),
+            "{share}"
+        );
+    }
+    let summary = house.summary(words);
+    assert_eq!(summary["disks"][0]["mode"], "rescan", "{summary}");
+    assert!(count(&summary, "spot_check_bytes") > 0, "{summary}");
+    assert!(
+        summary["warnings"]
+            .to_string()
+            .contains("differ from the last snapshot"),
+        "{summary}"
+    );
+    assert_restored(&house.restore(&id(&summary), "out"), &disk.bytes);
 }

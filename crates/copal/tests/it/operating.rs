@@ -1,19 +1,24 @@
 //! The commands of `docs/operating.md`, run as printed, in order, in one shell.
 //!
+//! Blocks marked `sh qemu` are run where QEMU's programs are installed.
 //! Only the places are moved: `/backup`, `/images`, `/restore` and `/etc/copal` lie in a scratch directory.
 
-use crate::disks::{Disk, MIB};
+use crate::{
+    disks::{Disk, MIB},
+    qemu::have_qemu,
+};
 use std::{path::Path, process::Command};
 
 const PLACES: [&str; 4] = ["/backup", "/images", "/restore", "/etc/copal"];
 
 /// All `sh` blocks of a page, one after the other.
-fn commands(page: &str) -> String {
+fn commands(page: &str, with_qemu: bool) -> String {
     let mut script = String::new();
     let mut is_command = false;
     for line in page.lines() {
         match line {
             "```sh" => is_command = true,
+            "```sh qemu" => is_command = with_qemu,
             "```" => is_command = false,
             line if is_command => script.push_str(&format!("{line}\n")),
             _ => {}
@@ -25,7 +30,8 @@ fn commands(page: &str) -> String {
 #[test]
 fn the_commands_of_the_operators_page_work_as_printed() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operating.md");
-    let script = commands(&std::fs::read_to_string(page).unwrap());
+    let with_qemu = have_qemu();
+    let script = commands(&std::fs::read_to_string(page).unwrap(), with_qemu);
     assert!(script.lines().count() > 20, "{script}");
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let root = scratch.path().to_str().unwrap();
@@ -35,6 +41,15 @@ fn the_commands_of_the_operators_page_work_as_printed() {
     std::fs::create_dir(scratch.path().join("images")).unwrap();
     for (name, seed) in [("web", 70), ("db", 71), ("db-data", 72)] {
         Disk::create(&scratch.path().join(format!("images/{name}.raw")), 2 * MIB, seed);
+    }
+    if with_qemu {
+        let image = scratch.path().join("images/mail.qcow2");
+        let made = Command::new("qemu-img")
+            .args(["create", "-q", "-f", "qcow2"])
+            .arg(&image)
+            .arg("4M")
+            .status();
+        assert!(made.unwrap().success());
     }
     // The binary under test by its name, on whatever file system the tests run.
     let copal = env!("CARGO_BIN_EXE_copal");
@@ -49,8 +64,8 @@ fn the_commands_of_the_operators_page_work_as_printed() {
     assert!(run.status.success(), "{stderr}\n{script}");
     let stdout = String::from_utf8_lossy(&run.stdout);
     assert!(stdout.contains("no damage found"), "{stdout}");
-    // Symptom: `--base latest`, as the page prints it, never led to an incremental backup.
-    // Cause: the word was compared with ids. Fix: it is looked up, like every other snapshot that is named.
-    let is_incremental = |line: &str| line.starts_with("  sda: ") && line.ends_with(", incremental");
-    assert!(stdout.lines().any(is_incremental), "{stdout}");
+    let is_incremental = |line: &&str| line.starts_with("  sda: ") && line.ends_with(", incremental");
+    let count = stdout.lines().filter(is_incremental).count();
+    // By a list, by a bitmap of an image, by a bitmap of an export.
+    assert_eq!(count, if with_qemu { 3 } else { 1 }, "{stdout}");
 }

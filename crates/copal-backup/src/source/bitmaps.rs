@@ -1,0 +1,108 @@
+//! The persistent dirty bitmaps of a qcow2 image, as `qemu-img` lists them: which can be believed.
+//!
+//! Not here: what a bitmap says (`nbd`), and whether it began with the base (`backup::plan`).
+
+use super::programs;
+use serde::Deserialize;
+use std::{io::Read, path::Path, process::Stdio};
+
+/// Longest list that is read, in bytes.
+const LIST_BYTES: u64 = 16 << 20;
+
+/// One bitmap of an image.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+pub(super) struct Listed {
+    name: String,
+    /// `auto`: it records; `in-use`: it is not what was last written.
+    flags: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    #[serde(rename = "format-specific")]
+    specific: Option<Specific>,
+}
+#[derive(Deserialize)]
+struct Specific {
+    data: Option<Data>,
+}
+#[derive(Deserialize)]
+struct Data {
+    #[serde(default)]
+    bitmaps: Vec<Listed>,
+}
+
+/// The bitmaps of an image; `None` where `qemu-img` is missing or does not tell.
+pub(super) fn list(image: &Path) -> Option<Vec<Listed>> {
+    let mut command = programs::command(programs::find("qemu-img")?);
+    command.args(["info", "--force-share", "--format=qcow2", "--output=json", "--"]);
+    let mut child = command
+        .arg(std::path::absolute(image).ok()?)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let mut text = Vec::new();
+    let read = child.stdout.take()?.take(LIST_BYTES).read_to_end(&mut text);
+    let ended = child.wait().ok()?;
+    if read.is_err() || !ended.success() {
+        return None;
+    }
+    parse(&text)
+}
+
+fn parse(text: &[u8]) -> Option<Vec<Listed>> {
+    let info: Info = serde_json::from_slice(text).ok()?;
+    Some(info.specific?.data?.bitmaps)
+}
+
+/// Why a bitmap says nothing about what was written, or will say nothing; `None`: it records.
+pub(super) fn complaint(listed: &[Listed], name: &str) -> Option<String> {
+    let Some(bitmap) = listed.iter().find(|bitmap| bitmap.name == name) else {
+        return Some(format!(
+            "the image has no dirty bitmap {name:?} (`qemu-img bitmap --add` makes one)"
+        ));
+    };
+    let has = |flag: &str| bitmap.flags.iter().any(|other| other == flag);
+    if has("in-use") {
+        Some(format!(
+            "the dirty bitmap {name:?} is inconsistent: who wrote last did not close the image (`qemu-img bitmap --remove`, \
+             then begin a new one)"
+        ))
+    } else if !has("auto") {
+        Some(format!(
+            "the dirty bitmap {name:?} is disabled: it does not record what is written"
+        ))
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_bitmap_that_records_is_believed() {
+        let listed = parse(
+            br#"{"virtual-size":1,"format-specific":{"type":"qcow2","data":{"bitmaps":[
+                {"flags":["auto"],"name":"good","granularity":65536},
+                {"flags":["in-use","auto"],"name":"torn","granularity":65536},
+                {"flags":[],"name":"off","granularity":65536}]}}}"#,
+        )
+        .unwrap();
+        assert_eq!(complaint(&listed, "good"), None);
+        for (name, words) in [
+            ("torn", "inconsistent"),
+            ("off", "disabled"),
+            ("goo", "no dirty bitmap"),
+        ] {
+            let said = complaint(&listed, name).unwrap();
+            assert!(said.contains(words), "{said}");
+        }
+        assert_eq!(parse(br#"{"format-specific":{"data":{}}}"#), Some(Vec::new()));
+        assert_eq!(parse(br#"{"format":"raw"}"#), None);
+        assert_eq!(parse(b"no JSON"), None);
+    }
+}
