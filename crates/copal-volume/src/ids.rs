@@ -16,6 +16,13 @@ use std::fmt;
 /// Largest value of the 48-bit millisecond field: the year 10889.
 pub const MAX_MS: u64 = (1 << 48) - 1;
 
+/// No clock is believed beyond this: 69 years before the end of the field. So ids that have to run ahead of the clock
+/// never reach its end.
+pub const LAST_CLOCK_MS: u64 = MAX_MS - (1 << 41);
+
+/// No id that a generator has drawn is later: half-way from [`LAST_CLOCK_MS`] to the end.
+pub const LAST_ID_MS: u64 = MAX_MS - (1 << 40);
+
 /// A directory of immutable files; ids are never reused. 0 is the root and holds no files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VolumeId(pub u64);
@@ -91,7 +98,7 @@ impl FileIds {
     pub fn new(incarnation: u64, floor_ms: u64) -> FileIds {
         FileIds {
             incarnation,
-            ms: floor_ms.min(MAX_MS),
+            ms: floor_ms.min(LAST_ID_MS),
             drawn: 0,
         }
     }
@@ -113,7 +120,12 @@ impl FileIds {
         if op > other {
             return op;
         }
-        self.draw_op(other.ms().saturating_add(1))
+        let above_ms = other.ms().saturating_add(1).min(LAST_ID_MS);
+        if above_ms > self.ms {
+            self.ms = above_ms;
+            self.drawn = 0;
+        }
+        self.draw_op(now_ms)
     }
 
     /// The highest millisecond drawn or promised so far.
@@ -122,7 +134,7 @@ impl FileIds {
     }
 
     fn draw(&mut self, now_ms: u64) -> u128 {
-        let now_ms = now_ms.min(MAX_MS);
+        let now_ms = now_ms.min(LAST_CLOCK_MS);
         if now_ms > self.ms {
             self.ms = now_ms;
             self.drawn = 0;
@@ -168,7 +180,7 @@ mod tests {
         assert_eq!(drawn[4].ms(), 1_000);
         assert_eq!(drawn[4].counter(), 4);
         assert_eq!(drawn[5].counter(), 0);
-        assert_eq!(drawn[7].ms(), MAX_MS);
+        assert_eq!(drawn[7].ms(), LAST_CLOCK_MS);
     }
 
     #[test]
@@ -182,6 +194,18 @@ mod tests {
         }
         assert_eq!(last.ms(), 51);
         assert_eq!(ids.high_ms(), 51);
+    }
+
+    #[test]
+    fn a_floor_at_the_end_of_time_leaves_ids_to_draw() {
+        let mut ids = FileIds::new(1, u64::MAX);
+        let mut last = ids.draw_file(u64::MAX);
+        for _ in 0..200_000 {
+            let next = ids.draw_file(u64::MAX);
+            assert!(next > last);
+            last = next;
+        }
+        assert!(last.ms() < MAX_MS);
     }
 
     #[test]

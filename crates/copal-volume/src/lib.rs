@@ -29,7 +29,7 @@ mod store;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::VolumeError;
-pub use ids::{FileId, FileIds, MAX_MS, OpId, VolumeId, random_incarnation};
+pub use ids::{FileId, FileIds, LAST_CLOCK_MS, LAST_ID_MS, MAX_MS, OpId, VolumeId, random_incarnation};
 pub use limits::{
     MAX_BATCH_BYTES, MAX_FILE_BYTES, MAX_FILE_NAME_BYTES, MAX_METADATA_BYTES, MAX_VOLUME_DEPTH,
     MAX_VOLUME_NAME_BYTES, check_metadata, check_volume_options,

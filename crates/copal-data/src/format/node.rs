@@ -5,6 +5,7 @@
 use super::frame::{Kind, RowError, open, seal, start, verify};
 use bytes::Bytes;
 use copal_codec::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, Put, Reader};
+use copal_volume::LAST_ID_MS;
 
 /// Key of the identity.
 pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
@@ -97,6 +98,13 @@ pub(crate) fn parse_mark(key: &[u8], row: &[u8]) -> Result<u64, RowError> {
     let mut time = Reader::new(key.get(MARK_PREFIX.len()..).unwrap_or(&[]));
     let mark_ms = u64::from_be_bytes(time.array()?);
     time.finish()?;
+    // A store at the end of time has no ids left to give.
+    if mark_ms > LAST_ID_MS {
+        return Err(RowError::Value {
+            field: "time",
+            value: mark_ms,
+        });
+    }
     Ok(mark_ms)
 }
 

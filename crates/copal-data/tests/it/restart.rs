@@ -1,6 +1,7 @@
 //! What a store keeps when it is closed, or dropped, and opened again.
 
-use crate::stack::{MIB, blank, body, everything, get, open, open_at, put, volume};
+use crate::stack::{MIB, blank, body, engine, everything, get, open, open_at, put, volume};
+use bytes::Bytes;
 use copal_data::CheckOptions;
 use copal_volume::{ManualClock, PutOptions, Remove, VolumeError, VolumeOptions, VolumeStore};
 use std::sync::Arc;
@@ -160,4 +161,41 @@ fn a_store_opened_for_reading_reads_and_refuses_to_write() {
     assert_eq!(get(&store, vid, b"f"), Ok(body(1, 100_000)));
     drop(store);
     assert_eq!(device.counters().writes, written, "nothing was written");
+}
+
+/// Symptom: a clock mark at the end of time, with a right sum, and opening the store panicked (`u64::MAX`), or the store
+/// did after 65,536 ids more (2^48 - 1).
+/// Cause: the time of a mark was believed whatever it was, and one was added to it.
+/// Fix: a mark that no clock can have drawn is damage, which is reported and passed over.
+#[test]
+fn a_clock_mark_at_the_end_of_time_stops_nothing() {
+    for ms in [u64::MAX, (1 << 48) - 1, copal_volume::LAST_ID_MS + 1] {
+        let kv = engine(&blank(64 * MIB));
+        drop(copal_data::LocalStore::open(kv.clone()).expect("volumes"));
+        let key = [&b"mark/"[..], &ms.to_be_bytes()].concat();
+        let mut row = vec![1, b'T', 0, 0, 0, 0, 0, 0];
+        let sum = copal_codec::crc32c(copal_codec::crc32c(0, &key), &row);
+        row[4..8].copy_from_slice(&sum.to_le_bytes());
+        let node = kv.open_keyspace("node").expect("node").expect("node");
+        let durable = copal_kv::Durability::Device;
+        node.put(&key, &row, durable).expect("a mark");
+        let store = copal_data::LocalStore::open(kv).expect("volumes");
+        let vid = volume(&store, "v");
+        for batch in 0..70_u32 {
+            let files = (0..1000_u32).map(|n| {
+                let name = Bytes::from(format!("{batch}.{n}"));
+                (name, Bytes::from_static(b"x"), PutOptions::default())
+            });
+            let created = store.put_batch(vid, files.collect()).expect("a batch");
+            assert!(created.iter().all(Result::is_ok));
+        }
+        let info = put(&store, vid, b"last", body(1, 10)).expect("put");
+        assert!(
+            info.created_ms < copal_volume::LAST_CLOCK_MS,
+            "{}",
+            info.created_ms
+        );
+        let report = store.check(&everything(), &mut |_| {}).expect("check");
+        assert_eq!(report.damage.len(), 1, "{:?}", report.damage);
+    }
 }
