@@ -18,6 +18,7 @@ use crate::progress::{CancelFlag, Progress, Stage};
 use crate::recipe::{PAGE_SEGMENTS, Ref, Root, SegmentRecipe, segment_length};
 use crate::repository::Repository;
 use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
+use crate::retention::misdated;
 use crate::scan::scan;
 use crate::tree::TreeReader;
 use crate::vault::Located;
@@ -167,6 +168,12 @@ pub(crate) fn check(
         let entries = read_log(repository, LogName::Vm(vm.uuid), &mut report)?;
         let state = VmState::replay(&entries);
         unfinished.extend(state.open.iter().chain(&state.fenced));
+        let times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
+        let misdated = misdated(&times, repository.vault().volumes.store.now_ms());
+        let named = state.published.iter().zip(misdated);
+        report
+            .misdated
+            .extend(named.filter_map(|(one, misdated)| Some((one.snapshot, misdated?))));
         published.push((vm.uuid, state.published));
     }
     let snapshots: usize = published.iter().map(|(_, published)| published.len()).sum();

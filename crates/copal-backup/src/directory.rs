@@ -66,7 +66,7 @@ impl<'a> Directory<'a> {
                 vm: vm.uuid,
                 name: vm.name.clone(),
             };
-            if let Append::Done { .. } = self.catalog.append(LogName::Domain, next, &record)? {
+            if let Append::Done = self.catalog.append(LogName::Domain, next, &record)? {
                 return Ok(vm);
             }
         }

@@ -56,7 +56,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = manifest::parse(&mut Reader::new(bytes));
     }),
     ("catalog record body", |bytes| {
-        let _ = record::parse(&mut Reader::new(bytes));
+        let _ = record::parse(&mut Reader::new(bytes), record::FORMAT.version);
     }),
     ("key slot", |bytes| {
         let _ = key_slot::decode(bytes);

@@ -256,6 +256,7 @@ fn the_records_of_the_document() {
         snapshot: SnapshotId([0x51; 16]),
         sequence: 4,
         manifest: [0x99; 32],
+        clock_ms: Some(1_790_000_000_000),
     };
     let domain_place = "d.0000000000000000";
     let vm_place = "v.77777777777777777777777777777777.0000000000000009";
@@ -264,6 +265,24 @@ fn the_records_of_the_document() {
     let read = |bytes: &[u8], place: &str| Record::decode(bytes, place, &keys());
     assert_eq!(read(&example(document, 0), domain_place).unwrap(), init);
     assert_eq!(read(&example(document, 1), vm_place).unwrap(), publish);
+    let Record::Publish {
+        session,
+        snapshot,
+        sequence,
+        manifest,
+        ..
+    } = publish
+    else {
+        unreachable!("it was made above")
+    };
+    let without_clock = Record::Publish {
+        session,
+        snapshot,
+        sequence,
+        manifest,
+        clock_ms: None,
+    };
+    assert_eq!(read(&example(document, 2), vm_place).unwrap(), without_clock);
     assert!(
         read(
             &example(document, 1),

@@ -3,12 +3,16 @@
 //! Invariant: a damaged manifest stands in the way of its own snapshot only, a damaged log of a VM in that of its own VM
 //! only, except where what it hides might be the answer. Ids, times and holds come from the records
 //! that published the snapshots; a manifest is decoded for the one that is meant, and for those that are listed.
+//!
+//! `latest` is the snapshot of the VM that was made last, whatever time it bears: a clock that was wrong makes no
+//! backup older or newer than it is. Only retention goes by time (`retention`).
 
 use crate::catalog::vm::Published;
 use crate::error::{Error, Result};
 use crate::manifest::{self, Manifest};
 use crate::repository::{Repository, snapshot_disk};
 use crate::request::{BackupCounts, Listing, Snapshot, SnapshotId, Vm};
+use crate::retention::{Believed, Misdated, misdated};
 use copal_volume::{ReadOptions, VolumeError};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use uuid::Uuid;
@@ -21,15 +25,23 @@ const SURE_DIGITS: usize = 8;
 /// VMs that a sentence lists.
 const NAMED_VMS: usize = 5;
 
-/// What the logs say is visible, oldest first, and whose log cannot be read.
+/// A snapshot, and what is wrong with its time.
+#[derive(Clone)]
+struct Found {
+    vm: Vm,
+    published: Published,
+    misdated: Option<Misdated>,
+}
+
+/// What the logs say is visible, in the order in which it was published, and whose log cannot be read.
 struct Visible {
-    published: Vec<(Vm, Published)>,
+    published: Vec<Found>,
     damaged: Vec<(Vm, Error)>,
 }
 
 impl Visible {
     /// The first damage, if there is any.
-    fn whole(self) -> Result<Vec<(Vm, Published)>> {
+    fn whole(self) -> Result<Vec<Found>> {
         match self.damaged.into_iter().next() {
             None => Ok(self.published),
             Some((_, error)) => Err(error),
@@ -64,11 +76,18 @@ impl Repository {
         })
     }
 
-    fn described(&self, published: &[(Vm, Published)]) -> Result<Vec<Snapshot>> {
-        let listed = published
-            .iter()
-            .map(|(vm, published)| self.describe(vm, published));
-        listed.collect()
+    fn described(&self, published: &[Found]) -> Result<Vec<Snapshot>> {
+        published.iter().map(|found| self.describe(found)).collect()
+    }
+
+    /// What the clock shows, and how far the snapshots of all VMs bear it out.
+    /// # Errors
+    /// `Damaged` (the list of VMs is); those of the store.
+    pub fn clock(&self) -> Result<Believed> {
+        let Visible { published, .. } = self.visible(None)?;
+        let dated = published.iter().filter(|found| found.misdated.is_none());
+        let times = dated.map(|found| found.published.created_ms).collect();
+        Ok(Believed::new(times, self.vault().volumes.store.now_ms()))
     }
 
     /// The snapshot that `spec` means: an id, a unique prefix of at least 4 digits, or `latest`, which means nothing
@@ -76,17 +95,17 @@ impl Repository {
     /// # Errors
     /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`, `Damaged` (its manifest, or the catalog, is); those of the store.
     pub fn resolve(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
-        let (vm, published) = self.meant(spec, vm)?;
-        let manifest = self.manifest(vm.uuid, &published)?;
-        Ok(snapshot_of(&vm, &published, Ok(manifest)))
+        let found = self.meant(spec, vm)?;
+        let manifest = self.manifest(found.vm.uuid, &found.published)?;
+        Ok(snapshot_of(&found, Ok(manifest)))
     }
 
     /// As [`Repository::resolve`], for those who need no manifest: one that is damaged says so.
     /// # Errors
     /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`, `Damaged` (the catalog is); those of the store.
     pub fn resolve_damaged(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
-        let (vm, published) = self.meant(spec, vm)?;
-        self.describe(&vm, &published)
+        let found = self.meant(spec, vm)?;
+        self.describe(&found)
     }
 
     fn visible(&self, vm: Option<&str>) -> Result<Visible> {
@@ -94,25 +113,31 @@ impl Repository {
             Some(name) => vec![self.directory().find(name)?],
             None => self.directory().all()?,
         };
+        let now_ms = self.vault().volumes.store.now_ms();
         let (mut all, mut damaged) = (Vec::new(), Vec::new());
         for vm in vms {
             match self.vm_state(vm.uuid) {
                 Ok(state) => {
-                    let published = state.published.into_iter();
-                    all.extend(published.map(|published| (vm.clone(), published)));
+                    let times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
+                    let dated = state.published.into_iter().zip(misdated(&times, now_ms));
+                    all.extend(dated.map(|(published, misdated)| Found {
+                        vm: vm.clone(),
+                        published,
+                        misdated,
+                    }));
                 }
                 Err(error) if error.is_corruption() => damaged.push((vm, error)),
                 Err(error) => return Err(error),
             }
         }
-        all.sort_by_key(|(_, published)| (published.created_ms, published.snapshot));
+        all.sort_by_key(|found| (found.published.stored_ms, found.published.snapshot));
         Ok(Visible {
             published: all,
             damaged,
         })
     }
 
-    fn meant(&self, spec: &str, vm: Option<&str>) -> Result<(Vm, Published)> {
+    fn meant(&self, spec: &str, vm: Option<&str>) -> Result<Found> {
         let not_found = || Error::NotFound {
             what: "snapshot",
             name: spec.to_owned(),
@@ -131,7 +156,7 @@ impl Repository {
                 ),
             });
         }
-        let is_meant = |(_, one): &(Vm, Published)| one.snapshot.to_string().starts_with(&wanted);
+        let is_meant = |found: &Found| found.published.snapshot.to_string().starts_with(&wanted);
         let is_sure = wanted.len() >= SURE_DIGITS && visible.published.iter().any(is_meant);
         let mut published = if is_sure {
             visible.published
@@ -148,11 +173,11 @@ impl Repository {
         }
     }
 
-    fn describe(&self, vm: &Vm, published: &Published) -> Result<Snapshot> {
-        match self.manifest(vm.uuid, published) {
-            Ok(manifest) => Ok(snapshot_of(vm, published, Ok(manifest))),
-            Err(Error::Damaged { detail, .. }) => Ok(snapshot_of(vm, published, Err(detail))),
-            Err(error) if error.is_corruption() => Ok(snapshot_of(vm, published, Err(error.to_string()))),
+    fn describe(&self, found: &Found) -> Result<Snapshot> {
+        match self.manifest(found.vm.uuid, &found.published) {
+            Ok(manifest) => Ok(snapshot_of(found, Ok(manifest))),
+            Err(Error::Damaged { detail, .. }) => Ok(snapshot_of(found, Err(detail))),
+            Err(error) if error.is_corruption() => Ok(snapshot_of(found, Err(error.to_string()))),
             Err(error) => Err(error),
         }
     }
@@ -190,8 +215,11 @@ impl Repository {
     /// The manifest of a snapshot, whichever VM it is of.
     pub(crate) fn find(&self, snapshot: SnapshotId) -> Result<Manifest> {
         let Visible { published, damaged } = self.visible(None)?;
-        if let Some((vm, published)) = published.iter().find(|(_, one)| one.snapshot == snapshot) {
-            return self.manifest(vm.uuid, published);
+        if let Some(found) = published
+            .iter()
+            .find(|found| found.published.snapshot == snapshot)
+        {
+            return self.manifest(found.vm.uuid, &found.published);
         }
         Err(damaged.into_iter().next().map_or_else(
             || Error::NotFound {
@@ -207,9 +235,9 @@ impl Repository {
         let Visible { published, damaged } = self.visible(None)?;
         let mut by_vm: BTreeMap<Uuid, Vec<Published>> = BTreeMap::new();
         let mut left: HashSet<SnapshotId> = snapshots.iter().copied().collect();
-        for (vm, one) in published {
-            if left.remove(&one.snapshot) {
-                by_vm.entry(vm.uuid).or_default().push(one);
+        for Found { vm, published, .. } in published {
+            if left.remove(&published.snapshot) {
+                by_vm.entry(vm.uuid).or_default().push(published);
             }
         }
         match (left.into_iter().next(), damaged.into_iter().next()) {
@@ -224,8 +252,8 @@ impl Repository {
 }
 
 /// The newest snapshot of all VMs is that of whichever was backed up last: nobody who restores means that.
-fn refuse_several_vms(published: &[(Vm, Published)]) -> Result<()> {
-    let names: BTreeSet<&str> = published.iter().map(|(vm, _)| vm.name.as_str()).collect();
+fn refuse_several_vms(published: &[Found]) -> Result<()> {
+    let names: BTreeSet<&str> = published.iter().map(|found| found.vm.name.as_str()).collect();
     if names.len() < 2 {
         return Ok(());
     }
@@ -238,12 +266,18 @@ fn refuse_several_vms(published: &[(Vm, Published)]) -> Result<()> {
 }
 
 /// `manifest`: what it says, or why it cannot be read.
-fn snapshot_of(vm: &Vm, published: &Published, manifest: std::result::Result<Manifest, String>) -> Snapshot {
+fn snapshot_of(found: &Found, manifest: std::result::Result<Manifest, String>) -> Snapshot {
+    let Found {
+        vm,
+        published,
+        misdated,
+    } = found;
     let mut snapshot = Snapshot {
         id: published.snapshot,
         vm: vm.clone(),
         sequence: published.sequence,
         created_ms: published.created_ms,
+        misdated: *misdated,
         base: None,
         disks: Vec::new(),
         tags: Vec::new(),

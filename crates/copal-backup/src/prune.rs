@@ -110,10 +110,9 @@ fn fence_all(repository: &Repository, vm: Uuid) -> Result<u64> {
             return Ok(fenced);
         };
         let record = Record::Fence { session };
-        if let Append::Done { .. } =
-            repository
-                .catalog()
-                .append(LogName::Vm(vm), state.next_number, &record)?
+        if let Append::Done = repository
+            .catalog()
+            .append(LogName::Vm(vm), state.next_number, &record)?
         {
             fenced += 1;
         }

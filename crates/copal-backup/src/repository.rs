@@ -34,7 +34,7 @@ use crate::vault::Vault;
 use crate::volumes::{Home, Volumes, open_or_make};
 use bytes::Bytes;
 use copal_chunk::Chunker;
-use copal_volume::{Clock, PutOptions, Remove, SystemClock, VolumeId, VolumeStore};
+use copal_volume::{PutOptions, Remove, VolumeId, VolumeStore};
 use parking_lot::{Mutex, RwLockReadGuard};
 use std::sync::Arc;
 use uuid::Uuid;
@@ -330,17 +330,23 @@ impl Repository {
     /// # Errors
     /// `NotFound`, `Denied` (one of them is held): nothing was forgotten. `Damaged`; those of the store.
     pub fn forget(&self, snapshots: &[SnapshotId]) -> Result<ForgetSummary> {
+        self.forget_with(snapshots, &ForgetOptions::default())
+    }
+
+    /// As [`Repository::forget`], with options.
+    /// # Errors
+    /// As [`Repository::forget`]. `Denied`, too, where a hold ended only if the clock is right, and no snapshot of the
+    /// last 45 days bears it out.
+    pub fn forget_with(&self, snapshots: &[SnapshotId], options: &ForgetOptions) -> Result<ForgetSummary> {
         let by_vm = self.by_vm(snapshots)?;
-        let now_ms = SystemClock.now_ms();
+        let clock = match options.accept_clock {
+            true => self.clock()?.accepted(),
+            false => self.clock()?,
+        };
         let mut all = by_vm.iter().flat_map(|(_, published)| published);
-        if let Some(held) = all.find(|published| published.held_until_ms > now_ms) {
-            return Err(Error::Denied {
-                reason: format!(
-                    "snapshot {} is held; end that with `copal hold --release {}`, nothing was forgotten",
-                    held.snapshot.short(),
-                    held.snapshot.short()
-                ),
-            });
+        if let Some(held) = all.find(|published| clock.holds(published.held_until_ms)) {
+            let reason = clock.refusal(&held.snapshot.short(), held.held_until_ms);
+            return Err(Error::Denied { reason });
         }
         let mut summary = ForgetSummary::default();
         self.append_listed(&by_vm, |snapshots| {
@@ -493,7 +499,7 @@ impl Repository {
     fn append(&self, vm: Uuid, record: &Record) -> Result<()> {
         loop {
             let next = self.vm_state(vm)?.next_number;
-            if let Append::Done { .. } = self.catalog.append(LogName::Vm(vm), next, record)? {
+            if let Append::Done = self.catalog.append(LogName::Vm(vm), next, record)? {
                 return Ok(());
             }
         }

@@ -2,6 +2,7 @@
 //!
 //! Sizes are bytes, times are milliseconds since 1970 as stamped by the store.
 
+use crate::retention::Misdated;
 use crate::source::{Bitmap, ChangedExtents, Source};
 use copal_chunk::Profile;
 use std::fmt;
@@ -236,8 +237,10 @@ pub struct BackupSummary {
     pub vm: Vm,
     /// The snapshot it builds on.
     pub base: Option<SnapshotId>,
-    /// When it became visible.
+    /// What the store's clock showed when it became visible.
     pub created_ms: u64,
+    /// Snapshots of the VM whose times cannot be, by the same clock.
+    pub misdated: u64,
     /// One per disk.
     pub disks: Vec<DiskSummary>,
     /// What was read and stored.
@@ -283,8 +286,10 @@ pub struct Snapshot {
     pub vm: Vm,
     /// Position in the VM's history, ascending.
     pub sequence: u64,
-    /// When it became visible, by the store's clock; ascending within a VM.
+    /// What the store's clock showed when it became visible. May go back where a clock was wrong.
     pub created_ms: u64,
+    /// Why that cannot be, seen from the clock now and from the snapshots beside it.
+    pub misdated: Option<Misdated>,
     /// The snapshot it was built on.
     pub base: Option<SnapshotId>,
     /// Words given at backup.
@@ -396,6 +401,8 @@ pub struct CheckReport {
     pub decoded_frames: u64,
     /// Stored bytes decoded.
     pub decoded_bytes: u64,
+    /// Snapshots whose times cannot be. No damage: nothing of them is lost.
+    pub misdated: Vec<(SnapshotId, Misdated)>,
     /// Packs of backups that never finished; the next backup uses them or `prune` frees them.
     pub unfinished_packs: u64,
 }
@@ -430,6 +437,14 @@ pub enum ReadData {
     },
     /// All.
     All,
+}
+
+/// How `forget` works.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ForgetOptions {
+    /// Believe the clock also where it stands further ahead of all snapshots than
+    /// [`PAUSE_MS`](crate::retention::PAUSE_MS).
+    pub accept_clock: bool,
 }
 
 /// What `forget` did.

@@ -12,8 +12,11 @@
 //! - The order of the input does not matter; equal times are told apart by position.
 //! - A policy that keeps nothing is no policy: [`Policy::is_empty`] is for the caller to refuse.
 //!
-//! Not here: whose snapshots (one group is one VM), removing anything.
+//! Not here: whose snapshots (one group is one VM), removing anything, times that cannot be right (`clock`).
 
+mod clock;
+
+pub use clock::{Believed, Misdated, PAUSE_MS, judge_by_clock, misdated};
 use jiff::{SignedDuration, Timestamp, Zoned, tz::TimeZone};
 use std::{collections::HashSet, fmt};
 
@@ -54,8 +57,8 @@ pub struct Candidate {
     pub tags: Vec<String>,
     /// A verify found nothing wrong with it.
     pub is_verified: bool,
-    /// It may not be forgotten now.
-    pub is_held: bool,
+    /// It may not be forgotten before this time, in ms since 1970; 0: it is not held.
+    pub held_until_ms: u64,
 }
 
 /// Why a snapshot stays.
@@ -78,6 +81,17 @@ pub enum Keep {
     Verified,
     /// It is held.
     Held,
+    /// Its time cannot be, so it stands for no period.
+    Misdated(Misdated),
+}
+
+/// Why a snapshot would go if the clock is right, which is in doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// Its hold would have ended.
+    Held,
+    /// It would be older than `within`.
+    Within,
 }
 
 /// Why a snapshot goes.
@@ -101,12 +115,22 @@ pub enum Verdict {
     Keep(Keep),
     /// It goes.
     Remove(Remove),
+    /// It would go by a clock that may be wrong: for the caller to refuse.
+    Doubt(Doubt),
 }
 
 impl Verdict {
     /// True when the snapshot stays.
     pub fn is_keep(&self) -> bool {
         matches!(self, Verdict::Keep(_))
+    }
+    /// True when the snapshot goes.
+    pub fn is_remove(&self) -> bool {
+        matches!(self, Verdict::Remove(_))
+    }
+    /// True when it would go by a clock that may be wrong.
+    pub fn is_doubt(&self) -> bool {
+        matches!(self, Verdict::Doubt(_))
     }
 }
 
@@ -121,6 +145,16 @@ impl fmt::Display for Verdict {
             Verdict::Keep(Keep::Tag(tag)) => write!(f, "keep-tag: {tag}"),
             Verdict::Keep(Keep::Verified) => f.write_str("the newest that was verified"),
             Verdict::Keep(Keep::Held) => f.write_str("held"),
+            Verdict::Keep(Keep::Misdated(misdated)) => {
+                write!(
+                    f,
+                    "{misdated}; no policy judges it, `copal forget` by its id does"
+                )
+            }
+            Verdict::Doubt(Doubt::Held) => f.write_str("held, unless the clock is right (--accept-clock)"),
+            Verdict::Doubt(Doubt::Within) => {
+                f.write_str("keep-within, unless the clock is right (--accept-clock)")
+            }
             Verdict::Remove(Remove::PassedOver { option, period }) => {
                 write!(f, "a newer snapshot of {period} is kept (keep-{option})")
             }
@@ -129,9 +163,9 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Judges the snapshots of one VM; the result has the order of `snapshots`. Periods are those of
-/// `zone`.
-pub fn judge(policy: &Policy, snapshots: &[Candidate], zone: &TimeZone) -> Vec<Verdict> {
+/// Judges the snapshots of one VM, all of whose times are right; the result has the order of `snapshots`. Periods are
+/// those of `zone`; holds end by `now_ms`.
+pub fn judge(policy: &Policy, snapshots: &[Candidate], now_ms: u64, zone: &TimeZone) -> Vec<Verdict> {
     let mut newest_first: Vec<usize> = (0..snapshots.len()).collect();
     newest_first.sort_by_key(|at| std::cmp::Reverse((snapshots[*at].created_ms, *at)));
     let times: Vec<Zoned> = snapshots.iter().map(|s| local_time(s.created_ms, zone)).collect();
@@ -155,7 +189,7 @@ pub fn judge(policy: &Policy, snapshots: &[Candidate], zone: &TimeZone) -> Vec<V
             period_of(&times[at])
         });
     }
-    keep_on_top(policy, snapshots, &newest_first, &mut marks);
+    keep_on_top(policy, snapshots, now_ms, &newest_first, &mut marks);
     marks
         .into_iter()
         .map(|mark| mark.unwrap_or(Verdict::Remove(Remove::NotCovered)))
@@ -202,6 +236,7 @@ fn keep_periods(
 fn keep_on_top(
     policy: &Policy,
     snapshots: &[Candidate],
+    now_ms: u64,
     newest_first: &[usize],
     marks: &mut [Option<Verdict>],
 ) {
@@ -222,7 +257,7 @@ fn keep_on_top(
             *mark = Some(Verdict::Keep(Keep::Within));
         } else if let Some(tag) = policy.tags.iter().find(|tag| snapshot.tags.contains(tag)) {
             *mark = Some(Verdict::Keep(Keep::Tag(tag.clone())));
-        } else if snapshot.is_held {
+        } else if snapshot.held_until_ms > now_ms {
             *mark = Some(Verdict::Keep(Keep::Held));
         } else if verified == Some(at) {
             *mark = Some(Verdict::Keep(Keep::Verified));

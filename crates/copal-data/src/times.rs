@@ -61,6 +61,11 @@ impl Times {
         }
     }
 
+    /// What the clock shows, which ids may have to run ahead of.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
     /// Id for a file whose writing starts now.
     pub(crate) fn file(&self) -> FileId {
         let now_ms = self.clock.now_ms();

@@ -18,7 +18,8 @@ pub struct FileInfo {
     /// CRC32C of the whole body.
     pub crc32c: u32,
     /// When the file became visible, stamped by the store: ms since 1970. A file created after
-    /// another was acknowledged never has a smaller one, restarts and clock changes included.
+    /// another was acknowledged never has a smaller one, restarts and clock changes included: it is an order, and
+    /// stands ahead of the clock for as long as the clock was once ahead. [`VolumeStore::now_ms`] tells the time.
     pub created_ms: u64,
     /// What the caller passed in [`PutOptions`].
     pub metadata: Bytes,
@@ -116,6 +117,9 @@ pub trait FileWriter: Send {
 /// `Corrupt`. Names follow the rules of [`check_file_name`](crate::check_file_name) and
 /// [`split_path`](crate::split_path), else `InvalidName`.
 pub trait VolumeStore: Send + Sync {
+    /// What the store's clock shows now: ms since 1970. May go back.
+    fn now_ms(&self) -> u64;
+
     /// Creates an empty volume below `parent` (`""`: the root); durable on return.
     /// # Errors
     /// `VolumeExists`; `NotFound`: no such parent.

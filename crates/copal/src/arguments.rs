@@ -472,7 +472,9 @@ Retention follows Proxmox Backup Server: each VM is judged alone; hours, days an
 snapshot do not count; a period that an earlier option already keeps a snapshot of is not counted \
 again; --keep-within and --keep-tag come on top, and so do held snapshots (copal hold) and the newest \
 one that was verified (copal verify). A policy that would remove more than half of a VM's \
-snapshots (of five or more) needs --force.";
+snapshots (of five or more) needs --force. A snapshot whose time cannot be (a clock was wrong) stays \
+until it is named, and counts for nothing; what goes by age alone, when the clock has jumped by more \
+than 45 days, needs --accept-clock.";
 
 #[derive(Debug, Args)]
 #[command(after_help = RETENTION_HELP, after_long_help = format!("{RETENTION_HELP}
@@ -495,6 +497,9 @@ pub(crate) struct Forget {
     /// Forget more than half of a VM's snapshots at once
     #[arg(long)]
     pub(crate) force: bool,
+    /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots
+    #[arg(long)]
+    pub(crate) accept_clock: bool,
 }
 
 #[derive(Debug, Args)]
@@ -558,6 +563,9 @@ pub(crate) struct Prune {
     /// Forget more than half of a VM's snapshots at once
     #[arg(long)]
     pub(crate) force: bool,
+    /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots
+    #[arg(long)]
+    pub(crate) accept_clock: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -105,10 +105,18 @@ pub(crate) fn run(
     };
     let published = session.publish(repository, manifest)?;
     counts.stored_bytes = published.stored_bytes;
+    if published.misdated > 0 {
+        progress.notice(&format!(
+            "{} snapshots of {} bear a time that cannot be: the clock of this machine is wrong, or was; they stay until \
+             `copal forget` names them, and no policy counts them",
+            published.misdated, vm.name
+        ));
+    }
     Ok(BackupSummary {
         snapshot,
         base: base.map(|base| base.manifest.snapshot),
         created_ms: published.created_ms,
+        misdated: published.misdated,
         disks: disks
             .iter()
             .zip(&planned)

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::keys::random;
 use crate::manifest::{self, Manifest};
 use crate::repository::Repository;
+use crate::retention::misdated;
 use crate::volumes::settled;
 use bytes::Bytes;
 use copal_volume::{PutOptions, VolumeError};
@@ -28,6 +29,8 @@ pub(crate) struct PublishedAs {
     pub(crate) created_ms: u64,
     /// Bytes that the backup added to the store, as the manifest says.
     pub(crate) stored_bytes: u64,
+    /// Snapshots of the VM whose times cannot be, by the clock that stamped this one.
+    pub(crate) misdated: u64,
 }
 
 impl Session {
@@ -51,7 +54,7 @@ impl Session {
             };
             match repository.catalog().append(log, state.next_number, &record)? {
                 Append::Lost => continue,
-                Append::Done { .. } => {
+                Append::Done => {
                     return Ok((
                         Session {
                             vm,
@@ -79,7 +82,7 @@ impl Session {
             }
             let record = Record::Fence { session: self.id };
             let log = LogName::Vm(self.vm);
-            if let Append::Done { .. } = repository.catalog().append(log, state.next_number, &record)? {
+            if let Append::Done = repository.catalog().append(log, state.next_number, &record)? {
                 return Ok(());
             }
         }
@@ -94,7 +97,7 @@ impl Session {
         let keys = &repository.vault().keys;
         // Counters have a fixed width: neither length depends on what is counted.
         let lengths =
-            manifest.encode(keys).len() + self.publish_record(&manifest, [0; 32]).encode("", keys).len();
+            manifest.encode(keys).len() + self.publish_record(&manifest, [0; 32], 0).encode("", keys).len();
         manifest.counts.stored_bytes += lengths as u64;
         let file = manifest.encode(keys);
         let hash = manifest::hash(&file);
@@ -112,29 +115,29 @@ impl Session {
             if !state.open.contains(&self.id) {
                 return Err(Error::Fenced);
             }
-            let record = self.publish_record(&manifest, hash);
+            let now_ms = volumes.store.now_ms();
+            let record = self.publish_record(&manifest, hash, now_ms);
             let log = LogName::Vm(self.vm);
-            if let Append::Done { created_ms } =
-                repository.catalog().append(log, state.next_number, &record)?
-            {
-                let newest = state
-                    .published
-                    .last()
-                    .map_or(0, |published| published.created_ms + 1);
+            if let Append::Done = repository.catalog().append(log, state.next_number, &record)? {
+                let mut times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
+                times.push(now_ms);
+                let misdated = misdated(&times, now_ms).into_iter().flatten().count() as u64;
                 return Ok(PublishedAs {
-                    created_ms: created_ms.max(newest),
+                    created_ms: now_ms,
                     stored_bytes: manifest.counts.stored_bytes,
+                    misdated,
                 });
             }
         }
     }
 
-    fn publish_record(&self, manifest: &Manifest, hash: [u8; 32]) -> Record {
+    fn publish_record(&self, manifest: &Manifest, hash: [u8; 32], clock_ms: u64) -> Record {
         Record::Publish {
             session: self.id,
             snapshot: manifest.snapshot,
             sequence: self.sequence,
             manifest: hash,
+            clock_ms: Some(clock_ms),
         }
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct Entry {
 /// What became of an append.
 pub(crate) enum Append {
     /// It is the record of that number now.
-    Done { created_ms: u64 },
+    Done,
     /// Somebody else's record has that number: read on and decide again.
     Lost,
 }
@@ -150,23 +150,12 @@ impl Catalog {
             .store
             .put(self.vid, place.as_bytes(), body, &PutOptions::default())
         {
-            Ok(info) => Ok(Append::Done {
-                created_ms: info.created_ms,
-            }),
+            Ok(_) => Ok(Append::Done),
             Err(VolumeError::Exists { .. }) => Ok(Append::Lost),
-            Err(VolumeError::Unknown { fid }) => {
-                if !settled(&*self.store, self.vid, fid)? {
-                    return Ok(Append::Lost);
-                }
-                let options = ReadOptions {
-                    if_file: Some(fid),
-                    ..ReadOptions::default()
-                };
-                let info = self.store.stat(self.vid, place.as_bytes(), &options)?;
-                Ok(Append::Done {
-                    created_ms: info.created_ms,
-                })
-            }
+            Err(VolumeError::Unknown { fid }) => match settled(&*self.store, self.vid, fid)? {
+                true => Ok(Append::Done),
+                false => Ok(Append::Lost),
+            },
             Err(error) => Err(error.into()),
         }
     }

@@ -1,6 +1,6 @@
 //! The catalog: logs of immutable records that say which VMs and snapshots there are.
 //!
-//! Format: docs/formats/backup-catalog.md v1
+//! Format: docs/formats/backup-catalog.md v2
 //! - [`record`]: the records and their bytes. [`log`]: appending and reading. [`vm`]: what a VM's log
 //!   amounts to.
 //!

@@ -1,6 +1,6 @@
 //! Catalog records and their bytes.
 //!
-//! Format: docs/formats/backup-catalog.md v1
+//! Format: docs/formats/backup-catalog.md v2
 
 use crate::keys::Keys;
 use crate::manifest::MAX_SEQUENCE;
@@ -13,7 +13,7 @@ pub(crate) const FORMAT: Format = Format {
     magic: *b"COPALREC",
     name: "catalog record",
     oldest: 1,
-    version: 1,
+    version: 2,
     known_flags: 0,
 };
 
@@ -44,6 +44,8 @@ pub(crate) enum Record {
         snapshot: SnapshotId,
         sequence: u64,
         manifest: [u8; 32],
+        /// What the store's clock showed, in ms since 1970; version 1 does not say.
+        clock_ms: Option<u64>,
     },
     /// A session was ended from outside; it can no longer publish.
     Fence { session: SessionId },
@@ -98,11 +100,13 @@ impl Record {
                 snapshot,
                 sequence,
                 manifest,
+                clock_ms,
             } => {
                 bytes.put_bytes(session);
                 bytes.put_bytes(&snapshot.0);
                 bytes.put_u64(*sequence);
                 bytes.put_bytes(manifest);
+                bytes.put_u64(clock_ms.unwrap_or(0));
             }
             Record::Fence { session } => bytes.put_bytes(session),
             Record::Forget { snapshots } | Record::Deleted { snapshots } | Record::Verified { snapshots } => {
@@ -121,7 +125,7 @@ impl Record {
 
     /// Reads the record at `place`.
     pub(crate) fn decode(bytes: &[u8], place: &str, keys: &Keys) -> Result<Record, String> {
-        let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
+        let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
         let at = body
             .len()
             .checked_sub(MAC_BYTES)
@@ -131,13 +135,14 @@ impl Record {
             return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
         }
         let mut input = Reader::new(content);
-        let record = parse(&mut input)?;
+        let record = parse(&mut input, envelope.version)?;
         input.finish().map_err(|error| error.to_string())?;
         Ok(record)
     }
 }
 
-pub(crate) fn parse(input: &mut Reader<'_>) -> Result<Record, String> {
+/// Reads the fields of a record of this version.
+pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, String> {
     let text = |error: DecodeError| error.to_string();
     let code = input.u8().map_err(text)?;
     input.zeros(3).map_err(text)?;
@@ -177,6 +182,10 @@ pub(crate) fn parse(input: &mut Reader<'_>) -> Result<Record, String> {
                     number => return Ok(Err(format!("the sequence {number} is above any snapshot's"))),
                 },
                 manifest: input.array()?,
+                clock_ms: match version {
+                    1 => None,
+                    _ => Some(input.u64()?),
+                },
             },
             5 => Record::Fence {
                 session: input.array()?,

@@ -9,7 +9,10 @@ use crate::request::SnapshotId;
 pub(crate) struct Published {
     pub(crate) snapshot: SnapshotId,
     pub(crate) sequence: u64,
+    /// What the clock showed when it became visible; may go back.
     pub(crate) created_ms: u64,
+    /// The store's order of events: ascends, within a VM strictly.
+    pub(crate) stored_ms: u64,
     pub(crate) manifest: [u8; 32],
     /// Every chunk of it was decoded once and was what it should be.
     pub(crate) is_verified: bool,
@@ -57,6 +60,7 @@ impl VmState {
                 snapshot,
                 sequence,
                 manifest,
+                clock_ms,
             } => {
                 // A fenced session cannot publish. Its record would never be written by this program; a
                 // record that stands behind the fence is void.
@@ -69,7 +73,8 @@ impl VmState {
                 self.published.push(Published {
                     snapshot: *snapshot,
                     sequence: *sequence,
-                    created_ms: self.newest_ms,
+                    created_ms: clock_ms.unwrap_or(self.newest_ms),
+                    stored_ms: self.newest_ms,
                     manifest: *manifest,
                     is_verified: false,
                     held_until_ms: 0,

@@ -2,19 +2,22 @@
 
 use super::*;
 
+/// Behind all times of these tests.
+const NOW_MS: u64 = 1_800_000_000_000;
+
 fn at(text: &str) -> Candidate {
     let time: Timestamp = format!("{text}Z").parse().unwrap();
     Candidate {
         created_ms: time.as_millisecond() as u64,
         tags: Vec::new(),
         is_verified: false,
-        is_held: false,
+        held_until_ms: 0,
     }
 }
 
 fn kept(policy: &Policy, times: &[&str]) -> Vec<String> {
     let snapshots: Vec<Candidate> = times.iter().map(|time| at(time)).collect();
-    let verdicts = judge(policy, &snapshots, &TimeZone::UTC);
+    let verdicts = judge(policy, &snapshots, NOW_MS, &TimeZone::UTC);
     let kept = times
         .iter()
         .zip(&verdicts)
@@ -129,7 +132,7 @@ fn what_a_period_passed_over_is_gone_for_later_options() {
     };
     assert_eq!(kept(&policy, &times), [times[2]]);
     let snapshots: Vec<Candidate> = times.iter().map(|time| at(time)).collect();
-    let words: Vec<String> = judge(&policy, &snapshots, &TimeZone::UTC)
+    let words: Vec<String> = judge(&policy, &snapshots, NOW_MS, &TimeZone::UTC)
         .iter()
         .map(ToString::to_string)
         .collect();
@@ -165,7 +168,7 @@ fn within_and_tags_come_on_top() {
         tags: vec!["before-upgrade".into()],
         ..Policy::default()
     };
-    let verdicts = judge(&policy, &snapshots, &TimeZone::UTC);
+    let verdicts = judge(&policy, &snapshots, NOW_MS, &TimeZone::UTC);
     assert_eq!(verdicts[0].to_string(), "keep-tag: before-upgrade");
     assert_eq!(verdicts.iter().filter(|v| v.is_keep()).count(), 2);
 }
@@ -179,7 +182,7 @@ fn periods_are_those_of_the_time_zone() {
         ..Policy::default()
     };
     let count = |zone: &TimeZone| {
-        judge(&policy, &snapshots, zone)
+        judge(&policy, &snapshots, NOW_MS, zone)
             .iter()
             .filter(|v| v.is_keep())
             .count()
@@ -238,7 +241,7 @@ fn any_policy_keeps_the_newest_is_stable_and_ignores_order() {
                 created_ms: 1_700_000_000_000 + random(&mut state, 20_000) * hour_ms / 2,
                 tags: Vec::new(),
                 is_verified: false,
-                is_held: false,
+                held_until_ms: 0,
             })
             .collect();
         let policy = Policy {
@@ -250,7 +253,7 @@ fn any_policy_keeps_the_newest_is_stable_and_ignores_order() {
             yearly: random(&mut state, 4) as u32 + 1,
             ..Policy::default()
         };
-        let verdicts = judge(&policy, &snapshots, &TimeZone::UTC);
+        let verdicts = judge(&policy, &snapshots, NOW_MS, &TimeZone::UTC);
         let kept: Vec<Candidate> = snapshots
             .iter()
             .zip(&verdicts)
@@ -264,14 +267,16 @@ fn any_policy_keeps_the_newest_is_stable_and_ignores_order() {
         assert!(kept.len() <= most as usize);
         // What is kept once is kept again: a second run removes nothing.
         assert!(
-            judge(&policy, &kept, &TimeZone::UTC).iter().all(Verdict::is_keep),
+            judge(&policy, &kept, NOW_MS, &TimeZone::UTC)
+                .iter()
+                .all(Verdict::is_keep),
             "{policy:?} {kept:?}"
         );
         // Order of the input is of no account.
         let mut times: Vec<u64> = kept.iter().map(|s| s.created_ms).collect();
         times.sort_unstable();
         snapshots.reverse();
-        let verdicts = judge(&policy, &snapshots, &TimeZone::UTC);
+        let verdicts = judge(&policy, &snapshots, NOW_MS, &TimeZone::UTC);
         let mut again: Vec<u64> = snapshots
             .iter()
             .zip(&verdicts)
@@ -294,14 +299,14 @@ fn held_snapshots_and_the_newest_verified_one_stay_whatever_the_policy_says() {
     .iter()
     .map(|text| at(text))
     .collect();
-    days[0].is_held = true;
+    days[0].held_until_ms = NOW_MS + 1;
     days[1].is_verified = true;
     days[2].is_verified = true;
     let policy = Policy {
         last: 1,
         ..Policy::default()
     };
-    let verdicts = judge(&policy, &days, &TimeZone::UTC);
+    let verdicts = judge(&policy, &days, NOW_MS, &TimeZone::UTC);
     assert_eq!(
         verdicts,
         [

@@ -71,6 +71,9 @@ impl FileWriter for MortalWriter {
 }
 
 impl VolumeStore for MortalStore {
+    fn now_ms(&self) -> u64 {
+        self.inner.now_ms()
+    }
     fn create_volume(
         &self,
         parent: &str,

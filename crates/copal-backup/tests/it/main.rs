@@ -1,6 +1,7 @@
 //! The backup layer from end to end, on stores that live in memory.
 
 mod backups;
+mod clocks;
 mod copies;
 mod damage;
 mod engine;

@@ -229,6 +229,10 @@ impl Load for Inner {
 }
 
 impl VolumeStore for LocalStore {
+    fn now_ms(&self) -> u64 {
+        self.inner.times.now_ms()
+    }
+
     fn create_volume(
         &self,
         parent: &str,

@@ -121,6 +121,9 @@ impl FileWriter for VisibleAtOnce {
 }
 
 impl VolumeStore for Broken {
+    fn now_ms(&self) -> u64 {
+        self.twin.now_ms()
+    }
     fn create_volume(
         &self,
         parent: &str,

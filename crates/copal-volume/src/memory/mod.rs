@@ -68,6 +68,10 @@ fn batch_too_large(bytes: usize) -> Result<(), VolumeError> {
 }
 
 impl VolumeStore for MemoryStore {
+    fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
     fn create_volume(
         &self,
         parent: &str,

@@ -63,6 +63,7 @@ pub(crate) fn snapshot(snapshot: &Snapshot) -> Value {
         "verified": snapshot.is_verified,
         "held_until": held_until(snapshot),
         "damage": snapshot.damage,
+        "misdated": snapshot.misdated.map(|misdated| misdated.to_string()),
     })
 }
 

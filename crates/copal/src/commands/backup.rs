@@ -232,6 +232,7 @@ fn report(context: &Context<'_>, summary: &BackupSummary) {
         "base": summary.base.map(|id| id.to_string()),
         "time": human::utc_time(summary.created_ms),
         "created_ms": summary.created_ms,
+        "misdated_snapshots": summary.misdated,
         "disks": summary.disks.iter().map(as_json::disk_summary).collect::<Vec<_>>(),
         "counts": as_json::counts(counts),
         "warnings": summary.warnings,

@@ -256,6 +256,12 @@ fn conclude(
             &sentence,
         );
     }
+    for (snapshot, misdated) in &report.misdated {
+        let short = snapshot.short();
+        context.output.notice(&format!(
+            "snapshot {short} is {misdated}: a clock was wrong, nothing is lost"
+        ));
+    }
     let damages = report.damages.len() as u64 + report.more_damages;
     let mut fields = json!({
         "command": command,
@@ -268,6 +274,7 @@ fn conclude(
         "decoded_frames": report.decoded_frames,
         "decoded_bytes": report.decoded_bytes,
         "unfinished_packs": report.unfinished_packs,
+        "misdated_snapshots": report.misdated.len(),
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });
     if let (Value::Object(fields), Value::Object(more)) = (&mut fields, more) {

@@ -9,7 +9,7 @@ use crate::{
     repository::{Access, Opened},
 };
 use copal_backup::{
-    Snapshot, SnapshotId,
+    ForgetOptions, Snapshot, SnapshotId,
     retention::{self, Candidate, Policy},
 };
 use serde_json::json;
@@ -68,7 +68,7 @@ pub(super) fn run(context: &Context<'_>, forget: &Forget) -> Outcome<()> {
     let outcome = judge(&opened, forget, &policy).and_then(|judgement| {
         let judgement = judgement.or_refuse(forget.dry_run)?;
         if !forget.dry_run {
-            forget_all(&opened, &judgement.judged)?;
+            forget_all(&opened, &judgement.judged, forget.accept_clock)?;
         }
         Ok(judgement)
     });
@@ -79,21 +79,44 @@ pub(super) fn run(context: &Context<'_>, forget: &Forget) -> Outcome<()> {
 
 fn judge(opened: &Opened, forget: &Forget, policy: &Policy) -> Outcome<Judgement> {
     if policy.is_empty() {
-        return by_name(opened, &forget.snapshots, forget.vm.as_deref());
+        return by_name(
+            opened,
+            &forget.snapshots,
+            forget.vm.as_deref(),
+            forget.accept_clock,
+        );
     }
-    by_policy(opened, forget.vm.as_deref(), policy, forget.force)
+    let guards = Guards {
+        force: forget.force,
+        accept_clock: forget.accept_clock,
+    };
+    by_policy(opened, forget.vm.as_deref(), policy, guards)
+}
+
+/// Which guards of a policy the user lifts.
+#[derive(Clone, Copy)]
+pub(super) struct Guards {
+    pub(super) force: bool,
+    pub(super) accept_clock: bool,
 }
 
 /// Snapshots that people name; held ones are guarded.
-pub(super) fn by_name(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<Judgement> {
+pub(super) fn by_name(
+    opened: &Opened,
+    names: &[String],
+    vm: Option<&str>,
+    accept_clock: bool,
+) -> Outcome<Judgement> {
     let named = resolve_all(opened, names, vm)?;
-    let now_ms = human::now_ms();
-    let held = named.iter().filter(|snapshot| snapshot.held_until_ms > now_ms);
+    let clock = match accept_clock {
+        true => opened.repository().clock()?.accepted(),
+        false => opened.repository().clock()?,
+    };
+    let held = named
+        .iter()
+        .filter(|snapshot| clock.holds(snapshot.held_until_ms));
     let refusals = held
-        .map(|snapshot| {
-            let short = snapshot.id.short();
-            format!("snapshot {short} is held; end that with `copal hold --release {short}`, nothing was forgotten")
-        })
+        .map(|snapshot| clock.refusal(&snapshot.id.short(), snapshot.held_until_ms))
         .collect();
     let judged = named
         .into_iter()
@@ -111,12 +134,15 @@ pub(super) fn by_policy(
     opened: &Opened,
     vm: Option<&str>,
     policy: &Policy,
-    force: bool,
+    guards: Guards,
 ) -> Outcome<Judgement> {
     let mut snapshots = opened.repository().snapshots(vm)?;
-    snapshots.sort_by_key(|snapshot| (snapshot.vm.uuid, snapshot.created_ms));
+    snapshots.sort_by_key(|snapshot| (snapshot.vm.uuid, snapshot.sequence));
     let zone = jiff::tz::TimeZone::system();
-    let now_ms = human::now_ms();
+    let mut clock = opened.repository().clock()?;
+    if guards.accept_clock {
+        clock = clock.accepted();
+    }
     let mut judged = Vec::with_capacity(snapshots.len());
     let mut refusals = Vec::new();
     // A damaged snapshot stands for no day or week, and what its tags were is not known: it goes by its id only.
@@ -138,12 +164,21 @@ pub(super) fn by_policy(
                 created_ms: snapshot.created_ms,
                 tags: snapshot.tags.clone(),
                 is_verified: snapshot.is_verified,
-                is_held: snapshot.held_until_ms > now_ms,
+                held_until_ms: snapshot.held_until_ms,
             })
             .collect();
-        let verdicts = retention::judge(policy, &candidates, &zone);
-        let gone = verdicts.iter().filter(|verdict| !verdict.is_keep()).count();
-        if !force && group.len() >= BRAKE_FROM && gone * 2 > group.len() {
+        let verdicts = retention::judge_by_clock(policy, &candidates, &clock, &zone);
+        let doubted = verdicts.iter().filter(|verdict| verdict.is_doubt()).count();
+        if doubted > 0 {
+            refusals.push(format!(
+                "{} of {} would go by age alone, but {}",
+                human::count(doubted as u64, "snapshot"),
+                group[0].vm.name,
+                clock.doubt()
+            ));
+        }
+        let gone = verdicts.iter().filter(|verdict| verdict.is_remove()).count();
+        if !guards.force && group.len() >= BRAKE_FROM && gone * 2 > group.len() {
             refusals.push(format!(
                 "this would forget {gone} of the {} snapshots of {}; add --force if that is meant, nothing was changed",
                 group.len(),
@@ -152,7 +187,7 @@ pub(super) fn by_policy(
         }
         judged.extend(group.iter().zip(verdicts).map(|(snapshot, verdict)| Judged {
             snapshot: snapshot.clone(),
-            keep: verdict.is_keep(),
+            keep: !verdict.is_remove(),
             reason: verdict.to_string(),
         }));
     }
@@ -160,12 +195,13 @@ pub(super) fn by_policy(
 }
 
 /// Forgets those that are not kept.
-pub(super) fn forget_all(opened: &Opened, judged: &[Judged]) -> Outcome<Vec<SnapshotId>> {
+pub(super) fn forget_all(opened: &Opened, judged: &[Judged], accept_clock: bool) -> Outcome<Vec<SnapshotId>> {
     let gone: Vec<SnapshotId> = judged.iter().filter(|j| !j.keep).map(|j| j.snapshot.id).collect();
     if gone.is_empty() {
         return Ok(gone);
     }
-    Ok(opened.repository().forget(&gone)?.forgotten)
+    let options = ForgetOptions { accept_clock };
+    Ok(opened.repository().forget_with(&gone, &options)?.forgotten)
 }
 
 pub(super) fn policy(keep: &Keep) -> Policy {

@@ -108,6 +108,9 @@ fn marks(snapshot: &Snapshot) -> String {
     if snapshot.damage.is_some() {
         marks.push("damaged".to_owned());
     }
+    if let Some(misdated) = snapshot.misdated {
+        marks.push(misdated.to_string());
+    }
     if snapshot.is_verified {
         marks.push("verified".to_owned());
     }

@@ -22,9 +22,9 @@ pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
 }
 
 fn free(context: &Context<'_>, opened: &Opened, delete: &Delete) -> Outcome<Freed> {
-    let judgement = forget::by_name(opened, &delete.snapshots, None)?.or_refuse(delete.dry_run)?;
+    let judgement = forget::by_name(opened, &delete.snapshots, None, false)?.or_refuse(delete.dry_run)?;
     if !delete.dry_run {
-        forget::forget_all(opened, &judgement.judged)?;
+        forget::forget_all(opened, &judgement.judged, false)?;
     }
     // A pack that is needed in part stays, however little of it is needed.
     let options = PruneOptions {
@@ -67,21 +67,25 @@ fn sweep(
 
 pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
     let policy = forget::policy(&prune.keep);
-    if policy.is_empty() && (prune.vm.is_some() || prune.force) {
+    if policy.is_empty() && (prune.vm.is_some() || prune.force || prune.accept_clock) {
         return Err(Failure::usage(
-            "--vm and --force belong to a policy; say what to keep (--keep-last 3)",
+            "--vm, --force and --accept-clock belong to a policy; say what to keep (--keep-last 3)",
         ));
     }
     let memory_bytes = context.memory()?.pipeline;
     let opened = context.open(access(prune.dry_run))?;
+    let guards = forget::Guards {
+        force: prune.force,
+        accept_clock: prune.accept_clock,
+    };
     let work = || -> Outcome<Freed> {
         let judgement = match policy.is_empty() {
-            true => forget::by_name(&opened, &[], None)?,
-            false => forget::by_policy(&opened, prune.vm.as_deref(), &policy, prune.force)?,
+            true => forget::by_name(&opened, &[], None, false)?,
+            false => forget::by_policy(&opened, prune.vm.as_deref(), &policy, guards)?,
         };
         let judgement = judgement.or_refuse(prune.dry_run)?;
         if !prune.dry_run {
-            forget::forget_all(&opened, &judgement.judged)?;
+            forget::forget_all(&opened, &judgement.judged, prune.accept_clock)?;
         }
         let options = PruneOptions {
             max_unused_percent: prune.max_unused,

@@ -1,0 +1,200 @@
+//! How far a clock is believed: which snapshots bear a time that cannot be, and what only a doubtful clock justifies.
+//!
+//! A clock that runs ahead cannot be told from a long pause while it does, so no backup is refused for it. Once it is
+//! right again the snapshots between tell. While it may be wrong, nothing is removed that only the time it shows would
+//! let go.
+//!
+//! Not here: what a policy keeps among snapshots whose times are right (`judge`).
+
+use super::{Candidate, Doubt, Keep, Policy, Verdict, judge};
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use std::fmt;
+
+/// How long a store may have been left alone. A clock that stands further ahead of the newest snapshot may be wrong.
+pub const PAUSE_MS: u64 = 45 * 86_400_000;
+/// By so much clocks are set without anybody taking note.
+const SKEW_MS: u64 = 3_600_000;
+
+/// Why the time of a snapshot cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misdated {
+    /// It lies in the future, or behind the time of snapshots that were made later.
+    Ahead,
+    /// It lies before the times of snapshots that were made earlier.
+    Behind,
+}
+
+impl fmt::Display for Misdated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Misdated::Ahead => "from the future",
+            Misdated::Behind => "from a clock that was behind",
+        })
+    }
+}
+
+/// Which snapshots of one VM bear a time that cannot be; `times_ms` in the order in which they were made.
+///
+/// What is later than `now_ms` is. Of the rest the most that ascend are right, and those that do not fit between
+/// them are not.
+pub fn misdated(times_ms: &[u64], now_ms: u64) -> Vec<Option<Misdated>> {
+    let mut verdicts: Vec<Option<Misdated>> = times_ms
+        .iter()
+        .map(|time| (*time > now_ms.saturating_add(SKEW_MS)).then_some(Misdated::Ahead))
+        .collect();
+    let past: Vec<usize> = (0..times_ms.len()).filter(|at| verdicts[*at].is_none()).collect();
+    let right = longest_ascent(&past, times_ms);
+    let mut next_right = right.iter().copied().peekable();
+    let mut before: Option<u64> = None;
+    for at in past {
+        let time = times_ms[at];
+        if next_right.peek() == Some(&at) {
+            next_right.next();
+            before = Some(time);
+            continue;
+        }
+        let after = next_right.peek().map(|next| times_ms[*next]);
+        if after.is_some_and(|after| time > after.saturating_add(SKEW_MS)) {
+            verdicts[at] = Some(Misdated::Ahead);
+        } else if before.is_some_and(|before| time.saturating_add(SKEW_MS) < before) {
+            verdicts[at] = Some(Misdated::Behind);
+        }
+    }
+    verdicts
+}
+
+/// The longest run of `places` whose times never fall; of several the one that ends earliest.
+fn longest_ascent(places: &[usize], times_ms: &[u64]) -> Vec<usize> {
+    // `tails[n]`: the place with the lowest time that ends a run of n + 1; `previous`: the one before it in its run.
+    let mut tails: Vec<usize> = Vec::new();
+    let mut previous: Vec<Option<usize>> = vec![None; times_ms.len()];
+    for &at in places {
+        let length = tails.partition_point(|tail| times_ms[*tail] <= times_ms[at]);
+        previous[at] = length.checked_sub(1).map(|shorter| tails[shorter]);
+        match tails.get_mut(length) {
+            Some(tail) => *tail = at,
+            None => tails.push(at),
+        }
+    }
+    let mut run: Vec<usize> = std::iter::successors(tails.last().copied(), |at| previous[*at]).collect();
+    run.reverse();
+    run
+}
+
+/// What the clock shows, and how far snapshots bear it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Believed {
+    /// What the clock shows, in ms since 1970.
+    pub now_ms: u64,
+    /// Up to here there is a snapshot in every [`PAUSE_MS`]: `now_ms`, or the time of the last one before a gap.
+    pub until_ms: u64,
+}
+
+impl Believed {
+    /// By the times of all snapshots, of all VMs: one clock stamps them.
+    ///
+    /// Behind a gap a clock is believed again when it has gone on for as long as the gap must be.
+    pub fn new(mut times_ms: Vec<u64>, now_ms: u64) -> Believed {
+        times_ms.retain(|time| *time < now_ms);
+        times_ms.sort_unstable();
+        times_ms.push(now_ms);
+        let mut until_ms = now_ms;
+        // The end of the stretch without gaps that is being looked at.
+        let mut end_ms = now_ms;
+        for pair in times_ms.windows(2).rev() {
+            if end_ms - pair[1] >= PAUSE_MS {
+                break;
+            }
+            if pair[1] - pair[0] > PAUSE_MS {
+                (until_ms, end_ms) = (pair[0], pair[0]);
+            }
+        }
+        Believed { now_ms, until_ms }
+    }
+
+    /// The same clock, by somebody who knows that it is right.
+    #[must_use]
+    pub fn accepted(self) -> Believed {
+        Believed {
+            until_ms: self.now_ms,
+            ..self
+        }
+    }
+
+    /// Whether a hold has not ended for sure.
+    pub fn holds(&self, held_until_ms: u64) -> bool {
+        held_until_ms > self.until_ms
+    }
+
+    /// Why a snapshot whose hold has not ended for sure does not go: a sentence.
+    pub fn refusal(&self, snapshot: &str, held_until_ms: u64) -> String {
+        match held_until_ms > self.now_ms {
+            true => format!(
+                "snapshot {snapshot} is held; end that with `copal hold --release {snapshot}`, nothing was forgotten"
+            ),
+            false => format!("the hold of snapshot {snapshot} has ended, but {}", self.doubt()),
+        }
+    }
+
+    /// Why the clock is doubted, with both times and what to do: the end of a sentence.
+    pub fn doubt(&self) -> String {
+        let shown = |ms: u64| {
+            let timestamp = i64::try_from(ms).ok().map(Timestamp::from_millisecond);
+            timestamp
+                .and_then(Result::ok)
+                .unwrap_or(Timestamp::MAX)
+                .strftime("%Y-%m-%d %H:%M UTC")
+                .to_string()
+        };
+        format!(
+            "the clock shows {}, and the newest snapshot before that jump of more than 45 days is of {}; nothing was \
+             forgotten: set the clock, or add --accept-clock to `copal forget` or `copal prune` if it is right",
+            shown(self.now_ms),
+            shown(self.until_ms)
+        )
+    }
+}
+
+/// Judges the snapshots of one VM, in the order in which they were made, as [`judge`] does those whose times are right.
+/// The others stay, and count for nothing. What only a doubtful clock would let go is in doubt.
+pub fn judge_by_clock(
+    policy: &Policy,
+    snapshots: &[Candidate],
+    clock: &Believed,
+    zone: &TimeZone,
+) -> Vec<Verdict> {
+    let times: Vec<u64> = snapshots.iter().map(|snapshot| snapshot.created_ms).collect();
+    let misdated = misdated(&times, clock.now_ms);
+    let dated = snapshots.iter().zip(&misdated);
+    let right: Vec<Candidate> = dated
+        .filter(|(_, misdated)| misdated.is_none())
+        .map(|(snapshot, _)| snapshot.clone())
+        .collect();
+    let believed = right.iter().map(|snapshot| snapshot.created_ms);
+    let newest_ms = believed.filter(|time| *time <= clock.until_ms).max().unwrap_or(0);
+    let judged = judge(policy, &right, clock.now_ms, zone);
+    let mut judged = right.iter().zip(judged).map(|(snapshot, verdict)| {
+        let age_ms = newest_ms
+            .checked_sub(snapshot.created_ms)
+            .map(|age| i64::try_from(age).unwrap_or(i64::MAX));
+        let within = |age_ms| {
+            policy
+                .within
+                .is_some_and(|within| SignedDuration::from_millis(age_ms) <= within)
+        };
+        match verdict {
+            Verdict::Remove(_) if clock.holds(snapshot.held_until_ms) => Verdict::Doubt(Doubt::Held),
+            Verdict::Remove(_) if age_ms.is_some_and(within) => Verdict::Doubt(Doubt::Within),
+            verdict => verdict,
+        }
+    });
+    let verdict = |misdated: Option<Misdated>| match misdated {
+        Some(misdated) => Some(Verdict::Keep(Keep::Misdated(misdated))),
+        None => judged.next(),
+    };
+    // One verdict for each snapshot whose time is right: none is missing.
+    misdated.into_iter().filter_map(verdict).collect()
+}
+
+#[cfg(test)]
+mod tests;
