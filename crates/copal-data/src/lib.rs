@@ -26,8 +26,10 @@ pub mod fuzz;
 mod gate;
 mod keys;
 mod local;
+mod rescue;
 mod spaces;
 mod times;
 
 pub use check::{CheckOptions, CheckReport, Damage};
 pub use local::{LocalOptions, LocalStore};
+pub use rescue::{Rescued, rescue};

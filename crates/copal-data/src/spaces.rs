@@ -73,6 +73,20 @@ impl Spaces {
         })
     }
 
+    /// All of them.
+    pub(crate) fn all(&self) -> [&Keyspace; 8] {
+        [
+            &self.groups,
+            &self.node,
+            &self.volumes,
+            &self.names,
+            &self.files,
+            &self.sums,
+            &self.uploads,
+            &self.extents,
+        ]
+    }
+
     /// Those whose keys begin with group and volume and belong to the volume's files.
     pub(crate) fn of_files(&self) -> [&Keyspace; 4] {
         [&self.files, &self.extents, &self.sums, &self.uploads]

@@ -184,6 +184,9 @@ pub struct OpenOptions {
     pub max_size_bytes: Option<u64>,
     /// Open although acknowledged commits are damaged, and drop them.
     pub accept_tail_loss: bool,
+    /// Open whatever can be understood, to save what is readable: also an older state than the last, a store that was cut
+    /// off in its middle, and one whose pages have two owners. Only with `read_only`; what is lost shows when it is read.
+    pub salvage: bool,
 }
 
 /// What recovery found.

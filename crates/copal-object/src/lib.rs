@@ -33,6 +33,7 @@ mod group;
 mod hostfs;
 mod interface;
 mod journal;
+mod lenient;
 mod map;
 mod mkfs;
 mod open;

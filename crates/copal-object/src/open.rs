@@ -21,12 +21,14 @@ use crate::{
     group::Groups,
     hostfs::{FileSpace, HostFiles},
     journal::Journal,
+    lenient::Lenient,
     pending::Pending,
     placement::Placement,
     recent::RecentPages,
     recovery::{self, Recovered, Source},
     run::{Run, pages_of},
     seal::Sealed,
+    shared::SharedRuns,
     space::{SpaceMap, stream_extent_smallest},
     state::{IN_FLIGHT_BYTES_MAX, Inner, Shape, State},
     stream::Tail,
@@ -76,11 +78,15 @@ pub(crate) enum Ground {
 }
 
 impl Ground {
-    fn device(&self) -> Arc<dyn Device> {
-        match self {
+    fn device(&self, options: &OpenOptions) -> Arc<dyn Device> {
+        let device: Arc<dyn Device> = match self {
             Ground::Device(device) => Arc::clone(device),
             Ground::Files(files) => Arc::<HostFiles>::clone(files),
+        };
+        if options.salvage && options.read_only {
+            return Lenient::over(device);
         }
+        device
     }
 
     /// Whether the store was made for this.
@@ -106,7 +112,7 @@ pub(crate) fn open(
     options: &OpenOptions,
     tuning: Tuning,
 ) -> Result<(Arc<Inner>, RecoveryReport), OpenError> {
-    let device = ground.device();
+    let device = ground.device(options);
     if !options.read_only && !tuning.broken.by(Flaw::NoFlushAtOpen) {
         // What a killed process left in the cache is read next: it must not vanish later (R11).
         submit(
@@ -118,8 +124,9 @@ pub(crate) fn open(
             }],
         )?;
     }
-    let (superblock, _) = recovery::newest_superblock(device.as_ref())?;
+    let (superblock, stale_copies) = recovery::newest_superblock(device.as_ref())?;
     ground.fits(superblock.backend)?;
+    let salvage = options.salvage && options.read_only;
     let page_bytes = superblock.page_bytes as usize;
     let source = Source {
         device: device.as_ref(),
@@ -131,9 +138,16 @@ pub(crate) fn open(
         store_bytes,
         device_bytes,
     };
-    let recovered = recovery::recover(&source, options.accept_tail_loss).map_err(|error| {
-        if device_bytes < superblock.size_bytes && !matches!(error, OpenError::TailLoss { .. }) {
-            cut(superblock.size_bytes)
+    let accept_tail_loss = options.accept_tail_loss || salvage;
+    let journal_end = superblock.journal_at + superblock.journal_pages;
+    let size_bytes = superblock.size_bytes;
+    let mut recovered = recovery::recover(&source, superblock, stale_copies, accept_tail_loss);
+    if salvage && recovered.is_err() {
+        recovered = recover_older(&source).unwrap_or(recovered);
+    }
+    let recovered = recovered.map_err(|error| {
+        if device_bytes < size_bytes && !matches!(error, OpenError::TailLoss { .. }) {
+            cut(size_bytes)
         } else {
             error
         }
@@ -154,8 +168,8 @@ pub(crate) fn open(
     let needed = recovered.needed.clone();
     if device_bytes < store_bytes {
         // The copies of the checkpoint are not asked: it was read.
-        let journal = superblock.journal_at + superblock.journal_pages;
-        if recovered.tables.end().max(journal) * page_bytes as u64 > device_bytes {
+        let end = recovered.tables.end().max(journal_end);
+        if end * page_bytes as u64 > device_bytes && !salvage {
             return Err(cut(store_bytes));
         }
         report.cut_bytes = store_bytes - device_bytes;
@@ -189,6 +203,14 @@ pub(crate) fn open(
         report.checkpoint_pages_repaired = 0;
     }
     Ok((inner, report))
+}
+
+/// An older state, of which a superblock still knows: its tables and its part of the journal may not have been
+/// overwritten yet.
+fn recover_older(source: &Source<'_>) -> Option<Result<Recovered, OpenError>> {
+    let older = recovery::older_superblocks(source.device).into_iter().skip(1);
+    let mut tried = older.map(|superblock| recovery::recover(source, superblock, Vec::new(), true));
+    tried.find(Result::is_ok)
 }
 
 /// Somebody cut off what held nothing: the store is as long as before, and what came back was never written.
@@ -228,7 +250,7 @@ fn assemble(
         ..
     } = recovered;
     let page_bytes = tables.page_bytes;
-    let device = ground.device();
+    let device = ground.device(options);
     let max_bytes = options.max_size_bytes.unwrap_or(u64::MAX);
     let (files, empty) = match ground {
         Ground::Device(_) => {
@@ -244,7 +266,13 @@ fn assemble(
             (Some(files), Placement::Files(space))
         }
     };
-    let (allocator, shared) = recovery::derive_space(&tables, &superblock, &checkpoint_runs, &zones, empty)?;
+    let spare = (options.salvage && options.read_only).then(|| empty.emptied());
+    let derived = recovery::derive_space(&tables, &superblock, &checkpoint_runs, &zones, empty);
+    let (allocator, shared) = match (derived, spare) {
+        // Who only reads needs no free space.
+        (Err(_), Some(spare)) => (spare, SharedRuns::default()),
+        (derived, _) => derived?,
+    };
     tables.shared = shared;
     let mut space = SpaceMap::new(allocator);
     space.checkpoint_pages = pages_of(&checkpoint_runs);

@@ -114,6 +114,18 @@ pub(crate) fn read_superblocks(device: &dyn Device) -> Vec<Option<Result<Superbl
         .collect()
 }
 
+/// Every state that a superblock names, the newest first: what an older one names may be there still.
+pub(crate) fn older_superblocks(device: &dyn Device) -> Vec<Superblock> {
+    let mut found: Vec<Superblock> = read_superblocks(device)
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok)
+        .collect();
+    found.sort_by_key(|superblock| std::cmp::Reverse(superblock.generation));
+    found.dedup_by_key(|superblock| superblock.generation);
+    found
+}
+
 /// The newest superblock, and the copies that are damaged or behind.
 pub(crate) fn newest_superblock(device: &dyn Device) -> Result<(Superblock, Vec<usize>), OpenError> {
     let copies = read_superblocks(device);
@@ -165,9 +177,13 @@ fn no_superblock(copies: &[Option<Result<Superblock, SuperblockError>>]) -> Open
     }
 }
 
-/// Reads everything and decides what counts.
-pub(crate) fn recover(source: &Source<'_>, accept_tail_loss: bool) -> Result<Recovered, OpenError> {
-    let (superblock, stale_copies) = newest_superblock(source.device)?;
+/// Reads everything behind `superblock`, the newest, and decides what counts.
+pub(crate) fn recover(
+    source: &Source<'_>,
+    superblock: Superblock,
+    stale_copies: Vec<usize>,
+    accept_tail_loss: bool,
+) -> Result<Recovered, OpenError> {
     let FoundCheckpoint {
         tables: checkpoint,
         position,

@@ -578,6 +578,23 @@ this when a command says that the index failed; `copal check` says whether anyth
 Example:
   copal repair index")]
     Index,
+    /// Save every snapshot that is whole from a damaged repository into a new one
+    #[command(after_help = "\
+For a repository that does not open, or of which `copal check` says that much is damaged. It is opened for reading as \
+far as it can be understood, and nothing of it is changed. The new repository has the same password, the same ids and \
+times; it holds the snapshots of which every byte was found whole, each chunk compared with its fingerprint. What was \
+saved and what was lost is listed. Exit code 20: something was lost. It takes as much space as the old one uses.
+
+Example:
+  copal repair store --to /mnt/new/copal")]
+    Store(RepairStore),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RepairStore {
+    /// Directory of the new repository, or a block device; none may be there
+    #[arg(long, value_name = "NEW")]
+    pub(crate) to: PathBuf,
 }
 
 #[derive(Debug, Args)]

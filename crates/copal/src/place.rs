@@ -103,20 +103,38 @@ impl Place {
 
     /// Opens the store, when nobody else has it.
     pub(crate) fn open(&self, common: &Common, access: Access, waiting: &Waiting) -> Outcome<Opened> {
-        let path = self.path();
         if access == Access::Write {
-            refuse_read_only(path)?;
+            refuse_read_only(self.path())?;
         }
-        let options = open_options(common, access);
+        self.open_as(common, access, &open_options(common, access), waiting)
+    }
+
+    /// Opens whatever of the store can be understood, to read what is readable.
+    pub(crate) fn open_to_save(&self, common: &Common, waiting: &Waiting) -> Outcome<Opened> {
+        let options = OpenOptions {
+            salvage: true,
+            ..open_options(common, Access::Read)
+        };
+        self.open_as(common, Access::Read, &options, waiting)
+    }
+
+    fn open_as(
+        &self,
+        common: &Common,
+        access: Access,
+        options: &OpenOptions,
+        waiting: &Waiting,
+    ) -> Outcome<Opened> {
+        let path = self.path();
         let opened = match self {
-            Place::Files(dir) => waiting.open(path, || Store::open_dir(dir, &options)),
+            Place::Files(dir) => waiting.open(path, || Store::open_dir(dir, options)),
             Place::File(path) | Place::Device(path) => {
                 let file = FileOptions {
                     read_only: access == Access::Read,
                     ..file_options(common)
                 };
                 waiting.open(path, || {
-                    Store::open(copal_device::open_file(path, &file)?, &options)
+                    Store::open(copal_device::open_file(path, &file)?, options)
                 })
             }
         };
@@ -125,7 +143,7 @@ impl Place {
             tracing::info!(reason, "unacknowledged records of an earlier run were dropped");
         }
         let path = path.display();
-        if recovery.cut_bytes > 0 {
+        if recovery.cut_bytes > 0 && !options.salvage {
             let bytes = recovery.cut_bytes;
             tracing::warn!(
                 "{path} has lost its last {bytes} bytes, where nothing lay: something cuts files short here"
@@ -145,6 +163,7 @@ pub(crate) fn open_options(common: &Common, access: Access) -> OpenOptions {
         read_only: access == Access::Read,
         max_size_bytes: common.store_limit,
         accept_tail_loss: common.accept_tail_loss,
+        salvage: false,
     }
 }
 
@@ -301,7 +320,8 @@ pub(crate) fn open_failure(path: &Path, error: copal_object::OpenError) -> Failu
             exit::DAMAGED,
             "damaged",
             format!(
-                "{name} is cut off: it should have {} and has {}; nothing was changed, put back a whole copy of the store",
+                "{name} is cut off: it should have {} and has {}; nothing was changed, put back a whole copy of the \
+                 store, or save what is whole with `copal repair store`",
                 human::bytes(store_bytes),
                 human::bytes(device_bytes)
             ),
@@ -309,7 +329,9 @@ pub(crate) fn open_failure(path: &Path, error: copal_object::OpenError) -> Failu
         OpenError::Damaged { .. } => Failure::new(
             exit::DAMAGED,
             "damaged",
-            format!("{name}: {error}; nothing was changed, put back a good copy of the store"),
+            format!(
+                "{name}: {error}; nothing was changed, put back a good copy of the store, or save what is whole with `copal repair store`"
+            ),
         ),
         other => Failure::plain("open", format!("{name}: {other}")),
     }

@@ -9,11 +9,12 @@ mod init;
 mod kv;
 mod list;
 mod prune;
+mod repair_store;
 mod restore;
 mod stats;
 
 use crate::{
-    arguments::{Arguments, Command, Common},
+    arguments::{Arguments, Command, Common, Repair},
     failure::{Failure, Outcome},
     meter::Meter,
     output::{Output, write_out},
@@ -66,7 +67,8 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Prune(prune) => prune::prune(&context, prune),
         Command::Stats => stats::stats(&context),
         Command::Kv(words) => kv::run(&context, words),
-        Command::Repair(_) => stats::repair_index(&context),
+        Command::Repair(Repair::Index) => stats::repair_index(&context),
+        Command::Repair(Repair::Store(words)) => repair_store::run(&context, words),
         Command::Version | Command::Completions(_) => Ok(()),
     };
     result.map_err(|failure| failure.or_interrupted(context.cancel.is_cancelled()))

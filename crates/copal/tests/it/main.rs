@@ -23,6 +23,7 @@ mod operating;
 mod places;
 mod qemu;
 mod read_only;
+mod rescue;
 mod retention;
 mod round_trip;
 mod terminal;

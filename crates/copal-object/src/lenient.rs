@@ -1,0 +1,91 @@
+//! A device for whoever saves what is left of a store: blocks that cannot be read, and what was cut off, are zeros.
+//!
+//! Every byte of a store stands under a sum, so zeros are found out where they matter; but a read of a thousand good blocks
+//! does not fail for a bad one among them.
+//! Invariants
+//! - Nothing is written.
+
+use copal_device::{
+    AlignedBuf, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, IoKind,
+};
+use std::sync::Arc;
+
+const BLOCK: usize = 4096;
+
+/// The device below, read leniently.
+pub(crate) struct Lenient {
+    below: Arc<dyn Device>,
+}
+
+impl Lenient {
+    pub(crate) fn over(below: Arc<dyn Device>) -> Arc<dyn Device> {
+        Arc::new(Lenient { below })
+    }
+
+    fn read(&self, at: u64, buf: AlignedBuf) -> AlignedBuf {
+        let len = buf.len();
+        if let Ok(read) = self.below.read_now(at, buf) {
+            return read;
+        }
+        let mut out = AlignedBuf::zeroed(len);
+        for (index, block) in out.chunks_mut(BLOCK).enumerate() {
+            let from = at + (index * BLOCK) as u64;
+            if let Ok(read) = self.below.read_now(from, AlignedBuf::zeroed(block.len())) {
+                block.copy_from_slice(&read);
+            }
+        }
+        out
+    }
+}
+
+impl Device for Lenient {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
+        let done = ios.into_iter().map(|io| match io.kind {
+            IoKind::Read(buf) => IoDone {
+                result: Ok(()),
+                buf: Some(self.read(io.at, buf)),
+            },
+            IoKind::Flush => IoDone {
+                result: Ok(()),
+                buf: None,
+            },
+            other => IoDone {
+                result: Err(DeviceError::ReadOnly),
+                buf: other.into_buf(),
+            },
+        });
+        Completion::ready(done.collect())
+    }
+
+    fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        Ok(self.read(at, buf))
+    }
+
+    fn write_through(&self, _at: u64, _buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        Err(DeviceError::ReadOnly)
+    }
+
+    fn grow(&self, _size: u64) -> Result<u64, DeviceError> {
+        Err(DeviceError::ReadOnly)
+    }
+
+    fn counters(&self) -> Counters {
+        self.below.counters()
+    }
+
+    fn drive(&self) -> bool {
+        self.below.drive()
+    }
+
+    fn driver(&self) -> Option<Arc<dyn Drive>> {
+        self.below.driver()
+    }
+
+    fn engine(&self) -> &'static str {
+        self.below.engine()
+    }
+}

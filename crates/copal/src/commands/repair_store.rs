@@ -1,0 +1,206 @@
+//! `copal repair store`: what is readable of a damaged repository becomes a new one.
+//!
+//! Rows are copied as they are, below volumes and files, so a damaged list of volumes costs nothing that is not lost
+//! anyway. Then the copy is judged as any repository is: its index is built, every chunk is compared with its id, and a
+//! snapshot that is not whole is taken out of it.
+//!
+//! Not here: the copying (`copal_data::rescue`), opening a damaged store (`place`).
+
+use super::{Context, as_json};
+use crate::{
+    arguments::{Backend, Chunking, Init, RepairStore},
+    failure::{Failure, Outcome, exit},
+    human,
+    making::Making,
+    password,
+    place::{self, Place},
+    repository::{Access, Memory, engine_failure},
+};
+use copal_backup::{
+    CheckReport, IndexHome, Listing, Progress, PruneOptions, ReadData, Repository, Snapshot, SnapshotId,
+    Stage,
+};
+use copal_data::{LocalStore, Rescued};
+use copal_volume::VolumeStore;
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, path::Path, sync::Arc};
+
+/// What became of the snapshots there were.
+struct Judged {
+    saved: Vec<Snapshot>,
+    lost: Vec<Snapshot>,
+    /// VMs of which not all snapshots are known, and why.
+    unknown: Vec<String>,
+}
+
+pub(super) fn run(context: &Context<'_>, words: &RepairStore) -> Outcome<()> {
+    let common = &context.arguments.common;
+    let mut new = common.clone();
+    new.repo = Some(words.to.clone());
+    new.record_gets = None;
+    place::refuse_taken(&new)?;
+    let place = Place::find(common)?;
+    let waiting = context.waiting();
+    let (objects, _) = place.open_to_save(common, &waiting)?;
+    let used = objects.space().live_bytes;
+    let from = engine(place.path(), objects, common.memory, Access::Read)?;
+    let making = Making::start(&new, &as_new(&place))?;
+    let (objects, _) = making.open(&new, &waiting)?;
+    let to = engine(making.path(), objects.clone(), common.memory, Access::Write)?;
+
+    let rescued = copy(context, &from, &to, used);
+    let closed = from.close();
+    let rescued = rescued?;
+    closed.map_err(|error| engine_failure(place.path(), &error))?;
+
+    let volumes: Arc<dyn VolumeStore> = Arc::new(LocalStore::open(to.clone())?);
+    let judged = judge(context, &volumes, &to);
+    drop(volumes);
+    let judged = judged?;
+    to.close()
+        .map_err(|error| engine_failure(making.path(), &error))?;
+    objects
+        .close()
+        .map_err(|error| Failure::plain("close", format!("closing the new store: {error}")))?;
+    making.finish()?;
+    conclude(context, &words.to, &judged, &rescued)
+}
+
+fn engine(
+    path: &Path,
+    objects: copal_object::Store,
+    memory: u64,
+    access: Access,
+) -> Outcome<copal_kv::Store> {
+    let options = copal_kv::Options {
+        memory_bytes: Memory::share(memory)?.engine / 2,
+        read_only: access == Access::Read,
+        ..copal_kv::Options::default()
+    };
+    copal_kv::Store::open(objects, options).map_err(|error| engine_failure(path, &error))
+}
+
+/// The new store lies in what the old one lies in; how disks are cut is among what is copied.
+fn as_new(old: &Place) -> Init {
+    let backend = match old {
+        Place::Files(_) => Backend::Hostfs,
+        Place::File(_) | Place::Device(_) => Backend::Cow,
+    };
+    Init {
+        size: 64 << 20,
+        chunking: Chunking::Default,
+        backend,
+        force: false,
+    }
+}
+
+fn copy(context: &Context<'_>, from: &copal_kv::Store, to: &copal_kv::Store, used: u64) -> Outcome<Rescued> {
+    let meter = context.meter();
+    meter.stage(Stage::ReadData, "copy", used);
+    let mut before = 0;
+    let rescued = copal_data::rescue(from, to, &mut |bytes| {
+        meter.advance(bytes - before);
+        before = bytes;
+        !context.cancel.is_cancelled()
+    });
+    drop(meter);
+    let rescued = rescued.map_err(copal_backup::Error::from)?;
+    for lost in &rescued.lost {
+        context.output.notice(lost);
+    }
+    Ok(rescued)
+}
+
+/// Finds out which snapshots are whole in the copy, and takes the others out of it.
+fn judge(context: &Context<'_>, volumes: &Arc<dyn VolumeStore>, kv: &copal_kv::Store) -> Outcome<Judged> {
+    let encrypted = Repository::probe(&**volumes)?.ok_or(copal_backup::Error::NoRepository)?;
+    let unlock = password::for_open(&context.arguments.common, encrypted)?;
+    let repository = Repository::open(Arc::clone(volumes), IndexHome::Kv(kv.clone()), &unlock)?;
+    let meter = context.meter();
+    repository.repair_index(&meter, &context.cancel)?;
+    let report = repository.check(ReadData::All, &meter, &context.cancel)?;
+    drop(meter);
+    let Listing { snapshots, damaged } = repository.list(None)?;
+    let hurt = hurt(&report);
+    let (lost, saved): (Vec<Snapshot>, Vec<Snapshot>) = snapshots
+        .into_iter()
+        .partition(|snapshot| snapshot.damage.is_some() || hurt.contains(&snapshot.id.0));
+    let ids: Vec<SnapshotId> = lost.iter().map(|snapshot| snapshot.id).collect();
+    let held: Vec<SnapshotId> = lost
+        .iter()
+        .filter(|snapshot| snapshot.held_until_ms > 0)
+        .map(|snapshot| snapshot.id)
+        .collect();
+    if !held.is_empty() {
+        repository.hold(&held, 0)?;
+    }
+    if !ids.is_empty() {
+        repository.forget(&ids)?;
+    }
+    if !report.is_clean() && damaged.is_empty() {
+        // What is damaged belongs to those that are lost, or to nobody.
+        let meter = context.meter();
+        repository.prune(&PruneOptions::default(), &meter, &context.cancel)?;
+    }
+    let unknown = damaged
+        .into_iter()
+        .map(|(vm, why)| format!("{}: {why}", human::visible(&vm.name)))
+        .collect();
+    Ok(Judged { saved, lost, unknown })
+}
+
+fn hurt(report: &CheckReport) -> BTreeSet<[u8; 16]> {
+    let named = report.damages.iter().flat_map(|damage| &damage.snapshots);
+    named.chain(&report.more_snapshots).map(|id| id.0).collect()
+}
+
+fn conclude(context: &Context<'_>, to: &Path, judged: &Judged, rescued: &Rescued) -> Outcome<()> {
+    let listed = |snapshots: &[Snapshot]| -> Vec<Value> { snapshots.iter().map(as_json::snapshot).collect() };
+    let fields = json!({
+        "command": "repair store",
+        "repository": to.display().to_string(),
+        "saved": listed(&judged.saved),
+        "lost": listed(&judged.lost),
+        "unknown": judged.unknown,
+        "rows": rescued.rows,
+        "bytes": rescued.bytes,
+        "damaged_rows": rescued.damaged_rows,
+        "lost_ranges": rescued.lost,
+        "peak_memory_bytes": as_json::peak_memory_bytes(),
+    });
+    let is_whole = judged.lost.is_empty() && judged.unknown.is_empty();
+    context.output.summary(fields, || {
+        let mut text = String::new();
+        for (word, snapshots) in [("saved", &judged.saved), ("lost", &judged.lost)] {
+            for snapshot in snapshots {
+                text.push_str(&format!(
+                    "{word}  {}  {}  {}\n",
+                    snapshot.id.short(),
+                    human::local_time(snapshot.created_ms),
+                    human::visible(&snapshot.vm.name)
+                ));
+            }
+        }
+        for vm in &judged.unknown {
+            text.push_str(&format!("lost  snapshots of {vm}\n"));
+        }
+        text.push_str(&format!(
+            "{} snapshots saved in {}, {} lost\n",
+            judged.saved.len(),
+            to.display(),
+            judged.lost.len()
+        ));
+        text
+    });
+    if is_whole {
+        return Ok(());
+    }
+    Err(Failure::new(
+        exit::DAMAGED,
+        "damaged",
+        format!(
+            "not everything could be saved; {} holds all that is whole, the old store was not changed",
+            to.display()
+        ),
+    ))
+}
