@@ -7,9 +7,8 @@
 
 use crate::adopt::{StoredPack, for_each_pack};
 use crate::blame::{self, Places};
-use crate::catalog::log::{Entry, LogName};
 use crate::catalog::record::SessionId;
-use crate::catalog::vm::{Published, VmState};
+use crate::catalog::vm::Published;
 use crate::error::{Error, Result};
 use crate::fetch::Fetcher;
 use crate::manifest::Manifest;
@@ -155,18 +154,14 @@ pub(crate) fn check(
     cancel: &CancelFlag,
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    read_log(repository, LogName::Domain, &mut report)?;
+    let catalog = repository.catalog();
+    let domain = catalog.examine_domain(|error| report.note(error, None))?;
     let mut unfinished: HashSet<SessionId> = HashSet::new();
-    let vms = match repository.directory().all() {
-        Ok(vms) => vms,
-        // `read_log` has noted why.
-        Err(error) if error.is_corruption() => Vec::new(),
-        Err(error) => return Err(error),
-    };
+    let mut vms = domain.vms;
+    vms.sort_by(|a, b| a.name.cmp(&b.name));
     let mut published = Vec::new();
     for vm in &vms {
-        let entries = read_log(repository, LogName::Vm(vm.uuid), &mut report)?;
-        let state = VmState::replay(&entries);
+        let state = catalog.examine_vm(vm.uuid, |error| report.note(error, None))?;
         unfinished.extend(state.open.iter().chain(&state.fenced));
         let times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
         let misdated = misdated(&times, repository.vault().volumes.store.now_ms());
@@ -186,18 +181,6 @@ pub(crate) fn check(
         blame::blame(repository, &vms, &places, &mut report, progress, cancel)?;
     }
     Ok(report)
-}
-
-fn read_log(repository: &Repository, log: LogName, report: &mut CheckReport) -> Result<Vec<Entry>> {
-    let mut entries = Vec::new();
-    repository.catalog().read_each(log, |_, outcome| {
-        match outcome {
-            Ok(entry) => entries.push(entry),
-            Err(error) => report.note(error, None)?,
-        }
-        Ok(())
-    })?;
-    Ok(entries)
 }
 
 fn check_vm(

@@ -19,27 +19,16 @@ impl<'a> Directory<'a> {
 
     /// All VMs, by name.
     pub(crate) fn all(&self) -> Result<Vec<Vm>> {
-        let (mut vms, _) = self.read()?;
+        let mut vms = self.catalog.domain()?.vms.clone();
         vms.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(vms)
-    }
-
-    fn read(&self) -> Result<(Vec<Vm>, u64)> {
-        let entries = self.catalog.read(LogName::Domain)?;
-        let next = entries.last().map_or(0, |entry| entry.number + 1);
-        let vms = entries.into_iter().filter_map(|entry| match entry.record {
-            Record::VmAdded { vm, name } => Some(Vm { uuid: vm, name }),
-            _ => None,
-        });
-        Ok((vms.collect(), next))
     }
 
     /// The VM of a name or UUID.
     /// # Errors
     /// `NotFound`.
     pub(crate) fn find(&self, name: &str) -> Result<Vm> {
-        let (vms, _) = self.read()?;
-        find_in(&vms, name).ok_or_else(|| Error::NotFound {
+        find_in(&self.catalog.domain()?.vms, name).ok_or_else(|| Error::NotFound {
             what: "VM",
             name: name.to_owned(),
         })
@@ -48,8 +37,8 @@ impl<'a> Directory<'a> {
     /// The VM of a name or UUID, entered if it is new.
     pub(crate) fn find_or_add(&self, name: &str) -> Result<Vm> {
         loop {
-            let (vms, next) = self.read()?;
-            if let Some(vm) = find_in(&vms, name) {
+            let domain = self.catalog.domain()?;
+            if let Some(vm) = find_in(&domain.vms, name) {
                 return Ok(vm);
             }
             // Behind the look: a VM that has such a name from before is still backed up.
@@ -66,7 +55,10 @@ impl<'a> Directory<'a> {
                 vm: vm.uuid,
                 name: vm.name.clone(),
             };
-            if let Append::Done = self.catalog.append(LogName::Domain, next, &record)? {
+            if let Append::Done = self
+                .catalog
+                .append(LogName::Domain, domain.next_number, &record)?
+            {
                 return Ok(vm);
             }
         }

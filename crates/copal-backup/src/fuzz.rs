@@ -4,7 +4,7 @@
 //! Built for tests and fuzzing only.
 
 use crate::{
-    catalog::record,
+    catalog::{checkpoint, domain::DomainState, record, replay::Fold, vm::VmState},
     index, key_slot, manifest,
     pack::{PackNumber, format as pack},
     recipe,
@@ -57,6 +57,12 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
     ("catalog record body", |bytes| {
         let _ = record::parse(&mut Reader::new(bytes), record::FORMAT.version);
+    }),
+    ("catalog checkpoint body", |bytes| {
+        let _ = checkpoint::parse::<DomainState>(&mut Reader::new(bytes));
+        let _ = checkpoint::parse::<VmState>(&mut Reader::new(bytes));
+        let _ = DomainState::parse(0, &mut Reader::new(bytes));
+        let _ = VmState::parse(0, &mut Reader::new(bytes));
     }),
     ("key slot", |bytes| {
         let _ = key_slot::decode(bytes);

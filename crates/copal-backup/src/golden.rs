@@ -1,6 +1,9 @@
 //! The worked examples of docs/formats/backup-*.md are what this code writes and reads.
 
+use crate::catalog::checkpoint;
+use crate::catalog::domain::DomainState;
 use crate::catalog::record::Record;
+use crate::catalog::vm::{Published, VmState};
 use crate::key_slot::{self, Cost};
 use crate::keys::Keys;
 use crate::manifest::{Manifest, ManifestDisk};
@@ -10,7 +13,7 @@ use crate::pack::writer::{Frame, PackWriter};
 use crate::pack::{PackKind, PackNumber, Spot};
 use crate::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
 use crate::recipe::{Entry, Page, Ref, Root, SegmentRecipe};
-use crate::request::{BackupCounts, DiskMode, SnapshotId, Unlock};
+use crate::request::{BackupCounts, DiskMode, SnapshotId, Unlock, Vm};
 use crate::source::Bitmap;
 use copal_chunk::{ChunkId, Profile};
 use copal_volume::{MemoryStore, PutOptions, VolumeOptions, VolumeStore};
@@ -319,6 +322,50 @@ fn the_records_of_the_document() {
     for record in others {
         assert_eq!(read(&record.encode(vm_place, &keys()), vm_place).unwrap(), record);
     }
+}
+
+#[test]
+fn the_checkpoints_of_the_document() {
+    let document = include_str!("../../../docs/formats/backup-checkpoint.md");
+    let vm = |byte, name: &str| Vm {
+        uuid: Uuid::from_bytes([byte; 16]),
+        name: name.into(),
+    };
+    let domain = DomainState {
+        next_number: 3,
+        vms: vec![vm(7, "web"), vm(8, "db")],
+    };
+    let place = "c.d.0000000000000003";
+    let bytes = checkpoint::encode(&domain, place, &keys());
+    assert_example(document, 0, &bytes);
+    assert_eq!(checkpoint::decode(&bytes, place, 3, &keys()), Ok(domain));
+    let elsewhere = checkpoint::decode::<DomainState>(&bytes, "c.d.0000000000000004", 3, &keys());
+    assert!(elsewhere.is_err(), "another place");
+    assert!(checkpoint::decode::<DomainState>(&bytes, place, 4, &keys()).is_err());
+    assert!(checkpoint::decode::<VmState>(&bytes, place, 3, &keys()).is_err());
+
+    let published = Published {
+        snapshot: SnapshotId([0x51; 16]),
+        sequence: 4,
+        created_ms: 1_800_000_000_000,
+        stored_ms: 1_800_000_000_001,
+        manifest: [0x99; 32],
+        is_verified: true,
+        held_until_ms: 0,
+    };
+    let state = VmState {
+        next_number: 32,
+        next_sequence: 5,
+        published: vec![published],
+        forgotten: vec![SnapshotId([0x52; 16])],
+        open: vec![[0x5e; 16]],
+        fenced: vec![[0x5f; 16]],
+        newest_ms: 1_800_000_000_001,
+    };
+    let place = "c.v.77777777777777777777777777777777.0000000000000020";
+    let bytes = checkpoint::encode(&state, place, &keys());
+    assert_example(document, 1, &bytes);
+    assert_eq!(checkpoint::decode(&bytes, place, 32, &keys()), Ok(state));
 }
 
 #[test]

@@ -119,10 +119,10 @@ impl Repository {
             match self.vm_state(vm.uuid) {
                 Ok(state) => {
                     let times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
-                    let dated = state.published.into_iter().zip(misdated(&times, now_ms));
+                    let dated = state.published.iter().zip(misdated(&times, now_ms));
                     all.extend(dated.map(|(published, misdated)| Found {
                         vm: vm.clone(),
-                        published,
+                        published: *published,
                         misdated,
                     }));
                 }

@@ -13,6 +13,7 @@ use crate::adopt;
 use crate::backup;
 use crate::catalog::log::{Append, Catalog, LogName};
 use crate::catalog::record::{MAX_LISTED, Record};
+use crate::catalog::replay::Replayed;
 use crate::catalog::vm::{Published, VmState};
 use crate::check;
 use crate::directory::Directory;
@@ -119,15 +120,12 @@ impl Repository {
         let (master, encrypted) = unlock_master(&*volumes, vid, domain, unlock)?;
         let keys = Arc::new(Keys::derive(&master));
         let catalog = Catalog::new(Arc::clone(&volumes), vid, Arc::clone(&keys));
-        let first = catalog.read(LogName::Domain)?.into_iter().next();
-        let (profile, created_ms) = match first.map(|entry| (entry.record, entry.created_ms)) {
-            Some((
-                Record::Init {
-                    domain: said,
-                    profile,
-                },
-                created_ms,
-            )) if said == domain => (profile, created_ms),
+        let first = catalog.record(LogName::Domain, 0)?;
+        let (profile, created_ms) = match first.record {
+            Record::Init {
+                domain: said,
+                profile,
+            } if said == domain => (profile, first.created_ms),
             _ => {
                 return Err(Error::Damaged {
                     what: "catalog record d.0".into(),
@@ -492,8 +490,8 @@ impl Repository {
     }
 
     /// State of a VM's log, read to its end.
-    pub(crate) fn vm_state(&self, vm: Uuid) -> Result<VmState> {
-        Ok(VmState::replay(&self.catalog.read(LogName::Vm(vm))?))
+    pub(crate) fn vm_state(&self, vm: Uuid) -> Result<Arc<Replayed<VmState>>> {
+        self.catalog.vm(vm)
     }
 
     fn append(&self, vm: Uuid, record: &Record) -> Result<()> {

@@ -38,8 +38,15 @@ impl Session {
     pub(crate) fn open(repository: &Repository, vm: Uuid) -> Result<(Session, Option<Base>)> {
         let id: SessionId = random()?;
         let log = LogName::Vm(vm);
+        let mut lost: Option<Option<Base>> = None;
         loop {
             let state = repository.vm_state(vm)?;
+            // An append that is told to be lost may count.
+            let opened = state.open.contains(&id).then(|| lost.take()).flatten();
+            if let Some(base) = opened {
+                let sequence = state.next_sequence;
+                return Ok((Session { vm, id, sequence }, base));
+            }
             if let Some(&stale) = state.open.first() {
                 // This process has the VM to itself, so whoever opened that session is gone.
                 repository
@@ -53,7 +60,7 @@ impl Session {
                 base: base.as_ref().map(|base| base.manifest.snapshot),
             };
             match repository.catalog().append(log, state.next_number, &record)? {
-                Append::Lost => continue,
+                Append::Lost => lost = Some(base),
                 Append::Done => {
                     return Ok((
                         Session {
@@ -112,6 +119,12 @@ impl Session {
         }
         loop {
             let state = repository.vm_state(self.vm)?;
+            let mut times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
+            let mut published = state.published.iter();
+            // An append that was told to be lost may count.
+            if let Some(published) = published.find(|one| one.snapshot == manifest.snapshot) {
+                return Ok(published_as(&manifest, &times, published.created_ms));
+            }
             if !state.open.contains(&self.id) {
                 return Err(Error::Fenced);
             }
@@ -119,14 +132,8 @@ impl Session {
             let record = self.publish_record(&manifest, hash, now_ms);
             let log = LogName::Vm(self.vm);
             if let Append::Done = repository.catalog().append(log, state.next_number, &record)? {
-                let mut times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
                 times.push(now_ms);
-                let misdated = misdated(&times, now_ms).into_iter().flatten().count() as u64;
-                return Ok(PublishedAs {
-                    created_ms: now_ms,
-                    stored_bytes: manifest.counts.stored_bytes,
-                    misdated,
-                });
+                return Ok(published_as(&manifest, &times, now_ms));
             }
         }
     }
@@ -139,6 +146,15 @@ impl Session {
             manifest: hash,
             clock_ms: Some(clock_ms),
         }
+    }
+}
+
+/// `times`: of all snapshots of the VM, this one's last.
+fn published_as(manifest: &Manifest, times: &[u64], now_ms: u64) -> PublishedAs {
+    PublishedAs {
+        created_ms: now_ms,
+        stored_bytes: manifest.counts.stored_bytes,
+        misdated: misdated(times, now_ms).into_iter().flatten().count() as u64,
     }
 }
 

@@ -1,6 +1,11 @@
 //! Appending to and reading the logs of the catalog volume.
+//!
+//! Not here: checkpoints, and what need not be read again (`replay`).
 
+use super::domain::DomainState;
 use super::record::Record;
+use super::replay::{Replayed, Replays, missing};
+use super::vm::VmState;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::volumes::settled;
@@ -10,7 +15,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 /// Records asked for at once.
-const PAGE: usize = 1000;
+pub(super) const PAGE: usize = 1000;
 /// No record is longer; what is has another length than its envelope says.
 const MAX_RECORD_BYTES: u64 = 64 << 10;
 
@@ -24,10 +29,24 @@ pub(crate) enum LogName {
 }
 
 impl LogName {
-    fn prefix(self) -> String {
+    pub(super) fn prefix(self) -> String {
         match self {
             LogName::Domain => "d.".into(),
             LogName::Vm(vm) => format!("v.{}.", vm.simple()),
+        }
+    }
+    pub(super) fn checkpoint_prefix(self) -> String {
+        format!("c.{}", self.prefix())
+    }
+    /// Name of the file of the checkpoint that covers all records below `number`.
+    pub(super) fn checkpoint_place(self, number: u64) -> String {
+        format!("{}{number:016x}", self.checkpoint_prefix())
+    }
+    /// The record behind which records may go.
+    pub(super) fn first_removable(self) -> Option<String> {
+        match self {
+            LogName::Domain => Some(self.place(0)),
+            LogName::Vm(_) => None,
         }
     }
     /// Name of the file of record `number`; names ascend with numbers.
@@ -54,38 +73,98 @@ pub(crate) enum Append {
 
 /// The logs of one repository.
 pub(crate) struct Catalog {
-    store: Arc<dyn VolumeStore>,
+    pub(super) store: Arc<dyn VolumeStore>,
     pub(crate) vid: VolumeId,
-    keys: Arc<Keys>,
+    pub(super) keys: Arc<Keys>,
+    domains: Replays<DomainState>,
+    vms: Replays<VmState>,
 }
 
 impl Catalog {
     pub(crate) fn new(store: Arc<dyn VolumeStore>, vid: VolumeId, keys: Arc<Keys>) -> Catalog {
-        Catalog { store, vid, keys }
+        Catalog {
+            store,
+            vid,
+            keys,
+            domains: Replays::default(),
+            vms: Replays::default(),
+        }
     }
 
-    /// Reads a log from its beginning.
+    /// State of the domain's log, read to its end.
     /// # Errors
-    /// `Damaged` when a record is not as written or missing from the middle.
-    pub(crate) fn read(&self, log: LogName) -> Result<Vec<Entry>> {
+    /// `Damaged`; those of the store.
+    pub(crate) fn domain(&self) -> Result<Arc<Replayed<DomainState>>> {
+        self.replay(&self.domains, LogName::Domain)
+    }
+
+    /// State of a VM's log, read to its end.
+    /// # Errors
+    /// `Damaged`; those of the store.
+    pub(crate) fn vm(&self, vm: Uuid) -> Result<Arc<Replayed<VmState>>> {
+        self.replay(&self.vms, LogName::Vm(vm))
+    }
+
+    /// Hands over all that is damaged of the domain's log.
+    /// # Errors
+    /// Those of the store that are no damage, and those of `note`.
+    pub(crate) fn examine_domain(&self, note: impl FnMut(Error) -> Result<()>) -> Result<DomainState> {
+        self.examine(LogName::Domain, note)
+    }
+
+    /// Hands over all that is damaged of a VM's log; the state is that of what can be read.
+    /// # Errors
+    /// As [`Catalog::examine_domain`].
+    pub(crate) fn examine_vm(&self, vm: Uuid, note: impl FnMut(Error) -> Result<()>) -> Result<VmState> {
+        self.examine(LogName::Vm(vm), note)
+    }
+
+    /// One record.
+    /// # Errors
+    /// `Damaged`; those of the store.
+    pub(crate) fn record(&self, log: LogName, number: u64) -> Result<Entry> {
+        let place = log.place(number);
+        let read = ReadOptions::default();
+        let info = self.store.stat(self.vid, place.as_bytes(), &read)?;
+        let body = self
+            .store
+            .get(self.vid, place.as_bytes(), 0..MAX_RECORD_BYTES + 1, &read);
+        self.decode(&place, number, info.created_ms, body)
+    }
+
+    /// The records from `first` on.
+    /// # Errors
+    /// `Damaged` when a record is not as written or missing.
+    pub(super) fn tail(&self, log: LogName, first: u64) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
-        self.read_each(log, |number, outcome| {
+        self.read_from(log, first, first, |_, outcome| {
             entries.push(outcome?);
-            debug_assert_eq!(entries.len() as u64, number + 1);
             Ok(())
         })?;
         Ok(entries)
     }
 
-    /// Reads a log, handing over each record or the reason why it cannot be read.
-    pub(crate) fn read_each(
+    /// Reads all records of a log, handing over each or the reason why it cannot be read. Those below `needed` may be
+    /// missing.
+    pub(super) fn read_each(
         &self,
         log: LogName,
+        needed: u64,
+        visit: impl FnMut(u64, Result<Entry>) -> Result<()>,
+    ) -> Result<()> {
+        self.read_from(log, 0, needed, visit)
+    }
+
+    fn read_from(
+        &self,
+        log: LogName,
+        first: u64,
+        needed: u64,
         mut visit: impl FnMut(u64, Result<Entry>) -> Result<()>,
     ) -> Result<()> {
         let prefix = log.prefix();
-        let mut expected = 0;
-        let mut after: Option<Bytes> = None;
+        let mut expected = needed;
+        let mut after = first.checked_sub(1).map(|before| Bytes::from(log.place(before)));
         loop {
             let page = self
                 .store
@@ -98,17 +177,12 @@ impl Catalog {
             let bodies = self.store.get_batch(self.vid, &names, &ReadOptions::default())?;
             for ((name, info), body) in page.iter().zip(bodies) {
                 let place = String::from_utf8_lossy(name).into_owned();
-                let number = place
-                    .strip_prefix(&prefix)
-                    .and_then(|digits| u64::from_str_radix(digits, 16).ok())
-                    .filter(|&number| log.place(number) == place)
-                    .ok_or_else(|| damaged(&place, "its name is no record's"))?;
+                let number = number_of(&prefix, name)?;
                 while expected < number {
-                    let missing = log.place(expected);
-                    visit(expected, Err(damaged(&missing, "it is missing")))?;
+                    visit(expected, Err(missing(log, expected)))?;
                     expected += 1;
                 }
-                expected = number + 1;
+                expected = expected.max(number.saturating_add(1));
                 visit(number, self.decode(&place, number, info.created_ms, body))?;
             }
         }
@@ -131,10 +205,11 @@ impl Catalog {
             body => body,
         };
         let body = match body {
-            Err(VolumeError::Corrupt { what }) => return Err(damaged(place, what)),
+            Err(VolumeError::Corrupt { what }) => return Err(damaged_record(place, what)),
             body => body?,
         };
-        let record = Record::decode(&body, place, &self.keys).map_err(|detail| damaged(place, detail))?;
+        let record =
+            Record::decode(&body, place, &self.keys).map_err(|detail| damaged_record(place, detail))?;
         Ok(Entry {
             number,
             created_ms,
@@ -142,8 +217,24 @@ impl Catalog {
         })
     }
 
-    /// Creates record `number` of a log, if nobody has.
+    /// Creates record `number` of a log, if nobody has. `Lost` may also be said of a record that counts, where others
+    /// went on from it at once: who reads on sees which.
     pub(crate) fn append(&self, log: LogName, number: u64, record: &Record) -> Result<Append> {
+        let outcome = self.create(log, number, record)?;
+        if let Append::Done { .. } = outcome {
+            // The number may have been free only because the record that had it is gone.
+            if self.has_checkpoint_behind(log, number)? {
+                return Ok(Append::Lost);
+            }
+            match log {
+                LogName::Domain => self.keep_short(&self.domains, log),
+                LogName::Vm(_) => self.keep_short(&self.vms, log),
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn create(&self, log: LogName, number: u64, record: &Record) -> Result<Append> {
         let place = log.place(number);
         let body = Bytes::from(record.encode(&place, &self.keys));
         match self
@@ -161,7 +252,16 @@ impl Catalog {
     }
 }
 
-fn damaged(place: &str, detail: impl Into<String>) -> Error {
+/// The number that the name of a file of a log, or of a checkpoint, ends with.
+pub(super) fn number_of(prefix: &str, name: &[u8]) -> Result<u64> {
+    let text = String::from_utf8_lossy(name);
+    text.strip_prefix(prefix)
+        .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+        .filter(|number| text == format!("{prefix}{number:016x}"))
+        .ok_or_else(|| damaged_record(&text, "its name is no record's"))
+}
+
+pub(super) fn damaged_record(place: &str, detail: impl Into<String>) -> Error {
     Error::Damaged {
         what: format!("catalog record {place}"),
         detail: detail.into(),

@@ -1,8 +1,8 @@
 //! The catalog: logs of immutable records that say which VMs and snapshots there are.
 //!
 //! Format: docs/formats/backup-catalog.md v2
-//! - [`record`]: the records and their bytes. [`log`]: appending and reading. [`vm`]: what a VM's log
-//!   amounts to.
+//! - [`record`]: the records and their bytes. [`log`]: appending and reading. [`domain`], [`vm`]: what a log
+//!   amounts to. [`replay`]: reading it from its newest [`checkpoint`], and keeping that.
 //!
 //! Invariants
 //! - A record is created under the next number of its log, exclusively: an append is a compare-and-swap
@@ -10,6 +10,9 @@
 //! - Every record carries a MAC over its place and content.
 //! - A snapshot exists from its Publish record to a Forget record, whatever else is stored.
 
+pub(crate) mod checkpoint;
+pub(crate) mod domain;
 pub(crate) mod log;
 pub(crate) mod record;
+pub(crate) mod replay;
 pub(crate) mod vm;

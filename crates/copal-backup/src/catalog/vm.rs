@@ -1,8 +1,15 @@
 //! What the log of one VM amounts to: a pure fold over its records.
+//!
+//! Format: docs/formats/backup-checkpoint.md v1
 
 use super::log::Entry;
 use super::record::{Record, SessionId};
+use super::replay::Fold;
 use crate::request::SnapshotId;
+use copal_codec::{DecodeError, Put, Reader};
+
+/// What a checkpoint says of a snapshot.
+const PUBLISHED_BYTES: usize = 81;
 
 /// A snapshot that is visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,19 +42,26 @@ pub(crate) struct VmState {
     pub(crate) open: Vec<SessionId>,
     /// Sessions that were fenced.
     pub(crate) fenced: Vec<SessionId>,
-    newest_ms: u64,
+    /// The store's order of the newest of them.
+    pub(crate) newest_ms: u64,
 }
 
 impl VmState {
-    /// The state after all records.
-    pub(crate) fn replay(entries: &[Entry]) -> VmState {
-        let mut state = VmState::default();
-        entries.iter().for_each(|entry| state.apply(entry));
-        state
+    fn named<'a>(&'a mut self, snapshots: &'a [SnapshotId]) -> impl Iterator<Item = &'a mut Published> {
+        self.published
+            .iter_mut()
+            .filter(|published| snapshots.contains(&published.snapshot))
+    }
+}
+
+impl Fold for VmState {
+    const KIND: u8 = 2;
+
+    fn next_number(&self) -> u64 {
+        self.next_number
     }
 
-    /// The state after one more record.
-    pub(crate) fn apply(&mut self, entry: &Entry) {
+    fn apply(&mut self, entry: &Entry) {
         self.next_number = entry.number + 1;
         match &entry.record {
             Record::Open { session, .. } => self.open.push(*session),
@@ -108,9 +122,65 @@ impl VmState {
         }
     }
 
-    fn named<'a>(&'a mut self, snapshots: &'a [SnapshotId]) -> impl Iterator<Item = &'a mut Published> {
-        self.published
-            .iter_mut()
-            .filter(|published| snapshots.contains(&published.snapshot))
+    fn items(&self) -> usize {
+        self.published.len() + self.forgotten.len() + self.open.len() + self.fenced.len()
     }
+
+    fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.put_u64(self.next_sequence);
+        bytes.put_u64(self.newest_ms);
+        bytes.put_varint(self.published.len() as u64);
+        for published in &self.published {
+            bytes.put_bytes(&published.snapshot.0);
+            bytes.put_u64(published.sequence);
+            bytes.put_u64(published.created_ms);
+            bytes.put_u64(published.stored_ms);
+            bytes.put_bytes(&published.manifest);
+            bytes.put_u8(u8::from(published.is_verified));
+            bytes.put_u64(published.held_until_ms);
+        }
+        bytes.put_varint(self.forgotten.len() as u64);
+        self.forgotten.iter().for_each(|one| bytes.put_bytes(&one.0));
+        for sessions in [&self.open, &self.fenced] {
+            bytes.put_varint(sessions.len() as u64);
+            sessions.iter().for_each(|session| bytes.put_bytes(session));
+        }
+    }
+
+    fn parse(next_number: u64, input: &mut Reader<'_>) -> Result<VmState, String> {
+        parse(next_number, input).map_err(|error| error.to_string())
+    }
+}
+
+fn parse(next_number: u64, input: &mut Reader<'_>) -> Result<VmState, DecodeError> {
+    let next_sequence = input.u64()?;
+    let newest_ms = input.u64()?;
+    let count = input.bounded(input.remaining() / PUBLISHED_BYTES)?;
+    let mut published = Vec::with_capacity(count);
+    for _ in 0..count {
+        published.push(Published {
+            snapshot: SnapshotId(input.array()?),
+            sequence: input.u64()?,
+            created_ms: input.u64()?,
+            stored_ms: input.u64()?,
+            manifest: input.array()?,
+            is_verified: input.bounded(1)? == 1,
+            held_until_ms: input.u64()?,
+        });
+    }
+    let forgotten = ids(input)?.into_iter().map(SnapshotId).collect();
+    Ok(VmState {
+        next_number,
+        next_sequence,
+        published,
+        forgotten,
+        open: ids(input)?,
+        fenced: ids(input)?,
+        newest_ms,
+    })
+}
+
+fn ids(input: &mut Reader<'_>) -> Result<Vec<[u8; 16]>, DecodeError> {
+    let count = input.bounded(input.remaining() / 16)?;
+    (0..count).map(|_| input.array()).collect()
 }

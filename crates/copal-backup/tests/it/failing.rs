@@ -1,11 +1,11 @@
-//! A store of volumes that dies at a chosen step, as a killed process would.
+//! A store of volumes that dies at a chosen step, as a killed process would, and counts what is read.
 //!
 //! From its last step on every call fails, reads too: nothing after the death of a process is seen by it.
 
 use bytes::Bytes;
 use copal_volume::*;
 use std::ops::Range;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone)]
@@ -14,7 +14,11 @@ pub(crate) struct MortalStore {
     steps: Arc<AtomicI64>,
     reclaimed: Arc<Mutex<Vec<VolumeId>>>,
     removed: Arc<Mutex<Vec<VolumeId>>>,
+    reads: Arc<AtomicU64>,
+    before_put: Arc<Mutex<Option<Interruption>>>,
 }
+
+type Interruption = Box<dyn FnOnce() + Send>;
 
 impl MortalStore {
     /// Lives for `steps` changes of the store.
@@ -24,7 +28,20 @@ impl MortalStore {
             steps: Arc::new(AtomicI64::new(steps)),
             reclaimed: Arc::default(),
             removed: Arc::default(),
+            reads: Arc::default(),
+            before_put: Arc::default(),
         }
+    }
+    /// Files and volumes that were read, listed or counted so far.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+    fn note_reads(&self, count: usize) {
+        self.reads.fetch_add(count as u64, Ordering::Relaxed);
+    }
+    /// What happens elsewhere just before the next file is put.
+    pub(crate) fn before_put(&self, what: impl FnOnce() + Send + 'static) {
+        *self.before_put.lock().unwrap() = Some(Box::new(what));
     }
     /// Volumes that were removed, each with whether its space had been freed before.
     pub(crate) fn removed(&self) -> Vec<(VolumeId, bool)> {
@@ -98,7 +115,9 @@ impl VolumeStore for MortalStore {
         limit: usize,
     ) -> Result<Vec<(String, VolumeId)>, VolumeError> {
         self.alive()?;
-        self.inner.list_volumes(parent, after, limit)
+        let page = self.inner.list_volumes(parent, after, limit)?;
+        self.note_reads(page.len());
+        Ok(page)
     }
     fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError> {
         self.step()?;
@@ -112,6 +131,10 @@ impl VolumeStore for MortalStore {
         body: Bytes,
         options: &PutOptions,
     ) -> Result<FileInfo, VolumeError> {
+        let interruption = self.before_put.lock().unwrap().take();
+        if let Some(interruption) = interruption {
+            interruption();
+        }
         self.step()?;
         self.inner.put(vid, name, body, options)
     }
@@ -135,10 +158,12 @@ impl VolumeStore for MortalStore {
         options: &ReadOptions,
     ) -> Result<Bytes, VolumeError> {
         self.alive()?;
+        self.note_reads(1);
         self.inner.get(vid, name, range, options)
     }
     fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError> {
         self.alive()?;
+        self.note_reads(1);
         self.inner.stat(vid, name, options)
     }
     fn list(
@@ -149,7 +174,9 @@ impl VolumeStore for MortalStore {
         limit: usize,
     ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
         self.alive()?;
-        self.inner.list(vid, prefix, after, limit)
+        let page = self.inner.list(vid, prefix, after, limit)?;
+        self.note_reads(page.len());
+        Ok(page)
     }
     fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {
         self.step()?;
@@ -174,6 +201,7 @@ impl VolumeStore for MortalStore {
         options: &ReadOptions,
     ) -> Result<Vec<Result<Bytes, VolumeError>>, VolumeError> {
         self.alive()?;
+        self.note_reads(names.len());
         self.inner.get_batch(vid, names, options)
     }
     fn delete_batch(
@@ -186,7 +214,9 @@ impl VolumeStore for MortalStore {
     }
     fn volume_stats(&self, vid: VolumeId) -> Result<VolumeStats, VolumeError> {
         self.alive()?;
-        self.inner.volume_stats(vid)
+        let stats = self.inner.volume_stats(vid)?;
+        self.note_reads(stats.files as usize);
+        Ok(stats)
     }
     fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError> {
         self.step()?;

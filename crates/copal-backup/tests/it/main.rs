@@ -12,5 +12,6 @@ mod handles;
 mod histories;
 mod incremental;
 mod isolation;
+mod logs;
 mod progress;
 mod world;

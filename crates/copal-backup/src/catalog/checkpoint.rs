@@ -1,0 +1,65 @@
+//! Checkpoints of logs and their bytes: what all records below a number amount to.
+//!
+//! Format: docs/formats/backup-checkpoint.md v1
+//! Not here: when one is written and what goes then (`replay`), what the states are (`domain`, `vm`).
+
+use super::replay::Fold;
+use crate::keys::Keys;
+use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
+
+pub(crate) const FORMAT: Format = Format {
+    magic: *b"COPALCKP",
+    name: "catalog checkpoint",
+    oldest: 1,
+    version: 1,
+    known_flags: 0,
+};
+
+const MAC_BYTES: usize = 32;
+/// No checkpoint is longer: 200,000 VMs of the longest names. A log that needs more goes on without.
+pub(crate) const MAX_CHECKPOINT_BYTES: u64 = 64 << 20;
+
+/// The file of a checkpoint at `place`, the name of the file.
+pub(crate) fn encode<S: Fold>(state: &S, place: &str, keys: &Keys) -> Vec<u8> {
+    let mut bytes = vec![0; ENVELOPE_LEN];
+    bytes.put_u8(S::KIND);
+    bytes.put_zeros(3);
+    bytes.put_u64(state.next_number());
+    state.put(&mut bytes);
+    let mac = keys.mac(place, &bytes[ENVELOPE_LEN..]);
+    bytes.put_bytes(&mac);
+    Envelope::seal(&FORMAT, 0, 0, &mut bytes);
+    bytes
+}
+
+/// Reads the checkpoint at `place`, which is that of record `number`.
+pub(crate) fn decode<S: Fold>(bytes: &[u8], place: &str, number: u64, keys: &Keys) -> Result<S, String> {
+    let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
+    let at = body
+        .len()
+        .checked_sub(MAC_BYTES)
+        .ok_or("it is too short for a checkpoint")?;
+    let (content, mac) = body.split_at(at);
+    if !keys.mac_fits(place, content, mac) {
+        return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
+    }
+    let mut input = Reader::new(content);
+    let state: S = parse(&mut input)?;
+    input.finish().map_err(|error| error.to_string())?;
+    if state.next_number() != number {
+        return Err(format!("it is that of record {}", state.next_number()));
+    }
+    Ok(state)
+}
+
+/// Reads what stands behind the envelope and before the MAC.
+pub(crate) fn parse<S: Fold>(input: &mut Reader<'_>) -> Result<S, String> {
+    let text = |error: DecodeError| error.to_string();
+    let kind = input.u8().map_err(text)?;
+    if kind != S::KIND {
+        return Err(format!("it is of kind {kind}, not of {}", S::KIND));
+    }
+    input.zeros(3).map_err(text)?;
+    let number = input.u64().map_err(text)?;
+    S::parse(number, input)
+}

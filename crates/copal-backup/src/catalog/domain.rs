@@ -1,0 +1,69 @@
+//! What the log of the domain amounts to: a pure fold over its records.
+//!
+//! Format: docs/formats/backup-checkpoint.md v1
+
+use super::log::Entry;
+use super::record::{MAX_NAME_BYTES, Record};
+use super::replay::Fold;
+use crate::request::Vm;
+use copal_codec::{DecodeError, Put, Reader};
+use uuid::Uuid;
+
+/// UUID, and the length of a name that is not empty.
+const LEAST_VM_BYTES: usize = 17;
+
+/// State of the domain's log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DomainState {
+    /// Number the next record gets.
+    pub(crate) next_number: u64,
+    /// All VMs, in the order in which they were entered.
+    pub(crate) vms: Vec<Vm>,
+}
+
+impl Fold for DomainState {
+    const KIND: u8 = 1;
+
+    fn next_number(&self) -> u64 {
+        self.next_number
+    }
+
+    fn apply(&mut self, entry: &Entry) {
+        self.next_number = entry.number + 1;
+        if let Record::VmAdded { vm, name } = &entry.record {
+            self.vms.push(Vm {
+                uuid: *vm,
+                name: name.clone(),
+            });
+        }
+    }
+
+    fn items(&self) -> usize {
+        self.vms.len()
+    }
+
+    fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.put_varint(self.vms.len() as u64);
+        for vm in &self.vms {
+            bytes.put_bytes(vm.uuid.as_bytes());
+            bytes.put_prefixed(vm.name.as_bytes());
+        }
+    }
+
+    fn parse(next_number: u64, input: &mut Reader<'_>) -> Result<DomainState, String> {
+        let text = |error: DecodeError| error.to_string();
+        let count = input.bounded(input.remaining() / LEAST_VM_BYTES).map_err(text)?;
+        let mut vms = Vec::with_capacity(count);
+        for _ in 0..count {
+            let uuid = Uuid::from_bytes(input.array().map_err(text)?);
+            let name = input.prefixed(MAX_NAME_BYTES).map_err(text)?;
+            let name = std::str::from_utf8(name)
+                .map_err(|error| format!("the name of a VM is not text: {error}"))?;
+            vms.push(Vm {
+                uuid,
+                name: name.to_owned(),
+            });
+        }
+        Ok(DomainState { next_number, vms })
+    }
+}

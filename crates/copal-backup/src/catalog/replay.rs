@@ -1,0 +1,379 @@
+//! Replaying logs: from the newest checkpoint, and what was replayed once is kept.
+//!
+//! A log has a checkpoint every few dozen records, so whoever opens it reads that and a short tail; a handle that has
+//! replayed a log asks for what came since only.
+//!
+//! Invariants
+//! - A checkpoint is durable before anything older goes. What goes lies behind the checkpoint before it, which was read
+//!   back then: of any two checkpoints one may be damaged.
+//! - Record 0 of the domain's log stays: it says that there is a repository.
+//! - A reader that finds a checkpoint newer than those it knew when it began starts over, since records may have gone
+//!   while it read. So does whoever appended under a number that such a checkpoint covers: the record that had this
+//!   number may be gone, and the one just written means nothing.
+//!
+//! Not here: bytes of checkpoints (`checkpoint`), records and their files (`log`).
+
+use super::checkpoint::{self, MAX_CHECKPOINT_BYTES};
+use super::log::{Catalog, Entry, LogName, PAGE, damaged_record, number_of};
+use crate::error::{Error, Result};
+use crate::volumes::settled;
+use bytes::Bytes;
+use copal_codec::Reader;
+use copal_volume::{FileInfo, PutOptions, ReadOptions, VolumeError};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A log has a checkpoint after this many records, or after a sixteenth of what its checkpoint lists.
+const INTERVAL: u64 = 32;
+/// Items (VMs, snapshots, sessions) of states that are kept; beyond, keeping starts over.
+const KEPT_ITEMS: usize = 1 << 16;
+
+/// What a log amounts to.
+pub(crate) trait Fold: Clone + Default + PartialEq {
+    /// Says in a checkpoint which log it is of.
+    const KIND: u8;
+    /// Number the next record gets.
+    fn next_number(&self) -> u64;
+    /// The state after one more record.
+    fn apply(&mut self, entry: &Entry);
+    /// How many things a checkpoint lists.
+    fn items(&self) -> usize;
+    /// The fields of a checkpoint.
+    fn put(&self, bytes: &mut Vec<u8>);
+    /// Reads what `put` wrote.
+    fn parse(next_number: u64, input: &mut Reader<'_>) -> std::result::Result<Self, String>;
+}
+
+/// A log, replayed to its end.
+#[derive(Clone, Default)]
+pub(crate) struct Replayed<S> {
+    state: S,
+    /// Number of the checkpoint it began with, or that was written since; 0: none.
+    base: u64,
+    /// Number of the newest checkpoint there is, whether or not it could be read; 0: none.
+    newest: u64,
+}
+
+impl<S> Deref for Replayed<S> {
+    type Target = S;
+    fn deref(&self) -> &S {
+        &self.state
+    }
+}
+
+impl<S: Fold> Replayed<S> {
+    fn is_due(&self) -> bool {
+        self.state.next_number() - self.base >= INTERVAL.max(self.state.items() as u64 / 16)
+    }
+}
+
+/// Replays of a handle. Memory is bounded by the items of their states.
+pub(crate) struct Replays<S>(Mutex<HashMap<LogName, Arc<Replayed<S>>>>);
+
+impl<S> Default for Replays<S> {
+    fn default() -> Replays<S> {
+        Replays(Mutex::default())
+    }
+}
+
+impl<S: Fold> Replays<S> {
+    fn of(&self, log: LogName) -> Option<Arc<Replayed<S>>> {
+        self.0.lock().get(&log).cloned()
+    }
+
+    fn keep(&self, log: LogName, replayed: &Arc<Replayed<S>>) {
+        let mut kept = self.0.lock();
+        // An empty state weighs something, too.
+        let items = |replayed: &Arc<Replayed<S>>| 8 + replayed.items();
+        if !kept.contains_key(&log) && kept.values().map(items).sum::<usize>() > KEPT_ITEMS {
+            kept.clear();
+        }
+        kept.insert(log, Arc::clone(replayed));
+    }
+
+    fn forget(&self, log: LogName) {
+        self.0.lock().remove(&log);
+    }
+}
+
+impl Catalog {
+    /// Replays a log to its end; what this handle knows of it is not read again.
+    /// # Errors
+    /// `Damaged` when a record is not as written or missing, and no checkpoint covers it.
+    pub(super) fn replay<S: Fold>(&self, replays: &Replays<S>, log: LogName) -> Result<Arc<Replayed<S>>> {
+        let mut known = replays.of(log);
+        loop {
+            let (start, damage) = match known.take() {
+                Some(known) => (known, None),
+                None => self.newest_checkpoint(log)?,
+            };
+            let tail = self.tail(log, start.next_number());
+            if self.has_checkpoint_behind(log, start.newest)? {
+                continue;
+            }
+            // Without the checkpoint that cannot be read, records are missing: that one is the cause.
+            let tail = tail.map_err(|error| match damage {
+                Some(damage) if error.is_corruption() => damage,
+                _ => error,
+            })?;
+            let mut replayed = start;
+            if !tail.is_empty() {
+                let state = &mut Arc::make_mut(&mut replayed).state;
+                tail.iter().for_each(|entry| state.apply(entry));
+            }
+            replays.keep(log, &replayed);
+            return Ok(replayed);
+        }
+    }
+
+    /// Where a replay begins, and why not with a newer checkpoint.
+    fn newest_checkpoint<S: Fold>(&self, log: LogName) -> Result<(Arc<Replayed<S>>, Option<Error>)> {
+        let mut damage = None;
+        let mut replayed = Replayed::<S>::default();
+        for (number, info) in self.checkpoints(log)?.into_iter().rev() {
+            replayed.newest = replayed.newest.max(number);
+            match self.checkpoint(log, number, &info) {
+                Ok(Some(state)) => {
+                    replayed.state = state;
+                    replayed.base = number;
+                    break;
+                }
+                Ok(None) => {}
+                Err(error) if error.is_corruption() => {
+                    tracing::warn!(%error, "going on from an older checkpoint");
+                    damage = damage.or(Some(error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((Arc::new(replayed), damage))
+    }
+
+    /// Numbers of the checkpoints of a log, ascending.
+    fn checkpoints(&self, log: LogName) -> Result<Vec<(u64, FileInfo)>> {
+        let prefix = log.checkpoint_prefix();
+        let mut found = Vec::new();
+        let mut after: Option<Bytes> = None;
+        loop {
+            let page = self
+                .store
+                .list(self.vid, prefix.as_bytes(), after.as_deref(), PAGE)?;
+            let Some((last, _)) = page.last() else {
+                return Ok(found);
+            };
+            after = Some(last.clone());
+            for (name, info) in page {
+                found.push((number_of(&prefix, &name)?, info));
+            }
+        }
+    }
+
+    /// The checkpoint of that number, unless it is gone.
+    fn checkpoint<S: Fold>(&self, log: LogName, number: u64, info: &FileInfo) -> Result<Option<S>> {
+        let place = log.checkpoint_place(number);
+        let damaged = |detail: String| damaged_checkpoint(&place, detail);
+        if info.size > MAX_CHECKPOINT_BYTES {
+            return Err(damaged(format!("it has {} bytes", info.size)));
+        }
+        let read = ReadOptions::default();
+        match self.store.get(self.vid, place.as_bytes(), 0..info.size, &read) {
+            Ok(bytes) => checkpoint::decode(&bytes, &place, number, &self.keys)
+                .map(Some)
+                .map_err(damaged),
+            Err(VolumeError::NotFound) => Ok(None),
+            Err(VolumeError::Corrupt { what }) => Err(damaged(what)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether a log has a checkpoint of a higher number.
+    pub(super) fn has_checkpoint_behind(&self, log: LogName, number: u64) -> Result<bool> {
+        let (prefix, after) = (log.checkpoint_prefix(), log.checkpoint_place(number));
+        let found = self
+            .store
+            .list(self.vid, prefix.as_bytes(), Some(after.as_bytes()), 1)?;
+        Ok(!found.is_empty())
+    }
+
+    /// Writes a checkpoint if it is time for one. What comes of it changes nothing for the caller: without it, the next
+    /// reader reads more, and the next who appends tries again.
+    pub(super) fn keep_short<S: Fold>(&self, replays: &Replays<S>, log: LogName) {
+        let outcome = self.replay(replays, log).and_then(|replayed| {
+            if replayed.is_due() {
+                self.write_checkpoint(replays, log, &replayed)?;
+            }
+            Ok(())
+        });
+        if let Err(error) = outcome {
+            replays.forget(log);
+            tracing::warn!(%error, "a log goes on without a checkpoint");
+        }
+    }
+
+    fn write_checkpoint<S: Fold>(
+        &self,
+        replays: &Replays<S>,
+        log: LogName,
+        replayed: &Replayed<S>,
+    ) -> Result<()> {
+        let number = replayed.next_number();
+        let place = log.checkpoint_place(number);
+        let body = checkpoint::encode(&replayed.state, &place, &self.keys);
+        if body.len() as u64 > MAX_CHECKPOINT_BYTES {
+            return Ok(());
+        }
+        let options = PutOptions::default();
+        match self
+            .store
+            .put(self.vid, place.as_bytes(), Bytes::from(body), &options)
+        {
+            Ok(_) => {}
+            // Somebody was faster, or this one is there and cannot be read: the next record brings another.
+            Err(VolumeError::Exists { .. }) => return Ok(()),
+            Err(VolumeError::Unknown { fid }) => {
+                if !settled(&*self.store, self.vid, fid)? {
+                    return Ok(());
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let written = Replayed {
+            state: replayed.state.clone(),
+            base: number,
+            newest: number.max(replayed.newest),
+        };
+        replays.keep(log, &Arc::new(written));
+        self.drop_covered::<S>(log, number)
+    }
+
+    /// Deletes what lies behind the newest checkpoint below `number` that can be read.
+    fn drop_covered<S: Fold>(&self, log: LogName, number: u64) -> Result<()> {
+        let mut checkpoints = self.checkpoints(log)?;
+        checkpoints.retain(|(older, _)| *older < number);
+        let mut kept = None;
+        for (older, info) in checkpoints.iter().rev() {
+            match self.checkpoint::<S>(log, *older, info) {
+                Ok(Some(_)) => {
+                    kept = Some(*older);
+                    break;
+                }
+                Ok(None) => {}
+                Err(error) if error.is_corruption() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let Some(kept) = kept else {
+            return Ok(());
+        };
+        checkpoints.retain(|(older, _)| *older < kept);
+        // Checkpoints first: one without the records behind it leads nowhere.
+        let named = |(older, info): (u64, FileInfo)| (Bytes::from(log.checkpoint_place(older)), info.fid);
+        self.delete(&checkpoints.into_iter().map(named).collect::<Vec<_>>())?;
+        let prefix = log.prefix();
+        let mut after = log.first_removable().map(Bytes::from);
+        loop {
+            let page = self
+                .store
+                .list(self.vid, prefix.as_bytes(), after.as_deref(), PAGE)?;
+            let listed = page.len();
+            let mut covered = Vec::new();
+            for (name, info) in page {
+                if number_of(&prefix, &name)? < kept {
+                    covered.push((name, info.fid));
+                }
+            }
+            self.delete(&covered)?;
+            match covered.pop() {
+                Some((last, _)) if covered.len() + 1 == listed => after = Some(last),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn delete(&self, files: &[(Bytes, copal_volume::FileId)]) -> Result<()> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let outcomes = self.store.delete_batch(self.vid, files)?;
+        Ok(outcomes.into_iter().collect::<std::result::Result<(), _>>()?)
+    }
+
+    /// Reads all there is of a log, hands over what is damaged, and returns what can still be read.
+    /// # Errors
+    /// Those of the store that are no damage, and those of `note`.
+    pub(super) fn examine<S: Fold>(
+        &self,
+        log: LogName,
+        mut note: impl FnMut(Error) -> Result<()>,
+    ) -> Result<S> {
+        loop {
+            let listed = self.checkpoints(log)?;
+            let newest = listed.last().map_or(0, |(number, _)| *number);
+            let (state, damages) = self.examine_from(log, &listed)?;
+            // It was shortened while it was read.
+            if self.has_checkpoint_behind(log, newest)? {
+                continue;
+            }
+            damages.into_iter().try_for_each(&mut note)?;
+            return Ok(state);
+        }
+    }
+
+    fn examine_from<S: Fold>(&self, log: LogName, listed: &[(u64, FileInfo)]) -> Result<(S, Vec<Error>)> {
+        let mut damages = Vec::new();
+        let mut checkpoints: Vec<(u64, S)> = Vec::new();
+        for (number, info) in listed {
+            match self.checkpoint(log, *number, info) {
+                Ok(state) => checkpoints.extend(state.map(|state| (*number, state))),
+                Err(error) if error.is_corruption() => damages.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        let mut checkpoints = checkpoints.into_iter().peekable();
+        let mut state = checkpoints.next().map_or_else(S::default, |(_, state)| state);
+        // Whether all records since the oldest checkpoint could be read.
+        let mut is_whole = true;
+        let mut meet = |state: &mut S, is_whole: &mut bool, next: u64, damages: &mut Vec<Error>| {
+            while let Some((number, said)) = checkpoints.next_if(|(number, _)| *number <= next) {
+                if *is_whole && *state != said {
+                    let place = log.checkpoint_place(number);
+                    damages.push(damaged_checkpoint(
+                        &place,
+                        "it says something else than its records",
+                    ));
+                }
+                (*state, *is_whole) = (said, true);
+            }
+        };
+        // Below the oldest checkpoint, records may be gone, and are not needed.
+        let needed = listed.first().map_or(0, |(number, _)| *number);
+        self.read_each(log, needed, |number, outcome| {
+            meet(&mut state, &mut is_whole, number, &mut damages);
+            match outcome {
+                Ok(entry) if entry.number >= state.next_number() => state.apply(&entry),
+                Ok(_) => {}
+                Err(error) => {
+                    is_whole = false;
+                    damages.push(error);
+                }
+            }
+            Ok(())
+        })?;
+        meet(&mut state, &mut is_whole, u64::MAX, &mut damages);
+        Ok((state, damages))
+    }
+}
+
+fn damaged_checkpoint(place: &str, detail: impl Into<String>) -> Error {
+    Error::Damaged {
+        what: format!("catalog checkpoint {place}"),
+        detail: detail.into(),
+    }
+}
+
+/// The error of a record that is missing where the log goes on.
+pub(super) fn missing(log: LogName, number: u64) -> Error {
+    damaged_record(&log.place(number), "it is missing")
+}

@@ -1,0 +1,254 @@
+//! The logs of the catalog and their checkpoints: what a backup reads of them, deaths while they are shortened,
+//! damage, and readers and writers that others overtake.
+
+use crate::failing::MortalStore;
+use crate::world::*;
+use copal_backup::*;
+use copal_volume::MemoryStore;
+use std::sync::Arc;
+
+/// Enough records for three checkpoints of a VM's log, so that records and a checkpoint have gone.
+const HOLDS: u64 = 120;
+
+fn open_on(store: &MortalStore) -> Result<Repository> {
+    Repository::open(Arc::new(store.clone()), IndexHome::Memory, &Unlock::Insecure)
+}
+
+/// A disk of one block, no other like it.
+fn block(seed: u64) -> Disk {
+    let mut disk = Disk::new(BLOCK);
+    Dice::new(seed).fill(&mut disk.bytes);
+    disk
+}
+
+/// A repository with one snapshot.
+fn single() -> (MemoryStore, SnapshotId) {
+    let store = MemoryStore::new();
+    let only = back_up(&init(&store), "web", &block(1), false).snapshot;
+    (store, only)
+}
+
+/// Appends a record for each of `times`; the last that was acknowledged.
+fn hold(repository: &Repository, snapshot: SnapshotId, times: std::ops::RangeInclusive<u64>) -> u64 {
+    let mut acknowledged = times.start() - 1;
+    for time in times {
+        match repository.hold(&[snapshot], time) {
+            Ok(()) => acknowledged = time,
+            Err(_) => break,
+        }
+    }
+    acknowledged
+}
+
+fn held_until(repository: &Repository) -> u64 {
+    let snapshots = repository.snapshots(None).unwrap();
+    assert_eq!(snapshots.len(), 1);
+    snapshots[0].held_until_ms
+}
+
+/// Names of the files of the catalog that begin so.
+fn names(store: &MemoryStore, prefix: &str) -> Vec<String> {
+    let files = files(store).into_iter();
+    let catalog = files.filter(|(volume, ..)| volume.starts_with("cat-"));
+    let names = catalog.map(|(_, name, _)| String::from_utf8(name).unwrap());
+    names.filter(|name| name.starts_with(prefix)).collect()
+}
+
+/// The store with these files of the catalog changed: a flipped bit.
+fn damaged(store: &MemoryStore, hurt: &[&str]) -> MemoryStore {
+    let copy = MemoryStore::new();
+    copy_into(store, &copy, |volume, name, body| {
+        if volume.starts_with("cat-") && hurt.iter().any(|hurt| hurt.as_bytes() == name) {
+            body[30] ^= 4;
+        }
+        true
+    });
+    copy
+}
+
+/// Symptom: every backup read the whole log of its VM, at each of its appends, so the backups of a VM became slower with
+/// every one. Cause: logs were replayed from their beginning. Fix: checkpoints, and a replay that is kept.
+#[test]
+fn a_backup_reads_as_much_of_the_log_whatever_the_vm_has_gone_through() {
+    let (store, only) = single();
+    let reads = |store: &MemoryStore| {
+        let watched = MortalStore::new(store.clone(), i64::MAX);
+        let repository = open_on(&watched).unwrap();
+        let opened = watched.reads();
+        repository.snapshots(Some("web")).unwrap();
+        repository.hold(&[only], 7).unwrap();
+        repository.note_verified(only).unwrap();
+        watched.reads() - opened
+    };
+    hold(&open(&store), only, 1..=3);
+    let few = reads(&store);
+    hold(&open(&store), only, 1..=3000);
+    let many = reads(&store);
+    assert!(
+        many <= few + 200,
+        "{few} files at first, {many} after 3000 records"
+    );
+    let left = names(&store, "v.").len();
+    assert!(left <= 100, "{left} records of the log are left");
+}
+
+#[test]
+fn a_log_is_whole_wherever_its_writer_dies() {
+    let (store, only) = single();
+    for steps in 0.. {
+        let store = copy(&store);
+        let mortal = MortalStore::new(store.clone(), steps);
+        let acknowledged = hold(&open_on(&mortal).unwrap(), only, 1..=HOLDS);
+        let held = held_until(&open(&store));
+        assert!(
+            held == acknowledged || held == acknowledged + 1,
+            "{held} is said after {acknowledged}, killed at step {steps}"
+        );
+        let report = check(&open(&store));
+        assert!(report.is_clean(), "killed at step {steps}: {:?}", report.damages);
+        // It goes on from there, past the next checkpoints.
+        assert_eq!(hold(&open(&store), only, 500..=570), 570);
+        assert_eq!(held_until(&open(&store)), 570);
+        assert!(check(&open(&store)).is_clean());
+        if !mortal.is_dead() {
+            assert_eq!(acknowledged, HOLDS);
+            assert!(steps > HOLDS as i64 + 5, "checkpoints take steps, too");
+            break;
+        }
+    }
+}
+
+#[test]
+fn the_list_of_vms_is_whole_wherever_its_writer_dies() {
+    let store = MemoryStore::new();
+    let repository = init(&store);
+    // One more has the second checkpoint, behind which records go.
+    for vm in 0..62 {
+        back_up(&repository, &format!("vm{vm}"), &block(vm), false);
+    }
+    drop(repository);
+    assert_eq!(names(&store, "c.d.").len(), 1);
+    for steps in 0.. {
+        let store = copy(&store);
+        let mortal = MortalStore::new(store.clone(), steps);
+        let outcome = try_back_up(&open_on(&mortal).unwrap(), "new", &block(99), false);
+        let vms = open(&store).vms().unwrap();
+        assert!((62..=63).contains(&vms.len()), "killed at step {steps}");
+        let report = check(&open(&store));
+        assert!(report.is_clean(), "killed at step {steps}: {:?}", report.damages);
+        back_up(&open(&store), "new", &block(99), false);
+        back_up(&open(&store), "vm61", &block(98), false);
+        assert_eq!(open(&store).vms().unwrap().len(), 63);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    back_up(&open(&store), "new", &block(99), false);
+    assert_eq!(names(&store, "c.d.").len(), 2);
+    assert!(names(&store, "d.").contains(&"d.0000000000000000".to_owned()));
+    assert!(names(&store, "d.").len() < 40, "{:?}", names(&store, "d."));
+}
+
+#[test]
+fn one_of_two_checkpoints_may_be_damaged() {
+    let (store, only) = single();
+    hold(&open(&store), only, 1..=HOLDS);
+    let checkpoints = names(&store, "c.v.");
+    assert_eq!(checkpoints.len(), 2, "{checkpoints:?}");
+    for hurt in &checkpoints {
+        let store = damaged(&store, &[hurt]);
+        assert_eq!(held_until(&open(&store)), HOLDS, "without {hurt}");
+        let report = check(&open(&store));
+        assert_eq!(report.damages.len(), 1, "{:?}", report.damages);
+        assert!(report.damages[0].what.contains(hurt.as_str()));
+        // Further checkpoints take its place.
+        hold(&open(&store), only, 1000..=1100);
+        assert_eq!(held_until(&open(&store)), 1100);
+        let report = check(&open(&store));
+        assert!(report.is_clean(), "{:?}", report.damages);
+    }
+    let hurt: Vec<&str> = checkpoints.iter().map(String::as_str).collect();
+    let store = damaged(&store, &hurt);
+    let error = open(&store).snapshots(None).unwrap_err();
+    assert!(
+        error.is_corruption() && error.to_string().contains(hurt[1]),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_record_behind_a_checkpoint_is_needed_only_without_it() {
+    let (store, only) = single();
+    hold(&open(&store), only, 1..=HOLDS);
+    let newest = names(&store, "c.v.").pop().unwrap();
+    for hurt in names(&store, "v.") {
+        let store = damaged(&store, &[&hurt]);
+        let is_covered = format!("c.{hurt}") < newest;
+        match open(&store).snapshots(None) {
+            Ok(snapshots) => assert!(is_covered && snapshots[0].held_until_ms == HOLDS, "{hurt}"),
+            Err(error) => assert!(!is_covered && error.is_corruption(), "{hurt}: {error}"),
+        }
+        assert!(!check(&open(&store)).is_clean(), "{hurt}");
+    }
+}
+
+#[test]
+fn a_handle_that_others_have_overtaken_starts_over() {
+    let (store, only) = single();
+    let (slow, fast) = (open(&store), open(&store).as_in_another_process());
+    assert_eq!(held_until(&slow), 0);
+    hold(&fast, only, 1..=HOLDS);
+    assert!(
+        !names(&store, "v.").iter().any(|name| name.ends_with("0003")),
+        "the records that follow what it knew are gone"
+    );
+    assert_eq!(held_until(&slow), HOLDS);
+    hold(&fast, only, 200..=200 + HOLDS);
+    hold(&slow, only, 600..=600);
+    assert_eq!(held_until(&fast), 600);
+    assert!(check(&fast).is_clean());
+}
+
+/// The number that a writer has decided for is free again when the record that had it is covered by a checkpoint and
+/// gone: what it creates there is no record, and the writer must not believe it.
+#[test]
+fn a_writer_that_others_overtake_while_it_writes_writes_again() {
+    let (store, only) = single();
+    let watched = MortalStore::new(store.clone(), i64::MAX);
+    let slow = open_on(&watched).unwrap();
+    assert_eq!(held_until(&slow), 0);
+    let fast = open(&store).as_in_another_process();
+    watched.before_put(move || assert_eq!(hold(&fast, only, 1..=HOLDS), HOLDS));
+    slow.hold(&[only], 4000).unwrap();
+    assert_eq!(held_until(&open(&store)), 4000);
+    assert_eq!(held_until(&slow), 4000);
+    assert!(check(&slow).is_clean());
+}
+
+#[test]
+fn a_session_that_others_overtake_publishes_once() {
+    let (store, only) = single();
+    for skipped in 0..4 {
+        let store = copy(&store);
+        let watched = MortalStore::new(store.clone(), i64::MAX);
+        let slow = open_on(&watched).unwrap();
+        let fast = open(&store).as_in_another_process();
+        interrupt_put(&watched, skipped, move || {
+            assert_eq!(hold(&fast, only, 1..=HOLDS), HOLDS)
+        });
+        let disk = block(5);
+        let summary = try_back_up(&slow, "web", &disk, false).unwrap();
+        assert_eq!(restore(&open(&store), summary.snapshot), disk.bytes);
+        assert_eq!(open(&store).snapshots(None).unwrap().len(), 2);
+        assert_eq!(open(&store).stats().unwrap().unfinished_sessions, 0);
+    }
+}
+
+/// Interrupts the put after `skipped` others.
+fn interrupt_put(store: &MortalStore, skipped: u32, what: impl FnOnce() + Send + 'static) {
+    let next = store.clone();
+    match skipped {
+        0 => store.before_put(what),
+        _ => store.before_put(move || interrupt_put(&next, skipped - 1, what)),
+    }
+}
