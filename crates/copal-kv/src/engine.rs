@@ -12,6 +12,7 @@ use crate::{
     cache::TableCache,
     commit::{Write, leader::Writer, queue::CommitQueue, values::DirectValues},
     compact::{
+        deletions::Deletions,
         jobs::{Jobs, TIER_RUNS, tier_bytes},
         separate::WorkerValues,
     },
@@ -94,6 +95,7 @@ pub(crate) struct Engine {
     pub(crate) reserve: Reserve,
     pub(crate) counters: Counters,
     pub(crate) recorder: GetRecorder,
+    pub(crate) deletions: Deletions,
     pub(crate) next_object: AtomicU64,
     pub(crate) ingests: Ingests,
     pub(crate) purse: Purse,

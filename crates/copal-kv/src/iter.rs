@@ -6,9 +6,10 @@
 
 use crate::{
     Error,
+    compact::deletions::Passed,
     cursor::Cursor,
     engine::Engine,
-    entry::{EntryKind, MAX_SEQ},
+    entry::{Entry, EntryKind, MAX_SEQ},
     key::{KEYSPACE_LEN, KeyRange, successor, user_key},
     memtable::Memtable,
     merge::MergingCursor,
@@ -40,6 +41,7 @@ pub struct Iter {
     tombstones: Vec<Source>,
     front: Option<Merged>,
     back: Option<Merged>,
+    passed: Passed,
 }
 
 /// A visible key and its value as it stands in the entry.
@@ -78,6 +80,7 @@ impl Iter {
         let tombstones = memtables.chain(runs).collect();
         Iter {
             engine: engine.clone(),
+            passed: Passed::new(engine.clone(), view.clone()),
             view,
             _held: held,
             seq,
@@ -178,12 +181,19 @@ impl Iter {
                 cursor
             }
         };
+        // Entries and their bytes; the last key dealt with was one of them.
+        let (mut passed, mut is_passed) = ((0, 0), false);
         loop {
             let Some(entry) = cursor.entry().filter(|entry| *entry.key < self.range.end[..]) else {
+                self.passed.add(&self.range.start, passed);
                 return Ok(self.end());
             };
             // Behind the start: another version of a key that was dealt with.
-            if *entry.key < self.range.start[..] || entry.seq > self.seq {
+            let is_behind = *entry.key < self.range.start[..];
+            if is_behind || entry.seq > self.seq {
+                if is_behind && is_passed {
+                    count(&mut passed, &entry);
+                }
                 cursor.next()?;
                 continue;
             }
@@ -191,10 +201,13 @@ impl Iter {
             // The key is the beginning of its successor: one allocation for both.
             self.range.start = successor(entry.key);
             let key = self.range.start.slice(..len);
-            if kind == EntryKind::Delete || self.covered(&key, seq) {
+            is_passed = kind == EntryKind::Delete || self.covered(&key, seq);
+            if is_passed {
+                cursor.entry().iter().for_each(|entry| count(&mut passed, entry));
                 cursor.next()?;
                 continue;
             }
+            self.passed.add(&key, passed);
             let value = cursor.value();
             // Moved on when more is wanted: damage behind this key is not its own.
             self.front = Some(cursor);
@@ -211,8 +224,10 @@ impl Iter {
                 cursor
             }
         };
+        let mut passed = (0, 0);
         loop {
             let Some(entry) = cursor.entry().filter(|entry| *entry.key >= self.range.start[..]) else {
+                self.passed.add(&self.range.end, passed);
                 return Ok(self.end());
             };
             if *entry.key >= self.range.end[..] {
@@ -221,8 +236,9 @@ impl Iter {
             }
             // Going back, a key's versions come oldest first: the last visible one counts.
             let key = Bytes::copy_from_slice(entry.key);
-            let mut newest = None;
+            let (mut newest, mut versions) = (None, (0, 0));
             while let Some(entry) = cursor.entry().filter(|entry| *entry.key == key[..]) {
+                count(&mut versions, &entry);
                 if entry.seq <= self.seq {
                     newest = Some((entry.seq, entry.kind, cursor.value()));
                 }
@@ -233,11 +249,19 @@ impl Iter {
                 continue;
             };
             if kind != EntryKind::Delete && !self.covered(&key, seq) {
+                self.passed.add(&key, passed);
                 self.back = Some(cursor);
                 return Ok(Some(Found { key, kind, value }));
             }
+            passed = (passed.0 + versions.0, passed.1 + versions.1);
         }
     }
+}
+
+/// Adds an entry and its bytes to what was passed.
+fn count((entries, bytes): &mut (u64, u64), entry: &Entry<'_>) {
+    *entries += 1;
+    *bytes += (entry.key.len() + entry.value.len()) as u64;
 }
 
 impl Iterator for Iter {

@@ -20,6 +20,8 @@ pub struct Stats {
     pub gets: u64,
     /// Walks begun, from either end: each reads a block of every run.
     pub seeks: u64,
+    /// Deletions, and what they delete, that walks passed over.
+    pub deleted_passed: u64,
     /// ... that the row cache answered.
     pub row_hits: u64,
     /// Tables asked for a key their fences admit.
@@ -247,6 +249,7 @@ impl Counters {
     pub(crate) fn fill(&self, stats: &mut Stats) {
         stats.gets = self.reads.sum(Count::Gets);
         stats.seeks = self.reads.sum(Count::Seeks);
+        stats.deleted_passed = self.reads.sum(Count::DeletedPassed);
         stats.batched_reads = self.batched_reads.load(Relaxed);
         stats.read_batches = self.read_batches.load(Relaxed);
         stats.row_hits = self.reads.sum(Count::RowHits);

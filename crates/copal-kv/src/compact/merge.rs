@@ -374,6 +374,10 @@ impl Engine {
         match self.install(change) {
             Ok(()) => {
                 separation.keep(worker);
+                self.deletions.add_found(survivors.found());
+                if step.level == Level::BOTTOM {
+                    self.deletions.forget_passed(&taken);
+                }
                 Ok(cut)
             }
             Err(error) => Err(self.abandon(separation, error)),

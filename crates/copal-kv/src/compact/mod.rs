@@ -2,7 +2,8 @@
 //!
 //! Shape: lazy leveling. A flush makes a run at the top tier; four runs of a tier merge into one run of the next,
 //! or into the bottom once they hold a tenth of it. The bottom is one run. While nothing is written, runs above the
-//! bottom become one as soon as look-ups have paid for it.
+//! bottom become one as soon as look-ups have paid for it. What is deleted is merged away where that frees what it writes, or
+//! where walks have paid for it.
 //! Invariants
 //! - A merge goes through the keys one output table at a time; each step is one object transaction.
 //! - Only the worker changes what is in the tree, so a step never meets another's changes; a flush adds a run at the top
@@ -10,6 +11,7 @@
 //!
 //! Not here: which entries survive (`survivors`), where separated values go (`separate`).
 
+pub(crate) mod deletions;
 pub(crate) mod flusher;
 pub(crate) mod install;
 pub(crate) mod jobs;
@@ -19,3 +21,4 @@ pub(crate) mod separate;
 pub(crate) mod survivors;
 pub(crate) mod sweep;
 pub(crate) mod worker;
+pub(crate) mod worth;

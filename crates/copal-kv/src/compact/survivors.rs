@@ -5,11 +5,12 @@
 //! - A version goes when a range tombstone of its own stripe covers it.
 //! - A tombstone goes when nothing older lies below and every held sequence sees it.
 
+use super::deletions::Found;
 use crate::{
     Error,
     cursor::Cursor,
     entry::{EntryKind, RangeTombstone},
-    key::{KeyRange, border_between},
+    key::{KeyRange, KeyspaceId, border_between, keyspace_of},
     range_tombstones::RangeTombstones,
     snapshots::Stripes,
 };
@@ -24,6 +25,9 @@ pub(crate) struct Survivors {
     key: Vec<u8>,
     /// Stripe of the version before, of the same key.
     stripe: Option<u64>,
+    /// Deletions that came to the end of their way, by keyspace, and whether the one of this key has met nothing yet.
+    found: Vec<(KeyspaceId, Found)>,
+    is_unmet: bool,
 }
 
 /// What becomes of an entry.
@@ -44,6 +48,8 @@ impl Survivors {
             bottom,
             key: Vec::new(),
             stripe: None,
+            found: Vec::new(),
+            is_unmet: false,
         }
     }
 
@@ -51,6 +57,19 @@ impl Survivors {
     /// from the key judged last.
     pub(crate) fn border_before(&self, key: &[u8]) -> Bytes {
         border_between(&self.key, key)
+    }
+
+    /// What deletions that went, since nothing is below them, took along.
+    pub(crate) fn found(&self) -> &[(KeyspaceId, Found)] {
+        &self.found
+    }
+
+    fn found_in(&mut self, key: &[u8]) -> Option<&mut Found> {
+        let keyspace = keyspace_of(key)?;
+        if self.found.last().is_none_or(|(last, _)| *last != keyspace) {
+            self.found.push((keyspace, Found::default()));
+        }
+        self.found.last_mut().map(|(_, found)| found)
     }
 
     /// The verdict on the entry the cursor stands on.
@@ -63,6 +82,7 @@ impl Survivors {
             self.key.clear();
             self.key.extend_from_slice(entry.key);
             self.stripe = None;
+            self.is_unmet = false;
         }
         let stripe = self.stripes.of(entry.seq);
         let shadowed = self.stripe == Some(stripe);
@@ -73,6 +93,17 @@ impl Survivors {
             .is_some_and(|seq| self.stripes.of(seq) == stripe);
         let delete = entry.kind == EntryKind::Delete;
         let done_deleting = delete && self.bottom && self.stripes.is_oldest(entry.seq);
+        if newest && done_deleting {
+            self.is_unmet = true;
+            self.found_in(entry.key)
+                .into_iter()
+                .for_each(|found| found.deletions += 1);
+        } else if self.is_unmet && !delete {
+            self.is_unmet = false;
+            self.found_in(entry.key)
+                .into_iter()
+                .for_each(|found| found.hits += 1);
+        }
         if shadowed || covered || done_deleting {
             return Ok(Verdict::Drop);
         }

@@ -17,7 +17,6 @@ use crate::{
         format::{Record, ValueMeta},
         state::ValueState,
     },
-    quarantine,
     range_tombstones::{RangeTombstones, tombstones_of},
     snapshots::Stripes,
     value::pointer::VALUE_PAGE,
@@ -178,22 +177,6 @@ impl Engine {
     pub(crate) fn close_values(&self, objects: &[ObjectId]) {
         let mut values = self.worker_values.lock();
         objects.iter().for_each(|object| values.close(*object));
-    }
-
-    /// The range of a table in which most entries could be dropped now.
-    pub(crate) fn droppable_range(&self) -> Option<KeyRange> {
-        let oldest = self.snapshots.stripes().oldest();
-        let version = self.view().version.clone();
-        let slices = version.runs.iter().flat_map(|run| &run.slices);
-        let apart = quarantine::ranges(&version);
-        let wasteful = |slice: &&Slice| {
-            if apart.iter().any(|apart| apart.overlaps(&slice.range)) {
-                return false;
-            }
-            let meta = &slice.table.meta;
-            meta.droppable * 2 > meta.entries && meta.droppable >= 1024 && meta.max_seq <= oldest
-        };
-        slices.into_iter().find(wasteful).map(|slice| slice.range.clone())
     }
 }
 

@@ -1,5 +1,5 @@
-//! The worker thread: what was asked for, then the tiers from the top down, then collection, then what readers alone
-//! gain by.
+//! The worker thread: what was asked for, then the tiers from the top down, then collection of what is deleted and of
+//! values, then what readers alone gain by.
 //!
 //! Invariants
 //! - It sleeps when there is nothing to do, and is woken by `Signal::kick`; it never spins.
@@ -11,12 +11,14 @@
 use super::{
     flusher::TICK,
     jobs::{Job, Request, Urgency, everything, pick, tidying, to_bottom},
+    worth::{Area, areas, wanted},
 };
 use crate::{
     Error,
     engine::Engine,
     key::KeyRange,
     signal::{Signal, Sleeper},
+    version::Version,
 };
 use copal_object::ObjectId;
 use std::{
@@ -43,6 +45,13 @@ struct Still {
     walked: u64,
 }
 
+/// Where something is deleted, as of one version and of the oldest snapshot.
+#[derive(Debug, Default)]
+struct Deleted {
+    of: Option<(u64, u64)>,
+    areas: Vec<Area>,
+}
+
 /// What the worker remembers between its steps.
 struct Worker {
     engine: Arc<Engine>,
@@ -53,6 +62,7 @@ struct Worker {
     rewritten: HashSet<ObjectId>,
     /// The version that was swept last.
     swept: Option<u64>,
+    deleted: Deleted,
     still: Still,
     /// Readers would gain by a merge, and have not paid for it yet.
     may_tidy: bool,
@@ -90,6 +100,7 @@ impl Worker {
             request: None,
             rewritten: HashSet::new(),
             swept: None,
+            deleted: Deleted::default(),
             still: Still::default(),
             may_tidy: false,
             may_rewrite: false,
@@ -214,7 +225,7 @@ impl Worker {
         ) {
             return Some(job);
         }
-        if let Some(range) = self.engine.droppable_range() {
+        if let Some(range) = self.deleted_range(&version) {
             return Some(to_bottom(&version, range, HashSet::new()));
         }
         drop(version);
@@ -224,6 +235,25 @@ impl Worker {
         let version = self.engine.view().version.clone();
         objects.retain(|object| self.rewritten.insert(*object));
         (!objects.is_empty()).then(|| to_bottom(&version, range, objects))
+    }
+
+    /// A range in which so much is deleted that merging it away is worth it, or that walks have paid for it.
+    fn deleted_range(&mut self, version: &Version) -> Option<KeyRange> {
+        let engine = &self.engine;
+        let oldest_snapshot = engine.snapshots.stripes().oldest();
+        let of = Some((version.epoch, oldest_snapshot));
+        if self.deleted.of != of {
+            let areas = areas(version, oldest_snapshot, &engine.deletions);
+            self.deleted = Deleted { of, areas };
+        }
+        let may_pay = engine.options.merge_for_reads;
+        wanted(&self.deleted.areas, |range| {
+            if may_pay {
+                engine.deletions.passed_in(range)
+            } else {
+                0
+            }
+        })
     }
 
     /// A value object of which much is dead takes no more values, and can be rewritten, once nothing is written any more:
@@ -284,7 +314,8 @@ impl Worker {
         let merges = self
             .merges_from
             .map(|from| from.saturating_duration_since(Instant::now()).max(TICK));
-        let tidying = (self.may_tidy || self.may_rewrite).then_some(LOOK);
+        let may_clear = engine.options.merge_for_reads && !self.deleted.areas.is_empty();
+        let tidying = (self.may_tidy || self.may_rewrite || may_clear).then_some(LOOK);
         [merges, tidying].into_iter().flatten().min()
     }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 const STRIPES: usize = 8;
-const KINDS: usize = 11;
+const KINDS: usize = 12;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,7 @@ pub(crate) enum Count {
     Gets,
     RowHits,
     Seeks,
+    DeletedPassed,
 }
 
 /// Sums since the store was opened.
@@ -57,7 +58,11 @@ pub(crate) struct ReadCounters([Stripe; STRIPES]);
 
 impl ReadCounters {
     pub(crate) fn add(&self, what: Count) {
-        self.0[stripe()].0[what as usize].fetch_add(1, Ordering::Relaxed);
+        self.add_many(what, 1);
+    }
+
+    pub(crate) fn add_many(&self, what: Count, by: u64) {
+        self.0[stripe()].0[what as usize].fetch_add(by, Ordering::Relaxed);
     }
 
     pub(crate) fn sum(&self, what: Count) -> u64 {

@@ -21,7 +21,7 @@ pub(super) fn worker() -> Worker {
     worker_with_share(0)
 }
 
-fn worker_with_share(bottom_share: u32) -> Worker {
+pub(super) fn worker_with_share(bottom_share: u32) -> Worker {
     const SIZE: u64 = 128 << 20;
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);
     copal_object::Store::mkfs(&device, &MkfsOptions::default()).unwrap();
