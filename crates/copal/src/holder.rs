@@ -38,7 +38,7 @@ impl Holder {
         }
         let age = self
             .age_seconds
-            .map(|seconds| format!(", started {} ago", human::seconds(seconds as f64)));
+            .map(|seconds| format!(", started {} ago", human::age(seconds)));
         format!("\"{}\" (process {pid}{})", self.command, age.unwrap_or_default())
     }
 }

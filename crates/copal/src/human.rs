@@ -30,6 +30,14 @@ pub(crate) fn seconds(value: f64) -> String {
     }
 }
 
+/// As [`seconds`] for what is known to the second: `7 s`, `3m07s`.
+pub(crate) fn age(whole_seconds: u64) -> String {
+    match whole_seconds {
+        0..60 => format!("{whole_seconds} s"),
+        _ => seconds(whole_seconds as f64),
+    }
+}
+
 /// `1 snapshot`, `2 snapshots`.
 pub(crate) fn count(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })

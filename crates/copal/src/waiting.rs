@@ -71,7 +71,7 @@ impl Waiting {
         };
         self.output.notice(&format!(
             "waiting up to {} for {who} to end, which is using {}",
-            human::seconds(self.patience.as_secs_f64()),
+            human::age(self.patience.as_secs()),
             path.display()
         ));
     }

@@ -7,7 +7,6 @@ use crate::{
     arguments::Restore,
     failure::{Failure, Outcome, exit},
     human,
-    output::write_err,
     place::Place,
     repository::{Access, Opened},
     stdout,
@@ -68,7 +67,7 @@ pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
         )
     };
     if to_stdout {
-        write_err(&human::visible_lines(&text()));
+        context.output.notice(text().trim_end());
     } else {
         context.output.summary(fields, text);
     }

@@ -226,6 +226,7 @@ fn quiet_success_prints_nothing() {
         &["ls", "latest"],
         &["stats"],
         &["prune", "--dry-run"],
+        &["restore", "latest", "--target", "-"],
         &["version"],
     ] {
         let run = house.good([&["--quiet"], words].concat());
