@@ -6,11 +6,13 @@
 //! what it removes. Steps, each safe to die in:
 //! 1. fence; bring the index up to date; list the packs; mark (`mark`), slice by slice;
 //! 2. unlink packs without a live frame: index rows first, then the file;
-//! 3. rewrite packs with dead frames: live frames go to new packs, which are durable and in the index
-//!    before the old ones are unlinked;
+//! 3. rewrite packs with dead frames, as long as more than the allowed share is unused: live frames go to new packs, which
+//!    are durable and in the index before the old ones are unlinked. The worst packs come first, as they free most for
+//!    what they cost, and few at a time: their space returns before the next are written, so a prune needs little;
 //! 4. delete manifests that are not published; remove empty volumes.
 //!
-//! A pack that cannot be read is never rewritten, only unlinked when nothing of it is live.
+//! A pack that cannot be read, or of which a live frame is lost, is never rewritten, only unlinked when nothing of it is
+//! live.
 
 use crate::adopt::{StoredPack, for_each_pack};
 use crate::catalog::log::{Append, LogName};
@@ -20,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::keys::random;
 use crate::manifest::{self, Manifest};
 use crate::mark::{Marks, Slice};
-use crate::pack::reader::Footer;
+use crate::pack::reader::{self, Footer};
 use crate::pack::writer::Frame;
 use crate::pack::{PackNumber, Spot, format};
 use crate::progress::{CancelFlag, Progress, Stage};
@@ -30,7 +32,9 @@ use crate::stack::PackStack;
 use crate::vault::{FrameReader, Located, Vault};
 use crate::volumes::{Home, for_each_file};
 use copal_kv::Durability;
-use copal_volume::VolumeError;
+use copal_volume::{VolumeError, VolumeId};
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -158,6 +162,15 @@ struct Mixed {
     dead_bytes: u64,
 }
 
+impl Mixed {
+    /// By the dead share of the pack: most is freed for each byte that has to be written again.
+    fn worst_first(a: &Mixed, b: &Mixed) -> Ordering {
+        let weighed =
+            |one: &Mixed, other: &Mixed| u128::from(one.dead_bytes) * u128::from(other.pack.info.size);
+        weighed(b, a).cmp(&weighed(a, b))
+    }
+}
+
 impl Sweep<'_> {
     fn slice(&mut self, marks: &Marks<'_>, slice: Slice) -> Result<()> {
         let vault = self.repository.vault();
@@ -185,16 +198,21 @@ impl Sweep<'_> {
             Ok(())
         })?;
         self.progress.stage(Stage::Sweep, "", slice_bytes);
+        let mut left_bytes = slice_bytes;
+        let mut emptied = BTreeSet::new();
         for pack in dead {
             self.check_cancel()?;
             self.progress.advance(pack.info.size);
             self.summary.removed_packs += 1;
             self.summary.after_bytes -= pack.info.size;
+            left_bytes -= pack.info.size;
             if !self.options.dry_run {
                 self.unlink(&pack)?;
+                emptied.insert(pack.vid);
             }
         }
-        let rewritten = self.choose(marks, mixed, slice_bytes)?;
+        self.reclaim(emptied)?;
+        let rewritten = self.choose(marks, mixed, left_bytes)?;
         for home in homes_of(&rewritten) {
             let packs = rewritten.iter().filter(|mixed| mixed.pack.home == home);
             self.rewrite(marks, home, packs)?;
@@ -202,11 +220,16 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// Which packs are rewritten: those with most dead bytes first, until the rest may stay unused.
-    fn choose(&self, marks: &Marks<'_>, packs: Vec<StoredPack>, slice_bytes: u64) -> Result<Vec<Mixed>> {
+    /// Which packs are rewritten: the worst first, until the rest may stay unused. `left_bytes`: those of all packs that
+    /// have a live frame.
+    fn choose(&mut self, marks: &Marks<'_>, packs: Vec<StoredPack>, left_bytes: u64) -> Result<Vec<Mixed>> {
         let mut mixed = Vec::with_capacity(packs.len());
         for pack in packs {
             match self.footer(&pack) {
+                Ok(_) if self.has_lost(marks, pack.number)? => {
+                    let what = reader::damaged(pack.number, "a frame that is needed is lost");
+                    self.progress.notice(&format!("not rewritten: {what}"));
+                }
                 Ok(footer) => {
                     let dead = footer
                         .rows
@@ -224,17 +247,27 @@ impl Sweep<'_> {
                 Err(error) => return Err(error),
             }
         }
-        mixed.sort_by_key(|mixed| std::cmp::Reverse(mixed.dead_bytes));
-        let mut unused: u64 = mixed.iter().map(|mixed| mixed.dead_bytes).sum();
-        let allowed = slice_bytes / 100 * u64::from(self.options.max_unused_percent.min(100));
-        let everything = self.options.max_unused_percent >= 100;
-        let keep = mixed.iter().position(|mixed| {
-            let enough = everything || unused <= allowed;
-            unused -= mixed.dead_bytes.min(unused);
-            enough
-        });
-        mixed.truncate(keep.unwrap_or(mixed.len()));
+        mixed.sort_by(Mixed::worst_first);
+        let percent = u64::from(self.options.max_unused_percent.min(100));
+        let (mut unused, mut left) = (
+            mixed.iter().map(|mixed| mixed.dead_bytes).sum::<u64>(),
+            left_bytes,
+        );
+        let mut chosen = 0;
+        while chosen < mixed.len() && unused > left / 100 * percent {
+            unused -= mixed[chosen].dead_bytes;
+            left -= mixed[chosen].dead_bytes.min(left);
+            chosen += 1;
+        }
+        self.summary.unused_bytes += unused;
+        mixed.truncate(chosen);
         Ok(mixed)
+    }
+
+    /// Whether a live frame of the pack is known to be damaged.
+    fn has_lost(&self, marks: &Marks<'_>, pack: PackNumber) -> Result<bool> {
+        let lost = self.repository.vault().index.damaged_slots(pack)?;
+        Ok(lost.into_iter().any(|slot| marks.is_live(pack, slot)))
     }
 
     /// Moves the live frames of packs of one home to new packs, then unlinks the old ones.
@@ -254,6 +287,7 @@ impl Sweep<'_> {
             if self.options.dry_run {
                 let freed = (*dead_bytes).min(self.summary.after_bytes);
                 self.summary.after_bytes -= freed;
+                self.summary.written_bytes += pack.info.size.saturating_sub(*dead_bytes);
                 continue;
             }
             if let Err(error) = copy_live(self.repository, &mut stack, marks, pack) {
@@ -273,16 +307,30 @@ impl Sweep<'_> {
         stack.finish()?;
         self.unlink_all(&mut moved)?;
         self.summary.after_bytes += stack.stored_bytes;
+        self.summary.written_bytes += stack.stored_bytes;
         Ok(())
     }
 
-    /// Unlinks packs whose live frames stand in durable packs that the index knows.
+    /// Waits until the space of what was unlinked is there again. A store that is too full to be tidied goes on.
+    fn reclaim(&self, volumes: BTreeSet<VolumeId>) -> Result<()> {
+        for vid in volumes {
+            match self.repository.vault().volumes.store.reclaim(vid) {
+                Ok(()) | Err(VolumeError::NoSpace) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Unlinks packs whose live frames stand in durable packs that the index knows, and returns their space.
     fn unlink_all(&mut self, packs: &mut Vec<&StoredPack>) -> Result<()> {
+        let mut emptied = BTreeSet::new();
         for pack in packs.drain(..) {
             self.summary.after_bytes -= pack.info.size;
             self.unlink(pack)?;
+            emptied.insert(pack.vid);
         }
-        Ok(())
+        self.reclaim(emptied)
     }
 
     fn unlink(&self, pack: &StoredPack) -> Result<()> {

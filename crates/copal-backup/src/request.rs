@@ -457,7 +457,8 @@ pub struct ForgetSummary {
 /// How `prune` works.
 #[derive(Clone, Copy, Debug)]
 pub struct PruneOptions {
-    /// Packs are rewritten until at most this share of the stored bytes is unused, in percent; 0 to 100.
+    /// Packs are rewritten until at most this share of the stored bytes is unused, in percent; 0 to 100. Rewriting the
+    /// rest costs more than it frees.
     pub max_unused_percent: u8,
     /// Find out and report, change nothing.
     pub dry_run: bool,
@@ -468,7 +469,7 @@ pub struct PruneOptions {
 impl Default for PruneOptions {
     fn default() -> PruneOptions {
         PruneOptions {
-            max_unused_percent: 0,
+            max_unused_percent: 5,
             dry_run: false,
             memory_bytes: 24 << 20,
         }
@@ -492,6 +493,10 @@ pub struct PruneSummary {
     pub before_bytes: u64,
     /// Stored bytes after.
     pub after_bytes: u64,
+    /// Bytes of packs written to rewrite others.
+    pub written_bytes: u64,
+    /// Bytes of dead frames in packs that were not rewritten, as far as they can be read.
+    pub unused_bytes: u64,
     /// Passes the mark took under its memory bound.
     pub mark_passes: u64,
 }

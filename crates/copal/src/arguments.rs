@@ -554,8 +554,8 @@ pub(crate) struct Prune {
     pub(crate) vm: Option<String>,
     #[command(flatten)]
     pub(crate) keep: Keep,
-    /// Unused share of the stored bytes to leave, in percent; rewriting less is faster
-    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    /// Unused share of the stored bytes to leave, such as 5%; rewriting the rest costs more than it frees
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_percent)]
     pub(crate) max_unused: u8,
     /// Say what would happen, change nothing
     #[arg(long)]
@@ -605,6 +605,15 @@ pub(crate) struct Completions {
     /// Which shell
     #[arg(value_enum)]
     pub(crate) shell: clap_complete::Shell,
+}
+
+/// `5%` or `5`.
+fn parse_percent(text: &str) -> Result<u8, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse();
+    match number {
+        Ok(percent @ 0..=100) => Ok(percent),
+        _ => Err(format!("{text:?} is not a share from 0% to 100%")),
+    }
 }
 
 /// `3/7`.
@@ -671,6 +680,8 @@ mod tests {
             "copal forget --repo R --keep-last 1 --keep-within 1y6m --dry-run",
             "copal check --repo R --read-data-subset 3/7",
             "copal prune --repo R --keep-daily 7 --memory 128M",
+            "copal prune --repo R --max-unused 5% --accept-clock --keep-last 1",
+            "copal prune --repo R --max-unused 0",
             "copal completions bash",
         ] {
             Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -684,6 +695,7 @@ mod tests {
             "copal check --read-data-subset 8/7",
             "copal check --read-data-subset 0/7",
             "copal forget --keep-within 3",
+            "copal prune --max-unused 101%",
             "copal stats --memory lots",
         ] {
             assert!(Arguments::try_parse_from(line.split(' ')).is_err(), "{line}");

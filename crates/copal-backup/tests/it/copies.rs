@@ -79,11 +79,7 @@ fn a_full_backup_stores_a_damaged_chunk_anew() {
         report.damages
     );
     repository.forget(&[first]).unwrap();
-    let all = PruneOptions {
-        max_unused_percent: 0,
-        ..PruneOptions::default()
-    };
-    repository.prune(&all, &Silent, &CancelFlag::new()).unwrap();
+    prune(&repository);
     assert!(restore(&repository, summary.snapshot) == disk.bytes);
     let repository = open(&bad);
     assert!(
@@ -188,7 +184,7 @@ fn what_a_reader_could_read_before_a_prune_it_can_read_after() {
         let doomed: Vec<_> = snapshots[2..].iter().copied().filter(|_| seed % 2 == 0).collect();
         repository.forget(&doomed).unwrap();
         let could: BTreeSet<_> = could.into_iter().filter(|id| !doomed.contains(id)).collect();
-        let pruned = repository.prune(&PruneOptions::default(), &Silent, &CancelFlag::new());
+        let pruned = repository.prune(&thorough(), &Silent, &CancelFlag::new());
         if let Err(error) = &pruned {
             assert!(error.is_corruption(), "seed {seed}: {error}");
         }

@@ -95,7 +95,7 @@ fn a_missing_pack_or_manifest_is_noticed_and_prune_then_removes_nothing() {
         replace(&store, &volume, &name, None);
         assert!(is_noticed(&store, &snapshots), "{volume}");
         let before = files(&store).len();
-        let outcome = open(&store).prune(&PruneOptions::default(), &Silent, &CancelFlag::new());
+        let outcome = open(&store).prune(&thorough(), &Silent, &CancelFlag::new());
         // The pack of the newer snapshot's chunks is missing in its recipes, and so on: never a sweep.
         if let Err(error) = outcome {
             assert!(error.is_corruption(), "{error}");

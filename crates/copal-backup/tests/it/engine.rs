@@ -150,7 +150,7 @@ fn a_damaged_index_stops_no_restore_and_is_rebuilt() {
     assert_eq!(error.exit_code(), 20);
     assert!(error.to_string().contains("copal repair index"), "{error}");
     let error = repository
-        .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
+        .prune(&thorough(), &Silent, &CancelFlag::new())
         .unwrap_err();
     assert_eq!(error.exit_code(), 20);
     repository.repair_index(&Silent, &CancelFlag::new()).unwrap();
@@ -278,7 +278,7 @@ fn a_power_cut_at_any_moment_loses_no_snapshot_and_leaks_nothing() {
             prune(&repository);
             let again = PruneOptions {
                 dry_run: true,
-                ..PruneOptions::default()
+                ..thorough()
             };
             let left = repository.prune(&again, &Silent, &CancelFlag::new()).unwrap();
             assert_eq!((left.dead_frames, left.removed_packs), (0, 0), "step {step}");

@@ -147,9 +147,7 @@ fn what_is_no_backup_does_not_speak_of_the_next_one_when_it_is_interrupted() {
     let restored = repository.restore(&request, &target, &Silent, &cancel).map(drop);
     let checked = repository.check(ReadData::All, &Silent, &cancel).map(drop);
     let verified = repository.verify(snapshot, &Silent, &cancel).map(drop);
-    let pruned = repository
-        .prune(&PruneOptions::default(), &Silent, &cancel)
-        .map(drop);
+    let pruned = repository.prune(&thorough(), &Silent, &cancel).map(drop);
     for outcome in [restored, checked, verified, pruned] {
         let error = outcome.unwrap_err();
         assert_eq!(error.exit_code(), 130, "{error}");
@@ -236,7 +234,7 @@ fn one_vm_has_one_writer_and_prune_waits_for_nobody() {
         let second = try_back_up(&repository, "web", &disk, false).unwrap_err();
         assert_eq!((second.exit_code(), second.code()), (11, "busy"));
         let prune = repository
-            .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
+            .prune(&thorough(), &Silent, &CancelFlag::new())
             .unwrap_err();
         assert_eq!(prune.code(), "busy");
         assert_eq!(

@@ -16,6 +16,15 @@ pub(crate) struct MortalStore {
     removed: Arc<Mutex<Vec<VolumeId>>>,
     reads: Arc<AtomicU64>,
     before_put: Arc<Mutex<Option<Interruption>>>,
+    order: Arc<Mutex<Vec<(Did, VolumeId)>>>,
+}
+
+/// What was done to the files of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Did {
+    Begin,
+    Delete,
+    Reclaim,
 }
 
 type Interruption = Box<dyn FnOnce() + Send>;
@@ -30,6 +39,7 @@ impl MortalStore {
             removed: Arc::default(),
             reads: Arc::default(),
             before_put: Arc::default(),
+            order: Arc::default(),
         }
     }
     /// Files and volumes that were read, listed or counted so far.
@@ -51,6 +61,10 @@ impl MortalStore {
             .iter()
             .map(|vid| (*vid, reclaimed.contains(vid)))
             .collect()
+    }
+    /// Beginnings of files, deletions and reclaims, in order.
+    pub(crate) fn order(&self) -> Vec<(Did, VolumeId)> {
+        self.order.lock().unwrap().clone()
     }
     /// Whether it has died.
     pub(crate) fn is_dead(&self) -> bool {
@@ -145,6 +159,7 @@ impl VolumeStore for MortalStore {
         options: &PutOptions,
     ) -> Result<Box<dyn FileWriter>, VolumeError> {
         self.step()?;
+        self.order.lock().unwrap().push((Did::Begin, vid));
         Ok(Box::new(MortalWriter {
             inner: self.inner.writer(vid, name, options)?,
             store: self.clone(),
@@ -180,6 +195,7 @@ impl VolumeStore for MortalStore {
     }
     fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {
         self.step()?;
+        self.order.lock().unwrap().push((Did::Delete, vid));
         self.inner.delete(vid, name, fid)
     }
     fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Result<Outcome, VolumeError> {
@@ -221,6 +237,7 @@ impl VolumeStore for MortalStore {
     fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError> {
         self.step()?;
         self.reclaimed.lock().unwrap().push(vid);
+        self.order.lock().unwrap().push((Did::Reclaim, vid));
         self.inner.reclaim(vid)
     }
 }

@@ -51,7 +51,7 @@ fn a_prune_by_another_handle_takes_nothing_from_a_backup() {
         met = Some(try_back_up(&open(&store), "db", &disk, false));
     });
     repository
-        .prune(&PruneOptions::default(), &meanwhile, &CancelFlag::new())
+        .prune(&thorough(), &meanwhile, &CancelFlag::new())
         .unwrap();
     drop(meanwhile);
     let error = met.expect("the prune swept").unwrap_err();
@@ -59,7 +59,7 @@ fn a_prune_by_another_handle_takes_nothing_from_a_backup() {
     // And the other way round.
     let mut met = None;
     let meanwhile = Meanwhile::new(Stage::Publish, || {
-        met = Some(open(&store).prune(&PruneOptions::default(), &Silent, &CancelFlag::new()));
+        met = Some(open(&store).prune(&thorough(), &Silent, &CancelFlag::new()));
     });
     let request = request("db", &disk, false);
     let second = repository

@@ -101,7 +101,7 @@ impl Model {
             let _ = match what {
                 0 => try_back_up(&repository, &Model::name(vm), &self.disks[vm], false).map(drop),
                 1 => repository
-                    .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
+                    .prune(&thorough(), &Silent, &CancelFlag::new())
                     .map(drop),
                 _ => repository.forget(&doomed).map(drop),
             };
@@ -157,7 +157,7 @@ impl Model {
         prune(&self.repository);
         let again = PruneOptions {
             dry_run: true,
-            ..PruneOptions::default()
+            ..thorough()
         };
         let left = self
             .repository
@@ -295,7 +295,7 @@ fn a_prune_killed_at_each_of_its_steps_takes_nothing_that_is_needed() {
         let mortal = MortalStore::new(store.clone(), steps);
         let killed =
             Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap();
-        let outcome = killed.prune(&PruneOptions::default(), &Silent, &CancelFlag::new());
+        let outcome = killed.prune(&thorough(), &Silent, &CancelFlag::new());
         drop(killed);
         let repository = open(&store);
         let report = check(&repository);
@@ -313,7 +313,7 @@ fn a_prune_killed_at_each_of_its_steps_takes_nothing_that_is_needed() {
         );
         let again = PruneOptions {
             dry_run: true,
-            ..PruneOptions::default()
+            ..thorough()
         };
         assert_eq!(
             repository
@@ -353,7 +353,7 @@ fn the_mark_is_the_same_in_many_passes() {
         let options = PruneOptions {
             memory_bytes,
             dry_run: true,
-            ..PruneOptions::default()
+            ..thorough()
         };
         repository.prune(&options, &Silent, &CancelFlag::new()).unwrap()
     };
@@ -369,7 +369,7 @@ fn the_mark_is_the_same_in_many_passes() {
     );
     let options = PruneOptions {
         memory_bytes: 4000,
-        ..PruneOptions::default()
+        ..thorough()
     };
     let done = repository.prune(&options, &Silent, &CancelFlag::new()).unwrap();
     assert!(done.after_bytes < done.before_bytes);

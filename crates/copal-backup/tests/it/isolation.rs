@@ -64,7 +64,7 @@ fn a_damaged_manifest_stops_nothing_but_its_own_snapshot() {
 
     // Prune cannot know what it names, says what to do, and goes on once it is forgotten.
     let refused = repository
-        .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
+        .prune(&thorough(), &Silent, &CancelFlag::new())
         .unwrap_err();
     assert_eq!(refused.exit_code(), 20);
     let sentence = refused.to_string();
@@ -134,7 +134,7 @@ fn a_damaged_log_of_one_vm_stops_nothing_of_another() {
     assert_eq!(unknown.exit_code(), 20, "{unknown}");
     // Nothing is freed while something is not known.
     let refused = repository
-        .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
+        .prune(&thorough(), &Silent, &CancelFlag::new())
         .unwrap_err();
     assert_eq!(refused.exit_code(), 20, "{refused}");
 }

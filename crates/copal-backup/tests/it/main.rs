@@ -3,6 +3,7 @@
 mod backups;
 mod clocks;
 mod copies;
+mod costs;
 mod damage;
 mod engine;
 mod errors;

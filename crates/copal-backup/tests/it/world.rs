@@ -293,9 +293,17 @@ pub(crate) fn check(repository: &Repository) -> CheckReport {
         .unwrap()
 }
 
+/// A prune that leaves nothing unused, whatever it costs.
+pub(crate) fn thorough() -> PruneOptions {
+    PruneOptions {
+        max_unused_percent: 0,
+        ..PruneOptions::default()
+    }
+}
+
 pub(crate) fn prune(repository: &Repository) -> PruneSummary {
     repository
-        .prune(&PruneOptions::default(), &Silent, &CancelFlag::new())
+        .prune(&thorough(), &Silent, &CancelFlag::new())
         .unwrap()
 }
 

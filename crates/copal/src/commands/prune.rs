@@ -138,6 +138,8 @@ fn fields(command: &str, dry_run: bool, forgotten: u64, freed: &Freed) -> Value 
         "rewritten_packs": summary.rewritten_packs,
         "before_bytes": summary.before_bytes,
         "after_bytes": summary.after_bytes,
+        "written_bytes": summary.written_bytes,
+        "unused_bytes": summary.unused_bytes,
         "freed_bytes": summary.before_bytes.saturating_sub(summary.after_bytes),
         "mark_passes": summary.mark_passes,
         "store_live_bytes": freed.store_bytes,
