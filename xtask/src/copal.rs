@@ -121,10 +121,8 @@ impl Copal {
     fn newest(&self, vm: &str) -> Result<Option<String>> {
         // A VM that was never backed up is not known by name.
         let listed = self.run("snapshots", &[] as &[&str])?.summary;
-        let snapshots = listed["snapshots"].as_array().into_iter().flatten();
-        let newest = snapshots
-            .filter(|snapshot| snapshot["vm"]["name"] == vm)
-            .next_back();
+        let mut snapshots = listed["snapshots"].as_array().into_iter().flatten();
+        let newest = snapshots.rfind(|snapshot| snapshot["vm"]["name"] == vm);
         Ok(newest
             .and_then(|snapshot| snapshot["id"].as_str())
             .map(str::to_owned))

@@ -17,6 +17,7 @@
 mod adopt;
 mod backup;
 mod blame;
+mod broken;
 mod catalog;
 mod check;
 mod directory;
@@ -52,6 +53,14 @@ mod unlock;
 mod vault;
 mod volumes;
 mod words;
+#[cfg(test)]
+#[path = "../tests/it/world.rs"]
+#[expect(dead_code, reason = "the integration tests use all of it")]
+mod world;
+
+/// The name by which the tests' world knows this crate.
+#[cfg(test)]
+extern crate self as copal_backup;
 
 pub use copal_chunk::Profile;
 pub use error::{Error, Result};

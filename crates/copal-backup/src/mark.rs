@@ -9,6 +9,7 @@
 //!   known, that takes opening them; where there is one, it is marked unopened.
 //! - A reference that leads nowhere is an error: what cannot be understood must not be swept.
 
+use crate::broken::{self, Flaw};
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::pack::{PackNumber, Spot, format};
@@ -188,7 +189,8 @@ impl<'a> Marks<'a> {
         for (index, page) in root.pages.iter().enumerate() {
             let Some(page) = page else { continue };
             let before = old.and_then(|old| old.pages.get(index).copied().flatten());
-            if before.as_ref() == Some(page) {
+            let is_named = |before: &Ref| broken::by(Flaw::MarkByName) && before.id == page.id;
+            if before.as_ref() == Some(page) || before.as_ref().is_some_and(is_named) {
                 continue;
             }
             if cancel.is_cancelled() {

@@ -15,6 +15,7 @@
 //! live.
 
 use crate::adopt::{StoredPack, for_each_pack};
+use crate::broken::{self, Flaw};
 use crate::catalog::log::{Append, LogName};
 use crate::catalog::record::{MAX_LISTED, Record};
 use crate::catalog::vm::Published;
@@ -296,7 +297,9 @@ impl Sweep<'_> {
                 }
                 // What was copied of it so far are second copies; the pack itself stays.
                 self.progress.notice(&format!("not rewritten: {error}"));
-                continue;
+                if !broken::by(Flaw::UnlinksUncopied) {
+                    continue;
+                }
             }
             moved.push(pack);
             if stack.open_bytes() + (format::TARGET_BYTES / 4) > format::TARGET_BYTES {

@@ -5,6 +5,8 @@
 use super::log::Entry;
 use super::record::{Record, SessionId};
 use super::replay::Fold;
+use crate::broken::{self, Flaw};
+use crate::manifest::MAX_SEQUENCE;
 use crate::request::SnapshotId;
 use copal_codec::{DecodeError, Put, Reader};
 
@@ -78,7 +80,7 @@ impl Fold for VmState {
             } => {
                 // A fenced session cannot publish. Its record would never be written by this program; a
                 // record that stands behind the fence is void.
-                if !self.open.contains(session) {
+                if !self.open.contains(session) && !broken::by(Flaw::FencedPublishes) {
                     return;
                 }
                 self.open.retain(|open| open != session);
@@ -148,7 +150,14 @@ impl Fold for VmState {
     }
 
     fn parse(next_number: u64, input: &mut Reader<'_>) -> Result<VmState, String> {
-        parse(next_number, input).map_err(|error| error.to_string())
+        let state = parse(next_number, input).map_err(|error| error.to_string())?;
+        if state.next_sequence > MAX_SEQUENCE {
+            return Err(format!(
+                "the sequence {} is above any snapshot's",
+                state.next_sequence
+            ));
+        }
+        Ok(state)
     }
 }
 
@@ -183,4 +192,30 @@ fn parse(next_number: u64, input: &mut Reader<'_>) -> Result<VmState, DecodeErro
 fn ids(input: &mut Reader<'_>) -> Result<Vec<[u8; 16]>, DecodeError> {
     let count = input.bounded(input.remaining() / 16)?;
     (0..count).map(|_| input.array()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symptom: a checkpoint of a log could say that the next snapshot has the sequence 2^64 - 1, and the one after it
+    /// overflowed. Cause: the number was read as it stood. Fix: one above any snapshot's is damage.
+    #[test]
+    fn a_checkpoint_counts_on_from_a_sequence_that_a_snapshot_can_have() {
+        for (next_sequence, is_good) in [
+            (0, true),
+            (MAX_SEQUENCE, true),
+            (MAX_SEQUENCE + 1, false),
+            (u64::MAX, false),
+        ] {
+            let state = VmState {
+                next_sequence,
+                ..VmState::default()
+            };
+            let mut bytes = Vec::new();
+            state.put(&mut bytes);
+            let read = VmState::parse(0, &mut Reader::new(&bytes));
+            assert_eq!(read.is_ok(), is_good, "{next_sequence}: {read:?}");
+        }
+    }
 }

@@ -80,6 +80,9 @@ fn size_in_header(file: &File) -> std::io::Result<u64> {
     })
 }
 
+/// Bitmaps that cannot be used, and why.
+pub(super) type Complaints<'a> = Vec<(&'a str, String)>;
+
 impl Qcow2Source {
     /// Starts `qemu-nbd` for the image and connects to it; asks for a persistent dirty bitmap to map when one is named.
     ///
@@ -117,7 +120,7 @@ impl Qcow2Source {
     pub(super) fn open_with<'a>(
         path: &Path,
         wanted: &[&'a str],
-    ) -> Result<(Qcow2Source, Vec<(&'a str, String)>), SourceError> {
+    ) -> Result<(Qcow2Source, Complaints<'a>), SourceError> {
         let listed = if wanted.is_empty() {
             None
         } else {

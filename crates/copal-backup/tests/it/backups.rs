@@ -401,3 +401,43 @@ fn an_open_repository_is_found_again_with_all_it_holds() {
         "the index was rebuilt"
     );
 }
+
+/// Symptom: no test made a full backup of a disk that has snapshots.
+/// Cause: one that is asked for writes recipes of the same names a second time, which nothing else does.
+/// Fix: both snapshots live through prunes, and the later one through the loss of the earlier.
+#[test]
+fn a_full_backup_of_an_unchanged_disk_survives_prunes() {
+    let store = MemoryStore::new();
+    let repository = init(&store);
+    let disk = random_disk(14, 6 << 20);
+    let first = back_up(&repository, "web", &disk, false);
+    let mut again = request("web", &disk, true);
+    again.disks[0].changed.as_mut().unwrap().base = newest(&repository, "web");
+    again.full = true;
+    let second = repository.backup(again, &Silent, &CancelFlag::new()).unwrap();
+    assert_eq!(second.disks[0].mode, DiskMode::Full);
+    assert!(
+        second.disks[0].reason.contains("asked for"),
+        "{}",
+        second.disks[0].reason
+    );
+    assert_eq!(second.counts.read_bytes, first.counts.read_bytes);
+    assert_eq!(second.counts.new_bytes, 0, "its chunks are there");
+    prune(&repository);
+    for snapshot in [first.snapshot, second.snapshot] {
+        assert_eq!(restore(&repository, snapshot), disk.bytes);
+    }
+    repository.forget(&[first.snapshot]).unwrap();
+    prune(&repository);
+    let repository = open(&store);
+    assert_eq!(restore(&repository, second.snapshot), disk.bytes);
+    assert!(check(&repository).is_clean());
+    // What builds on it is incremental again.
+    let third = back_up(&repository, "web", &disk, true);
+    assert_eq!(
+        third.disks[0].mode,
+        DiskMode::Incremental,
+        "{}",
+        third.disks[0].reason
+    );
+}

@@ -258,8 +258,8 @@ pub(crate) fn request_since(repository: &Repository, vm: &str, disk: &Disk, chan
 
 /// The id of a VM's newest snapshot: what a list of changes since the last backup is relative to.
 pub(crate) fn newest(repository: &Repository, vm: &str) -> Option<String> {
-    let snapshots = repository.snapshots(None).unwrap().into_iter();
-    let newest = snapshots.filter(|snapshot| snapshot.vm.name == vm).next_back();
+    let mut snapshots = repository.snapshots(None).unwrap().into_iter();
+    let newest = snapshots.rfind(|snapshot| snapshot.vm.name == vm);
     newest.map(|snapshot| snapshot.id.to_string())
 }
 

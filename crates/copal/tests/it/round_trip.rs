@@ -200,3 +200,28 @@ fn every_way_to_cut_disks_and_the_fallback_io() {
         house.check();
     }
 }
+
+/// Symptom: no test made a full backup of a disk that has snapshots. Fix: it reads everything, stores nothing twice, and lives
+/// on alone.
+#[test]
+fn a_full_backup_reads_everything_and_outlives_what_was_before() {
+    let house = House::plain();
+    let mut disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 19);
+    disk.write(0, 8 * MIB);
+    let first = house.backup("web", &house.path("disk.raw"));
+    let image = house.word("disk.raw");
+    let full = house.summary(["backup", "--vm", "web", "--full", &image]);
+    assert_eq!(full["disks"][0]["mode"], "full", "{full}");
+    assert_eq!(
+        (count(&full, "read_bytes"), count(&full, "new_bytes")),
+        (8 * MIB, 0)
+    );
+    house.good(["forget", &id(&first)]);
+    house.good(["prune"]);
+    house.check();
+    assert_restored(&house.restore(&id(&full), "out"), &disk.bytes);
+    for other in ["--strict-incremental", "--bitmap=b", "--changed-extents=l"] {
+        let refused = house.run(["backup", "--vm", "web", "--full", other, &image]);
+        assert_eq!(refused.code, Some(2), "{other}: {refused:?}");
+    }
+}

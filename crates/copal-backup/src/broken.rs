@@ -1,0 +1,60 @@
+//! The rules of this crate that a test can break, to see that the tests of the rule notice: permanent negative controls.
+//!
+//! A rule is broken for one thread at a time, so tests may run side by side. Outside of tests every question is answered
+//! `false` at compile time.
+
+/// One way to get a rule wrong, or one fault of the machine below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// The mark skips what has the same name as in the snapshot before, wherever it stands.
+    MarkByName,
+    /// The cost of a password hash is not bounded before it is paid.
+    UnboundedCost,
+    /// A fenced session publishes.
+    FencedPublishes,
+    /// A frame is not opened again before it leaves.
+    NoSelfCheck,
+    /// No rule: a bit flips between sealing a frame and opening it.
+    BadMemory,
+    /// A pack whose live frames could not be copied is unlinked.
+    UnlinksUncopied,
+    /// A spot leads to whatever stands there.
+    AnyRowFits,
+    /// A chunk is not compared with its id.
+    NoIdCheck,
+}
+
+#[cfg(test)]
+mod rules {
+    use super::Flaw;
+    use std::cell::Cell;
+
+    thread_local! {
+        static BROKEN: Cell<&'static [Flaw]> = const { Cell::new(&[]) };
+    }
+
+    /// Whether this thread breaks a rule.
+    pub(crate) fn by(flaw: Flaw) -> bool {
+        BROKEN.get().contains(&flaw)
+    }
+
+    /// Runs `work` with these rules broken.
+    pub(crate) fn with<T>(flaws: &'static [Flaw], work: impl FnOnce() -> T) -> T {
+        BROKEN.set(flaws);
+        let done = work();
+        BROKEN.set(&[]);
+        done
+    }
+}
+
+#[cfg(test)]
+pub(crate) use rules::{by, with};
+
+/// Whether a rule is broken.
+#[cfg(not(test))]
+pub(crate) const fn by(_: Flaw) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests;
