@@ -28,6 +28,8 @@ use std::sync::atomic::AtomicBool;
 
 const CHUNKS: &str = "backup-chunks";
 const PACKS: &str = "backup-packs";
+/// Beside the packs: the epoch of the catalog all of whose packs have entries.
+const EPOCH: &[u8] = b"epoch";
 /// Rows of one batch to the engine.
 const BATCH_ROWS: usize = 2048;
 /// Packs whose entries are kept at hand.
@@ -290,6 +292,9 @@ impl Index {
             Backend::Kv { packs, .. } => {
                 for item in packs.iter((Bound::Unbounded, Bound::Unbounded)) {
                     let (key, value) = item?;
+                    if key.as_ref() == EPOCH {
+                        continue;
+                    }
                     let number = key
                         .as_ref()
                         .try_into()
@@ -300,6 +305,25 @@ impl Index {
                 Ok(())
             }
         }
+    }
+
+    /// The epoch whose packs all have entries, and nobody else has; `None`: look at the packs.
+    pub(crate) fn epoch(&self) -> Result<Option<u64>> {
+        let Backend::Kv { packs, .. } = &self.backend else {
+            return Ok(None);
+        };
+        let noted = packs.get(EPOCH)?;
+        Ok(noted.and_then(|noted| noted.as_ref().try_into().map(u64::from_be_bytes).ok()))
+    }
+
+    /// Notes what [`Index::epoch`] answers. Never durable before what was entered until now.
+    pub(crate) fn note_epoch(&self, epoch: u64) -> Result<()> {
+        if let Backend::Kv { store, packs, .. } = &self.backend {
+            let mut batch = store.batch();
+            batch.put(packs, EPOCH, bytes::Bytes::copy_from_slice(&epoch.to_be_bytes()));
+            batch.commit(Durability::Deferred)?;
+        }
+        Ok(())
     }
 
     /// Throws everything away but what is known of damage, which no footer tells.

@@ -53,7 +53,15 @@ pub(crate) fn run(
             summary.swept_sessions += fence_all(repository, vm.uuid)?;
         }
     }
-    repository.adopt_packs()?;
+    repository.adopt_all_packs()?;
+    let change = match options.dry_run {
+        true => None,
+        false => match repository.begin_change() {
+            // A store that is too full is what prune is for. Its own index follows each step.
+            Err(Error::NoSpace) => None,
+            change => Some(change?),
+        },
+    };
     let vault = repository.vault();
     let mut present = list_packs(vault, Some(&mut summary.before_bytes))?;
     summary.after_bytes = summary.before_bytes;
@@ -89,6 +97,9 @@ pub(crate) fn run(
         remove_empty_volumes(repository)?;
     }
     vault.forget_cached();
+    if let Some(change) = change {
+        change.entered();
+    }
     Ok(summary)
 }
 

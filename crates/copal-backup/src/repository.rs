@@ -59,6 +59,7 @@ pub struct Repository {
     /// With all other handles of this repository.
     shared: Arc<Shared>,
     adopted: Mutex<Adopted>,
+    changing: Mutex<Changing>,
 }
 
 /// What this handle knows of the packs there are.
@@ -67,6 +68,19 @@ struct Adopted {
     is_current: bool,
     /// How often packs had come or gone then.
     changes: u64,
+    /// The epoch of the catalog then.
+    epoch: u64,
+}
+
+/// What of this handle makes or removes packs.
+#[derive(Default)]
+struct Changing {
+    /// How many do.
+    active: usize,
+    /// The epoch that was begun for them.
+    epoch: u64,
+    /// Whether one of them ended before its packs were entered.
+    has_failed: bool,
 }
 
 impl Repository {
@@ -146,6 +160,7 @@ impl Repository {
         let adopted = Adopted {
             is_current: false,
             changes: shared.changes(),
+            epoch: 0,
         };
         Ok(Repository {
             vault,
@@ -154,6 +169,7 @@ impl Repository {
             info,
             shared,
             adopted: Mutex::new(adopted),
+            changing: Mutex::default(),
         })
     }
 
@@ -314,7 +330,7 @@ impl Repository {
         cancel: &CancelFlag,
     ) -> Result<CheckReport> {
         let _shared = self.enter()?;
-        let index_error = self.adopt_for_reading()?;
+        let index_error = readable(self.adopt_all_packs())?;
         let outcome = check::check(self, read_data, progress, cancel);
         self.settle_damage();
         let mut report = outcome?;
@@ -523,6 +539,7 @@ impl Repository {
             *adopted = Adopted {
                 is_current: false,
                 changes,
+                epoch: 0,
             };
         }
     }
@@ -562,28 +579,108 @@ impl Repository {
     /// As [`Repository::adopt_packs`], for those who hardly need the index: a damaged one stops nobody from
     /// reading what the recipes lead to. Returns the damage.
     fn adopt_for_reading(&self) -> Result<Option<Error>> {
-        match self.adopt_packs() {
-            Ok(()) => Ok(None),
-            Err(error) if error.is_corruption() => {
-                tracing::warn!(%error, "going on without the index");
-                Ok(Some(error))
-            }
-            Err(error) => Err(error),
-        }
+        readable(self.adopt_packs())
     }
 
-    /// Brings the index up to date, once per open repository.
+    /// Brings the index up to date, once per open repository: not at all where nothing changed since it was.
     pub(crate) fn adopt_packs(&self) -> Result<()> {
+        self.adopt(false)
+    }
+
+    /// As [`Repository::adopt_packs`], looking at every pack.
+    pub(crate) fn adopt_all_packs(&self) -> Result<()> {
+        self.adopt(true)
+    }
+
+    fn adopt(&self, all: bool) -> Result<()> {
         let mut adopted = self.adopted.lock();
-        if !adopted.is_current {
-            match adopt::adopt(&self.vault, &Silent, &CancelFlag::new()) {
-                // A store opened for reading: what the index has must do.
-                Err(Error::Index(copal_kv::Error::ReadOnly)) => {}
-                outcome => drop(outcome?),
+        if all || !adopted.is_current {
+            let epoch = self.catalog.epoch()?;
+            if all || self.vault.index.epoch()? != Some(epoch) {
+                match adopt::adopt(&self.vault, &Silent, &CancelFlag::new()) {
+                    // A store opened for reading: what the index has must do.
+                    Err(Error::Index(copal_kv::Error::ReadOnly)) => {}
+                    outcome => drop(outcome?),
+                }
             }
+            adopted.epoch = epoch;
             adopted.is_current = true;
         }
         Ok(())
+    }
+
+    /// Begins to make or remove packs: an index that misses it is known to.
+    pub(crate) fn begin_change(&self) -> Result<Change<'_>> {
+        let mut changing = self.changing.lock();
+        while changing.active == 0 {
+            self.adopt_packs()?;
+            let from = self.adopted.lock().epoch;
+            if let Some(epoch) = self.catalog.raise_epoch(from)? {
+                *changing = Changing {
+                    active: 0,
+                    epoch,
+                    has_failed: false,
+                };
+                break;
+            }
+            self.adopted.lock().is_current = false;
+        }
+        changing.active += 1;
+        Ok(Change {
+            repository: self,
+            is_entered: false,
+        })
+    }
+
+    /// Ends what `begin_change` began; `is_entered`: the index knows all of it.
+    fn end_change(&self, is_entered: bool) {
+        let mut changing = self.changing.lock();
+        changing.active -= 1;
+        changing.has_failed |= !is_entered;
+        if changing.active > 0 {
+            return;
+        }
+        let mut adopted = self.adopted.lock();
+        adopted.epoch = changing.epoch;
+        if changing.has_failed {
+            // What was written and not entered is found by looking.
+            adopted.is_current = false;
+            return;
+        }
+        if let Err(error) = self.vault.index.note_epoch(changing.epoch) {
+            tracing::warn!(%error, "the next command looks at all packs");
+        }
+    }
+}
+
+/// Takes damage of the index out of an outcome.
+fn readable(outcome: Result<()>) -> Result<Option<Error>> {
+    match outcome {
+        Ok(()) => Ok(None),
+        Err(error) if error.is_corruption() => {
+            tracing::warn!(%error, "going on without the index");
+            Ok(Some(error))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Packs come or go until this is dropped.
+pub(crate) struct Change<'a> {
+    repository: &'a Repository,
+    is_entered: bool,
+}
+
+impl Change<'_> {
+    /// Ends it well: the index knows every pack that came or went.
+    pub(crate) fn entered(mut self) {
+        self.is_entered = true;
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.repository.end_change(self.is_entered);
     }
 }
 

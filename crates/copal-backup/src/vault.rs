@@ -172,6 +172,27 @@ impl Vault {
         }
     }
 
+    /// Whether the pack of a spot is there; one that is not leaves the index.
+    pub(crate) fn has_pack(&self, home: Home, spot: Spot) -> Result<bool> {
+        let name = spot.pack.file_name();
+        let found = match self.volumes.find(home, spot.volume)? {
+            None => Err(VolumeError::NotFound),
+            Some(vid) => {
+                let store = &self.volumes.store;
+                store.stat(vid, name.as_bytes(), &ReadOptions::default())
+            }
+        };
+        match found {
+            Ok(_) => Ok(true),
+            Err(VolumeError::NotFound | VolumeError::VolumeGone) => {
+                self.lose_pack(spot.pack);
+                Ok(false)
+            }
+            Err(error) if error.is_corruption() => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// A pack whose footer is damaged leaves the index, so that its chunks are stored anew.
     fn lose_pack(&self, pack: PackNumber) {
         let lost = match self.index.pack(pack) {

@@ -7,7 +7,7 @@
 //! | `vm-<uuid>.<n>` | packs of recipes of one VM |
 //! | `vm-<uuid>.meta` | manifests of one VM |
 //!
-//! A numbered volume is closed once it holds 4 GiB and continued in the next number.
+//! A numbered volume is closed once it holds 4 GiB or 256 packs, and continued in the next number.
 
 use crate::error::{Error, Result};
 use crate::pack::PackKind;
@@ -19,8 +19,12 @@ use uuid::Uuid;
 
 /// A numbered volume is continued in the next once it holds this much.
 const CLOSED_AT_BYTES: u64 = 4 << 30;
+/// Or this many packs: whoever looks how full it is looks at each.
+const CLOSED_AT_PACKS: usize = 256;
 /// Names asked for at once when listing.
 const PAGE: usize = 1000;
+/// Names asked for first: of most prefixes there are few, and behind those come others.
+const FIRST_PAGE: usize = 4;
 
 /// Which packs: those of the domain, or the recipes of one VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,7 +102,9 @@ impl Volumes {
     pub(crate) fn current(&self, home: Home) -> Result<(u32, VolumeId)> {
         let newest = self.numbers(home)?.into_iter().max();
         if let Some((number, vid)) = newest {
-            if self.store.volume_stats(vid)?.bytes < CLOSED_AT_BYTES {
+            let packs = self.store.list(vid, b"", None, CLOSED_AT_PACKS)?;
+            let bytes: u64 = packs.iter().map(|(_, info)| info.size).sum();
+            if packs.len() < CLOSED_AT_PACKS && bytes < CLOSED_AT_BYTES {
                 return Ok((number, vid));
             }
             return self.make(home, number + 1);
@@ -188,12 +194,14 @@ pub(crate) fn for_each_volume(
     // Names ascend bytewise, so the walk starts just below the prefix and ends with it.
     let mut after = prefix.to_owned();
     after.pop();
+    let mut limit = FIRST_PAGE;
     loop {
         let page = store.list_volumes(
             "",
             Some(&after).filter(|name| !name.is_empty()).map(String::as_str),
-            PAGE,
+            limit,
         )?;
+        limit = (limit * 4).min(PAGE);
         let Some((last, _)) = page.last() else {
             return Ok(());
         };

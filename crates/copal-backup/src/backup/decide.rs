@@ -151,6 +151,13 @@ impl Reader<'_> {
 
     fn opens(&mut self, known: &Ref) -> Result<bool> {
         let Some(frames) = &mut self.opened else {
+            // The index may be behind: a pack counts once it was seen.
+            if !self.seen.contains(&known.spot.pack) {
+                if !self.vault.has_pack(Home::Chunks, known.spot)? {
+                    return Ok(false);
+                }
+                self.seen.insert(known.spot.pack);
+            }
             return Ok(true);
         };
         match self.vault.at(Home::Chunks, known.spot, &known.id.short()) {

@@ -56,7 +56,7 @@ pub(crate) fn run(
     progress.stage(Stage::Plan, &request.vm, 0);
     let vm = repository.directory().find_or_add(&request.vm)?;
     let _writer = repository.shared().claim(&vm)?;
-    repository.adopt_packs()?;
+    let change = repository.begin_change()?;
     let (session, base) = Session::open(repository, vm.uuid)?;
     let outcome = produce(repository, request, &session, base.as_ref(), progress, cancel);
     let produced = match outcome {
@@ -104,6 +104,7 @@ pub(crate) fn run(
         tool: format!("copal {}", env!("CARGO_PKG_VERSION")),
     };
     let published = session.publish(repository, manifest)?;
+    change.entered();
     counts.stored_bytes = published.stored_bytes;
     if published.misdated > 0 {
         progress.notice(&format!(

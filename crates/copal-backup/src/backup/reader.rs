@@ -13,6 +13,7 @@ use super::job::{Job, Numbered, Step};
 use super::steps::{data_of, pieces_of, read_exactly, read_fully};
 use crate::error::{Error, Result};
 use crate::keys::RecipeKey;
+use crate::pack::PackNumber;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::recipe::{
     Entry, PAGE_BYTES, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, format::MAX_DISK_BYTES, segments_of,
@@ -23,6 +24,7 @@ use crate::tree::TreeReader;
 use crate::vault::{FrameReader, Vault};
 use copal_chunk::{BLOCK_BYTES, Chunker, Dirty, Fresh, Piece, SEGMENT_BYTES, rechunk, split};
 use crossbeam_channel::{Receiver, Sender};
+use std::collections::HashSet;
 use std::ops::Range;
 use uuid::Uuid;
 
@@ -55,6 +57,8 @@ pub(crate) struct Reader<'a> {
     pub(super) tree: TreeReader<'a>,
     /// Opens the frames that others stored, before they are referred to; `None`: they are believed.
     pub(super) opened: Option<FrameReader<'a>>,
+    /// Packs that the index led to and that are there: 8 bytes for each of 16 MiB.
+    pub(super) seen: HashSet<PackNumber>,
     outlets: Outlets,
     next_number: u64,
     pub(crate) counts: BackupCounts,
@@ -100,6 +104,7 @@ impl<'a> Reader<'a> {
             key: vault.keys.recipe_key(vm),
             tree: TreeReader::new(vault, vm)?,
             opened: None,
+            seen: HashSet::new(),
             outlets,
             next_number: 0,
             counts: BackupCounts::default(),

@@ -2,7 +2,7 @@
 //!
 //! Format: docs/formats/backup-catalog.md v2
 //! - [`record`]: the records and their bytes. [`log`]: appending and reading. [`domain`], [`vm`]: what a log
-//!   amounts to. [`replay`]: reading it from its newest [`checkpoint`], and keeping that.
+//!   amounts to. `epoch`: whether packs came or went. [`replay`]: reading it from its newest [`checkpoint`], and keeping that.
 //!
 //! Invariants
 //! - A record is created under the next number of its log, exclusively: an append is a compare-and-swap
@@ -12,6 +12,7 @@
 
 pub(crate) mod checkpoint;
 pub(crate) mod domain;
+mod epoch;
 pub(crate) mod log;
 pub(crate) mod record;
 pub(crate) mod replay;

@@ -292,7 +292,7 @@ impl Catalog {
         }
     }
 
-    fn delete(&self, files: &[(Bytes, copal_volume::FileId)]) -> Result<()> {
+    pub(super) fn delete(&self, files: &[(Bytes, copal_volume::FileId)]) -> Result<()> {
         if files.is_empty() {
             return Ok(());
         }

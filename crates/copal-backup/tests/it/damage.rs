@@ -72,7 +72,8 @@ fn a_flipped_bit_in_any_byte_of_any_file_is_noticed() {
 fn a_file_cut_off_anywhere_or_grown_is_noticed() {
     let (store, snapshots) = small();
     for (volume, name, body) in files(&store) {
-        let lengths = (0..body.len()).step_by(7).chain([body.len() - 1]);
+        // Of an epoch there is nothing to cut off.
+        let lengths = (0..body.len()).step_by(7).chain(body.len().checked_sub(1));
         for length in lengths {
             replace(&store, &volume, &name, Some(body[..length].to_vec()));
             let file = String::from_utf8_lossy(&name).into_owned();
@@ -94,24 +95,16 @@ fn a_missing_pack_or_manifest_is_noticed_and_prune_then_removes_nothing() {
         }
         replace(&store, &volume, &name, None);
         assert!(is_noticed(&store, &snapshots), "{volume}");
-        let before = files(&store).len();
+        let stored = || {
+            let files = files(&store).into_iter();
+            files.filter(|(volume, ..)| !volume.starts_with("cat-")).count()
+        };
+        let before = stored();
         let outcome = open(&store).prune(&thorough(), &Silent, &CancelFlag::new());
         // The pack of the newer snapshot's chunks is missing in its recipes, and so on: never a sweep.
         if let Err(error) = outcome {
             assert!(error.is_corruption(), "{error}");
-            assert_eq!(
-                files(&store)
-                    .iter()
-                    .filter(|(one, ..)| !one.starts_with("cat-"))
-                    .count(),
-                {
-                    before
-                        - files(&store)
-                            .iter()
-                            .filter(|(one, ..)| one.starts_with("cat-"))
-                            .count()
-                }
-            );
+            assert_eq!(stored(), before);
         }
         replace(&store, &volume, &name, Some(body));
         assert!(!is_noticed(&store, &snapshots));

@@ -55,6 +55,12 @@ impl Stack {
     }
 }
 
+/// An engine in memory, for an index.
+pub(crate) fn engine_in_memory() -> copal_kv::Store {
+    let device: Arc<dyn Device> = formatted(160 * MIB, false);
+    Stack::open(&device).kv
+}
+
 fn formatted(size: u64, record: bool) -> Arc<FaultDevice> {
     let options = |record| FaultOptions {
         seed: 1,

@@ -92,6 +92,61 @@ fn a_backup_reads_as_much_of_the_log_whatever_the_vm_has_gone_through() {
     assert!(left <= 100, "{left} records of the log are left");
 }
 
+/// Symptom: a backup of one VM read the names of all others, listed their volumes and looked up each of their packs.
+/// Cause: the log of VMs had no checkpoint; nothing told an index that is up to date from one that missed packs; names
+/// were asked for a thousand at once. Fix: checkpoints; epochs of the packs; few names first.
+#[test]
+fn a_backup_reads_as_much_however_many_vms_there_are() {
+    let reads = |vms: u64| {
+        let store = MemoryStore::new();
+        let index = IndexHome::Kv(crate::engine::engine_in_memory());
+        let repository = Repository::init(Arc::new(store.clone()), index.clone(), &insecure()).unwrap();
+        for vm in 0..vms {
+            back_up(&repository, &format!("vm{vm}"), &block(vm), false);
+        }
+        let mut disk = block(3);
+        disk.write(0, &[1; 100]);
+        let request = request_since(&repository, "vm3", &disk, true);
+        drop(repository);
+        let watched = MortalStore::new(store.clone(), i64::MAX);
+        let repository = Repository::open(Arc::new(watched.clone()), index, &Unlock::Insecure).unwrap();
+        let summary = repository.backup(request, &Silent, &CancelFlag::new()).unwrap();
+        let reads = watched.reads();
+        assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
+        reads
+    };
+    let (few, many) = (reads(10), reads(300));
+    assert!(many <= few + 350, "{few} files at 10 VMs, {many} at 300");
+}
+
+/// Who did not see an epoch end looks at all packs, and so does an index that belongs to another time.
+#[test]
+fn packs_of_a_backup_that_died_and_packs_that_are_gone_are_noticed() {
+    let store = MemoryStore::new();
+    let index = IndexHome::Kv(crate::engine::engine_in_memory());
+    let repository = Repository::init(Arc::new(store.clone()), index.clone(), &insecure()).unwrap();
+    back_up(&repository, "web", &block(1), false);
+    drop(repository);
+    let before = copy(&store);
+    let open_with = |store: &MemoryStore| {
+        Repository::open(Arc::new(store.clone()), index.clone(), &Unlock::Insecure).unwrap()
+    };
+    // Written with another index: this one has missed it.
+    let other = open(&store).as_in_another_process();
+    back_up(&other, "web", &block(2), false);
+    drop(other);
+    let again = back_up(&open_with(&store), "db", &block(2), false);
+    assert_eq!(again.counts.new_bytes, 0, "the pack was found");
+    // The store is set back behind the index, or a pack is lost where nobody saw it.
+    let old = back_up(&open_with(&before), "db", &block(2), false);
+    assert_eq!(restore(&open_with(&before), old.snapshot), block(2).bytes);
+    back_up(&open_with(&store), "db", &block(4), false);
+    let lost = MemoryStore::new();
+    copy_into(&store, &lost, |volume, _, _| !volume.starts_with("pds-"));
+    let anew = back_up(&open_with(&lost), "new", &block(4), false);
+    assert_eq!(restore(&open_with(&lost), anew.snapshot), block(4).bytes);
+}
+
 #[test]
 fn a_log_is_whole_wherever_its_writer_dies() {
     let (store, only) = single();

@@ -1,0 +1,80 @@
+//! Epochs: how often packs were about to come or go.
+//!
+//! Files `e.<number>` without content, raised before the first pack of a backup and the first removal of a prune. An
+//! index that was brought up to date in the newest epoch, or made all the changes of it, knows all packs, and nobody
+//! needs to look at each.
+
+use super::log::{Catalog, PAGE, number_of};
+use crate::error::Result;
+use crate::volumes::settled;
+use bytes::Bytes;
+use copal_volume::{FileInfo, PutOptions, VolumeError};
+
+const PREFIX: &str = "e.";
+/// Epochs are cleared away whenever so many have passed.
+const CLEARED_AFTER: u64 = 64;
+
+fn place(epoch: u64) -> String {
+    format!("{PREFIX}{epoch:016x}")
+}
+
+impl Catalog {
+    /// The newest epoch; 0: no pack was ever written.
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn epoch(&self) -> Result<u64> {
+        let listed = self.epochs()?;
+        listed.last().map_or(Ok(0), |(name, _)| number_of(PREFIX, name))
+    }
+
+    fn epochs(&self) -> Result<Vec<(Bytes, FileInfo)>> {
+        let mut found = Vec::new();
+        loop {
+            let after = found.last().map(|(name, _): &(Bytes, FileInfo)| name.clone());
+            let page = self
+                .store
+                .list(self.vid, PREFIX.as_bytes(), after.as_deref(), PAGE)?;
+            if page.is_empty() {
+                return Ok(found);
+            }
+            found.extend(page);
+        }
+    }
+
+    /// Begins the epoch after `from`, and returns it; `None` when somebody else has.
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn raise_epoch(&self, from: u64) -> Result<Option<u64>> {
+        let raised = from.saturating_add(1);
+        let name = place(raised);
+        match self
+            .store
+            .put(self.vid, name.as_bytes(), Bytes::new(), &PutOptions::default())
+        {
+            Ok(_) => {}
+            Err(VolumeError::Exists { .. }) => return Ok(None),
+            Err(VolumeError::Unknown { fid }) => {
+                if !settled(&*self.store, self.vid, fid)? {
+                    return Ok(None);
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        // The number may have been free because it was cleared away.
+        let listed = self.epochs()?;
+        if listed
+            .last()
+            .is_some_and(|(newest, _)| newest.as_ref() > name.as_bytes())
+        {
+            return Ok(None);
+        }
+        if listed.len() as u64 >= CLEARED_AFTER {
+            let older = listed
+                .iter()
+                .filter(|(older, _)| older.as_ref() < name.as_bytes());
+            let older: Vec<_> = older.map(|(older, info)| (older.clone(), info.fid)).collect();
+            self.delete(&older)?;
+        }
+        Ok(Some(raised))
+    }
+}
