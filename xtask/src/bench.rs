@@ -29,7 +29,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 }
 
 /// Every suite there is; `docs/papers.md` may name only these.
-pub(crate) const SUITES: [Suite; 16] = [
+pub(crate) const SUITES: [Suite; 17] = [
     suite(
         BACKUP_PEERS,
         "repository size, CPU, memory, restore beside restic, rustic and borg",
@@ -84,6 +84,11 @@ pub(crate) const SUITES: [Suite; 16] = [
     suite("kv-ycsb", "YCSB A to F", Package::Kv),
     suite("kv-scan", "range scans", Package::Kv),
     suite("kv-purge", "deleting everything below a prefix", Package::Kv),
+    suite(
+        "kv-deletes",
+        "deleting key by key: bytes written, space given back, scans",
+        Package::Kv,
+    ),
     suite(
         "kv-values",
         "large values straight into their object, or through the log",

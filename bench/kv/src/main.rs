@@ -53,6 +53,8 @@ enum Suite {
     KvScan(suites::scan::Options),
     /// Deleting everything below a prefix
     KvPurge(suites::purge::Options),
+    /// Deleting: bytes written, space given back, scans over what was deleted
+    KvDeletes(suites::deletes::Options),
     /// Random load and steady overwrite: speed, write amplification, waits, reopening
     KvLoad(suites::load::Options),
 }
@@ -88,6 +90,7 @@ fn run() -> Result<()> {
         Suite::KvYcsb(options) => suites::ycsb::run(root, &options),
         Suite::KvScan(options) => suites::scan::run(root, &options),
         Suite::KvPurge(options) => suites::purge::run(root, &options),
+        Suite::KvDeletes(options) => suites::deletes::run(root, &options),
         Suite::KvLoad(options) => suites::load::run(root, &options),
     }
 }

@@ -77,6 +77,24 @@ pub(crate) enum Safety {
     Bulk,
 }
 
+/// Creating, reading and deleting.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Churn {
+    /// Loaded ids.
+    pub(crate) keys: u64,
+    /// Of each turn.
+    pub(crate) creates: u32,
+    pub(crate) reads: u32,
+    pub(crate) deletes: u32,
+    /// Draws from the loaded ids whether they are there or not; otherwise new ids are created, and those that are there
+    /// read and deleted.
+    pub(crate) blind: bool,
+    pub(crate) value_bytes: usize,
+    pub(crate) turns: u64,
+    pub(crate) safety: Safety,
+    pub(crate) seed: u64,
+}
+
 /// One piece of work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
@@ -140,6 +158,7 @@ pub(crate) enum Request {
         seconds: f64,
         seed: u64,
     },
+    Churn(Churn),
     /// Ranges of `entries` from drawn keys on.
     Scans {
         keys: u64,

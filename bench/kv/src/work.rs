@@ -3,6 +3,7 @@
 //! Invariant: between two requests nothing runs here but the engine's own threads.
 
 mod beside;
+mod churn;
 mod reads;
 mod writes;
 mod ycsb;
@@ -119,6 +120,7 @@ fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
             reads::perform(engine, request)
         }
         Request::Ycsb { .. } => ycsb::perform(engine, request),
+        Request::Churn(_) => churn::perform(engine, request),
         Request::ReadsBesideWrites { .. } => beside::perform(engine, request),
         Request::Purge { prefix } => {
             engine.purge(&[*prefix])?;

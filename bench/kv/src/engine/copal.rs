@@ -160,6 +160,10 @@ impl Engine for Copal {
         Ok(())
     }
 
+    fn delete(&self, key: &[u8], safety: Safety) -> Result<()> {
+        Ok(self.space.delete(key, durability(safety))?)
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<usize>> {
         Ok(self.space.get(key)?.map(|value| value.len()))
     }
@@ -232,6 +236,7 @@ impl Engine for Copal {
                 ("row_bytes_now", stats.memory.rows),
                 ("table_bytes_now", stats.memory.tables + stats.memory.manifest),
                 ("debt_bytes_now", stats.debt_bytes),
+                ("live_bytes_now", self.store.objects().space().live_bytes),
                 ("device_reads", device.reads),
                 ("device_read_bytes", device.read_bytes),
                 ("device_writes", device.writes),

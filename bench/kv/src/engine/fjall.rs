@@ -94,6 +94,11 @@ impl Engine for Fjall {
         Ok(batch.commit()?)
     }
 
+    fn delete(&self, key: &[u8], safety: Safety) -> Result<()> {
+        self.space.remove(key)?;
+        self.persist(safety)
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<usize>> {
         Ok(self.space.get(key)?.map(|value| value.len()))
     }

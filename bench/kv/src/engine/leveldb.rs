@@ -65,6 +65,10 @@ impl Engine for Leveldb {
         self.db.write(pairs, safety == Safety::Device)
     }
 
+    fn delete(&self, key: &[u8], safety: Safety) -> Result<()> {
+        self.db.delete(std::iter::once(key), safety == Safety::Device)
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<usize>> {
         self.db.get(key)
     }
@@ -84,7 +88,7 @@ impl Engine for Leveldb {
             }
         })?;
         for part in doomed.chunks(1000) {
-            self.db.delete(part.iter().map(Vec::as_slice))?;
+            self.db.delete(part.iter().map(Vec::as_slice), false)?;
         }
         self.db.compact(prefix, beyond(prefix).as_deref());
         Ok(())

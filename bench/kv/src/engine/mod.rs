@@ -34,6 +34,9 @@ pub(crate) trait Engine: Send + Sync {
         Ok(())
     }
 
+    /// Deletes the key, be it there or not.
+    fn delete(&self, key: &[u8], safety: Safety) -> Result<()>;
+
     /// Length of the value, read in full; `None`: not there.
     fn get(&self, key: &[u8]) -> Result<Option<usize>>;
 

@@ -109,6 +109,10 @@ impl Engine for Rocks {
         Ok(self.db.write_opt(batch, self.write_options(safety))?)
     }
 
+    fn delete(&self, key: &[u8], safety: Safety) -> Result<()> {
+        Ok(self.db.delete_opt(key, self.write_options(safety))?)
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<usize>> {
         Ok(self.db.get_pinned(key)?.map(|value| value.len()))
     }

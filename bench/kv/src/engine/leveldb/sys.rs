@@ -221,13 +221,13 @@ impl Db {
         self.commit(&batch, sync)
     }
 
-    pub(super) fn delete<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<()> {
+    pub(super) fn delete<'a>(&self, keys: impl Iterator<Item = &'a [u8]>, sync: bool) -> Result<()> {
         let batch = WriteBatch::new();
         for key in keys {
             // SAFETY: the batch is alive; it copies the key.
             unsafe { leveldb_writebatch_delete(batch.0, key.as_ptr().cast(), key.len()) };
         }
-        self.commit(&batch, false)
+        self.commit(&batch, sync)
     }
 
     fn commit(&self, batch: &WriteBatch, sync: bool) -> Result<()> {

@@ -1,0 +1,270 @@
+//! Deleting: what it costs in bytes written, how much of the space it gives back, and scans over what was deleted.
+//!
+//! Three loads over a loaded store each: two thirds of the keys deleted in random order; deletions and writes of drawn
+//! keys, two to one, whether they are there or not; and mail: new keys, reads and deletions of what is there, 4 : 2 : 3.
+//! Flushing and merging what they leave is in their bytes. Scans begin when the first has ended, whatever was merged by
+//! then.
+//! A deletion has the bytes of its key, nothing else: what is written for it is mostly merges of what it deletes.
+
+use super::PEERS;
+use crate::{
+    keys::{KEY_BYTES, Skew},
+    lab::{Lab, Role, Scale},
+    peer::{Outcome, Peer},
+    protocol::{Churn, Kind, Request, Safety, Spec},
+};
+use anyhow::Result;
+use clap::Args;
+use std::{collections::HashMap, fs, os::unix::fs::MetadataExt, path::Path};
+use xtask::report::median;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    scale: Scale,
+    /// Entries of a scan
+    #[arg(long, default_value_t = 100)]
+    entries: usize,
+}
+
+const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];
+/// Bytes written, of what the peer writes, at most.
+const MOST: f64 = 1.5;
+/// Peers that this is held against; the others are facts.
+const JUDGES: [&str; 2] = ["rocksdb", "rocksdb-tuned"];
+
+/// One load: name, and creates, reads and deletes of a turn.
+struct Load {
+    name: &'static str,
+    creates: u32,
+    reads: u32,
+    deletes: u32,
+    blind: bool,
+    /// Operations for each loaded key.
+    per_key: f64,
+}
+
+const LOADS: [Load; 3] = [
+    Load {
+        name: "random deletes",
+        creates: 0,
+        reads: 0,
+        deletes: 1,
+        blind: false,
+        per_key: 2.0 / 3.0,
+    },
+    Load {
+        name: "delete-heavy mix",
+        creates: 1,
+        reads: 0,
+        deletes: 2,
+        blind: true,
+        per_key: 1.0,
+    },
+    Load {
+        name: "mail",
+        creates: 4,
+        reads: 2,
+        deletes: 3,
+        blind: false,
+        per_key: 1.0,
+    },
+];
+
+/// What one load came to in one round.
+#[derive(Clone, Default)]
+struct Facts {
+    written: f64,
+    per_second: f64,
+    held: f64,
+    cpu_seconds: f64,
+    /// Entries per second, and bytes written meanwhile for each byte scanned.
+    scans: Option<(f64, f64)>,
+}
+
+pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
+    let mut lab = Lab::new(root, "kv-deletes", &options.scale)?;
+    let names = lab.chosen(&NAMES)?;
+    let mut all: HashMap<(&str, &str), Vec<Facts>> = HashMap::new();
+    for round in 0..lab.scale.rounds {
+        for step in 0..names.len() {
+            let name = names[(round + step) % names.len()];
+            for load in &LOADS {
+                let facts = one(&lab, options, name, load, round as u64)?;
+                all.entry((name, load.name)).or_default().push(facts);
+            }
+        }
+    }
+    for load in &LOADS {
+        for name in &names {
+            if let Some(facts) = all.get(&(*name, load.name)) {
+                tell(&mut lab, name, load, facts);
+            }
+        }
+        let Some(ours) = all.get(&("copal", load.name)) else {
+            continue;
+        };
+        for peer in PEERS {
+            let Some(theirs) = all.get(&(peer, load.name)) else {
+                continue;
+            };
+            let ratio = |figure: fn(&Facts) -> f64| of(ours, figure) / of(theirs, figure);
+            let label = format!("{}: bytes written: copal / {peer}", load.name);
+            if JUDGES.contains(&peer) {
+                lab.report.at_most(label, ratio(|one| one.written), "x", MOST);
+            } else {
+                lab.report.fact(label, ratio(|one| one.written), "x");
+            }
+            if ours.iter().all(|one| one.scans.is_some()) {
+                let label = format!("scans over what was deleted: copal / {peer}");
+                let speed = ratio(|one| one.scans.map_or(0.0, |(speed, _)| speed));
+                lab.report.at_least(label, speed, "x", 1.0);
+            }
+        }
+    }
+    lab.finish()
+}
+
+fn of(facts: &[Facts], figure: impl Fn(&Facts) -> f64) -> f64 {
+    median(facts.iter().map(figure).collect()).unwrap_or(0.0)
+}
+
+/// Loads a store, does the work, and removes the store.
+fn one(lab: &Lab<'_>, options: &Options, name: &str, load: &Load, round: u64) -> Result<Facts> {
+    let role = Role {
+        store: format!("deletes-{name}"),
+        ..lab.loading_role(10.0)
+    };
+    let spec = lab.spec(name, &role)?;
+    if spec.directory.exists() {
+        fs::remove_dir_all(&spec.directory)?;
+    }
+    let cap = role.cap_bytes.unwrap_or(512 << 20);
+    lab.load(&spec, cap, Safety::Bulk)?;
+    let mut peer = Peer::open(&spec, Some(cap))?;
+    let (keys, turn) = (lab.scale.keys(), load.creates + load.reads + load.deletes);
+    let turns = (keys as f64 * load.per_key / f64::from(turn)) as u64;
+    let worked = peer.ask(&Request::Churn(Churn {
+        keys,
+        creates: load.creates,
+        reads: load.reads,
+        deletes: load.deletes,
+        blind: load.blind,
+        value_bytes: lab.scale.value,
+        turns,
+        safety: Safety::Bulk,
+        seed: 11 + round,
+    }))?;
+    let flushed = peer.ask(&Request::Flush)?;
+    let mut parts = vec![worked.clone(), flushed];
+    let mut facts = Facts::default();
+    if load.creates == 0 {
+        facts.scans = Some(scans(lab, options, &mut peer)?);
+    } else {
+        parts.push(peer.ask(&Request::Settle)?);
+    }
+    let entry = (lab.scale.value + KEY_BYTES) as f64;
+    let user = turns as f64 * (f64::from(load.creates) * entry + f64::from(load.deletes) * KEY_BYTES as f64);
+    facts.written = parts
+        .iter()
+        .map(|part| part.traffic.write_bytes as f64)
+        .sum::<f64>()
+        / user;
+    facts.cpu_seconds = parts.iter().map(|part| part.answer.cpu_seconds).sum();
+    facts.per_second = worked.answer.per_second();
+    facts.held = held_bytes(&spec, &mut peer)? / entry / living(load, keys, turns);
+    peer.close()?;
+    fs::remove_dir_all(&spec.directory)?;
+    Ok(facts)
+}
+
+/// Keys that are there after so many turns; of blind work about as many.
+fn living(load: &Load, keys: u64, turns: u64) -> f64 {
+    let (creates, deletes) = (f64::from(load.creates), f64::from(load.deletes));
+    let (keys, turns) = (keys as f64, turns as f64);
+    if !load.blind {
+        return keys + turns * (creates - deletes);
+    }
+    // Each key's last write is a creation or a deletion; untouched ones are there.
+    let untouched = (-turns * (creates + deletes) / keys).exp();
+    keys * (untouched + (1.0 - untouched) * creates / (creates + deletes))
+}
+
+/// Scans for as many slices as there are rounds: entries per second, and bytes written for each byte scanned.
+fn scans(lab: &Lab<'_>, options: &Options, peer: &mut Peer) -> Result<(f64, f64)> {
+    let (mut found, mut seconds, mut written) = (0.0, 0.0, 0.0);
+    for seed in 1..=3 {
+        let scanned: Outcome = peer.ask(&Request::Scans {
+            keys: lab.scale.keys(),
+            skew: Skew::Uniform,
+            entries: options.entries,
+            seconds: lab.scale.slice_seconds(),
+            seed,
+        })?;
+        found += scanned.answer.found as f64;
+        seconds += scanned.answer.seconds;
+        written += scanned.traffic.write_bytes as f64;
+    }
+    let bytes = found * (lab.scale.value + KEY_BYTES) as f64;
+    Ok((found / seconds.max(1e-9), written / bytes.max(1.0)))
+}
+
+/// What the engine holds of its storage: files of the peers, allocated bytes of ours, which has one file.
+fn held_bytes(spec: &Spec, peer: &mut Peer) -> Result<f64> {
+    if spec.kind == Kind::Copal {
+        return Ok(peer.ask(&Request::Facts)?.answer.counter("live_bytes_now"));
+    }
+    let mut bytes = 0;
+    let mut directories = vec![spec.directory.clone()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            // A merge may be removing it.
+            let Ok(meta) = entry.metadata() else { continue };
+            if meta.is_dir() {
+                directories.push(entry.path());
+            } else {
+                bytes += meta.blocks() * 512;
+            }
+        }
+    }
+    Ok(bytes as f64)
+}
+
+fn tell(lab: &mut Lab<'_>, name: &str, load: &Load, facts: &[Facts]) {
+    let label = format!("{name}: {}", load.name);
+    let report = &mut lab.report;
+    report.fact(
+        format!("{label}: bytes written / user bytes"),
+        of(facts, |one| one.written),
+        "x",
+    );
+    report.fact(
+        format!("{label}: bytes held / living bytes"),
+        of(facts, |one| one.held),
+        "x",
+    );
+    report.detail(
+        format!("{label}: speed"),
+        of(facts, |one| one.per_second),
+        "ops/s",
+    );
+    report.detail(
+        format!("{label}: processor time"),
+        of(facts, |one| one.cpu_seconds),
+        "s",
+    );
+    if facts.iter().all(|one| one.scans.is_some()) {
+        let scans = |figure: fn((f64, f64)) -> f64| of(facts, |one| one.scans.map_or(0.0, figure));
+        report.fact(
+            format!("{name}: scans over what was deleted"),
+            scans(|(speed, _)| speed) / 1e3,
+            "k entries/s",
+        );
+        report.detail(
+            format!("{name}: scans over what was deleted: bytes written / bytes scanned"),
+            scans(|(_, written)| written),
+            "x",
+        );
+    }
+}
