@@ -86,6 +86,13 @@ impl Engine {
         Pool::start(target, tally, pread::THREADS).map(Engine::Pool)
     }
 
+    fn queues(&self) -> Vec<&JobQueue> {
+        match self {
+            Engine::Ring { ring, beside } => vec![ring.queue(), beside.queue()],
+            Engine::Pool(pool) => vec![pool.queue()],
+        }
+    }
+
     /// The queue that serves commands like this one.
     fn queue(&self, kind: &IoKind) -> &JobQueue {
         match self {
@@ -160,6 +167,12 @@ impl Device for FileDevice {
             Engine::Ring { .. } => "io_uring",
             Engine::Pool(_) => "thread pool",
         }
+    }
+
+    fn settle(&self) {
+        let queues = self.engine.queues();
+        // A hook may submit to the other queue.
+        while queues.iter().any(|queue| queue.settle()) {}
     }
 
     fn page_cache(&self) -> Option<&dyn PageCache> {

@@ -71,6 +71,7 @@ fn serve(queue: &JobQueue, target: &Target, tally: &Tally) {
             buf: io.kind.into_buf(),
         };
         reply.deliver_from_engine(done, target);
+        queue.answered();
     }
 }
 

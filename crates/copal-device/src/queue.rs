@@ -88,6 +88,8 @@ pub(crate) struct Job {
 struct Waiting {
     classes: [VecDeque<Job>; 3],
     running: [usize; 3],
+    /// Jobs that were pushed and whose answer was not delivered yet.
+    unanswered: usize,
     depth: usize,
     closed: bool,
     /// The ring's thread sleeps in the kernel and has to be woken.
@@ -102,6 +104,7 @@ pub(crate) struct JobQueue {
     waiting: Mutex<Waiting>,
     work: Condvar,
     space: Condvar,
+    quiet: Condvar,
     wake: Wake,
 }
 
@@ -133,6 +136,7 @@ impl JobQueue {
         let waiting = Waiting {
             classes: Default::default(),
             running: [0; 3],
+            unanswered: 0,
             depth,
             closed: false,
             asleep: false,
@@ -141,6 +145,7 @@ impl JobQueue {
             waiting: Mutex::new(waiting),
             work: Condvar::new(),
             space: Condvar::new(),
+            quiet: Condvar::new(),
             wake: Box::new(wake),
         }
     }
@@ -152,6 +157,7 @@ impl JobQueue {
             self.space.wait(&mut waiting);
         }
         waiting.classes[index_of(job.io.class)].push_back(job);
+        waiting.unanswered += 1;
         let asleep = std::mem::take(&mut waiting.asleep);
         drop(waiting);
         self.work.notify_one();
@@ -200,6 +206,26 @@ impl JobQueue {
         let mut waiting = self.waiting.lock();
         waiting.running[index_of(class)] -= 1;
         self.work.notify_one();
+    }
+
+    /// The answer of a job was delivered, and its hook has returned.
+    pub(crate) fn answered(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.unanswered -= 1;
+        if waiting.unanswered == 0 {
+            self.quiet.notify_all();
+        }
+    }
+
+    /// Waits until every answer was delivered; whether there was one to wait for. An engine's own thread does not wait: it
+    /// may be the one to deliver.
+    pub(crate) fn settle(&self) -> bool {
+        let mut waiting = self.waiting.lock();
+        let busy = waiting.unanswered > 0 && !is_delivering_thread();
+        while busy && waiting.unanswered > 0 {
+            self.quiet.wait(&mut waiting);
+        }
+        busy
     }
 
     /// No more jobs will be pushed; those that wait are still done.

@@ -323,6 +323,7 @@ impl Reactor<'_> {
             buf: job.io.kind.into_buf(),
         };
         job.reply.deliver_from_engine(done, self.target);
+        self.queue.answered();
     }
 
     /// The ring itself failed: what is in flight may still reach memory and medium. Its buffers are leaked, the
@@ -339,6 +340,7 @@ impl Reactor<'_> {
                     buf: None,
                 };
                 job.reply.deliver_from_engine(done, self.target);
+                self.queue.answered();
             }
         }
         while let Some(job) = self.queue.take_blocking() {

@@ -37,6 +37,7 @@ mod lenient;
 mod map;
 mod mkfs;
 mod open;
+mod owner;
 mod pending;
 mod place;
 mod placement;
@@ -66,6 +67,7 @@ pub use interface::{
     Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, MkfsOptions, ObjectId, ObjectKind, Op, OpenOptions,
     RecoveryReport, Space, Stat, Txn,
 };
+pub use owner::Ownership;
 pub use place::Place;
 pub use room::Reservation;
 pub use staged::{ObjectWriter, Staged};

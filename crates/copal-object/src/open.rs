@@ -22,6 +22,7 @@ use crate::{
     hostfs::{FileSpace, HostFiles},
     journal::Journal,
     lenient::Lenient,
+    owner::Owners,
     pending::Pending,
     placement::Placement,
     recent::RecentPages,
@@ -353,6 +354,7 @@ fn assemble(
         state: Mutex::new(state),
         changed: Condvar::new(),
         growing: Mutex::new(()),
+        owners: Owners::default(),
     }))
 }
 
@@ -551,6 +553,15 @@ pub(crate) fn checkpoint_now(inner: &Arc<Inner>) -> Result<(), StoreError> {
 
 /// Waiting for everything to be durable, checkpointing, and refusing writes from then on.
 pub(crate) fn close(inner: &Arc<Inner>) -> Result<(), StoreError> {
+    let closed = write_all(inner);
+    // The thread that delivers an answer holds the store until its hook returns: whoever drops the last handle now gives
+    // up the device, and its lock, at once.
+    inner.device.settle();
+    closed
+}
+
+/// Makes everything durable and takes the last checkpoint; nothing is written any more.
+fn write_all(inner: &Arc<Inner>) -> Result<(), StoreError> {
     let mut state = inner.state.lock();
     if inner.shape.read_only || state.closed {
         state.closed = true;

@@ -16,6 +16,7 @@ use crate::{
     group::Groups,
     hostfs::HostFiles,
     journal::Journal,
+    owner::Owners,
     pending::FrameState,
     recent::RecentPages,
     run::Run,
@@ -77,6 +78,7 @@ pub(crate) struct Inner {
     pub(crate) state: Mutex<State>,
     pub(crate) changed: Condvar,
     pub(crate) growing: Mutex<()>,
+    pub(crate) owners: Owners,
 }
 
 /// What an I/O was for.

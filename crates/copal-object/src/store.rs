@@ -4,8 +4,8 @@
 
 use crate::{
     Ack, CheckOptions, CheckReport, Covered, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions,
-    ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, Place, RecoveryReport, Reservation, Space,
-    Stat, StoreError, Txn,
+    ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, Ownership, Place, RecoveryReport,
+    Reservation, Space, Stat, StoreError, Txn,
     entropy::Entropy,
     format::superblock::{BACKEND_COW, BACKEND_HOSTFS},
     hostfs::HostFiles,
@@ -319,6 +319,13 @@ impl Store {
     /// `Device`: what was not acknowledged as durable may be lost.
     pub fn close(&self) -> Result<(), StoreError> {
         open::close(&self.inner)
+    }
+
+    /// Takes the store for an engine that must be the only one of its kind, or, `read_only`, one of several that change
+    /// nothing, until the answer is dropped. `None`: another has it. Objects are not guarded by this.
+    #[must_use]
+    pub fn own(&self, read_only: bool) -> Option<Ownership> {
+        Ownership::take(&self.inner, read_only)
     }
 }
 

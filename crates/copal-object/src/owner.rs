@@ -1,0 +1,61 @@
+//! Who takes a store for its own: an engine above that must not meet another of its kind on the same objects.
+//!
+//! Invariant: either one owner who writes, or any number who only read.
+//! Not here: processes, which the lock of the device keeps apart.
+
+use crate::state::Inner;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Owners of an open store.
+#[derive(Default)]
+pub(crate) struct Owners(Mutex<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    readers: usize,
+    writer: bool,
+}
+
+/// A store is owned until this is dropped.
+pub struct Ownership {
+    inner: Arc<Inner>,
+    read_only: bool,
+}
+
+impl Ownership {
+    pub(crate) fn take(inner: &Arc<Inner>, read_only: bool) -> Option<Ownership> {
+        let mut owners = inner.owners.0.lock();
+        if owners.writer || !read_only && owners.readers > 0 {
+            return None;
+        }
+        if read_only {
+            owners.readers += 1;
+        } else {
+            owners.writer = true;
+        }
+        Some(Ownership {
+            inner: inner.clone(),
+            read_only,
+        })
+    }
+}
+
+impl Drop for Ownership {
+    fn drop(&mut self) {
+        let mut owners = self.inner.owners.0.lock();
+        if self.read_only {
+            owners.readers -= 1;
+        } else {
+            owners.writer = false;
+        }
+    }
+}
+
+impl std::fmt::Debug for Ownership {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ownership")
+            .field("read_only", &self.read_only)
+            .finish_non_exhaustive()
+    }
+}
