@@ -2,11 +2,13 @@
 //!
 //! Invariants
 //! - The view is pinned: what an iterator has not reached yet is neither changed nor freed.
+//! - Iterators beyond their part of the budget are refused where the budget is full, before they read.
 //! - The two ends never cross: each takes what it yields off the range they share.
 
 use crate::{
     Error,
     compact::deletions::Passed,
+    budget::{Charge, Class as Memory},
     cursor::Cursor,
     engine::Engine,
     entry::{Entry, EntryKind, MAX_SEQ},
@@ -16,17 +18,26 @@ use crate::{
     read::Want,
     snapshots::Held,
     table::{Scan, counters::Count},
-    version::Run,
+    version::{Run, TableHandle},
     view::View,
 };
 use bytes::Bytes;
 use std::sync::Arc;
 
+/// Memory of a cursor over a memtable: the batch of entries that it has taken out.
+const OF_A_MEMTABLE: usize = 6 << 10;
+/// Memory of a cursor over a run beside its slices, its block and long read-ahead: what it reads a block at a time with is
+/// there later than the cursor.
+const OF_A_RUN: usize = 9 << 10;
+/// Memory of a slice in it.
+const OF_A_SLICE: usize = size_of::<(Arc<TableHandle>, KeyRange)>();
+
 type Merged = MergingCursor<Box<dyn Cursor + Send>>;
 
 /// Both-way iterator over a key range: `next()` ascending, `next_back()` descending.
 ///
-/// Sees the store as it was when the iterator was made. Blocks on reads. After an error it ends.
+/// Sees the store as it was when the iterator was made. Blocks on reads. After an error it ends. The first item of one for
+/// which the budget has no room beside those that are open is `OverBudget`.
 pub struct Iter {
     engine: Arc<Engine>,
     view: Arc<View>,
@@ -42,6 +53,8 @@ pub struct Iter {
     front: Option<Merged>,
     back: Option<Merged>,
     passed: Passed,
+    /// For the cursors of both ends; blocks are charged by those who read them. After the cursors, for it is given back last.
+    charge: Charge,
 }
 
 /// A visible key and its value as it stands in the entry.
@@ -90,6 +103,7 @@ impl Iter {
             tombstones,
             front: None,
             back: None,
+            charge: engine.budget.charge(Memory::Scans, 0),
         }
     }
 
@@ -118,12 +132,22 @@ impl Iter {
         let start = Bytes::from([keyspace, key].concat());
         if start > self.range.start {
             self.range.start = start.min(self.range.end.clone());
-            self.front = None;
+            if self.front.take().is_some() && self.back.is_none() {
+                self.charge.set(0);
+            }
         }
     }
 
-    fn merged(&self) -> Merged {
+    /// Cursors over everything that is left, at one end; counted before they are there.
+    fn merged(&mut self) -> Result<Merged, Error> {
         self.engine.counters.reads.add(Count::Seeks);
+        let runs = self.view.version.runs.iter();
+        let slices: usize = runs.map(|run| run.overlapping(&self.range).count()).sum();
+        let runs = self.view.version.runs.len();
+        let memtables = self.view.memtables().count();
+        let bytes = memtables * OF_A_MEMTABLE + runs * OF_A_RUN + slices * OF_A_SLICE;
+        self.charge.set(self.charge.bytes() + bytes as u64);
+        self.engine.budget.check_scans()?;
         let mut children: Vec<Box<dyn Cursor + Send>> = Vec::new();
         for memtable in self.view.memtables() {
             children.push(Box::new(memtable.cursor()));
@@ -131,7 +155,7 @@ impl Iter {
         for run in &self.view.version.runs {
             children.push(Box::new(run.cursor(&self.range, Scan::default())));
         }
-        MergingCursor::new(children)
+        Ok(MergingCursor::new(children))
     }
 
     fn covered(&self, key: &[u8], seq: u64) -> bool {
@@ -169,6 +193,7 @@ impl Iter {
     fn end<T>(&mut self) -> Option<T> {
         self.range.start = self.range.end.clone();
         (self.front, self.back) = (None, None);
+        self.charge.set(0);
         None
     }
 
@@ -176,8 +201,9 @@ impl Iter {
         let mut cursor = match self.front.take() {
             Some(cursor) => cursor,
             None => {
-                let mut cursor = self.merged();
+                let mut cursor = self.merged()?;
                 cursor.seek(&self.range.start, MAX_SEQ)?;
+                self.engine.budget.check_scans()?;
                 cursor
             }
         };
@@ -219,8 +245,9 @@ impl Iter {
         let mut cursor = match self.back.take() {
             Some(cursor) => cursor,
             None => {
-                let mut cursor = self.merged();
+                let mut cursor = self.merged()?;
                 cursor.seek_for_prev(&self.range.end, MAX_SEQ)?;
+                self.engine.budget.check_scans()?;
                 cursor
             }
         };

@@ -73,8 +73,7 @@ impl KeyspaceHandle {
         if let Err(error) = self.check() {
             return keys.iter().map(|_| Err(error.clone())).collect();
         }
-        let keys: Vec<Bytes> = keys.iter().map(|key| self.id.key(key.as_ref())).collect();
-        engine.multi_get(view, seq, &keys, self.kept())
+        engine.multi_get(view, seq, self.id, keys, self.kept())
     }
 
     /// The operation that stores `value`: inline, or straight into a value object.

@@ -6,15 +6,18 @@
 //! - Each key goes through the runs as a look-up of its own does, newest first, and is asked for in one of them at a
 //!   time: never more reads than one by one. All keys that wait for a page in a round read it in one batch, a page
 //!   that several wait for once.
-//! - At most [`BATCH`] reads and [`BATCH_BYTES`] are under way at a time; those of pages are charged.
+//! - At most [`BATCH`] reads and [`BATCH_BYTES`] are under way at a time; those of pages are charged, and are fewer where
+//!   there is no room for so many.
+//! - Of the keys of the caller [`KEYS`] at most, and [`KEY_BYTES`] of them, are looked up together.
 //!
 //! Not here: filters of partitions without units yet, which each probe loads for itself (`table::filter`).
 
 use crate::{
     Error,
-    budget::Class as Memory,
+    budget::{Charge, Class as Memory},
     engine::Engine,
     entry::EntryKind,
+    key::KeyspaceId,
     read::{Kept, Version, Want, in_memtables, visible},
     stats::Counters,
     table::{Asked, Found, Taken, counters::Count},
@@ -36,6 +39,13 @@ use std::{
 const BATCH: usize = 128;
 /// Most bytes of one batch, one read apart.
 const BATCH_BYTES: u64 = 1 << 20;
+
+/// Most keys that are looked up together.
+const KEYS: usize = 1024;
+/// Most bytes of these keys, one key apart.
+const KEY_BYTES: usize = 128 << 10;
+/// Memory of a key beside its bytes: its place in the lists of a call.
+const OF_A_KEY: usize = 256;
 
 type Answer = Result<Option<Bytes>, Error>;
 
@@ -77,9 +87,39 @@ struct Call<'a> {
 }
 
 impl Engine {
-    /// The values of internal `keys` as a reader at `seq` sees them in `view`, in the order of the keys. Blocks on
+    /// The values of `keys` of a keyspace as a reader at `seq` sees them in `view`, in the order of the keys. Blocks on
     /// reads.
-    pub(crate) fn multi_get(&self, view: &View, seq: u64, keys: &[Bytes], kept: Kept<'_>) -> Vec<Answer> {
+    pub(crate) fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        view: &View,
+        seq: u64,
+        keyspace: KeyspaceId,
+        keys: &[K],
+        kept: Kept<'_>,
+    ) -> Vec<Answer> {
+        let mut answers = Vec::with_capacity(keys.len());
+        let mut rest = keys;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |key: &&K| {
+                bytes += key.as_ref().len();
+                bytes <= KEY_BYTES
+            };
+            let count = rest.iter().take(KEYS).take_while(fits).count().max(1);
+            let (together, after) = rest.split_at(count);
+            let held = together
+                .iter()
+                .map(|key| OF_A_KEY + key.as_ref().len())
+                .sum::<usize>();
+            let _keys = self.budget.charge(Memory::Reads, held as u64);
+            let together: Vec<Bytes> = together.iter().map(|key| keyspace.key(key.as_ref())).collect();
+            answers.extend(self.look_up_together(view, seq, &together, kept));
+            rest = after;
+        }
+        answers
+    }
+
+    fn look_up_together(&self, view: &View, seq: u64, keys: &[Bytes], kept: Kept<'_>) -> Vec<Answer> {
         let mut call = Call {
             engine: self,
             view,
@@ -197,9 +237,10 @@ impl Call<'_> {
     /// Looks for all probes in their partitions; returns the keys that were not there.
     fn look(&mut self, probes: Vec<Probe>) -> Vec<Pending> {
         let mut pending = Vec::new();
-        let mut probes = probes.into_iter().peekable();
-        while probes.peek().is_some() {
-            let batch: Vec<Probe> = probes.by_ref().take(BATCH).collect();
+        let mut probes = probes.into_iter();
+        while probes.len() > 0 {
+            let (fitting, _pages) = self.room_for_pages(probes.len());
+            let batch: Vec<Probe> = probes.by_ref().take(fitting).collect();
             let found = self.look_together(&batch);
             for (probe, found) in batch.into_iter().zip(found) {
                 let at = probe.pending.at;
@@ -217,11 +258,18 @@ impl Call<'_> {
         pending
     }
 
-    /// Index pages of all probes, then their blocks, each read once; then the search.
-    fn look_together(&self, probes: &[Probe]) -> Vec<Result<Option<Found>, Error>> {
+    /// How many of `wanted` probes may be looked at together, and the charge for their pages: fewer where memory is short,
+    /// at least one, as a look-up of its own would.
+    fn room_for_pages(&self, wanted: usize) -> (usize, Charge) {
         const PAGES: u64 = 16 << 10;
         let budget = &self.engine.budget;
-        let _pages = budget.charge(Memory::Reads, probes.len() as u64 * PAGES);
+        let fitting = budget.room_for(Memory::Reads) / PAGES;
+        let count = (fitting as usize).clamp(1, wanted.clamp(1, BATCH));
+        (count, budget.charge(Memory::Reads, count as u64 * PAGES))
+    }
+
+    /// Index pages of all probes, then their blocks, each read once; then the search.
+    fn look_together(&self, probes: &[Probe]) -> Vec<Result<Option<Found>, Error>> {
         let partition = |probe: &Probe| (probe.table.table.number(), probe.asked.partition);
         let indexes = self.gather(
             probes,

@@ -135,6 +135,9 @@ struct Shared {
     used: [AtomicU64; Class::ALL.len()],
     /// Sum over the classes of what they use, or of their reserve where that is more.
     charged: AtomicU64,
+    /// The most that was charged at a time.
+    #[cfg(test)]
+    peak: AtomicU64,
     /// What pages and rows may take now.
     capacity: AtomicU64,
     resize: Mutex<()>,
@@ -172,6 +175,8 @@ impl MemoryBudget {
                 plan,
                 used: Default::default(),
                 charged: AtomicU64::new(charged),
+                #[cfg(test)]
+                peak: AtomicU64::new(charged),
                 capacity: AtomicU64::new(capacity),
                 resize: Mutex::new(()),
                 contents: Contents::new(capacity),
@@ -216,6 +221,13 @@ impl MemoryBudget {
 
     pub(crate) fn used(&self, class: Class) -> u64 {
         self.shared.used[class as usize].load(SeqCst)
+    }
+
+    /// The most that was charged at a time since this was asked last, reserves in full.
+    #[cfg(test)]
+    pub(crate) fn take_peak(&self) -> u64 {
+        let now = self.shared.charged.load(SeqCst);
+        self.shared.peak.swap(now, SeqCst)
     }
 
     #[cfg(test)]
@@ -320,6 +332,23 @@ impl MemoryBudget {
             return Err(Error::OverBudget { needed, total_bytes });
         }
         Ok(())
+    }
+
+    /// What a class may be charged with now: what is left of its reserve, and of the budget.
+    pub(crate) fn room_for(&self, class: Class) -> u64 {
+        let reserved = self.shared.plan.reserve(class).saturating_sub(self.used(class));
+        let charged = self.shared.charged.load(SeqCst);
+        reserved + self.total_bytes().saturating_sub(charged)
+    }
+
+    /// Whether open iterators keep to their part, or the budget has room for what they take beyond it.
+    /// # Errors
+    /// `OverBudget`.
+    pub(crate) fn check_scans(&self) -> Result<(), Error> {
+        if self.used(Class::Scans) <= self.shared.plan.limit(Class::Scans) {
+            return Ok(());
+        }
+        self.check()
     }
 
     /// Charges something one can do without: filters and read-ahead of scans, up to their part.
@@ -465,7 +494,9 @@ impl Shared {
         let reserve = self.plan.reserve(class);
         let (old, new) = (old.max(reserve), new.max(reserve));
         if new > old {
-            self.charged.fetch_add(new - old, SeqCst);
+            let _before = self.charged.fetch_add(new - old, SeqCst);
+            #[cfg(test)]
+            self.peak.fetch_max(_before + new - old, SeqCst);
         } else if new < old {
             self.charged.fetch_sub(old - new, SeqCst);
         } else {

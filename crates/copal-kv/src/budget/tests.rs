@@ -1,8 +1,11 @@
 //! The sum is kept: under random charges, by several threads, and whatever the cache held before.
 
 use super::*;
-use crate::table::block::Block;
+use crate::{Durability, KeyspaceOptions, Options, Store, table::block::Block};
 use bytes::Bytes;
+use copal_device::{Device, Image, MemoryDevice};
+use copal_object::{MkfsOptions, OpenOptions, Store as Objects};
+use std::ops::Bound;
 
 const TOTAL: u64 = 4 << 20;
 
@@ -161,4 +164,38 @@ fn stores_that_share_a_budget_share_its_memtables() {
     drop(first);
     assert_eq!(budget.memtable_bytes(), 8 << 20);
     drop(second);
+}
+
+/// Symptom: a look-up of 5,000 keys at once took more memory than the budget had, and nobody was told.
+/// Cause: the pages of 128 keys were charged together whether there was room for them or not, and the keys of the caller,
+/// copied, not at all.
+/// Fix: keys are looked up some at a time, and fewer of their pages together where there is less room.
+#[test]
+fn a_look_up_of_many_keys_keeps_to_the_budget() {
+    let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
+    Objects::mkfs(&device, &MkfsOptions::default()).unwrap();
+    let objects = Objects::open(device, &OpenOptions::default()).unwrap().0;
+    let options = Options {
+        memory_bytes: TOTAL,
+        ..Options::default()
+    };
+    let store = Store::open(objects, options).unwrap();
+    let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
+    let key = |number: u32| [&number.to_be_bytes()[..], &[7; 200]].concat();
+    for number in 0..10_000 {
+        space
+            .put(&key(number), &[number as u8; 500], Durability::Deferred)
+            .unwrap();
+    }
+    space.compact_range((Bound::Unbounded, Bound::Unbounded)).unwrap();
+    let budget = &store.engine().budget;
+    let room = TOTAL - budget.shared.charged.load(SeqCst);
+    let _others = budget.charge(Class::Versions, room - (300 << 10));
+    let keys: Vec<Vec<u8>> = (0..5000).map(|number| key(2 * number)).collect();
+    budget.take_peak();
+    for (number, found) in space.multi_get(&keys).into_iter().enumerate() {
+        assert_eq!(found.unwrap().unwrap(), [(2 * number) as u8; 500][..], "{number}");
+    }
+    let peak = budget.take_peak();
+    assert!(peak <= TOTAL, "{peak} bytes of {TOTAL}");
 }

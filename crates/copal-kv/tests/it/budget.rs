@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use copal_kv::{Durability, Error, Iter, Keyspace, KeyspaceOptions, MemoryBudget, Options};
+use std::ops::Bound;
 
 const TOTAL: u64 = 4 * MIB;
 
@@ -246,4 +247,44 @@ fn range_deletes_slow_writers_and_fail_none() {
     assert_eq!(space.iter(all()).filter(Result::is_ok).count(), 1);
     space.compact_range(all()).unwrap();
     assert_sound(&fixture.store, true);
+}
+
+/// Symptom: some hundred open iterators took more than the whole budget, and nobody was told.
+/// Cause: blocks and cursors of iterators were charged whether there was room for them or not.
+/// Fix: an iterator that has no room beside those that are open answers `OverBudget`.
+#[test]
+fn iterators_that_have_no_room_are_refused() {
+    let options = Options {
+        memory_bytes: TOTAL,
+        ..Options::default()
+    };
+    let fixture = Fixture::new(128 * MIB, options);
+    let space = fixture.space("a", KeyspaceOptions::default());
+    load(&space, 0..20_000).unwrap();
+    space.compact_range(all()).unwrap();
+    let mut held: Vec<Iter> = Vec::new();
+    let refused = loop {
+        let from = (held.len() as u64 * 37).to_be_bytes();
+        let mut iter = space.iter((Bound::Included(&from[..]), Bound::Unbounded));
+        match iter.next() {
+            Some(Ok((key, _))) => assert_eq!(key, from[..]),
+            Some(Err(error)) => break error,
+            None => panic!("the iterator from {from:?} is empty"),
+        }
+        held.push(iter);
+        assert!(
+            held.len() < 500,
+            "none was refused: {:?}",
+            fixture.store.stats().memory
+        );
+    };
+    assert!(matches!(refused, Error::OverBudget { .. }), "{refused:?}");
+    // Those that are open go on, and so does everything else.
+    assert!(held.len() > 20, "{} iterators had room", held.len());
+    assert!(held.iter_mut().all(|iter| iter.next().unwrap().is_ok()));
+    assert_eq!(space.get(&7u64.to_be_bytes()).unwrap().unwrap(), value(7, 1000));
+    let scans = fixture.store.stats().memory.scans;
+    assert!(scans <= TOTAL / 16 * 7, "{scans} bytes of iterators");
+    held.truncate(held.len() / 2);
+    assert_eq!(space.iter(all()).filter(Result::is_ok).count(), 20_000);
 }
