@@ -11,10 +11,16 @@ use crate::{
     Durability, Error, Keyspace,
     budget::{Charge, Class as Memory},
     commit::{Write, WriteOp},
-    key::{KeyRange, successor},
+    cursor::Cursor,
+    entry::MAX_SEQ,
+    key::{KeyRange, successor, user_key},
+    merge::MergingCursor,
+    read::{Kept, Want},
+    table::Scan,
+    view::View,
 };
 use bytes::Bytes;
-use std::ops::Bound;
+use std::{ops::Bound, sync::Arc};
 
 /// Bytes of an entry in a batch that is being gathered, beside its key and value: the list may be half empty.
 const ENTRY_BYTES: usize = 2 * size_of::<WriteOp>();
@@ -84,6 +90,108 @@ impl Keyspace {
         stretch.commit(range.end.clone())?;
         engine.compact_now(range)?;
         Ok(report)
+    }
+}
+
+impl Keyspace {
+    /// Gives up what is damaged in the range and keeps every row that a look-up answers, wherever it stands: damaged parts
+    /// of tables are passed over, block by block. Blocks. Nobody else should write to the range meanwhile. Memory as
+    /// [`Keyspace::repair`], and that of a walk.
+    /// # Errors
+    /// As [`Keyspace::repair`]. What cannot be read for another reason than damage, so a device that errs, ends it with that
+    /// error before anything was changed.
+    pub fn salvage(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Result<RepairReport, Error> {
+        self.handle.check()?;
+        for entry in self.answering(range) {
+            entry?;
+        }
+        self.repair(range, self.answering(range))
+    }
+
+    fn answering(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Answering<'_> {
+        let (view, seq) = self.engine().view_now();
+        Answering {
+            keyspace: self,
+            view,
+            seq,
+            range: self.handle.id.between(range),
+            cursor: None,
+        }
+    }
+}
+
+/// Rows of a range that a look-up answers, ascending.
+struct Answering<'a> {
+    keyspace: &'a Keyspace,
+    view: Arc<View>,
+    seq: u64,
+    /// What was not passed yet.
+    range: KeyRange,
+    /// Over every key that can be read somewhere.
+    cursor: Option<MergingCursor<Box<dyn Cursor + Send>>>,
+}
+
+impl Answering<'_> {
+    fn walk(&self) -> MergingCursor<Box<dyn Cursor + Send>> {
+        let scan = Scan {
+            whole: true,
+            past_damage: true,
+            ..Scan::default()
+        };
+        let mut children: Vec<Box<dyn Cursor + Send>> = Vec::new();
+        for memtable in self.view.memtables() {
+            children.push(Box::new(memtable.cursor()));
+        }
+        for run in &self.view.version.runs {
+            children.push(Box::new(run.cursor(&self.range, scan)));
+        }
+        MergingCursor::new(children)
+    }
+
+    fn step(&mut self) -> Result<Option<(Bytes, Bytes)>, Error> {
+        let engine = self.keyspace.engine();
+        let mut cursor = match self.cursor.take() {
+            Some(cursor) => cursor,
+            None => {
+                let mut cursor = self.walk();
+                cursor.seek(&self.range.start, MAX_SEQ)?;
+                cursor
+            }
+        };
+        while let Some(entry) = cursor.entry().filter(|entry| *entry.key < self.range.end[..]) {
+            // Another version of a key that was asked for.
+            if *entry.key < self.range.start[..] {
+                cursor.next()?;
+                continue;
+            }
+            let key = Bytes::copy_from_slice(entry.key);
+            self.range.start = successor(&key);
+            match engine.get(&self.view, self.seq, &key, &Want::all(), Kept::Nothing) {
+                Ok(Some(value)) => {
+                    self.cursor = Some(cursor);
+                    return Ok(Some((user_key(&key), value)));
+                }
+                Ok(None) => {}
+                Err(error) if error.is_corruption() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Iterator for Answering<'_> {
+    type Item = Result<(Bytes, Bytes), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.range.is_empty() {
+            return None;
+        }
+        let step = self.step();
+        if !matches!(step, Ok(Some(_))) {
+            self.range.start = self.range.end.clone();
+        }
+        step.transpose()
     }
 }
 

@@ -108,9 +108,9 @@ pub(crate) struct Verify {
     group(ArgGroup::new("how").required(true).args(["from", "salvage"])),
     after_help = "\
 Everything is read first; each damaged key range is then replaced in one stroke. --from takes \
-what another store holds of it: a replica, a copy from before. --salvage keeps what can still be \
-read from both ends of the range and gives up the rest: what lies between its first and its last \
-unreadable place is gone afterwards.
+what another store holds of it: a replica, a copy from before. --salvage keeps every row that a \
+look-up still answers and gives up the others. A device that errs ends it before anything is \
+changed.
 
 In a repository --salvage loses rows of the engine; run `copal check` behind it to see what that \
 hurts.

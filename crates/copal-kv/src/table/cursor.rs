@@ -40,6 +40,8 @@ pub struct Scan {
     /// Have the next window read while this one is walked. All walks that share memory do, or none: one that has two
     /// windows may leave another with single blocks.
     pub ahead: bool,
+    /// Going forward, pass over what is damaged instead of answering so: what can still be read is looked for.
+    pub past_damage: bool,
 }
 
 impl Default for Scan {
@@ -49,6 +51,7 @@ impl Default for Scan {
             whole: false,
             window: LAST_WINDOW_BYTES,
             ahead: false,
+            past_damage: false,
         }
     }
 }
@@ -75,6 +78,7 @@ impl Scan {
             whole: true,
             window: window(bytes),
             ahead: to_share.is_some(),
+            past_damage: false,
         };
         inputs.iter().map(scan).collect()
     }
@@ -188,17 +192,50 @@ impl TableCursor {
         moved.map_err(|damage| self.damaged(damage, place))
     }
 
+    /// Whether the walk goes on behind what this error tells of.
+    fn passes(&self, error: &TableError) -> bool {
+        self.scan.past_damage && error.is_corruption()
+    }
+
+    /// Goes to the first entry from block `number` of `partition` on.
+    fn forward_from(&mut self, mut partition: u32, mut number: u32) -> Result<(), TableError> {
+        while partition < self.partitions() {
+            match self.enter(partition).map(|index| index.blocks()) {
+                Ok(blocks) if number < blocks => match self.enter_block(partition, number, Way::Forward) {
+                    Err(error) if self.passes(&error) => {
+                        number += 1;
+                        continue;
+                    }
+                    entered => return entered,
+                },
+                Ok(_) => {}
+                Err(error) if self.passes(&error) => {}
+                Err(error) => return Err(error),
+            }
+            (partition, number) = (partition + 1, 0);
+        }
+        self.block = None;
+        Ok(())
+    }
+
     /// Goes to the first entry behind the current block.
     fn next_block(&mut self) -> Result<(), TableError> {
-        let blocks = self.index.as_ref().map_or(0, |index| index.blocks());
-        if self.block_number + 1 < blocks {
-            self.enter_block(self.partition, self.block_number + 1, Way::Forward)
-        } else if self.partition + 1 < self.partitions() {
-            self.enter_block(self.partition + 1, 0, Way::Forward)
-        } else {
-            self.block = None;
-            Ok(())
+        self.forward_from(self.partition, self.block_number + 1)
+    }
+
+    /// Goes to the first entry whose key is not below `key`, past what is damaged: from the beginning of its partition on.
+    fn seek_past_damage(&mut self, key: &[u8]) -> Result<(), TableError> {
+        self.block = None;
+        let found = self.table.fences.find(key);
+        let Some(partition) = found.filter(|_| self.table.whole().is_ok()) else {
+            return Ok(());
+        };
+        self.forward_from(partition as u32, 0)?;
+        let is_before = |block: &BlockCursor| block.entry().is_some_and(|entry| entry.key < key);
+        while self.block.as_ref().is_some_and(is_before) {
+            self.try_next()?;
         }
+        Ok(())
     }
 
     /// Goes to the last entry before the current block.
@@ -278,6 +315,9 @@ impl TableCursor {
     }
 
     fn try_seek_stored(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
+        if self.scan.past_damage {
+            return self.seek_past_damage(key);
+        }
         if self.seek_block(key, seq, Way::Forward)? && !self.within(|block| block.seek(key, seq))? {
             self.next_block()?;
         }
@@ -292,10 +332,15 @@ impl TableCursor {
     }
 
     fn try_next(&mut self) -> Result<(), TableError> {
-        if self.block.is_some() && !self.within(BlockCursor::next)? {
-            self.next_block()?;
+        if self.block.is_none() {
+            return Ok(());
         }
-        Ok(())
+        match self.within(BlockCursor::next) {
+            Ok(true) => Ok(()),
+            Ok(false) => self.next_block(),
+            Err(error) if self.passes(&error) => self.next_block(),
+            Err(error) => Err(error),
+        }
     }
 
     fn try_prev(&mut self) -> Result<(), TableError> {

@@ -535,3 +535,51 @@ fn a_scrub_finds_what_nobody_asked_for_and_can_be_cancelled() {
     assert!(!scrub.wait().unwrap().finished);
     assert!(matches!(store.scrub(1), Err(Error::Closed)));
 }
+
+/// Symptom: a salvage deleted rows that look-ups answered, newer than the table that was lost or beside its damaged block.
+/// Cause: it kept what a walk from either end reached before the first damage, and took any error for damage.
+/// Fix: every key that stands anywhere in the range is asked for, and stays if it answers.
+#[test]
+fn a_salvage_keeps_every_row_that_answers() {
+    const KEYS: u64 = 3000;
+    let image = stored(KEYS, &small());
+    let model: BTreeMap<u64, Vec<u8>> = (0..KEYS).map(|i| (i, inline(i))).collect();
+    // Blocks of one partition, what lies between them is whole; then tables as a whole.
+    let mut blocks = image.clone();
+    for i in [700, 900, 901, 1100] {
+        damage(&mut blocks, &inline(i));
+    }
+    let footers = places(&image, b"COPALTBL");
+    let footers = footers.chunks(2).filter(|pair| pair[1] == pair[0] + 512);
+    let without_table = footers.map(|pair| {
+        let mut image = image.clone();
+        pair.iter().for_each(|footer| image.write(footer + 40, b"!"));
+        image
+    });
+    let mut salvaged = 0;
+    for image in std::iter::once(blocks).chain(without_table) {
+        let (store, space) = open(image, &small());
+        let corrupt = corrupt_keys(&space, &model, KEYS);
+        let Some(inside) = corrupt.get(corrupt.len() / 2).copied() else {
+            continue;
+        };
+        space.put(&key(inside), b"new", DEVICE).unwrap();
+        store.flush().unwrap();
+        space.put(&key(inside + 1), b"newer", DEVICE).unwrap();
+        let before: Vec<_> = (0..KEYS).map(|i| space.get(&key(i))).collect();
+        for range in store.damaged_ranges() {
+            space.salvage(bounds(&range)).unwrap();
+        }
+        for (i, before) in before.into_iter().enumerate() {
+            let after = space.get(&key(i as u64)).unwrap();
+            match before {
+                Ok(before) => assert_eq!(after, before, "{i}"),
+                Err(_) => assert_eq!(after, None, "{i}"),
+            }
+        }
+        assert!(store.damaged_ranges().is_empty());
+        assert_sound(&store, true);
+        salvaged += 1;
+    }
+    assert!(salvaged > 1, "no table was hit");
+}

@@ -8,7 +8,6 @@ use crate::{
     kv_arguments::{Repair, Where},
     repository::{Access, Memory, engine_failure},
 };
-use bytes::Bytes;
 use copal_kv::{DamagedRange, Keyspace, Options, Store};
 use serde_json::json;
 use std::{ops::Bound, path::Path};
@@ -111,7 +110,7 @@ fn repair(
                     let source = keyspace(replica, &range.keyspace)?;
                     space.repair(bounds, source.iter(bounds))
                 }
-                None => space.repair(bounds, readable(&space, bounds).into_iter().map(Ok)),
+                None => space.salvage(bounds),
             };
             let report = report.map_err(failed)?;
             done.entries += report.entries;
@@ -138,16 +137,4 @@ fn bounds(range: &DamagedRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
         .as_ref()
         .map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
     (Bound::Included(&range.start[..]), end)
-}
-
-/// What can be read from both ends of a range; a range is one partition, or one table that is lost as a whole.
-fn readable(space: &Keyspace, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Vec<(Bytes, Bytes)> {
-    let mut entries: Vec<(Bytes, Bytes)> = space.iter(range).map_while(Result::ok).collect();
-    let last = entries.last().map(|(key, _)| key.clone());
-    let behind = |key: &Bytes| last.as_ref().is_none_or(|last| key > last);
-    let back = space.iter(range).rev().map_while(Result::ok);
-    let mut rest: Vec<(Bytes, Bytes)> = back.take_while(|(key, _)| behind(key)).collect();
-    rest.reverse();
-    entries.extend(rest);
-    entries
 }
