@@ -38,7 +38,7 @@ use crate::{
     view::View,
 };
 use bytes::Bytes;
-use copal_object::{Ack, ObjectId, Op, Store as Objects, StoreError, Txn};
+use copal_object::{Ack, ObjectId, Op, Ownership, Store as Objects, StoreError, Txn};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::{
     collections::BTreeMap,
@@ -75,6 +75,8 @@ pub(crate) struct Engine {
     pub(crate) budget: MemoryBudget,
     pub(crate) rows: Rows,
     pub(crate) _store_count: StoreCount,
+    /// Of the objects, until the end of the session.
+    pub(crate) ownership: Mutex<Option<Ownership>>,
     pub(crate) queue: Arc<CommitQueue>,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) direct_values: Mutex<DirectValues>,

@@ -13,6 +13,8 @@ use std::cmp::Ordering;
 
 /// Largest sequence; reading at it sees everything.
 pub const MAX_SEQ: u64 = (1 << 56) - 1;
+/// The last sequence that is given to an operation: nothing on disk names a later one.
+pub(crate) const LAST_SEQ: u64 = MAX_SEQ - 1;
 /// Longest key of an entry: a user key of 65535 bytes behind a keyspace id of 4, and one byte more for its
 /// successor.
 pub const MAX_KEY_BYTES: usize = 65_540;

@@ -69,6 +69,22 @@ pub enum Error {
         /// Its id.
         object: u64,
     },
+    /// Nothing was written, and nothing can be any more: operations are numbered, and the numbers end.
+    #[error("the store has no number left for another operation; copy its content into a new one")]
+    NumbersUsedUp,
+    /// A choice that no store can be opened with.
+    #[error("the option {name} cannot be {value}: {why}")]
+    Options {
+        /// Which one.
+        name: &'static str,
+        /// As it was given.
+        value: u64,
+        /// What it has to be.
+        why: &'static str,
+    },
+    /// A key-value store is open on the same objects, in this process.
+    #[error("the store is open already in this process; use that handle, or close it first")]
+    AlreadyOpen,
     /// The store was closed by [`crate::Store::close`].
     #[error("the store is closed")]
     Closed,

@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 use crate::broken::Flaw;
-use crate::{MemoryBudget, read::Want, value::pointer::MAX_HEAD};
+use crate::{Error, MemoryBudget, read::Want, value::pointer::MAX_HEAD};
 use copal_filter::{Kind, rules::RuleKind};
 
 /// How safe a write is when its call returns. After a crash the store is always a prefix of commit order.
@@ -27,7 +27,7 @@ pub struct Options {
     pub budget: Option<MemoryBudget>,
     /// Replays the log into memory and writes nothing.
     pub read_only: bool,
-    /// Size at which a table ends.
+    /// Size at which a table ends; not 0.
     pub table_bytes: u64,
     /// A tier merges into the bottom once it holds one part in this many of the bottom's bytes. Less means more
     /// runs to search and less to write; 0: only the last of the three tiers does.
@@ -109,6 +109,30 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Looks at every choice that could not work, in one place.
+    /// # Errors
+    /// `Options` names it.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        const MOST_BYTES: u64 = 1 << 50;
+        for (name, value, why) in [
+            (
+                "table_bytes",
+                self.table_bytes,
+                "a table ends somewhere between 1 byte and 1 PiB",
+            ),
+            (
+                "memory_bytes",
+                self.memory_bytes.max(1),
+                "no machine has more than 1 PiB",
+            ),
+        ] {
+            if value == 0 || value > MOST_BYTES {
+                return Err(Error::Options { name, value, why });
+            }
+        }
+        Ok(())
+    }
+
     /// The shared budget, or one of this store alone.
     pub(crate) fn memory(&self) -> MemoryBudget {
         let own = || MemoryBudget::with_filters(self.memory_bytes, self.filters);

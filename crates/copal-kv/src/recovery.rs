@@ -60,6 +60,8 @@ use std::{
 
 /// Opens or creates the key-value store in `objects`; its threads are not running yet.
 pub(crate) fn open(objects: Objects, options: Options) -> Result<Arc<Engine>, Error> {
+    options.check()?;
+    let ownership = objects.own(options.read_only).ok_or(Error::AlreadyOpen)?;
     let budget = options.memory();
     let store_count = budget.enter_store();
     let (manifest, state_charge) = match Manifest::open(&objects, &budget)? {
@@ -143,6 +145,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<Arc<Engine>, Er
         rows: Rows::new(&budget),
         budget,
         _store_count: store_count,
+        ownership: Mutex::new(Some(ownership)),
         queue: CommitQueue::new(WIDTH, snapshots.clone(), poison.clone()),
         writer: Mutex::new(writer),
         direct_values: Mutex::new(direct_values),

@@ -50,7 +50,8 @@ impl Store {
     /// # Errors
     /// `Corrupt`: manifest, log or a table's own description is damaged. `OverBudget`: manifest and tables alone are
     /// more than the budget, or a read-only store's logs with them. `NoSpace`: logs have to become tables, and there is
-    /// neither space for these nor room in memory for the logs. `Object`: the object layer failed.
+    /// neither space for these nor room in memory for the logs. `Object`: the object layer failed. `AlreadyOpen`: another
+    /// is open on these objects in this process. `Options`: one of the choices cannot work.
     pub fn open(objects: copal_object::Store, options: Options) -> Result<Store, Error> {
         let engine = recovery::open(objects, options)?;
         let threads = if engine.options.read_only {
@@ -206,7 +207,9 @@ impl Store {
         self.inner.committers.end(self.engine());
         let synced = self.engine().seal();
         self.inner.join();
-        synced.and_then(|()| self.engine().settle())
+        let settled = synced.and_then(|()| self.engine().settle());
+        self.engine().let_go();
+        settled
     }
 }
 
@@ -246,6 +249,7 @@ impl Drop for StoreInner {
         if let Err(error) = self.engine.settle() {
             tracing::warn!(%error, "the store was dropped and could not note that nothing is left over");
         }
+        self.engine.let_go();
     }
 }
 
@@ -314,6 +318,17 @@ impl Engine {
             tree.manifest
                 .commit(&self.objects, &self.poison, Vec::new(), &record, Ack::Ordered)
         })
+    }
+
+    /// The objects are free for the next opening: no thread of ours touches them any more.
+    fn let_go(&self) {
+        let handles: Vec<_> = self.tree.lock().handles.values().cloned().collect();
+        let elastic = self.cache.elastic();
+        for handle in &handles {
+            elastic.retire(&handle.table, 0..handle.table.partitions());
+        }
+        elastic.wait_for_the_adjuster();
+        self.ownership.lock().take();
     }
 
     /// Freezes what is in memory and waits until it is in tables.

@@ -21,6 +21,7 @@ use crate::{
     broken::Flaw,
     budget::{Charge, Class as Memory},
     engine::Engine,
+    entry::LAST_SEQ,
     log::Log,
     waiting::{Hold, Waiting},
 };
@@ -256,6 +257,10 @@ impl Engine {
         let bytes: usize = writes.iter().map(|write| write.log_bytes).sum();
         let charge = self.budget.charge(Memory::Log, 3 * bytes as u64);
         let given = self.snapshots.given();
+        let count: u64 = writes.iter().map(|write| write.ops.len() as u64).sum();
+        if given + count > LAST_SEQ {
+            return Err(Error::NumbersUsedUp);
+        }
         let durability = writes.iter().map(|write| write.durability).min();
         let durability = durability.unwrap_or_default();
         let enters = durability == Durability::Process && self.enters_room(writer, writes, bytes, given)?;

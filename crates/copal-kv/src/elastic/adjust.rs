@@ -413,6 +413,11 @@ impl Elastic {
         self.note_room(&self.state.lock());
     }
 
+    /// Waits for the reads that the adjusting under way does: it lets go of the tables then, and of their objects.
+    pub(crate) fn wait_for_the_adjuster(&self) {
+        drop(self.turn.lock());
+    }
+
     /// Moves the units that the rule wants moved.
     pub(super) fn carry_out(&self) {
         while let Some(load) = self.next_load() {

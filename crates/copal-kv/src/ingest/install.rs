@@ -18,6 +18,7 @@ use crate::{
         output::Written,
     },
     engine::Engine,
+    entry::LAST_SEQ,
     key::KeyRange,
     manifest::format::{Level, Record, ValueMeta},
     version::Version,
@@ -62,6 +63,9 @@ impl Engine {
         let still = self.stand_still();
         drop(waiting);
         let seq = self.snapshots.visible() + 1;
+        if seq > LAST_SEQ {
+            return Err(Error::NumbersUsedUp);
+        }
         let version = self.view().version.clone();
         let run = self.new_run();
         let mut change = Change::default();

@@ -10,6 +10,7 @@
 
 use crate::{
     Error,
+    entry::LAST_SEQ,
     key::{KeyspaceId, MAX_KEY},
     options::{CacheMode, KeyspaceOptions},
 };
@@ -33,6 +34,9 @@ const MAX_NAME: usize = 255;
 const MAX_ITEMS: usize = 1 << 24;
 /// Above every id, run, generation and sequence that is ever given: whoever reads one may count on from it.
 const MAX_NUMBER: u64 = u64::MAX >> 1;
+
+/// Longer than any object is: sums of such numbers do not overflow.
+const MAX_BYTES: u64 = 1 << 48;
 
 /// What is known of a table without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -288,6 +292,16 @@ impl Edit {
     }
 }
 
+/// Whether a reader takes each of `records`: one that it refuses must never be written.
+pub(crate) fn are_readable(records: &[Record]) -> bool {
+    let mut encoded = Vec::new();
+    records.iter().all(|record| {
+        encoded.clear();
+        record.encode(&mut encoded);
+        Record::decode(&mut Reader::new(&encoded)).is_ok()
+    })
+}
+
 fn place(offset: u64) -> String {
     format!("kv manifest edit at byte {offset}")
 }
@@ -428,8 +442,8 @@ impl Record {
                 object: object(input)?,
                 keyspace: keyspace(input)?,
                 group: key(input)?,
-                accounted: input.varint()?,
-                max_seq: bounded(input, Reader::varint)?,
+                accounted: bytes(input)?,
+                max_seq: sequence(input)?,
                 by_worker: input.u8()? != 0,
             }),
             DROP_VALUE => Record::DropValue {
@@ -438,14 +452,14 @@ impl Record {
             DEAD => {
                 let object = object(input)?;
                 let ranges = list(input, |input| {
-                    let start = input.varint()?;
-                    Ok(start..start.saturating_add(input.varint()?))
+                    let start = bytes(input)?;
+                    Ok(start..start + bytes(input)?)
                 })?;
                 Record::Dead { object, ranges }
             }
             FLUSHED => Record::Flushed {
                 generation: bounded(input, Reader::varint)?,
-                last_seq: bounded(input, Reader::varint)?,
+                last_seq: sequence(input)?,
             },
             COUNTERS => Record::Counters {
                 next_object: bounded(input, Reader::varint)?,
@@ -457,7 +471,7 @@ impl Record {
             },
             INGESTED => Record::Ingested {
                 object: object(input)?,
-                seq: bounded(input, Reader::varint)?,
+                seq: sequence(input)?,
             },
             _ => {
                 return Err(DecodeError::TooLong {
@@ -489,13 +503,13 @@ impl TableMeta {
     fn decode(input: &mut Reader<'_>) -> Result<TableMeta, DecodeError> {
         Ok(TableMeta {
             object: object(input)?,
-            bytes: input.varint()?,
-            entries: input.varint()?,
-            droppable: input.varint()?,
-            max_seq: bounded(input, Reader::varint)?,
+            bytes: bytes(input)?,
+            entries: bytes(input)?,
+            droppable: bytes(input)?,
+            max_seq: sequence(input)?,
             start: key(input)?,
             end: key(input)?,
-            values: list(input, |input| Ok((object(input)?, input.varint()?)))?,
+            values: list(input, |input| Ok((object(input)?, bytes(input)?)))?,
             ingested_at: None,
         })
     }
@@ -520,8 +534,26 @@ fn bounded<'a>(
     input: &mut Reader<'a>,
     read: impl Fn(&mut Reader<'a>) -> Result<u64, DecodeError>,
 ) -> Result<u64, DecodeError> {
+    at_most(MAX_NUMBER, input, read)
+}
+
+/// The sequence of an operation, or 0.
+fn sequence(input: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    at_most(LAST_SEQ, input, Reader::varint)
+}
+
+/// A place in an object, a length, or how many entries it holds.
+fn bytes(input: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    at_most(MAX_BYTES, input, Reader::varint)
+}
+
+fn at_most<'a>(
+    max: u64,
+    input: &mut Reader<'a>,
+    read: impl Fn(&mut Reader<'a>) -> Result<u64, DecodeError>,
+) -> Result<u64, DecodeError> {
     let at = input.position();
-    let (len, max) = (read(input)?, MAX_NUMBER);
+    let len = read(input)?;
     if len > max {
         return Err(DecodeError::TooLong { at, len, max });
     }

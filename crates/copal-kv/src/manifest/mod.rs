@@ -158,7 +158,7 @@ impl Manifest {
 
     /// Commits `ops` together with an edit of `records`; then, and only then, the state follows.
     /// # Errors
-    /// `NoSpace`, `TooLarge`: nothing happened. Anything else poisons.
+    /// `NoSpace`, `TooLarge`: nothing happened. `NumbersUsedUp` and anything else poisons.
     pub(crate) fn commit(
         &mut self,
         objects: &Store,
@@ -167,6 +167,11 @@ impl Manifest {
         records: &[Record],
         ack: Ack,
     ) -> Result<(), Error> {
+        if !format::are_readable(records) {
+            // An id, a run or a generation behind the last there is: what is logged stays, nothing else is written.
+            poison.set(&Error::NumbersUsedUp.to_string());
+            return Err(Error::NumbersUsedUp);
+        }
         let mut rewrite_above = self.rewrite_above;
         let rewrite = self.room_to_rewrite();
         let len = if rewrite.is_some() {

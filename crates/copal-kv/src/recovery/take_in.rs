@@ -13,6 +13,7 @@ use crate::{
     broken::Flaw,
     budget::Class as Memory,
     engine::Engine,
+    entry::LAST_SEQ,
     leftovers::Found,
     waiting::{self, Waiting, WaitingRoom, format::Records},
 };
@@ -74,6 +75,9 @@ impl Engine {
             if gathered.ops.len() + record.encoded.len() > GATHERED_BYTES {
                 self.log_gathered(&mut gathered, last_seq)?;
                 self.make_room_to_take()?;
+            }
+            if last_seq + record.ops.len() as u64 > LAST_SEQ {
+                return Err(Error::NumbersUsedUp);
             }
             gathered.ops.extend_from_slice(&record.encoded);
             gathered.count += record.ops.len() as u32;

@@ -6,7 +6,7 @@
 //! - A store that is only read refuses what it has no room for.
 
 use super::*;
-use crate::{Durability, Keyspace, KeyspaceOptions, Store, crashes::value, log::format};
+use crate::{Durability, Keyspace, KeyspaceOptions, Store, crashes::value, entry::LAST_SEQ, log::format};
 use bytes::Bytes;
 use copal_device::{
     Device, Image,
@@ -322,4 +322,81 @@ fn a_group_out_of_its_place_is_damage() {
         assert!(is_damage, "{first_seq}: {:?}", opened.err());
     }
     opens_with(3).unwrap();
+}
+
+/// A store closed with two entries, whose manifest says `records` besides, opened again.
+fn opened_after(records: &[Record]) -> (Arc<dyn Device>, Result<Store, Error>) {
+    let (device, store) = new_store();
+    space(&store).put(b"a", b"1", DEVICE).unwrap();
+    store.flush().unwrap();
+    let budget = store.engine().budget.clone();
+    store.close().unwrap();
+    let objects = store.objects().clone();
+    drop(store);
+    let (mut manifest, _charge) = Manifest::open(&objects, &budget).unwrap().unwrap();
+    let poison = Poison::default();
+    manifest
+        .commit(&objects, &poison, Vec::new(), records, Ack::Durable)
+        .unwrap();
+    drop(manifest);
+    objects.close().unwrap();
+    drop(objects);
+    let device: Arc<dyn Device> = device;
+    let opened = Store::open(open_objects(&device), options());
+    (device, opened)
+}
+
+/// What was acknowledged of six puts, before and after the store is opened again.
+fn keeps_what_it_acknowledges(device: &Arc<dyn Device>, store: Store, refusal: fn(&Error) -> bool) {
+    let mut acknowledged = Vec::new();
+    for n in 0..6u8 {
+        match space(&store).put(&[b'k', n], &[n; 10], DEVICE) {
+            Ok(()) => acknowledged.push(n),
+            Err(error) => assert!(refusal(&error), "{error}"),
+        }
+        if let Err(error) = store.flush() {
+            assert!(refusal(&error), "{error}");
+        }
+    }
+    assert!(!acknowledged.contains(&5), "never refused");
+    let read = |store: &Store| {
+        for n in &acknowledged {
+            let found = space(store).get(&[b'k', *n]).unwrap();
+            assert_eq!(found.as_deref(), Some(&[*n; 10][..]), "{n}");
+        }
+        assert_eq!(space(store).get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
+    };
+    read(&store);
+    let _ = store.close();
+    drop(store);
+    let again = Store::open(open_objects(device), options()).unwrap();
+    read(&again);
+}
+
+/// Symptom: a store whose manifest names a sequence close to the last there is acknowledged writes that no later opening
+/// accepted. Cause: sequences up to 2^63 were read, up to any were given, and logs and tables hold 56 bits. Fix: what is
+/// given and what is read end at the same number; a write behind it is refused.
+#[test]
+fn sequences_that_end_refuse_writes_and_lose_none() {
+    let flushed = |last_seq| Record::Flushed {
+        generation: 1,
+        last_seq,
+    };
+    let (device, store) = opened_after(&[flushed(LAST_SEQ - 2)]);
+    let refusal = |error: &Error| matches!(error, Error::NumbersUsedUp);
+    keeps_what_it_acknowledges(&device, store.unwrap(), refusal);
+}
+
+/// The same of runs and ids of objects: a record that the reader would refuse is not written.
+#[test]
+fn runs_and_ids_that_end_refuse_writes_and_lose_none() {
+    let counters = |next_object, next_run| Record::Counters {
+        next_object,
+        next_run,
+        next_keyspace: 2,
+    };
+    let last = u64::MAX >> 1;
+    let (device, store) = opened_after(&[counters(0, last - 1)]);
+    let refusal = |error: &Error| matches!(error, Error::NumbersUsedUp | Error::Poisoned { .. });
+    keeps_what_it_acknowledges(&device, store.unwrap(), refusal);
 }

@@ -20,8 +20,9 @@ const SLACK_BYTES: usize = 512;
 const RESTART_INTERVAL: u32 = 16;
 /// Codec u8, stored length u32, raw length u32, checksum u32.
 pub(crate) const TRAILER_BYTES: usize = 13;
-/// One entry of the largest key and value, and its restart.
-pub(crate) const MAX_RAW_BYTES: usize = MAX_KEY_BYTES + MAX_VALUE_BYTES + 4096;
+/// Blocks above this many bytes are kept as they are: what a compressed one claims is allocated before it is known to be
+/// true.
+const MAX_PACKED_BYTES: usize = 4 << 20;
 /// lz4 cannot do better than this.
 const MAX_LZ4_RATIO: usize = 255;
 
@@ -88,6 +89,7 @@ impl BlockBuilder {
         }
         self.raw.put_u32(self.restarts.len() as u32);
         let from = out.len();
+        let compress = compress && self.raw.len() <= MAX_PACKED_BYTES;
         let packed = if compress {
             lz4_flex::block::compress(&self.raw)
         } else {
@@ -248,7 +250,7 @@ fn open(stored: &[u8], uid: u64, number: u32) -> Result<(&[u8], u8, usize), Dama
     }
     let raw_len_possible = match codec {
         CODEC_NONE => raw_len == stored_len,
-        CODEC_LZ4 => raw_len <= MAX_RAW_BYTES && raw_len <= stored_len.saturating_mul(MAX_LZ4_RATIO),
+        CODEC_LZ4 => raw_len <= MAX_PACKED_BYTES && raw_len <= stored_len.saturating_mul(MAX_LZ4_RATIO),
         _ => return Err(Damage::Field("codec")),
     };
     if !raw_len_possible {
@@ -285,4 +287,36 @@ pub(crate) fn crafted(payload: &[u8], codec: u8, raw_len: u32, uid: u64, number:
     let sum = crc32c(seed(uid, number), &block);
     block.put_u32(sum);
     block
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::MAX_SEQ;
+
+    /// Symptom: a block of 4 MiB made the reader allocate 1 GiB, as its trailer said. Cause: the longest value there may be
+    /// was the limit of what a compressed block claims. Fix: blocks beyond 4 MiB are not compressed, and a compressed one
+    /// that claims more is damage before anything is allocated for it.
+    #[test]
+    fn a_compressed_block_that_claims_more_than_any_has_is_damage() {
+        let raw = vec![0; MAX_PACKED_BYTES + 1];
+        let packed = lz4_flex::block::compress(&raw);
+        let stored = crafted(&packed, CODEC_LZ4, raw.len() as u32, 7, 1);
+        let refused = Block::decode(&stored, 7, 1);
+        assert!(matches!(refused, Err(Damage::Field("raw length"))), "{refused:?}");
+        // Neither is one written.
+        for len in [MAX_PACKED_BYTES / 2, MAX_PACKED_BYTES] {
+            let mut builder = BlockBuilder::default();
+            builder.add(&Entry {
+                key: b"key",
+                seq: MAX_SEQ - 1,
+                kind: EntryKind::Put,
+                value: &vec![7; len],
+            });
+            let mut stored = Vec::new();
+            builder.finish(&mut stored, true, 7, 1);
+            assert_eq!(stored.len() < len / 2, len < MAX_PACKED_BYTES, "{len}");
+            assert!(Block::decode(&stored, 7, 1).unwrap().heap_bytes() > len);
+        }
+    }
 }

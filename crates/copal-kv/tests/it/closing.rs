@@ -1,7 +1,8 @@
 //! A closed store leaves the objects to whoever opens them next.
 
 use crate::support::*;
-use copal_kv::{Error, Keyspace, KeyspaceOptions, Store};
+use copal_device::{FileOptions, open_file};
+use copal_kv::{Error, Keyspace, KeyspaceOptions, Options, Store};
 use copal_object::{ObjectId, Stat, Store as Objects};
 
 fn listed(objects: &Objects) -> Vec<Stat> {
@@ -93,4 +94,91 @@ fn the_handles_of_a_closed_store_write_nothing_when_they_go() {
     drop((space, other, store));
     assert_eq!(listed(&objects), before);
     goes_on(reopened, &objects);
+}
+
+/// Symptom: a second engine on the same objects was accepted; one of the two then poisoned itself or panicked, and each
+/// freed what the other had written. Cause: nobody asked whether the objects have an engine. Fix: an opening owns them
+/// until its store is closed or dropped.
+#[test]
+fn a_second_opening_is_refused_while_the_first_lives() {
+    let Fixture { objects, store, .. } = Fixture::new(64 * MIB, small());
+    let space = filled(&store);
+    let read_only = || Options {
+        read_only: true,
+        ..small()
+    };
+    for options in [small(), read_only()] {
+        let second = Store::open(objects.clone(), options);
+        assert!(matches!(second, Err(Error::AlreadyOpen)), "{:?}", second.err());
+    }
+    space.put(b"k", b"v", DEVICE).unwrap();
+    store.close().unwrap();
+    // A closed store owns nothing, though its handles live; neither does one that was dropped.
+    let second = Store::open(objects.clone(), small()).unwrap();
+    assert!(Store::open(objects.clone(), small()).is_err());
+    drop(second);
+    let readers = [read_only(), read_only()].map(|options| Store::open(objects.clone(), options).unwrap());
+    assert!(matches!(
+        Store::open(objects.clone(), small()),
+        Err(Error::AlreadyOpen)
+    ));
+    drop(readers);
+    let last = Store::open(objects, small()).unwrap();
+    assert_eq!(pairs(&last.keyspace("a", grouped()).unwrap()).len(), 51);
+}
+
+#[test]
+fn options_that_cannot_work_are_refused_before_anything_is_touched() {
+    let Fixture { objects, store, .. } = Fixture::new(64 * MIB, small());
+    store.close().unwrap();
+    for table_bytes in [0, u64::MAX] {
+        let options = Options {
+            table_bytes,
+            ..small()
+        };
+        let refused = Store::open(objects.clone(), options).map(drop).unwrap_err();
+        assert!(
+            matches!(refused, Error::Options { name: "table_bytes", value, .. } if value == table_bytes),
+            "{refused}"
+        );
+    }
+    Store::open(objects, small()).unwrap();
+}
+
+/// Symptom: a file that was closed could not be opened again, in the same process, in one of two cases: "in use by another
+/// process".
+/// Cause: the lock goes with the last handle, and a thread of the device, or the one that adjusts filters, held one a
+/// little longer than the caller.
+/// Fix: closing waits until hooks have returned and nobody reads for the filters any more.
+#[test]
+fn a_closed_file_is_opened_again_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = |create_size| FileOptions {
+        create_size,
+        allow_cow: true,
+        unsafe_volatile: true,
+        ..FileOptions::default()
+    };
+    let device = open_file(&path, &options(Some(64 * MIB))).unwrap();
+    format(&device);
+    drop(device);
+    for round in 0..150u64 {
+        let device =
+            open_file(&path, &options(None)).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        let objects = open_objects(&device);
+        drop(device);
+        let store = Store::open(objects.clone(), small()).unwrap();
+        let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
+        for i in 0..20 {
+            space.put(&key(i), &value(round + i, 3000), PROCESS).unwrap();
+        }
+        if round % 8 == 0 {
+            store.flush().unwrap();
+        }
+        assert_eq!(space.get(&key(7)).unwrap().unwrap(), value(round + 7, 3000));
+        drop(space);
+        store.close().unwrap();
+        objects.close().unwrap();
+    }
 }
