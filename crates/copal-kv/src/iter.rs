@@ -7,8 +7,8 @@
 
 use crate::{
     Error,
-    compact::deletions::Passed,
     budget::{Charge, Class as Memory},
+    compact::deletions::Passed,
     cursor::Cursor,
     engine::Engine,
     entry::{Entry, EntryKind, MAX_SEQ},

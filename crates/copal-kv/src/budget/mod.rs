@@ -341,14 +341,21 @@ impl MemoryBudget {
         reserved + self.total_bytes().saturating_sub(charged)
     }
 
-    /// Whether open iterators keep to their part, or the budget has room for what they take beyond it.
+    /// Whether open iterators keep to their part, or the budget has room for what they take beyond it. A sixteenth of it
+    /// stays free, for they read other blocks later.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn check_scans(&self) -> Result<(), Error> {
+        const STAYS_FREE: u64 = 16;
         if self.used(Class::Scans) <= self.shared.plan.limit(Class::Scans) {
             return Ok(());
         }
-        self.check()
+        let total_bytes = self.total_bytes();
+        let needed = self.shared.charged.load(SeqCst) + total_bytes / STAYS_FREE;
+        if needed > total_bytes {
+            return Err(Error::OverBudget { needed, total_bytes });
+        }
+        Ok(())
     }
 
     /// Charges something one can do without: filters and read-ahead of scans, up to their part.
