@@ -190,7 +190,7 @@ impl Repository {
 
     /// A handle that behaves as one in another process would, for tests of what the store below should keep out.
     #[doc(hidden)]
-    pub fn as_in_another_process(mut self) -> Repository {
+    pub fn behave_as_another_process(mut self) -> Repository {
         self.shared = Shared::apart();
         self
     }

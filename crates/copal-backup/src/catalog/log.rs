@@ -221,7 +221,7 @@ impl Catalog {
     /// went on from it at once: who reads on sees which.
     pub(crate) fn append(&self, log: LogName, number: u64, record: &Record) -> Result<Append> {
         let outcome = self.create(log, number, record)?;
-        if let Append::Done { .. } = outcome {
+        if let Append::Done = outcome {
             // The number may have been free only because the record that had it is gone.
             if self.has_checkpoint_behind(log, number)? {
                 return Ok(Append::Lost);

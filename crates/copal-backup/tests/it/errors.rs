@@ -274,7 +274,7 @@ fn a_fenced_backup_cannot_publish() {
         let backup =
             scope.spawn(|| repository.backup(BackupRequest::new("web", disks), &Silent, &CancelFlag::new()));
         held.reached.wait();
-        let other = open(&store).as_in_another_process();
+        let other = open(&store).behave_as_another_process();
         assert_eq!(prune(&other).swept_sessions, 1);
         held.go.wait();
         let error = backup.join().unwrap().unwrap_err();

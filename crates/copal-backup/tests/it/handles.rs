@@ -53,7 +53,6 @@ fn a_prune_by_another_handle_takes_nothing_from_a_backup() {
     repository
         .prune(&thorough(), &meanwhile, &CancelFlag::new())
         .unwrap();
-    drop(meanwhile);
     let error = met.expect("the prune swept").unwrap_err();
     assert_eq!(error.exit_code(), 11, "{error}");
     // And the other way round.
@@ -65,7 +64,6 @@ fn a_prune_by_another_handle_takes_nothing_from_a_backup() {
     let second = repository
         .backup(request, &meanwhile, &CancelFlag::new())
         .unwrap();
-    drop(meanwhile);
     assert_eq!(met.expect("the backup published").unwrap_err().exit_code(), 11);
     assert!(restore(&open(&store), second.snapshot) == disk.bytes);
 }
@@ -107,7 +105,6 @@ fn one_vm_has_one_writer_through_all_handles() {
     });
     let request = request("web", &disk, false);
     let summary = one.backup(request, &meanwhile, &CancelFlag::new()).unwrap();
-    drop(meanwhile);
     assert_eq!(met.expect("the backup published").unwrap_err().exit_code(), 11);
     assert!(restore(&other, summary.snapshot) == disk.bytes);
 }

@@ -132,7 +132,7 @@ fn packs_of_a_backup_that_died_and_packs_that_are_gone_are_noticed() {
         Repository::open(Arc::new(store.clone()), index.clone(), &Unlock::Insecure).unwrap()
     };
     // Written with another index: this one has missed it.
-    let other = open(&store).as_in_another_process();
+    let other = open(&store).behave_as_another_process();
     back_up(&other, "web", &block(2), false);
     drop(other);
     let again = back_up(&open_with(&store), "db", &block(2), false);
@@ -250,7 +250,7 @@ fn a_record_behind_a_checkpoint_is_needed_only_without_it() {
 #[test]
 fn a_handle_that_others_have_overtaken_starts_over() {
     let (store, only) = single();
-    let (slow, fast) = (open(&store), open(&store).as_in_another_process());
+    let (slow, fast) = (open(&store), open(&store).behave_as_another_process());
     assert_eq!(held_until(&slow), 0);
     hold(&fast, only, 1..=HOLDS);
     assert!(
@@ -272,7 +272,7 @@ fn a_writer_that_others_overtake_while_it_writes_writes_again() {
     let watched = MortalStore::new(store.clone(), i64::MAX);
     let slow = open_on(&watched).unwrap();
     assert_eq!(held_until(&slow), 0);
-    let fast = open(&store).as_in_another_process();
+    let fast = open(&store).behave_as_another_process();
     watched.before_put(move || assert_eq!(hold(&fast, only, 1..=HOLDS), HOLDS));
     slow.hold(&[only], 4000).unwrap();
     assert_eq!(held_until(&open(&store)), 4000);
@@ -287,7 +287,7 @@ fn a_session_that_others_overtake_publishes_once() {
         let store = copy(&store);
         let watched = MortalStore::new(store.clone(), i64::MAX);
         let slow = open_on(&watched).unwrap();
-        let fast = open(&store).as_in_another_process();
+        let fast = open(&store).behave_as_another_process();
         interrupt_put(&watched, skipped, move || {
             assert_eq!(hold(&fast, only, 1..=HOLDS), HOLDS)
         });

@@ -30,7 +30,9 @@ fn kept(policy: &Policy, times: &[u64], now_ms: u64) -> Vec<usize> {
 #[test]
 fn a_time_that_does_not_fit_between_its_neighbours_cannot_be() {
     use Misdated::{Ahead, Behind};
-    let cases: [(&[u64], u64, Vec<Option<Misdated>>); 7] = [
+    /// Days of the snapshots, the day it is now, what is wrong with each.
+    type Case<'a> = (&'a [u64], u64, Vec<Option<Misdated>>);
+    let cases: [Case<'_>; 7] = [
         (&[0, 1, 2], 3, vec![None; 3]),
         // Seen from a clock that is right again.
         (&[0, 1, 7000, 3], 4, vec![None, None, Some(Ahead), None]),
