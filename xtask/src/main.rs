@@ -9,6 +9,7 @@ mod crash;
 mod demo;
 mod kill_loop;
 mod layers;
+mod mutants;
 mod tidy;
 
 use anyhow::{Context, Result};
@@ -73,6 +74,15 @@ enum Chore {
         #[arg(long)]
         hostfs: bool,
     },
+    /// Break every function of a change once with `cargo mutants`, where that is installed, and see tests fail
+    Mutants {
+        /// Commit that the change begins at [default: HEAD, or the one before it where all is committed]
+        #[arg(long)]
+        base: Option<String>,
+        /// What `cargo mutants` takes
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Run a suite of measurements; without a name, list them
     Bench {
         /// The suite
@@ -106,6 +116,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Dataset { parameters } => dataset::build(&Parameters::parse(&parameters)?),
         Chore::Crash { histories, from } => crash::run(&root, histories, from),
         Chore::KillLoop { rounds, seed, hostfs } => kill_loop::run(&root, rounds, seed, hostfs),
+        Chore::Mutants { base, arguments } => mutants::run(&root, base.as_deref(), &arguments),
         Chore::Bench {
             suite,
             prepare,
