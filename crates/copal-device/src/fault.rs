@@ -10,6 +10,7 @@
 //! - A failed write or flush poisons the handle (C7). Reopening after a failed flush finds a device that was reset:
 //!   some legal crash state, durable from then on.
 //! - Discarded ranges read as junk (C6).
+//! - What other threads do while a write-through is on its way is armed as work ([`FaultDevice::beside_next_write_through`]).
 //! - Writes through the page cache complete at once, so a kill keeps them; a power loss treats them like others.
 //! - A pristine shadow is kept from the first fault on, for oracles and for [`FaultDevice::heal`].
 
@@ -103,7 +104,12 @@ struct State {
     queue: Vec<Pending>,
     /// Handles of earlier generations are dead.
     generation: u64,
+    /// What other threads do while the next write-through is on its way.
+    beside: Option<Beside>,
 }
+
+/// Work of other threads, done by the one thread there is.
+type Beside = Box<dyn FnOnce() + Send>;
 
 /// What all handles share: the medium, and what is in flight to it.
 struct Disk {
@@ -156,6 +162,7 @@ impl FaultDevice {
             medium,
             queue: Vec::new(),
             generation: 0,
+            beside: None,
         });
         Arc::new(FaultDevice {
             disk: Arc::new(Disk {
@@ -205,6 +212,12 @@ impl FaultDevice {
     /// Disarms all faults and repairs the medium: it then holds, durably, what it should.
     pub fn heal(&self) {
         self.disk.state.lock().medium.heal();
+    }
+
+    /// Runs `work` in the middle of the next write-through, as another thread would: a crash then may keep any part of
+    /// that write, and a flush does not cover it. `None`: nothing is run, whatever was armed before.
+    pub fn beside_next_write_through(&self, work: Option<Box<dyn FnOnce() + Send>>) {
+        self.disk.state.lock().beside = work;
     }
 
     /// What is in flight, in order of submission.
@@ -388,6 +401,11 @@ impl Device for FaultDevice {
             class: Class::Commit,
         };
         let (_, plan) = state.admit(&geometry, self.generation, &io)?;
+        if let Some(work) = state.beside.take() {
+            drop(state);
+            work();
+            state = self.disk.state.lock();
+        }
         let mut kind = io.kind;
         state.medium.execute(at, &mut kind, plan)?;
         self.disk.tally.count(&kind);
