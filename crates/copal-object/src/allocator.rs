@@ -30,6 +30,8 @@ pub(crate) struct Allocator {
     cursors: [usize; CLASSES],
     /// Bit per zone: every page of it was written once.
     written: Vec<bool>,
+    /// Runs of written zones.
+    zone_runs: u64,
     /// Search from the first page, so that freed pages are reused soon. For tests.
     pub(crate) lowest_first: bool,
 }
@@ -44,6 +46,7 @@ impl Allocator {
             pages: 0,
             cursors: [0; CLASSES],
             written: Vec::new(),
+            zone_runs: 0,
             lowest_first: false,
         };
         allocator.grow(pages);
@@ -249,8 +252,18 @@ impl Allocator {
     pub(crate) fn note_written(&mut self, run: Run) {
         let first = run.at.div_ceil(ZONE_PAGES) as usize;
         let last = (run.end() / ZONE_PAGES) as usize;
-        for zone in self.written.iter_mut().take(last).skip(first) {
-            *zone = true;
+        let is_written = |written: &[bool], zone: usize| written.get(zone).copied().unwrap_or(false);
+        for zone in first..last.min(self.written.len()) {
+            if self.written[zone] {
+                continue;
+            }
+            self.written[zone] = true;
+            let before = zone > 0 && is_written(&self.written, zone - 1);
+            match (before, is_written(&self.written, zone + 1)) {
+                (true, true) => self.zone_runs -= 1,
+                (false, false) => self.zone_runs += 1,
+                _ => {}
+            }
         }
     }
 
@@ -261,6 +274,12 @@ impl Allocator {
             .iter_mut()
             .skip(zone)
             .for_each(|written| *written = false);
+        self.zone_runs = self.written_zones().len() as u64;
+    }
+
+    /// Number of runs that [`Allocator::written_zones`] returns.
+    pub(crate) fn zone_runs(&self) -> u64 {
+        self.zone_runs
     }
 
     /// Runs of written zones, for the checkpoint: first zone and number of zones.

@@ -45,6 +45,8 @@ pub(crate) enum Flaw {
     AfterIgnored,
     /// R14: records count although their frame is lost.
     DepIgnored,
+    /// R15: a checkpoint's superblock waits for its epoch only, not for the frames its commits come after.
+    CheckpointAheadOfFrames,
 }
 
 /// Which rule is broken; none outside of tests.

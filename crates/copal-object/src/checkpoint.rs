@@ -7,6 +7,9 @@
 //! Invariants
 //! - A checkpoint never overwrites the live one, and a flush separates it from its superblock (R8).
 //! - The journal's tail moves only when the superblock that passes it is durable (R7).
+//! - The superblock waits until every group in the checkpoint is complete, the frames its commits come after among it (R15).
+//! - Where the journal has no room for the open group, the checkpoint stands for its record: no record is written until
+//!   the superblock is durable, for it would follow on commits that no record holds.
 //!
 //! Not here: the bytes of the tables (`snapshot`), reading them back (`recovery`).
 
@@ -77,6 +80,9 @@ struct Pending {
     tail: u64,
     /// Everything of epochs up to here is durable then.
     epoch: u64,
+    /// The last group in it, and the one it stands for in the journal's place.
+    last_group: u64,
+    absorbed: Option<u64>,
 }
 
 /// The live checkpoint, and the one in the making.
@@ -107,15 +113,29 @@ impl Checkpointer {
         matches!(self.step, Step::Idle)
     }
 
-    /// Pages of the one in the making.
-    pub(crate) fn pending_pages(&self) -> u64 {
+    fn pending(&self) -> Option<&Pending> {
         match &self.step {
-            Step::Idle => 0,
+            Step::Idle => None,
             Step::Writing(pending)
             | Step::Flushing(pending, _)
             | Step::Switching(pending)
-            | Step::Finishing(pending, _) => pages_of(&pending.runs),
+            | Step::Finishing(pending, _) => Some(pending),
         }
+    }
+
+    /// Pages of the one in the making.
+    pub(crate) fn pending_pages(&self) -> u64 {
+        self.pending().map_or(0, |pending| pages_of(&pending.runs))
+    }
+
+    /// Pages that are free again before the next one begins: those of the live one, while another is in the making.
+    pub(crate) fn pages_to_come(&self) -> u64 {
+        self.pending().map_or(0, |_| pages_of(&self.runs))
+    }
+
+    /// The group that the one in the making stands for in the journal's place.
+    pub(crate) fn absorbed(&self) -> Option<u64> {
+        self.pending().and_then(|pending| pending.absorbed)
     }
 }
 
@@ -136,6 +156,8 @@ impl Inner {
     }
 
     fn start_checkpoint(&self, state: &mut State) {
+        // What the open group did is in the tables: without a record of it, this is what makes it durable.
+        let absorbs = !state.groups.is_open_empty();
         let journal = &state.journal;
         let position = snapshot::Position {
             uuid: self.shape.uuid,
@@ -157,7 +179,12 @@ impl Inner {
         };
         state.checkpointer.forced = false;
         let runs: Vec<Run> = places.iter().flat_map(ChainPlace::runs).collect();
-        state.space.checkpoint_pages = pages_of(&runs);
+        let absorbed = absorbs.then(|| {
+            let (epoch, flushed) = (position.epoch, state.epochs.flushed);
+            let (group, freed) = state.groups.absorb_open(epoch, position.next_seq, flushed);
+            state.space.quarantine(epoch, freed);
+            group
+        });
         let (head, ios) = chain(self, position.lsn, &body, &places);
         let generation = state.checkpointer.superblock.generation + 1;
         let superblock = Superblock {
@@ -177,8 +204,11 @@ impl Inner {
             runs,
             tail: position.journal_head,
             epoch: position.epoch,
+            last_group: state.groups.open.number - 1,
+            absorbed,
         };
         state.checkpointer.step = Step::Writing(pending);
+        state.reckon_checkpoint();
         state.outbox.push((Tag::Checkpoint, ios));
     }
 
@@ -209,25 +239,33 @@ impl Inner {
                 runs.for_each(|run| space.release(run));
                 return None;
             };
-            if places.is_empty() {
-                space.aim_far_from(run.at, COPY_CLASS);
-            }
-            let copy = space.allocate_run(run.pages, COPY_HOME, false);
-            places.push(ChainPlace { run, copy });
+            places.push(ChainPlace { run, copy: None });
+        }
+        // What there is no space for twice stands there once: the second copies come when all first ones have their place.
+        if let Some(first) = places.first() {
+            space.aim_far_from(first.run.at, COPY_CLASS);
+        }
+        for place in &mut places {
+            place.copy = space.allocate_run(place.run.pages, COPY_HOME, false);
         }
         Some(places)
     }
 
     /// Takes the next step when what it waits for is flushed.
     pub(crate) fn step_checkpoint(&self, state: &mut State) -> bool {
-        if state.checkpointer.is_idle() && state.groups.is_open_empty() && self.checkpoint_is_due(state) {
+        if state.checkpointer.is_idle()
+            && self.checkpoint_is_due(state)
+            && (state.groups.is_open_empty() || !self.can_close(state))
+        {
             self.start_checkpoint(state);
             return !state.checkpointer.is_idle();
         }
         let flushed = state.epochs.flushed;
         let one_epoch = self.shape.broken.by(Flaw::CheckpointOneEpoch);
         match std::mem::take(&mut state.checkpointer.step) {
-            Step::Flushing(pending, epoch) if flushed >= epoch || one_epoch => {
+            Step::Flushing(pending, epoch)
+                if one_epoch || flushed >= epoch && self.is_complete(state, &pending) =>
+            {
                 let ios = superblock_ios(&pending.superblock);
                 state.outbox.push((Tag::Superblock, ios));
                 state.checkpointer.step = Step::Switching(pending);
@@ -254,6 +292,12 @@ impl Inner {
         }
     }
 
+    /// Whether every commit in the checkpoint would be there without it (R15).
+    fn is_complete(&self, state: &State, pending: &Pending) -> bool {
+        self.shape.broken.by(Flaw::CheckpointAheadOfFrames)
+            || state.groups.is_complete(pending.last_group, pending.absorbed)
+    }
+
     fn finish_checkpoint(&self, state: &mut State, pending: Pending) {
         state.journal.tail = pending.tail;
         state.epochs.durable_flushed = state.epochs.durable_flushed.max(pending.epoch);
@@ -265,6 +309,10 @@ impl Inner {
         state.checkpointer.runs = pending.runs;
         state.checkpointer.superblock = pending.superblock;
         state.checkpointer.finished += 1;
+        if let Some(group) = pending.absorbed {
+            state.groups.end_write(group);
+        }
+        state.reckon_checkpoint();
     }
 
     /// The chain is on the device: it carries the epoch open now.
@@ -287,6 +335,11 @@ impl Inner {
             state.checkpointer.step = Step::Finishing(pending, epoch);
         }
     }
+}
+
+/// Pages that one copy of a checkpoint with a body of `body_bytes` takes where free space is in single pages.
+pub(crate) fn pages_for(body_bytes: u64, page_bytes: usize) -> u64 {
+    body_bytes.div_ceil((page_bytes - HEAD_LEN) as u64).max(1)
 }
 
 /// Bytes of a body that chain pages hold.

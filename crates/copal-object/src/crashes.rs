@@ -126,4 +126,5 @@ each_broken_rule_is_caught! {
     r13_a_stream_goes_on_under_its_incarnation: KeepIncarnation,
     r14_frames_without_their_commit: AfterIgnored,
     r14_records_without_their_frame: DepIgnored,
+    r15_a_checkpoint_ahead_of_the_frames_its_commits_come_after: CheckpointAheadOfFrames,
 }

@@ -13,12 +13,13 @@ use crate::{
     broken::Flaw,
     epoch::Flushing,
     format::{ops::RecordOp, record},
-    group::{ClosedGroup, OpenGroup},
+    group::{Admitted, ClosedGroup, OpenGroup},
     journal::NewRecord,
     run::Run,
     state::{Inner, Shape, State, Tag, UNFLUSHED_BYTES_MAX, Waiter},
 };
 use copal_device::{AlignedBuf, Class, DeviceError, Io, IoKind};
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 
 impl Inner {
@@ -85,18 +86,28 @@ impl Inner {
         full || idle || self.flush_is_due(state)
     }
 
+    /// Where the journal has room for a record of so many bytes of operations.
+    pub(crate) fn record_position(&self, state: &State, ops_bytes: usize, releasing: bool) -> Option<u64> {
+        let pages = record::pages_for(ops_bytes, self.shape.page_bytes) as u64;
+        let keep = if releasing { 0 } else { state.journal.kept_pages() };
+        state.journal.place(pages, keep)
+    }
+
     /// Writes the record of the open group; `false` when the journal has no room for it.
     pub(crate) fn close_group(&self, state: &mut State) -> bool {
+        // What a checkpoint without a record stands for comes before any record (R16).
+        if state.checkpointer.absorbed().is_some() {
+            return false;
+        }
         let group = &state.groups.open;
-        let pages = record::pages_for(group.ops.len(), self.shape.page_bytes) as u64;
-        let keep = if group.releasing {
-            0
-        } else {
-            state.journal.kept_pages()
-        };
-        let Some(position) = state.journal.place(pages, keep) else {
+        let Some(position) = self.record_position(state, group.ops.len(), group.releasing) else {
             return false;
         };
+        let pages = record::pages_for(group.ops.len(), self.shape.page_bytes) as u64;
+        assert!(
+            record::HEADER_LEN + group.ops.len() <= state.journal.record_bytes_max(),
+            "a record is no longer than recovery reads"
+        );
         let mut group = std::mem::take(&mut state.groups.open);
         state.groups.open = OpenGroup {
             number: group.number + 1,
@@ -109,7 +120,6 @@ impl Inner {
         };
         let mut buf = AlignedBuf::zeroed(pages as usize * self.shape.page_bytes);
         let carries = state.epochs.flushed;
-        let seq = state.journal.seq;
         let first_lsn = if group.transactions == 0 {
             state.groups.last_lsn + 1
         } else {
@@ -131,7 +141,7 @@ impl Inner {
             number: group.number,
             epoch,
             last_lsn,
-            seq,
+            next_seq: state.journal.seq,
             carries,
             outstanding: group.outstanding + 1,
         });
@@ -366,11 +376,93 @@ impl Inner {
         ios
     }
 
+    /// Asks for room in the open group for `ops_bytes` bytes of operations (R16). `None`: the group had to be closed first or the mutex was released to wait for the journal; the
+    /// caller looks at everything again.
+    /// # Errors
+    /// `TooLarge`: longer than any record. `NoSpace`: neither the journal nor a checkpoint can take it. `Fenced`.
+    pub(crate) fn admit(
+        self: &Arc<Inner>,
+        state: &mut MutexGuard<'_, State>,
+        ops_bytes: usize,
+        releasing: bool,
+    ) -> Result<Option<Admitted>, StoreError> {
+        let most = state.journal.record_bytes_max();
+        if record::HEADER_LEN + ops_bytes > most {
+            return Err(StoreError::TooLarge);
+        }
+        let Some(admitted) = state.groups.admit(ops_bytes, most) else {
+            // The open group is full and waits for the journal or for its turn.
+            if !self.close_group(state) {
+                self.wait_journal(state)?;
+            }
+            return Ok(None);
+        };
+        let group = &state.groups.open;
+        let all_bytes = group.ops.len() + ops_bytes;
+        // One of the two ways to become durable is open to it.
+        if !state.space.fits_checkpoint()
+            && self
+                .record_position(state, all_bytes, releasing || group.releasing)
+                .is_none()
+        {
+            self.wait_journal(state)?;
+            return Ok(None);
+        }
+        Ok(Some(admitted))
+    }
+
+    /// As [`Inner::admit`], for one operation of the store's own.
+    pub(crate) fn admit_op(
+        self: &Arc<Inner>,
+        state: &mut MutexGuard<'_, State>,
+        op: &RecordOp,
+    ) -> Result<Option<Admitted>, StoreError> {
+        let mut encoded = Vec::new();
+        op.encode(&mut encoded);
+        self.admit(state, encoded.len(), false)
+    }
+
     /// Enters an internal transaction of one operation; returns its position.
-    pub(crate) fn enter_internal(&self, state: &mut State, op: &RecordOp) -> u64 {
-        let lsn = state.groups.take_lsn();
+    pub(crate) fn enter_internal(&self, state: &mut State, op: &RecordOp, admitted: Admitted) -> u64 {
+        let lsn = state.groups.take_lsn(admitted);
         state.enter(op, lsn);
         lsn
+    }
+
+    /// Waits for room in the journal: for a checkpoint, in short.
+    /// # Errors
+    /// `NoSpace`: there is none for a checkpoint either, and nothing is under way that could change that. `Fenced`.
+    pub(crate) fn wait_journal(
+        self: &Arc<Inner>,
+        state: &mut MutexGuard<'_, State>,
+    ) -> Result<(), StoreError> {
+        let before = (state.groups.open.number, state.space.allocator.free_pages());
+        self.advance(state);
+        state.writable()?;
+        if state.is_moving() {
+            self.wait_change(state);
+            return Ok(());
+        }
+        if before != (state.groups.open.number, state.space.allocator.free_pages()) {
+            return Ok(());
+        }
+        Err(self.no_checkpoint(state))
+    }
+
+    /// Whether the journal has room for the open group's record.
+    pub(crate) fn can_close(&self, state: &State) -> bool {
+        let group = &state.groups.open;
+        self.record_position(state, group.ops.len(), group.releasing)
+            .is_some()
+    }
+
+    /// The refusal where no checkpoint fits.
+    pub(crate) fn no_checkpoint(&self, state: &State) -> StoreError {
+        let page = self.shape.page_bytes as u64;
+        StoreError::NoSpace {
+            needed_bytes: state.space.checkpoint_pages * page,
+            free_bytes: state.space.allocator.free_pages() * page,
+        }
     }
 }
 

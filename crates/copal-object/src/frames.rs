@@ -46,7 +46,7 @@ impl FrameReader {
     pub fn next_frame(&mut self) -> Result<Option<(FramePos, Bytes)>, StoreError> {
         let inner = Arc::clone(&self.inner);
         let mut state = inner.state.lock();
-        let (piece, ticket) = loop {
+        let (piece, trimmed, ticket) = loop {
             let stream = state
                 .tables
                 .stream(self.id)
@@ -63,6 +63,10 @@ impl FrameReader {
                 };
             }
             if tail.pending.is_on_its_way(self.next) {
+                // A failed write or flush ends the waiting for all that were on their way.
+                if let Some(failure) = &state.failure {
+                    return Err(StoreError::Device(failure.clone()));
+                }
                 inner.wait_change(&mut state);
                 continue;
             }
@@ -73,10 +77,12 @@ impl FrameReader {
                 .find(|piece| piece.first <= self.next)
                 .copied();
             let piece = found.ok_or_else(|| self.corrupt())?;
-            break (piece, state.space.pin());
+            let trimmed = stream.trimmed;
+            let ticket = state.space.pin(vec![piece.run]);
+            break (piece, trimmed, ticket);
         };
         drop(state);
-        let result = self.read(&piece);
+        let result = self.read(&piece, trimmed);
         inner.unpin(ticket);
         result.map(Some)
     }
@@ -105,7 +111,9 @@ impl FrameReader {
         }
     }
 
-    fn read(&mut self, piece: &Piece) -> Result<(FramePos, Bytes), StoreError> {
+    /// Reads frame `next` of `piece`, and on the way those before it that were not read yet. One of them that is damaged
+    /// is passed over if it lies before `trimmed`.
+    fn read(&mut self, piece: &Piece, trimmed: u64) -> Result<(FramePos, Bytes), StoreError> {
         let (mut at, mut number) = match self.place {
             Some((incarnation, at, number)) if incarnation == piece.incarnation && number <= self.next => {
                 (at, number)
@@ -117,12 +125,19 @@ impl FrameReader {
             let found = self
                 .ahead
                 .frame(piece, at, inner.shape.page_bytes, &|run| inner.read_pages(run))?;
-            let Some((header, pages, payload)) = found else {
-                return Err(self.corrupt());
+            let Some((header, pages, payload)) = found.filter(|(header, ..)| header.frame == number) else {
+                let read = |run: Run| inner.read_pages(run);
+                let page_bytes = inner.shape.page_bytes;
+                let next = match number < trimmed {
+                    true => self.ahead.behind_damage(piece, at, trimmed, page_bytes, &read)?,
+                    false => None,
+                };
+                let Some(next) = next.filter(|(_, frame)| *frame > number) else {
+                    return Err(self.corrupt());
+                };
+                (at, number) = next;
+                continue;
             };
-            if header.frame != number {
-                return Err(self.corrupt());
-            }
             self.saw(Run::new(piece.run.at + u64::from(at), pages));
             at += pages;
             number += 1;

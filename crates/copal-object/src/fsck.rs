@@ -248,7 +248,12 @@ impl Inner {
                 entry => Some(entry.clone()),
             };
             // What the clone points to is not reused while it is looked at.
-            let ticket = state.space.pin();
+            let runs = match &entry {
+                Some(Entry::Object(object)) => object.map.iter().map(|extent| extent.run).collect(),
+                Some(Entry::Stream(stream)) => stream.pieces.iter().map(|piece| piece.run).collect(),
+                None => Vec::new(),
+            };
+            let ticket = state.space.pin(runs);
             drop(state);
             report.objects += 1;
             let found = match &entry {

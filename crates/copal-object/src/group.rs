@@ -1,11 +1,24 @@
 //! Groups: transactions that share one record.
 //!
 //! The open group collects; closing it writes its record. A closed group is kept until it is durable.
+//! Design: object.md §6, R16
 //! Invariants
 //! - Groups become durable in order; positions (LSN) ascend through them.
+//! - Everything enters the open group with an [`Admitted`], the store's own operations too: no record becomes longer than
+//!   recovery reads, and none counts more transactions than it can say.
 
-use crate::run::Run;
+use crate::{format::record, run::Run};
 use std::collections::VecDeque;
+
+/// Most transactions of one group: the record counts them with 16 bits.
+const TRANSACTIONS_MAX: u16 = u16::MAX;
+
+/// Room in the open group for one transaction, measured. Good for one entry, and only until the mutex is released.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    group: u64,
+}
 
 /// The group that still takes transactions.
 #[derive(Debug, Default)]
@@ -30,10 +43,12 @@ pub(crate) struct ClosedGroup {
     pub(crate) number: u64,
     pub(crate) epoch: u64,
     pub(crate) last_lsn: u64,
-    pub(crate) seq: u64,
+    /// Number of the record behind its own.
+    pub(crate) next_seq: u64,
     /// `flushed_epoch` in its record.
     pub(crate) carries: u64,
-    /// Data writes and record on their way.
+    /// Data writes, record, and frames it comes after that are on their way; of a group that a checkpoint stands for,
+    /// the checkpoint instead of the record.
     pub(crate) outstanding: u32,
 }
 
@@ -69,8 +84,22 @@ impl Groups {
         }
     }
 
+    /// Room for a transaction of at most `ops_bytes` bytes of operations in the open group, whose record may have
+    /// `record_bytes_max`; `None` when the group has to be closed first.
+    pub(crate) fn admit(&self, ops_bytes: usize, record_bytes_max: usize) -> Option<Admitted> {
+        let bytes = record::HEADER_LEN + self.open.ops.len() + ops_bytes;
+        let fits = bytes <= record_bytes_max && self.open.transactions < TRANSACTIONS_MAX;
+        fits.then_some(Admitted {
+            group: self.open.number,
+        })
+    }
+
     /// The position of one more transaction in the open group.
-    pub(crate) fn take_lsn(&mut self) -> u64 {
+    pub(crate) fn take_lsn(&mut self, admitted: Admitted) -> u64 {
+        assert_eq!(
+            admitted.group, self.open.number,
+            "a transaction enters the group it was admitted to"
+        );
         self.last_lsn += 1;
         if self.open.transactions == 0 {
             self.open.first_lsn = self.last_lsn;
@@ -121,8 +150,37 @@ impl Groups {
             };
             self.complete = self.complete.saturating_sub(1);
             self.durable_lsn = self.durable_lsn.max(closed.last_lsn);
-            news = Some((closed.carries, closed.seq + 1));
+            news = Some((closed.carries, closed.next_seq));
         }
         news
+    }
+
+    /// Closes the open group without a record: a checkpoint that is about to be written stands for it, and ends its last
+    /// write when it is durable. Returns the group's number and what it freed.
+    pub(crate) fn absorb_open(&mut self, epoch: u64, next_seq: u64, flushed: u64) -> (u64, Vec<Run>) {
+        let number = self.open.number;
+        let open = std::mem::replace(
+            &mut self.open,
+            OpenGroup {
+                number: number + 1,
+                ..OpenGroup::default()
+            },
+        );
+        self.closed.push_back(ClosedGroup {
+            number,
+            epoch,
+            last_lsn: self.last_lsn,
+            next_seq,
+            carries: flushed,
+            outstanding: open.outstanding + 1,
+        });
+        (number, open.freed)
+    }
+
+    /// Whether every write of the groups up to `last` has completed, those of the frames they come after among them;
+    /// of `absorbed`, every write but the checkpoint's own.
+    pub(crate) fn is_complete(&self, last: u64, absorbed: Option<u64>) -> bool {
+        let mut closed = self.closed.iter().take_while(|group| group.number <= last);
+        closed.all(|group| group.outstanding == u32::from(absorbed == Some(group.number)))
     }
 }

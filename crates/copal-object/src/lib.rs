@@ -39,6 +39,7 @@ mod mkfs;
 mod open;
 mod owner;
 mod pending;
+mod pins;
 mod place;
 mod placement;
 mod read;

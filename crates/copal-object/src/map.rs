@@ -58,6 +58,8 @@ pub(crate) struct ExtentMap {
     sums: Vec<u32>,
     /// With this many sums it is time to look how many of them are still used.
     collect_at: u32,
+    /// Units of all extents; as many as there are sums at most.
+    units: u32,
 }
 
 /// Most pages of one object: page numbers have 32 bits.
@@ -67,6 +69,13 @@ impl ExtentMap {
     /// Extents, for the checkpoint.
     pub(crate) fn extents(&self) -> usize {
         self.extents.len()
+    }
+
+    /// Sums that are used, for the length of the checkpoint: those of all units of `unit` pages.
+    pub(crate) fn units(&self, unit: u32) -> u64 {
+        let counted = || self.iter().map(|extent| extent.run.pages.div_ceil(unit));
+        debug_assert!(self.extents.len() > 64 || self.units == counted().sum::<u32>());
+        self.units.into()
     }
 
     pub(crate) fn pages(&self) -> u64 {
@@ -119,6 +128,8 @@ impl ExtentMap {
     }
 
     fn insert_piece(&mut self, at: u64, run: Run, sums: &[u32], unit: u32) {
+        // Also where it joins the extent before: that one ends with a whole unit.
+        self.units += run.pages.div_ceil(unit);
         let index = self.extents.partition_point(|packed| u64::from(packed.at) < at);
         if index > 0 {
             let before = self.extents[index - 1];
@@ -155,6 +166,8 @@ impl ExtentMap {
             .drain(first..last)
             .map(|packed| packed.extent().run)
             .collect();
+        let units = removed.iter().map(|run| run.pages.div_ceil(unit));
+        self.units -= units.sum::<u32>();
         self.collect_sums(unit);
         removed
     }
@@ -196,6 +209,7 @@ impl ExtentMap {
             self.split(index, offset, offset / unit);
             return;
         }
+        self.units += 1;
         // Set the cut unit apart, then cut it: both parts get sums of their own.
         let end = (offset - within + unit).min(extent.run.pages);
         if end < extent.run.pages {

@@ -27,7 +27,7 @@ use crate::{
     placement::Placement,
     recent::RecentPages,
     recovery::{self, Recovered, Source},
-    run::{Run, pages_of},
+    run::Run,
     seal::Sealed,
     shared::SharedRuns,
     space::{SpaceMap, stream_extent_smallest},
@@ -275,8 +275,7 @@ fn assemble(
         (derived, _) => derived?,
     };
     tables.shared = shared;
-    let mut space = SpaceMap::new(allocator);
-    space.checkpoint_pages = pages_of(&checkpoint_runs);
+    let space = SpaceMap::new(allocator);
     let shape = Shape {
         page_bytes,
         uuid: superblock.uuid,
@@ -316,7 +315,7 @@ fn assemble(
         store: superblock.uuid as u64,
         page_bytes,
     };
-    let state = State {
+    let mut state = State {
         tables,
         space,
         epochs: Epochs::new(recovered.epoch),
@@ -342,9 +341,11 @@ fn assemble(
         closed: false,
         broken: tuning.broken,
         mounted: tuning.broken.by(Flaw::NoMount),
+        places: BTreeMap::new(),
         outbox: Vec::new(),
         deliveries: Vec::new(),
     };
+    state.reckon_checkpoint();
     let driver = device.driver();
     Ok(Arc::new(Inner {
         files,
@@ -535,17 +536,7 @@ pub(crate) fn checkpoint_now(inner: &Arc<Inner>) -> Result<(), StoreError> {
                 continue;
             }
             Some(goal) if state.checkpointer.finished >= goal => return Ok(()),
-            Some(_)
-                if state.checkpointer.is_idle()
-                    && state.groups.is_open_empty()
-                    && state.outbox.is_empty() =>
-            {
-                let page = inner.shape.page_bytes as u64;
-                return Err(StoreError::NoSpace {
-                    needed_bytes: page,
-                    free_bytes: state.space.allocator.free_pages() * page,
-                });
-            }
+            Some(_) if !state.is_moving() => return Err(inner.no_checkpoint(&state)),
             _ => inner.wait_change(&mut state),
         }
     }
@@ -597,6 +588,10 @@ fn write_all(inner: &Arc<Inner>) -> Result<(), StoreError> {
             Some(_) if state.checkpointer.is_idle() && state.outbox.is_empty() => {
                 // No space for it: the journal says the same.
                 return Ok(());
+            }
+            // Neither the journal nor a checkpoint has room for what was committed last.
+            None if !state.is_moving() && !state.groups.is_open_empty() => {
+                return Err(inner.no_checkpoint(&state));
             }
             _ => inner.wait_change(&mut state),
         }

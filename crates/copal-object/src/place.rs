@@ -5,6 +5,8 @@
 //! carry none in the metadata, so neither format nor recovery knows of places: they find a stream without frames.
 //!
 //! Invariants
+//! - Its pages are pinned while there is a [`Place`]: when its stream was deleted they are nobody else's, and the place
+//!   answers `NotFound`. A stream takes no frames meanwhile.
 //! - Its pages are used through the page cache alone while the store is open; the walk that looks for frames has read
 //!   them before.
 //! - A failed write ends all writing, like any other.
@@ -25,12 +27,37 @@ use std::{ops::Range, sync::Arc};
 /// What devices read and write where there is no page cache; every logical block divides it.
 const PAGE: u64 = 4096;
 
-/// See the module. The stream must not be deleted, nor be given frames, while there is one.
+/// See the module.
 #[derive(Clone)]
 pub struct Place {
-    inner: Arc<Inner>,
+    bound: Arc<Bound>,
     at: u64,
     len: u64,
+}
+
+/// A place and the stream it lies in: shared by all copies of a [`Place`], ends with the last of them.
+struct Bound {
+    inner: Arc<Inner>,
+    stream: ObjectId,
+    run: Run,
+    pin: u64,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.inner.state.lock().places.remove(&self.pin);
+        self.inner.unpin(self.pin);
+    }
+}
+
+impl Bound {
+    /// Refuses where the stream is gone, or another one has its name.
+    fn expect_stream(&self, state: &State) -> Result<(), StoreError> {
+        match first_run(state, self.stream) {
+            Some(run) if run == self.run => Ok(()),
+            _ => Err(StoreError::NotFound(self.stream)),
+        }
+    }
 }
 
 impl Place {
@@ -44,17 +71,17 @@ impl Place {
     /// blocks, only behind [`Place::flush`]. Does not wait for the device where there is a page cache
     /// (`Store::has_page_cache`), and otherwise does, for each block.
     /// # Errors
-    /// `Device`: writing ends until the store is reopened. `Fenced`, `ReadOnly`.
+    /// `Device`: writing ends until the store is reopened. `NotFound`: the stream was deleted. `Fenced`, `ReadOnly`.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        if self.inner.shape.read_only {
+        if self.bound.inner.shape.read_only {
             return Err(StoreError::ReadOnly);
         }
-        self.inner.state.lock().writable()?;
+        self.expect_writable()?;
         let written = self.range("cached write", offset, bytes.len()).and_then(|at| {
-            match self.inner.device.page_cache() {
+            match self.bound.inner.device.page_cache() {
                 Some(cache) => cache.write_cached(at, bytes),
                 None => self.each_page(at, bytes.len(), |page, within, part| {
-                    let device = &self.inner.device;
+                    let device = &self.bound.inner.device;
                     let mut buf = device.read_now(page, AlignedBuf::zeroed(PAGE as usize))?;
                     buf[within..within + part.len()].copy_from_slice(&bytes[part]);
                     device.write_through(page, buf).map(drop)
@@ -66,13 +93,15 @@ impl Place {
 
     /// Fills `out` from `offset` on. Blocks on the device for what the kernel does not hold.
     /// # Errors
-    /// `Device`.
+    /// `Device`. `NotFound`: the stream was deleted.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
+        self.bound.expect_stream(&self.bound.inner.state.lock())?;
         let at = self.range("cached read", offset, out.len())?;
-        let read = match self.inner.device.page_cache() {
+        let read = match self.bound.inner.device.page_cache() {
             Some(cache) => cache.read_cached(at, out),
             None => self.each_page(at, out.len(), |page, within, part| {
                 let buf = self
+                    .bound
                     .inner
                     .device
                     .read_now(page, AlignedBuf::zeroed(PAGE as usize))?;
@@ -105,28 +134,35 @@ impl Place {
     /// Writes from now on wait for no other command on the same file, where the device can do that. Blocks for reading
     /// what stands here.
     pub fn prepare(&self) {
-        if let Some(cache) = self.inner.device.page_cache() {
+        if let Some(cache) = self.bound.inner.device.page_cache() {
             cache.prepare(self.at, self.len);
         }
     }
 
     /// What was written before survives power loss when this returns. Blocks on the device.
     /// # Errors
-    /// `Device`: writing ends until the store is reopened. `Fenced`.
+    /// `Device`: writing ends until the store is reopened. `NotFound`: the stream was deleted. `Fenced`.
     pub fn flush(&self) -> Result<(), StoreError> {
-        self.inner.state.lock().writable()?;
+        self.expect_writable()?;
         let flush = Io {
             at: 0,
             kind: IoKind::Flush,
             class: Class::Commit,
         };
-        let done = self.inner.device.submit(vec![flush]).wait();
+        let done = self.bound.inner.device.submit(vec![flush]).wait();
         let flushed = done.into_iter().try_for_each(|done| done.result);
         flushed.map_err(|error| self.failed(error))
     }
 
+    fn expect_writable(&self) -> Result<(), StoreError> {
+        let state = self.bound.inner.state.lock();
+        state.writable()?;
+        self.bound.expect_stream(&state)
+    }
+
     fn failed(&self, error: DeviceError) -> StoreError {
-        self.inner.state.lock().failure.get_or_insert(error.clone());
+        let mut state = self.bound.inner.state.lock();
+        state.failure.get_or_insert(error.clone());
         StoreError::Device(error)
     }
 
@@ -164,13 +200,17 @@ impl Inner {
             None if self.shape.read_only || bytes == 0 => return Ok(None),
             None => self.take_run(&mut state, stream, bytes)?,
         };
+        let pin = state.space.pin(vec![run]);
+        state.places.insert(pin, (stream.0, run));
         drop(state);
         let (at, len) = (self.shape.byte(run.at), self.shape.byte(run.pages.into()));
-        Ok(Some(Place {
+        let bound = Arc::new(Bound {
             inner: Arc::clone(self),
-            at,
-            len,
-        }))
+            stream,
+            run,
+            pin,
+        });
+        Ok(Some(Place { bound, at, len }))
     }
 
     /// Enters the first extent of a stream: space that was written before, or zeros.
@@ -260,6 +300,62 @@ mod tests {
             assert!(report.is_clean(), "{:?}", report.damages);
             store.close().unwrap();
         }
+    }
+
+    /// Symptom: whoever still held the place of a deleted stream wrote into the pages of the object that had them next.
+    /// Cause: a place was an address and a length, which nobody looked at again. Fix: its pages stay pinned as long as
+    /// there is a place, which answers that its stream is gone; and a stream takes no frames over it.
+    #[test]
+    fn a_place_ends_with_its_stream_and_never_reaches_into_another_object() {
+        let (_device, store) = store_with_a_stream();
+        let place = store.place(ROOM, 4 << 20).unwrap().unwrap();
+        let frame = store.append_frame(ROOM, b"frame".as_slice().into(), None, Ack::Ordered);
+        assert!(matches!(frame.wait(), Err(StoreError::InUse(ROOM))));
+        let commit = |ops| {
+            let txn = Txn {
+                ops,
+                ..Txn::default()
+            };
+            store.commit(txn, Ack::Durable).wait().map(drop)
+        };
+        commit(vec![Op::Delete { id: ROOM }]).unwrap();
+        // Everything that is free is used again; whatever does not fit is refused.
+        for id in (100..160).map(ObjectId) {
+            let opts = CreateOptions::default();
+            let data = vec![id.0 as u8; 1 << 20].into();
+            let ops = vec![Op::Create { id, opts }, Op::Append { id, at: 0, data }];
+            if commit(ops).is_err() {
+                break;
+            }
+        }
+        for _ in 0..2 {
+            assert!(matches!(
+                place.write(0, &[0xee; 1 << 20]),
+                Err(StoreError::NotFound(ROOM))
+            ));
+            assert!(matches!(
+                place.read(0, &mut [0; 9]),
+                Err(StoreError::NotFound(ROOM))
+            ));
+            assert!(matches!(place.flush(), Err(StoreError::NotFound(ROOM))));
+            // The name again, for another stream.
+            let opts = CreateOptions {
+                kind: ObjectKind::Stream,
+                ..CreateOptions::default()
+            };
+            let _ = commit(vec![Op::Create { id: ROOM, opts }]);
+        }
+        let looked = crate::CheckOptions {
+            data: true,
+            repair: false,
+        };
+        let report = store.check(&looked).unwrap();
+        assert!(report.is_clean(), "{:?}", report.damages);
+        let held = store.space().quarantine_bytes;
+        assert!(held >= 4 << 20, "the pages are pinned: {held}");
+        drop(place);
+        store.commit(Txn::default(), Ack::Durable).wait().unwrap();
+        assert!(store.space().quarantine_bytes < 4 << 20);
     }
 
     #[test]

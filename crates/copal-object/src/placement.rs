@@ -148,6 +148,14 @@ impl Placement {
         }
     }
 
+    /// Number of runs of written zones.
+    pub(crate) fn zone_runs(&self) -> u64 {
+        match self {
+            Placement::Pages(pages) => pages.zone_runs(),
+            Placement::Files(_) => 0,
+        }
+    }
+
     /// Runs of written zones, for the checkpoint.
     pub(crate) fn written_zones(&self) -> Vec<(u64, u64)> {
         match self {

@@ -149,7 +149,10 @@ impl Inner {
                 self.wait_change(&mut state);
                 continue;
             }
-            plan.ticket = state.space.pin();
+            let looked_at = plan.parts.iter().map(|part| self.pages_of_part(part));
+            let sums = plan.trailer.iter().flat_map(|trailer| &trailer.runs);
+            let looked_at = looked_at.chain(sums.copied()).collect();
+            plan.ticket = state.space.pin(looked_at);
             return Ok(plan);
         }
     }

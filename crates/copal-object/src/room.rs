@@ -66,19 +66,26 @@ impl Inner {
         wanted: u64,
         needed: u64,
     ) -> Result<(), StoreError> {
-        let waiting = state.space.quarantine_pages() + crate::run::pages_of(&state.groups.open.freed);
+        let freed = crate::run::pages_of(&state.groups.open.freed);
+        let held = state.space.held_pages();
+        let waiting = state.space.quarantine_pages() - held + freed;
         if waiting > 0 && state.space.available_pages() + waiting >= needed {
             return self.drain(state);
         }
-        if self.grow(state, wanted.max(needed))? {
+        if self.grow(state, wanted, needed)? {
             return Ok(());
         }
         if waiting > 0 {
             // Several transactions may have had their eye on the same pages.
             self.drain(state)?;
-            if state.space.available_pages() >= needed {
+            if state.space.available_pages() >= needed || self.grow(state, wanted, needed)? {
                 return Ok(());
             }
+        }
+        if held > 0 && state.space.available_pages() + held >= needed {
+            // Looks at them end by themselves.
+            self.wait_change(state);
+            return Ok(());
         }
         Err(self.no_space(state, needed))
     }
@@ -111,22 +118,23 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes the store larger by a step that covers `pages` more available pages; `false` when it cannot.
-    fn grow(self: &Arc<Inner>, state: &mut MutexGuard<'_, State>, pages: u64) -> Result<bool, StoreError> {
+    /// Makes the store larger by a step that covers `wanted` more available pages, or `needed` where that is too much;
+    /// `false` when it cannot, and nothing has grown then.
+    fn grow(
+        self: &Arc<Inner>,
+        state: &mut MutexGuard<'_, State>,
+        wanted: u64,
+        needed: u64,
+    ) -> Result<bool, StoreError> {
         if self.files.is_some() {
-            return Ok(self.ask_host(state, pages));
+            return Ok(self.ask_host(state, wanted.max(needed)));
         }
-        let page = self.shape.page_bytes as u64;
         let before = state.tables.pages;
-        let size = before * page;
-        let missing = pages.saturating_sub(state.space.available_pages()) * page;
-        // Two hundredths of what is added are kept by the store.
-        let step = growth_step_bytes(size).max((missing + missing / 32 + page).next_multiple_of(1 << 20));
-        let most = self.shape.max_size_bytes.min(STORE_BYTES_MAX);
-        let target = size.saturating_add(step).min(most);
-        if target <= size {
+        let Some(target) = self.grown_size(state, wanted.max(needed), needed) else {
             return Ok(false);
-        }
+        };
+        let page = self.shape.page_bytes as u64;
+        let most = self.largest_size();
         let grown = MutexGuard::unlocked(state, || {
             let _one_at_a_time = self.growing.lock();
             self.device.grow(target)
@@ -138,12 +146,52 @@ impl Inner {
                 return Ok(false);
             }
         };
-        state.writable()?;
+        let op = RecordOp::Grow {
+            pages: new_size / page,
+        };
+        let admitted = loop {
+            state.writable()?;
+            if let Some(admitted) = self.admit_op(state, &op)? {
+                break admitted;
+            }
+        };
         let pages = new_size / page;
         if pages > state.tables.pages {
-            self.enter_internal(state, &RecordOp::Grow { pages });
+            self.enter_internal(state, &op, admitted);
             state.space.allocator.grow(pages);
+            state.reckon_checkpoint();
         }
         Ok(pages > before)
+    }
+
+    fn largest_size(&self) -> u64 {
+        self.shape.max_size_bytes.min(STORE_BYTES_MAX)
+    }
+
+    /// Bytes of the store with `wanted` available pages, at least with `needed`; `None` where it would be too large.
+    fn grown_size(&self, state: &State, wanted: u64, needed: u64) -> Option<u64> {
+        let page = self.shape.page_bytes as u64;
+        let size = state.tables.pages * page;
+        let most = self.largest_size();
+        let available = state.space.available_pages();
+        // Two hundredths of what is added are kept by the store.
+        let step_for = |pages: u64| {
+            let missing = pages.saturating_sub(available).checked_mul(page)?;
+            let step = missing.checked_add(missing / 32 + page)?;
+            let target = size.checked_add(step.checked_next_multiple_of(1 << 20)?)?;
+            (target <= most).then_some(target)
+        };
+        let least = step_for(wanted).or_else(|| step_for(needed));
+        let usual = size.saturating_add(growth_step_bytes(size)).min(most);
+        match least {
+            Some(least) => Some(usual.max(least)),
+            // The end of the store may be nearer than a whole step, and still far enough.
+            None => {
+                let left = (most.saturating_sub(size) / page).checked_sub(1)?;
+                let enough = available.saturating_add(left - left / 32) >= needed;
+                (enough && most > size).then_some(most)
+            }
+        }
+        .filter(|&target| target > size)
     }
 }

@@ -61,15 +61,10 @@ impl Inner {
             let streams = unnamed_frames(&state);
             let complete = streams.len() < STREAMS_MAX;
             let op = RecordOp::Durable { streams };
-            let mut encoded = Vec::new();
-            op.encode(&mut encoded);
-            if state.groups.open.ops.len() + encoded.len() + crate::format::record::HEADER_LEN
-                > state.journal.record_bytes_max()
-            {
-                // A full group is about to be written; the next look finds room.
-                return Ok(any);
-            }
-            let lsn = self.enter_internal(&mut state, &op);
+            let Some(admitted) = self.admit_op(&mut state, &op)? else {
+                continue;
+            };
+            let lsn = self.enter_internal(&mut state, &op, admitted);
             state.sealed = Sealed { lsn, complete };
             drop(state);
             self.sync(Lsn(lsn)).wait()?;

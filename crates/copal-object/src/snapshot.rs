@@ -6,7 +6,7 @@
 use crate::{
     allocator::ZONE_PAGES,
     format::{
-        ops::{Traits, put_run, take_list, take_run},
+        ops::{RUN_LEN, TRAITS_LEN, Traits, put_run, take_list, take_run},
         record::COUNTER_MAX,
     },
     map::{ExtentMap, OBJECT_PAGES_MAX},
@@ -35,6 +35,39 @@ const SEALED: u8 = 1;
 const SHARES: u8 = 2;
 const PUBLISHED: u8 = 4;
 
+/// Bytes before the entries, without written zones.
+const FIXED_BYTES: u64 = 16 + 5 * 8 + 4 + 8;
+const ZONE_RUN_BYTES: u64 = 16;
+/// Bytes of an object's or stream's entry without its extents, sums and pieces, at most.
+pub(crate) const ENTRY_BYTES_MAX: u64 = 8 + 1 + TRAITS_LEN + 1 + 8 + 16 + 4;
+const EXTENT_BYTES: u64 = 4 + RUN_LEN;
+const PIECE_BYTES: u64 = RUN_LEN + 8 + 8;
+
+/// Length of what [`encode`] returns: what a checkpoint of `tables` takes is reckoned from this alone.
+pub(crate) fn encoded_len(tables: &Tables, zone_runs: u64) -> u64 {
+    FIXED_BYTES + ZONE_RUN_BYTES * zone_runs + tables.entry_bytes
+}
+
+/// Bytes of one entry.
+pub(crate) fn entry_bytes(entry: &Entry, page_bytes: usize) -> u64 {
+    match entry {
+        Entry::Object(object) => {
+            let (sums, trailer) = match object.trailer {
+                Some(_) => (0, 16),
+                None => (object.map.units(object.unit(page_bytes)), 0),
+            };
+            ENTRY_BYTES_MAX - 16 + trailer + EXTENT_BYTES * object.map.extents() as u64 + 4 * sums
+        }
+        Entry::Stream(stream) => 8 + 1 + TRAITS_LEN + 8 + 8 + 4 + PIECE_BYTES * stream.pieces.len() as u64,
+    }
+}
+
+/// Most bytes of the entry of an object that is published in `runs`.
+pub(crate) fn published_bytes_max(runs: &[Run]) -> u64 {
+    let extents = runs.iter().map(|run| u64::from(run.pages / RUN_PAGES_MAX) + 2);
+    ENTRY_BYTES_MAX + EXTENT_BYTES * extents.sum::<u64>()
+}
+
 /// The tables as bytes. `durable`: frames known to be durable, by stream. `zones`: written zones.
 pub(crate) fn encode(
     tables: &Tables,
@@ -42,7 +75,8 @@ pub(crate) fn encode(
     durable: &HashMap<u64, u64>,
     zones: &[(u64, u64)],
 ) -> Vec<u8> {
-    let mut out = Vec::new();
+    let wanted = encoded_len(tables, zones.len() as u64) as usize;
+    let mut out = Vec::with_capacity(wanted);
     out.put_u128(position.uuid);
     for word in [
         position.lsn,
@@ -66,6 +100,7 @@ pub(crate) fn encode(
             Entry::Stream(stream) => put_stream(&mut out, stream, durable.get(&id).copied().unwrap_or(0)),
         }
     }
+    debug_assert_eq!(out.len(), wanted, "the length of a checkpoint is known before");
     out
 }
 
@@ -157,6 +192,7 @@ pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<(Tables, Position
                 });
             }
         };
+        tables.entry_bytes += entry_bytes(&entry, page_bytes);
         tables.entries.insert(id, entry);
     }
     input.finish()?;

@@ -5,20 +5,20 @@
 //! - owned = reachable + staged + quarantine; the rest is free.
 //! - Freed pages are reused only when a durable record or checkpoint says that the freeing epoch is flushed: until then
 //!   recovery may still verify what they held, or fall back to it.
-//! - They are not reused either while a read that began before they were freed is under way.
+//! - They are not reused either while somebody looks at them (`pins`); what nobody looks at does not wait for that.
 
 use crate::{
     allocator::ZONE_PAGES,
+    pins::Pins,
     placement::Placement,
     run::{Run, pages_of},
 };
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// Pages freed by one record.
 #[derive(Debug)]
 struct Freed {
     epoch: u64,
-    ticket: u64,
     runs: Vec<Run>,
 }
 
@@ -32,10 +32,10 @@ pub(crate) struct SpaceMap {
     pub(crate) staged_pages: u64,
     /// Kept by callers of `reserve`.
     pub(crate) reserved_pages: u64,
-    /// What a checkpoint of the present tables takes; refreshed with every checkpoint.
+    /// What has to be free for a checkpoint of the present tables, however free space lies; reckoned anew with every
+    /// operation.
     pub(crate) checkpoint_pages: u64,
-    tickets: BTreeSet<u64>,
-    next_ticket: u64,
+    pins: Pins,
 }
 
 impl SpaceMap {
@@ -47,15 +47,33 @@ impl SpaceMap {
             staged_pages: 0,
             reserved_pages: 0,
             checkpoint_pages: 1,
-            tickets: BTreeSet::new(),
-            next_ticket: 0,
+            pins: Pins::default(),
         }
     }
 
     /// Pages kept for deletes, trims, checkpoints: 2 % (of a directory's file system a part of its reserve), and room for
-    /// two checkpoints.
+    /// the next checkpoint.
     pub(crate) fn system_pages(&self) -> u64 {
-        self.allocator.kept_pages().max(2 * self.checkpoint_pages + 16)
+        self.allocator
+            .kept_pages()
+            .max(SpaceMap::checkpoint_reserve(self.checkpoint_pages))
+    }
+
+    /// Pages that ordinary operations leave free for a checkpoint whose copies take `pages` each: both copies, half of
+    /// one for what tables grow by where nothing can be refused (a mount cuts streams), and a few for what releases
+    /// space and takes some for it.
+    pub(crate) fn checkpoint_reserve(pages: u64) -> u64 {
+        2 * pages + pages / 2 + 16
+    }
+
+    /// Whether the next checkpoint has room, once.
+    pub(crate) fn fits_checkpoint(&self) -> bool {
+        self.allocator.free_pages() >= self.checkpoint_pages
+    }
+
+    /// Pages that an operation may take that gives space back.
+    pub(crate) fn releasable_pages(&self) -> u64 {
+        self.allocator.free_pages().saturating_sub(self.checkpoint_pages)
     }
 
     /// Pages an ordinary operation may take.
@@ -66,13 +84,20 @@ impl SpaceMap {
             .saturating_sub(self.reserved_pages)
     }
 
+    /// Freed and not reusable yet, for whatever reason.
     pub(crate) fn quarantine_pages(&self) -> u64 {
-        self.quarantine_pages
+        self.quarantine_pages + self.pins.held_pages
+    }
+
+    /// Of [`SpaceMap::quarantine_pages`], those that only wait for looks at them to end.
+    pub(crate) fn held_pages(&self) -> u64 {
+        self.pins.held_pages
     }
 
     /// Runs in quarantine.
     pub(crate) fn quarantined(&self) -> impl Iterator<Item = &Run> {
-        self.quarantine.iter().flat_map(|freed| &freed.runs)
+        let held = self.pins.held.values().flatten();
+        self.quarantine.iter().flat_map(|freed| &freed.runs).chain(held)
     }
 
     /// Epoch that has to be flushed, and known as flushed, to empty the quarantine.
@@ -91,44 +116,40 @@ impl SpaceMap {
             return;
         }
         self.quarantine_pages += pages_of(&runs);
-        self.quarantine.push_back(Freed {
-            epoch,
-            ticket: self.next_ticket,
-            runs,
-        });
+        self.quarantine.push_back(Freed { epoch, runs });
     }
 
-    /// Makes reusable what was freed in epochs up to `durable_flushed`; calls `reused` with each run.
-    pub(crate) fn drain(&mut self, durable_flushed: u64, mut reused: impl FnMut(Run)) -> bool {
-        let oldest = self.tickets.first().copied().unwrap_or(u64::MAX);
-        let mut any = false;
-        while let Some(first) = self.quarantine.front() {
-            if first.epoch > durable_flushed || oldest < first.ticket {
-                break;
-            }
-            let Some(freed) = self.quarantine.pop_front() else {
-                break;
-            };
+    /// Makes reusable what was freed in epochs up to `durable_flushed` and nobody looks at; calls `reused` with each run.
+    pub(crate) fn drain(&mut self, durable_flushed: u64, mut reused: impl FnMut(Run)) {
+        let mut looks = None;
+        while let Some(freed) = self
+            .quarantine
+            .pop_front_if(|freed| freed.epoch <= durable_flushed)
+        {
+            self.quarantine_pages -= pages_of(&freed.runs);
+            let looks = looks.get_or_insert_with(|| self.pins.looks());
             for run in freed.runs {
-                self.quarantine_pages -= u64::from(run.pages);
-                self.allocator.release(run);
-                reused(run);
+                match looks.at(run) {
+                    Some(ticket) => self.pins.hold(ticket, run),
+                    None => {
+                        self.allocator.release(run);
+                        reused(run);
+                    }
+                }
             }
-            any = true;
         }
-        any
     }
 
-    /// A read begins: what it looks at is not reused until [`SpaceMap::unpin`].
-    pub(crate) fn pin(&mut self) -> u64 {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        self.tickets.insert(ticket);
-        ticket
+    /// A look at `runs` begins: they are not reused until [`SpaceMap::unpin`], even if they are freed meanwhile.
+    pub(crate) fn pin(&mut self, runs: Vec<Run>) -> u64 {
+        self.pins.pin(runs)
     }
 
-    pub(crate) fn unpin(&mut self, ticket: u64) {
-        self.tickets.remove(&ticket);
+    /// The look has ended. Returns what waited for it and is reusable now: [`SpaceMap::drain`] would have said so.
+    pub(crate) fn unpin(&mut self, ticket: u64) -> Vec<Run> {
+        let reusable = self.pins.unpin(ticket);
+        reusable.iter().for_each(|&run| self.allocator.release(run));
+        reusable
     }
 
     /// Staged pages that will never be published. They were in no record, so they are free at once.

@@ -9,7 +9,7 @@
 use crate::{
     Lsn, StoreError,
     broken::{Broken, Flaw},
-    checkpoint::Checkpointer,
+    checkpoint::{self, Checkpointer},
     entropy::Entropy,
     epoch::Epochs,
     format::ops::RecordOp,
@@ -21,6 +21,7 @@ use crate::{
     recent::RecentPages,
     run::Run,
     seal::Sealed,
+    snapshot,
     space::SpaceMap,
     stream::Tail,
     tables::{Effect, Tables},
@@ -130,6 +131,8 @@ pub(crate) struct State {
     pub(crate) groups: Groups,
     pub(crate) checkpointer: Checkpointer,
     pub(crate) tails: BTreeMap<u64, Tail>,
+    /// Places that somebody holds: by pin, the stream and its pages.
+    pub(crate) places: BTreeMap<u64, (u64, Run)>,
     /// Frames of deleted streams that commits still wait for.
     pub(crate) orphans: Vec<FrameState>,
     pub(crate) frame_tickets: u64,
@@ -188,6 +191,50 @@ impl State {
                 .for_each(|run| self.space.allocator.release(run));
         }
         self.groups.open.freed.append(&mut effect.freed);
+        self.reckon_checkpoint();
+    }
+
+    /// The tables have changed, or a checkpoint began or ended: what the next one takes is kept for it.
+    pub(crate) fn reckon_checkpoint(&mut self) {
+        let pages = self.checkpoint_pages_with(0);
+        self.space.checkpoint_pages = pages;
+    }
+
+    /// Pages that have to be free for the next checkpoint when the tables have grown by `more` bytes.
+    fn checkpoint_pages_with(&self, more: u64) -> u64 {
+        let body = snapshot::encoded_len(&self.tables, self.space.allocator.zone_runs()) + more;
+        let pages = checkpoint::pages_for(body, self.tables.page_bytes);
+        pages.saturating_sub(self.checkpointer.pages_to_come())
+    }
+
+    /// Pages that are missing for a checkpoint of tables that are `more` bytes longer; what only `releases` space may go
+    /// to the end of what is kept.
+    pub(crate) fn pages_for_tables(&self, more: u64, releases: bool) -> u64 {
+        let pages = self.checkpoint_pages_with(more);
+        let free = self.space.allocator.free_pages();
+        if pages <= self.space.checkpoint_pages {
+            0
+        } else if releases {
+            pages.saturating_sub(free)
+        } else {
+            let free = free.saturating_sub(self.space.reserved_pages);
+            SpaceMap::checkpoint_reserve(pages).saturating_sub(free)
+        }
+    }
+
+    /// Whether something is under way that may change what the journal or a checkpoint has room for.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.groups.records > 0
+            || self.epochs.flushing.is_some()
+            || !self.checkpointer.is_idle()
+            || !self.outbox.is_empty()
+    }
+
+    /// A look at pages has ended; `true` when some of them are free now.
+    pub(crate) fn unpin(&mut self, ticket: u64) -> bool {
+        let reusable = self.space.unpin(ticket);
+        reusable.iter().for_each(|&run| self.recent.forget(run));
+        !reusable.is_empty()
     }
 
     /// Queues a delivery to a caller.
@@ -284,9 +331,7 @@ impl Inner {
     /// A look at pages has ended. They may be what a transaction waits for.
     pub(crate) fn unpin(&self, ticket: u64) {
         let mut state = self.state.lock();
-        state.space.unpin(ticket);
-        if state.space.quarantine_pages() > 0 {
-            self.settle(&mut state);
+        if state.unpin(ticket) {
             drop(state);
             self.changed.notify_all();
         }

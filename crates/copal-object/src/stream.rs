@@ -29,6 +29,9 @@ use copal_device::{AlignedBuf, Class, Completer, Completion, DeviceError, Io, Io
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
+/// Most bytes of the operation that gives a stream space, in a record and in a checkpoint.
+const EXTENT_OP_BYTES: usize = 64;
+
 /// Placement class of stream extents.
 pub(crate) const STREAM_CLASS: usize = 0;
 
@@ -111,6 +114,11 @@ impl Inner {
                 let range = tail.next..tail.next + 1;
                 return Err(StoreError::Corrupt { id: stream, range });
             }
+            let is_place = |piece: &Piece| state.places.values().any(|held| *held == (stream.0, piece.run));
+            if last.as_ref().is_some_and(is_place) {
+                return Err(StoreError::InUse(stream));
+            }
+            let tail = state.tails.entry(stream.0).or_default();
             match last.filter(|piece| piece.run.pages - tail.used >= pages) {
                 Some(piece) => break piece,
                 None => self.extend_stream(&mut state, stream.0, pages, extents, expected)?,
@@ -128,13 +136,13 @@ impl Inner {
         extents: usize,
         expected_log2: u8,
     ) -> Result<(), StoreError> {
-        if state.groups.open.ops.len() + 64 > state.journal.record_bytes_max() - record_head() {
-            return if self.close_group(state) {
-                Ok(())
-            } else {
-                self.wait_journal(state)
-            };
+        let missing = state.pages_for_tables(EXTENT_OP_BYTES as u64, false);
+        if missing > 0 {
+            return self.make_room(state, missing, missing);
         }
+        let Some(admitted) = self.admit(state, EXTENT_OP_BYTES, false)? else {
+            return Ok(());
+        };
         let smallest = self.shape.stream_extent_pages.max(pages.into());
         let wanted = space::stream_extent_pages(extents, expected_log2, smallest, self.shape.page_bytes);
         let home = Home {
@@ -169,6 +177,7 @@ impl Inner {
                 first,
                 incarnation,
             },
+            admitted,
         );
         state.tails.entry(stream).or_default().used = 0;
         Ok(())
@@ -203,6 +212,7 @@ impl Inner {
             return Err(StoreError::Device(error));
         }
         state.space.allocator.note_written(run);
+        state.reckon_checkpoint();
         state.spare_extents.push(run);
         Ok(())
     }
@@ -304,7 +314,7 @@ impl Inner {
         buf: AlignedBuf,
         placed: impl FnOnce(FramePos),
     ) -> Completion<Result<FramePos, StoreError>> {
-        let pin = state.space.pin();
+        let pin = state.space.pin(vec![run]);
         let ticket = state.take_frame_ticket();
         let tail = state.tails.entry(stream).or_default();
         tail.pending.push(FrameState {
@@ -321,7 +331,7 @@ impl Inner {
         placed(FramePos(number));
         let result = self.device.write_through(self.shape.byte(run.at), buf);
         let mut state = self.state.lock();
-        state.space.unpin(pin);
+        state.unpin(pin);
         let completion = match result {
             Ok(_) => {
                 state.frame_through(stream, ticket);
@@ -355,10 +365,6 @@ impl Inner {
         self.pump();
         completion
     }
-}
-
-fn record_head() -> usize {
-    crate::format::record::HEADER_LEN
 }
 
 impl State {

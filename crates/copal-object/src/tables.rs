@@ -16,6 +16,7 @@ use crate::{
     map::{ExtentMap, OBJECT_PAGES_MAX},
     run::Run,
     shared::SharedRuns,
+    snapshot::entry_bytes,
 };
 use std::collections::BTreeMap;
 
@@ -72,6 +73,8 @@ pub(crate) struct Tables {
     pub(crate) pages: u64,
     pub(crate) entries: BTreeMap<u64, Entry>,
     pub(crate) shared: SharedRuns,
+    /// Bytes of all entries in a checkpoint ([`crate::snapshot::encoded_len`]), kept up to date by each operation.
+    pub(crate) entry_bytes: u64,
 }
 
 /// An operation does not fit the tables: damage that no checksum caught, or our own bug.
@@ -121,6 +124,7 @@ impl Tables {
             pages,
             entries: BTreeMap::new(),
             shared: SharedRuns::default(),
+            entry_bytes: 0,
         }
     }
 
@@ -154,6 +158,43 @@ impl Tables {
 
     /// Applies one operation of a record whose last commit is `lsn`.
     pub(crate) fn apply(&mut self, op: &RecordOp, lsn: u64, effect: &mut Effect) -> Result<(), Misfit> {
+        let before = self.bytes_of(op);
+        self.apply_op(op, lsn, effect)?;
+        self.entry_bytes = self.entry_bytes + self.bytes_of(op) - before;
+        Ok(())
+    }
+
+    /// Bytes in a checkpoint of the entries whose length the operation may change.
+    fn bytes_of(&self, op: &RecordOp) -> u64 {
+        let of = |id: &u64| {
+            let entry = self.entries.get(id);
+            entry.map_or(0, |entry| entry_bytes(entry, self.page_bytes))
+        };
+        match op {
+            RecordOp::Create { id, .. }
+            | RecordOp::Map { id, .. }
+            | RecordOp::Publish { id, .. }
+            | RecordOp::Unmap { id, .. }
+            | RecordOp::Resum { id, .. }
+            | RecordOp::Delete { id }
+            | RecordOp::StreamExtent { id, .. }
+            | RecordOp::StreamTrim { id, .. }
+            | RecordOp::Clone { to: id, .. } => of(id),
+            RecordOp::Mount { cuts, .. } => {
+                let mut ids: Vec<u64> = cuts.iter().map(|cut| cut.id).collect();
+                ids.sort_unstable();
+                ids.dedup();
+                ids.iter().map(of).sum()
+            }
+            RecordOp::Length { .. }
+            | RecordOp::Seal { .. }
+            | RecordOp::Dep { .. }
+            | RecordOp::Durable { .. }
+            | RecordOp::Grow { .. } => 0,
+        }
+    }
+
+    fn apply_op(&mut self, op: &RecordOp, lsn: u64, effect: &mut Effect) -> Result<(), Misfit> {
         match op {
             RecordOp::Create { id, what } => self.create(*id, *what),
             RecordOp::Map {

@@ -10,7 +10,6 @@
 
 use crate::{
     Ack, Lsn, ObjectId, Op, StoreError, Txn,
-    format::record,
     run::Run,
     state::{Inner, State, Waiter},
 };
@@ -86,7 +85,7 @@ impl Inner {
             tickets: Vec::new(),
         };
         let mut state = self.state.lock();
-        let (needs, runs) = loop {
+        let (needs, runs, admitted) = loop {
             state.writable()?;
             let needs = check::check(&state, &txn, &self.shape)?;
             if state.in_flight_bytes > state.in_flight_limit {
@@ -94,7 +93,7 @@ impl Inner {
                 continue;
             }
             let available = if needs.releases {
-                state.space.allocator.free_pages()
+                state.space.releasable_pages()
             } else {
                 state.space.available_pages()
             };
@@ -114,46 +113,32 @@ impl Inner {
                 return Err(self.no_space(&state, needs.pages));
             };
             let ops_bytes = needs.ops_bytes_with(&runs);
-            let room = state.journal.record_bytes_max() - record::HEADER_LEN;
-            if ops_bytes > room {
+            let missing = state.pages_for_tables(needs.table_bytes_with(ops_bytes), needs.releases);
+            if missing > 0 {
+                // The next checkpoint would not fit any more.
                 give_back(&mut state, runs);
-                return Err(StoreError::TooLarge);
-            }
-            if state.groups.open.ops.len() + ops_bytes > room {
-                // The open group is full and waits for the journal or for its turn.
-                give_back(&mut state, runs);
-                if !self.close_group(&mut state) {
-                    self.wait_journal(&mut state)?;
-                }
+                pins.release(&mut state);
+                fetched = Fetched::default();
+                let needed = needs.pages + missing;
+                self.make_room(&mut state, needed, needed)?;
                 continue;
             }
-            break (needs, runs);
+            match self.admit(&mut state, ops_bytes, needs.releases && !txn.ops.is_empty()) {
+                Ok(Some(admitted)) => break (needs, runs, admitted),
+                Ok(None) => give_back(&mut state, runs),
+                Err(error) => {
+                    give_back(&mut state, runs);
+                    return Err(error);
+                }
+            }
         };
-        let bytes = self.carry_out(&mut state, txn, &needs, runs, &fetched);
+        let bytes = self.carry_out(&mut state, txn, &needs, runs, &fetched, admitted);
         let lsn = state.groups.last_lsn;
         pins.release(&mut state);
         let completion = self.acknowledge(&mut state, lsn, ack, bytes);
         drop(state);
         self.pump();
         Ok(completion)
-    }
-
-    /// Waits for room in the journal: for a checkpoint, in short.
-    pub(crate) fn wait_journal(
-        self: &Arc<Inner>,
-        state: &mut MutexGuard<'_, State>,
-    ) -> Result<(), StoreError> {
-        let busy = state.groups.records > 0 || state.epochs.flushing.is_some() || !state.outbox.is_empty();
-        if busy || !state.checkpointer.is_idle() {
-            self.wait_change(state);
-            return Ok(());
-        }
-        // No space for a checkpoint, and so no end of the journal to move.
-        let page = self.shape.page_bytes as u64;
-        Err(StoreError::NoSpace {
-            needed_bytes: state.space.checkpoint_pages * page,
-            free_bytes: state.space.allocator.free_pages() * page,
-        })
     }
 
     fn acknowledge(
@@ -199,7 +184,7 @@ impl Inner {
             return Ok(());
         }
         // The unit stays where it is while it is pinned, even if another transaction frees it meanwhile.
-        pins.tickets.push(state.space.pin());
+        pins.tickets.push(state.space.pin(vec![unit.run]));
         let bytes = MutexGuard::unlocked(state, || self.read_pages(unit.run))?;
         if copal_codec::crc32c(0, &bytes) != unit.sum {
             let from = self.shape.byte(unit.at);
@@ -222,9 +207,9 @@ struct Pins<'a> {
 
 impl Pins<'_> {
     fn release(&mut self, state: &mut State) {
-        self.tickets
-            .drain(..)
-            .for_each(|ticket| state.space.unpin(ticket));
+        for ticket in self.tickets.drain(..) {
+            state.unpin(ticket);
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! Invariants
 //! - The end is the first frame whose sum, incarnation or number is wrong, or whose commit is lost.
 //! - A hole before a valid frame that says the hole was durable is damage, not a crash.
+//! - Frames that were trimmed are passed over where they are damaged: nobody asks for them.
 
 use crate::{
     format::frame::{self, FRAME_BYTES_MAX, FrameHeader},
@@ -101,10 +102,27 @@ fn frame_at<'w>(
     }
 }
 
-/// Finds the end of a stream. Frames whose `after` lies beyond `last_lsn` do not count.
-/// `each` sees every frame that counts.
+/// Where a piece goes on behind a damaged frame at page `at`: page and number of the next valid frame, if that is at most
+/// `trimmed`, so that no frame is missed that somebody may ask for.
+fn behind_damage(
+    window: &mut Window<'_>,
+    at: u32,
+    incarnation: u64,
+    trimmed: u64,
+) -> Result<Option<(u32, u64)>, DeviceError> {
+    for at in at + 1..window.piece.pages {
+        if let Some((header, ..)) = frame_at(window, at, incarnation)? {
+            return Ok(Some((at, header.frame)).filter(|(_, frame)| *frame <= trimmed));
+        }
+    }
+    Ok(None)
+}
+
+/// Finds the end of a stream of which the frames before `trimmed` are not wanted any more. Frames whose `after` lies
+/// beyond `last_lsn` do not count. `each` sees every frame that counts.
 pub(crate) fn walk(
     pieces: &[Piece],
+    trimmed: u64,
     last_lsn: u64,
     page_bytes: usize,
     read: ReadPages<'_>,
@@ -125,12 +143,18 @@ pub(crate) fn walk(
         end.piece = index;
         end.used = 0;
         while limit.is_none_or(|limit| end.next < limit) {
-            let Some((header, pages, payload)) = frame_at(&mut window, end.used, piece.incarnation)? else {
-                break;
+            let found = frame_at(&mut window, end.used, piece.incarnation)?;
+            let Some((header, pages, payload)) = found.filter(|(header, ..)| header.frame == end.next) else {
+                let next = match end.next < trimmed {
+                    true => behind_damage(&mut window, end.used, piece.incarnation, trimmed)?,
+                    false => None,
+                };
+                let Some((at, frame)) = next.filter(|(_, frame)| *frame > end.next) else {
+                    break;
+                };
+                (end.used, end.next) = (at, frame);
+                continue;
             };
-            if header.frame != end.next {
-                break;
-            }
             if header.after > last_lsn {
                 // Its commit is lost, so nothing behind it was durable either.
                 return Ok(end);
@@ -206,6 +230,19 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
+    /// See [`behind_damage`].
+    pub(crate) fn behind_damage(
+        &mut self,
+        piece: &Piece,
+        at: u32,
+        trimmed: u64,
+        page_bytes: usize,
+        read: ReadPages<'_>,
+    ) -> Result<Option<(u32, u64)>, DeviceError> {
+        let mut window = Window::new(read, piece.run, page_bytes);
+        behind_damage(&mut window, at, piece.incarnation, trimmed)
+    }
+
     /// The valid frame at page `at` of `piece`. Pages already read are looked at first, then read again: the frame may
     /// have been appended since.
     pub(crate) fn frame(

@@ -15,6 +15,7 @@ use copal_device::{
     crash::{self, Limits},
     fault::{FaultDevice, FaultOptions, Order},
 };
+use parking_lot::Mutex;
 use std::{rc::Rc, sync::Arc, sync::OnceLock};
 
 /// One history.
@@ -108,6 +109,9 @@ fn nearly_full_store() -> Image {
     FULL.get_or_init(make).clone()
 }
 
+/// Position and object of what was committed while a frame was written through.
+type Beside = Arc<Mutex<Option<(u64, u64)>>>;
+
 /// Something that will be acknowledged.
 enum Awaited {
     Commit(u64, Ack, Completion<Result<Lsn, StoreError>>),
@@ -155,6 +159,8 @@ pub(super) struct Runner<'a> {
     eager: bool,
     mount_by_checkpoint: bool,
     next_stream: u64,
+    /// Object of the next commit beside a frame; not used twice.
+    next_beside: u64,
     /// Events of the history that the model knows nothing of any more.
     pub(super) start: usize,
 }
@@ -238,6 +244,7 @@ impl<'a> Runner<'a> {
             eager: false,
             mount_by_checkpoint: false,
             next_stream: 100,
+            next_beside: 10_000,
         }
     }
 }
@@ -578,9 +585,11 @@ impl Runner<'_> {
             let ack = self.ack();
             let number = self.model.frames[&stream].len() as u64;
             let lsn = (after > 0).then_some(Lsn(after));
+            let beside = self.arm_beside(stream, number);
             let mut completion =
                 self.store
                     .append_frame(ObjectId(stream), Bytes::from(payload.clone()), lsn, ack);
+            self.note_beside(beside.as_ref(), stream, number);
             let taken = completion.try_take();
             match taken {
                 Some(Ok(pos)) => {
@@ -608,6 +617,70 @@ impl Runner<'_> {
                 .or_default()
                 .push(Frame { payload, after });
             self.poll();
+        }
+    }
+
+    /// Sometimes: if the next frame is written through, another thread commits something that comes after it, and a
+    /// checkpoint goes as far as it can. Returns where that commit is noted.
+    fn arm_beside(&mut self, stream: u64, number: u64) -> Option<Beside> {
+        let World::Device(device) = &self.world else {
+            return None;
+        };
+        if !self.random.one_in(2) {
+            return None;
+        }
+        let id = self.next_beside;
+        self.next_beside += 1;
+        let events = self.random.below(24);
+        let (store, device) = (self.store.clone(), device.clone());
+        let noted = Arc::new(Mutex::new(None));
+        let done = noted.clone();
+        device.clone().beside_next_write_through(Some(Box::new(move || {
+            let mut state = store.inner.state.lock();
+            // Where the journal is short the commit would wait for a checkpoint, and that for the frame.
+            if state.journal.used_pages() * 4 > state.journal.pages {
+                return;
+            }
+            drop(state);
+            let opts = CreateOptions::default();
+            let txn = Txn {
+                ops: vec![Op::Create {
+                    id: ObjectId(id),
+                    opts,
+                }],
+                after: vec![(ObjectId(stream), FramePos(number))],
+            };
+            if let Ok(lsn) = store.commit(txn, Ack::Ordered).wait() {
+                *done.lock() = Some((lsn.0, id));
+            }
+            state = store.inner.state.lock();
+            state.checkpointer.forced = true;
+            drop(state);
+            store.inner.pump();
+            for _ in 0..events {
+                if !device.drive() {
+                    break;
+                }
+            }
+        })));
+        Some(noted)
+    }
+
+    fn note_beside(&mut self, beside: Option<&Beside>, stream: u64, number: u64) {
+        let Some(noted) = beside else { return };
+        self.world.device().beside_next_write_through(None);
+        if let Some((lsn, id)) = *noted.lock() {
+            let mut after = self.model.now();
+            let thing = Thing::Object {
+                bytes: Vec::new(),
+                sealed: false,
+            };
+            after.insert(id, thing);
+            self.model.commits.push(Commit {
+                lsn,
+                after: Rc::new(after),
+                deps: vec![(stream, number)],
+            });
         }
     }
 

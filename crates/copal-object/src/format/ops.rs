@@ -107,6 +107,9 @@ pub(crate) struct Traits {
     pub(crate) label: [u8; 16],
 }
 
+/// Bytes of an object's traits.
+pub(crate) const TRAITS_LEN: u64 = 20;
+
 impl Traits {
     pub(crate) fn of(opts: &CreateOptions) -> Traits {
         let expected = opts.expected_bytes;
@@ -366,6 +369,9 @@ fn put_words(out: &mut Vec<u8>, kind: u8, words: &[u64]) {
     out.put_u8(kind);
     words.iter().for_each(|&word| out.put_u64(word));
 }
+
+/// Bytes of a run.
+pub(crate) const RUN_LEN: u64 = 12;
 
 pub(crate) fn put_run(out: &mut impl Put, run: Run) {
     out.put_u64(run.at);

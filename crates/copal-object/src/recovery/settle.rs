@@ -120,7 +120,7 @@ pub(crate) fn settle(
         }
         let mut ends = HashMap::new();
         for (id, stream) in tables.streams() {
-            let mut end = end_of(source, &stream.pieces, limit)?;
+            let mut end = end_of(source, &stream.pieces, stream.trimmed, limit)?;
             end.next = end.next.max(stream.trimmed.min(end.next));
             end.damaged |= end.next < stream.durable;
             ends.insert(id, end);
@@ -147,9 +147,16 @@ fn runs_of(op: &RecordOp) -> Vec<Run> {
     }
 }
 
-fn end_of(source: &Source<'_>, pieces: &[Piece], last_lsn: u64) -> Result<End, OpenError> {
+fn end_of(source: &Source<'_>, pieces: &[Piece], trimmed: u64, last_lsn: u64) -> Result<End, OpenError> {
     let read = |run: Run| source.read(run);
-    Ok(walk(pieces, last_lsn, source.page_bytes, &read, |_, _| {})?)
+    Ok(walk(
+        pieces,
+        trimmed,
+        last_lsn,
+        source.page_bytes,
+        &read,
+        |_, _| {},
+    )?)
 }
 
 #[derive(Default)]
@@ -227,7 +234,7 @@ impl Histories {
             let end = match ends.get(&dependency.history) {
                 Some(&end) => end,
                 None => {
-                    let end = end_of(source, &history.pieces, last_lsn)?.next;
+                    let end = end_of(source, &history.pieces, history.trimmed, last_lsn)?.next;
                     ends.insert(dependency.history, end);
                     end
                 }

@@ -8,6 +8,7 @@ use super::{
 use crate::{
     ObjectId, Op, Txn,
     format::ops::{RecordOp, Traits},
+    group::Admitted,
     run::{Run, pages_of},
     state::{Inner, State, Tag},
 };
@@ -34,8 +35,9 @@ impl Inner {
         needs: &Needs,
         runs: Runs,
         fetched: &Fetched,
+        admitted: Admitted,
     ) -> u64 {
-        let lsn = state.groups.take_lsn();
+        let lsn = state.groups.take_lsn(admitted);
         state.groups.open.releasing |= needs.releases && !txn.ops.is_empty();
         let mut carrier = Carrier {
             inner: self,

@@ -10,6 +10,7 @@ use crate::{
     format::ops::Traits,
     map::OBJECT_PAGES_MAX,
     placement::Home,
+    snapshot::{ENTRY_BYTES_MAX, entry_bytes, published_bytes_max},
     state::{Shape, State},
     tables::{Entry, Object, unit_pages},
 };
@@ -26,6 +27,13 @@ pub(crate) struct OpNeed {
     fixed_bytes: usize,
 }
 
+impl OpNeed {
+    /// Bytes in the record, however its pages lie.
+    fn bytes_max(&self) -> usize {
+        self.fixed_bytes + 2 * self.pages as usize * (MAP_BYTES + 12)
+    }
+}
+
 /// What a transaction needs before it can be carried out.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
@@ -34,6 +42,10 @@ pub(crate) struct Needs {
     pub(crate) units: Vec<Unit>,
     /// Only gives space back: may use the store's own reserve.
     pub(crate) releases: bool,
+    /// Only deletes, trims and seals: the next checkpoint becomes no longer.
+    shrinks: bool,
+    /// Most bytes it adds to the next checkpoint beyond those of its operations.
+    table_bytes: u64,
 }
 
 /// Most bytes of a `Map` without its sums, and of a `Resum`.
@@ -50,6 +62,16 @@ impl Needs {
             need.fixed_bytes + 2 * maps
         };
         self.per_op.iter().zip(runs).map(with_runs).sum()
+    }
+
+    /// Upper bound of what the next checkpoint grows by, given that of the operations' bytes: an extent and its sums take
+    /// no more there than in the record that maps them.
+    pub(crate) fn table_bytes_with(&self, ops_bytes: usize) -> u64 {
+        if self.shrinks {
+            0
+        } else {
+            self.table_bytes + ops_bytes as u64
+        }
     }
 }
 
@@ -83,6 +105,7 @@ pub(crate) fn check(state: &State, txn: &Txn, shape: &Shape) -> Result<Needs, St
         shadows: HashMap::new(),
         needs: Needs {
             releases: true,
+            shrinks: true,
             ..Needs::default()
         },
     };
@@ -124,6 +147,7 @@ impl Checker<'_> {
             Op::Truncate { .. } | Op::Punch { .. } | Op::TrimStream { .. } | Op::Delete { .. }
         );
         self.needs.releases &= releases;
+        self.needs.shrinks &= matches!(op, Op::TrimStream { .. } | Op::Delete { .. } | Op::Seal { .. });
         match op {
             Op::Create { id, opts } => self.create(*id, opts),
             Op::Publish(staged) => {
@@ -139,6 +163,7 @@ impl Checker<'_> {
                     source: None,
                 };
                 self.shadows.insert(staged.id().0, Some(shadow));
+                self.needs.table_bytes += published_bytes_max(staged.runs());
                 Ok(OpNeed {
                     fixed_bytes: 80 + 12 * staged.runs().len(),
                     ..OpNeed::default()
@@ -204,6 +229,7 @@ impl Checker<'_> {
             source: None,
         };
         self.shadows.insert(id.0, Some(shadow));
+        self.needs.table_bytes += ENTRY_BYTES_MAX;
         Ok(OpNeed {
             fixed_bytes: 29,
             ..OpNeed::default()
@@ -276,6 +302,11 @@ impl Checker<'_> {
         if shadow.kind == ObjectKind::Stream {
             return Err(StoreError::WrongKind(from));
         }
+        // As long as the original, with all that this transaction has added to it before.
+        let original = shadow.source.and_then(|id| self.state.tables.entries.get(&id));
+        let original = original.map_or(0, |entry| entry_bytes(entry, self.page_bytes));
+        let so_far: usize = self.needs.per_op.iter().map(|need| need.bytes_max()).sum();
+        self.needs.table_bytes += self.needs.table_bytes + so_far as u64 + original + ENTRY_BYTES_MAX;
         let shadow = Shadow { id: to.0, ..shadow };
         let mut need = self.need_for(&shadow);
         if !shadow.published && !shadow.len.is_multiple_of(self.page) {
