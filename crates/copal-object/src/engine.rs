@@ -49,6 +49,9 @@ impl Inner {
             state.epochs.want(open);
             state.unflushed_bytes = 0;
         }
+        if let Some(epoch) = state.space.overdue_quarantine() {
+            state.drain_epoch = state.drain_epoch.max(epoch);
+        }
         if state.drain_epoch <= state.epochs.durable_flushed {
             return false;
         }

@@ -38,6 +38,10 @@ pub(crate) struct SpaceMap {
     pins: Pins,
 }
 
+/// More freed pages than these (128 MiB of 4 KiB) are made reusable at once. That costs an empty record and a flush, little
+/// beside writing as much.
+const QUARANTINE_PAGES_MAX: u64 = 32 << 10;
+
 impl SpaceMap {
     pub(crate) fn new(allocator: Placement) -> SpaceMap {
         SpaceMap {
@@ -103,6 +107,13 @@ impl SpaceMap {
     /// Epoch that has to be flushed, and known as flushed, to empty the quarantine.
     pub(crate) fn quarantine_epoch(&self) -> Option<u64> {
         self.quarantine.back().map(|freed| freed.epoch)
+    }
+
+    /// The epoch of [`SpaceMap::quarantine_epoch`] when so much waits that it is not left to the next checkpoint, which
+    /// comes by the length of the journal: tables are long, and publishing and deleting one takes a few bytes there.
+    pub(crate) fn overdue_quarantine(&self) -> Option<u64> {
+        let overdue = self.quarantine_pages > QUARANTINE_PAGES_MAX;
+        self.quarantine_epoch().filter(|_| overdue)
     }
 
     /// Whether anything freed by a record of an epoch up to `epoch` is not reusable yet.
