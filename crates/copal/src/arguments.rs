@@ -261,10 +261,10 @@ refused.
 Examples:
   copal backup --vm web /var/lib/images/web.raw
   copal backup --vm db --disk sda=/dev/vg/db-root --disk sdb=/dev/vg/db-data
-  qemu-img bitmap --add web.qcow2 day-1 && copal backup --vm web web.qcow2 --starts-bitmap day-1
-  qemu-img bitmap --add web.qcow2 day-2 && copal backup --vm web web.qcow2 --bitmap day-1 --starts-bitmap day-2
-  copal backup --vm web --disk sda='nbd+unix:///snap?socket=/run/vm.sock' --bitmap day-1 --starts-bitmap day-2
-  copal backup --vm web web.raw --changed-extents today.json --base 3fa8c1d2
+  qemu-img bitmap --add web.qcow2 b1; copal backup --vm web web.qcow2 --starts-bitmap b1
+  qemu-img bitmap --add web.qcow2 b2; copal backup --vm web web.qcow2 --bitmap b1 --starts-bitmap b2
+  copal backup --vm web --disk sda='nbd+unix:///?socket=/run/vm' --bitmap b2 --starts-bitmap b3
+  copal backup --vm web /var/lib/images/web.raw --changed-extents today.json --base 3fa8c1d2
   zstdcat old.raw.zst | copal backup --vm archive -")]
 pub(crate) struct Backup {
     /// Name or UUID of the VM; a new one is entered

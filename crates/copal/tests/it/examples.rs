@@ -20,7 +20,7 @@ const PLACES: [&str; 7] = [
     "/etc/bash_completion.d/",
 ];
 /// What cannot work here, and how it ends: there is no VM.
-const FAILING: [(&str, i32); 1] = [("--bitmap copal-0", 3)];
+const FAILING: [(&str, i32); 1] = [("nbd+unix:", 3)];
 /// Commands behind which the next example wants a repository of its own.
 const TAKING: [&str; 4] = ["init", "forget", "delete", "prune"];
 
