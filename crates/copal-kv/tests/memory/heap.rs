@@ -6,7 +6,7 @@
 use crate::{counting::live_bytes, world::*};
 use bytes::Bytes;
 use copal_device::AlignedBuf;
-use copal_kv::{CacheMode, Keyspace, KeyspaceOptions, MemoryBudget, Store};
+use copal_kv::{CacheMode, Error, Keyspace, KeyspaceOptions, MemoryBudget, Store};
 use std::ops::Bound;
 
 const TOTAL: u64 = 8 * MIB;
@@ -160,9 +160,10 @@ fn what_is_allocated_is_charged() {
     watch.check("given back");
 }
 
-/// Many iterators at once, forward and backward, some of them left standing.
+/// Many iterators at once, forward and backward, some of them left standing until there is no room for one more.
 fn scan(space: &Keyspace, watch: &mut Watch, random: &mut Random) {
     let mut standing = Vec::new();
+    let mut refused = 0;
     for round in 0..24 {
         let start = key(random.below(40_000));
         let mut iter = space.iter((Bound::Included(&start), Bound::Unbounded));
@@ -172,14 +173,23 @@ fn scan(space: &Keyspace, watch: &mut Watch, random: &mut Random) {
             } else {
                 iter.next()
             };
-            let Some(item) = item else { break };
-            item.unwrap();
+            match item {
+                None => break,
+                Some(Ok(_)) => {}
+                Some(Err(Error::OverBudget { .. })) => {
+                    refused += 1;
+                    standing.clear();
+                    break;
+                }
+                Some(Err(error)) => panic!("{error}"),
+            }
             if step % 64 == 0 {
                 watch.check("scanning");
             }
         }
         standing.push(iter);
     }
+    assert!(refused <= 6, "{refused} of 24 iterators found no room");
 }
 
 /// Commits that nobody waits for: what they hold is the engine's, values on their way to value objects too.
