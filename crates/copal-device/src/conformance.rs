@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 /// What differs between devices that all conform.
 #[derive(Clone, Copy, Debug)]
 pub struct Traits {
-    /// `grow` works (files, memory); else it is refused cleanly (block devices).
+    /// `grow` and `cut` work (files, memory); else it is refused cleanly (block devices).
     pub grows: bool,
     /// One command of the caller is one command of the counters.
     pub counts_exactly: bool,
@@ -49,6 +49,7 @@ pub fn run(make: &dyn Fn(u64) -> Arc<dyn Device>, traits: Traits) {
     a_dropped_completion_detaches(&fresh());
     the_page_cache_holds_any_range(&fresh());
     growing(&fresh(), traits.grows);
+    shrinking(&fresh(), traits.grows);
     if traits.counts_exactly {
         commands_are_counted(&fresh());
     }
@@ -437,6 +438,37 @@ fn growing(device: &Arc<dyn Device>, grows: bool) {
     );
     write(device, size + MIB - 4096, filled(4096, 3));
     assert_eq!(&read(device, size + MIB - 4096, 4096)[..], &filled(4096, 3)[..]);
+}
+
+fn shrinking(device: &Arc<dyn Device>, grows: bool) {
+    let size = device.geometry().size;
+    write(device, size - 2 * MIB, filled(MIB, 1));
+    write(device, size - MIB, filled(MIB, 2));
+    assert!(
+        matches!(device.cut(size + MIB), Ok(same) if same == size),
+        "it never grows"
+    );
+    let cut = device.cut(size - MIB);
+    assert!(matches!(cut, Ok(new) if new == device.geometry().size));
+    if !grows {
+        assert_eq!(device.geometry().size, size);
+        return;
+    }
+    assert_eq!(device.geometry().size, size - MIB);
+    assert_eq!(&read(device, size - 2 * MIB, MIB)[..], &filled(MIB, 1)[..]);
+    let behind = device.read_now(size - MIB, AlignedBuf::zeroed(4096));
+    assert!(matches!(behind, Err(DeviceError::OutOfRange { .. })));
+    flush(device);
+    assert!(matches!(device.grow(size), Ok(new) if new == size));
+    let again = read(device, size - MIB, MIB);
+    assert!(again.iter().all(|byte| *byte == 0), "what was cut off is gone");
+    done(one(device, MIB, IoKind::Discard(MIB)));
+    assert!(device.reserve(MIB, MIB).is_ok());
+    write(device, MIB, filled(MIB, 4));
+    assert_eq!(&read(device, MIB, MIB)[..], &filled(MIB, 4)[..]);
+    assert!(device.reserve(MIB, MIB).is_ok(), "of what has space");
+    assert_eq!(&read(device, MIB, MIB)[..], &filled(MIB, 4)[..], "and its bytes");
+    assert!(device.reserve(size, 4096).is_err(), "outside");
 }
 
 fn commands_are_counted(device: &Arc<dyn Device>) {

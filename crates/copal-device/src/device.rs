@@ -23,7 +23,7 @@ pub enum Class {
 /// What a device is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of the device now; grows by [`Device::grow`] only.
+    /// Bytes of the device now; changed by [`Device::grow`] and [`Device::cut`] only.
     pub size: u64,
     /// Smallest unit the device writes whole, in bytes; a power of two.
     pub logical_block: u32,
@@ -37,6 +37,8 @@ pub struct Geometry {
     pub fua: bool,
     /// Granularity of discards in bytes; 0 when the device takes none.
     pub discard_unit: u32,
+    /// What is discarded or cut off goes to somebody else, as with a file: [`Device::reserve`] before it is written again.
+    pub gives_back: bool,
 }
 
 /// What an I/O does.
@@ -202,6 +204,22 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// `CannotGrow`: it keeps its size, nothing is poisoned.
     fn grow(&self, size: u64) -> Result<u64, DeviceError>;
+
+    /// Makes the device `size` bytes long where it can, and returns how long it is then: what lay behind is gone, and a
+    /// command that reaches there is `OutOfRange`. The caller has none under way there. Durable after the next flush.
+    /// # Errors
+    /// `Io`: it keeps its size. `Poisoned`, `ReadOnly`.
+    fn cut(&self, _size: u64) -> Result<u64, DeviceError> {
+        Ok(self.geometry().size)
+    }
+
+    /// Has space for all of a range that was discarded, so that a write there cannot find the host full. Its bytes may read
+    /// as anything. Blocks on the file system.
+    /// # Errors
+    /// `CannotGrow`: some of it may have space; nothing is poisoned. `OutOfRange`, `Poisoned`, `ReadOnly`, `Io`.
+    fn reserve(&self, _at: u64, _len: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
 
     /// What reached the device since it was opened.
     fn counters(&self) -> Counters;

@@ -62,6 +62,9 @@ pub struct FaultOptions {
     pub budget: FaultBudget,
     /// Keep the history. Without it long runs need no memory for it.
     pub record: bool,
+    /// The host's file system is full but for what it was asked to keep: a write into a discarded range fails until the
+    /// range is reserved again.
+    pub full_host: bool,
 }
 
 impl Default for FaultOptions {
@@ -73,6 +76,7 @@ impl Default for FaultOptions {
             max_size: u64::MAX,
             budget: FaultBudget::default(),
             record: true,
+            full_host: false,
         }
     }
 }
@@ -420,6 +424,25 @@ impl Device for FaultDevice {
         }
         let wanted = size.next_multiple_of(u64::from(self.disk.options.logical_block));
         state.medium.grow(wanted, self.disk.options.max_size)
+    }
+
+    fn cut(&self, size: u64) -> Result<u64, DeviceError> {
+        let mut state = self.disk.state.lock();
+        if self.generation != state.generation {
+            return Err(DeviceError::Poisoned);
+        }
+        let wanted = size.next_multiple_of(u64::from(self.disk.options.logical_block));
+        state.medium.cut(wanted)
+    }
+
+    fn reserve(&self, at: u64, len: u64) -> Result<(), DeviceError> {
+        let mut state = self.disk.state.lock();
+        let geometry = self.disk.geometry(state.medium.image.size());
+        check_range(&geometry, "reserve", at, len)?;
+        if self.generation != state.generation {
+            return Err(DeviceError::Poisoned);
+        }
+        state.medium.reserve(at, len)
     }
 
     fn counters(&self) -> Counters {

@@ -154,6 +154,15 @@ impl Device for FileDevice {
         self.target.grow(size)
     }
 
+    fn cut(&self, size: u64) -> Result<u64, DeviceError> {
+        self.target.cut(size)
+    }
+
+    fn reserve(&self, at: u64, len: u64) -> Result<(), DeviceError> {
+        check_range(&self.target.geometry(), "reserve", at, len)?;
+        self.target.reserve(at, len)
+    }
+
     fn counters(&self) -> Counters {
         self.tally.counters()
     }

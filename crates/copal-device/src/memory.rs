@@ -19,6 +19,7 @@ pub(crate) fn memory_geometry(size: u64) -> Geometry {
         volatile_cache: true,
         fua: true,
         discard_unit: 4096,
+        gives_back: true,
     }
 }
 
@@ -126,6 +127,17 @@ impl Device for MemoryDevice {
         }
         image.resize(wanted);
         Ok(wanted)
+    }
+
+    fn cut(&self, size: u64) -> Result<u64, DeviceError> {
+        let mut image = self.image.write();
+        let wanted = size.next_multiple_of(4096).min(image.size());
+        image.resize(wanted);
+        Ok(wanted)
+    }
+
+    fn reserve(&self, at: u64, len: u64) -> Result<(), DeviceError> {
+        check_range(&self.geometry(), "reserve", at, len)
     }
 
     fn counters(&self) -> Counters {

@@ -18,8 +18,10 @@ pub(crate) enum Change {
     Bytes { at: u64, data: Arc<[u8]>, fua: bool },
     /// `len` bytes set to `byte`: zeroes, or the junk that a discarded range reads as.
     Fill { at: u64, len: u64, byte: u8 },
-    /// The device became `size` bytes long.
+    /// The device became `size` bytes long, and was shorter.
     Size { size: u64 },
+    /// The device became `size` bytes long, and was longer.
+    Cut { size: u64 },
 }
 
 impl Change {
@@ -32,7 +34,7 @@ impl Change {
         match self {
             Change::Bytes { at, data, .. } => image.write(*at, data),
             Change::Fill { at, len, byte } => image.fill(*at, *len, *byte),
-            Change::Size { size } => image.resize(*size),
+            Change::Size { size } | Change::Cut { size } => image.resize(*size),
         }
     }
 }
@@ -132,6 +134,10 @@ impl History {
                     id,
                     change: Change::Size { size },
                 } => format!("grow {id}: to {size} bytes"),
+                Event::Begin {
+                    id,
+                    change: Change::Cut { size },
+                } => format!("cut {id}: to {size} bytes"),
                 Event::End { id } => format!("done {id}"),
                 Event::Lost { id } => format!("lost {id}"),
                 Event::FlushBegin { id } => format!("flush {id}"),

@@ -5,10 +5,15 @@
 //! Invariants
 //! - A page is free, or owned, never both: taking an owned page or freeing a free one panics (our own bug).
 //! - Chunks without a free page are skipped without looking at their bits.
+//! - A hollow page is neither free nor owned: it is taken until the file system has space for it again.
 //!
 //! Not here: quarantine and reserves (`space`).
 
-use crate::run::{RUN_PAGES_MAX, Run};
+use crate::{
+    hollow::Hollow,
+    run::{RUN_PAGES_MAX, Run},
+};
+use std::ops::Range;
 
 const WORD_PAGES: u64 = 64;
 const CHUNK_WORDS: usize = 64;
@@ -32,6 +37,7 @@ pub(crate) struct Allocator {
     written: Vec<bool>,
     /// Runs of written zones.
     zone_runs: u64,
+    hollow: Hollow,
     /// Search from the first page, so that freed pages are reused soon. For tests.
     pub(crate) lowest_first: bool,
 }
@@ -47,6 +53,7 @@ impl Allocator {
             cursors: [0; CLASSES],
             written: Vec::new(),
             zone_runs: 0,
+            hollow: Hollow::default(),
             lowest_first: false,
         };
         allocator.grow(pages);
@@ -70,6 +77,62 @@ impl Allocator {
         self.set_free(from, pages);
     }
 
+    /// Takes away the pages from `pages` on, none of which is owned.
+    ///
+    /// # Panics
+    /// When one of them is.
+    pub(crate) fn cut(&mut self, pages: u64) {
+        if pages >= self.pages {
+            return;
+        }
+        self.hollow.cut(pages);
+        let mut free = 0;
+        for (word, mask) in masks(pages, self.pages) {
+            let here = (!self.bits[word] & mask).count_ones();
+            self.bits[word] |= mask;
+            self.chunk_free[word / CHUNK_WORDS] -= here;
+            free += u64::from(here);
+        }
+        self.free -= free;
+        self.pages = pages;
+        let words = pages.div_ceil(WORD_PAGES) as usize;
+        self.bits.truncate(words);
+        self.chunk_free.truncate(words.div_ceil(CHUNK_WORDS));
+        self.forget_written(pages);
+        self.written.truncate(pages.div_ceil(ZONE_PAGES) as usize);
+    }
+
+    pub(crate) fn hollow(&self) -> &Hollow {
+        &self.hollow
+    }
+
+    /// Those pages of `range` that are free are hollow from now on.
+    pub(crate) fn make_hollow(&mut self, range: Range<u64>) {
+        let end = range.end.min(self.pages);
+        let mut at = self.first_from(range.start, false);
+        while at < end {
+            let upto = self.first_from(at, true).min(end);
+            for (word, mask) in masks(at, upto) {
+                self.bits[word] |= mask;
+                self.chunk_free[word / CHUNK_WORDS] -= mask.count_ones();
+            }
+            self.free -= upto - at;
+            self.forget_zones(at..upto);
+            self.hollow.insert(at..upto);
+            at = self.first_from(upto, false);
+        }
+        self.zone_runs = self.written_zones().len() as u64;
+    }
+
+    /// The hollow run `range`, or its first part, is free.
+    ///
+    /// # Panics
+    /// When a page of it is not hollow.
+    pub(crate) fn fill(&mut self, range: Range<u64>) {
+        self.hollow.remove(range.clone());
+        self.set_free(range.start, range.end);
+    }
+
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
@@ -78,21 +141,16 @@ impl Allocator {
         self.free
     }
 
-    /// All free pages, in runs.
-    pub(crate) fn free_runs(&self) -> Vec<Run> {
-        let mut runs = Vec::new();
-        let mut at = 0;
+    /// All free pages, ascending, in ranges that do not touch.
+    pub(crate) fn free_ranges(&self) -> Vec<Range<u64>> {
+        let mut ranges = Vec::new();
+        let mut at = self.first_from(0, false);
         while at < self.pages {
-            let free = self.first_from(at, false);
-            let end = self.first_from(free, true);
-            let whole = free..end;
-            runs.extend(whole.clone().step_by(RUN_PAGES_MAX as usize).map(|at| {
-                let pages = (whole.end - at).min(RUN_PAGES_MAX.into());
-                Run::new(at, pages as u32)
-            }));
-            at = end;
+            let end = self.first_from(at, true);
+            ranges.push(at..end);
+            at = self.first_from(end, false);
         }
-        runs
+        ranges
     }
 
     /// First page from `at` on that is taken, or free; the end when there is none.
@@ -269,12 +327,15 @@ impl Allocator {
 
     /// Zones that reach beyond page `first` do not count as written any more.
     pub(crate) fn forget_written(&mut self, first: u64) {
-        let zone = (first / ZONE_PAGES) as usize;
-        self.written
-            .iter_mut()
-            .skip(zone)
-            .for_each(|written| *written = false);
+        self.forget_zones(first..self.pages.max(first + 1));
         self.zone_runs = self.written_zones().len() as u64;
+    }
+
+    /// Zones with a page of `range` do not count as written any more. The runs of them are not counted.
+    fn forget_zones(&mut self, range: Range<u64>) {
+        let (first, end) = (range.start / ZONE_PAGES, range.end.div_ceil(ZONE_PAGES));
+        let zones = self.written.iter_mut().take(end as usize).skip(first as usize);
+        zones.for_each(|written| *written = false);
     }
 
     /// Number of runs that [`Allocator::written_zones`] returns.

@@ -47,6 +47,10 @@ pub(crate) enum Flaw {
     DepIgnored,
     /// R15: a checkpoint's superblock waits for its epoch only, not for the frames its commits come after.
     CheckpointAheadOfFrames,
+    /// R17: what was freed, and the end of the file, go back to the file system before a durable checkpoint says so.
+    GiveBackEarly,
+    /// R18: no checkpoint says which runs are hollow.
+    HollowUnsaid,
 }
 
 /// Which rule is broken; none outside of tests.

@@ -173,6 +173,7 @@ impl Inner {
             &position,
             &durable,
             &state.space.allocator.written_zones(),
+            &self.hollow_to_say(state),
         );
         let Some(places) = self.chain_space(state, body.len()) else {
             return;

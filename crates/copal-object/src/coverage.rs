@@ -123,8 +123,12 @@ impl Inner {
         }
         let page = self.shape.page_bytes as u64;
         let state = self.state.lock();
-        for run in state.space.allocator.free_runs() {
-            witness.unused(run, Unused::Free);
+        let space = &state.space.allocator;
+        for range in space.free_ranges().into_iter().chain(space.hollow_ranges()) {
+            witness.bytes(
+                range.start * page..range.end * page,
+                Covered::Unused(Unused::Free),
+            );
         }
         let waiting = state
             .space

@@ -212,7 +212,7 @@ impl Inner {
         let state = self.state.lock();
         let live = &state.checkpointer;
         let empty = state.space.allocator.emptied();
-        match derive_space(&state.tables, &live.superblock, &live.runs, &[], empty) {
+        match derive_space(&state.tables, &live.superblock, &live.runs, &[], &[], empty) {
             Err(error) => report.damages.push(Damage::Space {
                 what: error.to_string(),
             }),
@@ -222,7 +222,7 @@ impl Inner {
                     + pages_of(&state.groups.open.freed)
                     + space.staged_pages
                     + live.pending_pages();
-                let expected = space.allocator.free_pages() + elsewhere;
+                let expected = space.allocator.free_pages() + space.allocator.hollow_pages() + elsewhere;
                 if derived.free_pages() != expected {
                     let what = format!("{} pages are free, {expected} should be", derived.free_pages());
                     report.damages.push(Damage::Space { what });

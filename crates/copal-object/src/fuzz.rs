@@ -103,8 +103,8 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         }
     }),
     ("checkpoint body", |bytes| {
-        if let Ok((tables, ..)) = snapshot::decode(bytes, PAGE_BYTES) {
-            settle(tables);
+        if let Ok(body) = snapshot::decode(bytes, PAGE_BYTES) {
+            settle(body.tables);
         }
     }),
     ("record operations, applied", |bytes| {
@@ -139,7 +139,7 @@ fn settle(tables: Tables) -> Option<Settled> {
     }
     let superblock = superblock();
     let empty = Placement::Pages(Allocator::new(tables.pages));
-    let (space, _) = derive_space(&tables, &superblock, &[CHECKPOINT], &[], empty).ok()?;
+    let (space, _) = derive_space(&tables, &superblock, &[CHECKPOINT], &[], &[], empty).ok()?;
     let position = Position {
         uuid: superblock.uuid,
         lsn: 3,
@@ -147,7 +147,7 @@ fn settle(tables: Tables) -> Option<Settled> {
         journal_head: 5,
         epoch: 6,
     };
-    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[]);
+    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[], &[]);
     let read = snapshot::decode(&body, PAGE_BYTES);
     assert!(read.is_ok(), "a checkpoint of it is refused: {:?}", read.err());
     Some(Settled {

@@ -221,6 +221,8 @@ pub struct Space {
     pub reserved_bytes: u64,
     /// To be had without growing.
     pub free_bytes: u64,
+    /// Given back to the file system by `shrink`, and to be had again as long as that has room.
+    pub hollow_bytes: u64,
 }
 
 /// What is known of an object without reading it.

@@ -30,6 +30,7 @@ mod fsck;
 #[doc(hidden)]
 pub mod fuzz;
 mod group;
+mod hollow;
 mod hostfs;
 mod interface;
 mod journal;
@@ -49,6 +50,7 @@ mod room;
 mod run;
 mod seal;
 mod shared;
+mod shrink;
 mod snapshot;
 mod space;
 mod staged;
@@ -71,5 +73,6 @@ pub use interface::{
 pub use owner::Ownership;
 pub use place::Place;
 pub use room::Reservation;
+pub use shrink::Shrunk;
 pub use staged::{ObjectWriter, Staged};
 pub use store::Store;

@@ -140,7 +140,7 @@ pub(crate) fn mkfs(
     let zone_pages = crate::allocator::ZONE_PAGES;
     let first_zone = layout.streams.at.div_ceil(zone_pages);
     let zones = (layout.streams.end() / zone_pages).saturating_sub(first_zone);
-    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[(first_zone, zones)]);
+    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[(first_zone, zones)], &[]);
     debug_assert!(capacity(&[layout.checkpoint], page as usize) >= body.len());
     let (head, chain) = encode_chain(0, &body, &[layout.checkpoint], page as usize);
     let mut writes: Vec<Io> = chain

@@ -55,6 +55,8 @@ pub(crate) struct Tuning {
     pub(crate) mount_by_checkpoint: bool,
     /// Always take the lowest free pages, so that freed ones are reused soon.
     pub(crate) lowest_first: bool,
+    /// Give the lowest free pages back, so that holes are soon met, and leave none to spare.
+    pub(crate) gives_lowest: bool,
 }
 
 impl Default for Tuning {
@@ -66,6 +68,7 @@ impl Default for Tuning {
             stream_extent_pages: None,
             mount_by_checkpoint: false,
             lowest_first: false,
+            gives_lowest: false,
         }
     }
 }
@@ -248,6 +251,7 @@ fn assemble(
         checkpoint_runs,
         ends,
         zones,
+        hollow,
         ..
     } = recovered;
     let page_bytes = tables.page_bytes;
@@ -268,7 +272,7 @@ fn assemble(
         }
     };
     let spare = (options.salvage && options.read_only).then(|| empty.emptied());
-    let derived = recovery::derive_space(&tables, &superblock, &checkpoint_runs, &zones, empty);
+    let derived = recovery::derive_space(&tables, &superblock, &checkpoint_runs, &zones, &hollow, empty);
     let (allocator, shared) = match (derived, spare) {
         // Who only reads needs no free space.
         (Err(_), Some(spare)) => (spare, SharedRuns::default()),
@@ -288,6 +292,7 @@ fn assemble(
         broken: tuning.broken,
         eager: tuning.eager,
         mount_by_checkpoint: tuning.mount_by_checkpoint,
+        gives_lowest: tuning.gives_lowest,
     };
     let tails = ends
         .into_iter()
@@ -337,6 +342,7 @@ fn assemble(
         wanted_lsn: 0,
         sealed: Sealed::at_open(recovered.last_lsn),
         drain_epoch: 0,
+        resizing: false,
         failure: None,
         closed: false,
         broken: tuning.broken,
@@ -354,7 +360,6 @@ fn assemble(
         shape,
         state: Mutex::new(state),
         changed: Condvar::new(),
-        growing: Mutex::new(()),
         owners: Owners::default(),
     }))
 }

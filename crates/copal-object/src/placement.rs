@@ -4,6 +4,7 @@
 //! Not here: quarantine and reserves (`space`), which are the same for both.
 
 use crate::{allocator::Allocator, hostfs::FileSpace, run::Run};
+use std::ops::Range;
 
 /// Free and taken pages, one way or the other.
 #[derive(Debug)]
@@ -31,6 +32,9 @@ impl Home {
 }
 
 impl Placement {
+    /// Of so many pages of a device one is kept.
+    pub(crate) const KEPT_ONE_IN: u64 = 50;
+
     /// The same space with nothing taken, to derive it a second time.
     pub(crate) fn emptied(&self) -> Placement {
         match self {
@@ -49,7 +53,7 @@ impl Placement {
     /// Pages that ordinary operations leave free, besides those for checkpoints.
     pub(crate) fn kept_pages(&self) -> u64 {
         match self {
-            Placement::Pages(pages) => pages.pages() / 50,
+            Placement::Pages(pages) => (pages.pages() - pages.hollow().pages()) / Placement::KEPT_ONE_IN,
             Placement::Files(files) => files.kept_pages(),
         }
     }
@@ -61,11 +65,56 @@ impl Placement {
         }
     }
 
-    /// All free pages of a device, in runs. In a directory what is free is not there.
-    pub(crate) fn free_runs(&self) -> Vec<Run> {
+    /// All free pages of a device, ascending. In a directory what is free is not there.
+    pub(crate) fn free_ranges(&self) -> Vec<Range<u64>> {
         match self {
-            Placement::Pages(pages) => pages.free_runs(),
+            Placement::Pages(pages) => pages.free_ranges(),
             Placement::Files(_) => Vec::new(),
+        }
+    }
+
+    /// Hollow pages, ascending.
+    pub(crate) fn hollow_ranges(&self) -> Vec<Range<u64>> {
+        match self {
+            Placement::Pages(pages) => pages.hollow().iter().collect(),
+            Placement::Files(_) => Vec::new(),
+        }
+    }
+
+    /// How many pages are hollow.
+    pub(crate) fn hollow_pages(&self) -> u64 {
+        match self {
+            Placement::Pages(pages) => pages.hollow().pages(),
+            Placement::Files(_) => 0,
+        }
+    }
+
+    /// Number of runs that [`Placement::hollow_ranges`] returns.
+    pub(crate) fn hollow_runs(&self) -> u64 {
+        match self {
+            Placement::Pages(pages) => pages.hollow().runs(),
+            Placement::Files(_) => 0,
+        }
+    }
+
+    /// Those pages of `range` that are free are hollow from now on.
+    pub(crate) fn make_hollow(&mut self, range: Range<u64>) {
+        if let Placement::Pages(pages) = self {
+            pages.make_hollow(range);
+        }
+    }
+
+    /// The hollow run `range`, or its first part, is free.
+    pub(crate) fn fill(&mut self, range: Range<u64>) {
+        if let Placement::Pages(pages) = self {
+            pages.fill(range);
+        }
+    }
+
+    /// Takes away the pages at the end of a device, which nothing owns.
+    pub(crate) fn cut(&mut self, to_pages: u64) {
+        if let Placement::Pages(pages) = self {
+            pages.cut(to_pages);
         }
     }
 

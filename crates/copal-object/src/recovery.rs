@@ -23,7 +23,7 @@ use crate::{
     walk::End,
 };
 use copal_device::{AlignedBuf, Device, DeviceError};
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 mod checkpoint;
 mod free;
@@ -84,6 +84,8 @@ pub(crate) struct Recovered {
     pub(crate) tables: Tables,
     /// Runs of written zones.
     pub(crate) zones: Vec<Run>,
+    /// Pages that are hollow unless something owns them.
+    pub(crate) hollow: Vec<Range<u64>>,
     pub(crate) ends: HashMap<u64, End>,
     pub(crate) last_lsn: u64,
     /// Number, position and chain of the next record.
@@ -188,6 +190,7 @@ pub(crate) fn recover(
         tables: checkpoint,
         position,
         zones,
+        hollow,
         runs: checkpoint_runs,
         damaged: damaged_checkpoint,
     } = read_checkpoint(source, &superblock, Copies::AsNeeded)?;
@@ -247,6 +250,7 @@ pub(crate) fn recover(
         tables: settled.tables,
         needed: settled.needed,
         zones,
+        hollow,
         ends: settled.ends,
         epoch,
         report,

@@ -1,4 +1,4 @@
-//! Making room: draining the quarantine, growing the store, reservations.
+//! Making room: draining the quarantine, filling hollow space, growing the store, reservations.
 //!
 //! Design: object.md §12
 //! Invariants
@@ -118,7 +118,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes the store larger by a step that covers `wanted` more available pages, or `needed` where that is too much;
+    /// Fills hollow space, or makes the store larger by a step that covers `wanted` more available pages, or `needed` where that is too much;
     /// `false` when it cannot, and nothing has grown then.
     fn grow(
         self: &Arc<Inner>,
@@ -129,16 +129,36 @@ impl Inner {
         if self.files.is_some() {
             return Ok(self.ask_host(state, wanted.max(needed)));
         }
+        if state.resizing {
+            // Whoever is at it may leave enough.
+            self.wait_change(state);
+            return Ok(true);
+        }
+        state.resizing = true;
+        let resized = if self.fill(state, wanted.max(needed)) {
+            Ok(true)
+        } else {
+            self.lengthen(state, wanted, needed)
+        };
+        state.resizing = false;
+        self.changed.notify_all();
+        resized
+    }
+
+    /// As [`Inner::grow`], by a longer device alone.
+    fn lengthen(
+        self: &Arc<Inner>,
+        state: &mut MutexGuard<'_, State>,
+        wanted: u64,
+        needed: u64,
+    ) -> Result<bool, StoreError> {
         let before = state.tables.pages;
         let Some(target) = self.grown_size(state, wanted.max(needed), needed) else {
             return Ok(false);
         };
         let page = self.shape.page_bytes as u64;
         let most = self.largest_size();
-        let grown = MutexGuard::unlocked(state, || {
-            let _one_at_a_time = self.growing.lock();
-            self.device.grow(target)
-        });
+        let grown = MutexGuard::unlocked(state, || self.device.grow(target));
         let new_size = match grown {
             Ok(new_size) => new_size.min(most),
             Err(error) => {

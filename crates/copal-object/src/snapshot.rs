@@ -1,6 +1,6 @@
 //! The body of a checkpoint: all tables as one string of bytes.
 //!
-//! Format: docs/formats/object-checkpoint.md v1
+//! Format: docs/formats/object-checkpoint.md v3
 //! Not here: how the string is cut into chain pages (`checkpoint`).
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     tables::{Entry, Object, Piece, Stream, Tables, store_pages_max, unit_pages},
 };
 use copal_codec::{DecodeError, Put, Reader};
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 /// Where in the order of things a checkpoint stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,17 +35,18 @@ const SEALED: u8 = 1;
 const SHARES: u8 = 2;
 const PUBLISHED: u8 = 4;
 
-/// Bytes before the entries, without written zones.
-const FIXED_BYTES: u64 = 16 + 5 * 8 + 4 + 8;
+/// Bytes besides the entries, written zones and hollow runs.
+const FIXED_BYTES: u64 = 16 + 5 * 8 + 4 + 8 + 4;
 const ZONE_RUN_BYTES: u64 = 16;
+const HOLLOW_RUN_BYTES: u64 = 16;
 /// Bytes of an object's or stream's entry without its extents, sums and pieces, at most.
 pub(crate) const ENTRY_BYTES_MAX: u64 = 8 + 1 + TRAITS_LEN + 1 + 8 + 16 + 4;
 const EXTENT_BYTES: u64 = 4 + RUN_LEN;
 const PIECE_BYTES: u64 = RUN_LEN + 8 + 8;
 
 /// Length of what [`encode`] returns: what a checkpoint of `tables` takes is reckoned from this alone.
-pub(crate) fn encoded_len(tables: &Tables, zone_runs: u64) -> u64 {
-    FIXED_BYTES + ZONE_RUN_BYTES * zone_runs + tables.entry_bytes
+pub(crate) fn encoded_len(tables: &Tables, zone_runs: u64, hollow_runs: u64) -> u64 {
+    FIXED_BYTES + ZONE_RUN_BYTES * zone_runs + HOLLOW_RUN_BYTES * hollow_runs + tables.entry_bytes
 }
 
 /// Bytes of one entry.
@@ -68,14 +69,15 @@ pub(crate) fn published_bytes_max(runs: &[Run]) -> u64 {
     ENTRY_BYTES_MAX + EXTENT_BYTES * extents.sum::<u64>()
 }
 
-/// The tables as bytes. `durable`: frames known to be durable, by stream. `zones`: written zones.
+/// The tables as bytes. `durable`: frames known to be durable, by stream. `zones`: written zones. `hollow`: hollow pages.
 pub(crate) fn encode(
     tables: &Tables,
     position: &Position,
     durable: &HashMap<u64, u64>,
     zones: &[(u64, u64)],
+    hollow: &[Range<u64>],
 ) -> Vec<u8> {
-    let wanted = encoded_len(tables, zones.len() as u64) as usize;
+    let wanted = encoded_len(tables, zones.len() as u64, hollow.len() as u64) as usize;
     let mut out = Vec::with_capacity(wanted);
     out.put_u128(position.uuid);
     for word in [
@@ -99,6 +101,11 @@ pub(crate) fn encode(
             Entry::Object(object) => put_object(&mut out, object, tables.page_bytes),
             Entry::Stream(stream) => put_stream(&mut out, stream, durable.get(&id).copied().unwrap_or(0)),
         }
+    }
+    out.put_u32(hollow.len() as u32);
+    for range in hollow {
+        out.put_u64(range.start);
+        out.put_u64(range.end - range.start);
     }
     debug_assert_eq!(out.len(), wanted, "the length of a checkpoint is known before");
     out
@@ -141,8 +148,19 @@ fn put_stream(out: &mut Vec<u8>, stream: &Stream, durable: u64) {
     }
 }
 
-/// The tables of a checkpoint, its position and the runs of written zones.
-pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<(Tables, Position, Vec<Run>), DecodeError> {
+/// What a checkpoint says.
+#[derive(Debug)]
+pub(crate) struct Body {
+    pub(crate) tables: Tables,
+    pub(crate) position: Position,
+    /// Runs of written zones.
+    pub(crate) zones: Vec<Run>,
+    /// Pages that are hollow unless something owns them.
+    pub(crate) hollow: Vec<Range<u64>>,
+}
+
+/// Reads a body back.
+pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<Body, DecodeError> {
     let mut input = Reader::new(body);
     let uuid = input.u128()?;
     let position = Position {
@@ -195,8 +213,24 @@ pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<(Tables, Position
         tables.entry_bytes += entry_bytes(&entry, page_bytes);
         tables.entries.insert(id, entry);
     }
+    // Versions before the third end here.
+    let hollow = if input.remaining() == 0 {
+        Vec::new()
+    } else {
+        take_list(&mut input, 16, |input| {
+            let at = input.position();
+            let (first, count) = (input.u64()?, input.u64()?);
+            bound(at, first.saturating_add(count), pages)?;
+            Ok(first..first + count)
+        })?
+    };
     input.finish()?;
-    Ok((tables, position, zones))
+    Ok(Body {
+        tables,
+        position,
+        zones,
+        hollow,
+    })
 }
 
 fn bound(at: usize, value: u64, max: u64) -> Result<(), DecodeError> {

@@ -63,6 +63,11 @@ impl SpaceMap {
             .max(SpaceMap::checkpoint_reserve(self.checkpoint_pages))
     }
 
+    /// What [`SpaceMap::system_pages`] is of a device that has `pages` pages and these besides.
+    pub(crate) fn system_pages_of(&self, pages: u64) -> u64 {
+        (pages / (Placement::KEPT_ONE_IN - 1) + 1).max(SpaceMap::checkpoint_reserve(self.checkpoint_pages))
+    }
+
     /// Pages that ordinary operations leave free for a checkpoint whose copies take `pages` each: both copies, half of
     /// one for what tables grow by where nothing can be refused (a mount cuts streams), and a few for what releases
     /// space and takes some for it.

@@ -56,6 +56,8 @@ pub(crate) struct Shape {
     pub(crate) eager: bool,
     /// Mount as if the journal had no room for the mount record. For tests.
     pub(crate) mount_by_checkpoint: bool,
+    /// Shrinking leaves nothing but what is kept, at the end of the store. For tests.
+    pub(crate) gives_lowest: bool,
 }
 
 impl Shape {
@@ -78,7 +80,6 @@ pub(crate) struct Inner {
     pub(crate) shape: Shape,
     pub(crate) state: Mutex<State>,
     pub(crate) changed: Condvar,
-    pub(crate) growing: Mutex<()>,
     pub(crate) owners: Owners,
 }
 
@@ -154,6 +155,8 @@ pub(crate) struct State {
     pub(crate) sealed: Sealed,
     /// The quarantine up to this epoch has to be drained.
     pub(crate) drain_epoch: u64,
+    /// The device's length, or what of it is hollow, is being changed: one at a time.
+    pub(crate) resizing: bool,
     /// First failed write or flush.
     pub(crate) failure: Option<DeviceError>,
     pub(crate) closed: bool,
@@ -202,7 +205,8 @@ impl State {
 
     /// Pages that have to be free for the next checkpoint when the tables have grown by `more` bytes.
     fn checkpoint_pages_with(&self, more: u64) -> u64 {
-        let body = snapshot::encoded_len(&self.tables, self.space.allocator.zone_runs()) + more;
+        let space = &self.space.allocator;
+        let body = snapshot::encoded_len(&self.tables, space.zone_runs(), space.hollow_runs()) + more;
         let pages = checkpoint::pages_for(body, self.tables.page_bytes);
         pages.saturating_sub(self.checkpointer.pages_to_come())
     }

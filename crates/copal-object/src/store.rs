@@ -5,7 +5,7 @@
 use crate::{
     Ack, CheckOptions, CheckReport, Covered, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions,
     ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, Ownership, Place, RecoveryReport,
-    Reservation, Space, Stat, StoreError, Txn,
+    Reservation, Shrunk, Space, Stat, StoreError, Txn,
     entropy::Entropy,
     format::superblock::{BACKEND_COW, BACKEND_HOSTFS},
     hostfs::HostFiles,
@@ -203,7 +203,8 @@ impl Store {
         let free = space.available_pages();
         let quarantine = space.quarantine_pages() + pages_of(&state.groups.open.freed);
         let pages = space.allocator.pages();
-        let live = pages - free_now - quarantine - space.staged_pages;
+        let hollow = space.allocator.hollow_pages();
+        let live = pages - free_now - quarantine - space.staged_pages - hollow;
         Space {
             size_bytes: pages * page,
             live_bytes: live * page,
@@ -211,6 +212,7 @@ impl Store {
             quarantine_bytes: quarantine * page,
             reserved_bytes: (free_now - free) * page,
             free_bytes: free * page,
+            hollow_bytes: hollow * page,
         }
     }
 
@@ -273,6 +275,19 @@ impl Store {
             return Err(StoreError::ReadOnly);
         }
         open::checkpoint_now(&self.inner)
+    }
+
+    /// Gives space that nothing lies in back to the file system: the end of the file by cutting it, runs inside by punching
+    /// holes, which are filled again before anything is written there. Some free space stays for what comes next, and all
+    /// that was reserved. In a directory, where files go with what they hold, this is a checkpoint; so it is on a block
+    /// device, which is told what it may discard. Blocks for two checkpoints.
+    /// # Errors
+    /// `NoSpace`: no checkpoint fits, and nothing was given back. `Fenced`, `ReadOnly`. `Device`.
+    pub fn shrink(&self) -> Result<Shrunk, StoreError> {
+        if self.inner.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        self.inner.shrink()
     }
 
     /// Whether the device below has no thread of its own and is moved on by those who wait for completions, so that

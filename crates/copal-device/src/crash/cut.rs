@@ -23,8 +23,10 @@ pub(super) enum Content {
     /// Bytes of a write, from an offset on.
     Bytes(Arc<[u8]>, usize),
     Fill(u8),
-    /// The device's length; `at` is the new one.
+    /// The device's length, and it grew; `at` is the new one.
     Size,
+    /// The device's length, and it shrank; `at` is the new one.
+    Cut,
 }
 
 /// A part of a change that survives or is lost as a whole.
@@ -37,9 +39,10 @@ pub(super) struct Unit {
 
 impl Unit {
     pub(super) fn apply(&self, image: &mut Image) {
-        if let Content::Size = self.content {
-            image.resize(image.size().max(self.at));
-            return;
+        match self.content {
+            Content::Size => return image.resize(image.size().max(self.at)),
+            Content::Cut => return image.resize(image.size().min(self.at)),
+            _ => {}
         }
         // A change beyond an end that did not survive is lost with it.
         if self.at + self.len > image.size() {
@@ -49,13 +52,13 @@ impl Unit {
             Content::Page(page) => image.set_page(self.at / PAGE as u64, Some(Arc::clone(page))),
             Content::Bytes(data, from) => image.write(self.at, &data[*from..*from + self.len as usize]),
             Content::Fill(byte) => image.fill(self.at, self.len, *byte),
-            Content::Size => {}
+            Content::Size | Content::Cut => {}
         }
     }
 
     fn overlaps(&self, other: &Unit) -> bool {
-        let sized = !matches!(self.content, Content::Size) && !matches!(other.content, Content::Size);
-        sized && self.at < other.at + other.len && other.at < self.at + self.len
+        let has_bytes = |unit: &Unit| !matches!(unit.content, Content::Size | Content::Cut);
+        has_bytes(self) && has_bytes(other) && self.at < other.at + other.len && other.at < self.at + self.len
     }
 
     /// What is left of this unit outside `over`.
@@ -80,6 +83,7 @@ impl Unit {
             Content::Bytes(data, from) => Content::Bytes(Arc::clone(data), from + skip),
             Content::Fill(byte) => Content::Fill(*byte),
             Content::Size => Content::Size,
+            Content::Cut => Content::Cut,
         };
         Unit {
             at: range.start,
@@ -118,6 +122,11 @@ fn units_of(change: &Change, block: u64) -> Vec<Unit> {
             at: *size,
             len: 0,
             content: Content::Size,
+        }],
+        Change::Cut { size } => vec![Unit {
+            at: *size,
+            len: 0,
+            content: Content::Cut,
         }],
     }
 }

@@ -231,6 +231,44 @@ fn growth_is_open_until_flushed_and_what_was_written_beyond_is_lost_with_it() {
 }
 
 #[test]
+fn a_cut_is_open_until_flushed_and_what_lay_behind_it_does_not_come_back_then() {
+    let dev = device(2, Order::Immediate);
+    submit(&dev, 0, write(7, 2)).wait();
+    submit(&dev, 0, IoKind::Flush).wait();
+    assert_eq!(dev.cut(BLOCK).unwrap(), BLOCK);
+    assert_eq!(
+        reachable(&dev.history(), dev.step()),
+        BTreeSet::from([vec![7], vec![7, 7]])
+    );
+    submit(&dev, 0, IoKind::Flush).wait();
+    assert_eq!(dev.grow(2 * BLOCK).unwrap(), 2 * BLOCK);
+    submit(&dev, 0, IoKind::Flush).wait();
+    assert_eq!(
+        reachable(&dev.history(), dev.step()),
+        BTreeSet::from([vec![7, 0]])
+    );
+}
+
+/// A host that filled up meanwhile refuses what was not asked of it again.
+#[test]
+fn on_a_full_host_a_write_into_a_hole_fails_until_the_hole_is_reserved() {
+    let options = FaultOptions {
+        order: Order::Immediate,
+        full_host: true,
+        ..FaultOptions::default()
+    };
+    let dev = FaultDevice::with_options(Image::zeroed(4 * BLOCK), options);
+    submit(&dev, 1, IoKind::Discard(2 * BLOCK)).wait();
+    dev.reserve(BLOCK, BLOCK).unwrap();
+    let result = |at, value| submit(&dev, at, write(value, 1)).wait().remove(0).result;
+    assert!(result(1, 5).is_ok() && result(3, 5).is_ok());
+    assert!(result(2, 5).is_err());
+    let dev = dev.reopen();
+    dev.reserve(2 * BLOCK, BLOCK).unwrap();
+    assert!(dev.write_through(2 * BLOCK, block_of(6, 1)).is_ok());
+}
+
+#[test]
 fn discarded_ranges_may_read_as_something_else_before_the_flush_already() {
     let dev = device(1, Order::Immediate);
     dev.write_through(0, block_of(7, 1)).unwrap();

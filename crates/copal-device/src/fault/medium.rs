@@ -33,6 +33,7 @@ pub(super) struct Medium {
     pub(super) history: History,
     pub(super) random: Random,
     record: bool,
+    full_host: bool,
     block: u64,
     next_id: u64,
     poisoned: bool,
@@ -52,6 +53,7 @@ impl Medium {
             image,
             random: Random::new(options.seed),
             record: options.record,
+            full_host: options.full_host,
             block: u64::from(options.logical_block),
             next_id: 0,
             poisoned: false,
@@ -92,6 +94,10 @@ impl Medium {
                     fua: *fua,
                 };
                 plan.change = match self.write_fault() {
+                    None if self.full_host && !self.hollow(at, buf.len() as u64).is_empty() => {
+                        plan.fails = true;
+                        None
+                    }
                     None => Some(meant.clone()),
                     Some(WriteFault::Lost) => None,
                     Some(WriteFault::Misdirected { to }) => {
@@ -244,16 +250,72 @@ impl Medium {
                 reason: "its file system is full",
             });
         }
+        self.happen(Change::Size { size: wanted });
+        Ok(wanted)
+    }
+
+    pub(super) fn cut(&mut self, wanted: u64) -> Result<u64, DeviceError> {
+        let size = self.image.size();
+        if self.poisoned {
+            return Err(DeviceError::Poisoned);
+        }
+        if wanted >= size {
+            return Ok(size);
+        }
+        self.happen(Change::Cut { size: wanted });
+        Ok(wanted)
+    }
+
+    /// What was discarded in this range has space again, and reads as zeros.
+    pub(super) fn reserve(&mut self, at: u64, len: u64) -> Result<(), DeviceError> {
+        if self.poisoned {
+            return Err(DeviceError::Poisoned);
+        }
+        if self.grow_fault() {
+            let size = self.image.size();
+            return Err(DeviceError::CannotGrow {
+                size,
+                wanted: size,
+                reason: "its file system is full",
+            });
+        }
+        for hollow in self.hollow(at, len) {
+            self.happen(Change::Fill {
+                at: hollow.start,
+                len: hollow.end - hollow.start,
+                byte: 0,
+            });
+        }
+        Ok(())
+    }
+
+    /// Parts of a range that were discarded and not written since: what there is, is their junk.
+    fn hollow(&self, at: u64, len: u64) -> Vec<std::ops::Range<u64>> {
+        let mut parts: Vec<std::ops::Range<u64>> = Vec::new();
+        let mut block = vec![0; self.block as usize];
+        for from in (at..at + len).step_by(block.len()) {
+            self.image.read(from, &mut block);
+            if block.iter().any(|byte| *byte != JUNK) {
+                continue;
+            }
+            match parts.last_mut() {
+                Some(last) if last.end == from => last.end += self.block,
+                _ => parts.push(from..from + self.block),
+            }
+        }
+        parts
+    }
+
+    /// A change that is complete at once.
+    fn happen(&mut self, change: Change) {
         let id = self.next_id;
         self.next_id += 1;
-        let change = Change::Size { size: wanted };
         change.apply(&mut self.image);
         if let Some(shadow) = &mut self.shadow {
             change.apply(shadow);
         }
         self.note(Event::Begin { id, change });
         self.note(Event::End { id });
-        Ok(wanted)
     }
 
     fn read(&mut self, at: u64, buf: &mut [u8]) -> bool {

@@ -63,6 +63,7 @@ pub(super) fn geometry(file: impl AsFd, kind: Kind, alignment: Alignment) -> io:
             .is_none_or(|cache| cache != "write through"),
         fua: queue.number("fua") == Some(1),
         discard_unit,
+        gives_back: kind != Kind::Block,
     })
 }
 

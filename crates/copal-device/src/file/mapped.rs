@@ -62,6 +62,11 @@ impl Mapped {
         Ok(mapped)
     }
 
+    /// Place in the file behind the last mapped byte.
+    pub(super) fn end(&self) -> u64 {
+        self.at + self.len as u64
+    }
+
     /// Where `len` bytes at `at` of the file lie in the mapping, if all of them do.
     fn offset(&self, at: u64, len: usize) -> Option<usize> {
         let offset = usize::try_from(at.checked_sub(self.at)?).ok()?;

@@ -196,6 +196,48 @@ impl Target {
         Ok(())
     }
 
+    /// Gives the end of a file back to its file system; a block device keeps its length.
+    pub(crate) fn cut(&self, wanted: u64) -> Result<u64, DeviceError> {
+        let wanted = wanted.next_multiple_of(u64::from(self.fixed.logical_block).max(4096));
+        let _one_at_a_time = self.growing.lock();
+        let size = self.size.load(Ordering::Acquire);
+        if self.kind == Kind::Block || wanted >= size {
+            return Ok(size);
+        }
+        self.may_write()?;
+        // Pages behind the end of a file are none.
+        self.mapped.lock().take_if(|mapped| mapped.end() > wanted);
+        rustix::fs::ftruncate(&self.fd, wanted)
+            .map_err(|error| DeviceError::io("cut", wanted, size - wanted, error.into()))?;
+        self.size.store(wanted, Ordering::Release);
+        Ok(wanted)
+    }
+
+    /// Space for a range that was discarded.
+    pub(crate) fn reserve(&self, at: u64, len: u64) -> Result<(), DeviceError> {
+        self.may_write()?;
+        if self.kind == Kind::Block {
+            return Ok(());
+        }
+        let size = self.size.load(Ordering::Acquire);
+        let refused = |reason| {
+            Err(DeviceError::CannotGrow {
+                size,
+                wanted: size,
+                reason,
+            })
+        };
+        if is_too_full(&self.fd, len) {
+            return refused("its file system is full");
+        }
+        match rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, at, len) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(Errno::NOSPC) => refused("its file system is full"),
+            Err(Errno::DQUOT) => refused("the quota is used up"),
+            Err(error) => Err(DeviceError::io("reserve", at, len, error.into())),
+        }
+    }
+
     /// Reserves the space, so that a full host is met here and not inside a commit.
     pub(crate) fn grow(&self, wanted: u64) -> Result<u64, DeviceError> {
         let wanted = wanted.next_multiple_of(u64::from(self.fixed.logical_block).max(4096));

@@ -91,6 +91,42 @@ fn space_is_reserved_when_a_file_is_created_and_grown() {
 }
 
 #[test]
+fn what_is_punched_or_cut_off_goes_back_to_the_file_system_until_it_is_reserved() {
+    use std::os::unix::fs::MetadataExt;
+    let directory = scratch();
+    let path = directory.path().join("store");
+    let options = FileOptions {
+        punch_holes: true,
+        ..new(SIZE)
+    };
+    let device = open_file(&path, &options).unwrap();
+    assert!(device.geometry().gives_back && device.geometry().discard_unit > 0);
+    let blocks = || std::fs::metadata(&path).unwrap().blocks() * 512;
+    let discard = Io {
+        at: SIZE / 4,
+        kind: IoKind::Discard(SIZE / 4),
+        class: Class::Background,
+    };
+    let done = device.submit(vec![discard]).wait();
+    done.into_iter().for_each(|done| done.result.unwrap());
+    assert_eq!(blocks(), SIZE - SIZE / 4);
+    device.reserve(SIZE / 4, SIZE / 4).unwrap();
+    assert_eq!(blocks(), SIZE);
+    // A range that is written through the page cache may lie behind the new end.
+    let cache = device.page_cache().unwrap();
+    cache.prepare(SIZE - 65_536, 65_536);
+    assert_eq!(device.cut(SIZE / 2).unwrap(), SIZE / 2);
+    assert_eq!(
+        (std::fs::metadata(&path).unwrap().len(), blocks()),
+        (SIZE / 2, SIZE / 2)
+    );
+    assert!(cache.write_cached(SIZE - 4096, b"x").is_err());
+    device.grow(SIZE).unwrap();
+    cache.write_cached(SIZE - 4096, b"x").unwrap();
+    assert_eq!(byte(&device, SIZE - 4096), b'x');
+}
+
+#[test]
 fn a_missing_file_and_one_that_exists_are_told_apart() {
     let directory = scratch();
     let path = directory.path().join("store");

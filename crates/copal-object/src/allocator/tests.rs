@@ -97,9 +97,97 @@ fn free_runs_are_the_pages_that_are_not_taken() {
             let run = Run::new(next(pages), 1 + next(90) as u32);
             allocator.take(run);
         }
-        let runs = allocator.free_runs();
-        assert_eq!(crate::run::pages_of(&runs), allocator.free_pages());
-        assert!(runs.iter().all(|&run| run.pages > 0 && allocator.is_free(run)));
-        assert!(runs.windows(2).all(|pair| pair[0].end() <= pair[1].at));
+        let runs = allocator.free_ranges();
+        let free: u64 = runs.iter().map(|range| range.end - range.start).sum();
+        assert_eq!(free, allocator.free_pages());
+        let is_free = |at| allocator.is_free(Run::new(at, 1));
+        assert!(runs.iter().all(|range| range.clone().all(is_free)));
+        assert!(runs.windows(2).all(|pair| pair[0].end < pair[1].start));
+    }
+}
+
+/// A walk over cuts, growth, hollow runs and allocations, against a vector of what each page is.
+#[test]
+fn hollow_pages_are_not_given_out_and_what_is_cut_is_gone() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Is {
+        Free,
+        Owned,
+        Hollow,
+    }
+    let mut next = random(11);
+    let mut allocator = Allocator::new(1000);
+    let mut model = vec![Is::Free; 1000];
+    for step in 0..6000u64 {
+        let pages = model.len() as u64;
+        match next(7) {
+            0 | 1 => {
+                let wanted = 1 + next(40);
+                for run in allocator
+                    .allocate(wanted, next(CLASSES as u64) as usize)
+                    .unwrap_or_default()
+                {
+                    for page in &mut model[run.at as usize..run.end() as usize] {
+                        assert_eq!(std::mem::replace(page, Is::Owned), Is::Free, "step {step}");
+                    }
+                }
+            }
+            2 => {
+                let at = next(pages);
+                let end = (at..pages.min(at + 60)).find(|&page| model[page as usize] != Is::Owned);
+                let end = end.unwrap_or(pages.min(at + 60));
+                if end > at {
+                    allocator.release(Run::new(at, (end - at) as u32));
+                    model[at as usize..end as usize].fill(Is::Free);
+                }
+            }
+            3 => {
+                let (at, len) = (next(pages), next(90));
+                allocator.note_written(Run::new(at, len as u32));
+                allocator.make_hollow(at..at + len);
+                let hollow = model.iter_mut().skip(at as usize).take(len as usize);
+                hollow
+                    .filter(|page| **page == Is::Free)
+                    .for_each(|page| *page = Is::Hollow);
+            }
+            4 => {
+                let first = allocator.hollow().iter().next();
+                if let Some(range) = first {
+                    let end = range.start + 1 + next(range.end - range.start);
+                    allocator.fill(range.start..end);
+                    model[range.start as usize..end as usize].fill(Is::Free);
+                }
+            }
+            5 => {
+                let used = model.iter().rposition(|&page| page == Is::Owned);
+                let least = used.map_or(1, |page| page as u64 + 1);
+                let to = least + next(pages + 1 - least);
+                allocator.cut(to);
+                model.truncate(to as usize);
+            }
+            _ => {
+                let to = pages + next(100);
+                allocator.grow(to);
+                model.resize(to as usize, Is::Free);
+            }
+        }
+        let count = |is| model.iter().filter(|&&page| page == is).count() as u64;
+        assert_eq!(allocator.pages(), model.len() as u64);
+        assert_eq!(
+            (allocator.free_pages(), allocator.hollow().pages()),
+            (count(Is::Free), count(Is::Hollow))
+        );
+        assert_eq!(
+            allocator.zone_runs(),
+            allocator.written_zones().len() as u64,
+            "step {step}"
+        );
+        for range in allocator.hollow().iter() {
+            assert!(
+                model[range.start as usize..range.end as usize]
+                    .iter()
+                    .all(|&page| page == Is::Hollow)
+            );
+        }
     }
 }

@@ -205,6 +205,7 @@ fn fault_device(image: Image, seed: u64) -> Arc<FaultDevice> {
         image,
         FaultOptions {
             seed,
+            full_host: true,
             ..FaultOptions::default()
         },
     )
@@ -218,6 +219,7 @@ fn tuning(broken: Broken, eager: bool, mount_by_checkpoint: bool, seed: u64) -> 
         stream_extent_pages: Some(3),
         mount_by_checkpoint,
         lowest_first: true,
+        gives_lowest: seed.is_multiple_of(2),
     }
 }
 
@@ -343,6 +345,10 @@ impl Runner<'_> {
                 self.store.seal().expect("an idle store is sealed");
                 assert!(!self.store.seal().expect("twice"), "a sealed store needs no seal");
             }
+            10 if self.random.one_in(3) => match self.store.shrink() {
+                Ok(_) | Err(StoreError::NoSpace { .. }) => {}
+                Err(error) => panic!("the store does not shrink: {error}"),
+            },
             9 => {
                 let last = self.store.inner.state.lock().groups.last_lsn;
                 let (lsn, ack) = (last, Ack::Durable);
@@ -837,7 +843,7 @@ impl Runner<'_> {
         let step = state.step();
         let crash_again = self.random.one_in(12);
         let first: Outcome = if crash_again {
-            let device = state.fault_device(self.random.below(1 << 40));
+            let device = fault_device(state.image().clone(), self.random.below(1 << 40));
             let tuning = self.tuning();
             let store = open(device.clone(), tuning).map_err(|error| error.to_string())?;
             let first = outcome(&store);

@@ -1,6 +1,6 @@
 //! Checkpoint: all tables at one record, as a chain of pages of up to 64 KiB.
 //!
-//! Format: docs/formats/object-checkpoint.md v2
+//! Format: docs/formats/object-checkpoint.md v3
 //! Invariants
 //! - Each page holds both places, length and hash of the next; the superblock holds those of the first. A lost or misdirected
 //!   write has a right sum of its own and is caught only from its parent.
@@ -18,7 +18,7 @@ const FORMAT: Format = Format {
     magic: *b"COPALCKP",
     name: "checkpoint page",
     oldest: 1,
-    version: 2,
+    version: 3,
     known_flags: 0,
 };
 

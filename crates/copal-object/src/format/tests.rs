@@ -333,14 +333,23 @@ fn the_checkpoint_of_the_document_is_what_we_write_and_read() {
         &position,
         &HashMap::from([(10, 3)]),
         &[(10, 16)],
+        std::slice::from_ref(&(8192..12_288)),
     );
     let mut page = vec![0; 4096];
     let hash = checkpoint::encode_page(77, 0, &checkpoint::Link::default(), &body, &mut page);
     assert_golden(&page, CHECKPOINT);
     let (next, part) = checkpoint::decode_page(&page, hash, 77, 0).unwrap();
     assert_eq!(next, checkpoint::Link::default());
-    let (tables, found, zones) = snapshot::decode(part, 4096).unwrap();
-    assert_eq!((found, zones), (position, vec![Run::new(2560, 4096)]));
+    let found = snapshot::decode(part, 4096).unwrap();
+    assert_eq!(
+        (found.position, found.zones),
+        (position, vec![Run::new(2560, 4096)])
+    );
+    assert_eq!(found.hollow.first(), Some(&(8192..12_288)));
+    let tables = found.tables;
+    // A body of an earlier version says nothing of hollow runs.
+    let old = snapshot::decode(&body[..body.len() - 20], 4096).unwrap();
+    assert!(old.hollow.is_empty());
     assert_eq!(tables.object(7).unwrap().map.sums_of(0, 16), [0xdead_beef]);
     assert_eq!(tables.stream(10).unwrap().durable, 3);
 }
@@ -399,7 +408,13 @@ fn decoders_survive_arbitrary_bytes() {
     };
     let ops = encoded(&all_ops());
     let position = example_position();
-    let body = snapshot::encode(&example_tables(), &position, &HashMap::new(), &[(10, 16)]);
+    let body = snapshot::encode(
+        &example_tables(),
+        &position,
+        &HashMap::new(),
+        &[(10, 16)],
+        std::slice::from_ref(&(7..9)),
+    );
     for _ in 0..30_000 {
         let random: Vec<u8> = (0..next(300)).map(|_| next(256) as u8).collect();
         let mut input = Reader::new(&random);
@@ -423,8 +438,8 @@ fn decoders_survive_arbitrary_bytes() {
         let mut damaged = body.clone();
         let at = next(damaged.len());
         damaged[at] = next(256) as u8;
-        if let Ok((tables, ..)) = snapshot::decode(&damaged, 4096) {
-            let again = snapshot::encode(&tables, &position, &HashMap::new(), &[]);
+        if let Ok(found) = snapshot::decode(&damaged, 4096) {
+            let again = snapshot::encode(&found.tables, &position, &HashMap::new(), &[], &[]);
             assert!(snapshot::decode(&again, 4096).is_ok());
         }
     }

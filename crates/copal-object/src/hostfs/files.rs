@@ -379,6 +379,7 @@ impl Device for HostFiles {
             volatile_cache: true,
             fua: false,
             discard_unit: 4096,
+            gives_back: true,
         }
     }
 

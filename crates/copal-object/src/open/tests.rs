@@ -49,7 +49,7 @@ fn with_checkpoint(device: &dyn Device, superblock: &mut Superblock, page_bytes:
         epoch: 1,
     };
     let tables = Tables::new(page_bytes as usize, pages);
-    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[]);
+    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[], &[]);
     let place = [ChainPlace {
         run: Run::new(900, 1),
         copy: None,

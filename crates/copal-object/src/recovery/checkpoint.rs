@@ -11,9 +11,10 @@ use crate::{
         superblock::Superblock,
     },
     run::Run,
-    snapshot::{self, Position},
+    snapshot::{self, Body, Position},
     tables::Tables,
 };
+use std::ops::Range;
 
 /// A checkpoint as a superblock names it.
 pub(crate) struct FoundCheckpoint {
@@ -21,6 +22,8 @@ pub(crate) struct FoundCheckpoint {
     pub(crate) position: Position,
     /// Runs of written zones.
     pub(crate) zones: Vec<Run>,
+    /// Pages that are hollow unless something owns them.
+    pub(crate) hollow: Vec<Range<u64>>,
     /// Its chain pages, both copies of each.
     pub(crate) runs: Vec<Run>,
     /// Those of them that were looked at and are damaged; another copy stood in.
@@ -80,8 +83,12 @@ pub(crate) fn read_checkpoint(
         index += 1;
         link = next;
     }
-    let (tables, position, zones) =
-        snapshot::decode(&body, source.page_bytes).map_err(|error| damaged(error.to_string()))?;
+    let Body {
+        tables,
+        position,
+        zones,
+        hollow,
+    } = snapshot::decode(&body, source.page_bytes).map_err(|error| damaged(error.to_string()))?;
     if position.uuid != superblock.uuid || position.lsn != superblock.checkpoint_lsn {
         return Err(damaged("it belongs to another store".into()));
     }
@@ -89,6 +96,7 @@ pub(crate) fn read_checkpoint(
         tables,
         position,
         zones,
+        hollow,
         runs,
         damaged: damaged_runs,
     })

@@ -11,6 +11,7 @@ use crate::{
     shared::SharedRuns,
     tables::{Entry, Tables},
 };
+use std::ops::Range;
 
 /// The allocator of a store, and which pages several objects share.
 pub(crate) fn derive_space(
@@ -18,6 +19,7 @@ pub(crate) fn derive_space(
     superblock: &Superblock,
     checkpoint: &[Run],
     zones: &[Run],
+    hollow: &[Range<u64>],
     empty: Placement,
 ) -> Result<(Placement, SharedRuns), OpenError> {
     let page = tables.page_bytes as u64;
@@ -71,6 +73,9 @@ pub(crate) fn derive_space(
     }
     for &zone in zones {
         allocator.note_written(zone);
+    }
+    for range in hollow {
+        allocator.make_hollow(range.clone());
     }
     Ok((allocator, shared))
 }

@@ -11,6 +11,7 @@ mod groups;
 mod hostfs;
 mod model;
 mod pipeline;
+mod shrink;
 mod space;
 mod stuck;
 mod threads;

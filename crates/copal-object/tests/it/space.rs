@@ -6,7 +6,8 @@ use copal_object::*;
 use std::sync::Arc;
 
 fn sum(space: &Space) -> u64 {
-    space.live_bytes + space.staged_bytes + space.quarantine_bytes + space.reserved_bytes + space.free_bytes
+    let owned = space.live_bytes + space.staged_bytes + space.quarantine_bytes;
+    owned + space.reserved_bytes + space.free_bytes + space.hollow_bytes
 }
 
 fn limited(max_size_bytes: u64) -> (Arc<dyn Device>, Store) {

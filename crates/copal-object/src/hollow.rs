@@ -1,0 +1,99 @@
+//! Hollow runs: pages that nothing owns and whose blocks the file system has back.
+//!
+//! They count as taken: a write there might find the host full. [`copal_device::Device::reserve`] comes first.
+//! Design: object.md §12 (file)
+//! Invariants
+//! - Runs neither overlap nor touch.
+//! - A run is in a durable checkpoint before its blocks go back (R18). A checkpoint may name pages that have been filled
+//!   and given to an object since: what is owned is not hollow.
+//!
+//! Not here: which pages become hollow, and when they are filled (`shrink`).
+
+use std::{collections::BTreeMap, ops::Range};
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hollow {
+    /// End of each, by its first page.
+    runs: BTreeMap<u64, u64>,
+    pages: u64,
+}
+
+impl Hollow {
+    /// Pages in all of them.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// How many runs there are.
+    pub(crate) fn runs(&self) -> u64 {
+        self.runs.len() as u64
+    }
+
+    /// All of them, ascending, in pages.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> {
+        self.runs.iter().map(|(&at, &end)| at..end)
+    }
+
+    /// Pages that were not hollow are.
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
+        let (mut at, mut end) = (range.start, range.end);
+        self.pages += end - at;
+        if let Some((&before, &upto)) = self.runs.range(..=at).next_back()
+            && upto == at
+        {
+            at = before;
+        }
+        if let Some(upto) = self.runs.remove(&end) {
+            end = upto;
+        }
+        self.runs.insert(at, end);
+    }
+
+    /// The first pages of a run, or all of it, are hollow no more.
+    ///
+    /// # Panics
+    /// When no run begins there, or it is shorter.
+    pub(crate) fn remove(&mut self, range: Range<u64>) {
+        let end = self.runs.remove(&range.start);
+        let left = end.filter(|&end| end >= range.end).map(|end| range.end..end);
+        let left = left.unwrap_or_else(|| panic!("pages {range:?} are not hollow"));
+        if !left.is_empty() {
+            self.runs.insert(left.start, left.end);
+        }
+        self.pages -= range.end - range.start;
+    }
+
+    /// Nothing is hollow from page `first` on.
+    pub(crate) fn cut(&mut self, first: u64) {
+        while let Some((&at, &end)) = self.runs.last_key_value()
+            && end > first
+        {
+            self.runs.remove(&at);
+            self.pages -= end - at;
+            if at < first {
+                self.insert(at..first);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_touch_are_one_and_what_is_cut_is_gone() {
+        let mut hollow = Hollow::default();
+        for range in [10..20, 30..40, 20..30, 50..60] {
+            hollow.insert(range);
+        }
+        assert_eq!(hollow.iter().collect::<Vec<_>>(), [10..40, 50..60]);
+        hollow.remove(10..25);
+        assert_eq!((hollow.pages(), hollow.runs()), (25, 2));
+        hollow.cut(30);
+        assert_eq!((hollow.iter().next(), hollow.pages()), (Some(25..30), 5));
+        hollow.remove(25..30);
+        assert_eq!((hollow.pages(), hollow.runs()), (0, 0));
+    }
+}
