@@ -205,6 +205,7 @@ impl Store {
             return Ok(());
         }
         self.inner.committers.end(self.engine());
+        self.engine().leave_short_log();
         let synced = self.engine().seal();
         self.inner.join();
         let settled = synced.and_then(|()| self.engine().settle());
@@ -329,6 +330,18 @@ impl Engine {
         }
         elastic.wait_for_the_adjuster();
         self.ownership.lock().take();
+    }
+
+    /// Makes a table of a log that the next opening would be long about. Commits of a few bytes each leave many pages of
+    /// log long before the memtable is full.
+    fn leave_short_log(&self) {
+        if !self.options.read_only
+            && self.writer.lock().log.is_long()
+            && let Err(error) = self.flush_now()
+        {
+            // It can be read as it is; whether it could be written is for `seal` to tell.
+            tracing::debug!(%error, "a long log stays as it is");
+        }
     }
 
     /// Freezes what is in memory and waits until it is in tables.

@@ -17,6 +17,10 @@ use copal_object::{
 };
 use format::{Assembler, Group, frames};
 
+/// A closing store leaves no log of more frames behind. Each takes a page or more, however little it holds: a few MiB that
+/// are read by every opening, against a table of what they amount to.
+const LONG_FRAMES: u64 = 512;
+
 /// The log being written.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -76,6 +80,11 @@ impl Log {
     /// Whether nothing was ever appended.
     pub(crate) fn is_empty(&self) -> bool {
         self.position == 0
+    }
+
+    /// Whether it is worth a table that the next opening does not read it.
+    pub(crate) fn is_long(&self) -> bool {
+        self.position > LONG_FRAMES
     }
 
     /// Appends all frames of a group but the last, and hands out that one's payload: it is to be appended next, and
