@@ -6,6 +6,7 @@ mod filters;
 mod memory;
 mod objects;
 mod peers;
+mod scale;
 mod values;
 
 use anyhow::{Context, Result};
@@ -28,6 +29,8 @@ enum Suite {
     BackupPeers(peers::Options),
     /// Peak memory of each command, also on a 100 GB sparse image
     BackupMemory(memory::Options),
+    /// A small backup among many VMs and among many snapshots, beside one among few
+    BackupScale(scale::Options),
     /// What filters cost and how well they filter
     KvFilters(filters::Options),
     /// Large values straight into their object, or through the log
@@ -56,6 +59,7 @@ fn run() -> Result<()> {
     match Arguments::parse().suite {
         Suite::BackupPeers(options) => peers::run(root, &options),
         Suite::BackupMemory(options) => memory::run(root, &options),
+        Suite::BackupScale(options) => scale::run(root, &options),
         Suite::KvFilters(options) => filters::run(root, &options),
         Suite::KvValues(options) => values::run(root, &options),
         Suite::ObjectCommands(options) => objects::commands::run(root, &options),

@@ -1,7 +1,7 @@
 //! A program run to its end, with what it cost: processor time, wall time, peak memory.
 //!
 //! The numbers are the kernel's for the process and the children it waited for (`wait4`). Peak memory is
-//! that of the largest single process. The kernel counts the memory of whoever starts a program into the
+//! that of the largest single process, and reads are those of the program itself (`/proc/PID/io`). The kernel counts the memory of whoever starts a program into the
 //! program's peak, so callers keep their own small (tens of MB at most).
 //! Not here: what the numbers are compared with (`report`).
 #![expect(unsafe_code, reason = "wait4 has no safe binding among our dependencies")]
@@ -27,6 +27,10 @@ pub struct Run {
     pub peak_bytes: u64,
     /// What was handed to block devices, or dirtied in the page cache of files on them.
     pub written_bytes: u64,
+    /// What `read` and its like returned, from caches and pipes, too. What comes through an io_uring is not in it.
+    pub read_bytes: u64,
+    /// How many of these calls there were.
+    pub read_calls: u64,
     /// Standard output, captured whole.
     pub stdout: String,
     /// Standard error, captured whole.
@@ -69,6 +73,7 @@ pub fn run(command: &mut Command) -> Result<Run> {
         .with_context(|| format!("starting {program}"))?;
     let stdout = collect(child.stdout.take());
     let stderr = collect(child.stderr.take());
+    let reads = reads_at_its_end(&child);
     let (status, usage) = wait(&child).with_context(|| format!("waiting for {program}"))?;
     let wall = started.elapsed();
     let text = |reader: thread::JoinHandle<Vec<u8>>| {
@@ -84,9 +89,39 @@ pub fn run(command: &mut Command) -> Result<Run> {
         peak_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
         // The kernel counts these in units of 512 bytes.
         written_bytes: u64::try_from(usage.ru_oublock).unwrap_or(0) * 512,
+        read_bytes: reads.0,
+        read_calls: reads.1,
         stdout: text(stdout),
         stderr: text(stderr),
     })
+}
+
+/// Bytes and calls of all its reads; zeros where the kernel does not say. Blocks until the program is done, and leaves it
+/// to be waited for.
+fn reads_at_its_end(child: &Child) -> (u64, u64) {
+    // SAFETY: an all-zero `siginfo_t` is a valid value of a struct of integers.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` is a live local of the type that the call writes, and the process is our own child.
+    while unsafe {
+        libc::waitid(
+            libc::P_PID,
+            child.id(),
+            &raw mut info,
+            libc::WEXITED | libc::WNOWAIT,
+        )
+    } != 0
+    {
+        if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+            return (0, 0);
+        }
+    }
+    let said = std::fs::read_to_string(format!("/proc/{}/io", child.id())).unwrap_or_default();
+    let number = |name: &str| {
+        let mut lines = said.lines();
+        let number = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse().ok());
+        number.unwrap_or(0)
+    };
+    (number("rchar"), number("syscr"))
 }
 
 fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
@@ -165,6 +200,17 @@ mod tests {
             "{}",
             run.written_bytes
         );
+    }
+
+    #[test]
+    fn what_a_program_reads_is_counted() {
+        let run = run(Command::new("head").args(["-c", "3000000", "/dev/zero"])).expect("head runs");
+        assert!(
+            (3_000_000..4_000_000).contains(&run.read_bytes),
+            "{}",
+            run.read_bytes
+        );
+        assert!(run.read_calls > 1, "{}", run.read_calls);
     }
 
     #[test]
