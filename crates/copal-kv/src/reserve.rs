@@ -18,6 +18,8 @@ struct State {
     held: Option<Reservation>,
     /// Operations that use the space now.
     users: u32,
+    /// Nothing is kept any more.
+    ended: bool,
 }
 
 /// The reserve is open to its owner until this is dropped.
@@ -27,16 +29,24 @@ pub(crate) struct Opened<'a> {
 }
 
 impl Reserve {
-    /// Keeps max(5 %, four tables) of `objects`, at most an eighth of it.
+    /// Keeps max(5 %, four tables) of `objects`, at most an eighth of it. A store that gave what was free back to a file
+    /// system that is full by now (some of it is still hollow) has a quarter of that: enough to delete, one thing after
+    /// another. Any other had all of it once, and has it again when what uses it ends.
     pub(crate) fn new(objects: &Store, table_bytes: u64) -> Reserve {
-        let size = objects.space().size_bytes;
+        let space = objects.space();
+        let size = space.size_bytes - space.hollow_bytes;
         let bytes = (size / 20).max(4 * table_bytes).min(size / 8);
-        let reserve = Reserve {
+        let reserve = |bytes| Reserve {
             bytes,
             state: Mutex::default(),
         };
-        reserve.refill(objects);
-        reserve
+        let whole = reserve(bytes);
+        if whole.refill(objects) || objects.space().hollow_bytes == 0 {
+            return whole;
+        }
+        let part = reserve(bytes / 4);
+        part.refill(objects);
+        part
     }
 
     /// No space is kept: for stores that are only read.
@@ -58,10 +68,17 @@ impl Reserve {
         }
     }
 
-    /// Takes the space again if nobody uses it; `true` when it is whole.
+    /// Lets the space go for good: the engine is closed, and the objects are another's.
+    pub(crate) fn end(&self) {
+        let mut state = self.state.lock();
+        state.ended = true;
+        state.held = None;
+    }
+
+    /// Takes the space again if nobody uses it; `true` when it is there.
     pub(crate) fn refill(&self, objects: &Store) -> bool {
         let mut state = self.state.lock();
-        if state.held.is_none() && state.users == 0 && self.bytes > 0 {
+        if state.held.is_none() && state.users == 0 && self.bytes > 0 && !state.ended {
             state.held = objects.reserve(self.bytes).ok();
         }
         state.held.is_some() || self.bytes == 0

@@ -329,6 +329,7 @@ impl Engine {
             elastic.retire(&handle.table, 0..handle.table.partitions());
         }
         elastic.wait_for_the_adjuster();
+        self.reserve.end();
         self.ownership.lock().take();
     }
 

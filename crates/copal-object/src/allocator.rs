@@ -38,7 +38,7 @@ pub(crate) struct Allocator {
     /// Runs of written zones.
     zone_runs: u64,
     hollow: Hollow,
-    /// Search from the first page, so that freed pages are reused soon. For tests.
+    /// Search from the first page, so that freed pages are reused soon, and the last ones come to be free.
     pub(crate) lowest_first: bool,
 }
 

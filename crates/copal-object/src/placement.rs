@@ -168,6 +168,13 @@ impl Placement {
         }
     }
 
+    /// From now on the lowest free pages of a device are taken first.
+    pub(crate) fn place_low(&mut self) {
+        if let Placement::Pages(pages) = self {
+            pages.lowest_first = true;
+        }
+    }
+
     /// What is taken for `class` next lies half a device away from `page`.
     pub(crate) fn aim_far_from(&mut self, page: u64, class: usize) {
         if let Placement::Pages(bits) = self {

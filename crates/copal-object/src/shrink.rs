@@ -28,8 +28,10 @@ use copal_device::Io;
 use parking_lot::MutexGuard;
 use std::{ops::Range, sync::Arc};
 
-/// Free space that stays besides what the store keeps, so that the next small commits need nothing of the file system.
+/// Free space that stays besides what the store keeps: this, and a share of what is left. Small commits need nothing of the
+/// file system then, and where that has filled up meanwhile the layers above can still delete.
 const STAYS_BYTES: u64 = 8 << 20;
+const STAYS_ONE_IN: u64 = 32;
 /// Free runs shorter than this stay: they are where small things go.
 const HOLLOW_BYTES_MIN: u64 = 64 << 10;
 /// There are no more of them than this, as each checkpoint lists them all.
@@ -106,9 +108,9 @@ impl Inner {
                 .inspect(|range| end = range.start)
                 .is_some()
             {}
-            let end = end
-                .next_multiple_of(CUT_STEP_BYTES / page)
-                .max(STORE_BYTES_MIN / page);
+            // The last of it becomes hollow: that there was more is seen by who finds the file system full.
+            let step = CUT_STEP_BYTES / page;
+            let end = (end.next_multiple_of(step) + step).max(STORE_BYTES_MIN / page);
             if end < pages {
                 space.cut(end);
                 state.tables.pages = end;
@@ -129,12 +131,12 @@ impl Inner {
     /// Free pages that stay: what the store keeps of what is left, what is reserved, and some for what comes next.
     fn staying_pages(&self, state: &State) -> u64 {
         let space = &state.space;
+        let owned = space.allocator.pages() - space.allocator.hollow_pages() - space.allocator.free_pages();
         let some = if self.shape.gives_lowest {
             0
         } else {
-            STAYS_BYTES / self.shape.page_bytes as u64
+            STAYS_BYTES / self.shape.page_bytes as u64 + owned / STAYS_ONE_IN
         };
-        let owned = space.allocator.pages() - space.allocator.hollow_pages() - space.allocator.free_pages();
         let wanted = some + space.reserved_pages;
         wanted + space.system_pages_of(owned + wanted)
     }
@@ -204,7 +206,7 @@ impl Inner {
             for range in &chosen {
                 let (at, end) = (self.shape.byte(range.start), self.shape.byte(range.end));
                 if let Err(error) = self.device.reserve(at, end - at) {
-                    tracing::warn!(%error, "the store cannot have back what it gave to its file system");
+                    tracing::info!(%error, "the store cannot have back what it gave to its file system");
                     break;
                 }
                 filled += 1;

@@ -290,6 +290,11 @@ impl Store {
         self.inner.shrink()
     }
 
+    /// From now on space is taken as near the beginning of the device as there is some, for who means to shrink the store.
+    pub fn place_low(&self) {
+        self.inner.state.lock().space.allocator.place_low();
+    }
+
     /// Whether the device below has no thread of its own and is moved on by those who wait for completions, so that
     /// somebody has to wait for each: a fault or emulated device.
     #[must_use]

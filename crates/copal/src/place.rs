@@ -16,7 +16,7 @@ use copal_device::{DeviceError, FileOptions};
 use copal_object::{OpenOptions, RecoveryReport, Store};
 use std::{
     io::ErrorKind,
-    os::unix::fs::FileTypeExt,
+    os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -24,6 +24,9 @@ use std::{
 pub(crate) const STORE_FILE: &str = "store.copal";
 /// Name of the directory of objects.
 pub(crate) const STORE_FILES: &str = "store.files";
+
+/// Unit in which a file system counts what a file takes.
+const BLOCK_BYTES: u64 = 512;
 
 /// One of the three.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +104,15 @@ impl Place {
         }
     }
 
+    /// Bytes it takes on its file system; `None` where it has no file system, or that does not say.
+    pub(crate) fn allocated_bytes(&self) -> Option<u64> {
+        match self {
+            Place::File(path) => Some(path.metadata().ok()?.blocks() * BLOCK_BYTES),
+            Place::Files(directory) => allocated_below(directory).ok(),
+            Place::Device(_) => None,
+        }
+    }
+
     /// Opens the store, when nobody else has it.
     pub(crate) fn open(&self, common: &Common, access: Access, waiting: &Waiting) -> Outcome<Opened> {
         if access == Access::Write {
@@ -158,6 +170,21 @@ impl Place {
     }
 }
 
+/// What a directory and everything in it takes. Objects come and go meanwhile.
+fn allocated_below(directory: &Path) -> std::io::Result<u64> {
+    let mut bytes = directory.metadata()?.blocks() * BLOCK_BYTES;
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        bytes += match entry.metadata() {
+            Ok(meta) if meta.is_dir() => allocated_below(&entry.path())?,
+            Ok(meta) => meta.blocks() * BLOCK_BYTES,
+            Err(error) if error.kind() == ErrorKind::NotFound => 0,
+            Err(error) => return Err(error),
+        };
+    }
+    Ok(bytes)
+}
+
 pub(crate) fn open_options(common: &Common, access: Access) -> OpenOptions {
     OpenOptions {
         read_only: access == Access::Read,
@@ -172,6 +199,8 @@ pub(crate) fn file_options(common: &Common) -> FileOptions {
         force_pread: common.no_io_uring,
         allow_cow: common.allow_cow,
         unsafe_volatile: common.allow_volatile,
+        // What prune gives back goes to the file system.
+        punch_holes: true,
         ..FileOptions::default()
     }
 }

@@ -15,6 +15,7 @@ use crate::{
 };
 use copal_backup::{IndexHome, InitOptions, Repository, Unlock};
 use copal_data::LocalStore;
+use copal_object::Shrunk;
 use copal_volume::VolumeStore;
 use std::{
     fs::File,
@@ -161,18 +162,35 @@ impl Opened {
     }
 
     /// Closes everything from the top down, durably.
-    pub(crate) fn close(mut self) -> Outcome<()> {
+    pub(crate) fn close(self) -> Outcome<()> {
+        self.close_after(|_| ()).map(drop)
+    }
+
+    /// As [`Opened::close`], and gives the file system what is free in the store by then.
+    pub(crate) fn close_and_shrink(self) -> Outcome<Shrunk> {
+        self.close_after(|objects| {
+            // What fails here is asked for again by the next prune, and told by the store's own close if it matters.
+            objects.shrink().unwrap_or_else(|error| {
+                tracing::warn!("the store's file stays as large as it is: {error}");
+                Shrunk::default()
+            })
+        })
+    }
+
+    fn close_after<T: Default>(mut self, last: impl FnOnce(&copal_object::Store) -> T) -> Outcome<T> {
+        let mut value = T::default();
         self.repository = None;
         self.sealer = None;
         let recorded = self.recording.take().map_or(Ok(()), Recording::finish);
         if self.access == Access::Write {
             self.volumes.close()?;
+            value = last(&self.objects);
             // A closed store ends with a checkpoint: damage of what it covers is told from a crash.
             self.objects
                 .close()
                 .map_err(|error| Failure::plain("close", format!("closing the store: {error}")))?;
         }
-        recorded
+        recorded.map(|()| value)
     }
 }
 

@@ -126,6 +126,23 @@ fn what_an_opening_reads_of_the_log_does_not_grow_with_the_sessions_before_it() 
     assert_sound(&fixture.store, true);
 }
 
+/// Symptom: behind a closed engine a store could not be shrunk, and another engine found its reserve taken. Cause: what is
+/// kept back for deletes was let go with the last handle only. Fix: closing lets it go.
+#[test]
+fn a_closed_store_keeps_no_space_back() {
+    let Fixture { objects, store, .. } = Fixture::new(64 * MIB, small());
+    let space = filled(&store);
+    let open = objects.space().reserved_bytes;
+    store.close().unwrap();
+    let closed = objects.space().reserved_bytes;
+    assert!(closed + MIB < open, "{closed} of {open}");
+    assert!(matches!(space.put(b"z", b"", DEVICE), Err(Error::Closed)));
+    assert_eq!(objects.space().reserved_bytes, closed);
+    let reopened = Store::open(objects.clone(), small()).unwrap();
+    assert!(objects.space().reserved_bytes > closed + MIB);
+    goes_on(reopened, &objects);
+}
+
 /// Symptom: a second engine on the same objects was accepted; one of the two then poisoned itself or panicked, and each
 /// freed what the other had written. Cause: nobody asked whether the objects have an engine. Fix: an opening owns them
 /// until its store is closed or dropped.

@@ -1,7 +1,12 @@
 //! A full store: clean refusals, deletes that work, nothing lost, everything back after deleting.
 
 use crate::support::*;
-use copal_kv::{Error, KeyspaceOptions};
+use copal_device::{
+    Device, Image,
+    fault::{Fault, FaultDevice, FaultOptions, Order},
+};
+use copal_kv::{Error, KeyspaceOptions, Store};
+use std::sync::Arc;
 
 fn fill(fixture: &Fixture, options: &KeyspaceOptions, len: usize) -> (copal_kv::Keyspace, u32) {
     let space = fixture.space("a", options.clone());
@@ -240,4 +245,59 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
         value(500, LEN)
     );
     assert_sound(&fixture.store, true);
+}
+
+/// Symptom: behind a prune that had given the file's free space back, nothing could be forgotten once the file system had
+/// filled up. Cause: what is kept back for deletes was had whole or not at all, and without it only deletes go on. Fix: where
+/// it is not to be had, a quarter of it will do, and as much stays in the store.
+#[test]
+fn a_store_that_gave_its_space_back_to_a_host_that_is_full_goes_on_deleting() {
+    let options = FaultOptions {
+        order: Order::Immediate,
+        record: false,
+        full_host: true,
+        ..FaultOptions::default()
+    };
+    let device = FaultDevice::with_options(Image::zeroed(64 * MIB), options);
+    let dynamic: Arc<dyn Device> = device.clone();
+    format(&dynamic);
+    let objects = open_objects(&dynamic);
+    let store = Store::open(objects.clone(), small()).unwrap();
+    let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
+    let values = 0..300u32;
+    for i in values.clone() {
+        space
+            .put(&i.to_be_bytes(), &value(i.into(), 700_000), PROCESS)
+            .unwrap();
+    }
+    values
+        .clone()
+        .filter(|i| i % 3 != 0)
+        .for_each(|i| space.delete(&i.to_be_bytes(), PROCESS).unwrap());
+    space.compact_range(all()).unwrap();
+    store.close().unwrap();
+    let shrunk = objects.shrink().unwrap();
+    assert!(shrunk.cut_bytes + shrunk.hollow_bytes > 80 * MIB, "{shrunk:?}");
+    objects.close().unwrap();
+    drop((space, store, objects));
+    (0..5000).for_each(|_| device.inject(Fault::Grow { skip: 0 }));
+    let objects = open_objects(&dynamic);
+    let store = Store::open(objects.clone(), small()).unwrap();
+    let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
+    space.put(b"a little", b"1", DEVICE).unwrap();
+    let refused = (0..200u32).find_map(|i| {
+        space
+            .put(&(1000 + i).to_be_bytes(), &value(i.into(), 700_000), DEVICE)
+            .err()
+    });
+    assert!(matches!(refused, Some(Error::NoSpace)), "{refused:?}");
+    let before = objects.space().live_bytes;
+    for i in values {
+        space.delete(&i.to_be_bytes(), DEVICE).unwrap();
+    }
+    space.compact_range(all()).unwrap();
+    assert!(objects.space().live_bytes + 40 * MIB < before);
+    space.put(b"more", &value(1, 700_000), DEVICE).unwrap();
+    assert_sound(&store, false);
+    store.close().unwrap();
 }

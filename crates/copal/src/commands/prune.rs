@@ -1,22 +1,24 @@
 //! `copal prune` and `copal delete`: space returns.
 
 use super::{
-    Context, as_json, close,
+    Context, as_json,
     forget::{self, Judgement},
 };
 use crate::{
     arguments::{Delete, Prune},
     failure::{Failure, Outcome},
     human,
+    place::Place,
     repository::{Access, Opened},
 };
 use copal_backup::{PruneOptions, PruneSummary};
+use copal_object::Shrunk;
 use serde_json::{Value, json};
 
 pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
     let opened = context.open(access(delete.dry_run))?;
     let outcome = free(context, &opened, delete);
-    let freed = close(opened, outcome)?;
+    let freed = close(context, opened, outcome, delete.dry_run)?;
     report(context, "delete", delete.dry_run, &freed);
     Ok(())
 }
@@ -40,6 +42,9 @@ struct Freed {
     judgement: Judgement,
     summary: PruneSummary,
     store_bytes: u64,
+    /// What the file system has again, and what the store takes of it then.
+    shrunk: Shrunk,
+    allocated_bytes: Option<u64>,
 }
 
 fn access(dry_run: bool) -> Access {
@@ -55,6 +60,8 @@ fn sweep(
     judgement: Judgement,
     options: &PruneOptions,
 ) -> Outcome<Freed> {
+    // What is rewritten moves away from the end of the file, which is cut off then.
+    opened.objects().place_low();
     let meter = context.meter();
     let summary = opened.repository().prune(options, &meter, &context.cancel)?;
     drop(meter);
@@ -62,6 +69,21 @@ fn sweep(
         judgement,
         summary,
         store_bytes: opened.space().live_bytes,
+        shrunk: Shrunk::default(),
+        allocated_bytes: None,
+    })
+}
+
+/// Closes the store, which gives its file system what was freed. Behind a failure, and a dry run, it is closed as it is.
+fn close(context: &Context<'_>, opened: Opened, outcome: Outcome<Freed>, dry_run: bool) -> Outcome<Freed> {
+    if dry_run || outcome.is_err() {
+        return super::close(opened, outcome);
+    }
+    let shrunk = opened.close_and_shrink();
+    Ok(Freed {
+        shrunk: shrunk?,
+        allocated_bytes: Place::find(&context.arguments.common)?.allocated_bytes(),
+        ..outcome?
     })
 }
 
@@ -95,7 +117,7 @@ pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
         sweep(context, &opened, judgement, &options)
     };
     let outcome = work();
-    let freed = close(opened, outcome)?;
+    let freed = close(context, opened, outcome, prune.dry_run)?;
     report(context, "prune", prune.dry_run, &freed);
     Ok(())
 }
@@ -143,6 +165,8 @@ fn fields(command: &str, dry_run: bool, forgotten: u64, freed: &Freed) -> Value 
         "freed_bytes": summary.before_bytes.saturating_sub(summary.after_bytes),
         "mark_passes": summary.mark_passes,
         "store_live_bytes": freed.store_bytes,
+        "store_allocated_bytes": freed.allocated_bytes,
+        "given_back_bytes": freed.shrunk.cut_bytes + freed.shrunk.hollow_bytes,
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     })
 }
@@ -151,8 +175,11 @@ fn text(dry_run: bool, freed: &Freed) -> String {
     let summary = &freed.summary;
     let freed_bytes = summary.before_bytes.saturating_sub(summary.after_bytes);
     let would_be = if dry_run { " would be" } else { "" };
+    let taken = freed.allocated_bytes.map_or_else(String::new, |bytes| {
+        format!(", which takes {} on its file system", human::bytes(bytes))
+    });
     format!(
-        "{} packs{would_be} removed, {} rewritten, {} freed; {} in packs, {} in the store\n",
+        "{} packs{would_be} removed, {} rewritten, {} freed; {} in packs, {} in the store{taken}\n",
         summary.removed_packs,
         summary.rewritten_packs,
         human::bytes(freed_bytes),

@@ -15,7 +15,9 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
     let stats = opened.repository().stats().map_err(Failure::from);
     let stats = close(opened, stats)?;
     // A directory of files has no size of its own: what bounds it is the file system.
-    let is_bounded = !matches!(Place::find(&context.arguments.common)?, Place::Files(_));
+    let place = Place::find(&context.arguments.common)?;
+    let is_bounded = !matches!(place, Place::Files(_));
+    let allocated_bytes = place.allocated_bytes();
     let bounded = |bytes: u64| is_bounded.then_some(bytes);
     let fields = json!({
         "command": "stats",
@@ -35,11 +37,13 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
         "unfinished_sessions": stats.unfinished_sessions,
         "store": {
             "size_bytes": bounded(space.size_bytes),
+            "allocated_bytes": allocated_bytes,
             "live_bytes": space.live_bytes,
             "staged_bytes": space.staged_bytes,
             "quarantine_bytes": space.quarantine_bytes,
             "reserved_bytes": bounded(space.reserved_bytes),
             "free_bytes": bounded(space.free_bytes),
+            "given_back_bytes": bounded(space.hollow_bytes),
         },
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });
@@ -61,10 +65,18 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
             ("Packs, chunks", format!("{}, {}", stats.packs, stats.chunks)),
             ("Unfinished backups", stats.unfinished_sessions.to_string()),
             ("Store", size.unwrap_or_else(|| "one file per object".to_owned())),
+            (
+                "  on its file system",
+                allocated_bytes.map_or_else(|| "-".to_owned(), human::bytes),
+            ),
             ("  of it used", human::bytes(space.live_bytes)),
             (
                 "  free inside",
                 bounded(space.free_bytes).map_or_else(|| "-".to_owned(), human::bytes),
+            ),
+            (
+                "  given back inside",
+                bounded(space.hollow_bytes).map_or_else(|| "-".to_owned(), human::bytes),
             ),
             ("Encrypted", if info.encrypted { "yes" } else { "no" }.to_owned()),
             ("Made", human::local_time(info.created_ms)),

@@ -137,6 +137,8 @@ fn each_command_speaks_json() {
             "logical_bytes",
             "chunk_pack_bytes",
             "store.live_bytes",
+            "store.allocated_bytes",
+            "store.given_back_bytes",
         ],
     );
     let dry = ["forget", "--keep-last", "1", "--dry-run"];
@@ -165,6 +167,8 @@ fn each_command_speaks_json() {
             "rewritten_packs",
             "freed_bytes",
             "store_live_bytes",
+            "store_allocated_bytes",
+            "given_back_bytes",
         ],
     );
     promised(&house, &["version"], &["version"]);

@@ -4,6 +4,7 @@ use crate::{
     disks::{Disk, MIB, assert_restored},
     harness::{House, id},
 };
+use std::os::unix::fs::MetadataExt;
 
 #[test]
 fn a_policy_keeps_what_it_names_and_space_returns() {
@@ -53,6 +54,48 @@ fn a_policy_keeps_what_it_names_and_space_returns() {
     let empty = house.summary(["prune"]);
     assert_eq!(empty["after_bytes"], 0, "{empty}");
     assert_eq!(packs(&house), 0);
+    house.check();
+}
+
+/// Symptom: a store's file never became smaller, however much was pruned away. Cause: freed space was only used again.
+/// Fix: prune cuts the file's end off and punches holes, and says so; a backup has the space again.
+#[test]
+fn the_file_system_has_again_what_prune_frees() {
+    let house = House::plain();
+    let disk = Disk::create(&house.path("disk.raw"), 96 * MIB, 61);
+    let kept = id(&house.backup("web", &house.path("disk.raw")));
+    let bytes = |summary: &serde_json::Value, name: &str| summary[name].as_u64().unwrap();
+    let blocks = || std::fs::metadata(house.store()).unwrap().blocks() * 512;
+    let other = Disk::create(&house.path("other.raw"), 200 * MIB, 62);
+    let gone = id(&house.backup("db", &house.path("other.raw")));
+    let before = blocks();
+    house.good(["forget", &gone]);
+    let dry = house.summary(["prune", "--dry-run"]);
+    assert_eq!((bytes(&dry, "given_back_bytes"), blocks()), (0, before));
+    let pruned = house.summary(["prune"]);
+    let given = bytes(&pruned, "given_back_bytes");
+    assert!(given > 40 << 20, "{pruned}");
+    assert_eq!(pruned["store_allocated_bytes"], blocks());
+    assert!(blocks() + (40 << 20) < before, "{} of {before}", blocks());
+    let stats = house.summary(["stats"]);
+    let store = &stats["store"];
+    assert_eq!(store["allocated_bytes"], blocks());
+    assert_eq!(
+        store["size_bytes"],
+        std::fs::metadata(house.store()).unwrap().len()
+    );
+    let used = store["live_bytes"].as_u64().unwrap();
+    assert!(
+        blocks() >= used && blocks() < used + used / 5 + (16 << 20),
+        "{stats}"
+    );
+    house.check();
+    assert_restored(&house.restore(&kept, "kept.out"), &disk.bytes);
+    let again = id(&house.backup("db", &house.path("other.raw")));
+    assert_restored(&house.restore(&again, "again.out"), &other.bytes);
+    house.good(["delete", &kept]);
+    let deleted = house.summary(["delete", &again]);
+    assert!(bytes(&deleted, "given_back_bytes") > 20 << 20, "{deleted}");
     house.check();
 }
 
