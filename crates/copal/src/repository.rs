@@ -15,7 +15,7 @@ use crate::{
 };
 use copal_backup::{IndexHome, InitOptions, Repository, Unlock};
 use copal_data::LocalStore;
-use copal_object::Shrunk;
+use copal_object::{Shrunk, StoreError};
 use copal_volume::VolumeStore;
 use std::{
     fs::File,
@@ -41,6 +41,8 @@ pub(crate) struct Opened {
     objects: copal_object::Store,
     recovery: copal_object::RecoveryReport,
     access: Access,
+    /// It had given space back to its file system when it was opened.
+    was_shrunk: bool,
     sealer: Option<Sealer>,
     recording: Option<Recording>,
 }
@@ -131,6 +133,7 @@ impl Opened {
             objects: stack.objects,
             recovery: stack.recovery,
             access,
+            was_shrunk: stack.was_shrunk,
             recording,
         })
     }
@@ -161,8 +164,12 @@ impl Opened {
         self.objects.space()
     }
 
-    /// Closes everything from the top down, durably.
+    /// Closes everything from the top down, durably. A store that a prune has made small stays so: what this command had
+    /// to have and no longer needs goes back, too.
     pub(crate) fn close(self) -> Outcome<()> {
+        if self.was_shrunk {
+            return self.close_and_shrink().map(drop);
+        }
         self.close_after(|_| ()).map(drop)
     }
 
@@ -171,7 +178,9 @@ impl Opened {
         self.close_after(|objects| {
             // What fails here is asked for again by the next prune, and told by the store's own close if it matters.
             objects.shrink().unwrap_or_else(|error| {
-                tracing::warn!("the store's file stays as large as it is: {error}");
+                if !matches!(error, StoreError::Fenced) {
+                    tracing::warn!("the store's file stays as large as it is: {error}");
+                }
                 Shrunk::default()
             })
         })
@@ -237,6 +246,7 @@ pub(crate) fn open(common: &Common, access: Access, waiting: &Waiting) -> Outcom
 /// The layers below a repository.
 struct Stack {
     objects: copal_object::Store,
+    was_shrunk: bool,
     recovery: copal_object::RecoveryReport,
     kv: copal_kv::Store,
     volumes: Arc<LocalStore>,
@@ -250,6 +260,8 @@ fn stack(
 ) -> Outcome<Stack> {
     let read_only = access == Access::Read;
     let memory_bytes = Memory::share(common.memory)?.engine;
+    // Asked before the engine takes what it keeps for deletes.
+    let was_shrunk = objects.space().hollow_bytes > 0;
     let kv = copal_kv::Options {
         memory_bytes,
         read_only,
@@ -259,6 +271,7 @@ fn stack(
     let volumes = Arc::new(LocalStore::open(kv.clone())?);
     Ok(Stack {
         objects,
+        was_shrunk,
         recovery,
         kv,
         volumes,

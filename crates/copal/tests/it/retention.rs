@@ -91,6 +91,12 @@ fn the_file_system_has_again_what_prune_frees() {
     );
     house.check();
     assert_restored(&house.restore(&kept, "kept.out"), &disk.bytes);
+    // Symptom: a command that wrote next to nothing made the file 100 MB larger. Cause: what is kept for deletes was had of
+    // the file system when the store was opened, and stayed in the file. Fix: it goes back when the store is closed.
+    let small = blocks();
+    house.good(["hold", &kept]);
+    assert!(blocks() < small + (4 << 20), "{} of {small}", blocks());
+    house.good(["hold", &kept, "--release"]);
     let again = id(&house.backup("db", &house.path("other.raw")));
     assert_restored(&house.restore(&again, "again.out"), &other.bytes);
     house.good(["delete", &kept]);
