@@ -2,8 +2,9 @@
 //!
 //! Three loads over a loaded store each: two thirds of the keys deleted in random order; deletions and writes of drawn
 //! keys, two to one, whether they are there or not; and mail: new keys, reads and deletions of what is there, 4 : 2 : 3.
-//! Flushing and merging what they leave is in their bytes. Scans begin when the first has ended, whatever was merged by
-//! then.
+//! Flushing and merging what they leave is in their bytes, until every engine has nothing left that it would do by itself;
+//! what it then holds stands beside, so that no engine is ahead by letting garbage lie. Scans over what was deleted begin in
+//! that state.
 //! A deletion has the bytes of its key, nothing else: what is written for it is mostly merges of what it deletes.
 
 use super::PEERS;
@@ -78,8 +79,20 @@ struct Facts {
     per_second: f64,
     held: f64,
     cpu_seconds: f64,
-    /// Entries per second, and bytes written meanwhile for each byte scanned.
-    scans: Option<(f64, f64)>,
+    scans: Option<Scans>,
+}
+
+/// What scans over what was deleted came to.
+#[derive(Clone, Copy, Default)]
+struct Scans {
+    entries_per_second: f64,
+    /// Of the device, and bytes of them, for each thousand entries.
+    reads: f64,
+    read_bytes: f64,
+    /// For each thousand entries.
+    cpu_micros: f64,
+    /// Bytes written meanwhile for each byte scanned.
+    written: f64,
 }
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
@@ -116,9 +129,16 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 lab.report.fact(label, ratio(|one| one.written), "x");
             }
             if ours.iter().all(|one| one.scans.is_some()) {
-                let label = format!("scans over what was deleted: copal / {peer}");
-                let speed = ratio(|one| one.scans.map_or(0.0, |(speed, _)| speed));
-                lab.report.at_least(label, speed, "x", 1.0);
+                let ratio = |figure: fn(Scans) -> f64| of_scans(ours, figure) / of_scans(theirs, figure);
+                let label = |what| format!("scans over what was deleted: {what}: copal / {peer}");
+                lab.report
+                    .at_most(label("reads"), ratio(|scans| scans.reads), "x", 1.0);
+                lab.report
+                    .fact(label("bytes read"), ratio(|scans| scans.read_bytes), "x");
+                lab.report
+                    .at_most(label("processor time"), ratio(|scans| scans.cpu_micros), "x", 1.0);
+                let speed = ratio(|scans| scans.entries_per_second);
+                lab.report.fact(label("speed"), speed, "x");
             }
         }
     }
@@ -127,6 +147,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 
 fn of(facts: &[Facts], figure: impl Fn(&Facts) -> f64) -> f64 {
     median(facts.iter().map(figure).collect()).unwrap_or(0.0)
+}
+
+fn of_scans(facts: &[Facts], figure: impl Fn(Scans) -> f64) -> f64 {
+    of(facts, |one| figure(one.scans.unwrap_or_default()))
 }
 
 /// Loads a store, does the work, and removes the store.
@@ -156,13 +180,8 @@ fn one(lab: &Lab<'_>, options: &Options, name: &str, load: &Load, round: u64) ->
         seed: 11 + round,
     }))?;
     let flushed = peer.ask(&Request::Flush)?;
-    let mut parts = vec![worked.clone(), flushed];
+    let parts = [worked.clone(), flushed, peer.ask(&Request::Settle)?];
     let mut facts = Facts::default();
-    if load.creates == 0 {
-        facts.scans = Some(scans(lab, options, &mut peer)?);
-    } else {
-        parts.push(peer.ask(&Request::Settle)?);
-    }
     let entry = (lab.scale.value + KEY_BYTES) as f64;
     let user = turns as f64 * (f64::from(load.creates) * entry + f64::from(load.deletes) * KEY_BYTES as f64);
     facts.written = parts
@@ -173,6 +192,9 @@ fn one(lab: &Lab<'_>, options: &Options, name: &str, load: &Load, round: u64) ->
     facts.cpu_seconds = parts.iter().map(|part| part.answer.cpu_seconds).sum();
     facts.per_second = worked.answer.per_second();
     facts.held = held_bytes(&spec, &mut peer)? / entry / living(load, keys, turns);
+    if load.creates == 0 {
+        facts.scans = Some(scans(lab, options, &mut peer)?);
+    }
     peer.close()?;
     fs::remove_dir_all(&spec.directory)?;
     Ok(facts)
@@ -190,9 +212,9 @@ fn living(load: &Load, keys: u64, turns: u64) -> f64 {
     keys * (untouched + (1.0 - untouched) * creates / (creates + deletes))
 }
 
-/// Scans for as many slices as there are rounds: entries per second, and bytes written for each byte scanned.
-fn scans(lab: &Lab<'_>, options: &Options, peer: &mut Peer) -> Result<(f64, f64)> {
-    let (mut found, mut seconds, mut written) = (0.0, 0.0, 0.0);
+/// Scans for three slices.
+fn scans(lab: &Lab<'_>, options: &Options, peer: &mut Peer) -> Result<Scans> {
+    let (mut found, mut seconds, mut sums) = (0.0, 0.0, Scans::default());
     for seed in 1..=3 {
         let scanned: Outcome = peer.ask(&Request::Scans {
             keys: lab.scale.keys(),
@@ -203,10 +225,19 @@ fn scans(lab: &Lab<'_>, options: &Options, peer: &mut Peer) -> Result<(f64, f64)
         })?;
         found += scanned.answer.found as f64;
         seconds += scanned.answer.seconds;
-        written += scanned.traffic.write_bytes as f64;
+        sums.reads += scanned.traffic.reads as f64;
+        sums.read_bytes += scanned.traffic.read_bytes as f64;
+        sums.cpu_micros += scanned.answer.cpu_seconds * 1e6;
+        sums.written += scanned.traffic.write_bytes as f64;
     }
-    let bytes = found * (lab.scale.value + KEY_BYTES) as f64;
-    Ok((found / seconds.max(1e-9), written / bytes.max(1.0)))
+    let (found, thousands) = (f64::max(found, 1.0), f64::max(found, 1.0) / 1e3);
+    Ok(Scans {
+        entries_per_second: found / f64::max(seconds, 1e-9),
+        reads: sums.reads / thousands,
+        read_bytes: sums.read_bytes / thousands,
+        cpu_micros: sums.cpu_micros / thousands,
+        written: sums.written / (found * (lab.scale.value + KEY_BYTES) as f64),
+    })
 }
 
 /// What the engine holds of its storage: files of the peers, allocated bytes of ours, which has one file.
@@ -255,16 +286,17 @@ fn tell(lab: &mut Lab<'_>, name: &str, load: &Load, facts: &[Facts]) {
         "s",
     );
     if facts.iter().all(|one| one.scans.is_some()) {
-        let scans = |figure: fn((f64, f64)) -> f64| of(facts, |one| one.scans.map_or(0.0, figure));
-        report.fact(
-            format!("{name}: scans over what was deleted"),
-            scans(|(speed, _)| speed) / 1e3,
-            "k entries/s",
-        );
-        report.detail(
-            format!("{name}: scans over what was deleted: bytes written / bytes scanned"),
-            scans(|(_, written)| written),
-            "x",
-        );
+        let label = |what| format!("{name}: scans over what was deleted{what}");
+        let row = |figure: fn(Scans) -> f64| of_scans(facts, figure);
+        let speed = row(|scans| scans.entries_per_second) / 1e3;
+        report.fact(label(""), speed, "k entries/s");
+        let reads = row(|scans| scans.reads);
+        report.fact(label(": reads for 1,000 entries"), reads, "");
+        let read_kb = row(|scans| scans.read_bytes) / 1e3;
+        report.detail(label(": kB read for 1,000 entries"), read_kb, "kB");
+        let cpu = row(|scans| scans.cpu_micros);
+        report.detail(label(": processor time for 1,000 entries"), cpu, "us");
+        let written = row(|scans| scans.written);
+        report.detail(label(": bytes written / bytes scanned"), written, "x");
     }
 }
