@@ -159,6 +159,13 @@ pub(crate) enum Request {
         seed: u64,
     },
     Churn(Churn),
+    /// Puts entries at the end of a queue and looks at its head and deletes it, once a turn; `waiting` are in it.
+    Queue {
+        waiting: u64,
+        turns: u64,
+        value_bytes: usize,
+        safety: Safety,
+    },
     /// Ranges of `entries` from drawn keys on.
     Scans {
         keys: u64,

@@ -4,6 +4,7 @@
 
 mod beside;
 mod churn;
+mod queue;
 mod reads;
 mod writes;
 mod ycsb;
@@ -121,6 +122,7 @@ fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
         }
         Request::Ycsb { .. } => ycsb::perform(engine, request),
         Request::Churn(_) => churn::perform(engine, request),
+        Request::Queue { .. } => queue::perform(engine, request),
         Request::ReadsBesideWrites { .. } => beside::perform(engine, request),
         Request::Purge { prefix } => {
             engine.purge(&[*prefix])?;

@@ -1,13 +1,14 @@
 //! Deleting: what it costs in bytes written, how much of the space it gives back, and scans over what was deleted.
 //!
-//! Three loads over a loaded store each: two thirds of the keys deleted in random order; deletions and writes of drawn
-//! keys, two to one, whether they are there or not; and mail: new keys, reads and deletions of what is there, 4 : 2 : 3.
+//! Four loads over a loaded store each: two thirds of the keys deleted in random order; deletions and writes of drawn
+//! keys, two to one, whether they are there or not; mail: new keys, reads and deletions of what is there, 4 : 2 : 3; and a
+//! queue in one place of the store, whose head is found by a scan over what was deleted there.
 //! Flushing and merging what they leave is in their bytes, until every engine has nothing left that it would do by itself;
 //! what it then holds stands beside, so that no engine is ahead by letting garbage lie. Scans over what was deleted begin in
-//! that state.
+//! that state, with cold caches, under the cap of other reads; merges that they start are among what they read and take.
 //! A deletion has the bytes of its key, nothing else: what is written for it is mostly merges of what it deletes.
 
-use super::PEERS;
+use super::{BITS, PEERS};
 use crate::{
     keys::{KEY_BYTES, Skew},
     lab::{Lab, Role, Scale},
@@ -26,6 +27,9 @@ pub(crate) struct Options {
     /// Entries of a scan
     #[arg(long, default_value_t = 100)]
     entries: usize,
+    /// Percent of the loaded data as memory for the scans, of which the page cache is a part
+    #[arg(long, default_value_t = 4.0)]
+    cap: f64,
 }
 
 const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];
@@ -34,24 +38,38 @@ const MOST: f64 = 1.5;
 /// Peers that this is held against; the others are facts.
 const JUDGES: [&str; 2] = ["rocksdb", "rocksdb-tuned"];
 
+/// Which keys a load is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Draws {
+    /// Those that are there, and new ones.
+    There,
+    /// Loaded ids, whether they are there or not.
+    Blind,
+    /// New ones at the end, the oldest at the head.
+    Queue,
+}
+
+/// Entries in the queue.
+const WAITING: u64 = 1000;
+
 /// One load: name, and creates, reads and deletes of a turn.
 struct Load {
     name: &'static str,
     creates: u32,
     reads: u32,
     deletes: u32,
-    blind: bool,
+    draws: Draws,
     /// Operations for each loaded key.
     per_key: f64,
 }
 
-const LOADS: [Load; 3] = [
+const LOADS: [Load; 4] = [
     Load {
         name: "random deletes",
         creates: 0,
         reads: 0,
         deletes: 1,
-        blind: false,
+        draws: Draws::There,
         per_key: 2.0 / 3.0,
     },
     Load {
@@ -59,7 +77,7 @@ const LOADS: [Load; 3] = [
         creates: 1,
         reads: 0,
         deletes: 2,
-        blind: true,
+        draws: Draws::Blind,
         per_key: 1.0,
     },
     Load {
@@ -67,8 +85,16 @@ const LOADS: [Load; 3] = [
         creates: 4,
         reads: 2,
         deletes: 3,
-        blind: false,
+        draws: Draws::There,
         per_key: 1.0,
+    },
+    Load {
+        name: "queue",
+        creates: 1,
+        reads: 1,
+        deletes: 1,
+        draws: Draws::Queue,
+        per_key: 0.75,
     },
 ];
 
@@ -80,6 +106,9 @@ struct Facts {
     held: f64,
     cpu_seconds: f64,
     scans: Option<Scans>,
+    /// Median and 99th percentile of the processor time of a look at the queue's head, in microseconds, and reads of the
+    /// device for each turn.
+    looks: Option<(f64, f64, f64)>,
 }
 
 /// What scans over what was deleted came to.
@@ -128,6 +157,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             } else {
                 lab.report.fact(label, ratio(|one| one.written), "x");
             }
+            if load.draws == Draws::Queue {
+                let label = format!("queue: median processor time of a look at the head: copal / {peer}");
+                let looks = ratio(|one| one.looks.map_or(0.0, |looks| looks.0));
+                lab.report.fact(label, looks, "x");
+            }
             if ours.iter().all(|one| one.scans.is_some()) {
                 let ratio = |figure: fn(Scans) -> f64| of_scans(ours, figure) / of_scans(theirs, figure);
                 let label = |what| format!("scans over what was deleted: {what}: copal / {peer}");
@@ -157,7 +191,7 @@ fn of_scans(facts: &[Facts], figure: impl Fn(Scans) -> f64) -> f64 {
 fn one(lab: &Lab<'_>, options: &Options, name: &str, load: &Load, round: u64) -> Result<Facts> {
     let role = Role {
         store: format!("deletes-{name}"),
-        ..lab.loading_role(10.0)
+        ..lab.loading_role(BITS)
     };
     let spec = lab.spec(name, &role)?;
     if spec.directory.exists() {
@@ -168,22 +202,34 @@ fn one(lab: &Lab<'_>, options: &Options, name: &str, load: &Load, round: u64) ->
     let mut peer = Peer::open(&spec, Some(cap))?;
     let (keys, turn) = (lab.scale.keys(), load.creates + load.reads + load.deletes);
     let turns = (keys as f64 * load.per_key / f64::from(turn)) as u64;
-    let worked = peer.ask(&Request::Churn(Churn {
-        keys,
-        creates: load.creates,
-        reads: load.reads,
-        deletes: load.deletes,
-        blind: load.blind,
-        value_bytes: lab.scale.value,
-        turns,
-        safety: Safety::Bulk,
-        seed: 11 + round,
-    }))?;
+    let (value_bytes, safety) = (lab.scale.value, Safety::Bulk);
+    let worked = peer.ask(&if load.draws == Draws::Queue {
+        Request::Queue {
+            waiting: WAITING,
+            turns,
+            value_bytes,
+            safety,
+        }
+    } else {
+        Request::Churn(Churn {
+            keys,
+            creates: load.creates,
+            reads: load.reads,
+            deletes: load.deletes,
+            blind: load.draws == Draws::Blind,
+            value_bytes,
+            turns,
+            safety,
+            seed: 11 + round,
+        })
+    })?;
     let flushed = peer.ask(&Request::Flush)?;
     let parts = [worked.clone(), flushed, peer.ask(&Request::Settle)?];
     let mut facts = Facts::default();
     let entry = (lab.scale.value + KEY_BYTES) as f64;
-    let user = turns as f64 * (f64::from(load.creates) * entry + f64::from(load.deletes) * KEY_BYTES as f64);
+    let waiting = if load.draws == Draws::Queue { WAITING } else { 0 };
+    let user = waiting as f64 * entry
+        + turns as f64 * (f64::from(load.creates) * entry + f64::from(load.deletes) * KEY_BYTES as f64);
     facts.written = parts
         .iter()
         .map(|part| part.traffic.write_bytes as f64)
@@ -191,11 +237,18 @@ fn one(lab: &Lab<'_>, options: &Options, name: &str, load: &Load, round: u64) ->
         / user;
     facts.cpu_seconds = parts.iter().map(|part| part.answer.cpu_seconds).sum();
     facts.per_second = worked.answer.per_second();
-    facts.held = held_bytes(&spec, &mut peer)? / entry / living(load, keys, turns);
-    if load.creates == 0 {
-        facts.scans = Some(scans(lab, options, &mut peer)?);
+    facts.held = held_bytes(&spec, &mut peer)? / entry / living(load, keys + waiting, turns);
+    if load.draws == Draws::Queue {
+        let cpu = worked.answer.cpu;
+        facts.looks = Some((cpu.p50, cpu.p99, worked.reads_per_op()));
     }
     peer.close()?;
+    if load.creates == 0 {
+        let role = lab.reading_role(BITS, options.cap, true, role.store);
+        let mut peer = Peer::open(&lab.spec(name, &role)?, role.cap_bytes)?;
+        facts.scans = Some(scans(lab, options, &mut peer)?);
+        peer.close()?;
+    }
     fs::remove_dir_all(&spec.directory)?;
     Ok(facts)
 }
@@ -204,7 +257,7 @@ fn one(lab: &Lab<'_>, options: &Options, name: &str, load: &Load, round: u64) ->
 fn living(load: &Load, keys: u64, turns: u64) -> f64 {
     let (creates, deletes) = (f64::from(load.creates), f64::from(load.deletes));
     let (keys, turns) = (keys as f64, turns as f64);
-    if !load.blind {
+    if load.draws != Draws::Blind {
         return keys + turns * (creates - deletes);
     }
     // Each key's last write is a creation or a deletion; untouched ones are there.
@@ -285,6 +338,21 @@ fn tell(lab: &mut Lab<'_>, name: &str, load: &Load, facts: &[Facts]) {
         of(facts, |one| one.cpu_seconds),
         "s",
     );
+    if facts.iter().all(|one| one.looks.is_some()) {
+        let row = |figure: fn((f64, f64, f64)) -> f64| of(facts, |one| one.looks.map_or(0.0, figure));
+        let label = |what| format!("{label}: {what}");
+        report.fact(
+            label("processor time of a look at the head, median"),
+            row(|looks| looks.0),
+            "us",
+        );
+        report.fact(
+            label("processor time of a look at the head, 99th percentile"),
+            row(|looks| looks.1),
+            "us",
+        );
+        report.detail(label("reads for a turn"), row(|looks| looks.2), "");
+    }
     if facts.iter().all(|one| one.scans.is_some()) {
         let label = |what| format!("{name}: scans over what was deleted{what}");
         let row = |figure: fn(Scans) -> f64| of_scans(facts, figure);

@@ -100,7 +100,7 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
 const CPU_EVERY: u64 = 16;
 
 /// Processor time of the calling thread.
-fn thread_cpu() -> Duration {
+pub(super) fn thread_cpu() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
