@@ -185,6 +185,22 @@ impl Engine {
         self.poison.check()
     }
 
+    /// Whether a store that keeps little else in memory has room for a batch.
+    /// # Errors
+    /// `BatchTooLarge`.
+    pub(crate) fn check_size(&self, write: &Write) -> Result<(), Error> {
+        let (bytes, limit) = (write.room_bytes, self.budget.batch_bytes());
+        if bytes > limit {
+            let total_bytes = self.budget.total_bytes();
+            return Err(Error::BatchTooLarge {
+                bytes,
+                limit,
+                total_bytes,
+            });
+        }
+        Ok(())
+    }
+
     /// Passes a batch through the log.
     pub(crate) fn commit(&self, write: Write) -> Result<(), Error> {
         self.check_writable()?;

@@ -1,5 +1,6 @@
 //! What can go wrong in the engine, as one family: every call may meet the device below it.
 
+use crate::log::format::MAX_GROUP_BYTES;
 use copal_object::StoreError;
 
 /// Why a call of this crate failed.
@@ -36,13 +37,15 @@ pub enum Error {
     /// Values are at most 1 GiB long.
     #[error("value of {0} bytes is longer than 1 GiB")]
     ValueTooLong(usize),
-    /// One batch may log at most this many bytes; values written directly do not count.
-    #[error("batch of {bytes} bytes is longer than {limit}; split it")]
+    /// One batch, a single put too, may take at most this much memory; values written directly do not count.
+    #[error("a batch of {bytes} bytes is longer than {limit}: split it{}", or_more_memory(*limit, *total_bytes))]
     BatchTooLarge {
-        /// Bytes the batch would log.
-        bytes: usize,
+        /// Bytes that the batch would take in the memtable.
+        bytes: u64,
         /// The limit.
-        limit: usize,
+        limit: u64,
+        /// The memory budget that has no more for one batch.
+        total_bytes: u64,
     },
     /// Keys given to an ingest ascend strictly; this one does not.
     #[error("the key does not stand behind the one added before it to the ingest")]
@@ -120,5 +123,14 @@ impl From<StoreError> for Error {
             StoreError::NoSpace { .. } => Error::NoSpace,
             other => Error::Object(other),
         }
+    }
+}
+
+/// What one may do about a batch beyond `limit`, where memory is what limits it.
+fn or_more_memory(limit: u64, total_bytes: u64) -> String {
+    if limit < MAX_GROUP_BYTES as u64 {
+        format!(", or open the store with more memory than {total_bytes} bytes")
+    } else {
+        String::new()
     }
 }

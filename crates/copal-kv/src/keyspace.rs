@@ -6,7 +6,6 @@ use crate::{
     compact::merge::group_of,
     engine::Engine,
     key::{KeyRange, KeyspaceId, MAX_USER_KEY},
-    log::format::MAX_GROUP_BYTES,
     read::{Kept, Want},
     rows::SpaceStamp,
     snapshots::Held,
@@ -212,11 +211,14 @@ impl Keyspace {
     /// Stores `value` under `key`. Blocks until it is as safe as `durability` says.
     /// # Errors
     /// `NoSpace`: nothing was written. `Poisoned`: an earlier write failed. `KeyTooLong`, `ValueTooLong`.
+    /// `BatchTooLarge`: the memory budget has no room for so long a value beside the key; nothing was written.
+    /// `OverBudget`: other things leave no room for it now; nothing was written.
     pub fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), Error> {
         let op = self.handle.put(key, value)?;
-        self.store
-            .engine()
-            .commit_with_room(Write::new(vec![op], durability))
+        let engine = self.store.engine();
+        let write = Write::new(vec![op], durability);
+        engine.check_size(&write)?;
+        engine.commit_with_room(write)
     }
 
     /// Deletes `key`, there or not. Works in a full store.
@@ -316,6 +318,7 @@ impl Keyspace {
 pub struct Batch {
     store: Store,
     ops: Result<Vec<WriteOp>, Error>,
+    memory_bytes: u64,
 }
 
 impl Batch {
@@ -323,13 +326,18 @@ impl Batch {
         Batch {
             store: store.clone(),
             ops: Ok(Vec::new()),
+            memory_bytes: 0,
         }
     }
 
     fn add(&mut self, op: impl FnOnce() -> Result<Option<WriteOp>, Error>) -> &mut Batch {
         if let Ok(ops) = &mut self.ops {
             match op() {
-                Ok(op) => ops.extend(op),
+                Ok(Some(op)) => {
+                    self.memory_bytes += op.room_bytes();
+                    ops.push(op);
+                }
+                Ok(None) => {}
                 Err(error) => self.ops = Err(error),
             }
         }
@@ -374,10 +382,16 @@ impl Batch {
         self.len() == 0
     }
 
+    /// Bytes of memory that the operations so far take in log and memtable: keys, small values and what is kept beside each.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
     /// Commits all operations, in their order. Blocks until they are as safe as `durability` says.
     /// # Errors
-    /// As [`Keyspace::put`]; `BatchTooLarge` when keys and small values exceed 64 MiB. Nothing of the batch
-    /// happened then.
+    /// As [`Keyspace::put`]; `BatchTooLarge` when [`Batch::memory_bytes`] exceeds [`Store::batch_bytes`]. Nothing of the
+    /// batch happened then.
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let store = self.store.clone();
         match self.into_write(durability)? {
@@ -409,12 +423,7 @@ impl Batch {
             return Ok(None);
         }
         let write = Write::new(ops, durability);
-        if write.log_bytes > MAX_GROUP_BYTES {
-            return Err(Error::BatchTooLarge {
-                bytes: write.log_bytes,
-                limit: MAX_GROUP_BYTES,
-            });
-        }
+        self.store.engine().check_size(&write)?;
         Ok(Some(write))
     }
 }

@@ -141,6 +141,13 @@ impl Store {
         Ok(())
     }
 
+    /// Most bytes of memory ([`Batch::memory_bytes`]) that one batch may take: about a third of the memory budget, divided
+    /// by the stores that share it, and at most 64 MiB.
+    #[must_use]
+    pub fn batch_bytes(&self) -> u64 {
+        self.engine().budget.batch_bytes()
+    }
+
     /// An empty batch.
     #[must_use]
     pub fn batch(&self) -> Batch {

@@ -9,12 +9,15 @@
 //!
 //! Outside the budget: what belongs to the caller (the value handed to a put, the values a get returned), one value or
 //! batch longer than a fixed part while it is moved (caches give way for it, as far as they can), the object store below, threads and handles.
+//! What a batch leaves in the memtable has room before it is moved.
 //! Not here: how the total is divided (`plan`), what is cached (`cache`).
 
 mod contents;
 mod plan;
 
-use crate::{Error, elastic::Elastic, memtable::Memtable, options::FilterOptions};
+use crate::{
+    Error, elastic::Elastic, log::format::MAX_GROUP_BYTES, memtable::Memtable, options::FilterOptions,
+};
 use contents::Contents;
 pub(crate) use contents::{CacheName, Cached, Key, PageKey, Row, RowName};
 use copal_device::KeptLimit;
@@ -320,12 +323,12 @@ impl MemoryBudget {
         Ok(())
     }
 
-    /// Whether what is there now has room, beside nothing that is only kept for later: what an opening asks, for all that
-    /// writers may leave behind is less than that.
+    /// Whether what is there now has room, beside nothing that is only kept for later or moved through the log: what an
+    /// opening asks, for all that writers may leave behind is less than that.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn check_used(&self) -> Result<(), Error> {
-        let gives_way = |class: &&Class| matches!(class, Class::Filters | Class::Slots);
+        let gives_way = |class: &&Class| matches!(class, Class::Filters | Class::Slots | Class::Log);
         let classes = Class::ALL.iter().filter(|class| !gives_way(class));
         let (needed, total_bytes) = (classes.map(|class| self.used(*class)).sum(), self.total_bytes());
         if needed > total_bytes {
@@ -416,7 +419,20 @@ impl MemoryBudget {
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn room_for_memtable(&self) -> Result<(), Error> {
-        self.room_beside(0)
+        self.room_beside(0, self.memtable_bytes())
+    }
+
+    /// Whether memtables have room for `bytes` more, as [`MemoryBudget::room_for_memtable`].
+    /// # Errors
+    /// `OverBudget`.
+    pub(crate) fn room_for_writes(&self, bytes: u64) -> Result<(), Error> {
+        self.room_beside(0, bytes)
+    }
+
+    /// Most bytes that one batch may leave in a memtable: a store has room for them that keeps little else in memory, and
+    /// so has its next opening.
+    pub(crate) fn batch_bytes(&self) -> u64 {
+        (self.shared.plan.batch() / self.stores()).min(MAX_GROUP_BYTES as u64)
     }
 
     /// As [`MemoryBudget::room_for_memtable`], whatever tables and manifest take beyond half of what the fixed parts
@@ -424,14 +440,14 @@ impl MemoryBudget {
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn room_beside_readers(&self) -> Result<(), Error> {
-        self.room_beside(self.overlooked())
+        self.room_beside(self.overlooked(), self.memtable_bytes())
     }
 
     /// As [`MemoryBudget::check`], overlooking what [`MemoryBudget::room_beside_readers`] does.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn check_beside_tables(&self) -> Result<(), Error> {
-        let (needed, total_bytes) = (self.shared.charged.load(SeqCst), self.total_bytes());
+        let (needed, total_bytes) = (self.lasting(), self.total_bytes());
         if needed.saturating_sub(self.overlooked()) > total_bytes {
             return Err(Error::OverBudget { needed, total_bytes });
         }
@@ -452,12 +468,19 @@ impl MemoryBudget {
         stays.saturating_sub((self.total_bytes() - fixed) / 2)
     }
 
-    fn room_beside(&self, overlooked: u64) -> Result<(), Error> {
-        let growth = self.count_memtables() + self.memtable_bytes();
+    /// What is charged, but for what only moves through the log.
+    fn lasting(&self) -> u64 {
+        let moved = self.used(Class::Log);
+        let counted = moved.saturating_sub(self.shared.plan.reserve(Class::Log));
+        self.shared.charged.load(SeqCst).saturating_sub(counted)
+    }
+
+    fn room_beside(&self, overlooked: u64, bytes: u64) -> Result<(), Error> {
+        let growth = self.count_memtables() + bytes;
         let more = growth.saturating_sub(self.shared.plan.reserve(Class::Memtables));
         let over = self.used(Class::Memtables);
         let counted = over.saturating_sub(self.shared.plan.reserve(Class::Memtables));
-        let needed = self.shared.charged.load(SeqCst) - counted + more;
+        let needed = self.lasting().saturating_sub(counted) + more;
         let total_bytes = self.total_bytes();
         if needed.saturating_sub(overlooked) > total_bytes {
             return Err(Error::OverBudget { needed, total_bytes });

@@ -71,6 +71,12 @@ impl Plan {
         }
     }
 
+    /// Most bytes that one batch may leave in memory: those of two memtables, and a quarter of what is not fixed.
+    pub(crate) fn batch(&self) -> u64 {
+        let fixed: u64 = Class::ALL.iter().map(|class| self.reserve(*class)).sum();
+        2 * self.memtable + (self.total - fixed) / 4
+    }
+
     /// Bytes kept for a class whether it uses them or not.
     pub(crate) fn reserve(&self, class: Class) -> u64 {
         match class {

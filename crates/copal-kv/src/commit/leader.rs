@@ -37,6 +37,8 @@ pub(crate) struct Writer {
     pub(crate) waiting: Waiting,
     /// The stream that an earlier session made for its waiting room, and did not begin to use.
     pub(crate) room_stream: Option<ObjectId>,
+    /// The budget had room for all that the memtable may hold.
+    pub(super) has_room: bool,
     /// The store is closed: nothing more is written.
     pub(super) sealed: bool,
 }
@@ -48,6 +50,7 @@ impl Writer {
             deferred: Deferred::default(),
             waiting: Waiting::default(),
             room_stream: None,
+            has_room: false,
             sealed: false,
         }
     }
@@ -175,8 +178,9 @@ impl Engine {
             part: false,
         };
         let frees_space = writes.iter().all(|write| write.frees_space);
+        let bytes = writes.iter().map(|write| write.room_bytes).sum();
         let launched = match held.as_mut() {
-            Some(writer) => self.make_room(writer, frees_space),
+            Some(writer) => self.make_room(writer, bytes, frees_space),
             None => Err(Error::Closed),
         }
         .and_then(|()| self.launch(&mut held, &mut course, &mut writes));
@@ -202,7 +206,7 @@ impl Engine {
         };
         let mut attempt = |write: &mut Write, held: &mut Held<'a>| {
             if let Some(writer) = held.as_mut() {
-                self.make_room(writer, write.frees_space)?;
+                self.make_room(writer, write.room_bytes, write.frees_space)?;
             }
             let underway = self.launch(held, &mut course, std::slice::from_mut(write))?;
             if let Some(underway) = underway {

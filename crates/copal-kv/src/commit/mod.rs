@@ -61,10 +61,21 @@ impl WriteOp {
             WriteOp::DeleteRange { start, end } => LogOp::encoded_bound(start.len(), end.len()),
         }
     }
+
+    /// Bytes of memory that it takes in log and memtable.
+    pub(crate) fn room_bytes(&self) -> u64 {
+        let entry = match self {
+            WriteOp::DeleteRange { .. } => RANGE_DELETE_BYTES,
+            WriteOp::Put { .. } | WriteOp::Direct { .. } | WriteOp::Delete { .. } => ENTRY_BYTES,
+        };
+        self.log_bytes() as u64 + entry
+    }
 }
 
 /// Bytes of an entry in the memtable, beside its key and value.
 const ENTRY_BYTES: u64 = 128;
+/// Bytes of a range delete in the memtable, beside its keys.
+const RANGE_DELETE_BYTES: u64 = 416;
 
 /// One batch on its way into the log.
 #[derive(Debug)]
@@ -75,6 +86,8 @@ pub(crate) struct Write {
     pub(crate) log_bytes: usize,
     /// Keys and values as the caller gave them.
     pub(crate) user_bytes: u64,
+    /// Bytes of memory that it takes in log and memtable.
+    pub(crate) room_bytes: u64,
     /// May use the reserve of a full store: it deletes something and adds little.
     pub(crate) frees_space: bool,
     /// Memory of a write that nobody waits for; whoever waits holds it himself.
@@ -91,6 +104,7 @@ impl Write {
             WriteOp::DeleteRange { start, end } => start.len() + end.len(),
         };
         let user_bytes = ops.iter().map(|op| user(op) as u64).sum();
+        let room_bytes = ops.iter().map(WriteOp::room_bytes).sum();
         let deletes = ops
             .iter()
             .any(|op| matches!(op, WriteOp::Delete { .. } | WriteOp::DeleteRange { .. }));
@@ -101,6 +115,7 @@ impl Write {
             durability,
             log_bytes,
             user_bytes,
+            room_bytes,
             frees_space,
             room: None,
         }
@@ -111,11 +126,6 @@ impl Write {
     pub(crate) fn held_bytes(&self) -> u64 {
         let list = self.ops.capacity() * size_of::<WriteOp>();
         self.user_bytes + list as u64 + self.ops.len() as u64 * ENTRY_BYTES
-    }
-
-    /// Bytes of memory that it takes in log and memtable.
-    pub(crate) fn room_bytes(&self) -> u64 {
-        self.log_bytes as u64 + self.ops.len() as u64 * ENTRY_BYTES
     }
 }
 

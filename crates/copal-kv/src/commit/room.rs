@@ -4,6 +4,7 @@
 //! - A memtable is frozen when everything in it is visible: nothing is on its way into it.
 //! - A log ends when everything in it is durable.
 //! - What tables keep in memory stops writes that add to it, and not those that delete, nor flushes: these make it less.
+//! - No memtable is too large to be frozen: room is asked for by what is written, and never by what makes some.
 //! - What a large write takes is charged before it is there, and counted as the memtable's before that is given back.
 
 use super::{Write, leader::Writer};
@@ -29,7 +30,7 @@ const LARGE_BYTES: u64 = 64 << 10;
 impl Engine {
     /// Passes a batch through the log. Caches give way before a large one goes into log and memtable.
     pub(crate) fn commit_with_room(&self, write: Write) -> Result<(), Error> {
-        let bytes = write.room_bytes();
+        let bytes = write.room_bytes;
         if bytes < LARGE_BYTES {
             return self.commit(write);
         }
@@ -47,8 +48,12 @@ impl Engine {
         }
     }
 
-    /// Starts a new memtable when the active one is full; waits while the one before is not flushed yet.
-    pub(super) fn make_room(&self, writer: &mut Writer, frees_space: bool) -> Result<(), Error> {
+    /// Whether there is room in memtable and budget for a group that takes `bytes` of them; waits for it. Freezes a full
+    /// memtable in any case: the next one takes nothing before there is room for what goes into it, and only the flush of
+    /// this one may make some.
+    /// # Errors
+    /// `OverBudget`: there is none, and nothing the engine does would make some. `NoSpace`: the flush that would finds none.
+    pub(super) fn make_room(&self, writer: &mut Writer, bytes: u64, frees_space: bool) -> Result<(), Error> {
         loop {
             self.poison.check()?;
             writer.check_open()?;
@@ -58,15 +63,26 @@ impl Engine {
             let view = self.view();
             let limit = self.budget.memtable_bytes();
             let charged = view.active.charged_bytes();
-            if charged < limit {
+            let is_full = charged >= limit;
+            if !is_full && writer.has_room && charged + bytes <= limit {
+                return Ok(());
+            }
+            let rest = bytes.max(limit.saturating_sub(charged));
+            let room = self.budget.room_for_writes(rest);
+            if !is_full && room.is_ok() {
+                writer.has_room = true;
                 return Ok(());
             }
             if view.frozen.is_empty() {
-                self.wait_for_memory(writer);
-                if !frees_space {
-                    self.budget.room_for_memtable()?;
+                // Beside a small part of a memtable there is as much room as beside none: a flush would make no more.
+                if is_full || room.is_err() && charged > limit / 8 {
+                    self.rotate(writer)?;
+                    continue;
                 }
-                return self.rotate(writer);
+                if self.wait_for_memory(writer, rest) {
+                    continue;
+                }
+                return self.room_for_a_delete(frees_space, room);
             }
             if self.signal.flush_is_stuck() {
                 return if frees_space && charged < 2 * limit {
@@ -76,6 +92,15 @@ impl Engine {
                 };
             }
             self.wait_for_a_flush(writer, view.frozen.len());
+        }
+    }
+
+    /// What frees space goes on where what tables keep in memory leaves no `room`: only readers of old memtables stop it.
+    fn room_for_a_delete(&self, frees_space: bool, room: Result<(), Error>) -> Result<(), Error> {
+        if frees_space {
+            self.budget.room_beside_readers()
+        } else {
+            room
         }
     }
 
@@ -90,11 +115,11 @@ impl Engine {
         Counters::add_time(&self.counters.stalled_nanos, began);
     }
 
-    /// Waits, where one more memtable has no room, for merges: what tables keep in memory is least once all of it is in the
-    /// bottom.
-    fn wait_for_memory(&self, writer: &mut Writer) {
-        if self.budget.room_for_memtable().is_ok() || self.stands_at_the_bottom() {
-            return;
+    /// Waits, where memtables have no room for `bytes` more, for merges: what tables keep in memory is least once all of it
+    /// is in the bottom. Whether there is room then.
+    fn wait_for_memory(&self, writer: &mut Writer, bytes: u64) -> bool {
+        if self.stands_at_the_bottom() {
+            return false;
         }
         // The flusher could not: it does not get the writer meanwhile.
         self.log_deferred_now(writer);
@@ -105,6 +130,7 @@ impl Engine {
         self.signal
             .wait_for(|| merged.result().is_some() || self.poison.check().is_err());
         Counters::add_time(&self.counters.stalled_nanos, began);
+        self.budget.room_for_writes(bytes).is_ok()
     }
 
     /// Whether a merge of everything would find nothing to bring together or to drop.
@@ -142,11 +168,6 @@ impl Engine {
     pub(crate) fn next_log(&self, writer: &mut Writer) -> Result<(), Error> {
         writer.check_open()?;
         self.queue.drain()?;
-        if self.budget.room_beside_readers().is_err() {
-            // A flush and a step of a merge give back what they took when they end.
-            drop(self.stand_still());
-            self.budget.room_beside_readers()?;
-        }
         let generation = writer.log.generation + 1;
         let fail = |error| self.poison.failed_write(error);
         let log = Log::create(&self.objects, generation, self.new_object()).map_err(fail)?;
@@ -171,6 +192,7 @@ impl Engine {
         let active = Arc::new(Memtable::new(generation, log.stream));
         self.budget.watch(&active);
         writer.log = log;
+        writer.has_room = false;
         self.change_view(|view| {
             let mut frozen = view.frozen.clone();
             frozen.insert(0, view.active.clone());

@@ -1,7 +1,8 @@
 //! One budget over several stores, and what happens when something that cannot give way fills it.
 
 use crate::support::*;
-use copal_kv::{Durability, Error, Iter, Keyspace, KeyspaceOptions, MemoryBudget, Options};
+use bytes::Bytes;
+use copal_kv::{Durability, Error, Iter, Keyspace, KeyspaceOptions, MemoryBudget, Options, Store};
 use std::ops::Bound;
 
 const TOTAL: u64 = 4 * MIB;
@@ -287,4 +288,120 @@ fn iterators_that_have_no_room_are_refused() {
     assert!(scans <= TOTAL / 16 * 7, "{scans} bytes of iterators");
     held.truncate(held.len() / 2);
     assert_eq!(space.iter(all()).filter(Result::is_ok).count(), 20_000);
+}
+
+/// A batch of `rows` rows of `len` bytes each, whose keys begin with `tag`.
+fn commit_rows(
+    store: &Store,
+    space: &Keyspace,
+    tag: u8,
+    (rows, len): (u32, usize),
+    durability: Durability,
+) -> Result<(), Error> {
+    let mut batch = store.batch();
+    for row in 0..rows {
+        let value = Bytes::from(value(u64::from(row), len));
+        batch.put(space, &[&[tag][..], &row.to_be_bytes()].concat(), value);
+    }
+    batch.commit(durability)
+}
+
+fn count(space: &Keyspace, tag: u8) -> usize {
+    space
+        .prefix(&[tag])
+        .map(|row| row.map(drop))
+        .filter(Result::is_ok)
+        .count()
+}
+
+/// What a store must still do, whatever batch came before.
+fn assert_goes_on(fixture: &Fixture, space: &Keyspace, what: &str) {
+    let go_on = || -> Result<(), Error> {
+        space.put(b"one", b"more", PROCESS)?;
+        commit_rows(&fixture.store, space, b'm', (300, 1000), Durability::Deferred)?;
+        space.delete(&[b'm', 0, 0, 0, 7], DEVICE)?;
+        let mut batch = fixture.store.batch();
+        batch.delete_range(space, &[b'm', 0, 0, 0, 9], &[b'm', 0, 0, 0, 200]);
+        batch.commit(PROCESS)?;
+        fixture.store.flush()?;
+        assert_eq!(count(space, b'm'), 300 - 1 - 191, "{what}");
+        space.compact_range(all())
+    };
+    go_on().unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+/// Symptom: after one batch of 20 MB a store with 8 MiB of memory answered `OverBudget` to every put and delete, to flush
+/// and compaction, until it was opened again.
+/// Cause: a memtable was frozen only where one more had room beside it; beside this one there was none, and only its
+/// flush would have made some.
+/// Fix: a full memtable is frozen in any case, whoever writes into the next one waits for room, and a batch is refused
+/// that has no room in an empty store.
+#[test]
+fn a_large_batch_is_refused_at_once_or_leaves_a_store_that_goes_on() {
+    for total in [4 * MIB, 8 * MIB, 24 * MIB] {
+        let options = Options {
+            memory_bytes: total,
+            ..Options::default()
+        };
+        let (mut taken, mut refused) = (0, 0);
+        for sixteenths in [1, 2, 4, 5, 6, 8, 12, 20, 40] {
+            let bytes = (total / 16 * sixteenths) as usize;
+            // Many small rows, and few that are as long as a value in a batch can be.
+            for len in [20, 1000, (1 << 20) - 1] {
+                let rows = bytes.div_ceil(len + 140) as u32;
+                let what = format!("{rows} rows of {len} bytes in {total}");
+                let fixture = Fixture::new(256 * MIB, options.clone());
+                let space = fixture.space("a", KeyspaceOptions::default());
+                // Behind it there may be little room already.
+                load(&space, 0..total / 9 / 1100).unwrap();
+                match commit_rows(&fixture.store, &space, b'b', (rows, len), PROCESS) {
+                    Ok(()) => taken += 1,
+                    Err(Error::BatchTooLarge { .. }) => refused += 1,
+                    Err(error) => panic!("{what}: {error}"),
+                }
+                let found = count(&space, b'b');
+                assert!(found == 0 || found == rows as usize, "{what}: {found} rows");
+                assert_goes_on(&fixture, &space, &what);
+                drop(space);
+                let fixture = fixture.reopen(options.clone(), sixteenths % 2 == 0);
+                let space = fixture.space("a", KeyspaceOptions::default());
+                assert_eq!(count(&space, b'b'), found, "{what}");
+                assert_goes_on(&fixture, &space, &what);
+            }
+        }
+        assert!(taken >= 10 && refused >= 10, "{taken} taken, {refused} refused");
+    }
+}
+
+/// Symptom, cause, fix: as above, by several writers at once, whose batches come to more together than there is room for.
+#[test]
+fn large_batches_of_many_writers_wait_for_each_other() {
+    let options = Options {
+        memory_bytes: 8 * MIB,
+        ..Options::default()
+    };
+    let fixture = Fixture::new(256 * MIB, options.clone());
+    let space = fixture.space("a", KeyspaceOptions::default());
+    std::thread::scope(|scope| {
+        for tag in 0..6u8 {
+            let (space, store) = (&space, &fixture.store);
+            scope.spawn(move || {
+                for round in 0..4 {
+                    let durability = [PROCESS, DEVICE, Durability::Deferred][usize::from(tag) % 3];
+                    let committed = commit_rows(store, space, tag, (1500 + 100 * round, 1000), durability);
+                    committed.unwrap_or_else(|error| panic!("round {round} of {tag}: {error}"));
+                    let deleted = space.delete(&[tag, 0, 0, 0, 1], durability);
+                    deleted.unwrap_or_else(|error| panic!("delete {round} of {tag}: {error}"));
+                }
+            });
+        }
+    });
+    assert_goes_on(&fixture, &space, "behind all of them");
+    drop(space);
+    let fixture = fixture.reopen(options, false);
+    let space = fixture.space("a", KeyspaceOptions::default());
+    for tag in 0..6 {
+        assert_eq!(count(&space, tag), 1799, "{tag}");
+    }
+    assert_sound(&fixture.store, true);
 }
