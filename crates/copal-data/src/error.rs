@@ -31,7 +31,11 @@ pub(crate) fn read_only() -> VolumeError {
 
 /// The engine refused the batch before writing any of it.
 pub(crate) fn refused_cleanly(error: &copal_kv::Error) -> bool {
-    error.is_no_space() || matches!(of_engine(error), VolumeError::Denied { .. })
+    let no_room = matches!(
+        error,
+        copal_kv::Error::OverBudget { .. } | copal_kv::Error::BatchTooLarge { .. }
+    );
+    no_room || error.is_no_space() || matches!(of_engine(error), VolumeError::Denied { .. })
 }
 
 /// Damage found in a row or a body.

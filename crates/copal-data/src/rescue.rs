@@ -149,7 +149,7 @@ impl Rescue<'_> {
         self.batch_bytes += bytes;
         self.done.rows += 1;
         self.done.bytes += bytes as u64;
-        if self.batch_bytes >= BATCH_BYTES {
+        if self.batch_bytes >= BATCH_BYTES || self.batch.memory_bytes() > self.to.batch_bytes() / 2 {
             self.commit()?;
         }
         Ok(())

@@ -220,7 +220,7 @@ pub trait VolumeStore: Send + Sync {
     fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Result<Outcome, VolumeError>;
 
     /// Creates several small files (name, body, options), one answer each in the same order; one
-    /// durable write, not atomic as a whole.
+    /// durable write, or a few where there is little memory. Not atomic as a whole.
     /// # Errors
     /// `TooLarge`: above 4 MiB together, nothing was written.
     fn put_batch(

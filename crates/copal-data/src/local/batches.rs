@@ -1,9 +1,12 @@
-//! Several small files in one durable write.
+//! Several small files in one durable write, or in a few where the engine has no room for all of them at once.
 
-use super::Inner;
 use super::create::NewFile;
+use super::{CommitError, Inner};
+use crate::gate::Inside;
 use crate::keys;
+use crate::times::Stamp;
 use bytes::Bytes;
+use copal_kv::Batch;
 use copal_volume::{
     FileInfo, MAX_BATCH_BYTES, PutOptions, ReadOptions, VolumeError, VolumeId, check_file_name,
     check_metadata,
@@ -11,6 +14,25 @@ use copal_volume::{
 use std::collections::HashMap;
 
 type Answer<T> = Result<T, VolumeError>;
+
+/// Files that are committed together: as many as a batch has room for.
+struct Part {
+    batch: Batch,
+    /// Places of their answers.
+    answers: Vec<usize>,
+    /// Of the volume's quota.
+    taken_bytes: u64,
+}
+
+impl Part {
+    fn new(inner: &Inner) -> Part {
+        Part {
+            batch: inner.kv.batch(),
+            answers: Vec::new(),
+            taken_bytes: 0,
+        }
+    }
+}
 
 impl Inner {
     pub(super) fn put_batch(
@@ -34,11 +56,14 @@ impl Inner {
         let names = files.iter().map(|(name, _, _)| keys::named(vid, name));
         let _reserved = self.gate.reserve(names.collect());
         let stamp = self.times.stamp();
-        let mut batch = self.kv.batch();
-        let mut taken_bytes = 0;
+        let mut part = Part::new(self);
         let mut mine = HashMap::new();
         let mut answers = Vec::with_capacity(files.len());
         for (name, body, options) in files {
+            if part.batch.memory_bytes() > self.kv.batch_bytes() / 2 {
+                let part = std::mem::replace(&mut part, Part::new(self));
+                self.put_part(part, &inside, &stamp, &mut answers)?;
+            }
             let size = body.len() as u64;
             let accepted = check_file_name(&name)
                 .and_then(|()| check_metadata(&options.metadata))
@@ -47,35 +72,60 @@ impl Inner {
                     None => self.must_be_free(&keys::named(vid, &name)),
                 })
                 .and_then(|()| inside.take(size));
+            if accepted.is_ok() {
+                part.answers.push(answers.len());
+            }
             answers.push(accepted.map(|()| {
-                taken_bytes += size;
+                part.taken_bytes += size;
                 let file = NewFile::small(self.times.file(), body, options.metadata);
                 let key = keys::named(vid, &name);
-                let head = file.put(self, &mut batch, vid, &key, stamp.op);
+                let head = file.put(self, &mut part.batch, vid, &key, stamp.op);
                 mine.insert(name, file.fid);
                 head.info()
             }));
         }
-        if mine.is_empty() {
-            return Ok(answers);
-        }
-        stamp.put(&self.spaces, &mut batch);
-        match self.commit(batch) {
-            Ok(()) => self.times.confirm(&stamp),
-            Err(super::CommitError::Refused(error)) => {
-                inside.give_back(taken_bytes);
-                return Err(error);
-            }
-            Err(super::CommitError::Open { .. }) => {
-                inside.give_back(taken_bytes);
-                for answer in &mut answers {
-                    if let Ok(info) = answer {
-                        *answer = Err(VolumeError::Unknown { fid: info.fid });
-                    }
-                }
-            }
-        }
+        self.put_part(part, &inside, &stamp, &mut answers)?;
         Ok(answers)
+    }
+
+    /// Makes the files of a part visible, or has their answers say why not.
+    /// # Errors
+    /// It was refused, and so far no file was accepted: nothing was written.
+    fn put_part(
+        &self,
+        mut part: Part,
+        inside: &Inside<'_>,
+        stamp: &Stamp,
+        answers: &mut [Answer<FileInfo>],
+    ) -> Result<(), VolumeError> {
+        let Some(&first) = part.answers.first() else {
+            return Ok(());
+        };
+        stamp.put(&self.spaces, &mut part.batch);
+        let error = match self.commit(part.batch) {
+            Ok(()) => {
+                self.times.confirm(stamp);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        inside.give_back(part.taken_bytes);
+        let refused = match error {
+            CommitError::Refused(error) => Some(error),
+            CommitError::Open { .. } => None,
+        };
+        if let Some(error) = &refused
+            && answers[..first].iter().all(Result::is_err)
+        {
+            return Err(error.clone());
+        }
+        for at in part.answers {
+            if let Ok(info) = &answers[at] {
+                let unknown = VolumeError::Unknown { fid: info.fid };
+                answers[at] = Err(refused.clone().unwrap_or(unknown));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn get_batch(

@@ -40,16 +40,35 @@ pub(crate) fn is_alone(size: u64) -> bool {
     size <= BLOCK_BYTES
 }
 
+/// Bodies of more pieces are deleted as a range: a batch has room for the deletion of any body, however little memory there
+/// is. A range stays in memory until merges drop it, so few pieces go one by one.
+const MANY_PIECES: u32 = 256;
+
 /// Adds the deletion of all pieces of a body to a batch.
 pub(super) fn delete_pieces(spaces: &Spaces, batch: &mut Batch, vid: VolumeId, fid: FileId, size: u64) {
     if size <= INLINE_BYTES {
         return;
     }
-    for index in 0..pieces_of(size) {
-        let key = keys::piece(vid, fid, index);
-        batch.delete(&spaces.extents, &key);
-        if !is_alone(size) {
-            batch.delete(&spaces.sums, &key);
+    delete_first_pieces(spaces, batch, vid, fid, pieces_of(size), !is_alone(size));
+}
+
+/// Adds the deletion of the first `count` pieces of a body to a batch, and of their checksums if it `has_sums`.
+pub(super) fn delete_first_pieces(
+    spaces: &Spaces,
+    batch: &mut Batch,
+    vid: VolumeId,
+    fid: FileId,
+    count: u32,
+    has_sums: bool,
+) {
+    let of_sums = has_sums.then_some(&spaces.sums);
+    for space in std::iter::once(&spaces.extents).chain(of_sums) {
+        if count > MANY_PIECES {
+            batch.delete_range(space, &keys::piece(vid, fid, 0), &keys::piece(vid, fid, count));
+            continue;
+        }
+        for index in 0..count {
+            batch.delete(space, &keys::piece(vid, fid, index));
         }
     }
 }
@@ -198,4 +217,51 @@ fn wrong_length(head: &FileHead, index: u32, found: usize, wanted: u64) -> Volum
         "piece {index} of file {} gave {found} bytes, not {wanted}",
         head.fid
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use copal_device::{Device, MemoryDevice};
+    use copal_kv::{Durability, Options, Store};
+    use copal_volume::MAX_FILE_BYTES;
+    use std::sync::Arc;
+
+    /// Symptom: a file of tens of gigabytes could not be deleted where the engine has little memory.
+    /// Cause: its deletion named each of its pieces, twice, and one batch has no room for so many.
+    /// Fix: many pieces are deleted as a range.
+    #[test]
+    fn the_longest_file_is_deleted_with_the_least_memory() {
+        let device: Arc<dyn Device> = MemoryDevice::new(64 << 20);
+        copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default()).unwrap();
+        let (objects, _) = copal_object::Store::open(device, &copal_object::OpenOptions::default()).unwrap();
+        let options = Options {
+            memory_bytes: 4 << 20,
+            ..Options::default()
+        };
+        let kv = Store::open(objects, options).unwrap();
+        let spaces = Spaces::open(&kv).unwrap();
+        let (vid, fid, next) = (VolumeId(3), FileId(7), FileId(8));
+        let last = pieces_of(MAX_FILE_BYTES) - 1;
+        let mut batch = kv.batch();
+        for (fid, index) in [(fid, 0), (fid, 300), (fid, last), (next, 0)] {
+            add_piece(
+                &spaces,
+                &mut batch,
+                vid,
+                fid,
+                index,
+                Bytes::from(vec![1; 9000]),
+                false,
+            );
+        }
+        batch.commit(Durability::Process).unwrap();
+        let mut batch = kv.batch();
+        delete_pieces(&spaces, &mut batch, vid, fid, MAX_FILE_BYTES);
+        batch.commit(Durability::Process).unwrap();
+        for space in [&spaces.extents, &spaces.sums] {
+            let left: Vec<_> = space.prefix(&[]).map(|row| row.unwrap().0).collect();
+            assert_eq!(left, [&keys::piece(vid, next, 0)[..]]);
+        }
+    }
 }

@@ -38,7 +38,7 @@ impl Inner {
         Ok(checked)
     }
 
-    /// Deletes those files whose names still mean them, in one durable batch.
+    /// Deletes those files whose names still mean them, in one durable batch, or in several where one has no room for all.
     fn delete_keys(&self, vid: VolumeId, files: &[(Vec<u8>, FileId)]) -> Result<(), VolumeError> {
         let inside = self.gate.enter(vid, self)?;
         let _reserved = self
@@ -50,6 +50,11 @@ impl Inner {
         for (key, fid) in files {
             match self.head(key)? {
                 Some(head) if head.fid == *fid && seen.insert(*fid) => {
+                    if batch.memory_bytes() > self.kv.batch_bytes() / 2 {
+                        let part = std::mem::replace(&mut batch, self.kv.batch());
+                        self.commit(part).map_err(CommitError::of_other)?;
+                        inside.give_back(std::mem::take(&mut freed_bytes));
+                    }
                     batch.delete(&self.spaces.files, key);
                     delete_pieces(&self.spaces, &mut batch, vid, *fid, head.size);
                     freed_bytes += head.size;

@@ -7,7 +7,7 @@
 //! - Nothing staged outlives its writer: a commit that fails and a drop free it at once.
 
 use super::Inner;
-use super::body::add_piece;
+use super::body::{add_piece, delete_first_pieces};
 use super::create::{Body, NewFile, check_size};
 use crate::format::{PIECE_BYTES, upload_row};
 use crate::keys;
@@ -185,11 +185,7 @@ impl Drop for Upload {
             return;
         };
         let mut batch = inner.kv.batch();
-        for index in 0..self.staged {
-            let key = keys::piece(self.vid, self.fid, index);
-            batch.delete(&inner.spaces.extents, &key);
-            batch.delete(&inner.spaces.sums, &key);
-        }
+        delete_first_pieces(&inner.spaces, &mut batch, self.vid, self.fid, self.staged, true);
         let key = keys::upload(self.vid, self.fid);
         batch.delete(&inner.spaces.uploads, &key);
         if let Err(error) = inner.commit_behind(batch) {

@@ -1,6 +1,7 @@
 //! Space: a full store refuses cleanly, and what is deleted comes back.
 
 use crate::stack::{MIB, blank, body, get, open, put, volume};
+use bytes::Bytes;
 use copal_data::LocalStore;
 use copal_volume::{PutOptions, Remove, VolumeError, VolumeId, VolumeStore};
 
@@ -115,4 +116,48 @@ fn a_removed_volume_gives_its_space_back_without_being_read() {
     let read = device.counters().read_bytes - reads;
     assert!(read < 16 * MIB, "removing 100 MiB read {read} bytes");
     assert_eq!(get(&store, keep, b"f"), Ok(body(1, 3 << 20)));
+}
+
+/// Symptom: tens of thousands of small files, put or deleted in one call, were refused by an engine of little memory, and one
+/// that was short of it for a moment took no writes any more until it was opened again.
+/// Cause: they went into one batch, whatever room the engine has for it, and a refusal for lack of memory was taken for a
+/// write that may have happened.
+/// Fix: as many go into a batch as there is room for, and that refusal is told as what it is.
+#[test]
+fn batches_of_many_files_need_little_memory() {
+    const FILES: u32 = 20_000;
+    let device = blank(256 * MIB);
+    let memory = copal_kv::Options {
+        memory_bytes: 4 * MIB,
+        ..copal_kv::Options::default()
+    };
+    let objects = copal_object::Store::open(device, &copal_object::OpenOptions::default());
+    let kv = copal_kv::Store::open(objects.expect("objects").0, memory).expect("engine");
+    let store = LocalStore::open(kv).expect("volumes");
+    let vid = volume(&store, "v");
+    let name = |n: u32| Bytes::from([&[b'x'; 100][..], &n.to_be_bytes()].concat());
+    let file = |n: u32| (name(n), body(u64::from(n), 20), PutOptions::default());
+    // A name that is taken, in between.
+    put(&store, vid, &name(15_000), body(1, 10)).expect("put");
+    let answers = store
+        .put_batch(vid, (0..FILES).map(file).collect())
+        .expect("a batch");
+    let refused: Vec<_> = answers.iter().filter(|answer| answer.is_err()).collect();
+    assert!(
+        matches!(refused[..], [Err(VolumeError::Exists { .. })]),
+        "{refused:?}"
+    );
+    assert_eq!(store.volume_stats(vid).expect("stats").files, u64::from(FILES));
+    assert_eq!(
+        get(&store, vid, &name(FILES - 1)),
+        Ok(body(u64::from(FILES - 1), 20))
+    );
+    let created = answers
+        .iter()
+        .zip(0..)
+        .filter_map(|(answer, n)| Some((name(n), answer.as_ref().ok()?.fid)));
+    let created: Vec<_> = created.collect();
+    let deleted = store.delete_batch(vid, &created).expect("a batch");
+    assert!(deleted.iter().all(Result::is_ok));
+    assert_eq!(store.volume_stats(vid).expect("stats").files, 1);
 }
