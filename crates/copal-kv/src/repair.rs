@@ -99,7 +99,9 @@ impl Keyspace {
     /// [`Keyspace::repair`], and that of a walk.
     /// # Errors
     /// As [`Keyspace::repair`]. What cannot be read for another reason than damage, so a device that errs, ends it with that
-    /// error before anything was changed.
+    /// error before anything was changed: everything is read once before the first change. Where a device errs for the
+    /// first time at the second reading, what stands before that place is salvaged already, and the rest is as it was: no
+    /// row that answers is lost in either case.
     pub fn salvage(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Result<RepairReport, Error> {
         self.handle.check()?;
         for entry in self.answering(range) {

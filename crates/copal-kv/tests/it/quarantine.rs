@@ -4,7 +4,7 @@ use crate::support::*;
 use bytes::Bytes;
 use copal_device::{
     Device, Image, MemoryDevice,
-    fault::{FaultDevice, FaultOptions, Order},
+    fault::{Fault, FaultDevice, FaultOptions, Order},
 };
 use copal_kv::{DamagedRange, Error, Keyspace, KeyspaceOptions, Options, Store};
 use copal_object::{Ack, ObjectId, Op, Txn};
@@ -582,4 +582,55 @@ fn a_salvage_keeps_every_row_that_answers() {
         salvaged += 1;
     }
     assert!(salvaged > 1, "no table was hit");
+}
+
+/// Symptom: a device that could not read for a moment cost the rows it could not read.
+/// Cause: a salvage took any failure to read a row for damage of it, and wrote while it had not read everything yet.
+/// Fix: everything is read once before anything is changed, and only damage is damage.
+#[test]
+fn a_salvage_changes_nothing_while_the_device_errs() {
+    const KEYS: u64 = 3000;
+    let mut image = stored(KEYS, &small());
+    for i in [700, 2900] {
+        damage(&mut image, &inline(i));
+    }
+    let model: BTreeMap<u64, Vec<u8>> = (0..KEYS).map(|i| (i, inline(i))).collect();
+    // Far behind the first damage, so that what stands before it would be rewritten by then.
+    let unreadable = places(&image, &inline(2500));
+    let options = FaultOptions {
+        order: Order::Immediate,
+        max_size: SIZE,
+        record: false,
+        ..FaultOptions::default()
+    };
+    let faulty = FaultDevice::with_options(image, options);
+    let device: Arc<dyn Device> = faulty.clone();
+    let store = Store::open(open_objects(&device), small()).unwrap();
+    let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
+    let corrupt = corrupt_keys(&space, &model, KEYS);
+    assert!(corrupt.contains(&700) && corrupt.contains(&2900), "{corrupt:?}");
+    let damaged = store.damaged_ranges();
+    for at in unreadable {
+        let (at, len) = (at / 4096 * 4096, 4096);
+        faulty.inject(Fault::ReadError { at, len });
+    }
+    let failed = space.salvage(all()).unwrap_err();
+    assert!(!failed.is_corruption(), "{failed}");
+    faulty.heal();
+    assert_eq!(
+        corrupt_keys(&space, &model, KEYS),
+        corrupt,
+        "what was damaged still is"
+    );
+    assert_eq!(store.damaged_ranges(), damaged);
+    // Once it reads again.
+    let report = space.salvage(all()).unwrap();
+    assert_eq!(report.entries, KEYS - corrupt.len() as u64);
+    for i in 0..KEYS {
+        let found = space.get(&key(i)).unwrap();
+        let kept = !corrupt.contains(&i);
+        assert_eq!(found, kept.then(|| inline(i).into()), "{i}");
+    }
+    assert!(store.damaged_ranges().is_empty());
+    assert_sound(&store, true);
 }
