@@ -4,10 +4,7 @@
 
 use super::programs;
 use serde::Deserialize;
-use std::{io::Read, path::Path, process::Stdio};
-
-/// Longest list that is read, in bytes.
-const LIST_BYTES: u64 = 16 << 20;
+use std::path::Path;
 
 /// One bitmap of an image.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
@@ -34,22 +31,7 @@ struct Data {
 
 /// The bitmaps of an image; `None` where `qemu-img` is missing or does not tell.
 pub(super) fn list(image: &Path) -> Option<Vec<Listed>> {
-    let mut command = programs::command(programs::find("qemu-img")?);
-    command.args(["info", "--force-share", "--format=qcow2", "--output=json", "--"]);
-    let mut child = command
-        .arg(std::path::absolute(image).ok()?)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let mut text = Vec::new();
-    let read = child.stdout.take()?.take(LIST_BYTES).read_to_end(&mut text);
-    let ended = child.wait().ok()?;
-    if read.is_err() || !ended.success() {
-        return None;
-    }
-    parse(&text)
+    parse(&programs::image_info(image, &[])?)
 }
 
 fn parse(text: &[u8]) -> Option<Vec<Listed>> {

@@ -11,6 +11,7 @@
 //! [`ChangedExtents`]), and restore targets (`target`).
 
 mod bitmaps;
+mod chain;
 mod changed;
 pub mod file;
 mod identity;

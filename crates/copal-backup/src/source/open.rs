@@ -6,7 +6,7 @@
 //! when name and content disagree.
 
 use super::{
-    Bitmap, ChangedExtents, Source, SourceError, file::FileSource, nbd::NbdSource, qcow2,
+    Bitmap, ChangedExtents, Source, SourceError, chain, file::FileSource, nbd::NbdSource, qcow2,
     stream::StreamSource,
 };
 use std::{fs::File, io::Read, os::unix::fs::FileTypeExt, path::Path};
@@ -197,7 +197,7 @@ fn begins_like_qcow2(path: &Path) -> Result<bool, SourceError> {
     let mut file = File::open(path).map_err(|error| failed("open", path, error))?;
     let mut head = [0; 4];
     match file.read_exact(&mut head) {
-        Ok(()) => Ok(head == qcow2::MAGIC),
+        Ok(()) => Ok(head == chain::MAGIC),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
         // `FileSource` says what a directory is good for.
         Err(error) if error.kind() == std::io::ErrorKind::IsADirectory => Ok(false),

@@ -10,27 +10,21 @@
 //! - The socket is ours before `qemu-nbd` starts (it is handed over as an open file), so there is
 //!   nothing to wait for, and its directory is gone once we are connected.
 //! - It inherits nothing of ours but the names of `programs`, no password.
+//! - Every file that the image consists of is watched (`chain`): the server would not notice.
 //! - A Ctrl-C on the terminal reaches us and not it: it runs in a process group of its own.
 
-use super::{Extent, Source, SourceError, bitmaps, identity::Identity, nbd::NbdSource, programs};
+use super::{Extent, Source, SourceError, bitmaps, chain::Chain, nbd::NbdSource, programs};
 use copal_nbd::{Address, Uri};
 use std::{
-    fs::File,
     io::Read,
     os::{
         fd::OwnedFd,
-        unix::{
-            fs::{FileExt, PermissionsExt},
-            net::UnixListener,
-            process::CommandExt,
-        },
+        unix::{fs::PermissionsExt, net::UnixListener, process::CommandExt},
     },
     path::{Path, PathBuf},
     process::{Child, Stdio},
 };
 
-/// First bytes of a qcow2 image.
-pub const MAGIC: [u8; 4] = *b"QFI\xfb";
 /// Longest path of a unix socket, with room for our file name.
 const SOCKET_DIR_BYTES: usize = 80;
 /// How much of the server's complaint is kept.
@@ -41,43 +35,7 @@ pub struct Qcow2Source {
     // Dropped first: closing the connection lets the server end by itself.
     export: NbdSource,
     _server: Server,
-    image: Image,
-}
-
-/// The file itself, opened beside the server's handle to see what becomes of it.
-struct Image {
-    identity: Identity,
-    file: File,
-    /// As its header says.
-    size_bytes: u64,
-}
-
-impl Image {
-    fn open(path: &Path) -> Result<Image, SourceError> {
-        let failed = |error| io("open", path, error);
-        let file = File::open(path).map_err(failed)?;
-        Ok(Image {
-            identity: Identity::new(path, &file.metadata().map_err(failed)?),
-            size_bytes: size_in_header(&file).map_err(failed)?,
-            file,
-        })
-    }
-}
-
-/// Size of the disk in an image, which stands at byte 24 in every version of the format; 0 in what is no image.
-fn size_in_header(file: &File) -> std::io::Result<u64> {
-    let mut header = [0; 32];
-    match file.read_exact_at(&mut header, 0) {
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(0),
-        read => read?,
-    }
-    let [.., a, b, c, d, e, f, g, h] = header;
-    let is_image = header.starts_with(&MAGIC);
-    Ok(if is_image {
-        u64::from_be_bytes([a, b, c, d, e, f, g, h])
-    } else {
-        0
-    })
+    chain: Chain,
 }
 
 /// Bitmaps that cannot be used, and why.
@@ -90,7 +48,7 @@ impl Qcow2Source {
     /// `qemu-nbd` is not installed, or refuses the image (its own words are in the message), or the bitmap.
     pub(super) fn open(path: &Path, bitmap: Option<&str>) -> Result<Qcow2Source, SourceError> {
         // A file that we may not read deserves our own words, not those of a helper.
-        let image = Image::open(path)?;
+        let chain = Chain::open(path)?;
         let program = programs::find("qemu-nbd").ok_or_else(|| SourceError::Unusable {
             reason: format!(
                 "{} is a qcow2 image, which Copal reads through qemu-nbd, and that is not installed; \
@@ -108,7 +66,7 @@ impl Qcow2Source {
         Ok(Qcow2Source {
             export,
             _server: server,
-            image,
+            chain,
         })
     }
 
@@ -167,10 +125,7 @@ impl Source for Qcow2Source {
     fn confirm(&self) -> Result<Option<String>, SourceError> {
         // The server is ours and tells the size it began with.
         self.export.read_end()?;
-        let image = &self.image;
-        let found = size_in_header(&image.file).map_err(|error| image.identity.failed(error))?;
-        image.identity.expect_size(image.size_bytes, found)?;
-        image.identity.confirm(&image.file)
+        self.chain.confirm()
     }
 }
 

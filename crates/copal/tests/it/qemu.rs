@@ -25,7 +25,7 @@ pub(crate) fn have_qemu() -> bool {
     have
 }
 
-fn tool(program: &str, args: &[&str]) -> Vec<u8> {
+pub(crate) fn tool(program: &str, args: &[&str]) -> Vec<u8> {
     let output = Command::new(program).args(args).output().unwrap();
     assert!(
         output.status.success(),
