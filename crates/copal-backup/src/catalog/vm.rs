@@ -10,6 +10,10 @@ use crate::manifest::MAX_SEQUENCE;
 use crate::request::SnapshotId;
 use copal_codec::{DecodeError, Put, Reader};
 
+/// Sessions that were fenced and are remembered: only `check` asks, which counts the packs they left. A VM whose backups
+/// fail every hour has a checkpoint of bounded size all the same.
+const FENCED_KEPT: usize = 64;
+
 /// What a checkpoint says of a snapshot.
 const PUBLISHED_BYTES: usize = 81;
 
@@ -42,13 +46,18 @@ pub(crate) struct VmState {
     pub(crate) forgotten: Vec<SnapshotId>,
     /// Sessions that neither published nor were fenced.
     pub(crate) open: Vec<SessionId>,
-    /// Sessions that were fenced.
+    /// The newest sessions that were fenced, oldest first.
     pub(crate) fenced: Vec<SessionId>,
     /// The store's order of the newest of them.
     pub(crate) newest_ms: u64,
 }
 
 impl VmState {
+    fn trim_fenced(&mut self) {
+        let older = self.fenced.len().saturating_sub(FENCED_KEPT);
+        self.fenced.drain(..older);
+    }
+
     fn named<'a>(&'a mut self, snapshots: &'a [SnapshotId]) -> impl Iterator<Item = &'a mut Published> {
         self.published
             .iter_mut()
@@ -70,6 +79,7 @@ impl Fold for VmState {
             Record::Fence { session } => {
                 self.open.retain(|open| open != session);
                 self.fenced.push(*session);
+                self.trim_fenced();
             }
             Record::Publish {
                 session,
@@ -150,7 +160,8 @@ impl Fold for VmState {
     }
 
     fn parse(next_number: u64, input: &mut Reader<'_>) -> Result<VmState, String> {
-        let state = parse(next_number, input).map_err(|error| error.to_string())?;
+        let mut state = parse(next_number, input).map_err(|error| error.to_string())?;
+        state.trim_fenced();
         if state.next_sequence > MAX_SEQUENCE {
             return Err(format!(
                 "the sequence {} is above any snapshot's",
@@ -217,5 +228,43 @@ mod tests {
             let read = VmState::parse(0, &mut Reader::new(&bytes));
             assert_eq!(read.is_ok(), is_good, "{next_sequence}: {read:?}");
         }
+    }
+
+    /// Symptom: each backup that failed lengthened every later checkpoint of its VM by 16 bytes, for ever. Cause: all
+    /// sessions that were fenced stayed in the state. Fix: the newest 64 do, wherever a replay begins.
+    #[test]
+    fn failed_backups_do_not_lengthen_checkpoints_for_ever() {
+        let session = |number: u64| {
+            let mut id = [0; 16];
+            id[..8].copy_from_slice(&number.to_le_bytes());
+            id
+        };
+        let fail = |state: &mut VmState, number: u64| {
+            let (session, base) = (session(number), None);
+            for record in [Record::Open { session, base }, Record::Fence { session }] {
+                state.apply(&Entry {
+                    number: state.next_number,
+                    created_ms: 1,
+                    record,
+                });
+            }
+        };
+        let mut state = VmState::default();
+        let mut longest = 0;
+        for number in 0..1000 {
+            fail(&mut state, number);
+            let mut bytes = Vec::new();
+            state.put(&mut bytes);
+            longest = longest.max(bytes.len());
+            // Whoever goes on from a checkpoint comes to the same state.
+            let mut again = VmState::parse(state.next_number, &mut Reader::new(&bytes)).unwrap();
+            assert_eq!(again, state);
+            let mut next = state.clone();
+            fail(&mut next, number + 1);
+            fail(&mut again, number + 1);
+            assert_eq!(again, next);
+        }
+        assert!(longest < 2000, "{longest} bytes");
+        assert_eq!(state.fenced.last(), Some(&session(999)));
     }
 }
