@@ -14,7 +14,7 @@ use crate::repository::{Repository, snapshot_disk};
 use crate::request::{BackupCounts, Listing, Snapshot, SnapshotId, Vm};
 use crate::retention::{Believed, Misdated, misdated};
 use copal_volume::{ReadOptions, VolumeError};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use uuid::Uuid;
 
 /// Fewer digits of an id mean nothing.
@@ -24,6 +24,23 @@ const SURE_DIGITS: usize = 8;
 
 /// VMs that a sentence lists.
 const NAMED_VMS: usize = 5;
+
+/// Snapshots whose VM is remembered.
+const SEEN: usize = 4096;
+
+/// Of which VMs snapshots are that were asked for by name: whoever names one mostly does something with it next, and the
+/// logs of all VMs were read to find it.
+#[derive(Default)]
+pub(crate) struct Seen(HashMap<SnapshotId, Uuid>);
+
+impl Seen {
+    fn remember(&mut self, snapshot: SnapshotId, vm: Uuid) {
+        if self.0.len() >= SEEN {
+            self.0.clear();
+        }
+        self.0.insert(snapshot, vm);
+    }
+}
 
 /// A snapshot, and what is wrong with its time.
 #[derive(Clone)]
@@ -90,12 +107,28 @@ impl Repository {
         Ok(Believed::new(times, self.vault().volumes.store.now_ms()))
     }
 
+    /// As [`Repository::clock`], for those who ask whether snapshots are held until then; `None` where none is: then no
+    /// clock says anything, and the logs of all VMs need not be read.
+    /// # Errors
+    /// As [`Repository::clock`].
+    pub fn clock_for_holds(
+        &self,
+        mut held_until_ms: impl Iterator<Item = u64>,
+        accept_clock: bool,
+    ) -> Result<Option<Believed>> {
+        if held_until_ms.all(|until_ms| until_ms == 0) {
+            return Ok(None);
+        }
+        let clock = self.clock()?;
+        Ok(Some(if accept_clock { clock.accepted() } else { clock }))
+    }
+
     /// The snapshot that `spec` means: an id, a unique prefix of at least 4 digits, or `latest`, which means nothing
     /// where several VMs have snapshots and none is named.
     /// # Errors
     /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`, `Damaged` (its manifest, or the catalog, is); those of the store.
     pub fn resolve(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
-        let found = self.meant(spec, vm)?;
+        let found = self.named(spec, vm)?;
         let manifest = self.manifest(found.vm.uuid, &found.published)?;
         Ok(snapshot_of(&found, Ok(manifest)))
     }
@@ -104,8 +137,28 @@ impl Repository {
     /// # Errors
     /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`, `Damaged` (the catalog is); those of the store.
     pub fn resolve_damaged(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
-        let found = self.meant(spec, vm)?;
+        let found = self.named(spec, vm)?;
         self.describe(&found)
+    }
+
+    /// The snapshot that is meant; of which VM it is, is remembered.
+    fn named(&self, spec: &str, vm: Option<&str>) -> Result<Found> {
+        let found = self.meant(spec, vm)?;
+        let snapshot = found.published.snapshot;
+        self.seen.lock().remember(snapshot, found.vm.uuid);
+        Ok(found)
+    }
+
+    /// A snapshot that was named before, if it is still there.
+    fn seen(&self, snapshot: SnapshotId) -> Result<Option<(Uuid, Published)>> {
+        let Some(vm) = self.seen.lock().0.get(&snapshot).copied() else {
+            return Ok(None);
+        };
+        let state = self.vm_state(vm)?;
+        let mut published = state.published.iter();
+        Ok(published
+            .find(|one| one.snapshot == snapshot)
+            .map(|one| (vm, *one)))
     }
 
     fn visible(&self, vm: Option<&str>) -> Result<Visible> {
@@ -214,6 +267,9 @@ impl Repository {
 
     /// The manifest of a snapshot, whichever VM it is of.
     pub(crate) fn find(&self, snapshot: SnapshotId) -> Result<Manifest> {
+        if let Some((vm, published)) = self.seen(snapshot)? {
+            return self.manifest(vm, &published);
+        }
         let Visible { published, damaged } = self.visible(None)?;
         if let Some(found) = published
             .iter()
@@ -232,9 +288,19 @@ impl Repository {
 
     /// The named snapshots, VM by VM.
     pub(crate) fn by_vm(&self, snapshots: &[SnapshotId]) -> Result<Vec<(Uuid, Vec<Published>)>> {
-        let Visible { published, damaged } = self.visible(None)?;
         let mut by_vm: BTreeMap<Uuid, Vec<Published>> = BTreeMap::new();
         let mut left: HashSet<SnapshotId> = snapshots.iter().copied().collect();
+        for snapshot in snapshots {
+            if let Some((vm, published)) = self.seen(*snapshot)?
+                && left.remove(snapshot)
+            {
+                by_vm.entry(vm).or_default().push(published);
+            }
+        }
+        if left.is_empty() {
+            return Ok(by_vm.into_iter().collect());
+        }
+        let Visible { published, damaged } = self.visible(None)?;
         for Found { vm, published, .. } in published {
             if left.remove(&published.snapshot) {
                 by_vm.entry(vm.uuid).or_default().push(published);

@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::key_slot::{self, Cost};
 use crate::keys::{Keys, random};
+use crate::lookup::Seen;
 use crate::manifest::{Manifest, ManifestDisk};
 use crate::progress::{CancelFlag, Progress, Silent};
 use crate::prune;
@@ -60,6 +61,7 @@ pub struct Repository {
     shared: Arc<Shared>,
     adopted: Mutex<Adopted>,
     changing: Mutex<Changing>,
+    pub(crate) seen: Mutex<Seen>,
 }
 
 /// What this handle knows of the packs there are.
@@ -170,6 +172,7 @@ impl Repository {
             shared,
             adopted: Mutex::new(adopted),
             changing: Mutex::default(),
+            seen: Mutex::default(),
         })
     }
 
@@ -353,12 +356,12 @@ impl Repository {
     /// last 45 days bears it out.
     pub fn forget_with(&self, snapshots: &[SnapshotId], options: &ForgetOptions) -> Result<ForgetSummary> {
         let by_vm = self.by_vm(snapshots)?;
-        let clock = match options.accept_clock {
-            true => self.clock()?.accepted(),
-            false => self.clock()?,
-        };
-        let mut all = by_vm.iter().flat_map(|(_, published)| published);
-        if let Some(held) = all.find(|published| clock.holds(published.held_until_ms)) {
+        let all = by_vm.iter().flat_map(|(_, published)| published);
+        let clock = self.clock_for_holds(all.clone().map(|one| one.held_until_ms), options.accept_clock)?;
+        if let Some((clock, held)) = clock.and_then(|clock| {
+            let held = all.clone().find(|one| clock.holds(one.held_until_ms))?;
+            Some((clock, held))
+        }) {
             let reason = clock.refusal(&held.snapshot.short(), held.held_until_ms);
             return Err(Error::Denied { reason });
         }

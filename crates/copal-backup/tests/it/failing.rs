@@ -15,6 +15,7 @@ pub(crate) struct MortalStore {
     reclaimed: Arc<Mutex<Vec<VolumeId>>>,
     removed: Arc<Mutex<Vec<VolumeId>>>,
     reads: Arc<AtomicU64>,
+    questions: Arc<AtomicU64>,
     before_put: Arc<Mutex<Option<Interruption>>>,
     order: Arc<Mutex<Vec<(Did, VolumeId)>>>,
 }
@@ -38,6 +39,7 @@ impl MortalStore {
             reclaimed: Arc::default(),
             removed: Arc::default(),
             reads: Arc::default(),
+            questions: Arc::default(),
             before_put: Arc::default(),
             order: Arc::default(),
         }
@@ -46,7 +48,12 @@ impl MortalStore {
     pub(crate) fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }
+    /// How often the store was asked for any of these, whether or not there was something.
+    pub(crate) fn questions(&self) -> u64 {
+        self.questions.load(Ordering::Relaxed)
+    }
     fn note_reads(&self, count: usize) {
+        self.questions.fetch_add(1, Ordering::Relaxed);
         self.reads.fetch_add(count as u64, Ordering::Relaxed);
     }
     /// What happens elsewhere just before the next file is put.

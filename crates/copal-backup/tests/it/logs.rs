@@ -119,6 +119,38 @@ fn a_backup_reads_as_much_however_many_vms_there_are() {
     assert!(many <= few + 350, "{few} files at 10 VMs, {many} at 300");
 }
 
+/// Symptom: `ls`, `hold` and `forget` of one snapshot read the logs of all VMs twice to four times. Cause: what was found by
+/// name was looked up once more by its id, and by the clock, which only the end of a hold asks. Fix: the VM of a snapshot
+/// that was named is remembered, and no clock is asked where nothing is held.
+#[test]
+fn what_is_done_with_a_snapshot_that_was_found_reads_its_own_log_only() {
+    let questions = |vms: u64| {
+        let store = MemoryStore::new();
+        let repository = init(&store);
+        for vm in 0..vms {
+            back_up(&repository, &format!("vm{vm}"), &block(vm), false);
+        }
+        let only = repository.snapshots(Some("vm3")).unwrap()[0].id;
+        drop(repository);
+        let watched = MortalStore::new(store.clone(), i64::MAX);
+        let repository = open_on(&watched).unwrap();
+        repository.resolve(&only.short(), None).unwrap();
+        // The index in memory is made of all packs.
+        repository.ls(only).unwrap();
+        let before = watched.questions();
+        repository.ls(only).unwrap();
+        repository.hold(&[only], u64::MAX).unwrap();
+        repository.hold(&[only], 0).unwrap();
+        repository.note_verified(only).unwrap();
+        assert_eq!(repository.forget(&[only]).unwrap().forgotten, [only]);
+        let questions = watched.questions() - before;
+        assert!(matches!(repository.hold(&[only], 1), Err(Error::NotFound { .. })));
+        questions
+    };
+    let (few, many) = (questions(10), questions(60));
+    assert!(many <= few + 5, "{few} questions at 10 VMs, {many} at 60");
+}
+
 /// Who did not see an epoch end looks at all packs, and so does an index that belongs to another time.
 #[test]
 fn packs_of_a_backup_that_died_and_packs_that_are_gone_are_noticed() {

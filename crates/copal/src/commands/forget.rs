@@ -22,6 +22,11 @@ pub(super) struct Judged {
 }
 
 impl Judged {
+    /// Of the snapshot.
+    pub(super) fn id(&self) -> SnapshotId {
+        self.snapshot.id
+    }
+
     /// It stays.
     pub(super) fn is_kept(&self) -> bool {
         self.keep
@@ -108,16 +113,14 @@ pub(super) fn by_name(
     accept_clock: bool,
 ) -> Outcome<Judgement> {
     let named = resolve_all(opened, names, vm)?;
-    let clock = match accept_clock {
-        true => opened.repository().clock()?.accepted(),
-        false => opened.repository().clock()?,
+    let holds = named.iter().map(|snapshot| snapshot.held_until_ms);
+    let clock = opened.repository().clock_for_holds(holds, accept_clock)?;
+    let refusal = |snapshot: &Snapshot| {
+        let clock = clock.as_ref()?;
+        let is_held = clock.holds(snapshot.held_until_ms);
+        is_held.then(|| clock.refusal(&snapshot.id.short(), snapshot.held_until_ms))
     };
-    let held = named
-        .iter()
-        .filter(|snapshot| clock.holds(snapshot.held_until_ms));
-    let refusals = held
-        .map(|snapshot| clock.refusal(&snapshot.id.short(), snapshot.held_until_ms))
-        .collect();
+    let refusals = named.iter().filter_map(refusal).collect();
     let judged = named
         .into_iter()
         .map(|snapshot| Judged {
