@@ -79,7 +79,7 @@ pub(crate) fn run(
         }
         let mut marks = Marks::new(vault, &present, slice)?;
         for vm in &vms {
-            marks.vm(&manifests(repository, vm.uuid)?, progress, cancel)?;
+            marks.vm(&manifests(repository, vm.uuid, options)?, progress, cancel)?;
         }
         let mut sweep = Sweep {
             repository,
@@ -135,14 +135,15 @@ fn fence_all(repository: &Repository, vm: Uuid) -> Result<u64> {
     }
 }
 
-/// Manifests of all published snapshots of a VM, oldest first.
-fn manifests(repository: &Repository, vm: Uuid) -> Result<Vec<Manifest>> {
+/// Manifests of all published snapshots of a VM, oldest first, but for those that a dry run is to do without.
+fn manifests(repository: &Repository, vm: Uuid, options: &PruneOptions) -> Result<Vec<Manifest>> {
     let state = repository.vm_state(vm)?;
+    let stays = |published: &&Published| !options.dry_run || !options.without.contains(&published.snapshot);
     let manifest = |published: &Published| {
         let read = repository.manifest(vm, published);
         read.map_err(|error| forget_first(error, published))
     };
-    state.published.iter().map(manifest).collect()
+    state.published.iter().filter(stays).map(manifest).collect()
 }
 
 /// What a damaged snapshot needs is not known, so nothing may go as long as it is there.

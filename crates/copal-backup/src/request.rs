@@ -5,6 +5,7 @@
 use crate::retention::Misdated;
 use crate::source::{Bitmap, ChangedExtents, Source};
 use copal_chunk::Profile;
+use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -455,7 +456,7 @@ pub struct ForgetSummary {
 }
 
 /// How `prune` works.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PruneOptions {
     /// Packs are rewritten until at most this share of the stored bytes is unused, in percent; 0 to 100. Rewriting the
     /// rest costs more than it frees.
@@ -464,6 +465,8 @@ pub struct PruneOptions {
     pub dry_run: bool,
     /// Memory the mark may hold, in bytes; a repository that needs more is marked in several passes.
     pub memory_bytes: u64,
+    /// Snapshots that a dry run counts as forgotten; ignored otherwise.
+    pub without: HashSet<SnapshotId>,
 }
 
 impl Default for PruneOptions {
@@ -472,6 +475,7 @@ impl Default for PruneOptions {
             max_unused_percent: 5,
             dry_run: false,
             memory_bytes: 24 << 20,
+            without: HashSet::new(),
         }
     }
 }

@@ -540,6 +540,10 @@ pub(crate) struct Delete {
     /// Say what would happen, change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots: a hold that
+    /// ended meanwhile has ended
+    #[arg(long)]
+    pub(crate) accept_clock: bool,
 }
 
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 
 use super::{
     Context, as_json,
-    forget::{self, Judgement},
+    forget::{self, Judged, Judgement},
 };
 use crate::{
     arguments::{Delete, Prune},
@@ -24,9 +24,10 @@ pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
 }
 
 fn free(context: &Context<'_>, opened: &Opened, delete: &Delete) -> Outcome<Freed> {
-    let judgement = forget::by_name(opened, &delete.snapshots, None, false)?.or_refuse(delete.dry_run)?;
+    let judgement = forget::by_name(opened, &delete.snapshots, None, delete.accept_clock)?;
+    let judgement = judgement.or_refuse(delete.dry_run)?;
     if !delete.dry_run {
-        forget::forget_all(opened, &judgement.judged, false)?;
+        forget::forget_all(opened, &judgement.judged, delete.accept_clock)?;
     }
     // A pack that is needed in part stays, however little of it is needed.
     let options = PruneOptions {
@@ -40,7 +41,8 @@ fn free(context: &Context<'_>, opened: &Opened, delete: &Delete) -> Outcome<Free
 /// What was forgotten, and what returned.
 struct Freed {
     judgement: Judgement,
-    summary: PruneSummary,
+    /// `None`: something stands in its way.
+    summary: Option<PruneSummary>,
     store_bytes: u64,
     /// What the file system has again, and what the store takes of it then.
     shrunk: Shrunk,
@@ -57,13 +59,26 @@ fn access(dry_run: bool) -> Access {
 fn sweep(
     context: &Context<'_>,
     opened: &Opened,
-    judgement: Judgement,
+    mut judgement: Judgement,
     options: &PruneOptions,
 ) -> Outcome<Freed> {
     // What is rewritten moves away from the end of the file, which is cut off then.
     opened.objects().place_low();
     let meter = context.meter();
-    let summary = opened.repository().prune(options, &meter, &context.cancel)?;
+    let gone = judgement.judged.iter().filter(|one| !one.is_kept());
+    let options = PruneOptions {
+        // What was forgotten is gone; a dry run passes over what would be.
+        without: gone.map(Judged::id).collect(),
+        ..options.clone()
+    };
+    let summary = match opened.repository().prune(&options, &meter, &context.cancel) {
+        // What stands in the way of the real one is what a dry run is asked for.
+        Err(error) if options.dry_run && error.is_corruption() => {
+            judgement.refusals.push(error.to_string());
+            None
+        }
+        summary => Some(summary?),
+    };
     drop(meter);
     Ok(Freed {
         judgement,
@@ -113,6 +128,7 @@ pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
             max_unused_percent: prune.max_unused,
             dry_run: prune.dry_run,
             memory_bytes,
+            ..PruneOptions::default()
         };
         sweep(context, &opened, judgement, &options)
     };
@@ -132,12 +148,10 @@ fn report(context: &Context<'_>, command: &str, dry_run: bool, freed: &Freed) {
             words.push_str(&forget::judged_text(judged, dry_run));
         }
         words.push_str(&forget::refusals_text(refusals));
-        if dry_run && forgotten > 0 {
-            words.push_str(
-                "Without what these snapshots hold alone, which is counted once they are forgotten:\n",
-            );
+        match freed.summary {
+            Some(summary) => words + &text(dry_run, &summary, freed),
+            None => words,
         }
-        words + &text(dry_run, freed)
     };
     match dry_run {
         true => context.output.answer(fields, text),
@@ -146,7 +160,7 @@ fn report(context: &Context<'_>, command: &str, dry_run: bool, freed: &Freed) {
 }
 
 fn fields(command: &str, dry_run: bool, forgotten: u64, freed: &Freed) -> Value {
-    let summary = &freed.summary;
+    let summary = freed.summary.unwrap_or_default();
     json!({
         "command": command,
         "dry_run": dry_run,
@@ -171,8 +185,7 @@ fn fields(command: &str, dry_run: bool, forgotten: u64, freed: &Freed) -> Value 
     })
 }
 
-fn text(dry_run: bool, freed: &Freed) -> String {
-    let summary = &freed.summary;
+fn text(dry_run: bool, summary: &PruneSummary, freed: &Freed) -> String {
     let freed_bytes = summary.before_bytes.saturating_sub(summary.after_bytes);
     let would_be = if dry_run { " would be" } else { "" };
     let taken = freed.allocated_bytes.map_or_else(String::new, |bytes| {

@@ -90,6 +90,43 @@ fn a_damaged_snapshot_is_listed_and_forgotten_and_the_others_work() {
     assert_eq!(house.snapshots(), [other, next]);
 }
 
+/// Symptom: `prune --dry-run` of a repository with a damaged snapshot showed nothing and exited with 20, and so did `delete
+/// --dry-run` of the damaged one itself, which the real command deletes.
+/// Cause: a dry run understood every snapshot, also those that would be gone by then, and its failure was the command's.
+/// Fix: it does without those, and what would stop the real command is listed as a refusal.
+#[test]
+fn a_dry_run_beside_a_damaged_snapshot_tells_what_is_in_the_way() {
+    let house = House::plain();
+    Disk::create(&house.path("disk.raw"), MIB, 121);
+    let hurt = id(&house.backup("web", &house.path("disk.raw")));
+    Disk::create(&house.path("other.raw"), MIB, 122);
+    let other = id(&house.backup("db", &house.path("other.raw")));
+    damage(&house, |name| name == format!("m.{hurt}"));
+    for words in [
+        &["prune", "--dry-run"][..],
+        &["delete", "--dry-run"],
+        &["delete", &other, "--dry-run"],
+    ] {
+        let dry = house.summary(words);
+        let refused = dry["refused"].to_string();
+        assert!(
+            refused.contains(&format!("copal forget {}", &hurt[..8])),
+            "{words:?}: {dry}"
+        );
+    }
+    let text = String::from_utf8(house.good(["prune", "--dry-run"]).stdout).unwrap();
+    assert!(
+        text.contains("would be refused: ") && !text.contains("freed"),
+        "{text}"
+    );
+    let dry = house.summary(["delete", &hurt, "--dry-run"]);
+    assert_eq!(dry["refused"], serde_json::json!([]), "{dry}");
+    let real = house.summary(["delete", &hurt]);
+    assert_eq!(dry["freed_bytes"], real["freed_bytes"], "{dry} {real}");
+    assert_eq!(house.snapshots(), [other]);
+    house.check();
+}
+
 /// Symptom: one damaged record in the log of one VM, and `snapshots` showed nothing and no snapshot of another VM could be
 /// restored by its id, with `--vm` or without.
 /// Cause: the first log that could not be read ended every search.

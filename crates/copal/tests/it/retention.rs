@@ -171,6 +171,31 @@ fn a_dry_run_shows_what_would_go_and_what_would_refuse() {
     assert_eq!(house.run(["delete", held]).code, Some(21));
 }
 
+/// Symptom: `delete ID --dry-run` and `prune --keep-last 1 --dry-run` said that nothing would be freed of what the snapshots
+/// hold that would go. Cause: a dry run forgets nothing, so they still counted. Fix: it passes over them. `delete` had no
+/// way to say that a clock is right, where a hold has ended by it alone.
+#[test]
+fn a_dry_run_counts_what_the_snapshots_hold_that_would_go() {
+    let house = House::plain();
+    for seed in 64..67 {
+        Disk::create(&house.path("disk.raw"), MIB, seed);
+        house.backup("web", &house.path("disk.raw"));
+    }
+    let ids = house.snapshots();
+    for words in [
+        &["delete", &ids[0], "--accept-clock"][..],
+        &["prune", "--keep-last", "1", "--max-unused", "0%"],
+    ] {
+        let dry = house.summary([words, &["--dry-run"]].concat());
+        let real = house.summary(words);
+        assert!(dry["freed_bytes"].as_u64().unwrap() > 100_000, "{dry}");
+        for count in ["removed_packs", "rewritten_packs", "live_frames", "dead_frames"] {
+            assert_eq!(dry[count], real[count], "{words:?} {count}: {dry} {real}");
+        }
+    }
+    assert_eq!(house.snapshots(), ids[2..]);
+}
+
 /// Symptom: `copal hold latest --vm web` was refused, with the reason of `forget`.
 /// Cause: both look names up in one way. Fix: a hold takes nothing away, so the newest is as good a name as any.
 #[test]
