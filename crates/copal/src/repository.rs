@@ -81,8 +81,9 @@ impl Recording {
     }
 }
 
-/// A new file for this user alone: ids of chunks tell who knows a disk what is in the repository.
-fn create_private(path: &Path) -> std::io::Result<File> {
+/// A new file for this user alone: ids of chunks tell who knows a disk what is in the repository. What has the name
+/// already, a link too, is left alone.
+pub(crate) fn create_private(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.write(true).create_new(true).mode(0o600).open(path)
 }

@@ -10,6 +10,7 @@ use copal_object::{MkfsOptions, OpenOptions, Store as Objects};
 use serde_json::Value;
 use std::{
     ops::Bound,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -345,9 +346,20 @@ fn filters_are_drawn_for_the_keys_that_were_asked() {
         run["negatives"].as_u64().unwrap() > 0 && run["bytes"].as_u64().unwrap() > 0,
         "{run}"
     );
-    let svg = std::fs::read_to_string(svg).unwrap();
+    let (file, link) = (svg.clone(), scene.house.path("link.svg"));
+    let svg = std::fs::read_to_string(&file).unwrap();
     assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
     assert!(svg.matches("<title>").count() >= 4, "{svg}");
+    // As all else that is written: for this user alone, over nothing, through no link.
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    std::os::unix::fs::symlink("elsewhere.svg", &link).unwrap();
+    for taken in [&file, &link] {
+        words.splice(words.len() - 1.., [taken.to_str().unwrap()]);
+        let run = scene.run(&words);
+        assert_eq!(run.code, Some(21), "{taken:?}: {run:?}");
+    }
+    assert!(!scene.house.path("elsewhere.svg").exists());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), svg);
     let classes = drawn.lines().skip_while(|line| !line.contains("by class")).nth(1);
     let (_, classes) = classes.unwrap().split_once(' ').unwrap();
     assert!(classes.contains(" x "), "{classes}");

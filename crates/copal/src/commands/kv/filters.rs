@@ -5,16 +5,16 @@
 use super::{close, engine, failed, heat_svg};
 use crate::{
     commands::Context,
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, exit},
     human,
     kv_arguments::{Filters as Words, Where},
-    repository::Access,
+    repository::{Access, create_private},
 };
 use copal_kv::{Filters, HeatCell, RunFilters, Store};
 use serde_json::{Value, json};
 use std::{
     fs::File,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, ErrorKind, Write},
     path::Path,
 };
 
@@ -35,9 +35,8 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Words) -> Ou
     close(&store, Access::Read)?;
     let looked_up = looked_up?;
     if let Some(path) = &words.svg {
-        let drawn = std::fs::write(path, heat_svg::draw(&filters));
-        drawn
-            .map_err(|error| Failure::plain("target", format!("cannot write {}: {error}", path.display())))?;
+        let drawn = create_private(path).and_then(|mut to| to.write_all(heat_svg::draw(&filters).as_bytes()));
+        drawn.map_err(|error| target_failure(path, &error))?;
     }
     let width = words.width.map_or_else(terminal_width, usize::from);
     let mut fields = as_json(&filters);
@@ -45,6 +44,19 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Words) -> Ou
     fields["looked_up"] = json!(looked_up);
     context.output.answer(fields, || as_text(&filters, width));
     Ok(())
+}
+
+/// What a picture that cannot be written means: nothing that is there is replaced.
+fn target_failure(path: &Path, error: &std::io::Error) -> Failure {
+    let path = path.display();
+    match error.kind() {
+        ErrorKind::AlreadyExists => Failure::new(
+            exit::DENIED,
+            "exists",
+            format!("{path} exists; name a new file, nothing was changed"),
+        ),
+        _ => Failure::plain("target", format!("cannot write {path}: {error}")),
+    }
 }
 
 /// Looks the keys of a file up, so that there is heat to see.
