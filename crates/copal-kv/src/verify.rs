@@ -38,6 +38,9 @@ use std::{
     sync::Arc,
 };
 
+/// Values between two looks at what was found so far.
+const TELL_AFTER_VALUES: u64 = 64;
+
 /// What [`Store::verify`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
@@ -49,6 +52,8 @@ pub struct VerifyReport {
     pub values: u64,
     /// Their bytes.
     pub value_bytes: u64,
+    /// Bytes of the tables that were read, where all are.
+    pub table_bytes: u64,
     /// Objects that a kill left behind: dropped, or made for something that did not happen. No damage; the next
     /// opening that may write frees them. Only a store that is open read-only has any.
     pub leftovers: u64,
@@ -77,7 +82,23 @@ impl Store {
     /// # Errors
     /// What the object layer answers. Damage is told in the report, not as an error.
     pub fn verify(&self, deep: bool) -> Result<VerifyReport, Error> {
-        self.engine().verify(deep)
+        self.verify_telling(deep, &mut |_| ())
+    }
+
+    /// As [`Store::verify`]; `told` is shown what was found so far, after every table and, in between, every few values.
+    /// # Errors
+    /// As [`Store::verify`].
+    pub fn verify_telling(
+        &self,
+        deep: bool,
+        told: &mut dyn FnMut(&VerifyReport),
+    ) -> Result<VerifyReport, Error> {
+        self.engine().verify(Verifying {
+            deep,
+            pointers: Pointers::new(),
+            report: VerifyReport::default(),
+            told,
+        })
     }
 }
 
@@ -93,36 +114,52 @@ struct Moment {
 
 type Pointers = BTreeMap<ObjectId, Vec<Range<u64>>>;
 
+/// A verify under way.
+struct Verifying<'a> {
+    deep: bool,
+    /// Where the values lie that entries point to.
+    pointers: Pointers,
+    report: VerifyReport,
+    told: &'a mut dyn FnMut(&VerifyReport),
+}
+
 impl Engine {
-    fn verify(&self, deep: bool) -> Result<VerifyReport, Error> {
-        let mut report = VerifyReport::default();
+    fn verify(&self, mut to: Verifying<'_>) -> Result<VerifyReport, Error> {
         let Moment {
             view,
             newest,
             values,
             _charge,
-        } = self.verify_names_now(&mut report);
-        let mut pointers = Pointers::new();
+        } = self.verify_names_now(&mut to.report);
         for memtable in view.memtables() {
             let mut cursor = memtable.cursor();
             cursor.first()?;
-            self.collect(&view, newest, &mut cursor, deep, &mut pointers, &mut report)?;
+            self.collect(&view, newest, &mut cursor, &mut to)?;
         }
         let mut unsure: HashSet<ObjectId> = HashSet::new();
         for run in &view.version.runs {
             for slice in &run.slices {
-                report.tables += 1;
-                if deep {
+                to.report.tables += 1;
+                if to.deep {
                     let found = slice.table.table.verify(Class::Background)?;
                     for damaged in found.damaged.iter().filter(|damaged| concerns(slice, damaged)) {
-                        report.problem(damaged.to_string());
+                        to.report.problem(damaged.to_string());
                     }
+                    to.report.table_bytes += slice.bytes();
+                    (to.told)(&to.report);
                 }
-                if !self.walk_slice(&view, run, slice, deep, &mut pointers, &mut report)? {
+                if !self.walk_slice(&view, run, slice, &mut to)? {
                     unsure.extend(slice.table.meta.values.iter().map(|(object, _)| *object));
                 }
             }
         }
+        let Verifying {
+            mut pointers,
+            mut report,
+            told,
+            ..
+        } = to;
+        told(&report);
         for (object, value) in &values {
             let live = pointers.remove(object).unwrap_or_default();
             if unsure.contains(object) {
@@ -161,9 +198,7 @@ impl Engine {
         view: &View,
         run: &Run,
         slice: &Slice,
-        deep: bool,
-        pointers: &mut Pointers,
-        report: &mut VerifyReport,
+        to: &mut Verifying<'_>,
     ) -> Result<bool, Error> {
         let scan = Scan {
             class: Class::Background,
@@ -176,15 +211,15 @@ impl Engine {
             let mut cursor = run.cursor(&rest, scan);
             let walked = cursor
                 .first()
-                .and_then(|()| self.collect(view, MAX_SEQ, &mut cursor, deep, pointers, report));
+                .and_then(|()| self.collect(view, MAX_SEQ, &mut cursor, to));
             let Err(error) = walked else {
                 return Ok(whole);
             };
             if !error.is_corruption() {
                 return Err(error);
             }
-            if !deep {
-                report.problem(error.to_string());
+            if !to.deep {
+                to.report.problem(error.to_string());
             }
             whole = false;
             // Entries before the damage were counted; go on behind it.
@@ -248,29 +283,27 @@ impl Engine {
         }
     }
 
-    /// Counts the entries of a cursor up to `newest` and notes where their values lie; `deep`: reads the values.
+    /// Counts the entries of a cursor up to `newest` and notes where their values lie; a deep verify reads the values.
     fn collect(
         &self,
         view: &View,
         newest: u64,
         cursor: &mut impl Cursor,
-        deep: bool,
-        pointers: &mut Pointers,
-        report: &mut VerifyReport,
+        to: &mut Verifying<'_>,
     ) -> Result<(), Error> {
         while let Some(entry) = cursor.entry() {
             if entry.seq > newest {
                 cursor.next()?;
                 continue;
             }
-            report.entries += 1;
+            to.report.entries += 1;
             if entry.kind == EntryKind::Pointer {
                 let pointer = Pointer::decode(entry.value)?;
                 if self.objects.stat(pointer.object).is_none() {
                     // A purge drops value objects at once and leaves the entries under its
                     // tombstone to the next merge.
                     if !is_purged(view, entry.key, entry.seq) {
-                        report.problem(format!(
+                        to.report.problem(format!(
                             "an entry points to value object {}, which does not exist",
                             pointer.object.0
                         ));
@@ -278,13 +311,19 @@ impl Engine {
                     cursor.next()?;
                     continue;
                 }
-                report.values += 1;
-                report.value_bytes += u64::from(pointer.len);
-                pointers.entry(pointer.object).or_default().push(pointer.range());
-                if deep {
+                to.report.values += 1;
+                to.report.value_bytes += u64::from(pointer.len);
+                to.pointers
+                    .entry(pointer.object)
+                    .or_default()
+                    .push(pointer.range());
+                if to.deep {
                     let (key, pointer) = (Bytes::copy_from_slice(entry.key), cursor.value());
                     let problem = self.check_value(view, &key, entry.seq, &pointer)?;
-                    problem.into_iter().for_each(|problem| report.problem(problem));
+                    problem.into_iter().for_each(|problem| to.report.problem(problem));
+                    if to.report.values.is_multiple_of(TELL_AFTER_VALUES) {
+                        (to.told)(&to.report);
+                    }
                 }
             }
             cursor.next()?;

@@ -73,6 +73,8 @@ pub struct CheckReport {
     pub pieces: u64,
     /// Bytes of bodies that were read and are whole.
     pub verified_bytes: u64,
+    /// Bytes of tables and values that the engine has read; 0: it has not begun.
+    pub engine_bytes: u64,
     /// Uploads under way; their pieces belong to no file yet.
     pub uploads: u64,
     /// Objects of the engine that a kill left behind, and their bytes: no damage, freed at the next opening
@@ -121,7 +123,10 @@ pub(crate) fn run(
     }
     files::check_strays(spaces, &volumes, &mut report);
     if options.engine {
-        let engine = kv.verify(options.read_data);
+        let engine = kv.verify_telling(options.read_data, &mut |so_far| {
+            report.engine_bytes = so_far.table_bytes + so_far.value_bytes;
+            progress(&report);
+        });
         match engine {
             Ok(engine) => {
                 (report.leftovers, report.leftover_bytes) = (engine.leftovers, engine.leftover_bytes);

@@ -82,7 +82,7 @@ impl LocalStore {
     }
 
     /// Walks every row of the store and reports what is damaged; with `read_data` it reads and
-    /// verifies every body too. `progress` is called after every file and every volume. Damage is reported and
+    /// verifies every body too. `progress` is called after every file, every volume, and while the engine reads its tables and values. Damage is reported and
     /// walked past; only an engine that answers nothing more ends the walk early.
     /// # Errors
     /// `Failed`.

@@ -96,9 +96,17 @@ fn check_store(
         read_data,
         engine: true,
     };
-    let below = opened
-        .volumes()
-        .check(&options, &mut |so_far| walk.reached(so_far.verified_bytes))?;
+    let mut is_engine = false;
+    let below = opened.volumes().check(&options, &mut |so_far| {
+        if so_far.engine_bytes == 0 {
+            walk.reached(so_far.verified_bytes);
+            return;
+        }
+        if !std::mem::replace(&mut is_engine, true) {
+            walk.below(Below::Engine);
+        }
+        walk.reached(so_far.engine_bytes);
+    })?;
     for damage in below.damage {
         report.add("the store", damage.to_string());
     }

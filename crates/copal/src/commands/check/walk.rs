@@ -1,6 +1,7 @@
-//! One progress for a check that reads the store three times, layer by layer: one total, one time that is left.
+//! One progress for a check that reads the store four times, layer by layer: one total, one time that is left.
 //!
-//! Packs are read as packs, then every file and table, then every byte that stands under a checksum.
+//! Packs are read as packs, then every file, then every table and value of the engine, then every byte that stands under a
+//! checksum.
 //!
 //! Invariant: what is done never exceeds what was announced, and equals it when the check has looked at everything.
 
@@ -10,11 +11,16 @@ use parking_lot::Mutex;
 /// Layers below the repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Below {
-    /// Files and the engine's tables.
+    /// Files.
     Volumes,
+    /// Tables and values of the engine.
+    Engine,
     /// Every byte under a checksum.
     Objects,
 }
+
+/// How many they are.
+const BELOW: u64 = 3;
 
 /// Passes progress on, with the layers below in the total.
 pub(super) struct Walk<'a> {
@@ -49,7 +55,8 @@ impl Walk<'_> {
     pub(super) fn below(&self, layer: Below) {
         if self.store_bytes == 0 {
             let what = match layer {
-                Below::Volumes => "files and tables",
+                Below::Volumes => "files",
+                Below::Engine => "tables",
                 Below::Objects => "checksums",
             };
             self.to.stage(Stage::Walk, what, 0);
@@ -60,12 +67,14 @@ impl Walk<'_> {
             // Damage was traced to its snapshots in between.
             state.is_announced = true;
             (state.packs_bytes, state.done) = (0, 0);
-            self.to.stage(Stage::ReadData, "store", 2 * self.store_bytes);
+            self.to.stage(Stage::ReadData, "store", BELOW * self.store_bytes);
         }
-        let start = match layer {
-            Below::Volumes => state.packs_bytes,
-            Below::Objects => state.packs_bytes + self.store_bytes,
+        let layers = match layer {
+            Below::Volumes => 0,
+            Below::Engine => 1,
+            Below::Objects => 2,
         };
+        let start = state.packs_bytes + layers * self.store_bytes;
         state.layer = (start, start + self.store_bytes);
         self.advance_to(&mut state, start);
     }
@@ -98,7 +107,7 @@ impl Progress for Walk<'_> {
         if stage == Stage::ReadData && self.store_bytes > 0 {
             state.is_announced = true;
             state.packs_bytes = total;
-            self.to.stage(stage, "store", total + 2 * self.store_bytes);
+            self.to.stage(stage, "store", total + BELOW * self.store_bytes);
         } else {
             self.to.stage(stage, what, total);
         }
@@ -150,14 +159,18 @@ mod tests {
         walk.below(Below::Volumes);
         walk.reached(70);
         assert_eq!(told.0.lock().1, 150);
-        walk.below(Below::Objects);
+        walk.below(Below::Engine);
         assert_eq!(told.0.lock().1, 180);
+        walk.reached(60);
+        assert_eq!(told.0.lock().1, 240);
+        walk.below(Below::Objects);
+        assert_eq!(told.0.lock().1, 280);
         walk.reached(40);
         walk.reached(140);
         walk.end();
         let told = told.0.into_inner();
-        assert_eq!(told.0, [(Stage::Walk, 2), (Stage::ReadData, 280)]);
-        assert_eq!(told.1, 280);
+        assert_eq!(told.0, [(Stage::Walk, 2), (Stage::ReadData, 380)]);
+        assert_eq!(told.1, 380);
     }
 
     #[test]
@@ -170,8 +183,8 @@ mod tests {
         walk.below(Below::Objects);
         walk.end();
         let told = told.0.into_inner();
-        assert_eq!(told.0.last(), Some(&(Stage::ReadData, 200)));
-        assert_eq!(told.1, 200);
+        assert_eq!(told.0.last(), Some(&(Stage::ReadData, 300)));
+        assert_eq!(told.1, 300);
         // Structure only: nothing is known of how much there is.
         let told = Told::default();
         let walk = Walk::new(&told, false, 100);
