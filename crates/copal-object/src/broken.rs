@@ -41,6 +41,8 @@ pub(crate) enum Flaw {
     ThroughIsFlush,
     /// R13: a stream goes on under its old incarnation after a mount.
     KeepIncarnation,
+    /// R13: a stream goes on where its frames end, also before its trim.
+    TrimBehindTheEnd,
     /// R14: frames count although their commit is lost.
     AfterIgnored,
     /// R14: records count although their frame is lost.

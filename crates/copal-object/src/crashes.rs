@@ -124,6 +124,7 @@ each_broken_rule_is_caught! {
     r12_a_frame_written_through_acknowledged_early: ThroughEarly,
     r12_a_frame_written_through_counts_as_a_flush: ThroughIsFlush,
     r13_a_stream_goes_on_under_its_incarnation: KeepIncarnation,
+    r13_a_stream_goes_on_before_its_trim: TrimBehindTheEnd,
     r14_frames_without_their_commit: AfterIgnored,
     r14_records_without_their_frame: DepIgnored,
     r15_a_checkpoint_ahead_of_the_frames_its_commits_come_after: CheckpointAheadOfFrames,

@@ -147,7 +147,7 @@ pub enum Op {
     TrimStream {
         /// A stream.
         id: ObjectId,
-        /// First frame that is kept.
+        /// First frame that is kept; beyond the end, the next one there will be.
         upto: FramePos,
     },
     /// Removes the object and frees its space.

@@ -290,7 +290,10 @@ fn take_object(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<
 
 fn take_stream(input: &mut Reader<'_>, pages: u64) -> Result<Stream, DecodeError> {
     let what = Traits::take(input)?;
+    let at = input.position();
     let trimmed = input.u64()?;
+    // Frames are counted on from there.
+    bound(at, trimmed, COUNTER_MAX)?;
     let durable = input.u64()?;
     let mut first = 0;
     let pieces = take_list(input, 28, |input| {

@@ -11,6 +11,7 @@ use crate::{
     Check, ObjectKind,
     format::{
         ops::{Cut, RecordOp, Traits},
+        record::COUNTER_MAX,
         superblock::STORE_BYTES_MAX,
     },
     map::{ExtentMap, OBJECT_PAGES_MAX},
@@ -489,6 +490,13 @@ impl Tables {
 
     fn stream_trim(&mut self, id: u64, upto: u64, effect: &mut Effect) -> Result<(), Misfit> {
         let stream = self.stream_of(id)?;
+        // Frames are counted on from there.
+        if upto > COUNTER_MAX {
+            return Err(Misfit {
+                id,
+                what: "no stream has so many frames as are trimmed",
+            });
+        }
         stream.trimmed = stream.trimmed.max(upto);
         let dead = stream
             .pieces

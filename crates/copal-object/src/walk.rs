@@ -4,7 +4,8 @@
 //! Invariants
 //! - The end is the first frame whose sum, incarnation or number is wrong, or whose commit is lost.
 //! - A hole before a valid frame that says the hole was durable is damage, not a crash.
-//! - Frames that were trimmed are passed over where they are damaged: nobody asks for them.
+//! - Frames that were trimmed are passed over where they are damaged or lost: nobody asks for them, and no stream ends
+//!   before its trim, where nobody would see what it takes next.
 
 use crate::{
     format::frame::{self, FRAME_BYTES_MAX, FrameHeader},
@@ -118,23 +119,50 @@ fn behind_damage(
     Ok(None)
 }
 
-/// Finds the end of a stream of which the frames before `trimmed` are not wanted any more. Frames whose `after` lies
-/// beyond `last_lsn` do not count. `each` sees every frame that counts.
+/// Finds the end of a stream of which the frames before `trimmed` are not wanted any more: it ends there at the earliest.
+/// Frames whose `after` lies beyond `last_lsn` do not count. `each` sees every frame that counts and was looked at: those
+/// of a piece that ends before `trimmed` are not.
 pub(crate) fn walk(
     pieces: &[Piece],
     trimmed: u64,
     last_lsn: u64,
     page_bytes: usize,
     read: ReadPages<'_>,
-    mut each: impl FnMut(u64, &[u8]),
+    each: impl FnMut(u64, &[u8]),
 ) -> Result<End, DeviceError> {
+    let (mut end, lost) = frames_that_count(pieces, trimmed, last_lsn, page_bytes, read, each)?;
+    let unread = trimmed.saturating_sub(end.next);
+    end.next = end.next.max(trimmed);
+    // Where a commit is lost, nothing behind its frame was durable either.
+    end.damaged = !lost && was_durable(pieces, &end, unread, page_bytes, read)?;
+    if unread > 0 {
+        // No frame of this piece is wanted: all of it is used anew.
+        end.used = 0;
+    }
+    Ok(end)
+}
+
+/// Where the frames end one after the other, and whether that is because a commit is lost.
+fn frames_that_count(
+    pieces: &[Piece],
+    trimmed: u64,
+    last_lsn: u64,
+    page_bytes: usize,
+    read: ReadPages<'_>,
+    mut each: impl FnMut(u64, &[u8]),
+) -> Result<(End, bool), DeviceError> {
+    // Pieces before the one of the first wanted frame hold nothing that is wanted.
+    let first = pieces
+        .iter()
+        .rposition(|piece| piece.first <= trimmed)
+        .unwrap_or(0);
     let mut end = End {
-        next: pieces.first().map_or(0, |piece| piece.first),
-        piece: 0,
+        next: pieces.get(first).map_or(0, |piece| piece.first),
+        piece: first,
         used: 0,
         damaged: false,
     };
-    for (index, piece) in pieces.iter().enumerate() {
+    for (index, piece) in pieces.iter().enumerate().skip(first) {
         if piece.first != end.next {
             break;
         }
@@ -156,8 +184,7 @@ pub(crate) fn walk(
                 continue;
             };
             if header.after > last_lsn {
-                // Its commit is lost, so nothing behind it was durable either.
-                return Ok(end);
+                return Ok((end, true));
             }
             each(header.frame, payload);
             end.next += 1;
@@ -167,14 +194,15 @@ pub(crate) fn walk(
             break;
         }
     }
-    end.damaged = was_durable(pieces, &end, page_bytes, read)?;
-    Ok(end)
+    Ok((end, false))
 }
 
-/// Whether a frame behind the end says that the frame at the end was durable.
+/// Whether a frame behind the end says that the frame at the end was durable. Before the end lie the pages of `unread`
+/// frames that nobody wants.
 fn was_durable(
     pieces: &[Piece],
     end: &End,
+    unread: u64,
     page_bytes: usize,
     read: ReadPages<'_>,
 ) -> Result<bool, DeviceError> {
@@ -183,8 +211,13 @@ fn was_durable(
     };
     let frame_pages = (FRAME_BYTES_MAX / page_bytes) as u32;
     let mut window = Window::new(read, piece.run, page_bytes);
-    // The frame behind starts within the longest frame's pages.
-    let last = piece.run.pages.min(end.used.saturating_add(frame_pages + 1));
+    // The frame behind starts within the pages of the longest frames there may be before it.
+    let reach = u64::from(frame_pages).saturating_mul(unread.saturating_add(1));
+    let reach = u32::try_from(reach).unwrap_or(u32::MAX);
+    let last = piece
+        .run
+        .pages
+        .min(end.used.saturating_add(reach).saturating_add(1));
     let mut at = end.used;
     let mut found = None;
     while at < last {

@@ -108,6 +108,11 @@ fn check_stream(
             "I1: stream {id} has {end} frames, {issued} were appended"
         ));
     }
+    if end < trimmed {
+        return Err(format!(
+            "I1: stream {id} goes on at {end}, it is read from {trimmed} on"
+        ));
+    }
     let mut reader = store
         .frames(ObjectId(id), FramePos(0))
         .map_err(|error| error.to_string())?;

@@ -121,7 +121,6 @@ pub(crate) fn settle(
         let mut ends = HashMap::new();
         for (id, stream) in tables.streams() {
             let mut end = end_of(source, &stream.pieces, stream.trimmed, limit)?;
-            end.next = end.next.max(stream.trimmed.min(end.next));
             end.damaged |= end.next < stream.durable;
             ends.insert(id, end);
         }
@@ -149,6 +148,11 @@ fn runs_of(op: &RecordOp) -> Vec<Run> {
 
 fn end_of(source: &Source<'_>, pieces: &[Piece], trimmed: u64, last_lsn: u64) -> Result<End, OpenError> {
     let read = |run: Run| source.read(run);
+    let trimmed = if source.broken.by(Flaw::TrimBehindTheEnd) {
+        0
+    } else {
+        trimmed
+    };
     Ok(walk(
         pieces,
         trimmed,

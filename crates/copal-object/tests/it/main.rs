@@ -15,3 +15,4 @@ mod shrink;
 mod space;
 mod stuck;
 mod threads;
+mod trims;
