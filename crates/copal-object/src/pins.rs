@@ -2,12 +2,14 @@
 //!
 //! Invariants
 //! - A pin names the pages it looks at; freed pages that no pin names wait for none.
-//! - A held run waits for one pin at a time, and is asked about again when that one ends.
+//! - A held run waits for one pin at a time, and is asked about again when that one ends; for one that lasts, if there is
+//!   such a one.
+//! - A pin ends without anybody's help, unless it lasts: nobody waits for what only a lasting one keeps.
 //!
 //! Not here: when freed pages may be reused at all (`space`).
 
 use crate::run::{Run, pages_of};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -17,6 +19,9 @@ pub(crate) struct Pins {
     /// Freed runs, by the pin they wait for.
     pub(crate) held: BTreeMap<u64, Vec<Run>>,
     pub(crate) held_pages: u64,
+    /// Pins that end when their owner likes, perhaps never, and what of `held_pages` waits for them.
+    lasting: BTreeSet<u64>,
+    pub(crate) lasting_pages: u64,
 }
 
 /// All pinned runs at one moment, sorted, to find out quickly whether one of them touches another run.
@@ -44,13 +49,24 @@ impl Pins {
         ticket
     }
 
+    /// As [`Pins::pin`], for as long as its owner likes.
+    pub(crate) fn pin_lasting(&mut self, runs: Vec<Run>) -> u64 {
+        let ticket = self.pin(runs);
+        self.lasting.insert(ticket);
+        ticket
+    }
+
     /// The look has ended; returns the runs that waited for it and wait for none any more.
     pub(crate) fn unpin(&mut self, ticket: u64) -> Vec<Run> {
         self.runs.remove(&ticket);
+        let lasted = self.lasting.remove(&ticket);
         let Some(waiting) = self.held.remove(&ticket) else {
             return Vec::new();
         };
         self.held_pages -= pages_of(&waiting);
+        if lasted {
+            self.lasting_pages -= pages_of(&waiting);
+        }
         let looks = self.looks();
         let mut reusable = Vec::new();
         for run in waiting {
@@ -64,7 +80,16 @@ impl Pins {
 
     /// `run` is not reused before `ticket` ends.
     pub(crate) fn hold(&mut self, ticket: u64, run: Run) {
+        let looks_at_it = |ticket: &&u64| {
+            let mut looked_at = self.runs.get(*ticket).into_iter().flatten();
+            looked_at.any(|other| other.overlaps(run))
+        };
+        let lasting = self.lasting.iter().find(looks_at_it).copied();
+        let ticket = lasting.unwrap_or(ticket);
         self.held_pages += u64::from(run.pages);
+        if lasting.is_some() {
+            self.lasting_pages += u64::from(run.pages);
+        }
         self.held.entry(ticket).or_default().push(run);
     }
 
@@ -116,5 +141,23 @@ mod tests {
         assert_eq!(pins.held_pages, 10);
         assert_eq!(pins.unpin(short), [Run::new(100, 10)]);
         assert_eq!(pins.held_pages, 0);
+    }
+    #[test]
+    fn what_a_lasting_look_keeps_is_counted_apart_whoever_else_looks_at_it() {
+        let mut pins = Pins::default();
+        let short = pins.pin(vec![Run::new(0, 1000)]);
+        let lasting = pins.pin_lasting(vec![Run::new(100, 50)]);
+        let another = pins.pin_lasting(vec![Run::new(100, 50)]);
+        for run in [Run::new(100, 50), Run::new(200, 7)] {
+            let ticket = pins.looks().at(run).unwrap();
+            pins.hold(ticket, run);
+        }
+        assert_eq!((pins.held_pages, pins.lasting_pages), (57, 50));
+        assert_eq!(pins.unpin(short), [Run::new(200, 7)]);
+        assert_eq!((pins.held_pages, pins.lasting_pages), (50, 50));
+        assert_eq!(pins.unpin(lasting), []);
+        assert_eq!((pins.held_pages, pins.lasting_pages), (50, 50));
+        assert_eq!(pins.unpin(another), [Run::new(100, 50)]);
+        assert_eq!((pins.held_pages, pins.lasting_pages), (0, 0));
     }
 }

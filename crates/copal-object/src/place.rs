@@ -200,7 +200,7 @@ impl Inner {
             None if self.shape.read_only || bytes == 0 => return Ok(None),
             None => self.take_run(&mut state, stream, bytes)?,
         };
-        let pin = state.space.pin(vec![run]);
+        let pin = state.space.pin_lasting(vec![run]);
         state.places.insert(pin, (stream.0, run));
         drop(state);
         let (at, len) = (self.shape.byte(run.at), self.shape.byte(run.pages.into()));

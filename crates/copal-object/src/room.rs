@@ -82,8 +82,9 @@ impl Inner {
                 return Ok(());
             }
         }
-        if held > 0 && state.space.available_pages() + held >= needed {
-            // Looks at them end by themselves.
+        let passing = held - state.space.lasting_pages();
+        if passing > 0 && state.space.available_pages() + passing >= needed {
+            // Looks at them end by themselves; a place ends when its owner likes.
             self.wait_change(state);
             return Ok(());
         }

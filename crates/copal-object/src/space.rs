@@ -103,6 +103,11 @@ impl SpaceMap {
         self.pins.held_pages
     }
 
+    /// Of [`SpaceMap::held_pages`], those that wait for a look that may last for ever.
+    pub(crate) fn lasting_pages(&self) -> u64 {
+        self.pins.lasting_pages
+    }
+
     /// Runs in quarantine.
     pub(crate) fn quarantined(&self) -> impl Iterator<Item = &Run> {
         let held = self.pins.held.values().flatten();
@@ -159,6 +164,11 @@ impl SpaceMap {
     /// A look at `runs` begins: they are not reused until [`SpaceMap::unpin`], even if they are freed meanwhile.
     pub(crate) fn pin(&mut self, runs: Vec<Run>) -> u64 {
         self.pins.pin(runs)
+    }
+
+    /// As [`SpaceMap::pin`], for a look that lasts as long as its owner likes.
+    pub(crate) fn pin_lasting(&mut self, runs: Vec<Run>) -> u64 {
+        self.pins.pin_lasting(runs)
     }
 
     /// The look has ended. Returns what waited for it and is reusable now: [`SpaceMap::drain`] would have said so.
