@@ -146,7 +146,7 @@ key.
 
 Examples:
   copal kv filters --store cache.kv --keys asked.txt --keyspace files
-  copal kv filters --keys asked.txt --keyspace backup-chunks --svg filters.svg")]
+  copal kv filters --keys asked.txt --keyspace backup-chunks --svg chunks.svg")]
 pub(crate) struct Filters {
     /// Look these keys up first: one per line, \xNN for other bytes
     #[arg(long, value_name = "FILE", requires = "keyspace")]
@@ -154,7 +154,7 @@ pub(crate) struct Filters {
     /// The keyspace they are looked up in
     #[arg(long, value_name = "NAME")]
     pub(crate) keyspace: Option<String>,
-    /// Write the picture to a file, too
+    /// Write the picture to a new file, too
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
     /// Columns of the terminal (default: what it has, or 80)
