@@ -429,6 +429,14 @@ impl MemoryBudget {
         self.room_beside(0, bytes)
     }
 
+    /// What is missing where [`MemoryBudget::room_for_writes`] finds no room.
+    pub(crate) fn missing_for_writes(&self, bytes: u64) -> u64 {
+        match self.room_for_writes(bytes) {
+            Err(Error::OverBudget { needed, total_bytes }) => needed - total_bytes,
+            _ => 0,
+        }
+    }
+
     /// Most bytes that one batch may leave in a memtable: a store has room for them that keeps little else in memory, and
     /// so has its next opening.
     pub(crate) fn batch_bytes(&self) -> u64 {

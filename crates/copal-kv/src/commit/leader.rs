@@ -39,6 +39,8 @@ pub(crate) struct Writer {
     pub(crate) room_stream: Option<ObjectId>,
     /// The budget had room for all that the memtable may hold.
     pub(super) has_room: bool,
+    /// The last merge of everything did not make that room.
+    pub(super) merged_in_vain: bool,
     /// The store is closed: nothing more is written.
     pub(super) sealed: bool,
 }
@@ -51,6 +53,7 @@ impl Writer {
             waiting: Waiting::default(),
             room_stream: None,
             has_room: false,
+            merged_in_vain: false,
             sealed: false,
         }
     }

@@ -22,7 +22,10 @@ use crate::{
     view::View,
 };
 use copal_object::{Ack, Op, Txn};
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
 
 /// Writes that take as much are worth a look at the caches.
 const LARGE_BYTES: u64 = 64 << 10;
@@ -74,15 +77,19 @@ impl Engine {
                 return Ok(());
             }
             if view.frozen.is_empty() {
-                // Beside a small part of a memtable there is as much room as beside none: a flush would make no more.
-                if is_full || room.is_err() && charged > limit / 8 {
+                if is_full {
                     self.rotate(writer)?;
                     continue;
                 }
-                if self.wait_for_memory(writer, rest) {
+                if self.merge_may_make_room(writer, rest, frees_space) && self.wait_for_memory(writer, rest) {
                     continue;
                 }
-                return self.room_for_a_delete(frees_space, room);
+                // Beside a small part of a memtable there is as much room as beside none: a flush would make no more.
+                if frees_space || charged <= limit / 8 {
+                    return self.room_for_a_delete(frees_space, room);
+                }
+                self.rotate(writer)?;
+                continue;
             }
             if self.signal.flush_is_stuck() {
                 return if frees_space && charged < 2 * limit {
@@ -97,11 +104,14 @@ impl Engine {
 
     /// What frees space goes on where what tables keep in memory leaves no `room`: only readers of old memtables stop it.
     fn room_for_a_delete(&self, frees_space: bool, room: Result<(), Error>) -> Result<(), Error> {
-        if frees_space {
-            self.budget.room_beside_readers()
-        } else {
-            room
+        if !frees_space {
+            return room;
         }
+        if self.budget.room_beside_readers().is_err() {
+            // A flush and a step of a merge give back what they took when they end.
+            drop(self.stand_still());
+        }
+        self.budget.room_beside_readers()
     }
 
     /// Waits until fewer than `frozen` memtables are, unless the next flush finds no space.
@@ -115,22 +125,45 @@ impl Engine {
         Counters::add_time(&self.counters.stalled_nanos, began);
     }
 
-    /// Waits, where memtables have no room for `bytes` more, for merges: what tables keep in memory is least once all of it
-    /// is in the bottom. Whether there is room then.
-    fn wait_for_memory(&self, writer: &mut Writer, bytes: u64) -> bool {
+    /// Whether a merge of everything is worth waiting for by someone for whom memtables have no room. Range deletes go with
+    /// it; what else it frees is unknown, so once it did not help puts wait for it again when an eighth of the store is new,
+    /// and what frees space goes on without room.
+    fn merge_may_make_room(&self, writer: &Writer, bytes: u64, frees_space: bool) -> bool {
         if self.stands_at_the_bottom() {
             return false;
         }
+        let ranges = self.budget.used(Memory::RangeTombstones);
+        let goes =
+            ranges >= self.budget.total_bytes() / 16 && 2 * ranges >= self.budget.missing_for_writes(bytes);
+        if goes || frees_space {
+            return goes;
+        }
+        let version = self.view().version.clone();
+        let bytes_of = |is_new: bool| -> u64 {
+            let runs = version
+                .runs
+                .iter()
+                .filter(|run| !is_new || run.level != Level::BOTTOM);
+            runs.flat_map(|run| &run.slices).map(Slice::bytes).sum()
+        };
+        !writer.merged_in_vain || 8 * bytes_of(true) >= bytes_of(false)
+    }
+
+    /// Waits, where memtables have no room for `bytes` more, for merges: what tables keep in memory is least once all of it
+    /// is in the bottom. Whether there is room then.
+    fn wait_for_memory(&self, writer: &mut Writer, bytes: u64) -> bool {
         // The flusher could not: it does not get the writer meanwhile.
         self.log_deferred_now(writer);
         let began = Instant::now();
         let merged = self.jobs.request(everything());
         self.signal.kick();
-        // A merge that fails for good poisons the store.
-        self.signal
-            .wait_for(|| merged.result().is_some() || self.poison.check().is_err());
+        // A merge that fails for good poisons the store; one may take longer than a closing store has.
+        let ends = || self.poison.check().is_err() || self.closed.load(Ordering::Acquire);
+        self.signal.wait_for(|| merged.result().is_some() || ends());
         Counters::add_time(&self.counters.stalled_nanos, began);
-        self.budget.room_for_writes(bytes).is_ok()
+        let helped = self.budget.room_for_writes(bytes).is_ok();
+        writer.merged_in_vain = !helped;
+        helped
     }
 
     /// Whether a merge of everything would find nothing to bring together or to drop.

@@ -405,3 +405,39 @@ fn large_batches_of_many_writers_wait_for_each_other() {
     }
     assert_sound(&fixture.store, true);
 }
+
+/// Symptom: where tables keep more in memory than the budget has room for, every memtable of deletes had everything merged
+/// before it, while whoever wrote, synced or closed waited.
+/// Cause: whoever found no room asked for that merge, though deletes go on without room, and asked again however little had
+/// changed since it had not helped.
+/// Fix: deletes wait for it where it surely makes room, so where ranges were deleted, and puts again only when an eighth of
+/// the store is new.
+#[test]
+fn deletes_beside_too_much_in_memory_do_not_merge_everything_each_time() {
+    let options = Options {
+        memory_bytes: TOTAL,
+        table_bytes: 128 << 10,
+        ..Options::default()
+    };
+    let fixture = Fixture::new(1024 * MIB, options);
+    let space = fixture.space("a", KeyspaceOptions::default());
+    let put = |number| space.put(&long_key(number, true), &value(number, 100), PROCESS);
+    assert!((0..5000).any(|number| put(number).is_err()), "never refused");
+    let before = fixture.store.stats();
+    // Keys that are not there, between those that are.
+    for number in 0..200 {
+        space
+            .delete(&long_key(10_000 + number, true), Durability::Deferred)
+            .unwrap();
+    }
+    let after = fixture.store.stats();
+    let flushes = after.flushes - before.flushes;
+    assert!(flushes >= 10, "{flushes} flushes");
+    let rewritten = after.write_bytes - before.write_bytes;
+    let stored: u64 = before.levels.iter().map(|level| level.bytes).sum();
+    assert!(
+        rewritten < 5 * (stored + 200 * 60_000),
+        "{rewritten} bytes written, {stored} stored, {flushes} flushes"
+    );
+    fixture.store.close().unwrap();
+}
