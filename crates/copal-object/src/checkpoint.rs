@@ -9,7 +9,8 @@
 //! - The journal's tail moves only when the superblock that passes it is durable (R7).
 //! - The superblock waits until every group in the checkpoint is complete, the frames its commits come after among it (R15).
 //! - Where the journal has no room for the open group, the checkpoint stands for its record: no record is written until
-//!   the superblock is durable, for it would follow on commits that no record holds.
+//!   the superblock is durable, for it would follow on commits that no record holds. It takes the record's number, too, so
+//!   that whoever replays from an older superblock finds a record missing that later ones know as durable.
 //!
 //! Not here: the bytes of the tables (`snapshot`), reading them back (`recovery`).
 
@@ -76,8 +77,9 @@ enum Step {
 struct Pending {
     superblock: Superblock,
     runs: Vec<Run>,
-    /// The journal starts here.
+    /// The journal starts here, with the record of this number.
     tail: u64,
+    next_seq: u64,
     /// Everything of epochs up to here is durable then.
     epoch: u64,
     /// The last group in it, and the one it stands for in the journal's place.
@@ -162,7 +164,7 @@ impl Inner {
         let position = snapshot::Position {
             uuid: self.shape.uuid,
             lsn: state.groups.last_lsn,
-            next_seq: journal.seq,
+            next_seq: journal.seq + u64::from(absorbs),
             journal_head: journal.head,
             epoch: state.epochs.open,
         };
@@ -179,6 +181,7 @@ impl Inner {
             return;
         };
         state.checkpointer.forced = false;
+        state.journal.seq = position.next_seq;
         let runs: Vec<Run> = places.iter().flat_map(ChainPlace::runs).collect();
         let absorbed = absorbs.then(|| {
             let (epoch, flushed) = (position.epoch, state.epochs.flushed);
@@ -204,6 +207,7 @@ impl Inner {
             superblock,
             runs,
             tail: position.journal_head,
+            next_seq: position.next_seq,
             epoch: position.epoch,
             last_group: state.groups.open.number - 1,
             absorbed,
@@ -301,6 +305,7 @@ impl Inner {
 
     fn finish_checkpoint(&self, state: &mut State, pending: Pending) {
         state.journal.tail = pending.tail;
+        state.journal.flushed_seq = state.journal.flushed_seq.max(pending.next_seq);
         state.epochs.durable_flushed = state.epochs.durable_flushed.max(pending.epoch);
         if !self.shape.broken.by(Flaw::CheckpointInPlace) {
             for run in std::mem::take(&mut state.checkpointer.runs) {
@@ -414,3 +419,6 @@ pub(crate) fn superblock_io(superblock: &Superblock, copy: usize) -> Io {
         class: Class::Background,
     }
 }
+
+#[cfg(test)]
+mod tests;

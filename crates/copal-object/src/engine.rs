@@ -294,7 +294,7 @@ impl Inner {
         let flushed = state.epochs.flushed;
         if let Some((carried, seq)) = state.groups.flushed(flushed) {
             state.epochs.durable_flushed = state.epochs.durable_flushed.max(carried);
-            state.journal.flushed_seq = seq;
+            state.journal.flushed_seq = state.journal.flushed_seq.max(seq);
         }
     }
 

@@ -404,6 +404,8 @@ fn mount(inner: &Arc<Inner>, needed: &[Run]) -> Result<(), StoreError> {
             state.journal.mount = old_mount;
         } else {
             state.journal.previous = state.entropy.next();
+            // It takes the record's number: from an older superblock on, this one is missing.
+            state.journal.seq += 1;
         }
         state.checkpointer.forced = true;
     }

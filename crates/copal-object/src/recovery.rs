@@ -282,6 +282,8 @@ struct Walk<'a> {
     position: u64,
     seq: u64,
     previous: u64,
+    /// Last commit so far.
+    lsn: u64,
     mount: u64,
     flushed_epoch: u64,
     record_bytes_max: usize,
@@ -295,6 +297,7 @@ impl<'a> Walk<'a> {
             position: position.journal_head,
             seq: position.next_seq,
             previous: superblock.chain_seed,
+            lsn: position.lsn,
             mount: superblock.mount,
             flushed_epoch: position.epoch,
             record_bytes_max: record_bytes_max(superblock),
@@ -312,6 +315,7 @@ impl<'a> Walk<'a> {
             self.position = record.end;
             self.seq += 1;
             self.previous = record.hash;
+            self.lsn = self.lsn.max(record.last_lsn());
             self.mount = record.header.mount;
             self.flushed_epoch = self.flushed_epoch.max(record.header.flushed_epoch);
             records.push(record);
@@ -360,7 +364,13 @@ impl<'a> Walk<'a> {
         header.store == self.superblock.uuid as u64
             && header.seq == self.seq
             && chained
+            && !self.skips_commits(header)
             && (header.mount == self.mount || mounts || self.source.broken.by(Flaw::SequenceOnly))
+    }
+
+    /// Whether commits are missing before a record: those that only a later checkpoint holds.
+    fn skips_commits(&self, header: &RecordHeader) -> bool {
+        header.first_lsn > self.lsn + 1 && !self.source.broken.by(Flaw::SequenceOnly)
     }
 
     /// A record with a right sum at a position of the ring, and its bytes.
@@ -388,8 +398,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Looks for later records behind the end of the chain: one that says the missing record was durable shows damage,
-    /// any other a crash.
+    /// Looks for later records behind the end of the chain: one that says the missing record was durable shows damage, and
+    /// so does the next one when commits before it are missing; any other a crash.
     fn look_behind(&self) -> Result<(Option<u64>, bool), OpenError> {
         let window = (self.record_bytes_max / self.source.page_bytes) as u64 + 1;
         let mut torn = false;
@@ -402,8 +412,10 @@ impl<'a> Walk<'a> {
                     at += 1;
                     continue;
                 };
-                let later = header.store == self.superblock.uuid as u64 && header.seq > self.seq;
-                if later && header.flushed_seq > self.seq {
+                let ours = header.store == self.superblock.uuid as u64;
+                let later = ours && header.seq > self.seq;
+                let next = ours && header.seq == self.seq && header.previous == self.previous;
+                if later && header.flushed_seq > self.seq || next && self.skips_commits(&header) {
                     return Ok((Some(self.seq), true));
                 }
                 torn |= later && header.mount == self.mount;
