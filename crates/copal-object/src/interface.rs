@@ -196,6 +196,11 @@ pub struct RecoveryReport {
     pub records_replayed: u64,
     /// Why the last records were dropped: they were never acknowledged as durable.
     pub tail_dropped: Option<String>,
+    /// Why the last records were dropped although they may have been acknowledged as durable, or were. Only with
+    /// `accept_tail_loss` or `salvage`.
+    pub tail_lost: Option<String>,
+    /// The state that was opened instead of the newest. Only with `salvage`.
+    pub older_state: Option<OlderState>,
     /// Superblock copies that were damaged or old (rewritten unless the store is read-only).
     pub superblock_copies_repaired: u32,
     /// Pages of the checkpoint of which one of two copies was damaged (written anew unless the store is read-only).
@@ -204,6 +209,17 @@ pub struct RecoveryReport {
     pub cut_bytes: u64,
     /// Streams whose acknowledged frames are damaged: `frames` ends with `Corrupt` there.
     pub damaged_streams: Vec<ObjectId>,
+}
+
+/// A state older than the newest, whose tables cannot be read; what was committed since may be missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OlderState {
+    /// Generation of the superblock that names it.
+    pub generation: u64,
+    /// The newest generation that was found.
+    pub newest: u64,
+    /// Commits of the newest state that are missing, as far as its superblock tells: those behind its tables come on top.
+    pub missing_commits: u64,
 }
 
 /// Where the bytes of a store are. The parts add up to `size_bytes`.

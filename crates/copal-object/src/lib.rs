@@ -67,8 +67,8 @@ pub use error::{OpenError, StoreError};
 pub use frames::FrameReader;
 pub use fsck::{CheckOptions, CheckReport, Damage};
 pub use interface::{
-    Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, MkfsOptions, ObjectId, ObjectKind, Op, OpenOptions,
-    RecoveryReport, Space, Stat, Txn,
+    Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, MkfsOptions, ObjectId, ObjectKind, OlderState, Op,
+    OpenOptions, RecoveryReport, Space, Stat, Txn,
 };
 pub use owner::Ownership;
 pub use place::Place;

@@ -6,7 +6,7 @@
 //! - A read-only open writes nothing at all, not even a flush.
 
 use crate::{
-    OpenError, OpenOptions, RecoveryReport, StoreError,
+    OlderState, OpenError, OpenOptions, RecoveryReport, StoreError,
     allocator::Allocator,
     broken::{Broken, Flaw},
     checkpoint::{Checkpointer, superblock_io},
@@ -147,7 +147,7 @@ pub(crate) fn open(
     let size_bytes = superblock.size_bytes;
     let mut recovered = recovery::recover(&source, superblock, stale_copies, accept_tail_loss);
     if salvage && recovered.is_err() {
-        recovered = recover_older(&source).unwrap_or(recovered);
+        recovered = recover_older(&source).map_or(recovered, Ok);
     }
     let recovered = recovered.map_err(|error| {
         if device_bytes < size_bytes && !matches!(error, OpenError::TailLoss { .. }) {
@@ -210,11 +210,22 @@ pub(crate) fn open(
 }
 
 /// An older state, of which a superblock still knows: its tables and its part of the journal may not have been
-/// overwritten yet.
-fn recover_older(source: &Source<'_>) -> Option<Result<Recovered, OpenError>> {
-    let older = recovery::older_superblocks(source.device).into_iter().skip(1);
-    let mut tried = older.map(|superblock| recovery::recover(source, superblock, Vec::new(), true));
-    tried.find(Result::is_ok)
+/// overwritten yet. Its report says how much older it is.
+fn recover_older(source: &Source<'_>) -> Option<Recovered> {
+    let mut superblocks = recovery::older_superblocks(source.device).into_iter();
+    let newest = superblocks.next()?;
+    let mut older = superblocks.find_map(|superblock| {
+        let recovered = recovery::recover(source, superblock, Vec::new(), true);
+        recovered
+            .inspect_err(|error| tracing::warn!(%error, "an older state cannot be read either"))
+            .ok()
+    })?;
+    older.report.older_state = Some(OlderState {
+        generation: older.superblock.generation,
+        newest: newest.generation,
+        missing_commits: newest.checkpoint_lsn.saturating_sub(older.last_lsn),
+    });
+    Some(older)
 }
 
 /// Somebody cut off what held nothing: the store is as long as before, and what came back was never written.

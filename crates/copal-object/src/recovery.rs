@@ -202,6 +202,9 @@ pub(crate) fn recover(
             what: format!("journal record {seq}"),
         });
     }
+    let lost_durable = walked
+        .lost_durable
+        .map(|seq| format!("journal record {seq} is gone, and later ones say it was durable"));
     let settled = settle::settle(
         source,
         &superblock,
@@ -216,6 +219,7 @@ pub(crate) fn recover(
     let mut report = RecoveryReport {
         records_replayed: kept as u64,
         tail_dropped: settled.dropped.or(walked.end_reason),
+        tail_lost: settled.lost.or(lost_durable),
         superblock_copies_repaired: stale_copies.len() as u32,
         checkpoint_pages_repaired: damaged_checkpoint.len() as u32,
         ..RecoveryReport::default()
@@ -321,7 +325,8 @@ impl<'a> Walk<'a> {
             records.push(record);
         }
         let (lost_durable, torn) = self.look_behind()?;
-        let end_reason = torn.then(|| format!("record {} was not written whole", self.seq));
+        let end_reason =
+            (torn && lost_durable.is_none()).then(|| format!("record {} was not written whole", self.seq));
         Ok(Walked {
             records,
             flushed_epoch: self.flushed_epoch,

@@ -587,7 +587,8 @@ Example:
 For a repository that does not open, or of which `copal check` says that much is damaged. It is opened for reading as \
 far as it can be understood, and nothing of it is changed. The new repository has the same password, the same ids and \
 times; it holds the snapshots of which every byte was found whole, each chunk compared with its fingerprint. What was \
-saved and what was lost is listed. Exit code 20: something was lost. It takes as much space as the old one uses.
+saved and what was lost is listed. Exit code 20: something was lost, or an older state had to be read, of which newer \
+snapshots may be missing. It takes as much space as the old one uses.
 
 Example:
   copal repair store --to /mnt/new/copal")]

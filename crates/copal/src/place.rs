@@ -155,6 +155,15 @@ impl Place {
             tracing::info!(reason, "unacknowledged records of an earlier run were dropped");
         }
         let path = path.display();
+        if let Some(reason) = &recovery.tail_lost {
+            tracing::warn!("the last acknowledged writes of {path} are lost: {reason}");
+        }
+        if let Some(older) = &recovery.older_state {
+            let (generation, newest) = (older.generation, older.newest);
+            tracing::warn!(
+                "the newest tables of {path} cannot be read: this is its state {generation}, the newest is {newest}"
+            );
+        }
         if recovery.cut_bytes > 0 && !options.salvage {
             let bytes = recovery.cut_bytes;
             tracing::warn!(

@@ -46,11 +46,20 @@ fn is_a_loss(image: Image, kept: &[u64], lost: &[u64]) {
     let opened = Store::open(device.clone(), &OpenOptions::default());
     let opened = opened.map(|(store, _)| store.list(ObjectId(0), usize::MAX).len());
     assert!(matches!(opened, Err(OpenError::TailLoss { .. })), "{opened:?}");
-    let options = OpenOptions {
+    let saved = OpenOptions {
+        read_only: true,
+        salvage: true,
+        ..OpenOptions::default()
+    };
+    let accepted = OpenOptions {
         accept_tail_loss: true,
         ..OpenOptions::default()
     };
-    let (store, _) = Store::open(device, &options).unwrap();
+    let (_, report) = Store::open(device.clone(), &saved).unwrap();
+    assert!(report.tail_lost.is_some(), "{report:?}");
+    let (store, report) = Store::open(device, &accepted).unwrap();
+    assert!(report.tail_lost.is_some(), "{report:?}");
+    assert_eq!(report.tail_dropped, None, "they were acknowledged");
     let there = |id: &u64| store.stat(ObjectId(*id)).is_some();
     assert!(kept.iter().all(there), "what the older state holds is there");
     assert!(

@@ -20,7 +20,10 @@ pub(crate) struct Settled {
     /// Records that count.
     pub(crate) kept: usize,
     pub(crate) ends: HashMap<u64, End>,
+    /// Why the last records do not count: they cannot have been durable.
     pub(crate) dropped: Option<String>,
+    /// Why they do not count although they may have been durable.
+    pub(crate) lost: Option<String>,
     /// Pages freed by records that count, and those that dropped records name.
     pub(crate) needed: Vec<Run>,
 }
@@ -52,6 +55,7 @@ pub(crate) fn settle(
     let mut checkpoint = Some(checkpoint);
     let mut kept = walked.records.len();
     let mut dropped = None;
+    let mut lost = None;
     let mut verified = false;
     let mut reader = Ops::new(source, superblock);
     loop {
@@ -84,8 +88,8 @@ pub(crate) fn settle(
                     break;
                 }
                 Err(error) if accept_tail_loss => {
-                    dropped = Some(format!(
-                        "data of record {} cannot be read: {error}",
+                    lost = Some(format!(
+                        "data of journal record {} cannot be read: {error}",
                         record.header.seq
                     ));
                     kept = index;
@@ -94,7 +98,7 @@ pub(crate) fn settle(
                 Err(error) => return Err(error.into()),
             }
         }
-        if !verified && kept < walked.records.len() && dropped.is_some() {
+        if !verified && kept < walked.records.len() {
             // Data of what is left was verified on the way; the tables hold one record too many.
             verified = true;
             continue;
@@ -132,6 +136,7 @@ pub(crate) fn settle(
             kept,
             ends,
             dropped,
+            lost,
             needed,
         });
     }

@@ -21,6 +21,7 @@ use copal_backup::{
     Stage,
 };
 use copal_data::{LocalStore, Rescued};
+use copal_object::RecoveryReport;
 use copal_volume::VolumeStore;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, path::Path, sync::Arc};
@@ -41,7 +42,7 @@ pub(super) fn run(context: &Context<'_>, words: &RepairStore) -> Outcome<()> {
     place::refuse_taken(&new)?;
     let place = Place::find(common)?;
     let waiting = context.waiting();
-    let (objects, _) = place.open_to_save(common, &waiting)?;
+    let (objects, recovery) = place.open_to_save(common, &waiting)?;
     let used = objects.space().live_bytes;
     let from = engine(place.path(), objects, common.memory, Access::Read)?;
     let making = Making::start(&new, &as_new(&place))?;
@@ -63,7 +64,7 @@ pub(super) fn run(context: &Context<'_>, words: &RepairStore) -> Outcome<()> {
         .close()
         .map_err(|error| Failure::plain("close", format!("closing the new store: {error}")))?;
     making.finish()?;
-    conclude(context, &words.to, &judged, &rescued)
+    conclude(context, &words.to, &judged, &rescued, &recovery)
 }
 
 fn engine(
@@ -154,7 +155,36 @@ fn hurt(report: &CheckReport) -> BTreeSet<[u8; 16]> {
     named.chain(&report.more_snapshots).map(|id| id.0).collect()
 }
 
-fn conclude(context: &Context<'_>, to: &Path, judged: &Judged, rescued: &Rescued) -> Outcome<()> {
+/// What of the old store's last writes was not there to be copied, in words.
+fn missing(recovery: &RecoveryReport) -> Vec<String> {
+    let older = recovery.older_state.as_ref().map(|older| {
+        let (generation, newest) = (older.generation, older.newest);
+        let commits = match older.missing_commits {
+            0 => "what was written last may be missing".to_owned(),
+            commits => format!("at least {commits} commits are missing"),
+        };
+        format!("the newest tables cannot be read: state {generation} was saved, the newest is {newest}; {commits}")
+    });
+    let tail = recovery.tail_lost.as_ref();
+    let tail = tail.map(|reason| format!("the last acknowledged writes are lost: {reason}"));
+    older.into_iter().chain(tail).collect()
+}
+
+fn conclude(
+    context: &Context<'_>,
+    to: &Path,
+    judged: &Judged,
+    rescued: &Rescued,
+    recovery: &RecoveryReport,
+) -> Outcome<()> {
+    let missing = missing(recovery);
+    let older = recovery.older_state.as_ref().map(|older| {
+        json!({
+            "generation": older.generation,
+            "newest": older.newest,
+            "missing_commits": older.missing_commits,
+        })
+    });
     let listed = |snapshots: &[Snapshot]| -> Vec<Value> { snapshots.iter().map(as_json::snapshot).collect() };
     let fields = json!({
         "command": "repair store",
@@ -166,9 +196,11 @@ fn conclude(context: &Context<'_>, to: &Path, judged: &Judged, rescued: &Rescued
         "bytes": rescued.bytes,
         "damaged_rows": rescued.damaged_rows,
         "lost_ranges": rescued.lost,
+        "older_state": older,
+        "tail_lost": recovery.tail_lost,
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });
-    let is_whole = judged.lost.is_empty() && judged.unknown.is_empty();
+    let is_whole = judged.lost.is_empty() && judged.unknown.is_empty() && missing.is_empty();
     context.output.summary(fields, || {
         let mut text = String::new();
         for (word, snapshots) in [("saved", &judged.saved), ("lost", &judged.lost)] {
@@ -183,6 +215,9 @@ fn conclude(context: &Context<'_>, to: &Path, judged: &Judged, rescued: &Rescued
         }
         for vm in &judged.unknown {
             text.push_str(&format!("lost  snapshots of {vm}\n"));
+        }
+        for what in &missing {
+            text.push_str(&format!("lost  {what}\n"));
         }
         text.push_str(&format!(
             "{} snapshots saved in {}, {} lost\n",
