@@ -24,7 +24,7 @@ pub(crate) const FORMAT: Format = Format {
     magic: *b"COPALKVM",
     name: "kv manifest",
     oldest: 1,
-    version: 2,
+    version: 3,
     known_flags: 0,
 };
 /// Envelope and its body: the store's seed.

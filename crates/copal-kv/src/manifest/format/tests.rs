@@ -122,7 +122,10 @@ fn manifest(edits: &[Vec<Record>]) -> Bytes {
 fn every_record_comes_back() {
     let records = every_record();
     let bytes = manifest(&[records[..4].to_vec(), records[4..].to_vec()]);
-    assert_eq!(parse_header(&bytes).unwrap(), (2, 0x0123_4567_89ab_cdef));
+    assert_eq!(
+        parse_header(&bytes).unwrap(),
+        (FORMAT.version, 0x0123_4567_89ab_cdef)
+    );
     assert_eq!(parse_edits(&bytes).unwrap(), records);
 }
 
@@ -145,7 +148,7 @@ fn golden_manifest() {
         },
     ]]);
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let envelope = "434f50414c4b564d 0200 0000 00000000 00000000 08000000 02bb24a5 00000000";
+    let envelope = "434f50414c4b564d 0300 0000 00000000 00000000 08000000 c96b8298 00000000";
     let seed = "efcdab8967452301";
     let edit = "16000000 a829f99c 08 01 ac02 09 07 02 03000000 0b 0600000000000000 ac02";
     assert_eq!(hex, [envelope, seed, edit].concat().replace(' ', ""));
