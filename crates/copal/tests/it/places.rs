@@ -367,7 +367,11 @@ fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
     }
     // Looking at it without the lost writes changes nothing; a command that writes gives them up for good.
     let out = house.word("out");
-    house.good(["restore", &snapshot, "--target", &out, "--accept-tail-loss"]);
+    let restored = house.good(["restore", &snapshot, "--target", &out, "--accept-tail-loss"]);
+    assert!(
+        restored.stderr.contains("are lost: journal record"),
+        "{restored:?}"
+    );
     assert_restored(&house.path("out"), &disk.bytes);
     assert_eq!(house.run(["snapshots"]).code, Some(20));
     house.good(["prune", "--accept-tail-loss"]);
