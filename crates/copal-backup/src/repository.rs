@@ -495,6 +495,17 @@ impl Repository {
         summary
     }
 
+    /// Lets the repository go on without records of its catalog that are lost or damaged. Returns what is lost, in words.
+    /// What was removed by such a record is there again, as far as its bytes are: check, and remove what is damaged.
+    /// # Errors
+    /// `Busy`: something else runs. Those of the store.
+    pub fn salvage_catalog(&self) -> Result<Vec<String>> {
+        let _alone = self.shared.alone()?;
+        let lost = self.catalog.salvage()?;
+        self.note_change();
+        Ok(lost.iter().map(Error::to_string).collect())
+    }
+
     pub(crate) fn vault(&self) -> &Vault {
         &self.vault
     }

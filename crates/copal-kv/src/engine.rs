@@ -71,6 +71,8 @@ pub(crate) struct Engine {
     pub(crate) objects: Objects,
     pub(crate) options: Options,
     pub(crate) seed: u64,
+    /// What a salvaging opening could not read of the logs, in words.
+    pub(crate) lost_of_logs: Vec<String>,
     pub(crate) cache: Arc<TableCache>,
     pub(crate) budget: MemoryBudget,
     pub(crate) rows: Rows,

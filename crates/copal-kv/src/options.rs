@@ -27,6 +27,10 @@ pub struct Options {
     pub budget: Option<MemoryBudget>,
     /// Replays the log into memory and writes nothing.
     pub read_only: bool,
+    /// With `read_only`, to save what can be saved: log frames that cannot be read are passed over, and listed by
+    /// [`Store::lost_of_logs`](crate::Store::lost_of_logs). Writes behind them are there, so what such a store says was
+    /// true at no time.
+    pub salvage: bool,
     /// Size at which a table ends; not 0.
     pub table_bytes: u64,
     /// A tier merges into the bottom once it holds one part in this many of the bottom's bytes. Less means more
@@ -98,6 +102,7 @@ impl Default for Options {
             memory_bytes: 32 << 20,
             budget: None,
             read_only: false,
+            salvage: false,
             table_bytes: 32 << 20,
             bottom_share: 10,
             merge_for_reads: true,
@@ -129,6 +134,13 @@ impl Options {
             if value == 0 || value > MOST_BYTES {
                 return Err(Error::Options { name, value, why });
             }
+        }
+        if self.salvage && !self.read_only {
+            return Err(Error::Options {
+                name: "salvage",
+                value: 1,
+                why: "what is passed over must not be written on: it goes with read_only",
+            });
         }
         Ok(())
     }

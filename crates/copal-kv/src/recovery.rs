@@ -98,7 +98,14 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<Arc<Engine>, Er
     } else {
         Beyond::Flush
     };
-    let mut replayed = Replayed::read(&objects, &manifest.state, &found, &budget, beyond)?;
+    let mut replayed = Replayed::read(
+        &objects,
+        &manifest.state,
+        &found,
+        &budget,
+        beyond,
+        options.salvage,
+    )?;
     let seed = manifest.seed;
     let mut tree = Tree {
         manifest,
@@ -141,6 +148,7 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<Arc<Engine>, Er
     let engine = Engine {
         objects,
         seed,
+        lost_of_logs: replayed.lost.take().unwrap_or_default(),
         cache,
         rows: Rows::new(&budget),
         budget,

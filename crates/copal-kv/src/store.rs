@@ -82,6 +82,13 @@ impl Store {
         &self.inner.engine
     }
 
+    /// What an opening with [`Options::salvage`](crate::Options::salvage) could not read of the logs, a sentence each:
+    /// acknowledged writes that are gone, deletions among them.
+    #[must_use]
+    pub fn lost_of_logs(&self) -> &[String] {
+        &self.engine().lost_of_logs
+    }
+
     /// Opens the keyspace, creating it durably when new. Options are kept from creation. Blocks.
     /// # Errors
     /// `NoSpace`, `Poisoned`, `ReadOnly` when it has to be created.

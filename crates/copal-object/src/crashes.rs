@@ -66,6 +66,7 @@ fn largest_epoch(device: &dyn Device) -> u64 {
     let source = recovery::Source {
         device,
         page_bytes,
+        salvage: false,
         broken: Broken::default(),
     };
     let found = recovery::read_checkpoint(&source, &superblock, recovery::Copies::AsNeeded).unwrap();

@@ -112,13 +112,17 @@ impl FrameReader {
     }
 
     /// Reads frame `next` of `piece`, and on the way those before it that were not read yet. One of them that is damaged
-    /// is passed over if it lies before `trimmed`.
+    /// is passed over if it lies before `trimmed`, and by who saves what can be saved in any case.
     fn read(&mut self, piece: &Piece, trimmed: u64) -> Result<(FramePos, Bytes), StoreError> {
         let (mut at, mut number) = match self.place {
             Some((incarnation, at, number)) if incarnation == piece.incarnation && number <= self.next => {
                 (at, number)
             }
             _ => (0, piece.first),
+        };
+        let wanted = match self.inner.shape.salvage {
+            true => self.next,
+            false => trimmed,
         };
         loop {
             let inner = Arc::clone(&self.inner);
@@ -128,8 +132,8 @@ impl FrameReader {
             let Some((header, pages, payload)) = found.filter(|(header, ..)| header.frame == number) else {
                 let read = |run: Run| inner.read_pages(run);
                 let page_bytes = inner.shape.page_bytes;
-                let next = match number < trimmed {
-                    true => self.ahead.behind_damage(piece, at, trimmed, page_bytes, &read)?,
+                let next = match number < wanted {
+                    true => self.ahead.behind_damage(piece, at, wanted, page_bytes, &read)?,
                     false => None,
                 };
                 let Some(next) = next.filter(|(_, frame)| *frame > number) else {

@@ -128,6 +128,7 @@ impl Inner {
         Source {
             device: self.device.as_ref(),
             page_bytes: self.shape.page_bytes,
+            salvage: self.shape.salvage,
             broken: Broken::default(),
         }
     }

@@ -135,6 +135,7 @@ pub(crate) fn open(
     let source = Source {
         device: device.as_ref(),
         page_bytes,
+        salvage,
         broken: tuning.broken,
     };
     let device_bytes = device.geometry().size;
@@ -295,6 +296,7 @@ fn assemble(
         page_bytes,
         uuid: superblock.uuid,
         read_only: options.read_only,
+        salvage: options.salvage && options.read_only,
         max_size_bytes: options.max_size_bytes.unwrap_or(u64::MAX) / page_bytes as u64 * page_bytes as u64,
         geometry: device.geometry(),
         stream_extent_pages: tuning

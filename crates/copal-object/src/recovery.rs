@@ -38,6 +38,8 @@ pub(crate) use verify::{chunks, damaged_units, unit_damage};
 pub(crate) struct Source<'a> {
     pub(crate) device: &'a dyn Device,
     pub(crate) page_bytes: usize,
+    /// Frames that cannot be read end no stream.
+    pub(crate) salvage: bool,
     pub(crate) broken: Broken,
 }
 

@@ -47,6 +47,8 @@ pub(crate) struct Shape {
     pub(crate) page_bytes: usize,
     pub(crate) uuid: u128,
     pub(crate) read_only: bool,
+    /// Frames that cannot be read end no stream.
+    pub(crate) salvage: bool,
     pub(crate) max_size_bytes: u64,
     pub(crate) geometry: Geometry,
     /// Pages of the smallest stream extent.

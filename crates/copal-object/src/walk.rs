@@ -6,6 +6,7 @@
 //! - A hole before a valid frame that says the hole was durable is damage, not a crash.
 //! - Frames that were trimmed are passed over where they are damaged or lost: nobody asks for them, and no stream ends
 //!   before its trim, where nobody would see what it takes next.
+//! - Who saves what can be saved passes over every frame that is damaged: the end is behind the last valid one.
 
 use crate::{
     format::frame::{self, FRAME_BYTES_MAX, FrameHeader},
@@ -104,16 +105,16 @@ fn frame_at<'w>(
 }
 
 /// Where a piece goes on behind a damaged frame at page `at`: page and number of the next valid frame, if that is at most
-/// `trimmed`, so that no frame is missed that somebody may ask for.
+/// `wanted`, so that no frame is missed that somebody may ask for.
 fn behind_damage(
     window: &mut Window<'_>,
     at: u32,
     incarnation: u64,
-    trimmed: u64,
+    wanted: u64,
 ) -> Result<Option<(u32, u64)>, DeviceError> {
     for at in at + 1..window.piece.pages {
         if let Some((header, ..)) = frame_at(window, at, incarnation)? {
-            return Ok(Some((at, header.frame)).filter(|(_, frame)| *frame <= trimmed));
+            return Ok(Some((at, header.frame)).filter(|(_, frame)| *frame <= wanted));
         }
     }
     Ok(None)
@@ -121,16 +122,17 @@ fn behind_damage(
 
 /// Finds the end of a stream of which the frames before `trimmed` are not wanted any more: it ends there at the earliest.
 /// Frames whose `after` lies beyond `last_lsn` do not count. `each` sees every frame that counts and was looked at: those
-/// of a piece that ends before `trimmed` are not.
+/// of a piece that ends before `trimmed` are not. `salvage`: see the module.
 pub(crate) fn walk(
     pieces: &[Piece],
     trimmed: u64,
     last_lsn: u64,
     page_bytes: usize,
+    salvage: bool,
     read: ReadPages<'_>,
     each: impl FnMut(u64, &[u8]),
 ) -> Result<End, DeviceError> {
-    let (mut end, lost) = frames_that_count(pieces, trimmed, last_lsn, page_bytes, read, each)?;
+    let (mut end, lost) = frames_that_count(pieces, trimmed, last_lsn, page_bytes, salvage, read, each)?;
     let unread = trimmed.saturating_sub(end.next);
     end.next = end.next.max(trimmed);
     // Where a commit is lost, nothing behind its frame was durable either.
@@ -148,9 +150,11 @@ fn frames_that_count(
     trimmed: u64,
     last_lsn: u64,
     page_bytes: usize,
+    salvage: bool,
     read: ReadPages<'_>,
     mut each: impl FnMut(u64, &[u8]),
 ) -> Result<(End, bool), DeviceError> {
+    let wanted = if salvage { u64::MAX } else { trimmed };
     // Pieces before the one of the first wanted frame hold nothing that is wanted.
     let first = pieces
         .iter()
@@ -173,8 +177,8 @@ fn frames_that_count(
         while limit.is_none_or(|limit| end.next < limit) {
             let found = frame_at(&mut window, end.used, piece.incarnation)?;
             let Some((header, pages, payload)) = found.filter(|(header, ..)| header.frame == end.next) else {
-                let next = match end.next < trimmed {
-                    true => behind_damage(&mut window, end.used, piece.incarnation, trimmed)?,
+                let next = match end.next < wanted {
+                    true => behind_damage(&mut window, end.used, piece.incarnation, wanted)?,
                     false => None,
                 };
                 let Some((at, frame)) = next.filter(|(_, frame)| *frame > end.next) else {
@@ -190,8 +194,11 @@ fn frames_that_count(
             end.next += 1;
             end.used += pages;
         }
-        if limit.is_none_or(|limit| end.next < limit) {
-            break;
+        match limit {
+            // The last frames of this piece are lost; the next piece says how many.
+            Some(limit) if salvage => end.next = end.next.max(limit),
+            Some(limit) if end.next >= limit => {}
+            _ => break,
         }
     }
     Ok((end, false))
@@ -268,12 +275,12 @@ impl ReadAhead {
         &mut self,
         piece: &Piece,
         at: u32,
-        trimmed: u64,
+        wanted: u64,
         page_bytes: usize,
         read: ReadPages<'_>,
     ) -> Result<Option<(u32, u64)>, DeviceError> {
         let mut window = Window::new(read, piece.run, page_bytes);
-        behind_damage(&mut window, at, piece.incarnation, trimmed)
+        behind_damage(&mut window, at, piece.incarnation, wanted)
     }
 
     /// The valid frame at page `at` of `piece`. Pages already read are looked at first, then read again: the frame may

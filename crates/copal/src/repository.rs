@@ -287,8 +287,8 @@ pub(crate) fn engine_failure(path: &Path, error: &copal_kv::Error) -> Failure {
             exit::DAMAGED,
             "damaged",
             format!(
-                "{name} does not open: {error}; no data was changed, put back a good copy of the store (`copal kv \
-                 repair` mends only what opens; `copal kv dump` shows what is left)"
+                "{name} does not open: {error}; no data was changed, put back a good copy of the store, or save \
+                 what is whole with `copal repair store` (`copal kv dump` shows what is left)"
             ),
         );
     }

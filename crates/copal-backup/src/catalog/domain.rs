@@ -28,6 +28,10 @@ impl Fold for DomainState {
         self.next_number
     }
 
+    fn go_on_at(&mut self, number: u64) {
+        self.next_number = number;
+    }
+
     fn apply(&mut self, entry: &Entry) {
         self.next_number = entry.number + 1;
         if let Record::VmAdded { vm, name } = &entry.record {

@@ -105,6 +105,12 @@ impl Catalog {
         self.replay(&self.vms, LogName::Vm(vm))
     }
 
+    /// What was replayed is read again.
+    pub(super) fn forget_replays(&self) {
+        self.domains.forget_all();
+        self.vms.forget_all();
+    }
+
     /// Hands over all that is damaged of the domain's log.
     /// # Errors
     /// Those of the store that are no damage, and those of `note`.

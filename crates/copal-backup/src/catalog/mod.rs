@@ -3,6 +3,7 @@
 //! Format: docs/formats/backup-catalog.md v2
 //! - [`record`]: the records and their bytes. [`log`]: appending and reading. [`domain`], [`vm`]: what a log
 //!   amounts to. `epoch`: whether packs came or went. [`replay`]: reading it from its newest [`checkpoint`], and keeping that.
+//!   `salvage`: going on without records that are lost.
 //!
 //! Invariants
 //! - A record is created under the next number of its log, exclusively: an append is a compare-and-swap
@@ -16,4 +17,5 @@ mod epoch;
 pub(crate) mod log;
 pub(crate) mod record;
 pub(crate) mod replay;
+mod salvage;
 pub(crate) mod vm;

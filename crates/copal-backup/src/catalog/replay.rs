@@ -36,8 +36,14 @@ pub(crate) trait Fold: Clone + Default + PartialEq {
     const KIND: u8;
     /// Number the next record gets.
     fn next_number(&self) -> u64;
+    /// The next record gets `number`.
+    fn go_on_at(&mut self, number: u64);
     /// The state after one more record.
     fn apply(&mut self, entry: &Entry);
+    /// As `apply`, where records before it are lost.
+    fn apply_behind_loss(&mut self, entry: &Entry) {
+        self.apply(entry);
+    }
     /// How many things a checkpoint lists.
     fn items(&self) -> usize;
     /// The fields of a checkpoint.
@@ -95,6 +101,10 @@ impl<S: Fold> Replays<S> {
 
     fn forget(&self, log: LogName) {
         self.0.lock().remove(&log);
+    }
+
+    pub(super) fn forget_all(&self) {
+        self.0.lock().clear();
     }
 }
 
@@ -352,8 +362,9 @@ impl Catalog {
         self.read_each(log, needed, |number, outcome| {
             meet(&mut state, &mut is_whole, number, &mut damages);
             match outcome {
-                Ok(entry) if entry.number >= state.next_number() => state.apply(&entry),
-                Ok(_) => {}
+                Ok(entry) if entry.number < state.next_number() => {}
+                Ok(entry) if is_whole => state.apply(&entry),
+                Ok(entry) => state.apply_behind_loss(&entry),
                 Err(error) => {
                     is_whole = false;
                     damages.push(error);

@@ -72,6 +72,10 @@ impl Fold for VmState {
         self.next_number
     }
 
+    fn go_on_at(&mut self, number: u64) {
+        self.next_number = number;
+    }
+
     fn apply(&mut self, entry: &Entry) {
         self.next_number = entry.number + 1;
         match &entry.record {
@@ -132,6 +136,17 @@ impl Fold for VmState {
             }
             Record::Init { .. } | Record::VmAdded { .. } => {}
         }
+    }
+
+    /// The record that opened a session may be the one that is lost; one that is fenced stays fenced.
+    fn apply_behind_loss(&mut self, entry: &Entry) {
+        if let Record::Publish { session, .. } = &entry.record
+            && !self.open.contains(session)
+            && !self.fenced.contains(session)
+        {
+            self.open.push(*session);
+        }
+        self.apply(entry);
     }
 
     fn items(&self) -> usize {

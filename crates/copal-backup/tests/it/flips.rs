@@ -33,6 +33,8 @@ struct Subject {
 /// What became of a flip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
+    /// The store does not open, or the repository in it.
+    Refused,
     Reported,
     Unnoticed,
 }
@@ -46,21 +48,24 @@ struct Stack {
 }
 
 impl Stack {
-    /// `None`: one of them said that it is damaged.
-    fn open(device: Arc<dyn Device>, read_only: bool) -> Option<Stack> {
+    /// # Errors
+    /// What the first layer that does not open says of it.
+    fn open(device: Arc<dyn Device>, read_only: bool) -> std::result::Result<Stack, String> {
         let options = OpenOptions {
             read_only,
             ..OpenOptions::default()
         };
-        let (objects, recovery) = copal_object::Store::open(device, &options).ok()?;
+        let (objects, recovery) =
+            copal_object::Store::open(device, &options).map_err(|error| error.to_string())?;
         let options = copal_kv::Options {
             memory_bytes: 8 * MIB,
             read_only,
             ..copal_kv::Options::default()
         };
-        let kv = copal_kv::Store::open(objects.clone(), options).ok()?;
-        let volumes = Arc::new(LocalStore::open(kv.clone()).ok()?);
-        Some(Stack {
+        let kv = copal_kv::Store::open(objects.clone(), options).map_err(|error| error.to_string())?;
+        let volumes = LocalStore::open(kv.clone()).map_err(|error| error.to_string())?;
+        let volumes = Arc::new(volumes);
+        Ok(Stack {
             objects,
             recovery,
             kv,
@@ -219,11 +224,11 @@ impl Subject {
         let mut byte = [0];
         image.read(at, &mut byte);
         image.write(at, &[byte[0] ^ (1 << bit)]);
-        let Some(stack) = Stack::open(MemoryDevice::from_image(image, STORE_BYTES), true) else {
-            return Fate::Reported;
+        let Ok(stack) = Stack::open(MemoryDevice::from_image(image, STORE_BYTES), true) else {
+            return Fate::Refused;
         };
         let Ok(repository) = stack.repository() else {
-            return Fate::Reported;
+            return Fate::Refused;
         };
         let damaged = stack.is_damaged(&repository);
         for (snapshot, bytes) in &self.truth {
@@ -276,23 +281,33 @@ impl Subject {
             flips.extend(places.map(|at| (index, at, dice.below(8))));
         }
         let mut unnoticed = Vec::new();
-        let mut counts: BTreeMap<String, [u64; 2]> = BTreeMap::new();
+        let mut counts: BTreeMap<String, [u64; 3]> = BTreeMap::new();
         for (index, at, fate) in self.flip_each(&flips) {
             let (range, covered) = &listed[index];
             let kind = format!("{covered:?}");
             let kind = kind.split(['(', '{']).take(2).collect::<Vec<_>>().join(" ");
-            counts.entry(kind).or_default()[usize::from(fate == Fate::Unnoticed)] += 1;
+            counts.entry(kind).or_default()[fate as usize] += 1;
+            if fate == Fate::Refused {
+                // What the store and its objects are found by stands twice.
+                let lies_once = matches!(
+                    covered,
+                    Covered::Summed(Summed::Frame(_) | Summed::Object(_) | Summed::Record { .. })
+                );
+                assert!(lies_once, "byte {at} keeps the store from opening: {covered:?}");
+            }
             match (covered, fate) {
                 (Covered::Summed(what), Fate::Unnoticed) => unnoticed.push((range.clone(), *what)),
-                (Covered::Unused(_), Fate::Reported) => {
+                (Covered::Unused(_), Fate::Reported | Fate::Refused) => {
                     panic!("byte {at} holds nothing and is reported: {covered:?}")
                 }
                 _ => {}
             }
         }
         unnoticed.dedup();
-        for (kind, [reported, ignored]) in &counts {
-            println!("{name}: {kind}: {reported} reported, {ignored} changed nothing");
+        for (kind, [refused, reported, ignored]) in &counts {
+            println!(
+                "{name}: {kind}: {refused} keep it from opening, {reported} reported, {ignored} changed nothing"
+            );
         }
         unnoticed
     }

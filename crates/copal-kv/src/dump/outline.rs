@@ -98,6 +98,7 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
                 }
                 Ok(())
             },
+            None,
         );
         match read {
             Err(error) if error.is_corruption() => items.push(damage(1, &error)),

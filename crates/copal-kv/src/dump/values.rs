@@ -119,6 +119,7 @@ fn from_logs(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<boo
                 }
                 Ok(())
             },
+            None,
         );
         match read {
             Err(error) if error.is_corruption() => more = more && sink(damage(2, &error)),

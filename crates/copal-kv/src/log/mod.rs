@@ -141,15 +141,17 @@ impl Log {
 const COPIES: u64 = 4;
 
 /// Reads a log from its beginning; calls `apply` for each whole group. Returns the number of frames. Blocks.
-/// `held` is told what a frame and the group it belongs to take on their way.
+/// `held` is told what a frame and the group it belongs to take on their way. With `lost`, frames that cannot be read are
+/// told there and passed over, and so is what is left of their groups.
 /// # Errors
-/// `Corrupt` in the middle of the log, or what `apply` answers. A torn end is no error.
+/// `Corrupt` in the middle of the log, unless there is `lost`; or what `apply` answers. A torn end is no error.
 pub(crate) fn replay(
     objects: &Store,
     generation: u64,
     stream: ObjectId,
     mut held: impl FnMut(u64),
     mut apply: impl FnMut(Group) -> Result<(), Error>,
+    mut lost: Option<&mut Vec<String>>,
 ) -> Result<u64, Error> {
     let mut reader = objects.frames(stream, FramePos(0))?;
     let mut assembler = Assembler::new(generation);
@@ -161,7 +163,22 @@ pub(crate) fn replay(
         ),
         error => Error::from(error),
     };
-    while let Some((FramePos(at), frame)) = reader.next_frame().map_err(named)? {
+    loop {
+        let (FramePos(at), frame) = match (reader.next_frame(), &mut lost) {
+            (Ok(Some(found)), _) => found,
+            (Ok(None), _) => return Ok(position),
+            (Err(error @ StoreError::Corrupt { .. }), Some(lost)) => {
+                lost.push(named(error).to_string());
+                position += 1;
+                if objects.stat(stream).is_none_or(|stat| position >= stat.len) {
+                    return Ok(position);
+                }
+                assembler = Assembler::new(generation);
+                reader = objects.frames(stream, FramePos(position))?;
+                continue;
+            }
+            (Err(error), _) => return Err(named(error)),
+        };
         held(COPIES * frame.len() as u64 + assembler.held_bytes());
         if at != position {
             return Err(Error::corrupt(
@@ -169,10 +186,15 @@ pub(crate) fn replay(
                 format!("frame {position} is missing"),
             ));
         }
-        if let Some(group) = assembler.push(at, &frame)? {
-            apply(group)?;
-        }
         position += 1;
+        match (assembler.push(at, &frame), &mut lost) {
+            (Ok(Some(group)), _) => apply(group)?,
+            (Ok(None), _) => {}
+            (Err(error), Some(lost)) => {
+                lost.push(error.to_string());
+                assembler = Assembler::new(generation);
+            }
+            (Err(error), None) => return Err(error),
+        }
     }
-    Ok(position)
 }

@@ -48,12 +48,18 @@ pub(super) fn append(at: u64, data: &Bytes, copied: bool) -> impl Iterator<Item 
         })
 }
 
-/// Whether the copy is as long as the manifest and the next edit can be appended to it. Damage elsewhere in it is found by
-/// whoever checks the objects. Blocks for one read.
+/// Bytes of the copy read at once.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// Whether the copy is as long as the manifest and every byte of it can be read: two copies of which one rots unnoticed are
+/// one. Blocks while it is read.
 pub(super) fn stands(objects: &Store, len: u64) -> bool {
-    let last = len.saturating_sub(1)..len;
+    let is_readable = |from| {
+        let piece = from..len.min(from + PIECE_BYTES);
+        objects.read(COPY, piece, Class::Foreground).wait().is_ok()
+    };
     objects.stat(COPY).is_some_and(|stat| stat.len == len)
-        && objects.read(COPY, last, Class::Foreground).wait().is_ok()
+        && (0..len).step_by(PIECE_BYTES as usize).all(is_readable)
 }
 
 /// Whether a copy of `len` bytes, which is there, still has its room: a rewrite writes both anew before the old bytes are

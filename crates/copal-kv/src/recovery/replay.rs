@@ -42,6 +42,8 @@ pub(super) struct Replayed {
     flushed_seq: u64,
     /// Bytes of value objects that logged pointers name.
     pub(super) named: HashMap<ObjectId, Named>,
+    /// What could not be read of them, in words; `None`: that is an error.
+    pub(super) lost: Option<Vec<String>>,
     /// The logs are more than there is room for. Nothing of them is in memory, and they are still to become tables.
     pub(super) is_too_much: bool,
 }
@@ -70,6 +72,7 @@ impl Replayed {
             last_seq: state.last_seq,
             flushed_seq: state.last_seq,
             named: HashMap::new(),
+            lost: None,
             is_too_much: false,
         }
     }
@@ -83,8 +86,11 @@ impl Replayed {
         found: &Found,
         budget: &MemoryBudget,
         beyond: Beyond,
+        salvage: bool,
     ) -> Result<Replayed, Error> {
         let mut replayed = Replayed::behind(state);
+        let mut lost = Vec::new();
+        replayed.lost = salvage.then(Vec::new);
         for (&generation, &stream) in found.logs.range(state.flushed_generation + 1..) {
             if !replayed.is_too_much {
                 let memtable = Arc::new(Memtable::new(generation, stream));
@@ -93,16 +99,25 @@ impl Replayed {
             }
             let mut frame = budget.charge(Memory::Log, 0);
             let held = |bytes| frame.set(bytes);
-            let frames = replay(objects, generation, stream, held, |group| {
+            let apply = |group| {
                 let memtable = replayed.memtables.last().map(|(memtable, _)| memtable.clone());
                 replayed.apply(state, generation, memtable.as_deref(), group)?;
                 drop(memtable);
                 replayed.keep_within(budget, beyond)
-            })?;
+            };
+            let frames = replay(
+                objects,
+                generation,
+                stream,
+                held,
+                apply,
+                salvage.then_some(&mut lost),
+            )?;
             if let Some((_, counted)) = replayed.memtables.last_mut() {
                 *counted = frames;
             }
         }
+        replayed.lost = salvage.then_some(lost);
         Ok(replayed)
     }
 
@@ -134,6 +149,9 @@ impl Replayed {
         // An opening that was cut short made tables of it. Behind one that counts there is none of these.
         if self.last_seq == self.flushed_seq && next <= self.last_seq + 1 {
             return Ok(());
+        }
+        if first > self.last_seq + 1 && self.lost.is_some() {
+            self.last_seq = first - 1;
         }
         if first != self.last_seq + 1 {
             let place = format!("log {generation}");
@@ -228,7 +246,7 @@ impl Engine {
             let mut part = begin();
             let mut frame = self.budget.charge(Memory::Log, 0);
             let held = |bytes| frame.set(bytes);
-            replay(&self.objects, generation, stream, held, |group| {
+            let apply = |group| {
                 replayed.apply(&self.tree.lock().manifest.state, generation, Some(&part), group)?;
                 if part.charged_bytes() >= self.budget.memtable_bytes() {
                     self.budget.count_memtables();
@@ -236,7 +254,8 @@ impl Engine {
                     part = begin();
                 }
                 Ok(())
-            })?;
+            };
+            replay(&self.objects, generation, stream, held, apply, None)?;
             self.flush_or_free(|| self.flush_log(&mut self.worker_values.lock(), &part))?;
         }
         self.budget.count_memtables();
@@ -281,7 +300,7 @@ impl Engine {
         }
         deleted.map_err(|error| self.poison.failed_write(error))?;
         let state = &self.tree.lock().manifest.state;
-        let kept = match Replayed::read(&self.objects, state, found, &self.budget, Beyond::Refuse) {
+        let kept = match Replayed::read(&self.objects, state, found, &self.budget, Beyond::Refuse, false) {
             Err(Error::OverBudget { .. }) => return Err(error),
             kept => kept?,
         };

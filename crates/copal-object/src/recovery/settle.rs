@@ -163,6 +163,7 @@ fn end_of(source: &Source<'_>, pieces: &[Piece], trimmed: u64, last_lsn: u64) ->
         trimmed,
         last_lsn,
         source.page_bytes,
+        source.salvage,
         &read,
         |_, _| {},
     )?)

@@ -30,7 +30,7 @@ use std::{collections::BTreeSet, path::Path, sync::Arc};
 struct Judged {
     saved: Vec<Snapshot>,
     lost: Vec<Snapshot>,
-    /// VMs of which not all snapshots are known, and why.
+    /// Snapshots, or names, of which nothing is known but that they may have been there, and why.
     unknown: Vec<String>,
 }
 
@@ -50,6 +50,7 @@ pub(super) fn run(context: &Context<'_>, words: &RepairStore) -> Outcome<()> {
     let to = engine(making.path(), objects.clone(), common.memory, Access::Write)?;
 
     let rescued = copy(context, &from, &to, used);
+    let lost_of_logs = from.lost_of_logs().to_vec();
     let closed = from.close();
     let rescued = rescued?;
     closed.map_err(|error| engine_failure(place.path(), &error))?;
@@ -64,7 +65,7 @@ pub(super) fn run(context: &Context<'_>, words: &RepairStore) -> Outcome<()> {
         .close()
         .map_err(|error| Failure::plain("close", format!("closing the new store: {error}")))?;
     making.finish()?;
-    conclude(context, &words.to, &judged, &rescued, &recovery)
+    conclude(context, &words.to, &judged, &rescued, &recovery, &lost_of_logs)
 }
 
 fn engine(
@@ -76,6 +77,7 @@ fn engine(
     let options = copal_kv::Options {
         memory_bytes: Memory::share(memory)?.engine / 2,
         read_only: access == Access::Read,
+        salvage: access == Access::Read,
         ..copal_kv::Options::default()
     };
     copal_kv::Store::open(objects, options).map_err(|error| engine_failure(path, &error))
@@ -117,6 +119,7 @@ fn judge(context: &Context<'_>, volumes: &Arc<dyn VolumeStore>, kv: &copal_kv::S
     let encrypted = Repository::probe(&**volumes)?.ok_or(copal_backup::Error::NoRepository)?;
     let unlock = password::for_open(&context.arguments.common, encrypted)?;
     let repository = Repository::open(Arc::clone(volumes), IndexHome::Kv(kv.clone()), &unlock)?;
+    let mut unknown = repository.salvage_catalog()?;
     let meter = context.meter();
     repository.repair_index(&meter, &context.cancel)?;
     let report = repository.check(ReadData::All, &meter, &context.cancel)?;
@@ -143,10 +146,8 @@ fn judge(context: &Context<'_>, volumes: &Arc<dyn VolumeStore>, kv: &copal_kv::S
         let meter = context.meter();
         repository.prune(&PruneOptions::default(), &meter, &context.cancel)?;
     }
-    let unknown = damaged
-        .into_iter()
-        .map(|(vm, why)| format!("{}: {why}", human::visible(&vm.name)))
-        .collect();
+    let vms = damaged.into_iter();
+    unknown.extend(vms.map(|(vm, why)| format!("snapshots of {}: {why}", human::visible(&vm.name))));
     Ok(Judged { saved, lost, unknown })
 }
 
@@ -156,7 +157,7 @@ fn hurt(report: &CheckReport) -> BTreeSet<[u8; 16]> {
 }
 
 /// What of the old store's last writes was not there to be copied, in words.
-fn missing(recovery: &RecoveryReport) -> Vec<String> {
+fn missing(recovery: &RecoveryReport, lost_of_logs: &[String]) -> Vec<String> {
     let older = recovery.older_state.as_ref().map(|older| {
         let (generation, newest) = (older.generation, older.newest);
         let commits = match older.missing_commits {
@@ -167,7 +168,9 @@ fn missing(recovery: &RecoveryReport) -> Vec<String> {
     });
     let tail = recovery.tail_lost.as_ref();
     let tail = tail.map(|reason| format!("the last acknowledged writes are lost: {reason}"));
-    older.into_iter().chain(tail).collect()
+    let logs = lost_of_logs.iter();
+    let logs = logs.map(|what| format!("acknowledged writes are lost, deletions perhaps among them: {what}"));
+    older.into_iter().chain(tail).chain(logs).collect()
 }
 
 fn conclude(
@@ -176,8 +179,9 @@ fn conclude(
     judged: &Judged,
     rescued: &Rescued,
     recovery: &RecoveryReport,
+    lost_of_logs: &[String],
 ) -> Outcome<()> {
-    let missing = missing(recovery);
+    let missing = missing(recovery, lost_of_logs);
     let older = recovery.older_state.as_ref().map(|older| {
         json!({
             "generation": older.generation,
@@ -198,6 +202,7 @@ fn conclude(
         "lost_ranges": rescued.lost,
         "older_state": older,
         "tail_lost": recovery.tail_lost,
+        "lost_of_logs": lost_of_logs,
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });
     let is_whole = judged.lost.is_empty() && judged.unknown.is_empty() && missing.is_empty();
@@ -214,7 +219,7 @@ fn conclude(
             }
         }
         for vm in &judged.unknown {
-            text.push_str(&format!("lost  snapshots of {vm}\n"));
+            text.push_str(&format!("lost  perhaps {vm}\n"));
         }
         for what in &missing {
             text.push_str(&format!("lost  {what}\n"));

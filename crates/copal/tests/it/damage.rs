@@ -259,16 +259,24 @@ fn a_damaged_manifest_or_log_is_named_with_what_to_do_and_nothing_is_lost() {
     let subject = Subject::new(house, truth, 84);
     let listed = subject.listed();
     let of = |wanted: &dyn Fn(&Listed) -> bool| listed.iter().find(|one| wanted(one)).unwrap().range.start;
-    let manifest = of(&|one| {
-        let bytes = &subject.pristine[one.range.start as usize..one.range.end as usize];
-        let name = b"backup-chunks";
-        one.what == "object" && bytes.windows(name.len()).any(|window| window == name)
-    });
     let log = of(&|one| one.what == "frame of a stream");
-    for (at, name) in [(manifest, "the manifest (object 1)"), (log, "log ")] {
-        let at = at + 60;
-        let original = subject.pristine[at as usize];
-        subject.file.write_all_at(&[original ^ 4], at).unwrap();
+    // Both copies of the manifest name the keyspaces.
+    let manifests: Vec<u64> = listed
+        .iter()
+        .filter(|one| {
+            let bytes = &subject.pristine[one.range.start as usize..one.range.end as usize];
+            let name = b"backup-chunks";
+            one.what == "object" && bytes.windows(name.len()).any(|window| window == name)
+        })
+        .map(|one| one.range.start)
+        .collect();
+    assert_eq!(manifests.len(), 2);
+    for (pages, name) in [(manifests, "the manifest (object 1)"), (vec![log], "log ")] {
+        for at in &pages {
+            let at = at + 60;
+            let flipped = subject.pristine[at as usize] ^ 4;
+            subject.file.write_all_at(&[flipped], at).unwrap();
+        }
         let disk = subject.house.word("disk.raw");
         for words in [
             &["check"][..],
@@ -289,7 +297,13 @@ fn a_damaged_manifest_or_log_is_named_with_what_to_do_and_nothing_is_lost() {
                 assert!(sentence.contains(part), "{words:?}: no {part:?} in {sentence}");
             }
         }
-        subject.file.write_all_at(&[original], at).unwrap();
+        for at in &pages {
+            let at = at + 60;
+            subject
+                .file
+                .write_all_at(&[subject.pristine[at as usize]], at)
+                .unwrap();
+        }
     }
     // Opening for writing leaves a note of it in the journal; all else is as it was.
     subject.house.check();

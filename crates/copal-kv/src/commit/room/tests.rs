@@ -183,6 +183,7 @@ fn deferred_writes_are_in_the_log_before_anyone_waits_for_a_flush() {
                 logged = group.first_seq + group.ops.len() as u64 - 1;
                 Ok(())
             },
+            None,
         )
         .unwrap();
         drop(still);

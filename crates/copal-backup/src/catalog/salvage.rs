@@ -1,0 +1,105 @@
+//! Salvage: logs of which records are lost or damaged become readable again, without them.
+//!
+//! What can be read becomes a checkpoint behind the last record there is, and everything before it goes. A lost record may
+//! have been a snapshot, or have removed one: whoever salvages judges afterwards which snapshots are whole.
+//!
+//! Invariants
+//! - A log that can be read is left as it is.
+//! - A VM of which only the log is left is listed again, under a name made of its number.
+//!
+//! Not here: what to do about the snapshots (`copal repair store`).
+
+use super::checkpoint;
+use super::domain::DomainState;
+use super::log::{Catalog, LogName, number_of};
+use super::replay::Fold;
+use crate::error::{Error, Result};
+use crate::request::Vm;
+use crate::volumes::for_each_file;
+use bytes::Bytes;
+use copal_volume::{FileId, PutOptions};
+use std::collections::BTreeSet;
+use uuid::Uuid;
+
+/// Files deleted at once.
+const DELETED_AT_ONCE: usize = 1000;
+
+impl Catalog {
+    /// Gives every log that cannot be read a checkpoint of what can be. Returns what is lost, an error each.
+    /// # Errors
+    /// Those of the store that are no damage.
+    pub(crate) fn salvage(&self) -> Result<Vec<Error>> {
+        let mut lost = Vec::new();
+        let mut domain = self.examine_domain(|error| {
+            lost.push(error);
+            Ok(())
+        })?;
+        for vm in self.unlisted(&domain)? {
+            lost.push(Error::Damaged {
+                what: format!("the name of VM {}", vm.simple()),
+                detail: "it is missing".into(),
+            });
+            domain.vms.push(Vm {
+                uuid: vm,
+                name: format!("vm-{}", vm.simple()),
+            });
+        }
+        if !lost.is_empty() {
+            self.begin_anew(LogName::Domain, &mut domain.clone())?;
+        }
+        for vm in &domain.vms {
+            let before = lost.len();
+            let mut state = self.examine_vm(vm.uuid, |error| {
+                lost.push(error);
+                Ok(())
+            })?;
+            if lost.len() > before {
+                self.begin_anew(LogName::Vm(vm.uuid), &mut state)?;
+            }
+        }
+        self.forget_replays();
+        Ok(lost)
+    }
+
+    /// VMs that have a log and no name.
+    fn unlisted(&self, domain: &DomainState) -> Result<BTreeSet<Uuid>> {
+        let listed: BTreeSet<Uuid> = domain.vms.iter().map(|vm| vm.uuid).collect();
+        let mut unlisted = BTreeSet::new();
+        for prefix in ["v.", "c.v."] {
+            for_each_file(&*self.store, self.vid, prefix.as_bytes(), |name, _| {
+                let name = String::from_utf8_lossy(name);
+                let digits = name.strip_prefix(prefix).and_then(|rest| rest.split('.').next());
+                let vm = digits.and_then(|digits| Uuid::try_parse(digits).ok());
+                unlisted.extend(vm.filter(|vm| !listed.contains(vm)));
+                Ok(())
+            })?;
+        }
+        Ok(unlisted)
+    }
+
+    /// `state` becomes all there is of `log`.
+    fn begin_anew<S: Fold>(&self, log: LogName, state: &mut S) -> Result<()> {
+        let mut next = state.next_number();
+        let mut before: Vec<(Bytes, FileId)> = Vec::new();
+        let first = log.first_removable().map(String::into_bytes);
+        for prefix in [log.checkpoint_prefix(), log.prefix()] {
+            for_each_file(&*self.store, self.vid, prefix.as_bytes(), |name, info| {
+                if let Ok(number) = number_of(&prefix, name) {
+                    next = next.max(number.saturating_add(1));
+                }
+                if first.as_deref() != Some(name) {
+                    before.push((Bytes::copy_from_slice(name), info.fid));
+                }
+                Ok(())
+            })?;
+        }
+        state.go_on_at(next);
+        let place = log.checkpoint_place(next);
+        let body = Bytes::from(checkpoint::encode(state, &place, &self.keys));
+        self.store
+            .put(self.vid, place.as_bytes(), body, &PutOptions::default())?;
+        before
+            .chunks(DELETED_AT_ONCE)
+            .try_for_each(|files| self.delete(files))
+    }
+}
