@@ -6,14 +6,15 @@
 //! - A row is copied as it was read and verified by the engine; the one exception is a piece of a body of which parts
 //!   are damaged: they become zeros, which the checksums of the piece's blocks, in rows of their own, give away.
 //! - Damage ends no copy: it is passed over, and counted.
+//! - Files of a volume that is lost are left out: nobody could name them, and they would take space for ever.
 //!
 //! Not here: what the files mean; what to do about those that are lost.
 
-use crate::{error::of_engine, spaces::Spaces};
+use crate::{error::of_engine, keys, spaces::Spaces};
 use bytes::Bytes;
 use copal_kv::{Batch, Durability, Error, Keyspace, Store};
-use copal_volume::VolumeError;
-use std::ops::Bound;
+use copal_volume::{VolumeError, VolumeId};
+use std::{collections::BTreeSet, ops::Bound};
 
 /// Bytes of rows in one batch.
 const BATCH_BYTES: usize = 512 << 10;
@@ -55,6 +56,8 @@ pub fn rescue(from: &Store, to: &Store, go_on: &mut dyn FnMut(u64) -> bool) -> R
         batch: to.batch(),
         batch_bytes: 0,
         done: Rescued::default(),
+        volumes: BTreeSet::new(),
+        lost_volumes: BTreeSet::new(),
         go_on,
     };
     for space in target.all() {
@@ -64,6 +67,12 @@ pub fn rescue(from: &Store, to: &Store, go_on: &mut dyn FnMut(u64) -> bool) -> R
         if let Some(source) = source {
             rescue.space(&source, space)?;
         }
+    }
+    for vid in std::mem::take(&mut rescue.lost_volumes) {
+        rescue
+            .done
+            .lost
+            .push(format!("volume {}, and all its files", vid.0));
     }
     rescue.commit()?;
     to.sync().map_err(|error| of_engine(&error))?;
@@ -76,6 +85,9 @@ struct Rescue<'a> {
     batch: Batch,
     batch_bytes: usize,
     done: Rescued,
+    /// Volumes that were copied, and those of which only files are left.
+    volumes: BTreeSet<VolumeId>,
+    lost_volumes: BTreeSet<VolumeId>,
     go_on: &'a mut dyn FnMut(u64) -> bool,
 }
 
@@ -130,7 +142,23 @@ impl Rescue<'_> {
         first.end.map(|end| end.to_vec())
     }
 
+    /// Whether a row of a file belongs to a volume that is there.
+    fn has_volume(&mut self, keyspace: &str, key: &[u8]) -> bool {
+        let is_of_file = matches!(keyspace, "files" | "extents" | "sums" | "uploads");
+        let volume = keys::split(key).map(|(vid, _)| vid);
+        match volume.filter(|vid| is_of_file && !self.volumes.contains(vid)) {
+            Some(lost) => {
+                self.lost_volumes.insert(lost);
+                false
+            }
+            None => true,
+        }
+    }
+
     fn row(&mut self, source: &Keyspace, target: &Keyspace, key: &[u8]) -> Result<(), VolumeError> {
+        if !self.has_volume(target.name(), key) {
+            return Ok(());
+        }
         let value = match source.get(key) {
             Ok(Some(value)) => value,
             Ok(None) => return Ok(()),
@@ -144,6 +172,9 @@ impl Rescue<'_> {
             }
             Err(error) => return Err(of_engine(&error)),
         };
+        if target.name() == "volumes" {
+            self.volumes.extend(keys::split(key).map(|(vid, _)| vid));
+        }
         let bytes = key.len() + value.len();
         self.batch.put(target, key, value);
         self.batch_bytes += bytes;
