@@ -175,7 +175,12 @@ pub(crate) fn open_or_make(store: &dyn VolumeStore, name: &str, make: bool) -> R
     match store.open_volume(name) {
         Ok(vid) => Ok(Some(vid)),
         Err(VolumeError::NotFound) if make => {
-            match store.create_volume("", name, &VolumeOptions::default()) {
+            // Without the catalog and its key slots nothing else can be read.
+            let options = VolumeOptions {
+                spare_copies: name.starts_with("cat-"),
+                ..VolumeOptions::default()
+            };
+            match store.create_volume("", name, &options) {
                 Ok(vid) | Err(VolumeError::VolumeExists { vid }) => Ok(Some(vid)),
                 Err(error) => Err(error.into()),
             }

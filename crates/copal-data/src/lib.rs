@@ -28,6 +28,7 @@ mod keys;
 mod local;
 mod rescue;
 mod spaces;
+mod spare;
 mod times;
 
 pub use check::{CheckOptions, CheckReport, Damage};

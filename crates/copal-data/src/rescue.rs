@@ -6,11 +6,22 @@
 //! - A row is copied as it was read and verified by the engine; the one exception is a piece of a body of which parts
 //!   are damaged: they become zeros, which the checksums of the piece's blocks, in rows of their own, give away.
 //! - Damage ends no copy: it is passed over, and counted.
+//! - Rows that describe the store are taken from their second copies where the first cannot be read.
 //! - Files of a volume that is lost are left out: nobody could name them, and they would take space for ever.
 //!
 //! Not here: what the files mean; what to do about those that are lost.
 
-use crate::{error::of_engine, keys, spaces::Spaces};
+use crate::{
+    error::of_engine,
+    format::{
+        GROUP_KEY_LEN, NEXT_VID_KEY, VolumeRow, VolumeState, group_row, name_row, number_row,
+        parse_number_row,
+    },
+    keys::{self, GROUP},
+    local::EPOCH,
+    spaces::Spaces,
+    spare::{self, Of},
+};
 use bytes::Bytes;
 use copal_kv::{Batch, Durability, Error, Keyspace, Store};
 use copal_volume::{VolumeError, VolumeId};
@@ -60,6 +71,7 @@ pub fn rescue(from: &Store, to: &Store, go_on: &mut dyn FnMut(u64) -> bool) -> R
         lost_volumes: BTreeSet::new(),
         go_on,
     };
+    rescue.spares(&target)?;
     for space in target.all() {
         let source = from
             .open_keyspace(space.name())
@@ -75,6 +87,7 @@ pub fn rescue(from: &Store, to: &Store, go_on: &mut dyn FnMut(u64) -> bool) -> R
             .push(format!("volume {}, and all its files", vid.0));
     }
     rescue.commit()?;
+    describe(to, &target)?;
     to.sync().map_err(|error| of_engine(&error))?;
     Ok(rescue.done)
 }
@@ -91,7 +104,67 @@ struct Rescue<'a> {
     go_on: &'a mut dyn FnMut(u64) -> bool,
 }
 
+/// Writes what follows from other rows and may be lost: names of volumes, and the next volume's number. A copy without an
+/// identity gets one when it is opened first.
+fn describe(to: &Store, target: &Spaces) -> Result<(), VolumeError> {
+    let mut next = 1;
+    let mut batch = to.batch();
+    for row in target.volumes.prefix(&[]) {
+        let (key, row) = row.map_err(|error| of_engine(&error))?;
+        let (Some((vid, [])), Ok(row)) = (keys::split(&key), VolumeRow::parse(&key, &row)) else {
+            continue;
+        };
+        next = next.max(vid.0.saturating_add(1));
+        if row.state == VolumeState::Live {
+            let name = keys::named(row.parent, row.name.as_bytes());
+            batch.put(&target.names, &name, name_row(&name, vid));
+        }
+        if batch.memory_bytes() > to.batch_bytes() / 2 {
+            let part = std::mem::replace(&mut batch, to.batch());
+            part.commit(Durability::Deferred)
+                .map_err(|error| of_engine(&error))?;
+        }
+    }
+    let known = target.node.get(NEXT_VID_KEY).map_err(|error| of_engine(&error))?;
+    let known = known.and_then(|row| parse_number_row(NEXT_VID_KEY, &row).ok());
+    let number = number_row(NEXT_VID_KEY, next.max(known.unwrap_or(1)));
+    batch.put(&target.node, NEXT_VID_KEY, number);
+    let group_key: [u8; GROUP_KEY_LEN] = GROUP.to_be_bytes();
+    if target
+        .groups
+        .get(&group_key)
+        .map_err(|error| of_engine(&error))?
+        .is_none()
+    {
+        batch.put(&target.groups, &group_key, group_row(&group_key, EPOCH));
+    }
+    batch
+        .commit(Durability::Deferred)
+        .map_err(|error| of_engine(&error))
+}
+
 impl Rescue<'_> {
+    /// Puts the second copies back; first copies that can be read take their places.
+    fn spares(&mut self, target: &Spaces) -> Result<(), VolumeError> {
+        let spare = self.from.open_keyspace(spare::NAME);
+        let Some(spare) = spare.map_err(|error| of_engine(&error))? else {
+            return Ok(());
+        };
+        for of in Of::ALL {
+            for row in spare::copies(&spare, of) {
+                let (key, row) = match row {
+                    Err(error) if error.is_corruption() => break,
+                    row => row.map_err(|error| of_engine(&error))?,
+                };
+                if of == Of::Volumes {
+                    self.volumes.extend(keys::split(&key).map(|(vid, _)| vid));
+                }
+                self.put(of.space(target), &key, row)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Every row of a keyspace: up to damage, from the other side of it as far back as can be read, and on behind it.
     fn space(&mut self, source: &Keyspace, target: &Keyspace) -> Result<(), VolumeError> {
         let mut next: Vec<u8> = Vec::new();
@@ -175,11 +248,14 @@ impl Rescue<'_> {
         if target.name() == "volumes" {
             self.volumes.extend(keys::split(key).map(|(vid, _)| vid));
         }
-        let bytes = key.len() + value.len();
-        self.batch.put(target, key, value);
-        self.batch_bytes += bytes;
         self.done.rows += 1;
-        self.done.bytes += bytes as u64;
+        self.done.bytes += (key.len() + value.len()) as u64;
+        self.put(target, key, value)
+    }
+
+    fn put(&mut self, target: &Keyspace, key: &[u8], value: Bytes) -> Result<(), VolumeError> {
+        self.batch_bytes += key.len() + value.len();
+        self.batch.put(target, key, value);
         if self.batch_bytes >= BATCH_BYTES || self.batch.memory_bytes() > self.to.batch_bytes() / 2 {
             self.commit()?;
         }

@@ -8,6 +8,7 @@
 
 use crate::error::{of_engine, read_only};
 use crate::keys::VOLUME_PREFIX_LEN;
+use crate::spare;
 use copal_kv::{Keyspace, KeyspaceOptions, Store};
 use copal_volume::VolumeError;
 
@@ -30,6 +31,8 @@ pub(crate) struct Spaces {
     pub(crate) groups: Keyspace,
     /// Identity, next volume id, clock marks.
     pub(crate) node: Keyspace,
+    /// Second copies of some rows of others; `None` in a store that never had any and is only read.
+    pub(crate) spare: Option<Keyspace>,
 }
 
 /// Values of this keyspace never leave the tables.
@@ -70,10 +73,15 @@ impl Spaces {
             names: space("names", rows())?,
             groups: space("groups", rows())?,
             node: space("node", rows())?,
+            spare: match space(spare::NAME, rows()) {
+                Ok(spare) => Some(spare),
+                Err(VolumeError::Denied { .. }) => None,
+                Err(error) => return Err(error),
+            },
         })
     }
 
-    /// All of them.
+    /// All that hold first copies.
     pub(crate) fn all(&self) -> [&Keyspace; 8] {
         [
             &self.groups,

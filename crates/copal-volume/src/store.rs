@@ -60,6 +60,9 @@ pub struct VolumeOptions {
     pub class: Option<String>,
     /// Limit on the bytes of live files; none: the store's size.
     pub quota_bytes: Option<u64>,
+    /// Keep a second copy of each small file, apart from the first and only to be rescued from: for files without which
+    /// all others are worth nothing. A store that keeps replicas has no use for it.
+    pub spare_copies: bool,
 }
 
 /// What `remove_volume` does with files still there.

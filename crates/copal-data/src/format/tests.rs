@@ -37,6 +37,7 @@ fn example_volume() -> (Vec<u8>, VolumeRow) {
         replicas: Some(3),
         class: Some("hdd".to_owned()),
         quota_bytes: None,
+        spare_copies: true,
     };
     let row = VolumeRow::new(VolumeId(0), "mail", 1_000, &options);
     (keys::volume(VolumeId(7)).to_vec(), row)

@@ -9,6 +9,7 @@ use copal_volume::{MAX_VOLUME_NAME_BYTES, VolumeId, VolumeOptions};
 
 const NONE_U64: u64 = u64::MAX;
 const FLAG_CLASS: u16 = 1;
+const FLAG_SPARE: u16 = 2;
 
 /// Whether a volume is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,7 @@ pub(crate) struct VolumeRow {
     pub(crate) replicas: Option<u8>,
     pub(crate) class: Option<String>,
     pub(crate) quota_bytes: Option<u64>,
+    pub(crate) spare_copies: bool,
 }
 
 impl VolumeRow {
@@ -43,13 +45,15 @@ impl VolumeRow {
             replicas: options.replicas.filter(|&replicas| replicas > 0),
             class: options.class.clone(),
             quota_bytes: options.quota_bytes.filter(|&quota| quota != NONE_U64),
+            spare_copies: options.spare_copies,
         }
     }
 
     /// The row under `key`.
     pub(crate) fn row(&self, key: &[u8]) -> Bytes {
         let class = self.class.as_deref().unwrap_or("");
-        let flags = if self.class.is_some() { FLAG_CLASS } else { 0 };
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(self.class.is_some(), FLAG_CLASS) | flag(self.spare_copies, FLAG_SPARE);
         let mut row = start(Kind::Volume, flags, 32 + self.name.len() + class.len());
         row.put_u64(self.parent.0);
         row.put_u64(self.created_ms);
@@ -68,7 +72,7 @@ impl VolumeRow {
     /// Reads the row under `key`.
     pub(crate) fn parse(key: &[u8], row: &[u8]) -> Result<VolumeRow, RowError> {
         let mut input = Reader::new(row);
-        let frame = open(Kind::Volume, FLAG_CLASS, &mut input)?;
+        let frame = open(Kind::Volume, FLAG_CLASS | FLAG_SPARE, &mut input)?;
         verify(&frame, key, row)?;
         let parent = VolumeId(input.u64()?);
         let created_ms = input.u64()?;
@@ -93,6 +97,7 @@ impl VolumeRow {
             replicas: (replicas > 0).then_some(replicas),
             class: (frame.flags & FLAG_CLASS != 0).then_some(class),
             quota_bytes: (quota != NONE_U64).then_some(quota),
+            spare_copies: frame.flags & FLAG_SPARE != 0,
         })
     }
 }

@@ -24,6 +24,7 @@ impl Load for Rows {
             replicas: None,
             class: None,
             quota_bytes: self.quota_bytes,
+            spare_copies: false,
         };
         Ok((!self.gone.load(Ordering::SeqCst)).then_some(row))
     }

@@ -2,6 +2,7 @@
 
 use super::create::NewFile;
 use super::{CommitError, Inner};
+use crate::format::FileHead;
 use crate::gate::Inside;
 use crate::keys;
 use crate::times::Stamp;
@@ -20,6 +21,8 @@ struct Part {
     batch: Batch,
     /// Places of their answers.
     answers: Vec<usize>,
+    /// Keys and heads, where the volume wants second copies.
+    spared: Vec<(Vec<u8>, FileHead)>,
     /// Of the volume's quota.
     taken_bytes: u64,
 }
@@ -29,6 +32,7 @@ impl Part {
         Part {
             batch: inner.kv.batch(),
             answers: Vec::new(),
+            spared: Vec::new(),
             taken_bytes: 0,
         }
     }
@@ -56,13 +60,14 @@ impl Inner {
         let names = files.iter().map(|(name, _, _)| keys::named(vid, name));
         let _reserved = self.gate.reserve(names.collect());
         let stamp = self.times.stamp();
+        let is_spared = self.is_spared(vid);
         let mut part = Part::new(self);
         let mut mine = HashMap::new();
         let mut answers = Vec::with_capacity(files.len());
         for (name, body, options) in files {
             if part.batch.memory_bytes() > self.kv.batch_bytes() / 2 {
                 let part = std::mem::replace(&mut part, Part::new(self));
-                self.put_part(part, &inside, &stamp, &mut answers)?;
+                self.put_part(part, vid, &inside, &stamp, &mut answers)?;
             }
             let size = body.len() as u64;
             let accepted = check_file_name(&name)
@@ -81,10 +86,14 @@ impl Inner {
                 let key = keys::named(vid, &name);
                 let head = file.put(self, &mut part.batch, vid, &key, stamp.op);
                 mine.insert(name, file.fid);
-                head.info()
+                let info = head.info();
+                if is_spared {
+                    part.spared.push((key, head));
+                }
+                info
             }));
         }
-        self.put_part(part, &inside, &stamp, &mut answers)?;
+        self.put_part(part, vid, &inside, &stamp, &mut answers)?;
         Ok(answers)
     }
 
@@ -94,6 +103,7 @@ impl Inner {
     fn put_part(
         &self,
         mut part: Part,
+        vid: VolumeId,
         inside: &Inside<'_>,
         stamp: &Stamp,
         answers: &mut [Answer<FileInfo>],
@@ -105,6 +115,7 @@ impl Inner {
         let error = match self.commit(part.batch) {
             Ok(()) => {
                 self.times.confirm(stamp);
+                self.spare_files(vid, part.spared.iter().map(|(key, head)| (&key[..], head)));
                 return Ok(());
             }
             Err(error) => error,

@@ -7,6 +7,7 @@ use crate::error::{corrupt, of_engine};
 use crate::format::{FileHead, INLINE_BYTES, PIECE_BYTES};
 use crate::gate::Inside;
 use crate::keys;
+use crate::spare::{self, Of};
 use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_volume::{
@@ -124,6 +125,7 @@ impl Inner {
         match committed {
             Ok(()) => {
                 self.times.confirm(&stamp);
+                self.spare_files(vid, [(&key[..], &head)]);
                 Ok(head.info())
             }
             Err(error) => {
@@ -131,6 +133,24 @@ impl Inner {
                 Err(error.of_create(file.fid))
             }
         }
+    }
+
+    /// Writes the second copies of files that were just committed, where their volume wants them.
+    pub(super) fn spare_files<'a>(
+        &self,
+        vid: VolumeId,
+        files: impl IntoIterator<Item = (&'a [u8], &'a FileHead)>,
+    ) {
+        if !self.is_spared(vid) {
+            return;
+        }
+        let mut spares = self.kv.batch();
+        for (key, head) in files {
+            if head.inline.is_some() {
+                spare::put(&self.spaces, &mut spares, Of::Files, key, head.row(key));
+            }
+        }
+        self.commit_spares(spares);
     }
 
     /// `Exists` when the name under `key` has a live file.

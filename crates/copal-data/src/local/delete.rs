@@ -3,6 +3,7 @@
 use super::body::delete_pieces;
 use super::{CommitError, Inner};
 use crate::keys;
+use crate::spare::{self, Of};
 use bytes::Bytes;
 use copal_volume::{FileId, MAX_BATCH_BYTES, VolumeError, VolumeId, check_file_name};
 
@@ -44,6 +45,15 @@ impl Inner {
         let _reserved = self
             .gate
             .reserve(files.iter().map(|(key, _)| key.clone()).collect());
+        if self.is_spared(vid) {
+            let mut spares = self.kv.batch();
+            for (key, fid) in files {
+                if self.head(key)?.is_some_and(|head| head.fid == *fid) {
+                    spare::delete(&self.spaces, &mut spares, Of::Files, key);
+                }
+            }
+            self.commit_behind(spares)?;
+        }
         let mut batch = self.kv.batch();
         let mut freed_bytes = 0;
         let mut seen = std::collections::BTreeSet::new();

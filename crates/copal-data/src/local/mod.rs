@@ -23,6 +23,7 @@ mod tree;
 mod writer;
 
 pub(crate) use body::{is_alone, piece_sums};
+pub(crate) use open::EPOCH;
 pub use open::LocalOptions;
 
 use crate::check::{self, CheckOptions, CheckReport};
@@ -39,6 +40,7 @@ use copal_volume::{
     VolumeOptions, VolumeStats, VolumeStore,
 };
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -55,6 +57,8 @@ struct Inner {
     times: Times,
     /// Held by whoever changes the tree of volumes.
     tree: Mutex<()>,
+    /// Volumes whose small files have second copies.
+    spared: Mutex<BTreeSet<VolumeId>>,
     /// Why nothing more is written.
     failed: Mutex<Option<String>>,
 }
@@ -149,6 +153,20 @@ impl Inner {
             }
             of_engine(&error)
         })
+    }
+
+    /// Writes second copies behind what was just committed. Without them nothing is lost but a rescue's last resort, so a
+    /// failure is no failure of what was committed.
+    fn commit_spares(&self, batch: Batch) {
+        if !batch.is_empty()
+            && let Err(error) = self.commit_behind(batch)
+        {
+            tracing::warn!(%error, "rows that describe the store have no second copy for now");
+        }
+    }
+
+    fn is_spared(&self, vid: VolumeId) -> bool {
+        self.spared.lock().contains(&vid)
     }
 
     /// On a clean close: the exact time instead of a mark ahead of it. Losing it costs at most a

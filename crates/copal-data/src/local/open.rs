@@ -9,6 +9,7 @@ use crate::format::{
 use crate::gate::Gate;
 use crate::keys::{self, GROUP};
 use crate::spaces::Spaces;
+use crate::spare;
 use crate::times::Times;
 use copal_kv::{Durability, Store};
 use copal_volume::{Clock, FileId, SystemClock, VolumeError, VolumeId, random_incarnation};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 /// Keys deleted in one batch while freeing a dead upload.
 const SWEEP_BATCH: usize = 1000;
 /// Epoch of the only view an embedded group ever has.
-const EPOCH: u64 = 1;
+pub(crate) const EPOCH: u64 = 1;
 
 /// What a store takes from outside; the default is the machine's clock and randomness.
 #[derive(Clone, Default)]
@@ -54,10 +55,17 @@ impl LocalStore {
             times: Times::new(clock, incarnation, marks),
             gate: Gate::default(),
             tree: Mutex::new(()),
+            spared: Mutex::default(),
             failed: Mutex::new(None),
             kv,
             spaces,
         };
+        match spare::fill(&inner.kv, &inner.spaces) {
+            Err(error) if error != read_only() => {
+                tracing::warn!(%error, "rows that describe the store have no second copy for now");
+            }
+            _ => {}
+        }
         match inner.sweep() {
             Err(error) if error == read_only() => {}
             // The files can still be read; `check` names the damage.
@@ -115,7 +123,11 @@ fn found(kv: &Store, spaces: &Spaces, clock: &dyn Clock) -> Result<(), VolumeErr
     let identity = StoreIdentity { uuid, created_ms };
     let mut batch = kv.batch();
     batch.put(&spaces.node, IDENTITY_KEY, identity.row());
-    batch.put(&spaces.node, NEXT_VID_KEY, number_row(NEXT_VID_KEY, 1));
+    // A store that was saved has volumes, and may have no identity.
+    let next = spaces.node.get(NEXT_VID_KEY).map_err(|e| of_engine(&e))?;
+    if next.is_none() {
+        batch.put(&spaces.node, NEXT_VID_KEY, number_row(NEXT_VID_KEY, 1));
+    }
     batch.put(&spaces.groups, &group_key, group_row(&group_key, EPOCH));
     batch.commit(Durability::Device).map_err(|e| of_engine(&e))
 }
@@ -152,9 +164,14 @@ impl Inner {
         let mut removing = Vec::new();
         for row in self.spaces.volumes.prefix(&[]) {
             let (key, row) = row.map_err(|e| of_engine(&e))?;
-            let state = VolumeRow::parse(&key, &row).map(|row| row.state);
-            if let (Some((vid, [])), Ok(VolumeState::Removing)) = (keys::split(&key), state) {
+            let (Some((vid, [])), Ok(row)) = (keys::split(&key), VolumeRow::parse(&key, &row)) else {
+                continue;
+            };
+            if row.state == VolumeState::Removing {
                 removing.push(vid);
+            }
+            if row.spare_copies {
+                self.spared.lock().insert(vid);
             }
         }
         for &vid in &removing {

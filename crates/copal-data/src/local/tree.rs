@@ -8,6 +8,7 @@ use crate::format::{
     NEXT_VID_KEY, VolumeRow, VolumeState, name_row, number_row, parse_name_row, parse_number_row,
 };
 use crate::keys::{self, ROOT};
+use crate::spare::{self, Of};
 use copal_kv::Durability;
 use copal_volume::{
     Remove, VolumeError, VolumeId, VolumeOptions, check_volume_name, check_volume_options, split_parent,
@@ -70,6 +71,14 @@ impl Inner {
         stamp.put(&self.spaces, &mut batch);
         self.commit(batch).map_err(super::CommitError::of_other)?;
         self.times.confirm(&stamp);
+        if options.spare_copies {
+            self.spared.lock().insert(vid);
+        }
+        let mut spares = self.kv.batch();
+        let number = number_row(NEXT_VID_KEY, next + 1);
+        spare::put(&self.spaces, &mut spares, Of::Node, NEXT_VID_KEY, number);
+        spare::put(&self.spaces, &mut spares, Of::Volumes, &key, row.row(&key));
+        self.commit_spares(spares);
         Ok(vid)
     }
 
@@ -109,7 +118,11 @@ impl Inner {
         batch.put(&self.spaces.names, &new_key, name_row(&new_key, vid));
         let key = keys::volume(vid);
         batch.put(&self.spaces.volumes, &key, row.row(&key));
-        self.commit(batch).map_err(super::CommitError::of_other)
+        self.commit(batch).map_err(super::CommitError::of_other)?;
+        let mut spares = self.kv.batch();
+        spare::put(&self.spaces, &mut spares, Of::Volumes, &key, row.row(&key));
+        self.commit_spares(spares);
+        Ok(())
     }
 
     pub(super) fn list_volumes(
@@ -148,6 +161,7 @@ impl Inner {
         {
             return Err(VolumeError::NotEmpty);
         }
+        self.delete_spares(vid)?;
         let mut batch = self.kv.batch();
         let name_key = keys::named(row.parent, row.name.as_bytes());
         batch.delete(&self.spaces.names, &name_key);
@@ -163,6 +177,17 @@ impl Inner {
             tracing::warn!(%vid, %error, "the space of a removed volume returns at the next open");
         }
         Ok(())
+    }
+
+    /// Drops the second copies of a volume's row and files.
+    fn delete_spares(&self, vid: VolumeId) -> Result<(), VolumeError> {
+        let prefix = keys::volume(vid);
+        if self.spared.lock().remove(&vid) {
+            spare::delete_files(&self.spaces, &prefix)?;
+        }
+        let mut batch = self.kv.batch();
+        spare::delete(&self.spaces, &mut batch, Of::Volumes, &prefix);
+        self.commit_behind(batch)
     }
 
     /// Drops all rows of a volume that is being removed, value objects unread; then its own row.

@@ -14,6 +14,7 @@ fn everything_acknowledged_is_there_after_a_restart() {
         replicas: Some(2),
         class: Some("ssd".to_owned()),
         quota_bytes: Some(50_000_000),
+        spare_copies: true,
     };
     let (uuid, vid, infos) = {
         let store = open(&device);

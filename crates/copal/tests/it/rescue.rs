@@ -227,7 +227,7 @@ fn a_log_with_a_damaged_frame_gives_all_that_other_frames_say() {
         .collect();
     assert!(frames.len() > 8, "{frames:?}");
     let mut saved = Vec::new();
-    for at in frames.into_iter().rev().take(4) {
+    for at in frames {
         subject.heal().write_all_at(b"rot!", at + 70).unwrap();
         assert_eq!(subject.house.run(["snapshots"]).code, Some(20));
         remove(&subject.house.path("new"));
