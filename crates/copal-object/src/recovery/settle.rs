@@ -76,7 +76,7 @@ pub(crate) fn settle(
             if verified || !in_tail || source.broken.by(Flaw::NoDataSum) {
                 continue;
             }
-            let there = verify::data_is_there(source, record, &ops, &tables, walked.flushed_epoch);
+            let there = verify::data_is_there(source, record, &ops, walked.flushed_epoch);
             match there {
                 Ok(true) => {}
                 Ok(false) => {

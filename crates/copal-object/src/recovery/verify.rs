@@ -2,30 +2,27 @@
 
 use super::{Source, WalkedRecord};
 use crate::{
+    Check,
     format::{hash128, ops::RecordOp},
     run::Run,
-    tables::{Entry, Tables, trailer_pages, unit_pages},
+    tables::{trailer_pages, unit_pages},
 };
 use copal_device::DeviceError;
 use std::ops::Range;
 
-/// Whether all data that `ops` of `record` brought in epochs after `flushed_epoch` is on the device. `tables` are those
-/// after the record was applied.
+/// Whether all data that `ops` of `record` brought in epochs after `flushed_epoch` is on the device.
 pub(crate) fn data_is_there(
     source: &Source<'_>,
     record: &WalkedRecord,
     ops: &[RecordOp],
-    tables: &Tables,
     flushed_epoch: u64,
 ) -> Result<bool, DeviceError> {
     for op in ops {
         let there = match op {
-            RecordOp::Map {
-                id, run, epoch, sums, ..
-            } => {
+            RecordOp::Map { run, epoch, sums, .. } => {
                 let epoch = if *epoch == 0 { record.header.epoch } else { *epoch };
-                // The unit follows from the number of sums only together with the object's kind of check.
-                epoch <= flushed_epoch || map_is_there(source, *run, sums, unit_of(tables, *id, *run, sums))?
+                epoch <= flushed_epoch
+                    || map_is_there(source, *run, sums, unit_of(*run, sums, source.page_bytes))?
             }
             RecordOp::Publish {
                 what,
@@ -52,13 +49,14 @@ pub(crate) fn data_is_there(
     Ok(true)
 }
 
-fn unit_of(tables: &Tables, id: u64, run: Run, sums: &[u32]) -> u32 {
-    match tables.entries.get(&id) {
-        Some(Entry::Object(object)) => object.unit(tables.page_bytes),
-        // Deleted by the same record: the number of sums tells the unit.
-        _ if sums.len() as u32 == run.pages => 1,
-        _ => unit_pages(crate::Check::Caller, tables.page_bytes),
-    }
+/// Pages that each of `sums` is of. Not asked of the object: the record may have given its name to another since.
+fn unit_of(run: Run, sums: &[u32], page_bytes: usize) -> u32 {
+    let check = if sums.len() as u64 == u64::from(run.pages) {
+        Check::Pages
+    } else {
+        Check::Caller
+    };
+    unit_pages(check, page_bytes)
 }
 
 fn map_is_there(source: &Source<'_>, run: Run, sums: &[u32], unit: u32) -> Result<bool, DeviceError> {
