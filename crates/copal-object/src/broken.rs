@@ -49,6 +49,8 @@ pub(crate) enum Flaw {
     DepIgnored,
     /// R15: a checkpoint's superblock waits for its epoch only, not for the frames its commits come after.
     CheckpointAheadOfFrames,
+    /// R15: a record says an epoch is durable whose groups wait for a frame that is written through.
+    FlushedAheadOfFrames,
     /// R17: what was freed, and the end of the file, go back to the file system before a durable checkpoint says so.
     GiveBackEarly,
     /// R18: no checkpoint says which runs are hollow.

@@ -7,7 +7,8 @@
 //! Invariants
 //! - A checkpoint never overwrites the live one, and a flush separates it from its superblock (R8).
 //! - The journal's tail moves only when the superblock that passes it is durable (R7).
-//! - The superblock waits until every group in the checkpoint is complete, the frames its commits come after among it (R15).
+//! - The superblock waits until every group in the checkpoint is complete, the frames its commits come after among it, and
+//!   every later one of the epochs it says are durable (R15).
 //! - Where the journal has no room for the open group, the checkpoint stands for its record: no record is written until
 //!   the superblock is durable, for it would follow on commits that no record holds. It takes the record's number, too, so
 //!   that whoever replays from an older superblock finds a record missing that later ones know as durable.
@@ -297,10 +298,13 @@ impl Inner {
         }
     }
 
-    /// Whether every commit in the checkpoint would be there without it (R15).
+    /// Whether every commit in the checkpoint, and every other of an epoch that it says is durable, would be there without
+    /// it (R15).
     fn is_complete(&self, state: &State, pending: &Pending) -> bool {
         self.shape.broken.by(Flaw::CheckpointAheadOfFrames)
-            || state.groups.is_complete(pending.last_group, pending.absorbed)
+            || state
+                .groups
+                .is_complete(pending.last_group, pending.epoch, pending.absorbed)
     }
 
     fn finish_checkpoint(&self, state: &mut State, pending: Pending) {

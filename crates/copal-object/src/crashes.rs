@@ -129,6 +129,7 @@ each_broken_rule_is_caught! {
     r14_frames_without_their_commit: AfterIgnored,
     r14_records_without_their_frame: DepIgnored,
     r15_a_checkpoint_ahead_of_the_frames_its_commits_come_after: CheckpointAheadOfFrames,
+    r15_a_record_ahead_of_the_frames_its_commits_come_after: FlushedAheadOfFrames,
     r17_space_given_back_before_a_checkpoint_says_so: GiveBackEarly,
     r18_hollow_runs_that_no_checkpoint_names: HollowUnsaid,
 }

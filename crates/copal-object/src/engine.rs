@@ -61,6 +61,10 @@ impl Inner {
             state.epochs.want(epoch);
             return false;
         }
+        // A group may still wait for a frame: when that is written, a record can say so.
+        if self.trusted_epoch(state) < state.drain_epoch {
+            return false;
+        }
         let carried = state
             .groups
             .closed
@@ -77,6 +81,14 @@ impl Inner {
         state.groups.open.forced = true;
         state.groups.open.releasing = true;
         true
+    }
+
+    /// The last epoch that a record may call durable.
+    fn trusted_epoch(&self, state: &State) -> u64 {
+        if self.shape.broken.by(Flaw::FlushedAheadOfFrames) {
+            return state.epochs.flushed;
+        }
+        state.groups.trusted_epoch(state.epochs.flushed)
     }
 
     fn may_close_group(&self, state: &State) -> bool {
@@ -122,7 +134,7 @@ impl Inner {
             _ => state.epochs.begin_write(),
         };
         let mut buf = AlignedBuf::zeroed(pages as usize * self.shape.page_bytes);
-        let carries = state.epochs.flushed;
+        let carries = self.trusted_epoch(state);
         let first_lsn = if group.transactions == 0 {
             state.groups.last_lsn + 1
         } else {

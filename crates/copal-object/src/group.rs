@@ -177,10 +177,18 @@ impl Groups {
         (number, open.freed)
     }
 
-    /// Whether every write of the groups up to `last` has completed, those of the frames they come after among them;
-    /// of `absorbed`, every write but the checkpoint's own.
-    pub(crate) fn is_complete(&self, last: u64, absorbed: Option<u64>) -> bool {
-        let mut closed = self.closed.iter().take_while(|group| group.number <= last);
+    /// The last epoch that recovery may take as durable where a flush has covered those up to `flushed`. A frame that is
+    /// written through belongs to no epoch, so the flush of a group's epoch says nothing of the frames it comes after (R15).
+    pub(crate) fn trusted_epoch(&self, flushed: u64) -> u64 {
+        let incomplete = self.closed.get(self.complete);
+        incomplete.map_or(flushed, |group| flushed.min(group.epoch.saturating_sub(1)))
+    }
+
+    /// Whether every write of the groups up to `last` and of those in epochs up to `epoch` has completed, those of the
+    /// frames they come after among them; of `absorbed`, every write but the checkpoint's own.
+    pub(crate) fn is_complete(&self, last: u64, epoch: u64, absorbed: Option<u64>) -> bool {
+        let is_named = |group: &&ClosedGroup| group.number <= last || group.epoch <= epoch;
+        let mut closed = self.closed.iter().take_while(is_named);
         closed.all(|group| group.outstanding == u32::from(absorbed == Some(group.number)))
     }
 }

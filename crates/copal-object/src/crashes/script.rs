@@ -109,8 +109,8 @@ fn nearly_full_store() -> Image {
     FULL.get_or_init(make).clone()
 }
 
-/// Position and object of what was committed while a frame was written through.
-type Beside = Arc<Mutex<Option<(u64, u64)>>>;
+/// Position and object of what was committed while a frame was written through; the first one comes after the frame.
+type Beside = Arc<Mutex<Vec<(u64, u64)>>>;
 
 /// Something that will be acknowledged.
 enum Awaited {
@@ -629,8 +629,8 @@ impl Runner<'_> {
         }
     }
 
-    /// Sometimes: if the next frame is written through, another thread commits something that comes after it, and a
-    /// checkpoint goes as far as it can. Returns where that commit is noted.
+    /// Sometimes: if the next frame is written through, another thread commits something that comes after it; then a
+    /// checkpoint goes as far as it can, or a flush, and a record behind it. Returns where these commits are noted.
     fn arm_beside(&mut self, stream: u64, number: u64) -> Option<Beside> {
         let World::Device(device) = &self.world else {
             return None;
@@ -638,39 +638,47 @@ impl Runner<'_> {
         if !self.random.one_in(2) {
             return None;
         }
-        let id = self.next_beside;
-        self.next_beside += 1;
+        let ids = [self.next_beside, self.next_beside + 1];
+        self.next_beside += 2;
         let events = self.random.below(24);
+        let by_checkpoint = self.random.one_in(2);
         let (store, device) = (self.store.clone(), device.clone());
-        let noted = Arc::new(Mutex::new(None));
+        let noted = Beside::default();
         let done = noted.clone();
         device.clone().beside_next_write_through(Some(Box::new(move || {
-            let mut state = store.inner.state.lock();
-            // Where the journal is short the commit would wait for a checkpoint, and that for the frame.
-            if state.journal.used_pages() * 4 > state.journal.pages {
+            let drive = |events| (0..events).all(|_| device.drive());
+            let create = |id, after| {
+                let opts = CreateOptions::default();
+                let id = ObjectId(id);
+                let ops = vec![Op::Create { id, opts }];
+                if let Ok(lsn) = store.commit(Txn { ops, after }, Ack::Ordered).wait() {
+                    done.lock().push((lsn.0, id.0));
+                }
+            };
+            // Where the journal is short a commit would wait for a checkpoint, and that for the frame.
+            let is_short = || {
+                let journal = &store.inner.state.lock().journal;
+                journal.used_pages() * 4 > journal.pages
+            };
+            if is_short() {
                 return;
             }
-            drop(state);
-            let opts = CreateOptions::default();
-            let txn = Txn {
-                ops: vec![Op::Create {
-                    id: ObjectId(id),
-                    opts,
-                }],
-                after: vec![(ObjectId(stream), FramePos(number))],
-            };
-            if let Ok(lsn) = store.commit(txn, Ack::Ordered).wait() {
-                *done.lock() = Some((lsn.0, id));
-            }
-            state = store.inner.state.lock();
-            state.checkpointer.forced = true;
-            drop(state);
-            store.inner.pump();
-            for _ in 0..events {
-                if !device.drive() {
-                    break;
+            create(ids[0], vec![(ObjectId(stream), FramePos(number))]);
+            if by_checkpoint {
+                store.inner.state.lock().checkpointer.forced = true;
+                store.inner.pump();
+            } else if !done.lock().is_empty() {
+                let mut state = store.inner.state.lock();
+                let open = state.epochs.open;
+                state.epochs.want(open);
+                drop(state);
+                store.inner.pump();
+                drive(events);
+                if !is_short() {
+                    create(ids[1], Vec::new());
                 }
             }
+            drive(events);
         })));
         Some(noted)
     }
@@ -678,18 +686,20 @@ impl Runner<'_> {
     fn note_beside(&mut self, beside: Option<&Beside>, stream: u64, number: u64) {
         let Some(noted) = beside else { return };
         self.world.device().beside_next_write_through(None);
-        if let Some((lsn, id)) = *noted.lock() {
+        for (index, (lsn, id)) in noted.lock().drain(..).enumerate() {
             let mut after = self.model.now();
             let thing = Thing::Object {
                 bytes: Vec::new(),
                 sealed: false,
             };
             after.insert(id, thing);
-            self.model.commits.push(Commit {
-                lsn,
-                after: Rc::new(after),
-                deps: vec![(stream, number)],
-            });
+            let deps = if index == 0 {
+                vec![(stream, number)]
+            } else {
+                Vec::new()
+            };
+            let after = Rc::new(after);
+            self.model.commits.push(Commit { lsn, after, deps });
         }
     }
 
