@@ -11,7 +11,7 @@
 //!
 //! [`Record::Settled`]: crate::manifest::format::Record::Settled
 
-use crate::manifest::{Role, parse_label, state::State};
+use crate::manifest::{Role, parse_label, rewrite::BESIDE, state::State};
 use copal_object::{ObjectId, Stat, Store as Objects};
 use std::collections::BTreeMap;
 
@@ -28,7 +28,9 @@ pub(crate) struct Found {
     pub(crate) values: BTreeMap<ObjectId, Stat>,
     /// The stream whose first extent is the waiting room.
     pub(crate) room: Option<ObjectId>,
-    /// Highest id of any object, also of others.
+    /// Manifests that were being written anew.
+    pub(crate) manifests: Vec<ObjectId>,
+    /// Highest id of any object but those, also of others.
     pub(crate) highest: u64,
 }
 
@@ -45,6 +47,10 @@ impl Found {
     }
 
     fn add(&mut self, stat: Stat) {
+        if BESIDE.contains(&stat.id) {
+            self.manifests.push(stat.id);
+            return;
+        }
         self.highest = self.highest.max(stat.id.0);
         match parse_label(&stat.label) {
             Some((Role::Log, generation)) => {
@@ -94,5 +100,10 @@ pub(crate) fn unnamed(state: &State, found: &Found, logged: impl Fn(&ObjectId) -
     let mut all: Vec<Unnamed> = logs.map(judged(Role::Log)).collect();
     all.extend(tables.map(judged(Role::Table)));
     all.extend(values.map(judged(Role::Value)));
+    all.extend(found.manifests.iter().map(|&object| Unnamed {
+        object,
+        role: Role::Manifest,
+        explained: true,
+    }));
     all
 }

@@ -20,10 +20,15 @@ const LEFT_TO_OTHERS: u64 = 4 << 20;
 
 /// Makes one of the two objects.
 pub(super) fn create(id: ObjectId) -> Op {
+    create_as(id, id)
+}
+
+/// Makes object `id`, which lies where object `of` of the two would.
+pub(super) fn create_as(id: ObjectId, of: ObjectId) -> Op {
     let opts = CreateOptions {
         kind: ObjectKind::Plain,
         // What is expected to live differently lies elsewhere.
-        lifetime: if id == COPY {
+        lifetime: if of == COPY {
             Lifetime::Long
         } else {
             Lifetime::Medium

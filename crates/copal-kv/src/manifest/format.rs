@@ -181,34 +181,31 @@ pub(crate) fn encode_edit(offset: u64, records: &[Record]) -> Vec<u8> {
     out
 }
 
-/// An edit that is written where it will stand, behind what a manifest holds so far.
+/// An edit that is put together record by record.
+#[derive(Default)]
 pub(crate) struct EditWriter {
-    offset: usize,
+    bytes: Vec<u8>,
 }
 
 impl EditWriter {
-    /// The edit that begins at byte `offset`, where the bytes end.
-    pub(crate) fn at(offset: usize) -> EditWriter {
-        EditWriter { offset }
-    }
-
     /// Bytes it takes so far.
-    pub(crate) fn bytes(&self, manifest: &[u8]) -> usize {
-        manifest.len() - self.offset
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
     }
 
-    pub(crate) fn add(&mut self, manifest: &mut Vec<u8>, record: &Record) {
-        if manifest.len() == self.offset {
-            manifest.put_zeros(EDIT_HEADER);
+    pub(crate) fn add(&mut self, record: &Record) {
+        if self.bytes.is_empty() {
+            self.bytes.put_zeros(EDIT_HEADER);
         }
-        record.encode(manifest);
+        record.encode(&mut self.bytes);
     }
 
-    /// Seals it; one without records leaves nothing behind.
-    pub(crate) fn end(self, manifest: &mut [u8]) {
-        if manifest.len() > self.offset {
-            seal_edit(self.offset as u64, &mut manifest[self.offset..]);
+    /// Its bytes, as they will stand at `offset`; none without records.
+    pub(crate) fn end(mut self, offset: u64) -> Vec<u8> {
+        if !self.bytes.is_empty() {
+            seal_edit(offset, &mut self.bytes);
         }
+        self.bytes
     }
 }
 

@@ -1,13 +1,15 @@
 //! The manifest: the object that says which tables and value objects make up the store.
 //!
-//! Object 1 of the object store, and the same bytes in object 0 while there is room. Above 4 MiB it is rewritten in place,
-//! in one transaction.
+//! Object 1 of the object store, and the same bytes in object 0 while there is room. Above 4 MiB it is rewritten: piece by
+//! piece beside what stands, whose place it takes in one transaction.
 //! Invariants
+//! - A rewrite waits for nothing but space: its memory does not grow with the state, so the manifest's length is bounded.
 //! - State in memory changes only after the transaction that carries its edit was accepted.
 
 mod copy;
 pub(crate) mod format;
 pub(crate) mod read;
+pub(crate) mod rewrite;
 pub(crate) mod state;
 
 use crate::{
@@ -18,17 +20,17 @@ use crate::{
 use bytes::Bytes;
 use copal_device::Class;
 use copal_object::{Ack, ObjectId, Op, Store, StoreError, Txn};
-use format::{EditWriter, Record, encode_edit, header};
+use format::{Record, encode_edit, header};
 use read::Edits;
 use state::State;
 
 /// Where the manifest lives.
 pub(crate) const MANIFEST: ObjectId = ObjectId(1);
 const REWRITE_ABOVE: u64 = 4 << 20;
+/// Less is not worth a rewrite before its time.
+const GAINED_AT_LEAST: u64 = 1 << 20;
 /// Most bytes of state that a byte of an edit makes, about: tables with short keys.
 const STATE_PER_BYTE: u64 = 8;
-/// Length at which an edit of a rewrite ends.
-const EDIT_BYTES: usize = 64 << 10;
 /// A piece that lies in several places of the device is put together from copies.
 const COPIES: u64 = 2;
 
@@ -50,8 +52,10 @@ pub(crate) struct Manifest {
     pub(crate) seed: u64,
     len: u64,
     /// Length from which the next edit becomes a rewrite: never less than twice what a rewrite left. 0: the next one does,
-    /// whatever memory there is.
+    /// or there is none.
     rewrite_above: u64,
+    /// Length from which it is tried again where there was no room.
+    retry_from: u64,
     /// What is known of the second copy.
     copy: Copied,
     /// Pays for the bytes of a rewrite.
@@ -135,6 +139,7 @@ impl Manifest {
             } else {
                 REWRITE_ABOVE
             },
+            retry_from: 0,
             budget: budget.clone(),
         };
         Ok((manifest, charge))
@@ -169,14 +174,14 @@ impl Manifest {
             len,
             copy: Copied::Yes,
             rewrite_above: REWRITE_ABOVE,
+            retry_from: 0,
             budget: budget.clone(),
         })
     }
 
-    /// What a rewrite takes, if the next commit is to write the whole state anew: it can be put off while there is no
-    /// memory for its bytes, unless what is there must not stay. Blocks while the store grows for a copy.
-    fn memory_to_rewrite(&mut self, objects: &Store) -> Option<Charge> {
-        let long = self.len > self.rewrite_above;
+    /// Whether the next commit is to write the whole state anew. Blocks while the store grows for a copy.
+    fn rewrite_is_due(&mut self, objects: &Store) -> bool {
+        let long = self.len >= self.retry_from && (self.len > self.rewrite_above || self.is_crowded(objects));
         let lacks_copy = match self.copy {
             Copied::Yes => false,
             Copied::NotYet => copy::finds_room(objects, self.state.encoded_bytes(), true),
@@ -189,33 +194,47 @@ impl Manifest {
                 Copied::NoRoom
             };
         }
-        if !long && !lacks_copy {
-            return None;
-        }
-        let bytes = COPIES * self.state.encoded_bytes();
-        let charge = self.budget.charge(Memory::Manifest, bytes);
-        (self.rewrite_above == 0 || self.budget.check().is_ok()).then_some(charge)
+        long || lacks_copy
     }
 
-    /// Steps that write the whole state and `records` anew, and the length they leave; with a copy where there is room.
-    fn rewrite(&self, objects: &Store, records: &[Record], copied: bool) -> (Vec<Op>, u64) {
-        // What is there, a record at a time and in edits that are read in small pieces; then what changes.
-        let mut bytes = header(self.seed);
-        bytes.reserve(self.state.encoded_bytes() as usize);
-        append_edits(&mut bytes, self.state.records());
-        append_edits(&mut bytes, records.iter().cloned());
-        let len = bytes.len() as u64;
-        let mut ops = vec![Op::Truncate { id: MANIFEST, len: 0 }];
-        match (objects.stat(copy::COPY).is_some(), copied) {
-            (true, true) => ops.push(Op::Truncate {
-                id: copy::COPY,
-                len: 0,
-            }),
-            (true, false) => ops.push(Op::Delete { id: copy::COPY }),
-            (false, true) => ops.push(copy::create(copy::COPY)),
-            (false, false) => {}
+    /// Whether there is enough to gain, and soon no room for what gains it: later, a full store could not rewrite.
+    fn is_crowded(&self, objects: &Store) -> bool {
+        let state = self.state.encoded_bytes();
+        let gained = self.len.saturating_sub(state);
+        gained > GAINED_AT_LEAST.max(state / 4) && objects.space().free_bytes < 3 * state
+    }
+
+    /// Writes the whole state anew, beside what stands; the length it has there, and whether there is a copy of it. `None`:
+    /// there is no room, and what stands grows by another quarter first.
+    /// # Errors
+    /// `NoSpace`: what stands must not stay, and there is no room for anything else. Anything else poisons.
+    fn write_beside(
+        &mut self,
+        objects: &Store,
+        poison: &Poison,
+        copied: bool,
+    ) -> Result<Option<(u64, bool)>, Error> {
+        let write = |copied| rewrite::write(objects, &self.budget, self.seed, self.state.records(), copied);
+        let mut written = write(copied);
+        if copied && matches!(written, Err(StoreError::NoSpace { .. })) {
+            written = write(false).map(|(len, _)| (len, false));
         }
-        ops.extend(copy::append(0, &Bytes::from(bytes), copied));
+        match written {
+            Ok(written) => Ok(Some(written)),
+            Err(StoreError::NoSpace { .. }) if self.rewrite_above > 0 => {
+                self.retry_from = self.len + self.len / 4;
+                Ok(None)
+            }
+            Err(error) => Err(poison.failed_write(error)),
+        }
+    }
+
+    /// Steps that let what was written beside take the manifest's place and append `records`, and the length they leave.
+    fn replace(&self, objects: &Store, written: u64, records: &[Record], copied: bool) -> (Vec<Op>, u64) {
+        let edit = Bytes::from(encode_edit(written, records));
+        let len = written + edit.len() as u64;
+        let mut ops = rewrite::take_place(objects, copied);
+        ops.extend(copy::append(written, &edit, copied));
         (ops, len)
     }
 
@@ -246,16 +265,23 @@ impl Manifest {
             poison.set(&Error::NumbersUsedUp.to_string());
             return Err(Error::NumbersUsedUp);
         }
-        let memory = self.memory_to_rewrite(objects);
+        let due = self.rewrite_is_due(objects);
         let copied = match self.copy {
             Copied::Yes => copy::keeps_its_room(objects, self.len),
-            Copied::NotYet => memory.is_some(),
+            Copied::NotYet => due,
             Copied::NoRoom => false,
         };
-        let (steps, len) = if memory.is_some() {
-            self.rewrite(objects, records, copied)
+        let beside = if due {
+            self.write_beside(objects, poison, copied)?
         } else {
-            self.extend(objects, records, copied)
+            None
+        };
+        let ((steps, len), copied) = match beside {
+            Some((written, copied)) => (self.replace(objects, written, records, copied), copied),
+            None => {
+                let copied = copied && self.copy == Copied::Yes;
+                (self.extend(objects, records, copied), copied)
+            }
         };
         ops.extend(steps);
         let committed = objects
@@ -267,37 +293,26 @@ impl Manifest {
                 ack,
             )
             .wait();
-        committed.map_err(|error| match error {
+        if let Err(error) = committed {
             // Refused before anything was written.
-            StoreError::TooLarge => Error::Object(error),
-            error => poison.failed_write(error),
-        })?;
-        if memory.is_some() {
+            rewrite::discard(objects).map_err(|error| poison.failed_write(error))?;
+            return Err(match error {
+                StoreError::TooLarge => Error::Object(error),
+                error => poison.failed_write(error),
+            });
+        }
+        if beside.is_some() {
             self.rewrite_above = REWRITE_ABOVE.max(2 * len);
+            self.retry_from = 0;
         }
         self.len = len;
         self.copy = match (copied, self.copy) {
             (true, _) => Copied::Yes,
-            // There was no memory for it.
-            (false, Copied::NotYet) => Copied::NotYet,
             (false, _) => Copied::NoRoom,
         };
         records.iter().for_each(|record| self.state.apply(record));
         Ok(())
     }
-}
-
-/// Appends `records` as edits of about [`EDIT_BYTES`]: they are committed together, so together they are one.
-fn append_edits(manifest: &mut Vec<u8>, records: impl Iterator<Item = Record>) {
-    let mut edit = EditWriter::at(manifest.len());
-    for record in records {
-        edit.add(manifest, &record);
-        if edit.bytes(manifest) >= EDIT_BYTES {
-            edit.end(manifest);
-            edit = EditWriter::at(manifest.len());
-        }
-    }
-    edit.end(manifest);
 }
 
 /// What an object is for; stands in its label, so that an opening can tell.
@@ -366,201 +381,4 @@ pub(crate) fn parse_label(label: &[u8; 16]) -> Option<(Role, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{KeyspaceOptions, key::KeyspaceId};
-    use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put};
-    use copal_device::{AlignedBuf, Device, Image, MemoryDevice};
-    use copal_object::{Covered, MkfsOptions, OpenOptions, Summed};
-    use std::sync::Arc;
-
-    #[test]
-    fn the_first_edit_of_an_older_manifest_rewrites_it() {
-        let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
-        Store::mkfs(&device, &MkfsOptions::default()).unwrap();
-        let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-        let mut new = Manifest::create(&objects, 7, &MemoryBudget::new(4 << 20)).unwrap();
-        let keyspace = |id: u32| Record::Keyspace {
-            id: KeyspaceId(id),
-            name: format!("space {id}"),
-            options: KeyspaceOptions::default(),
-        };
-        let poison = Poison::default();
-        new.commit(&objects, &poison, Vec::new(), &[keyspace(1)], Ack::Durable)
-            .unwrap();
-        // The same bytes under a header of version 1, which is what that version wrote.
-        let len = objects.stat(MANIFEST).unwrap().len;
-        let bytes = objects.read(MANIFEST, 0..len, Class::Foreground).wait().unwrap();
-        let mut old = vec![0; ENVELOPE_LEN];
-        old.put_u64(7);
-        let version_1 = Format {
-            version: 1,
-            ..format::FORMAT
-        };
-        Envelope::seal(&version_1, 0, 0, &mut old);
-        old.extend_from_slice(&bytes[old.len()..]);
-        let ops = vec![
-            Op::Truncate { id: MANIFEST, len: 0 },
-            Op::Append {
-                id: MANIFEST,
-                at: 0,
-                data: Bytes::from(old),
-            },
-        ];
-        let txn = Txn {
-            ops,
-            ..Txn::default()
-        };
-        objects.commit(txn, Ack::Durable).wait().unwrap();
-        let budget = MemoryBudget::new(4 << 20);
-        let (mut manifest, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
-        assert_eq!((manifest.seed, manifest.state.keyspaces.len()), (7, 1));
-        for id in 2..4 {
-            manifest
-                .commit(&objects, &poison, Vec::new(), &[keyspace(id)], Ack::Durable)
-                .unwrap();
-            let head = objects.read(MANIFEST, 0..format::HEADER_LEN as u64, Class::Foreground);
-            assert_eq!(
-                format::parse_header(&head.wait().unwrap()).unwrap(),
-                (format::FORMAT.version, 7)
-            );
-            let (again, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
-            assert_eq!(again.state, manifest.state);
-        }
-    }
-
-    fn keyspace(id: u32) -> Record {
-        Record::Keyspace {
-            id: KeyspaceId(id),
-            name: format!("space {id}"),
-            options: KeyspaceOptions::default(),
-        }
-    }
-
-    /// Where the first page of the manifest and of its copy lie.
-    fn pages(objects: &Store) -> [Option<u64>; 2] {
-        let mut pages = [None; 2];
-        let all = copal_object::CheckOptions {
-            data: true,
-            repair: false,
-        };
-        let mut note = |range: std::ops::Range<u64>, covered| {
-            if let Covered::Summed(Summed::Object(id)) = covered
-                && let Some(slot) = [MANIFEST, copy::COPY].iter().position(|of| *of == id)
-            {
-                pages[slot].get_or_insert(range.start);
-            }
-        };
-        assert!(objects.check_coverage(&all, &mut note).unwrap().is_clean());
-        pages
-    }
-
-    /// Symptom: one flipped bit in the manifest, and nothing in the store could be read.
-    /// Cause: it stood in one place.
-    /// Fix: it stands in two, and an opening takes the one that is whole; the next edit writes both.
-    #[test]
-    fn a_damaged_manifest_is_read_from_its_copy_and_written_anew() {
-        let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
-        Store::mkfs(&device, &MkfsOptions::default()).unwrap();
-        let (objects, _) = Store::open(device.clone(), &OpenOptions::default()).unwrap();
-        let budget = MemoryBudget::new(4 << 20);
-        let mut manifest = Manifest::create(&objects, 7, &budget).unwrap();
-        let poison = Poison::default();
-        for (round, damaged) in (1..).zip([0, 1, 0, 1]) {
-            manifest
-                .commit(&objects, &poison, Vec::new(), &[keyspace(round)], Ack::Durable)
-                .unwrap();
-            let places = pages(&objects).map(Option::unwrap);
-            assert!(places[0].abs_diff(places[1]) > 1 << 20, "{places:?}");
-            let mut buf = AlignedBuf::zeroed(4096);
-            buf.fill(0xee);
-            device.write_through(places[damaged], buf).unwrap();
-            let (again, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
-            assert_eq!(again.state.keyspaces, manifest.state.keyspaces);
-            manifest = again;
-        }
-    }
-
-    /// Symptom: none yet; a copy that a full store cannot drop would take the space that deletes need, and one that is
-    /// dropped for ever is none.
-    #[test]
-    fn a_full_store_goes_on_without_the_copy_until_there_is_room() {
-        let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
-        Store::mkfs(&device, &MkfsOptions::default()).unwrap();
-        let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-        let budget = MemoryBudget::new(4 << 20);
-        let mut manifest = Manifest::create(&objects, 7, &budget).unwrap();
-        let poison = Poison::default();
-        let mut round = 0;
-        let mut commit = |manifest: &mut Manifest| {
-            round += 1;
-            manifest
-                .commit(&objects, &poison, Vec::new(), &[keyspace(round)], Ack::Durable)
-                .unwrap();
-            let (again, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
-            assert_eq!(again.state.keyspaces, manifest.state.keyspaces);
-        };
-        commit(&mut manifest);
-        assert!(pages(&objects).iter().all(Option::is_some));
-        let free = objects.space().free_bytes;
-        let full = objects.reserve(free - (256 << 10)).unwrap();
-        for _ in 0..3 {
-            commit(&mut manifest);
-            assert_eq!(pages(&objects)[1], None);
-        }
-        drop(full);
-        for _ in 0..3 {
-            commit(&mut manifest);
-            assert!(pages(&objects).iter().all(Option::is_some));
-        }
-    }
-
-    /// Symptom: a store did not open within the budget of the session before it, once an edit of its manifest was about
-    /// a megabyte long.
-    /// Cause: what an edit takes on its way counted as what cannot give way, twice.
-    /// Fix: a piece is refused when it is longer than what there is room for; its copies make caches give way.
-    #[test]
-    fn an_edit_that_a_session_had_room_for_is_read_again() {
-        let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
-        Store::mkfs(&device, &MkfsOptions::default()).unwrap();
-        let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-        let mut manifest = Manifest::create(&objects, 7, &MemoryBudget::new(4 << 20)).unwrap();
-        let records: Vec<Record> = (1..5500)
-            .map(|id| Record::Keyspace {
-                id: KeyspaceId(id),
-                name: format!("{id:0>240}"),
-                options: KeyspaceOptions::default(),
-            })
-            .collect();
-        let poison = Poison::default();
-        manifest
-            .commit(&objects, &poison, Vec::new(), &records, Ack::Durable)
-            .unwrap();
-        assert!(manifest.len > 5 << 18);
-        let budget = MemoryBudget::new(4 << 20);
-        let (again, charge) = Manifest::open(&objects, &budget).unwrap().unwrap();
-        assert!(again.state.keyspaces == manifest.state.keyspaces);
-        assert_eq!(charge.bytes(), again.state.heap_bytes());
-    }
-
-    #[test]
-    fn what_a_piece_takes_is_told_once() {
-        let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
-        Store::mkfs(&device, &MkfsOptions::default()).unwrap();
-        let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-        let mut manifest = Manifest::create(&objects, 7, &MemoryBudget::new(4 << 20)).unwrap();
-        let record = Record::Settled { below: 9 };
-        let poison = Poison::default();
-        manifest
-            .commit(&objects, &poison, Vec::new(), &[record], Ack::Durable)
-            .unwrap();
-        let mut edits = Edits::open(&objects, MANIFEST, Class::Foreground).unwrap();
-        let mut told = Vec::new();
-        let mut room = |bytes| {
-            told.push(bytes);
-            Ok(())
-        };
-        while edits.next(&mut room).unwrap().is_some() {}
-        assert_eq!(told, [manifest.len - format::HEADER_LEN as u64]);
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@
 use crate::support::*;
 use bytes::Bytes;
 use copal_kv::{Durability, Error, Iter, Keyspace, KeyspaceOptions, MemoryBudget, Options, Store};
+use copal_object::ObjectId;
 use std::ops::Bound;
 
 const TOTAL: u64 = 4 * MIB;
@@ -440,4 +441,33 @@ fn deletes_beside_too_much_in_memory_do_not_merge_everything_each_time() {
         "{rewritten} bytes written, {stored} stored, {flushes} flushes"
     );
     fixture.store.close().unwrap();
+}
+
+/// Symptom: a delete was refused for space in a store of 256 MiB that held 14 MB of tables, and everything after it.
+/// Cause: the manifest was 234 MB long. It was written anew only when the budget had memory for all of it, twice, and what
+/// bounds tables of long keys left none.
+/// Fix: it is written anew piece by piece, which takes no memory that grows with it; and where a store gets full, while
+/// there is still room for that.
+#[test]
+fn deletes_go_on_where_the_manifest_leaves_no_memory_and_the_store_is_small() {
+    for size in [64 * MIB, 256 * MIB] {
+        let options = Options {
+            memory_bytes: TOTAL,
+            table_bytes: 128 << 10,
+            ..Options::default()
+        };
+        let fixture = Fixture::new(size, options);
+        let space = fixture.space("a", KeyspaceOptions::default());
+        let put = |number| space.put(&long_key(number, true), &value(number, 100), PROCESS);
+        assert!((0..5000).any(|number| put(number).is_err()), "never refused");
+        for number in 0..600 {
+            let key = long_key(10_000 + number, true);
+            let deleted = space.delete(&key, Durability::Deferred);
+            deleted.unwrap_or_else(|error| panic!("delete {number}: {error}: {:?}", fixture.objects.space()));
+        }
+        let manifest = fixture.objects.stat(ObjectId(1)).unwrap();
+        assert!(manifest.len < 32 * MIB, "{} bytes in {size}", manifest.len);
+        assert_sound(&fixture.store, false);
+        fixture.store.close().unwrap();
+    }
 }
