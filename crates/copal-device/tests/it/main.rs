@@ -4,6 +4,7 @@ mod block_device;
 mod conformance;
 mod open;
 mod seccomp;
+mod settling;
 
 use std::path::Path;
 

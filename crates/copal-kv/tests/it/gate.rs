@@ -2,10 +2,10 @@
 
 use crate::support::*;
 use copal_device::{
-    AlignedBuf, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, MemoryDevice,
+    AlignedBuf, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, IoKind, MemoryDevice,
     PageCache,
 };
-use copal_kv::{Durability, Error, Keyspace, Store};
+use copal_kv::{Durability, Error, FilterMemory, FilterOptions, Keyspace, KeyspaceOptions, Options, Store};
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, mpsc};
 
@@ -27,6 +27,12 @@ struct Gate {
     prepared: usize,
     let_through: Vec<usize>,
     fails: Option<usize>,
+    /// Reads take their time.
+    slow: bool,
+    /// Slow reads that have begun and not ended.
+    reading: usize,
+    /// Whoever reads has ended.
+    has_read: bool,
 }
 
 impl Gated {
@@ -35,6 +41,17 @@ impl Gated {
         while !until(&gate) {
             self.moved.wait(&mut gate);
         }
+    }
+
+    fn slowly<T>(&self, read: impl FnOnce() -> T) -> T {
+        if !self.gate.lock().slow {
+            return read();
+        }
+        self.change(|gate| gate.reading += 1);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let read = read();
+        self.change(|gate| gate.reading -= 1);
+        read
     }
 
     fn change(&self, change: impl FnOnce(&mut Gate)) {
@@ -48,12 +65,17 @@ impl Device for Gated {
         self.below.geometry()
     }
     fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
-        let completion = self.below.submit(ios);
+        let is_read = ios.iter().any(|io| matches!(io.kind, IoKind::Read(_)));
+        let completion = if is_read {
+            self.slowly(|| self.below.submit(ios))
+        } else {
+            self.below.submit(ios)
+        };
         self.change(|gate| gate.handed_in += 1);
         completion
     }
     fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
-        self.below.read_now(at, buf)
+        self.slowly(|| self.below.read_now(at, buf))
     }
     fn write_through(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
         let mut gate = self.gate.lock();
@@ -119,8 +141,7 @@ type Answers = mpsc::Receiver<(u8, Result<(), Error>)>;
 /// Keys of the commits at the gate.
 const KEYS: u8 = 4;
 
-/// A store with its first two keys, whose next durable writes wait at the gate.
-fn at_a_shut_gate() -> (Arc<Gated>, Arc<dyn Device>, Store, Keyspace) {
+fn gated() -> (Arc<Gated>, Arc<dyn Device>) {
     let device = Arc::new(Gated {
         below: MemoryDevice::new(64 * MIB),
         gate: Mutex::default(),
@@ -128,6 +149,12 @@ fn at_a_shut_gate() -> (Arc<Gated>, Arc<dyn Device>, Store, Keyspace) {
     });
     let dynamic: Arc<dyn Device> = device.clone();
     format(&dynamic);
+    (device, dynamic)
+}
+
+/// A store with its first two keys, whose next durable writes wait at the gate.
+fn at_a_shut_gate() -> (Arc<Gated>, Arc<dyn Device>, Store, Keyspace) {
+    let (device, dynamic) = gated();
     let store = Store::open(open_objects(&dynamic), small()).unwrap();
     let space = store.keyspace("a", grouped()).unwrap();
     // The first enters space for the log; from then on each is one durable write.
@@ -342,5 +369,53 @@ fn a_sync_waits_for_deferred_writes_that_are_on_their_way() {
         assert!(answers.try_recv().is_err(), "synced before it is durable");
         device.change(|gate| gate.shut = false);
         answers.recv().unwrap().unwrap();
+    });
+}
+
+/// Symptom: a file that was closed could not be opened again at once. Cause: who moves filters was still reading from it.
+/// Fix: closing waits for that read.
+#[test]
+fn a_closed_store_reads_for_no_filter() {
+    let (device, dynamic) = gated();
+    let filters = FilterOptions {
+        memory: FilterMemory::BitsPerKey(3.0),
+        background: false,
+        ..FilterOptions::default()
+    };
+    let options = Options {
+        table_bytes: 256 << 10,
+        filters,
+        ..Options::default()
+    };
+    let store = Store::open(open_objects(&dynamic), options.clone()).unwrap();
+    let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
+    let key = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    for i in 0..20_000 {
+        space
+            .put(&key(2 * i), &value(i, 40), Durability::Deferred)
+            .unwrap();
+    }
+    store.flush().unwrap();
+    space.compact_range(all()).unwrap();
+    drop(space);
+    store.close().unwrap();
+    // Now no unit is in memory.
+    let store = Store::open(open_objects(&dynamic), options).unwrap();
+    let space = store.open_keyspace("a").unwrap().unwrap();
+    for i in 0..2000 {
+        space.get(&key(2 * i + 1)).unwrap();
+    }
+    device.change(|gate| gate.slow = true);
+    std::thread::scope(|scope| {
+        let closer = scope.spawn(|| {
+            device.wait(|gate| gate.reading > 0 || gate.has_read);
+            assert!(device.gate.lock().reading > 0, "nothing was read");
+            store.close().unwrap();
+            assert_eq!(device.gate.lock().reading, 0, "a closed store is still read");
+        });
+        // What this thread looked up decides what is loaded.
+        store.adjust_filters();
+        device.change(|gate| gate.has_read = true);
+        closer.join().unwrap();
     });
 }

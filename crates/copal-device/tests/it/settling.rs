@@ -1,0 +1,57 @@
+//! A device that is given up: nothing of it is on its way any more.
+
+use crate::scratch;
+use copal_device::{AlignedBuf, Class, FileOptions, Io, IoKind, open_file};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+/// Symptom: a file that was closed could not be opened again at once. Cause: a thread of the device was still inside a hook
+/// that held the file. Fix: whoever gives a device up waits until hooks have returned.
+#[test]
+fn hooks_have_returned_when_a_device_is_settled() {
+    let directory = scratch();
+    for force_pread in [false, true] {
+        let path = directory.path().join(format!("device-{force_pread}"));
+        let options = FileOptions {
+            create_size: Some(8 << 20),
+            force_pread,
+            allow_cow: true,
+            unsafe_volatile: true,
+            ..FileOptions::default()
+        };
+        let device = open_file(&path, &options).unwrap();
+        // A hook that is hung on an answer already there runs here, which proves nothing: again, then.
+        let ran_elsewhere = (0..1000).any(|_| {
+            let read = Io {
+                at: 0,
+                kind: IoKind::Read(AlignedBuf::zeroed(1 << 20)),
+                class: Class::Foreground,
+            };
+            let here = thread::current().id();
+            let returned = Arc::new(AtomicBool::new(false));
+            let (begin, began) = mpsc::channel();
+            let returns = returned.clone();
+            device.submit(vec![read]).on_complete(move |_| {
+                let elsewhere = thread::current().id() != here;
+                begin.send(elsewhere).unwrap();
+                if elsewhere {
+                    // A hook that takes its time: whoever does not wait for it is back before.
+                    thread::sleep(Duration::from_millis(100));
+                }
+                returns.store(true, Ordering::Release);
+            });
+            let elsewhere = began.recv().unwrap();
+            device.settle();
+            assert!(returned.load(Ordering::Acquire), "a hook is still running");
+            elsewhere
+        });
+        assert!(ran_elsewhere, "no hook ran on a thread of the device");
+    }
+}
