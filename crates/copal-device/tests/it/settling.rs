@@ -38,18 +38,21 @@ fn hooks_have_returned_when_a_device_is_settled() {
             let returned = Arc::new(AtomicBool::new(false));
             let (begin, began) = mpsc::channel();
             let returns = returned.clone();
+            let (settle, settled) = mpsc::channel();
             device.submit(vec![read]).on_complete(move |_| {
                 let elsewhere = thread::current().id() != here;
                 begin.send(elsewhere).unwrap();
                 if elsewhere {
-                    // A hook that takes its time: whoever does not wait for it is back before.
-                    thread::sleep(Duration::from_millis(100));
+                    // A hook that takes its time: whoever does not wait for it says so before.
+                    let _ = settled.recv_timeout(Duration::from_millis(100));
                 }
                 returns.store(true, Ordering::Release);
             });
             let elsewhere = began.recv().unwrap();
             device.settle();
-            assert!(returned.load(Ordering::Acquire), "a hook is still running");
+            let has_returned = returned.load(Ordering::Acquire);
+            let _ = settle.send(());
+            assert!(has_returned, "a hook is still running");
             elsewhere
         });
         assert!(ran_elsewhere, "no hook ran on a thread of the device");

@@ -7,7 +7,13 @@ use copal_device::{
 };
 use copal_kv::{Durability, Error, FilterMemory, FilterOptions, Keyspace, KeyspaceOptions, Options, Store};
 use parking_lot::{Condvar, Mutex};
-use std::sync::{Arc, mpsc};
+use std::{
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+/// How long a slow read takes.
+const LONG_READ: Duration = Duration::from_millis(50);
 
 /// A device whose durable writes wait at a gate, each until its number is let through.
 struct Gated {
@@ -33,6 +39,7 @@ struct Gate {
     reading: usize,
     /// Whoever reads has ended.
     has_read: bool,
+    closed: bool,
 }
 
 impl Gated {
@@ -48,7 +55,11 @@ impl Gated {
             return read();
         }
         self.change(|gate| gate.reading += 1);
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        let mut gate = self.gate.lock();
+        // Whoever does not wait for this read closes the store meanwhile.
+        self.moved
+            .wait_while_for(&mut gate, |gate| !gate.closed, LONG_READ);
+        drop(gate);
         let read = read();
         self.change(|gate| gate.reading -= 1);
         read
@@ -273,7 +284,7 @@ fn nobody_waits_for_the_device_while_deferred_writes_become_durable() {
             let (answer, answers) = mpsc::channel();
             let behind = &space;
             scope.spawn(move || answer.send(behind.put(&[1], &[1; 50], promise)).unwrap());
-            let put = answers.recv_timeout(std::time::Duration::from_secs(60));
+            let put = answers.recv_timeout(Duration::from_secs(60));
             put.expect("the writer is kept while the log is written").unwrap();
             assert_eq!(visible(&space), [0, 1]);
         });
@@ -411,7 +422,9 @@ fn a_closed_store_reads_for_no_filter() {
             device.wait(|gate| gate.reading > 0 || gate.has_read);
             assert!(device.gate.lock().reading > 0, "nothing was read");
             store.close().unwrap();
-            assert_eq!(device.gate.lock().reading, 0, "a closed store is still read");
+            let reading = device.gate.lock().reading;
+            device.change(|gate| gate.closed = true);
+            assert_eq!(reading, 0, "a closed store is still read");
         });
         // What this thread looked up decides what is loaded.
         store.adjust_filters();
