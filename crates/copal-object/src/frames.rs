@@ -120,6 +120,12 @@ impl FrameReader {
             }
             _ => (0, piece.first),
         };
+        // Who only reads a store that was cut off finds less than the piece; its frames are there.
+        let left = self.inner.device.geometry().size / self.inner.shape.page_bytes as u64;
+        let piece = &match self.inner.shape.salvage {
+            true => *piece,
+            false => piece.within(left),
+        };
         let wanted = match self.inner.shape.salvage {
             true => self.next,
             false => trimmed,

@@ -172,8 +172,9 @@ pub(crate) fn open(
     let stale = recovered.stale_copies.clone();
     let needed = recovered.needed.clone();
     if device_bytes < store_bytes {
-        // The copies of the checkpoint are not asked: it was read.
-        let end = recovered.tables.end().max(journal_end);
+        // The copies of the checkpoint are not asked: it was read. Neither are streams: their ends were found, or it had
+        // not come so far.
+        let end = recovered.tables.objects_end().max(journal_end);
         if end * page_bytes as u64 > device_bytes && !salvage {
             return Err(cut(store_bytes));
         }

@@ -44,6 +44,11 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
+    /// Pages of the device; one of which a part is missing does not count.
+    pub(crate) fn whole_pages(&self) -> u64 {
+        self.device.geometry().size / self.page_bytes as u64
+    }
+
     pub(crate) fn read(&self, run: Run) -> Result<Vec<u8>, DeviceError> {
         let most = (self.device.geometry().max_io as usize / self.page_bytes).max(1) as u32;
         let mut out = Vec::with_capacity(run.pages as usize * self.page_bytes);

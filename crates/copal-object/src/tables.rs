@@ -48,6 +48,15 @@ pub(crate) struct Piece {
     pub(crate) lsn: u64,
 }
 
+impl Piece {
+    /// What of it lies within the first `pages` of the device.
+    pub(crate) fn within(mut self, pages: u64) -> Piece {
+        let left = pages.saturating_sub(self.run.at);
+        self.run.pages = u64::from(self.run.pages).min(left) as u32;
+        self
+    }
+}
+
 /// A stream: pieces in order. An older piece ends where the next begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
@@ -257,11 +266,11 @@ impl Tables {
         (bytes <= STORE_BYTES_MAX).then_some(bytes)
     }
 
-    /// Page behind the last that an object or a stream owns.
-    pub(crate) fn end(&self) -> u64 {
+    /// Page behind the last that an object owns.
+    pub(crate) fn objects_end(&self) -> u64 {
         let end_of = |entry: &Entry| match entry {
             Entry::Object(object) => object.map.iter().map(|extent| extent.run.end()).max(),
-            Entry::Stream(stream) => stream.pieces.iter().map(|piece| piece.run.end()).max(),
+            Entry::Stream(_) => None,
         };
         self.entries.values().filter_map(end_of).max().unwrap_or(0)
     }

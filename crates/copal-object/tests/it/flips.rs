@@ -467,3 +467,136 @@ fn a_store_that_lost_free_space_opens_and_has_its_length_again() {
     }
     assert!(outcomes.iter().all(|&count| count > 3), "{outcomes:?}");
 }
+
+const STREAM_STORE_BYTES: u64 = 64 << 20;
+
+/// A store whose last pages belong to a stream, left with and without a close, and with its first frames trimmed or not.
+fn stream_at_the_end(is_closed: bool, is_trimmed: bool) -> Image {
+    let device = MemoryDevice::new(STREAM_STORE_BYTES);
+    let options = MkfsOptions {
+        journal_bytes: Some(32 * PAGE),
+        ..MkfsOptions::default()
+    };
+    Store::mkfs(&device, &options).unwrap();
+    let store = open(&device);
+    // A store of which less than a quarter is left is not opened, so another stream comes first.
+    for id in [2, 3] {
+        let (id, opts) = (ObjectId(id), stream());
+        commit(&store, vec![Op::Create { id, opts }]);
+        for part in 0..90 * (3 - id.0) {
+            let frame = store.append_frame(id, bytes(200_000, part), None, Ack::Durable);
+            frame.wait().unwrap();
+        }
+    }
+    for frame in 0..7 {
+        append(&store, frame);
+    }
+    if is_trimmed {
+        let op = Op::TrimStream {
+            id: ObjectId(3),
+            upto: FramePos(4),
+        };
+        commit(&store, vec![op]);
+    }
+    if is_closed {
+        store.close().unwrap();
+    }
+    drop(store);
+    let mut all = vec![0; STREAM_STORE_BYTES as usize];
+    let read = device
+        .read_now(0, copal_device::AlignedBuf::zeroed(all.len()))
+        .unwrap();
+    all.copy_from_slice(&read);
+    let mut image = Image::zeroed(STREAM_STORE_BYTES);
+    image.write(0, &all);
+    image
+}
+
+fn append(store: &Store, frame: usize) {
+    let frame = store.append_frame(
+        ObjectId(3),
+        bytes(100 + 3000 * (frame % 4), 3),
+        None,
+        Ack::Durable,
+    );
+    frame.wait().unwrap();
+}
+
+fn frames(store: &Store) -> Vec<Bytes> {
+    let mut reader = store.frames(ObjectId(3), FramePos(0)).unwrap();
+    let frames = std::iter::from_fn(|| reader.next_frame().unwrap());
+    frames.map(|(_, payload)| payload).collect()
+}
+
+/// Symptom: a cut that took nothing but what a stream has in reserve behind its last frame kept the store from opening.
+/// Cause: the whole extent was taken for owned. Fix: a stream owns what lies before the end of its frames and the page
+/// where the next one would begin, which shows that there is none. A cut that took that page, or more, is refused: a
+/// frame that was acknowledged and nowhere noted may have lain there.
+#[test]
+fn a_store_that_lost_the_reserve_of_a_stream_opens_and_goes_on() {
+    for (is_closed, is_trimmed) in [(false, false), (false, true), (true, false), (true, true)] {
+        let image = stream_at_the_end(is_closed, is_trimmed);
+        let whole = open(&MemoryDevice::from_image(image.clone(), u64::MAX));
+        let expected = frames(&whole);
+        assert_eq!(expected.len(), if is_trimmed { 3 } else { 7 });
+        drop(whole);
+        let map = map_of(&image);
+        let reserves = map
+            .iter()
+            .filter(|(_, covered)| *covered == Covered::Unused(Unused::Stream));
+        let end = reserves.map(|(range, _)| range.end).max().unwrap();
+        let frames_at = map
+            .iter()
+            .filter(|(_, covered)| *covered == Covered::Summed(Summed::Frame(ObjectId(3))))
+            .map(|(range, _)| range.clone());
+        let start = frames_at.clone().map(|range| range.start).min().unwrap();
+        let written = frames_at.map(|range| range.end).max().unwrap();
+        assert!(
+            start >= STREAM_STORE_BYTES / 4 && written + 4 * PAGE < end,
+            "{start}, {written}, {end}"
+        );
+        let near = |len: u64| len < written + 4 * PAGE || len + 2 * PAGE > end;
+        for len in (start..end + 3 * PAGE).step_by(PAGE as usize) {
+            if !near(len) && len / PAGE % 16 > 0 {
+                continue;
+            }
+            let device = cut(&image, len);
+            let read_only = OpenOptions {
+                read_only: true,
+                ..OpenOptions::default()
+            };
+            if len < written + PAGE {
+                for options in [read_only, OpenOptions::default()] {
+                    let error = Store::open(Arc::clone(&device), &options).map(drop).unwrap_err();
+                    assert!(matches!(error, OpenError::Truncated { .. }), "{len}: {error}");
+                }
+                continue;
+            }
+            let (store, report) = Store::open(Arc::clone(&device), &read_only)
+                .unwrap_or_else(|error| panic!("{len} of {written}..{end}: {error}"));
+            assert_eq!(report.cut_bytes, image.size() - len);
+            assert_eq!(frames(&store), expected);
+            drop(store);
+            let (store, report) = Store::open(Arc::clone(&device), &OpenOptions::default()).unwrap();
+            assert_eq!(report.cut_bytes, image.size() - len);
+            assert_eq!(store.device_bytes(), image.size());
+            assert_eq!(frames(&store), expected);
+            // Into what was cut off, and behind it.
+            let more = if len % (16 * PAGE) == 0 { 200 } else { 5 };
+            for frame in 0..more {
+                append(&store, frame);
+            }
+            drop(store);
+            let (store, report) = Store::open(device, &OpenOptions::default()).unwrap();
+            assert_eq!(report.cut_bytes, 0);
+            let found = frames(&store);
+            assert_eq!(found.len(), expected.len() + more);
+            assert_eq!(found[..expected.len()], expected);
+            let all = CheckOptions {
+                data: true,
+                repair: false,
+            };
+            assert!(store.check(&all).unwrap().is_clean());
+        }
+    }
+}
