@@ -1,4 +1,5 @@
-//! The order of the crates: each depends only on members above it in the root manifest.
+//! The order of the crates: each depends only on members above it in the root manifest, and on its own layer or the next
+//! one below, but for the skips that are written down here with their reason.
 //!
 //! Also refused: an async runtime anywhere below the volume layer, found in the resolved graph, so that it
 //! cannot come in through a dependency's dependency.
@@ -20,6 +21,54 @@ const SYNC_CRATES: [&str; 5] = [
     "copal-filter",
     "copal-kv",
 ];
+/// The layers, from the bottom up; bytes and sums (copal-codec) are below all of them and skip nothing.
+const LAYERS: [(&str, &[&str]); 6] = [
+    ("device", &["copal-device"]),
+    ("objects", &["copal-object"]),
+    ("kv", &["copal-filter", "copal-kv"]),
+    ("volumes", &["copal-volume", "copal-data"]),
+    ("backup", &["copal-chunk", "copal-nbd", "copal-backup"]),
+    ("copal", &["copal"]),
+];
+/// Who reaches past the layer below, to whom, and why.
+const SKIPS: [(&str, &str, &str); 8] = [
+    (
+        "copal-kv",
+        "copal-device",
+        "classes of reads, completions, page buffers",
+    ),
+    (
+        "copal-data",
+        "copal-object",
+        "opens objects and engine together; ids and classes of reads",
+    ),
+    (
+        "copal-backup",
+        "copal-kv",
+        "the chunk index is a keyspace beside the volumes",
+    ),
+    ("copal", "copal-device", "opens the file or device it was given"),
+    (
+        "copal",
+        "copal-object",
+        "opens, checks and repairs what lies on it",
+    ),
+    (
+        "copal",
+        "copal-volume",
+        "options and errors of the store it opens",
+    ),
+    (
+        "copal",
+        "copal-data",
+        "opens the store of volumes, checks it, copies what is readable",
+    ),
+    (
+        "copal",
+        "copal-kv",
+        "opens the engine, shows and checks what it holds",
+    ),
+];
 const ASYNC_RUNTIMES: [&str; 6] = ["tokio", "async-std", "smol", "hyper", "tonic", "futures-executor"];
 
 #[derive(Deserialize)]
@@ -38,6 +87,8 @@ struct Package {
 struct Dependency {
     name: String,
     path: Option<String>,
+    /// `dev` or `build`; none of those the crate itself is made of.
+    kind: Option<String>,
 }
 #[derive(Deserialize)]
 struct Resolve {
@@ -78,9 +129,13 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     if !faults.is_empty() {
         bail!("layers: {} dependencies point the wrong way", faults.len());
     }
+    for (from, to, why) in SKIPS {
+        println!("layers: {from} reaches past its neighbour to {to}: {why}");
+    }
     println!(
-        "layers: {} crates, each depends only on those above it",
-        order.len()
+        "layers: {} crates, each depends only on those above it; {} allowed skips",
+        order.len(),
+        SKIPS.len()
     );
     Ok(())
 }
@@ -145,6 +200,7 @@ fn faults(order: &[String], directories: &BTreeMap<String, String>, metadata: &M
             }
         }
     }
+    faults.extend(skips(metadata));
     let graph: BTreeMap<&str, &[String]> = metadata
         .resolve
         .nodes
@@ -172,6 +228,33 @@ fn faults(order: &[String], directories: &BTreeMap<String, String>, metadata: &M
         }
     }
     faults
+}
+
+/// Dependencies past the layer below that nobody allowed, and skips that are allowed and not there.
+fn skips(metadata: &Metadata) -> Vec<String> {
+    let layer = |name: &str| LAYERS.iter().position(|(_, crates)| crates.contains(&name));
+    let mut found = BTreeSet::new();
+    for package in &metadata.packages {
+        for dependency in &package.dependencies {
+            let Some((above, below)) = layer(&package.name).zip(layer(&dependency.name)) else {
+                continue;
+            };
+            if dependency.path.is_some() && dependency.kind.is_none() && above > below + 1 {
+                found.insert((package.name.as_str(), dependency.name.as_str()));
+            }
+        }
+    }
+    let is_there = |name: &str| metadata.packages.iter().any(|package| package.name == name);
+    let allowed = SKIPS.iter().map(|(from, to, _)| (*from, *to));
+    let allowed: BTreeSet<(&str, &str)> = allowed
+        .filter(|(from, to)| is_there(from) && is_there(to))
+        .collect();
+    let new = found.difference(&allowed);
+    let new = new.map(|(from, to)| format!("{from} must not reach past its neighbour to {to}"));
+    let gone = allowed.difference(&found);
+    let gone =
+        gone.map(|(from, to)| format!("{from} reaches to {to} no more: take it off the list of skips"));
+    new.chain(gone).collect()
 }
 
 fn reachable<'a>(start: &'a str, graph: &BTreeMap<&'a str, &'a [String]>) -> BTreeSet<&'a str> {
@@ -204,6 +287,7 @@ mod tests {
                         .map(|d| Dependency {
                             name: (*d).to_owned(),
                             path: d.starts_with("copal").then(|| format!("/r/crates/{d}")),
+                            kind: None,
                         })
                         .collect(),
                 })
@@ -244,7 +328,7 @@ mod tests {
             ("copal-object", &["innocent"]),
             ("innocent", &["tokio"]),
             ("tokio", &[]),
-            ("copal", &["tokio"]),
+            ("copal", &["tokio", "copal-object"]),
         ];
         let found = faults_of(graph);
         assert_eq!(
@@ -253,5 +337,18 @@ mod tests {
             "the binary may have it, the object layer not: {found:?}"
         );
         assert!(found[0].starts_with("copal-object reaches tokio"));
+    }
+
+    #[test]
+    fn a_skip_nobody_allowed_is_refused_and_so_is_one_that_is_gone() {
+        let skips_of = |on: &[&str]| skips(&metadata(&[("copal-data", on), ("copal-object", &[])]));
+        assert!(skips_of(&["copal-object", "copal-kv"]).is_empty());
+        let faults = skips_of(&["copal-device"]);
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        assert!(
+            faults[0].ends_with("past its neighbour to copal-device"),
+            "{faults:?}"
+        );
+        assert!(faults[1].contains("no more"), "{faults:?}");
     }
 }

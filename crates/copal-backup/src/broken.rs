@@ -6,21 +6,21 @@
 /// One way to get a rule wrong, or one fault of the machine below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// The mark skips what has the same name as in the snapshot before, wherever it stands.
+    /// BAK-6: The mark skips what has the same name as in the snapshot before, wherever it stands.
     MarkByName,
     /// The cost of a password hash is not bounded before it is paid.
     UnboundedCost,
-    /// A fenced session publishes.
+    /// BAK-5: A fenced session publishes.
     FencedPublishes,
-    /// A frame is not opened again before it leaves.
+    /// BAK-11: A frame is not opened again before it leaves.
     NoSelfCheck,
     /// No rule: a bit flips between sealing a frame and opening it.
     BadMemory,
-    /// A pack whose live frames could not be copied is unlinked.
+    /// BAK-7: A pack whose live frames could not be copied is unlinked.
     UnlinksUncopied,
     /// A spot leads to whatever stands there.
     AnyRowFits,
-    /// A chunk is not compared with its id.
+    /// BAK-11: A chunk is not compared with its id.
     NoIdCheck,
 }
 

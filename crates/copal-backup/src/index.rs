@@ -3,10 +3,10 @@
 //! Two maps: id (16 bytes) -> pack and slot (11 bytes), newest first where an id has several frames, and
 //! pack -> what is known about it.
 //! Invariants
-//! - It holds nothing that the packs do not: it can be thrown away and built again from footers.
+//! - It holds nothing that the packs do not: it can be thrown away and built again from footers (BAK-9).
 //! - A row is entered after its pack is durable and removed before its pack is deleted, so a row whose
 //!   pack has an entry leads to a frame. A row without such a pack means nothing and is a miss.
-//! - A frame that was found damaged leads nowhere any more (`damaged`), so the next backup stores its chunk anew.
+//! - A frame that was found damaged leads nowhere any more (`damaged`), so the next backup stores its chunk anew (BAK-10).
 //! - Memory is the engine's, which has a budget of its own.
 //!
 //! Decision: docs/decisions/2026-11-21-exact-index-and-mark.md

@@ -7,7 +7,7 @@
 //! Invariants
 //! - Marked is the frame that a reader gets: references are resolved by `vault`. Where several frames of one id are
 //!   known, that takes opening them; where there is one, it is marked unopened.
-//! - A reference that leads nowhere is an error: what cannot be understood must not be swept.
+//! - A reference that leads nowhere is an error: what cannot be understood must not be swept (BAK-8).
 
 use crate::broken::{self, Flaw};
 use crate::error::{Error, Result};

@@ -2,7 +2,7 @@
 //!
 //! The nonce is the slot: a pack key is derived from a random 128-bit pack id that is used for one
 //! attempt only, so no (key, nonce) pair occurs twice. Associated data are the pack id, the slot and the
-//! first 16 bytes of the chunk's id: a frame opens at its own place or not at all.
+//! first 16 bytes of the chunk's id: a frame opens at its own place or not at all (BAK-12).
 
 use aes_gcm::aead::{AeadInOut, inout::InOutBuf};
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce, Tag};

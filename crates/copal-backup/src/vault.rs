@@ -3,7 +3,7 @@
 //! Invariants
 //! - A reference's spot is tried first, then where the index says: when the pack of the spot is gone or damaged, holds
 //!   something else there, or its frame does not open. Whoever reads goes through [`Vault::first_good`], and the mark
-//!   (`mark`) asks it which frame that is, so what it keeps is what is read.
+//!   (`mark`) asks it which frame that is, so what it keeps is what is read (BAK-6).
 //! - An error that is no damage ends the search: what may be well in a moment is never passed over for another copy.
 //! - Memory: footers up to a fixed budget, and one window per reader.
 

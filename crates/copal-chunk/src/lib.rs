@@ -1,7 +1,7 @@
 //! How the bytes of a disk become chunks: segments, holes, content-defined and fixed cuts, ids.
 //!
-//! Design: backup layer, section 4. Paper: low-profile-dedup §1 and §5 (2 MB segments, 4 KB average
-//! chunks; here 16 KiB, see the design's table).
+//! The paper (low-profile-dedup §1, §5) cuts segments of 2 MB into chunks of 4 KB on average; here they have 16 KiB.
+//! Design: docs/design/backup.md#chunks
 //!
 //! Invariants
 //! - Pure: no clock, no randomness, no I/O. The same bytes and key give the same chunks for ever.

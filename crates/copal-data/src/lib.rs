@@ -9,10 +9,12 @@
 //!
 //! Invariants
 //! - One operation is one atomic batch: a name, its file's head and the last of its pieces appear
-//!   together or not at all.
-//! - Acknowledged means durable on the device.
+//!   together or not at all (VOL-3).
+//! - Acknowledged means durable on the device (VOL-5).
 //! - Nothing is read before it is checked: heads against a checksum that covers their key, bodies
-//!   against theirs.
+//!   against theirs (VOL-6).
+//!
+//! Design: docs/design/volume.md#rows
 //!
 //! Not here: replication and its rules, servers (not built yet); ids, names and the promises
 //! of a volume store (`copal-volume`).

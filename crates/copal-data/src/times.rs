@@ -1,4 +1,4 @@
-//! Ids and creation times that never go back, over restarts too (rule R1).
+//! Ids and creation times that never go back, over restarts too (VOL-1).
 //!
 //! The generator of ids starts above every time that an earlier run of the store may have
 //! acknowledged. For that the store keeps a *mark*: no operation is acknowledged with a time above

@@ -5,7 +5,7 @@
 //! Format: `docs/formats/kv-filter-page.md` v1 ([`FilterPage`]).
 //!
 //! Invariants
-//! - No false negative: a key that went into a partition's filter is reported by every subset of its units.
+//! - No false negative: a key that went into a partition's filter is reported by every subset of its units (KV-14).
 //! - Exactly separable: `k` Ribbon columns answer "maybe" for an absent key with probability 2^-k, any `k`.
 //! - Pure: no I/O, no clock, no ambient randomness. The same keys, seed and partition uid give the same bytes.
 //! - No byte of a page is trusted before its checksum and its bounds are checked.

@@ -5,21 +5,21 @@
 /// One ordering that is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Flaw {
-    /// A flush deletes its log before its tables are installed.
+    /// KV-6: A flush deletes its log before its tables are installed.
     LogDeletedEarly,
-    /// A merge deletes its inputs before its outputs are installed.
+    /// KV-5: A merge deletes its inputs before its outputs are installed.
     InputsDeletedEarly,
-    /// An ingest installs one table at a time.
+    /// KV-7: An ingest installs one table at a time.
     IngestInParts,
-    /// A purge drops value objects while its tombstone is still on its way to a table.
+    /// KV-8: A purge drops value objects while its tombstone is still on its way to a table.
     #[cfg_attr(not(test), expect(dead_code, reason = "only tests ask for it"))]
     ValuesDroppedEarly,
-    /// The log does not wait for the values it points to.
+    /// KV-4: The log does not wait for the values it points to.
     LogBeforeValues,
-    /// A kill-safe group is acknowledged without its copy in the waiting room.
+    /// KV-9: A kill-safe group is acknowledged without its copy in the waiting room.
     RoomPassedBy,
-    /// An opening leaves the waiting room to the session before.
+    /// KV-9: An opening leaves the waiting room to the session before.
     SessionGoesOn,
-    /// A bay of the waiting room is used again while its records are on their way into the log.
+    /// KV-9: A bay of the waiting room is used again while its records are on their way into the log.
     BayReusedEarly,
 }

@@ -9,7 +9,7 @@
 //! Invariants
 //! - Acknowledged with [`Durability::Device`] means it survives power loss; after any crash the store is a
 //!   prefix of commit order, batches whole.
-//! - A full store refuses puts, never deletes, and is not harmed by being full.
+//! - A full store refuses puts, never deletes, and is not harmed by being full (KV-10).
 //! - After a failed write the store is read-only until it is opened again.
 //!
 //! What it is not: no network, no async runtime, no custom key order, one process at a time.

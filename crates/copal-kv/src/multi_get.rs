@@ -1,6 +1,6 @@
 //! Look-ups of many keys at once: what one of them would read alone, all of them read together.
 //!
-//! Design: kv.md section 7
+//! Design: docs/design/kv.md#look-ups
 //! Invariants
 //! - All keys are looked up at one sequence of one view: the answers belong together.
 //! - Each key goes through the runs as a look-up of its own does, newest first, and is asked for in one of them at a

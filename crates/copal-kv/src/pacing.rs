@@ -1,7 +1,7 @@
 //! What a written byte pays so that merges keep up: nothing without debt, more as debt grows, no steps. Pure, but
 //! for the purse.
 //!
-//! Design: kv.md section 10
+//! Design: docs/design/kv.md#pacing KV-16
 //! A tier may hold four runs of its size; what it holds beyond that is debt, bytes still to be written, and three times
 //! as much is the limit. A byte pays `(debt / limit)^2` of the worker's time that a user byte has cost so far: a quarter
 //! of it at half the limit, all of it at the limit, where writers go exactly as fast as the merges. Up to there a burst

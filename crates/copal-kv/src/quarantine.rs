@@ -5,7 +5,7 @@
 //! is known of them; intact blocks of a damaged partition still answer.
 //! Invariants
 //! - Never absent instead of corrupt: a damaged part stays in its run, and no merge takes a key of its range past
-//!   it, from above or below.
+//!   it, from above or below (KV-12).
 //! - A range is free again when a range tombstone newer than the table covers it and no snapshot looks behind
 //!   that: after a purge, or a repair, which is a purge with its entries in one batch.
 //! - Nothing is recorded: what is damaged is found again when it is read, at the latest by a merge or a scrub.

@@ -1,7 +1,7 @@
 //! Opening: manifest, sweep of what no one names, logs, value objects, worker.
 //!
 //! Invariants
-//! - After it the store holds a prefix of commit order, with everything that was acknowledged as durable.
+//! - After it the store holds a prefix of commit order, with everything that was acknowledged as durable (KV-1).
 //! - Objects and value bytes that neither manifest nor log name are freed. Opening read-only frees nothing.
 //! - A hole between logs or a damaged frame is an error, never an end. A damaged manifest is one, too.
 //! - A damaged table costs its own key range, not the opening (`quarantine`).

@@ -1,6 +1,6 @@
 //! Row cache: the newest version of a key, kept whole, so that a hot key costs neither filter nor read.
 //!
-//! Design: kv.md section 12
+//! Design: docs/design/kv.md#look-ups KV-15
 //! Invariants
 //! - A write removes its row, and its sequence is noted in the row's shard, before the sequence becomes visible. A
 //!   reader inserts what it found at sequence S only while its shard has noted no write behind S. So whoever sees a

@@ -1,7 +1,7 @@
 //! Versions of the tree: immutable lists of runs, newest first; a run is slices of tables, disjoint and ascending.
 //!
 //! Invariants
-//! - For one key, a run holds newer entries than every run behind it.
+//! - For one key, a run holds newer entries than every run behind it (KV-13).
 //! - A slice limits a table to a key range: what a merge has moved on is outside all slices of its inputs.
 //! - A version is alive as long as someone holds it; garbage waits for it (`garbage`).
 

@@ -3,12 +3,12 @@
 //! Steps, driven by the engine: snapshot right after a record was written (so tables and journal agree) and write its
 //! chain; flush; write the superblock; flush; only then free the journal behind and the old chain. Every chain page is
 //! written twice, half a store apart: without the tables there is no store.
-//! Design: object.md §6 (R7, R8), §8
+//! Design: docs/design/object.md#checkpoint
 //! Invariants
-//! - A checkpoint never overwrites the live one, and a flush separates it from its superblock (R8).
-//! - The journal's tail moves only when the superblock that passes it is durable (R7).
+//! - A checkpoint never overwrites the live one, and a flush separates it from its superblock (OBJ-8).
+//! - The journal's tail moves only when the superblock that passes it is durable (OBJ-7).
 //! - The superblock waits until every group in the checkpoint is complete, the frames its commits come after among it, and
-//!   every later one of the epochs it says are durable (R15).
+//!   every later one of the epochs it says are durable (OBJ-15).
 //! - Where the journal has no room for the open group, the checkpoint stands for its record: no record is written until
 //!   the superblock is durable, for it would follow on commits that no record holds. It takes the record's number, too, so
 //!   that whoever replays from an older superblock finds a record missing that later ones know as durable.
@@ -299,7 +299,7 @@ impl Inner {
     }
 
     /// Whether every commit in the checkpoint, and every other of an epoch that it says is durable, would be there without
-    /// it (R15).
+    /// it (OBJ-15).
     fn is_complete(&self, state: &State, pending: &Pending) -> bool {
         self.shape.broken.by(Flaw::CheckpointAheadOfFrames)
             || state

@@ -3,7 +3,7 @@
 //! A check that is asked to says so range by range while it reads, so the list cannot claim more than was done: a
 //! range is *summed* where its bytes were held against a sum, and *free* where the allocator, the journal or a stream
 //! says that nothing lies there. What is in neither list was not looked at; `copal check --coverage` adds them up.
-//! Design: object.md §14
+//! Design: docs/design/object.md#checking
 //! Invariants
 //! - Summed and free ranges never overlap; summed ones do only where objects share pages.
 //! - One entry is one sum's bytes, or a part of them where they do not lie side by side.

@@ -1,12 +1,12 @@
 //! Crash enumeration of the real store: random histories with kills and power losses inside, every kind of crash state at
-//! their end, and each rule of object.md §6 broken on purpose to see it caught.
+//! their end, and each rule of docs/design/object.md broken on purpose to see it caught.
 //!
 //! A history is a few *lives* of one store. A life ends by a kill (what was written stays, undurable) or by power loss (a
 //! state drawn from those the device may be left in); the next one recovers and goes on. The last life is cut at every
 //! event, and at each cut many of the possible states are recovered and compared with what was acknowledged.
-//! Invariants checked: I1 a prefix of the commit order, no shorter than what was acknowledged; I2 whole transactions;
-//! I3 dependencies; I4 no page owned twice; I8 bytes read are bytes written; I10 recovering twice, also with a crash
-//! inside the first, gives the same state. I5 and I6 break I1, I2 or I8 when they are broken.
+//! Invariants checked: OBJ-21 a prefix of the commit order, no shorter than what was acknowledged; OBJ-22 whole transactions;
+//! OBJ-23 dependencies; OBJ-24 no page owned twice; OBJ-28 bytes read are bytes written; OBJ-30 recovering twice, also with a crash
+//! inside the first, gives the same state. OBJ-25 and OBJ-26 break OBJ-21, OBJ-22 or OBJ-28 when they are broken.
 //!
 //! `COPAL_CRASH_SEEDS` histories from `COPAL_CRASH_FROM` on are tried; the usual number fits into `make test`.
 
@@ -34,7 +34,7 @@ fn number(variable: &str, usual: u64) -> u64 {
         .unwrap_or(usual)
 }
 
-/// O11: no violation in any state of any history.
+/// No violation in any state of any history.
 #[test]
 #[expect(
     clippy::print_stdout,
@@ -107,29 +107,29 @@ macro_rules! each_broken_rule_is_caught {
 }
 
 each_broken_rule_is_caught! {
-    r1_data_without_sums: NoDataSum,
-    r2_a_sequence_number_instead_of_a_hash_chain: SequenceOnly,
-    r3_freed_pages_reused_at_once: ReuseAtOnce,
-    r3_freed_pages_reused_after_their_flush: ReuseAfterFlush,
-    r3_freed_pages_reused_after_two_flushes: ReuseAfterTwoFlushes,
-    r4_no_mount_record: NoMount,
-    r5_stream_extents_reused_at_once: StreamReuseAtOnce,
-    r6_a_record_stamped_with_the_closing_epoch: StampedClosing,
-    r6_staged_data_stamped_at_submission: StagedAtSubmission,
-    r7_journal_reused_before_its_superblock_is_durable: JournalReusedEarly,
-    r8_a_checkpoint_over_the_live_one: CheckpointInPlace,
-    r8_checkpoint_and_superblock_in_one_epoch: CheckpointOneEpoch,
-    r9_a_checkpoint_for_a_mount_keeps_the_chain: KeepChain,
-    r10_epochs_resume_above_kept_records_only: KeptRecordsOnly,
-    r11_no_flush_at_open: NoFlushAtOpen,
-    r12_a_frame_written_through_acknowledged_early: ThroughEarly,
-    r12_a_frame_written_through_counts_as_a_flush: ThroughIsFlush,
-    r13_a_stream_goes_on_under_its_incarnation: KeepIncarnation,
-    r13_a_stream_goes_on_before_its_trim: TrimBehindTheEnd,
-    r14_frames_without_their_commit: AfterIgnored,
-    r14_records_without_their_frame: DepIgnored,
-    r15_a_checkpoint_ahead_of_the_frames_its_commits_come_after: CheckpointAheadOfFrames,
-    r15_a_record_ahead_of_the_frames_its_commits_come_after: FlushedAheadOfFrames,
-    r17_space_given_back_before_a_checkpoint_says_so: GiveBackEarly,
-    r18_hollow_runs_that_no_checkpoint_names: HollowUnsaid,
+    obj_1_data_without_sums: NoDataSum,
+    obj_2_a_sequence_number_instead_of_a_hash_chain: SequenceOnly,
+    obj_3_freed_pages_reused_at_once: ReuseAtOnce,
+    obj_3_freed_pages_reused_after_their_flush: ReuseAfterFlush,
+    obj_3_freed_pages_reused_after_two_flushes: ReuseAfterTwoFlushes,
+    obj_4_no_mount_record: NoMount,
+    obj_5_stream_extents_reused_at_once: StreamReuseAtOnce,
+    obj_6_a_record_stamped_with_the_closing_epoch: StampedClosing,
+    obj_6_staged_data_stamped_at_submission: StagedAtSubmission,
+    obj_7_journal_reused_before_its_superblock_is_durable: JournalReusedEarly,
+    obj_8_a_checkpoint_over_the_live_one: CheckpointInPlace,
+    obj_8_checkpoint_and_superblock_in_one_epoch: CheckpointOneEpoch,
+    obj_9_a_checkpoint_for_a_mount_keeps_the_chain: KeepChain,
+    obj_10_epochs_resume_above_kept_records_only: KeptRecordsOnly,
+    obj_11_no_flush_at_open: NoFlushAtOpen,
+    obj_12_a_frame_written_through_acknowledged_early: ThroughEarly,
+    obj_12_a_frame_written_through_counts_as_a_flush: ThroughIsFlush,
+    obj_13_a_stream_goes_on_under_its_incarnation: KeepIncarnation,
+    obj_13_a_stream_goes_on_before_its_trim: TrimBehindTheEnd,
+    obj_14_frames_without_their_commit: AfterIgnored,
+    obj_14_records_without_their_frame: DepIgnored,
+    obj_15_a_checkpoint_ahead_of_the_frames_its_commits_come_after: CheckpointAheadOfFrames,
+    obj_15_a_record_ahead_of_the_frames_its_commits_come_after: FlushedAheadOfFrames,
+    obj_17_space_given_back_before_a_checkpoint_says_so: GiveBackEarly,
+    obj_18_hollow_runs_that_no_checkpoint_names: HollowUnsaid,
 }

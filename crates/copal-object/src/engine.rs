@@ -3,10 +3,10 @@
 //!
 //! A group closes when no flush is under way (so that everything that arrived meanwhile shares the next one), or when
 //! it is full. A flush starts when somebody waits for one.
-//! Design: object.md §5 (driving), §6
+//! Design: docs/design/object.md#driving
 //! Invariants
-//! - A record carries the epoch open when it is submitted (R6); the flush of that epoch waits for it and its data.
-//! - Acknowledgements come in commit order, and never after a failed write or flush (I9).
+//! - A record carries the epoch open when it is submitted (OBJ-6); the flush of that epoch waits for it and its data.
+//! - Acknowledgements come in commit order, and never after a failed write or flush (OBJ-29).
 
 use crate::{
     Lsn, StoreError,
@@ -55,7 +55,7 @@ impl Inner {
         if state.drain_epoch <= state.epochs.durable_flushed {
             return false;
         }
-        // R3: first the freeing epoch has to be flushed, then a record that says so.
+        // OBJ-3: first the freeing epoch has to be flushed, then a record that says so.
         if state.epochs.flushed < state.drain_epoch {
             let epoch = state.drain_epoch;
             state.epochs.want(epoch);
@@ -110,7 +110,7 @@ impl Inner {
 
     /// Writes the record of the open group; `false` when the journal has no room for it.
     pub(crate) fn close_group(&self, state: &mut State) -> bool {
-        // What a checkpoint without a record stands for comes before any record (R16).
+        // What a checkpoint without a record stands for comes before any record (OBJ-16).
         if state.checkpointer.absorbed().is_some() {
             return false;
         }
@@ -391,7 +391,7 @@ impl Inner {
         ios
     }
 
-    /// Asks for room in the open group for `ops_bytes` bytes of operations (R16). `None`: the group had to be closed first or the mutex was released to wait for the journal; the
+    /// Asks for room in the open group for `ops_bytes` bytes of operations (OBJ-16). `None`: the group had to be closed first or the mutex was released to wait for the journal; the
     /// caller looks at everything again.
     /// # Errors
     /// `TooLarge`: longer than any record. `NoSpace`: neither the journal nor a checkpoint can take it. `Fenced`.

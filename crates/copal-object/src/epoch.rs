@@ -1,6 +1,6 @@
 //! Epochs: the intervals between flushes, and what each flush waits for.
 //!
-//! Design: object.md §6, R3, R6, R10
+//! Design: docs/design/object.md#commit-on-one-flush OBJ-3, OBJ-6, OBJ-10
 //! Invariants
 //! - A write carries the epoch that is open when it is submitted; the flush of that epoch waits for it.
 //! - One flush at a time. While it waits or runs, the next epoch is open.
@@ -23,7 +23,7 @@ pub(crate) struct Epochs {
     pub(crate) open: u64,
     /// Everything of epochs up to this is durable.
     pub(crate) flushed: u64,
-    /// Largest `flushed` that a durable record or checkpoint carries: what recovery will trust (R3).
+    /// Largest `flushed` that a durable record or checkpoint carries: what recovery will trust (OBJ-3).
     pub(crate) durable_flushed: u64,
     /// Somebody waits for this epoch to be flushed.
     pub(crate) wanted: u64,

@@ -4,7 +4,7 @@
 //! Reads in the background class, one unit at a time, beside whatever else goes on. A byte that is wrong anywhere in the
 //! file is found here, or by the read that meets it, or lies in free space (what no table, journal record or checkpoint
 //! needs: among it the journal behind a clean close).
-//! Design: object.md §14
+//! Design: docs/design/object.md#checking
 //! Invariants
 //! - It never invents data. `repair` rewrites what the store knows for certain: superblock copies, checkpoint, journal.
 //! - Memory does not grow with the store, except for the list of what is damaged.

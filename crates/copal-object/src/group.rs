@@ -1,7 +1,7 @@
 //! Groups: transactions that share one record.
 //!
 //! The open group collects; closing it writes its record. A closed group is kept until it is durable.
-//! Design: object.md §6, R16
+//! Design: docs/design/object.md#commit-on-one-flush OBJ-16
 //! Invariants
 //! - Groups become durable in order; positions (LSN) ascend through them.
 //! - Everything enters the open group with an [`Admitted`], the store's own operations too: no record becomes longer than
@@ -178,7 +178,7 @@ impl Groups {
     }
 
     /// The last epoch that recovery may take as durable where a flush has covered those up to `flushed`. A frame that is
-    /// written through belongs to no epoch, so the flush of a group's epoch says nothing of the frames it comes after (R15).
+    /// written through belongs to no epoch, so the flush of a group's epoch says nothing of the frames it comes after (OBJ-15).
     pub(crate) fn trusted_epoch(&self, flushed: u64) -> u64 {
         let incomplete = self.closed.get(self.complete);
         incomplete.map_or(flushed, |group| flushed.min(group.epoch.saturating_sub(1)))

@@ -1,10 +1,10 @@
 //! Hollow runs: pages that nothing owns and whose blocks the file system has back.
 //!
 //! They count as taken: a write there might find the host full. [`copal_device::Device::reserve`] comes first.
-//! Design: object.md §12 (file)
+//! Design: docs/design/object.md#shrinking
 //! Invariants
 //! - Runs neither overlap nor touch.
-//! - A run is in a durable checkpoint before its blocks go back (R18). A checkpoint may name pages that have been filled
+//! - A run is in a durable checkpoint before its blocks go back (OBJ-18). A checkpoint may name pages that have been filled
 //!   and given to an object since: what is owned is not hollow.
 //!
 //! Not here: which pages become hollow, and when they are filled (`shrink`).

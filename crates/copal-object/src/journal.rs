@@ -3,7 +3,7 @@
 //! Positions are pages counted from the store's first record on; modulo the length they give the place in the ring.
 //! A record never wraps: when it does not fit before the end of the ring it starts at the ring's first page.
 //! Invariants
-//! - Nothing between tail and head is overwritten; the tail moves only when the superblock that passes it is durable (R7).
+//! - Nothing between tail and head is overwritten; the tail moves only when the superblock that passes it is durable (OBJ-7).
 //! - One sixteenth is kept for records that free space and for mounts.
 
 use crate::{

@@ -4,7 +4,8 @@
 //! layer decides *how*: where bytes go, in which writes, with how many flushes. Nothing above it sees a page size, an
 //! address, a file name or a sync.
 //!
-//! Design: Draconis §4; formats in docs/formats/object-*.md
+//! Design: docs/design/object.md#purpose
+//! Formats: docs/formats/object-*.md
 //! Invariants
 //! - One commit order. What survives a crash is a prefix of it that holds every commit acknowledged as durable.
 //! - A transaction over any number of objects is one journal record and one flush.

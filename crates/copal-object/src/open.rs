@@ -1,8 +1,8 @@
 //! Opening: recovery, then the mount that makes its result the only one there is.
 //!
-//! Design: object.md §13, R4, R9, R11, R13
+//! Design: docs/design/object.md#recovery OBJ-4, OBJ-9, OBJ-11, OBJ-13
 //! Invariants
-//! - Nothing is allocated before the mount record, or a checkpoint in its place, is durable (R4).
+//! - Nothing is allocated before the mount record, or a checkpoint in its place, is durable (OBJ-4).
 //! - A read-only open writes nothing at all, not even a flush.
 
 use crate::{
@@ -118,7 +118,7 @@ pub(crate) fn open(
 ) -> Result<(Arc<Inner>, RecoveryReport), OpenError> {
     let device = ground.device(options);
     if !options.read_only && !tuning.broken.by(Flaw::NoFlushAtOpen) {
-        // What a killed process left in the cache is read next: it must not vanish later (R11).
+        // What a killed process left in the cache is read next: it must not vanish later (OBJ-11).
         submit(
             device.as_ref(),
             vec![Io {
@@ -379,7 +379,7 @@ fn assemble(
 }
 
 /// Writes the mount record and waits until it is durable; when the journal has no room for it, a checkpoint with a new
-/// chain seed stands in for it (R9).
+/// chain seed stands in for it (OBJ-9).
 fn mount(inner: &Arc<Inner>, needed: &[Run]) -> Result<(), StoreError> {
     let mut state = inner.state.lock();
     let mut held = Vec::new();
@@ -489,7 +489,7 @@ fn hold(
     Ok(held)
 }
 
-/// Where each open stream goes on, under a new incarnation (R13). A damaged one stays as it is, so that the damage is
+/// Where each open stream goes on, under a new incarnation (OBJ-13). A damaged one stays as it is, so that the damage is
 /// found again.
 fn cut_streams(inner: &Inner, state: &mut State) -> Vec<Cut> {
     let mut ids: Vec<u64> = state.tails.keys().copied().collect();

@@ -1,6 +1,6 @@
 //! Placement: where pages come from. Bits of one device, or files of a directory.
 //!
-//! Design: object.md §5 (`Placement`), §9, §11
+//! Design: docs/design/object.md#space
 //! Not here: quarantine and reserves (`space`), which are the same for both.
 
 use crate::{allocator::Allocator, hostfs::FileSpace, run::Run};

@@ -2,7 +2,7 @@
 //!
 //! Flush; newest superblock; checkpoint; walk the journal; verify what was not flushed; find where streams end, and what
 //! depends on what, to a fixed point; derive free space; mount.
-//! Design: object.md §13, R1, R2, R4, R9, R10, R11, R13, R14
+//! Design: docs/design/object.md#recovery OBJ-1, OBJ-2, OBJ-4, OBJ-9, OBJ-10, OBJ-11, OBJ-13, OBJ-14
 //! Invariants
 //! - Running it again after a crash inside it gives the same state.
 //! - It drops only what was never acknowledged as durable; when something acknowledged is damaged, it refuses.

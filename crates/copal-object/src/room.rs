@@ -1,6 +1,6 @@
 //! Making room: draining the quarantine, filling hollow space, growing the store, reservations.
 //!
-//! Design: object.md §12
+//! Design: docs/design/object.md#space
 //! Invariants
 //! - `NoSpace` comes before anything is written and poisons nothing.
 //! - The host's full disk is met while growing, never inside a commit.
@@ -100,7 +100,7 @@ impl Inner {
         }
     }
 
-    /// Waits until what is in quarantine now is reusable, or some of it: a flush, an empty record, a flush (R3).
+    /// Waits until what is in quarantine now is reusable, or some of it: a flush, an empty record, a flush (OBJ-3).
     fn drain(self: &Arc<Inner>, state: &mut MutexGuard<'_, State>) -> Result<(), StoreError> {
         if !state.groups.is_open_empty() && !self.close_group(state) {
             return self.wait_journal(state);

@@ -7,9 +7,9 @@
 //! store shorter and those runs as hollow; and only then the file. Dying in between costs nothing: a file may be longer
 //! than its store, and a run that is called hollow may have its blocks.
 //! Invariants
-//! - Only free pages go: what quarantine or a look at pages holds is not free (R3, R5).
-//! - Nothing goes back before a durable checkpoint has said so: recovery reads what older ones name (R17), and a later
-//!   mount would write where nothing is (R18).
+//! - Only free pages go: what quarantine or a look at pages holds is not free (OBJ-3, OBJ-5).
+//! - Nothing goes back before a durable checkpoint has said so: recovery reads what older ones name (OBJ-17), and a later
+//!   mount would write where nothing is (OBJ-18).
 //! - What the store keeps for deletes and checkpoints, and what callers reserved, stays.
 //! - One change of the length or of hollow runs at a time: pages that are being filled are not punched.
 //!

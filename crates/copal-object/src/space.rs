@@ -1,6 +1,6 @@
 //! Space: free pages, quarantine, reserves; who may take what.
 //!
-//! Design: object.md §12, R3, R5
+//! Design: docs/design/object.md#space OBJ-3, OBJ-5
 //! Invariants
 //! - owned = reachable + staged + quarantine; the rest is free.
 //! - Freed pages are reused only when a durable record or checkpoint says that the freeing epoch is flushed: until then

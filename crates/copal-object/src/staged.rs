@@ -1,9 +1,9 @@
 //! Staged objects: large immutable bytes that go to the device as they are produced, before any record names them.
 //!
-//! Design: object.md §5, §8 (sealed object)
+//! Design: docs/design/object.md#interface
 //! Invariants
 //! - Staged pages are in no record: a crash frees them by itself, dropping them frees them at once.
-//! - The epoch of staged data is the one open when its last write *completes* (R6).
+//! - The epoch of staged data is the one open when its last write *completes* (OBJ-6).
 //! - Data pages, then the trailer of their sums, whose hash the record carries.
 
 use crate::{

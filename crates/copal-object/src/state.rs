@@ -163,7 +163,7 @@ pub(crate) struct State {
     pub(crate) failure: Option<DeviceError>,
     pub(crate) closed: bool,
     pub(crate) broken: Broken,
-    /// The mount is durable: pages may be taken (R4).
+    /// The mount is durable: pages may be taken (OBJ-4).
     pub(crate) mounted: bool,
     pub(crate) outbox: Vec<(Tag, Vec<Io>)>,
     pub(crate) deliveries: Vec<Delivery>,

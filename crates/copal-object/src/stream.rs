@@ -2,7 +2,7 @@
 //!
 //! A solo durable append is one write-through of whole pages, no metadata; several threads may have one each on its
 //! way. When others wait for a flush anyway, it joins them.
-//! Design: object.md §7, R12, R14
+//! Design: docs/design/object.md#streams OBJ-12, OBJ-14
 //! Invariants
 //! - Frames are acknowledged in order. A frame is durable when it was written through or its epoch is flushed, all
 //!   frames before it are durable, and so are the commit that entered its space and its `after`.

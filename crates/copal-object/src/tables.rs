@@ -579,7 +579,7 @@ pub(crate) fn trailer_pages(data_pages: u64, unit: u32, page_bytes: usize) -> u6
 mod tests {
     use super::*;
 
-    /// O7, as far as it goes: the design asks for 64 bytes per object; label, traits and two vectors take more.
+    /// Up to 96 bytes per object, not the 64 that were hoped for: label, traits and two vectors take more.
     #[test]
     fn an_object_takes_less_than_a_hundred_bytes_besides_its_extents() {
         assert!(size_of::<Entry>() <= 96, "{} bytes", size_of::<Entry>());

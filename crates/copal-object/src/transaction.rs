@@ -2,10 +2,10 @@
 //!
 //! Three steps: *check* (every reason to refuse, pages needed, units whose old bytes are needed), *fetch* (those units are
 //! read with the mutex released, then everything is checked again), *carry out* (cannot fail).
-//! Design: object.md §5, §9
+//! Design: docs/design/object.md#transactions
 //! Invariants
 //! - A refused transaction has changed nothing and written nothing.
-//! - No byte on the device is overwritten while a record names it (I6): partial pages are merged and written elsewhere.
+//! - No byte on the device is overwritten while a record names it (OBJ-26): partial pages are merged and written elsewhere.
 //! - The last partial page of a `Check::Caller` object is a unit of its own, so that the next append replaces it whole.
 
 use crate::{

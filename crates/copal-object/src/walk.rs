@@ -1,6 +1,6 @@
 //! Walking the frames of a stream: where it ends, and whether that is a crash or damage.
 //!
-//! Design: object.md §7
+//! Design: docs/design/object.md#streams
 //! Invariants
 //! - The end is the first frame whose sum, incarnation or number is wrong, or whose commit is lost.
 //! - A hole before a valid frame that says the hole was durable is damage, not a crash.

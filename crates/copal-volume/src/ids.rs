@@ -1,4 +1,4 @@
-//! Ids of volumes, files and operations, and the state machine that draws them (rule R1).
+//! Ids of volumes, files and operations, and the state machine that draws them (VOL-1).
 //!
 //! A file id and an operation id are both 128 bits: 48 bits of milliseconds since 1970, a 16-bit
 //! counter, and the 64-bit random incarnation of whoever drew it.

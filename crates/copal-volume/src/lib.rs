@@ -5,14 +5,15 @@
 //! [`VolumeStore`]; the embedded store (`copal-data`), the in-memory twin ([`MemoryStore`]) and
 //! later the cluster client implement it, and all of them pass the same [`conformance`] suite.
 //!
-//! The idea is BeanFS's (docs/papers.md); the rules of the protocol are numbered R1-R12 in the
-//! volume layer's design.
+//! The idea is BeanFS's (docs/papers.md).
+//!
+//! Design: docs/design/volume.md#rules
 //!
 //! Invariants
 //! - A file is named by (volume, name) and known for ever by its [`FileId`]; neither a volume id
 //!   nor a file id is ever used twice.
 //! - At most one creator of a name is told that it won, and deletes name a file id, so a late
-//!   delete cannot touch a later file of the same name.
+//!   delete cannot touch a later file of the same name (VOL-4).
 //! - Nothing here reads a clock or draws randomness except [`SystemClock`] and
 //!   [`random_incarnation`], which callers pass in.
 //!

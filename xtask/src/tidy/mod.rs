@@ -4,6 +4,7 @@
 //! thing that is only a record (the hash of a source in its format page).
 //! Not here: formatting and lints (`ci` runs rustfmt and clippy), crate order (`layers`).
 
+mod design;
 mod formats;
 mod papers;
 mod sources;
@@ -78,5 +79,6 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = sources::check(tree);
     findings.extend(formats::check(tree));
     findings.extend(papers::check(tree));
+    findings.extend(design::check(tree));
     findings
 }

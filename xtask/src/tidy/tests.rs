@@ -197,3 +197,51 @@ fn a_format_that_no_page_names_and_a_page_that_names_no_code_are_found() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("names no code"), "{found:?}");
 }
+
+#[test]
+fn rules_and_design_lines_lead_somewhere_and_back() {
+    let design = "# Objects\n## Commit on one flush\n| **OBJ-1** sums | why |\n";
+    let lib = |docs: &str| format!("//! Store of things.\n//! {docs}\npub struct Store {{}}\n");
+    let found = |docs: &str, design: &str| {
+        let lib = lib(docs);
+        findings(&[
+            TABLE,
+            ("docs/design/object.md", design),
+            ("crates/copal-a/src/lib.rs", &lib),
+        ])
+    };
+    let good = "Design: docs/design/object.md#commit-on-one-flush OBJ-1";
+    assert_eq!(found(good, design), Vec::<String>::new());
+    for (docs, design, what) in [
+        ("Design: object.md, OBJ-1", design, "leads nowhere"),
+        (
+            "Design: docs/design/object.md#recovery OBJ-1",
+            design,
+            "leads nowhere",
+        ),
+        ("As OBJ-1 and OBJ-2 say.", design, "OBJ-2 is defined nowhere"),
+        (
+            concat!("As object", ".md §6 and OBJ-1 say."),
+            design,
+            "outside of",
+        ),
+        ("Nothing is named.", design, "no source names OBJ-1"),
+        (good, &format!("{design}| **OBJ-1** again | |\n"), "defined twice"),
+    ] {
+        let found = found(docs, design);
+        assert_eq!(found.len(), 1, "{docs}: {found:?}");
+        assert!(found[0].contains(what), "{docs}: {found:?}");
+    }
+}
+
+#[test]
+fn a_decision_that_its_index_leaves_out_is_found() {
+    let lib = (
+        "crates/copal-a/src/lib.rs",
+        "//! Store of things.\npub struct Store {}\n",
+    );
+    let decision = ("docs/decisions/2026-01-01-why.md", "# Why\n");
+    let with = |index| findings(&[TABLE, lib, decision, ("docs/decisions/README.md", index)]);
+    assert_eq!(with("[why](2026-01-01-why.md): because\n"), Vec::<String>::new());
+    assert_eq!(with("nothing\n").len(), 1);
+}

@@ -1,6 +1,8 @@
 //! One backup of one VM, from the open session to the published snapshot.
 //!
-//! Design: backup layer, section 6. Paper: low-profile-dedup §3 (three threads; here joined by a fixed
+//! Design: docs/design/backup.md#a-backup BAK-4
+//!
+//! Paper: low-profile-dedup §3 (three threads; here joined by a fixed
 //! number of jobs that go round, which is the bound on memory).
 //!
 //! Order of durability: packs of chunks, packs of recipes, index rows, manifest, Publish record. Before

@@ -1,7 +1,7 @@
 //! The records of a backup: Open at its beginning, Publish or Fence at its end.
 //!
 //! A session publishes only if it has read the VM's log to the end and is not fenced; the check and the
-//! publication are one compare-and-swap on the log.
+//! publication are one compare-and-swap on the log (BAK-5).
 
 use super::plan::Base;
 use crate::catalog::log::{Append, LogName};

@@ -2,7 +2,7 @@
 //! with the base.
 //!
 //! A list that leaves out a change makes a wrong snapshot that nothing notices later: every chunk of it fits its id. What
-//! vouches for lists (`plan`) cannot see a bitmap that was cleared, so each backup looks for itself, at other places each time.
+//! vouches for lists (`plan`) cannot see a bitmap that was cleared, so each backup looks for itself, at other places each time (BAK-3).
 //!
 //! Places are pieces of 128 KiB: where the base has data, and where it has none and the source says that it has some. Where
 //! both say that there is nothing, there is nothing to read. Pages of the tree are visited in random order, each for its

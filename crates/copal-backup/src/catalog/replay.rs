@@ -5,7 +5,7 @@
 //!
 //! Invariants
 //! - A checkpoint is durable before anything older goes. What goes lies behind the checkpoint before it, which was read
-//!   back then: of any two checkpoints one may be damaged.
+//!   back then: of any two checkpoints one may be damaged (BAK-14).
 //! - Record 0 of the domain's log stays: it says that there is a repository.
 //! - A reader that finds a checkpoint newer than those it knew when it began starts over, since records may have gone
 //!   while it read. So does whoever appended under a number that such a checkpoint covers: the record that had this

@@ -2,7 +2,7 @@
 //!
 //! A clock that runs ahead cannot be told from a long pause while it does, so no backup is refused for it. Once it is
 //! right again the snapshots between tell. While it may be wrong, nothing is removed that only the time it shows would
-//! let go.
+//! let go (BAK-13).
 //!
 //! Not here: what a policy keeps among snapshots whose times are right (`judge`).
 

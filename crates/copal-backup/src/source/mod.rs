@@ -1,6 +1,8 @@
 //! Where a disk's bytes come from: the seam between a backup and the thing it backs up.
 //!
-//! Design: a source answers two questions, "what lies here?" and "which bytes?", and nothing else.
+//! A source answers two questions, "what lies here?" and "which bytes?", and nothing else.
+//!
+//! Design: docs/design/backup.md#sources BAK-1, BAK-2
 //! Invariants
 //! - A source does not change while it is read (a point in time). The bytes that were hashed are the bytes that are
 //!   stored, so the snapshot is what was read. One that was cut, grew or was replaced meanwhile is found out

@@ -8,7 +8,7 @@
 //!   their head. The engine keeps a prefix of commit order over a crash, so a piece without a
 //!   head always has its upload row; one process owns the store, so every upload found at open
 //!   is dead and is freed.
-//! - Removing a volume is one batch (its name goes, its state turns); the purge of its rows
+//! - Removing a volume is one batch (VOL-7: its name goes, its state turns); the purge of its rows
 //!   follows and is finished at the next open if a crash cuts it short.
 //! - After a write whose outcome is unknown nothing more is written until the store is reopened.
 

@@ -1,6 +1,6 @@
 //! What the cache holds: index pages, data blocks and rows, one S3-FIFO over all of them.
 //!
-//! Design: kv.md section 12
+//! Design: docs/design/kv.md#memory
 //! Invariants
 //! - What it holds never weighs more than its capacity, keys and slots included; there is no room before it is made.
 //! - Slots that were taken for many small things stay when few large ones follow: those beyond what the things now

@@ -1,6 +1,6 @@
 //! One number for all memory that grows with the data, shared by as many stores as it is given to.
 //!
-//! Design: kv.md section 5
+//! Design: docs/design/kv.md#memory KV-11
 //! Invariants
 //! - What is charged never exceeds the total: pages and rows give way before a charge returns, and what cannot give
 //!   way is refused ([`crate::Error::OverBudget`]) before it is allocated.

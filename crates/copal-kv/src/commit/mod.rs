@@ -3,7 +3,7 @@
 //! The first writer of a group leads it: in its turn it takes what has gathered (up to 1 MiB of log), brings it on its
 //! way into the log, passes the turn on, and inserts it into the memtable while the device writes.
 //! Invariants
-//! - Sequences become visible in order, each after the durability it was promised.
+//! - Sequences become visible in order, each after the durability it was promised (KV-2).
 //! - Exactly one thread has the turn; it alone appends to log and direct value objects.
 //!
 //! Not here: the turns (`queue`), what a leader writes (`leader`, `encode`, `enter`), what the

@@ -7,7 +7,7 @@
 //! Invariants
 //! - Groups are placed in the order their turns came, and take effect in that order: the visible sequence moves past
 //!   a group when it and every group before it have landed well.
-//! - Once a group has failed to land, none behind it takes effect.
+//! - Once a group has failed to land, none behind it takes effect (KV-2).
 //! - Every writer is told, also when the thread that leads it panics or the log is dropped.
 //!
 //! Not here: what a leader does (`leader`).

@@ -1,7 +1,7 @@
 //! Making a new version: one object transaction, then the view.
 //!
 //! Invariants
-//! - Outputs are published, the manifest says so and a flushed log is deleted in one transaction.
+//! - Outputs are published, the manifest says so and a flushed log is deleted in one transaction (KV-5, KV-6).
 //! - Inputs are freed later, when no version from before is pinned (`garbage`); a crash leaves them to the
 //!   sweep at the next opening.
 

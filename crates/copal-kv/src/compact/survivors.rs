@@ -1,7 +1,7 @@
 //! Which entries survive a merge. Pure: cursor in, verdicts out.
 //!
 //! Invariants
-//! - Of the versions that no reader can tell apart (one stripe between held sequences) the newest survives.
+//! - Of the versions that no reader can tell apart (one stripe between held sequences) the newest survives (KV-18).
 //! - A version goes when a range tombstone of its own stripe covers it.
 //! - A tombstone goes when nothing older lies below and every held sequence sees it.
 

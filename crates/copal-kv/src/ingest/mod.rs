@@ -1,6 +1,6 @@
 //! Sorted ingest: ascending keys straight into tables and value objects, installed at one sequence.
 //!
-//! Design: kv.md section 11
+//! Design: docs/design/kv.md#ranges KV-7
 //! ```text
 //! put .. put ── tables (staged) ──┐
 //!          └─── value objects ────┴── finish: one object transaction, one sequence

@@ -3,7 +3,7 @@
 //! Format: docs/formats/kv-log.md v1
 //! Invariants
 //! - Before the first frame of a new log is acknowledged, every frame of the one before is durable: after a
-//!   crash the logs, one behind the other, hold a prefix of commit order.
+//!   crash the logs, one behind the other, hold a prefix of commit order (KV-3).
 
 pub(crate) mod format;
 

@@ -4,7 +4,7 @@
 //! piece beside what stands, whose place it takes in one transaction.
 //! Invariants
 //! - A rewrite waits for nothing but space: its memory does not grow with the state, so the manifest's length is bounded.
-//! - State in memory changes only after the transaction that carries its edit was accepted.
+//! - State in memory changes only after the transaction that carries its edit was accepted (KV-17).
 
 mod copy;
 pub(crate) mod format;

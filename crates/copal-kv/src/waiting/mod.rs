@@ -7,7 +7,7 @@
 //! Format: docs/formats/kv-waiting-room.md v1
 //! Invariants
 //! - Two bays take turns: one gathers, while what stood in the other is on its way into the log. A bay is used again
-//!   only when everything that stood in it has reached the device.
+//!   only when everything that stood in it has reached the device (KV-9).
 //! - A record is written only when everything in front of it survives a kill: it is in the log's finished frames, in the
 //!   room, or belongs to a group that is answered first.
 //! - Values of their own objects have no place here: nothing points to what a kill may lose.

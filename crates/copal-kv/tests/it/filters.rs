@@ -266,7 +266,7 @@ fn merges_read_no_filter_pages_and_their_outputs_start_with_units() {
         next.filter_page_reads
     );
     assert!(next.false_positives <= settled.false_positives * 3 / 2 + 100);
-    // Without inheritance, the same tree and look-ups, nothing known: it has to save half of the loads (kv.md §19), and saves
+    // Without inheritance, the same tree and look-ups, nothing known: it has to save half of the loads (what would justify it), and saves
     // from 55 to 69 of 100. How many depends on how the merge was cut into steps.
     drop(space);
     let fixture = fixture.reopen(

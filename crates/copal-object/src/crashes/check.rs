@@ -38,7 +38,7 @@ pub(super) fn check(
         match promise.what {
             Promised::Commit { lsn } if lsn > outcome.lsn => {
                 return Err(format!(
-                    "I1: commit {lsn} was acknowledged, {} is the last one",
+                    "OBJ-21: commit {lsn} was acknowledged, {} is the last one",
                     outcome.lsn
                 ));
             }
@@ -46,7 +46,7 @@ pub(super) fn check(
                 let end = outcome.ends.get(&stream).copied().unwrap_or(0);
                 if snapshot.contains_key(&stream) && frame >= end {
                     return Err(format!(
-                        "I1: frame {frame} of {stream} was acknowledged, it ends at {end}"
+                        "OBJ-21: frame {frame} of {stream} was acknowledged, it ends at {end}"
                     ));
                 }
             }
@@ -61,7 +61,7 @@ pub(super) fn check(
         .collect();
     if !ids.iter().eq(snapshot.keys()) {
         return Err(format!(
-            "I2: objects {ids:?} instead of {:?} at {}",
+            "OBJ-22: objects {ids:?} instead of {:?} at {}",
             snapshot.keys(),
             outcome.lsn
         ));
@@ -70,12 +70,12 @@ pub(super) fn check(
         match thing {
             Thing::Object { bytes, sealed } => {
                 let read = store.read(ObjectId(id), 0..u64::MAX, Class::Foreground).wait();
-                let found = read.map_err(|error| format!("I8: object {id}: {error}"))?;
+                let found = read.map_err(|error| format!("OBJ-28: object {id}: {error}"))?;
                 if found != bytes[..] {
-                    return Err(format!("I2: object {id} differs at {}", outcome.lsn));
+                    return Err(format!("OBJ-22: object {id} differs at {}", outcome.lsn));
                 }
                 if store.stat(ObjectId(id)).map(|stat| stat.sealed) != Some(*sealed) {
-                    return Err(format!("I2: object {id} is not sealed as it should be"));
+                    return Err(format!("OBJ-22: object {id} is not sealed as it should be"));
                 }
             }
             Thing::Stream { trimmed } => check_stream(store, outcome, model, id, *trimmed)?,
@@ -85,7 +85,7 @@ pub(super) fn check(
         for (stream, frame) in &commit.deps {
             if outcome.ends.get(stream).is_some_and(|end| frame >= end) {
                 return Err(format!(
-                    "I3: commit {} is there, frame {frame} of {stream} is not",
+                    "OBJ-23: commit {} is there, frame {frame} of {stream} is not",
                     commit.lsn
                 ));
             }
@@ -105,12 +105,12 @@ fn check_stream(
     let issued = model.frames.get(&id).map_or(0, Vec::len) as u64;
     if end > issued {
         return Err(format!(
-            "I1: stream {id} has {end} frames, {issued} were appended"
+            "OBJ-21: stream {id} has {end} frames, {issued} were appended"
         ));
     }
     if end < trimmed {
         return Err(format!(
-            "I1: stream {id} goes on at {end}, it is read from {trimmed} on"
+            "OBJ-21: stream {id} goes on at {end}, it is read from {trimmed} on"
         ));
     }
     let mut reader = store
@@ -122,20 +122,20 @@ fn check_stream(
             Ok(Some((pos, payload))) if pos.0 == index && payload == frame.payload[..] => {}
             other => {
                 return Err(format!(
-                    "I8: frame {index} of {id} reads as {:?}",
+                    "OBJ-28: frame {index} of {id} reads as {:?}",
                     other.map(|f| f.map(|f| f.0))
                 ));
             }
         }
         if frame.after > outcome.lsn {
             return Err(format!(
-                "I3: frame {index} of {id} is there, commit {} is not",
+                "OBJ-23: frame {index} of {id} is there, commit {} is not",
                 frame.after
             ));
         }
     }
     match reader.next_frame() {
         Ok(None) => Ok(()),
-        other => Err(format!("I1: stream {id} goes on behind its end: {other:?}")),
+        other => Err(format!("OBJ-21: stream {id} goes on behind its end: {other:?}")),
     }
 }

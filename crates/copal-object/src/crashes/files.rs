@@ -130,9 +130,9 @@ fn run(seed: u64, deaf: Deaf) -> Result<usize, String> {
             let mut keep = super::files::keep(draw_again, &mut runner.random);
             let again = Twin::new(survivor.survivors(end, &mut keep), Deaf::No);
             let tuning = runner.tuning();
-            let store = open(&again, tuning).map_err(|error| what(format!("I10: {error}")))?;
+            let store = open(&again, tuning).map_err(|error| what(format!("OBJ-30: {error}")))?;
             if outcome(&store) != first {
-                return Err(what("I10: another outcome the second time".into()));
+                return Err(what("OBJ-30: another outcome the second time".into()));
             }
             tried += 1;
         }

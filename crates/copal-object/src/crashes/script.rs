@@ -760,7 +760,7 @@ impl Runner<'_> {
         let tuning = self.tuning();
         let store = open(device.clone(), tuning).map_err(|error| format!("after a kill: {error}"))?;
         let history = device.history();
-        // Power is lost while the next process recovers: what the kill left was not durable yet (R11).
+        // Power is lost while the next process recovers: what the kill left was not durable yet (OBJ-11).
         for cut in crash::cuts(&history).filter(|cut| cut.step() >= step) {
             let states = cut.states(&Limits {
                 exhaustive: 6,
@@ -872,10 +872,10 @@ impl Runner<'_> {
             check(&store, &first, &self.model, step, true)?;
             drop(store);
             let tuning = self.tuning();
-            let store = open(device, tuning).map_err(|error| format!("I10: {error}"))?;
+            let store = open(device, tuning).map_err(|error| format!("OBJ-30: {error}"))?;
             let second = outcome(&store);
             if second != first {
-                return Err(format!("I10: {first:?}, then {second:?}"));
+                return Err(format!("OBJ-30: {first:?}, then {second:?}"));
             }
             check(&store, &second, &self.model, step, true)
                 .map_err(|violation| format!("again: {violation}"))?;
@@ -886,14 +886,14 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// R10: no epoch number of any record that the walk saw is used again.
+    /// OBJ-10: no epoch number of any record that the walk saw is used again.
     fn epochs_only_grow(&self, state: &crash::CrashState, store: &Store) -> Result<(), String> {
         let seen = crate::crashes::largest_epoch(state.device().as_ref());
         let open = store.inner.state.lock().epochs.open;
         if open > seen {
             Ok(())
         } else {
-            Err(format!("R10: epoch {open} is open, {seen} was used before"))
+            Err(format!("OBJ-10: epoch {open} is open, {seen} was used before"))
         }
     }
 
@@ -913,10 +913,10 @@ impl Runner<'_> {
         for cut in crash::cuts(&history) {
             for state in cut.states(&limits).take(12) {
                 let tuning = self.tuning();
-                let store = open(state.device(), tuning).map_err(|error| format!("I10: {error}"))?;
+                let store = open(state.device(), tuning).map_err(|error| format!("OBJ-30: {error}"))?;
                 let again = outcome(&store);
                 if again != *first {
-                    return Err(format!("I10: {first:?}, with a crash inside {again:?}"));
+                    return Err(format!("OBJ-30: {first:?}, with a crash inside {again:?}"));
                 }
                 check(&store, &again, &self.model, step, true)?;
             }

@@ -4,7 +4,7 @@
 //! journal where every store has them. The others are `objects/<number>`. Buffered I/O on the caller's thread: this is
 //! what a careful program without a device of its own does, and the control that the others are measured against.
 //!
-//! Design: object.md §11
+//! Design: docs/design/object.md#files-in-a-directory
 //! Invariants
 //! - A flush syncs every file written since the last one, and the directory when a name came or went (C3).
 //! - A flush answers when the syncs of other threads that it relies on have ended too, and fails when one of them did.
@@ -285,7 +285,7 @@ impl HostFiles {
         Ok(())
     }
 
-    /// Once, before anything is read (R11): every file there is. One that is clean costs an open and no I/O.
+    /// Once, before anything is read (OBJ-11): every file there is. One that is clean costs an open and no I/O.
     fn sync_inherited(&self) -> io::Result<()> {
         if !self.inside.lock().inherited {
             return Ok(());

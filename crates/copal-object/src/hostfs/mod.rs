@@ -4,10 +4,10 @@
 //! uses: portability, and the control in benchmarks: same program, same objects, a file system below instead of a
 //! device. It is not tuned; a wish to tune it is an argument for `cow` on a preallocated file.
 //!
-//! Design: object.md §11; formats as in docs/formats/object-*.md
+//! Design: docs/design/object.md#files-in-a-directory
 //! Invariants
 //! - Files that no record names are removed at open, after the mount; a file goes only when what made it dead is durable
-//!   (R3).
+//!   (OBJ-3).
 //!
 //! Not here: the journal and recovery, which do not know it.
 

@@ -4,7 +4,7 @@
 //! on at that file's end; what it gives up is punched out of it, and the file goes with its last page. Its number is
 //! used again when its removal is durable.
 //!
-//! Design: object.md §11
+//! Design: docs/design/object.md#files-in-a-directory
 //! Invariants
 //! - A page is free, or owned, never both, as in the allocator of the `cow` backend.
 //! - No page is handed out twice while its file exists: overwriting is writing at the end and mapping it.

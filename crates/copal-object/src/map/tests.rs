@@ -94,7 +94,7 @@ fn a_long_run_is_split_and_a_published_one_has_no_sums() {
     assert_eq!(map.overlapping(70_000, 70_001).count(), 1);
 }
 
-/// O7: 16 bytes per extent.
+/// 16 bytes per extent.
 #[test]
 fn an_extent_takes_sixteen_bytes() {
     assert_eq!(size_of::<Packed>(), 16);

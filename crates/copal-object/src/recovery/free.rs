@@ -1,7 +1,7 @@
 //! Free space, derived: what the tables, the journal, the checkpoint and the superblocks do not own.
 //!
 //! Invariants
-//! - No page has two owners, clones apart (I4); otherwise the store is damaged.
+//! - No page has two owners, clones apart (OBJ-24); otherwise the store is damaged.
 
 use super::OpenError;
 use crate::{

@@ -1,4 +1,4 @@
-//! What counts: records whose data and frames survived, frames whose commits survived, to a fixed point (R14).
+//! What counts: records whose data and frames survived, frames whose commits survived, to a fixed point (OBJ-14).
 //!
 //! A record that depends on a lost frame ends the journal; a frame that comes after a lost commit ends its stream; each
 //! may bring down more of the other. Both only ever get shorter, so it ends.
@@ -28,7 +28,7 @@ pub(crate) struct Settled {
     pub(crate) needed: Vec<Run>,
 }
 
-/// Pieces of a stream as they were before anything unflushed was trimmed or deleted: its frames are still there (R5).
+/// Pieces of a stream as they were before anything unflushed was trimmed or deleted: its frames are still there (OBJ-5).
 struct History {
     pieces: Vec<Piece>,
     trimmed: u64,

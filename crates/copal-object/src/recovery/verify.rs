@@ -1,4 +1,4 @@
-//! Verifying data that no flush is known to cover (R1).
+//! Verifying data that no flush is known to cover (OBJ-1).
 
 use super::{Source, WalkedRecord};
 use crate::{

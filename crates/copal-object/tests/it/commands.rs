@@ -1,4 +1,4 @@
-//! Device commands per operation: the unit of account of this layer (O1, O3, O4, O6).
+//! Device commands per operation: the unit of account of this layer (OBJ-27).
 
 use crate::basics::{bytes, commit, fresh, plain, read, stream};
 use copal_device::{Class, Counters};

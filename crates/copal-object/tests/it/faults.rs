@@ -178,7 +178,7 @@ fn a_read_of_bytes_in_flight_returns_them() {
     }
 }
 
-/// O4: those who wait together share a flush.
+/// Those who wait together share a flush.
 #[test]
 fn waiting_commits_and_frames_share_flushes() {
     let (_, _, store) = store(Order::Fifo);
@@ -224,7 +224,7 @@ fn waiting_commits_and_frames_share_flushes() {
     assert!(flushes <= 3, "{flushes} flushes for 32 durable operations");
 }
 
-/// R14 as kv uses it: value first, pointer after, one flush for both.
+/// OBJ-14 as kv uses it: value first, pointer after, one flush for both.
 #[test]
 fn a_value_and_the_frame_that_points_to_it_are_one_flush() {
     let (_, dyn_device, store) = store(Order::Fifo);

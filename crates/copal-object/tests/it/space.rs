@@ -1,4 +1,4 @@
-//! Full stores, growth, reserves, read-only and cut-off stores (O13).
+//! Full stores, growth, reserves, read-only and cut-off stores.
 
 use crate::basics::{bytes, commit, fresh, open, plain, read, stream};
 use copal_device::{Class, Device, Image, MemoryDevice, fault::*};

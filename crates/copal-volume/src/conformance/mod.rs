@@ -1,8 +1,8 @@
 //! What every [`VolumeStore`] must do, as a suite that each implementation runs on itself.
 //!
-//! Covers what the backup layer builds on: exclusive create with one winner, whole or absent,
+//! Covers what the backup layer builds on: exclusive create with one winner (VOL-2), whole or absent,
 //! deletes conditional on the file id, ranged reads, listing in name order under concurrent
-//! operations (invariant I8), reads that see every acknowledged create, creation times stamped by
+//! operations (VOL-8), reads that see every acknowledged create, creation times stamped by
 //! the store, volumes that move and go as a whole; and a seeded random history compared step by
 //! step with [`MemoryStore`](crate::MemoryStore).
 //!

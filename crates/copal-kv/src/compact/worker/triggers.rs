@@ -95,7 +95,7 @@ fn delete(i: u64) -> WriteOp {
     WriteOp::Delete { key: Worker::key(i) }
 }
 
-/// Design: kv.md §10, where tombstones alone decide; here what they lie above does too.
+/// Design: docs/design/kv.md#the-tree
 #[test]
 fn a_table_of_deletions_is_merged_away_without_a_full_tier() {
     let mut worker = worker();
@@ -267,7 +267,7 @@ fn deletions_of_separated_values_go_down_for_the_space_of_the_values() {
 /// them, until somebody asked for a merge. Cause: deletions that lie scattered leave pages which dead values share with
 /// living ones, so the object has to be rewritten, and one that flushes still appended to was not.
 /// Fix: such an object takes no more values once so much of it is dead and nothing was written between two looks.
-/// Design: kv.md §10, stale values > 1/4
+/// Design: docs/design/kv.md#separated-values
 #[test]
 fn a_value_object_that_is_mostly_dead_is_rewritten_without_being_asked() {
     const LEN: usize = 4200;

@@ -40,7 +40,7 @@ fn a_table_of_twenty_megabytes_costs_little_memory() {
         "{}",
         table.resident_bytes()
     );
-    // Index pages: about 10 bits per key at 1 KB values (kv.md section 6).
+    // Index pages: about 10 bits per key at 1 KB values.
     let mut index = 0;
     for i in 0..table.meta().partitions {
         index += table
