@@ -28,8 +28,9 @@ use crate::{
     leftovers::{Found, Unnamed, unnamed},
     log::Log,
     manifest::{
-        Manifest,
+        Manifest, Role,
         format::{Record, ValueMeta},
+        rewrite,
         state::State,
     },
     memtable::Memtable,
@@ -118,6 +119,8 @@ pub(crate) fn open(objects: Objects, options: Options) -> Result<Arc<Engine>, Er
     let mut direct_values = DirectValues::default();
     let mut worker_values = WorkerValues::default();
     if !options.read_only {
+        // Not with the rest: the edit that frees that may be a rewrite itself.
+        rewrite::discard(&objects).map_err(|error| poison.failed_write(error))?;
         let sweep = Sweep::new(&tree.manifest.state, &found, &replayed);
         sweep.run(&objects, &poison, &mut tree.manifest)?;
         adopt(
@@ -208,9 +211,14 @@ impl Sweep {
     fn new(state: &State, found: &Found, replayed: &Replayed) -> Sweep {
         let mut sweep = Sweep::default();
         for Unnamed {
-            object, explained, ..
+            object,
+            role,
+            explained,
         } in unnamed(state, found, |value| replayed.named.contains_key(value))
         {
+            if role == Role::Manifest {
+                continue;
+            }
             if !explained {
                 tracing::warn!(
                     object = object.0,

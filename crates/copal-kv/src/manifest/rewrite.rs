@@ -96,7 +96,7 @@ pub(super) fn take_place(objects: &Store, copied: bool) -> Vec<Op> {
 /// Deletes what was written and took no place.
 /// # Errors
 /// What the object layer answers.
-pub(super) fn discard(objects: &Store) -> Result<(), StoreError> {
+pub(crate) fn discard(objects: &Store) -> Result<(), StoreError> {
     let left = BESIDE.into_iter().filter(|id| objects.stat(*id).is_some());
     let ops: Vec<Op> = left.map(|id| Op::Delete { id }).collect();
     if ops.is_empty() {

@@ -320,3 +320,30 @@ fn a_store_too_full_for_a_rewrite_appends_until_there_is_room() {
     commit(&mut manifest, 9001);
     assert!(manifest.rewrite_above > 1, "it was written anew");
 }
+
+/// Symptom: a store that was killed while its manifest was written anew did not open: an object "does not exist" (found by a
+/// store of volumes at the edge of its space). Cause: what the kill left was deleted in the transaction of the first edit,
+/// which was a rewrite itself, and took what it had just written along. Fix: leftovers of a rewrite go before any edit.
+#[test]
+fn what_a_rewrite_left_goes_before_the_next_one_begins() {
+    let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
+    Store::mkfs(&device, &MkfsOptions::default()).unwrap();
+    let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
+    let (budget, poison) = (MemoryBudget::new(4 << 20), Poison::default());
+    let mut manifest = long_manifest(&objects, &budget, &poison);
+    // Without a copy the first edit writes everything anew.
+    let mut ops = vec![Op::Delete { id: copy::COPY }];
+    ops.extend(rewrite::BESIDE.map(|id| copy::create_as(id, MANIFEST)));
+    let txn = Txn {
+        ops,
+        ..Txn::default()
+    };
+    objects.commit(txn, Ack::Durable).wait().unwrap();
+    manifest.copy = Copied::NoRoom;
+    drop(manifest);
+    let store = crate::Store::open(objects.clone(), crate::Options::default()).unwrap();
+    let left = rewrite::BESIDE.iter().filter(|id| objects.stat(**id).is_some());
+    assert_eq!(left.count(), 0);
+    assert!(objects.stat(copy::COPY).is_some(), "it was written anew");
+    assert!(store.verify(true).unwrap().is_sound());
+}
