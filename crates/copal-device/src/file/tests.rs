@@ -160,34 +160,6 @@ fn a_device_may_be_dropped_by_its_own_hook() {
     }
 }
 
-/// Symptom: a file that was closed could not be opened again at once, and no test told a `settle` that waits from one
-/// that does not. Cause: a hook holds the device until it returns, mostly sooner than anybody looks. Fix: here it goes on
-/// only once the one that settles is under way, and takes its time.
-#[test]
-fn settling_waits_until_hooks_have_returned() {
-    for force_pread in [false, true] {
-        let (_file, device) = unwritable(force_pread);
-        for _ in 0..20 {
-            let (go_on, told) = std::sync::mpsc::channel();
-            let returned = Arc::new(std::sync::atomic::AtomicBool::new(false));
-            let is_done = Arc::clone(&returned);
-            let caller = std::thread::current().id();
-            let read = device.submit(io(0, IoKind::Read(AlignedBuf::zeroed(1 << 19))));
-            read.on_complete(move |_| {
-                if std::thread::current().id() != caller {
-                    told.recv().unwrap();
-                    (0..2000).for_each(|_| std::thread::yield_now());
-                }
-                is_done.store(true, std::sync::atomic::Ordering::Release);
-            });
-            // Nobody listens where the read was done before its hook was hung.
-            let _ = go_on.send(());
-            device.settle();
-            assert!(returned.load(std::sync::atomic::Ordering::Acquire));
-        }
-    }
-}
-
 #[test]
 fn a_panicking_hook_poisons_the_device_and_the_engine_lives_on() {
     for force_pread in [false, true] {
