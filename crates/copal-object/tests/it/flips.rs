@@ -557,7 +557,7 @@ fn a_store_that_lost_the_reserve_of_a_stream_opens_and_goes_on() {
         );
         let near = |len: u64| len < written + 4 * PAGE || len + 2 * PAGE > end;
         for len in (start..end + 3 * PAGE).step_by(PAGE as usize) {
-            if !near(len) && len / PAGE % 16 > 0 {
+            if !near(len) && !(len / PAGE).is_multiple_of(16) {
                 continue;
             }
             let device = cut(&image, len);
