@@ -111,7 +111,11 @@ fn spot_check(
         cancel,
     };
     let share = u128::from(*data_bytes) * u128::from(request.spot_check_millionths) / 1_000_000;
-    let wanted = (share as u64).max(spot::LEAST_BYTES);
+    let wanted = match request.spot_check_millionths {
+        // More than the base has data: what was a hole in it may have some now.
+        1_000_000.. => u64::MAX,
+        _ => (share as u64).max(spot::LEAST_BYTES),
+    };
     plan.checked = spots.check(tree, wanted, u64::from_le_bytes(random()?))?;
     if let Some(at) = plan.checked.difference {
         plan.mode = DiskMode::Rescan;

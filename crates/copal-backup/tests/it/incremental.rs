@@ -216,6 +216,9 @@ fn unchanged(
 /// Symptom: a list that leaves out a change made a wrong snapshot, and nothing would ever have told.
 /// Cause: what it leaves out was taken from the base unread.
 /// Fix: some of it is read all the same, at other places each time; a difference makes the disk be read as a whole.
+///
+/// Symptom: with a share of all, one time in 129 a change in what was a hole was passed over. Cause: as many pieces were
+/// read as the base has data, and that was one more. Fix: all means all.
 #[test]
 fn a_change_that_a_list_leaves_out_is_found_by_a_spot_check() {
     const ALL: u32 = 1_000_000;
