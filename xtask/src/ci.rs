@@ -17,6 +17,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     step(root, "cargo fmt --manifest-path fuzz/Cargo.toml --check")?;
     timed("tidy", || crate::tidy::run(root, false))?;
     timed("layers", || crate::layers::run(root))?;
+    timed("layers --modules", || crate::modules::run(root, false))?;
     step(
         root,
         "cargo clippy --workspace --all-targets --locked --quiet -- -D warnings",

@@ -9,6 +9,7 @@ mod crash;
 mod demo;
 mod kill_loop;
 mod layers;
+mod modules;
 mod mutants;
 mod tidy;
 
@@ -38,7 +39,14 @@ enum Chore {
         fix: bool,
     },
     /// Check that crates depend only on those above them
-    Layers,
+    Layers {
+        /// Look at the modules inside each crate instead: which need each other in circles, and whether circles grew
+        #[arg(long)]
+        modules: bool,
+        /// Which module of a circle names which, too
+        #[arg(long, requires = "modules")]
+        edges: bool,
+    },
     /// Do the main job on a disk image and print what it cost: what `make run` runs
     Demo {
         /// Your own disk image instead of one made here; it is only read
@@ -111,7 +119,8 @@ fn run(chore: Chore) -> Result<()> {
     match chore {
         Chore::Ci => ci::run(&root),
         Chore::Tidy { fix } => tidy::run(&root, fix),
-        Chore::Layers => layers::run(&root),
+        Chore::Layers { modules: true, edges } => modules::run(&root, edges),
+        Chore::Layers { .. } => layers::run(&root),
         Chore::Demo { image } => demo::run(&root, demo::named(image).as_deref()),
         Chore::Dataset { parameters } => dataset::build(&Parameters::parse(&parameters)?),
         Chore::Crash { histories, from } => crash::run(&root, histories, from),

@@ -9,9 +9,9 @@
 use crate::check::wrong_length;
 use crate::error::{Error, Result};
 use crate::pack::{PackNumber, Spot};
+use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::recipe::{PAGE_SEGMENTS, Page, Ref, Root};
-use crate::repository::Repository;
 use crate::request::{CheckReport, SnapshotId, Vm};
 use crate::tree::TreeReader;
 use crate::vault::Located;
@@ -45,7 +45,7 @@ impl Places {
 
 /// Names in `report` the snapshots that lead to its damages.
 pub(crate) fn blame(
-    repository: &Repository,
+    parts: &Parts,
     vms: &[Vm],
     places: &Places,
     report: &mut CheckReport,
@@ -54,23 +54,23 @@ pub(crate) fn blame(
 ) -> Result<()> {
     progress.stage(Stage::Walk, "snapshots that are hurt", 0);
     for vm in vms {
-        let state = match repository.vm_state(vm.uuid) {
+        let state = match parts.vm_state(vm.uuid) {
             Ok(state) => state,
             // The check has noted it; what the log hides has no name.
             Err(error) if error.is_corruption() => continue,
             Err(error) => return Err(error),
         };
         let mut walk = Walk {
-            repository,
+            parts,
             places,
             cancel,
             home: Home::Recipes(vm.uuid),
-            tree: TreeReader::new(repository.vault(), vm.uuid)?,
+            tree: TreeReader::new(parts.vault(), vm.uuid)?,
         };
         let mut before: HashMap<String, Walked> = HashMap::new();
         for published in &state.published {
             progress.advance(1);
-            let manifest = match repository.manifest(vm.uuid, published) {
+            let manifest = match parts.manifest(vm.uuid, published) {
                 Ok(manifest) => manifest,
                 Err(error) if error.is_corruption() => continue,
                 Err(error) => return Err(error),
@@ -141,7 +141,7 @@ impl Met<'_> {
 
 /// Walks the disks of one VM, snapshot by snapshot.
 struct Walk<'a> {
-    repository: &'a Repository,
+    parts: &'a Parts,
     places: &'a Places,
     cancel: &'a CancelFlag,
     home: Home,
@@ -158,7 +158,7 @@ impl Walk<'_> {
         is_hurt: &mut bool,
     ) -> Result<Option<Located>> {
         let mut damages = Vec::new();
-        let located = self.repository.vault().first_good(home, reference, |located| {
+        let located = self.parts.vault().first_good(home, reference, |located| {
             let known = damages.len();
             damages.extend(self.places.damages(located.spot));
             match damages.len() == known {

@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 use crate::fetch::Fetcher;
 use crate::manifest::Manifest;
 use crate::pack::{PackKind, reader};
+use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::recipe::{PAGE_SEGMENTS, Ref, Root, SegmentRecipe, segment_length};
-use crate::repository::Repository;
 use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
 use crate::retention::misdated;
 use crate::scan::scan;
@@ -108,18 +108,18 @@ fn words(error: Error) -> Result<(String, String)> {
 
 /// Decodes every chunk of one snapshot.
 pub(crate) fn verify(
-    repository: &Repository,
+    parts: &Parts,
     manifest: &Manifest,
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<CheckReport> {
-    let vault = repository.vault();
+    let vault = parts.vault();
     let mut report = CheckReport {
         snapshots: 1,
         ..CheckReport::default()
     };
     let id = manifest.snapshot;
-    let mut walker = Walker::new(repository, manifest.vm, cancel)?;
+    let mut walker = Walker::new(parts, manifest.vm, cancel)?;
     let mut fetcher = Fetcher::new(vault)?;
     let mut segment = vec![0; SEGMENT_BYTES];
     for disk in &manifest.disks {
@@ -148,13 +148,13 @@ pub(crate) fn verify(
 
 /// Looks at everything.
 pub(crate) fn check(
-    repository: &Repository,
+    parts: &Parts,
     read_data: ReadData,
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    let catalog = repository.catalog();
+    let catalog = parts.catalog();
     let domain = catalog.examine_domain(|error| report.note(error, None))?;
     let mut unfinished: HashSet<SessionId> = HashSet::new();
     let mut vms = domain.vms;
@@ -164,7 +164,7 @@ pub(crate) fn check(
         let state = catalog.examine_vm(vm.uuid, |error| report.note(error, None))?;
         unfinished.extend(state.open.iter().chain(&state.fenced));
         let times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
-        let misdated = misdated(&times, repository.vault().volumes.store.now_ms());
+        let misdated = misdated(&times, parts.vault().volumes.store.now_ms());
         let named = state.published.iter().zip(misdated);
         report
             .misdated
@@ -174,31 +174,31 @@ pub(crate) fn check(
     let snapshots: usize = published.iter().map(|(_, published)| published.len()).sum();
     progress.stage(Stage::Walk, "snapshots", snapshots as u64);
     for (vm, published) in &published {
-        check_vm(repository, *vm, published, &mut report, progress, cancel)?;
+        check_vm(parts, *vm, published, &mut report, progress, cancel)?;
     }
-    let places = check_packs(repository, read_data, &unfinished, &mut report, progress, cancel)?;
+    let places = check_packs(parts, read_data, &unfinished, &mut report, progress, cancel)?;
     if !report.is_clean() {
-        blame::blame(repository, &vms, &places, &mut report, progress, cancel)?;
+        blame::blame(parts, &vms, &places, &mut report, progress, cancel)?;
     }
     Ok(report)
 }
 
 fn check_vm(
-    repository: &Repository,
+    parts: &Parts,
     vm: Uuid,
     published: &[Published],
     report: &mut CheckReport,
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<()> {
-    let vault = repository.vault();
-    let mut walker = Walker::new(repository, vm, cancel)?;
+    let vault = parts.vault();
+    let mut walker = Walker::new(parts, vm, cancel)?;
     let mut before: HashMap<String, Root> = HashMap::new();
     for published in published {
         let id = published.snapshot;
         report.snapshots += 1;
         progress.advance(1);
-        let Some(manifest) = noted(repository.manifest(vm, published), report, id)? else {
+        let Some(manifest) = noted(parts.manifest(vm, published), report, id)? else {
             continue;
         };
         for disk in &manifest.disks {
@@ -241,9 +241,9 @@ struct Walker<'a> {
 }
 
 impl<'a> Walker<'a> {
-    fn new(repository: &'a Repository, vm: Uuid, cancel: &'a CancelFlag) -> Result<Walker<'a>> {
+    fn new(parts: &'a Parts, vm: Uuid, cancel: &'a CancelFlag) -> Result<Walker<'a>> {
         Ok(Walker {
-            tree: TreeReader::new(repository.vault(), vm)?,
+            tree: TreeReader::new(parts.vault(), vm)?,
             cancel,
         })
     }
@@ -300,14 +300,14 @@ fn noted<T>(outcome: Result<T>, report: &mut CheckReport, snapshot: SnapshotId) 
 }
 
 fn check_packs(
-    repository: &Repository,
+    parts: &Parts,
     read_data: ReadData,
     unfinished: &HashSet<SessionId>,
     report: &mut CheckReport,
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<Places> {
-    let vault = repository.vault();
+    let vault = parts.vault();
     let mut places = Places::default();
     let mut total = 0;
     for_each_pack(vault, |pack| {

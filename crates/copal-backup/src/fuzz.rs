@@ -4,7 +4,7 @@
 //! Built for tests and fuzzing only.
 
 use crate::{
-    catalog::{checkpoint, domain::DomainState, record, replay::Fold, vm::VmState},
+    catalog::{checkpoint, domain::DomainState, fold::Fold, record, vm::VmState},
     index, key_slot, manifest,
     pack::{PackNumber, format as pack},
     recipe,

@@ -16,7 +16,6 @@ mod rows;
 
 use crate::error::Result;
 use crate::pack::PackNumber;
-use crate::repository::IndexHome;
 use crate::volumes::Home;
 use copal_kv::{Durability, Keyspace, KeyspaceOptions};
 use parking_lot::Mutex;
@@ -34,6 +33,15 @@ const EPOCH: &[u8] = b"epoch";
 const BATCH_ROWS: usize = 2048;
 /// Packs whose entries are kept at hand.
 const CACHED_PACKS: usize = 1024;
+
+/// Where the chunk index lives. It holds nothing that the packs do not: delete it at will.
+#[derive(Clone)]
+pub enum IndexHome {
+    /// In keyspaces of this engine, whose names begin with `backup-`.
+    Kv(copal_kv::Store),
+    /// In memory, built from pack footers at each open: for small repositories and read-only media.
+    Memory,
+}
 
 /// Where the index says a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

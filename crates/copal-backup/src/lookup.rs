@@ -9,38 +9,18 @@
 
 use crate::catalog::vm::Published;
 use crate::error::{Error, Result};
-use crate::manifest::{self, Manifest};
+use crate::manifest::Manifest;
 use crate::repository::{Repository, snapshot_disk};
-use crate::request::{BackupCounts, Listing, Snapshot, SnapshotId, Vm};
+use crate::request::{BackupCounts, Listing, MIN_DIGITS, Snapshot, SnapshotId, Vm};
 use crate::retention::{Believed, Misdated, misdated};
-use copal_volume::{ReadOptions, VolumeError};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use uuid::Uuid;
 
-/// Fewer digits of an id mean nothing.
-pub(crate) const MIN_DIGITS: usize = 4;
 /// Fewer digits may mean another snapshot, in a log that cannot be read.
 const SURE_DIGITS: usize = 8;
 
 /// VMs that a sentence lists.
 const NAMED_VMS: usize = 5;
-
-/// Snapshots whose VM is remembered.
-const SEEN: usize = 4096;
-
-/// Of which VMs snapshots are that were asked for by name: whoever names one mostly does something with it next, and the
-/// logs of all VMs were read to find it.
-#[derive(Default)]
-pub(crate) struct Seen(HashMap<SnapshotId, Uuid>);
-
-impl Seen {
-    fn remember(&mut self, snapshot: SnapshotId, vm: Uuid) {
-        if self.0.len() >= SEEN {
-            self.0.clear();
-        }
-        self.0.insert(snapshot, vm);
-    }
-}
 
 /// A snapshot, and what is wrong with its time.
 #[derive(Clone)]
@@ -71,7 +51,7 @@ impl Repository {
     /// # Errors
     /// `Damaged`; those of the store.
     pub fn vms(&self) -> Result<Vec<Vm>> {
-        self.directory().all()
+        self.parts.directory().all()
     }
 
     /// Published snapshots of one VM (name or UUID) or of all, oldest first; those whose manifest is damaged say so.
@@ -104,7 +84,7 @@ impl Repository {
         let Visible { published, .. } = self.visible(None)?;
         let dated = published.iter().filter(|found| found.misdated.is_none());
         let times = dated.map(|found| found.published.created_ms).collect();
-        Ok(Believed::new(times, self.vault().volumes.store.now_ms()))
+        Ok(Believed::new(times, self.parts.vault().volumes.store.now_ms()))
     }
 
     /// As [`Repository::clock`], for those who ask whether snapshots are held until then; `None` where none is: then no
@@ -129,7 +109,7 @@ impl Repository {
     /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`, `Damaged` (its manifest, or the catalog, is); those of the store.
     pub fn resolve(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
         let found = self.named(spec, vm)?;
-        let manifest = self.manifest(found.vm.uuid, &found.published)?;
+        let manifest = self.parts.manifest(found.vm.uuid, &found.published)?;
         Ok(snapshot_of(&found, Ok(manifest)))
     }
 
@@ -151,10 +131,10 @@ impl Repository {
 
     /// A snapshot that was named before, if it is still there.
     fn seen(&self, snapshot: SnapshotId) -> Result<Option<(Uuid, Published)>> {
-        let Some(vm) = self.seen.lock().0.get(&snapshot).copied() else {
+        let Some(vm) = self.seen.lock().vm_of(snapshot) else {
             return Ok(None);
         };
-        let state = self.vm_state(vm)?;
+        let state = self.parts.vm_state(vm)?;
         let mut published = state.published.iter();
         Ok(published
             .find(|one| one.snapshot == snapshot)
@@ -163,13 +143,13 @@ impl Repository {
 
     fn visible(&self, vm: Option<&str>) -> Result<Visible> {
         let vms = match vm {
-            Some(name) => vec![self.directory().find(name)?],
-            None => self.directory().all()?,
+            Some(name) => vec![self.parts.directory().find(name)?],
+            None => self.parts.directory().all()?,
         };
-        let now_ms = self.vault().volumes.store.now_ms();
+        let now_ms = self.parts.vault().volumes.store.now_ms();
         let (mut all, mut damaged) = (Vec::new(), Vec::new());
         for vm in vms {
-            match self.vm_state(vm.uuid) {
+            match self.parts.vm_state(vm.uuid) {
                 Ok(state) => {
                     let times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
                     let dated = state.published.iter().zip(misdated(&times, now_ms));
@@ -227,7 +207,7 @@ impl Repository {
     }
 
     fn describe(&self, found: &Found) -> Result<Snapshot> {
-        match self.manifest(found.vm.uuid, &found.published) {
+        match self.parts.manifest(found.vm.uuid, &found.published) {
             Ok(manifest) => Ok(snapshot_of(found, Ok(manifest))),
             Err(Error::Damaged { detail, .. }) => Ok(snapshot_of(found, Err(detail))),
             Err(error) if error.is_corruption() => Ok(snapshot_of(found, Err(error.to_string()))),
@@ -235,47 +215,17 @@ impl Repository {
         }
     }
 
-    /// The manifest of a published snapshot.
-    pub(crate) fn manifest(&self, vm: Uuid, published: &Published) -> Result<Manifest> {
-        let id = published.snapshot;
-        let damaged = |detail: String| Error::Damaged {
-            what: format!("manifest {id}"),
-            detail,
-        };
-        let missing = || damaged("it is gone".into());
-        let volumes = &self.vault().volumes;
-        let vid = volumes.meta(vm, false)?.ok_or_else(missing)?;
-        let name = manifest::file_name(id);
-        let read = ReadOptions::default();
-        let file = match volumes
-            .store
-            .get(vid, name.as_bytes(), 0..manifest::MAX_FILE_BYTES, &read)
-        {
-            Err(VolumeError::NotFound) => return Err(missing()),
-            Err(VolumeError::Corrupt { what }) => return Err(damaged(what)),
-            file => file?,
-        };
-        if manifest::hash(&file) != published.manifest {
-            return Err(damaged("its bytes are not those its Publish record names".into()));
-        }
-        let manifest = Manifest::decode(&file, id, &self.vault().keys).map_err(damaged)?;
-        if manifest.vm != vm {
-            return Err(damaged("it belongs to another VM".into()));
-        }
-        Ok(manifest)
-    }
-
     /// The manifest of a snapshot, whichever VM it is of.
     pub(crate) fn find(&self, snapshot: SnapshotId) -> Result<Manifest> {
         if let Some((vm, published)) = self.seen(snapshot)? {
-            return self.manifest(vm, &published);
+            return self.parts.manifest(vm, &published);
         }
         let Visible { published, damaged } = self.visible(None)?;
         if let Some(found) = published
             .iter()
             .find(|found| found.published.snapshot == snapshot)
         {
-            return self.manifest(found.vm.uuid, &found.published);
+            return self.parts.manifest(found.vm.uuid, &found.published);
         }
         Err(damaged.into_iter().next().map_or_else(
             || Error::NotFound {

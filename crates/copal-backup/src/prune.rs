@@ -26,8 +26,8 @@ use crate::mark::{Marks, Slice};
 use crate::pack::reader::{self, Footer};
 use crate::pack::writer::Frame;
 use crate::pack::{PackNumber, Spot, format};
+use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
-use crate::repository::Repository;
 use crate::request::{PruneOptions, PruneSummary};
 use crate::stack::PackStack;
 use crate::vault::{FrameReader, Located, Vault};
@@ -41,28 +41,28 @@ use uuid::Uuid;
 
 /// Runs a prune. The caller holds the gate alone.
 pub(crate) fn run(
-    repository: &Repository,
+    parts: &Parts,
     options: &PruneOptions,
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<PruneSummary> {
     let mut summary = PruneSummary::default();
-    let vms = repository.directory().all()?;
+    let vms = parts.directory().all()?;
     if !options.dry_run {
         for vm in &vms {
-            summary.swept_sessions += fence_all(repository, vm.uuid)?;
+            summary.swept_sessions += fence_all(parts, vm.uuid)?;
         }
     }
-    repository.adopt_all_packs()?;
+    parts.adopt_all_packs()?;
     let change = match options.dry_run {
         true => None,
-        false => match repository.begin_change() {
+        false => match parts.begin_change() {
             // A store that is too full is what prune is for. Its own index follows each step.
             Err(Error::NoSpace) => None,
             change => Some(change?),
         },
     };
-    let vault = repository.vault();
+    let vault = parts.vault();
     let mut present = list_packs(vault, Some(&mut summary.before_bytes))?;
     summary.after_bytes = summary.before_bytes;
     summary.mark_passes = Slice::count(present.len() as u64, options.memory_bytes);
@@ -79,10 +79,10 @@ pub(crate) fn run(
         }
         let mut marks = Marks::new(vault, &present, slice)?;
         for vm in &vms {
-            marks.vm(&manifests(repository, vm.uuid, options)?, progress, cancel)?;
+            marks.vm(&manifests(parts, vm.uuid, options)?, progress, cancel)?;
         }
         let mut sweep = Sweep {
-            repository,
+            parts,
             options,
             progress,
             cancel,
@@ -92,9 +92,9 @@ pub(crate) fn run(
     }
     if !options.dry_run {
         for vm in &vms {
-            drop_manifests(repository, vm.uuid)?;
+            drop_manifests(parts, vm.uuid)?;
         }
-        remove_empty_volumes(repository)?;
+        remove_empty_volumes(parts)?;
     }
     vault.forget_cached();
     if let Some(change) = change {
@@ -118,15 +118,15 @@ fn list_packs(vault: &Vault, mut bytes: Option<&mut u64>) -> Result<Vec<PackNumb
 }
 
 /// Ends every open session of a VM; how many there were.
-fn fence_all(repository: &Repository, vm: Uuid) -> Result<u64> {
+fn fence_all(parts: &Parts, vm: Uuid) -> Result<u64> {
     let mut fenced = 0;
     loop {
-        let state = repository.vm_state(vm)?;
+        let state = parts.vm_state(vm)?;
         let Some(&session) = state.open.first() else {
             return Ok(fenced);
         };
         let record = Record::Fence { session };
-        if let Append::Done = repository
+        if let Append::Done = parts
             .catalog()
             .append(LogName::Vm(vm), state.next_number, &record)?
         {
@@ -136,11 +136,11 @@ fn fence_all(repository: &Repository, vm: Uuid) -> Result<u64> {
 }
 
 /// Manifests of all published snapshots of a VM, oldest first, but for those that a dry run is to do without.
-fn manifests(repository: &Repository, vm: Uuid, options: &PruneOptions) -> Result<Vec<Manifest>> {
-    let state = repository.vm_state(vm)?;
+fn manifests(parts: &Parts, vm: Uuid, options: &PruneOptions) -> Result<Vec<Manifest>> {
+    let state = parts.vm_state(vm)?;
     let stays = |published: &&Published| !options.dry_run || !options.without.contains(&published.snapshot);
     let manifest = |published: &Published| {
-        let read = repository.manifest(vm, published);
+        let read = parts.manifest(vm, published);
         read.map_err(|error| forget_first(error, published))
     };
     state.published.iter().filter(stays).map(manifest).collect()
@@ -162,7 +162,7 @@ fn forget_first(error: Error, published: &Published) -> Error {
 
 /// One slice of packs being swept.
 struct Sweep<'a> {
-    repository: &'a Repository,
+    parts: &'a Parts,
     options: &'a PruneOptions,
     progress: &'a dyn Progress,
     cancel: &'a CancelFlag,
@@ -186,7 +186,7 @@ impl Mixed {
 
 impl Sweep<'_> {
     fn slice(&mut self, marks: &Marks<'_>, slice: Slice) -> Result<()> {
-        let vault = self.repository.vault();
+        let vault = self.parts.vault();
         let mut dead = Vec::new();
         let mut mixed = Vec::new();
         let mut slice_bytes = 0;
@@ -279,7 +279,7 @@ impl Sweep<'_> {
 
     /// Whether a live frame of the pack is known to be damaged.
     fn has_lost(&self, marks: &Marks<'_>, pack: PackNumber) -> Result<bool> {
-        let lost = self.repository.vault().index.damaged_slots(pack)?;
+        let lost = self.parts.vault().index.damaged_slots(pack)?;
         Ok(lost.into_iter().any(|slot| marks.is_live(pack, slot)))
     }
 
@@ -290,7 +290,7 @@ impl Sweep<'_> {
         home: Home,
         packs: impl Iterator<Item = &'m Mixed>,
     ) -> Result<()> {
-        let vault = self.repository.vault();
+        let vault = self.parts.vault();
         let mut stack = PackStack::new(vault, home, random()?, Durability::Device);
         let mut moved: Vec<&StoredPack> = Vec::new();
         for Mixed { pack, dead_bytes } in packs {
@@ -303,7 +303,7 @@ impl Sweep<'_> {
                 self.summary.written_bytes += pack.info.size.saturating_sub(*dead_bytes);
                 continue;
             }
-            if let Err(error) = copy_live(self.repository, &mut stack, marks, pack) {
+            if let Err(error) = copy_live(self.parts, &mut stack, marks, pack) {
                 if !error.is_corruption() {
                     return Err(error);
                 }
@@ -329,7 +329,7 @@ impl Sweep<'_> {
     /// Waits until the space of what was unlinked is there again. A store that is too full to be tidied goes on.
     fn reclaim(&self, volumes: BTreeSet<VolumeId>) -> Result<()> {
         for vid in volumes {
-            match self.repository.vault().volumes.store.reclaim(vid) {
+            match self.parts.vault().volumes.store.reclaim(vid) {
                 Ok(()) | Err(VolumeError::NoSpace) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -349,7 +349,7 @@ impl Sweep<'_> {
     }
 
     fn unlink(&self, pack: &StoredPack) -> Result<()> {
-        let vault = self.repository.vault();
+        let vault = self.parts.vault();
         match self.footer(pack) {
             Ok(footer) => vault
                 .index
@@ -367,11 +367,7 @@ impl Sweep<'_> {
     }
 
     fn footer(&self, pack: &StoredPack) -> Result<Arc<Footer>> {
-        match self
-            .repository
-            .vault()
-            .footer(pack.home, pack.volume, pack.number)?
-        {
+        match self.parts.vault().footer(pack.home, pack.volume, pack.number)? {
             Some((footer, _)) => Ok(footer),
             None => Err(Error::Damaged {
                 what: format!("pack {}", pack.number),
@@ -399,13 +395,8 @@ fn homes_of(packs: &[Mixed]) -> Vec<Home> {
     homes
 }
 
-fn copy_live(
-    repository: &Repository,
-    stack: &mut PackStack<'_>,
-    marks: &Marks<'_>,
-    pack: &StoredPack,
-) -> Result<()> {
-    let vault = repository.vault();
+fn copy_live(parts: &Parts, stack: &mut PackStack<'_>, marks: &Marks<'_>, pack: &StoredPack) -> Result<()> {
+    let vault = parts.vault();
     let Some((footer, vid)) = vault.footer(pack.home, pack.volume, pack.number)? else {
         return Ok(());
     };
@@ -434,12 +425,12 @@ fn copy_live(
 }
 
 /// Deletes the manifests of a VM that no Publish record makes visible, then says so in the log.
-fn drop_manifests(repository: &Repository, vm: Uuid) -> Result<()> {
-    let volumes = &repository.vault().volumes;
+fn drop_manifests(parts: &Parts, vm: Uuid) -> Result<()> {
+    let volumes = &parts.vault().volumes;
     let Some(vid) = volumes.meta(vm, false)? else {
         return Ok(());
     };
-    let state = repository.vm_state(vm)?;
+    let state = parts.vm_state(vm)?;
     let mut stale = Vec::new();
     for_each_file(&*volumes.store, vid, b"m.", |name, info| {
         let published = state
@@ -458,16 +449,16 @@ fn drop_manifests(repository: &Repository, vm: Uuid) -> Result<()> {
         let record = Record::Deleted {
             snapshots: listed.to_vec(),
         };
-        let next = repository.vm_state(vm)?.next_number;
+        let next = parts.vm_state(vm)?.next_number;
         // Lost to another record: the next prune says it again.
-        repository.catalog().append(LogName::Vm(vm), next, &record)?;
+        parts.catalog().append(LogName::Vm(vm), next, &record)?;
     }
     volumes.store.reclaim(vid)?;
     Ok(())
 }
 
-fn remove_empty_volumes(repository: &Repository) -> Result<()> {
-    let volumes = &repository.vault().volumes;
+fn remove_empty_volumes(parts: &Parts) -> Result<()> {
+    let volumes = &parts.vault().volumes;
     let mut homes = volumes.recipe_homes()?;
     homes.push(Home::Chunks);
     for home in homes {

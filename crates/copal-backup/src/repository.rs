@@ -11,23 +11,22 @@
 
 use crate::adopt;
 use crate::backup;
-use crate::catalog::log::{Append, Catalog, LogName};
+use crate::catalog::log::{Catalog, LogName};
 use crate::catalog::record::{MAX_LISTED, Record};
-use crate::catalog::replay::Replayed;
-use crate::catalog::vm::{Published, VmState};
+use crate::catalog::vm::Published;
 use crate::check;
-use crate::directory::Directory;
 use crate::error::{Error, Result};
-use crate::index::Index;
+use crate::index::{Index, IndexHome};
 use crate::key_slot::{self, Cost};
 use crate::keys::{Keys, random};
-use crate::lookup::Seen;
 use crate::manifest::{Manifest, ManifestDisk};
-use crate::progress::{CancelFlag, Progress, Silent};
+use crate::parts::{Parts, readable};
+use crate::progress::{CancelFlag, Progress};
 use crate::prune;
 use crate::recipe::PAGE_SEGMENTS;
 use crate::request::*;
 use crate::restore;
+use crate::seen::Seen;
 use crate::shared::Shared;
 use crate::target::Target;
 use crate::tree::TreeReader;
@@ -37,52 +36,16 @@ use crate::volumes::{Home, Volumes, open_or_make};
 use bytes::Bytes;
 use copal_chunk::Chunker;
 use copal_volume::{PutOptions, Remove, VolumeId, VolumeStore};
-use parking_lot::{Mutex, RwLockReadGuard};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-/// Where the chunk index lives. It holds nothing that the packs do not: delete it at will.
-#[derive(Clone)]
-pub enum IndexHome {
-    /// In keyspaces of this engine, whose names begin with `backup-`.
-    Kv(copal_kv::Store),
-    /// In memory, built from pack footers at each open: for small repositories and read-only media.
-    Memory,
-}
-
 /// An open repository.
 pub struct Repository {
-    vault: Vault,
-    catalog: Catalog,
-    chunker: Chunker,
+    pub(crate) parts: Parts,
     info: RepositoryInfo,
-    /// With all other handles of this repository.
-    shared: Arc<Shared>,
-    adopted: Mutex<Adopted>,
-    changing: Mutex<Changing>,
     pub(crate) seen: Mutex<Seen>,
-}
-
-/// What this handle knows of the packs there are.
-struct Adopted {
-    /// Whether the index was brought up to date.
-    is_current: bool,
-    /// How often packs had come or gone then.
-    changes: u64,
-    /// The epoch of the catalog then.
-    epoch: u64,
-}
-
-/// What of this handle makes or removes packs.
-#[derive(Default)]
-struct Changing {
-    /// How many do.
-    active: usize,
-    /// The epoch that was begun for them.
-    epoch: u64,
-    /// Whether one of them ended before its packs were entered.
-    has_failed: bool,
 }
 
 impl Repository {
@@ -158,20 +121,9 @@ impl Repository {
             created_ms,
             version: 1,
         };
-        let shared = Shared::of(domain);
-        let adopted = Adopted {
-            is_current: false,
-            changes: shared.changes(),
-            epoch: 0,
-        };
         Ok(Repository {
-            vault,
-            catalog,
-            chunker,
+            parts: Parts::new(vault, catalog, chunker, Shared::of(domain)),
             info,
-            shared,
-            adopted: Mutex::new(adopted),
-            changing: Mutex::default(),
             seen: Mutex::default(),
         })
     }
@@ -194,7 +146,7 @@ impl Repository {
     /// A handle that behaves as one in another process would, for tests of what the store below should keep out.
     #[doc(hidden)]
     pub fn behave_as_another_process(mut self) -> Repository {
-        self.shared = Shared::apart();
+        self.parts.part_from_others();
         self
     }
 
@@ -213,9 +165,9 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<BackupSummary> {
-        let _shared = self.enter()?;
-        let outcome = backup::run(self, &request, progress, cancel);
-        self.note_change();
+        let _shared = self.parts.enter()?;
+        let outcome = backup::run(&self.parts, &request, progress, cancel);
+        self.parts.note_change();
         outcome
     }
 
@@ -223,8 +175,8 @@ impl Repository {
     /// # Errors
     /// `NotFound`, `Damaged`, `Busy`; those of the store.
     pub fn ls(&self, snapshot: SnapshotId) -> Result<Vec<DiskListing>> {
-        let _shared = self.enter()?;
-        self.adopt_for_reading()?;
+        let _shared = self.parts.enter()?;
+        self.parts.adopt_for_reading()?;
         let manifest = self.find(snapshot)?;
         manifest
             .disks
@@ -234,7 +186,7 @@ impl Repository {
     }
 
     fn listing(&self, manifest: &Manifest, disk: &ManifestDisk) -> Result<DiskListing> {
-        let mut tree = TreeReader::new(&self.vault, manifest.vm)?;
+        let mut tree = TreeReader::new(self.parts.vault(), manifest.vm)?;
         let size = disk.size_bytes;
         let (mut data_bytes, mut chunks, mut segments) = (0, 0, 0);
         let root = tree.root(&disk.root, size)?;
@@ -271,8 +223,8 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<RestoreSummary> {
-        let _shared = self.enter()?;
-        self.adopt_for_reading()?;
+        let _shared = self.parts.enter()?;
+        self.parts.adopt_for_reading()?;
         let manifest = self.find(request.snapshot)?;
         let disk = match (&request.disk, &manifest.disks[..]) {
             (None, [only]) => only,
@@ -291,8 +243,16 @@ impl Repository {
                     })?
             }
         };
-        let outcome = restore::run(&self.vault, &manifest, disk, request, target, progress, cancel);
-        self.settle_damage();
+        let outcome = restore::run(
+            self.parts.vault(),
+            &manifest,
+            disk,
+            request,
+            target,
+            progress,
+            cancel,
+        );
+        self.parts.settle_damage();
         outcome
     }
 
@@ -305,8 +265,8 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<CheckReport> {
-        let _shared = self.enter()?;
-        self.adopt_for_reading()?;
+        let _shared = self.parts.enter()?;
+        self.parts.adopt_for_reading()?;
         let manifest = match self.find(snapshot) {
             Err(error) if error.is_corruption() => {
                 let mut report = CheckReport {
@@ -318,8 +278,8 @@ impl Repository {
             }
             found => found?,
         };
-        let outcome = check::verify(self, &manifest, progress, cancel);
-        self.settle_damage();
+        let outcome = check::verify(&self.parts, &manifest, progress, cancel);
+        self.parts.settle_damage();
         outcome
     }
 
@@ -332,10 +292,10 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<CheckReport> {
-        let _shared = self.enter()?;
-        let index_error = readable(self.adopt_all_packs())?;
-        let outcome = check::check(self, read_data, progress, cancel);
-        self.settle_damage();
+        let _shared = self.parts.enter()?;
+        let index_error = readable(self.parts.adopt_all_packs())?;
+        let outcome = check::check(&self.parts, read_data, progress, cancel);
+        self.parts.settle_damage();
         let mut report = outcome?;
         if let Some(error) = index_error {
             report.note(error, None)?;
@@ -398,7 +358,7 @@ impl Repository {
         for (vm, published) in by_vm {
             for listed in published.chunks(MAX_LISTED) {
                 let snapshots = listed.iter().map(|published| published.snapshot).collect();
-                self.append(*vm, &record(snapshots))?;
+                self.parts.append(*vm, &record(snapshots))?;
             }
         }
         Ok(())
@@ -428,11 +388,11 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<PruneSummary> {
-        let _alone = self.shared.alone()?;
-        self.catch_up();
-        let outcome = prune::run(self, options, progress, cancel);
-        self.vault.forget_cached();
-        self.note_change();
+        let _alone = self.parts.shared().alone()?;
+        self.parts.catch_up();
+        let outcome = prune::run(&self.parts, options, progress, cancel);
+        self.parts.vault().forget_cached();
+        self.parts.note_change();
         outcome
     }
 
@@ -441,15 +401,15 @@ impl Repository {
     /// `Damaged`; those of the store.
     pub fn stats(&self) -> Result<RepositoryStats> {
         let mut stats = RepositoryStats::default();
-        let store = &*self.vault.volumes.store;
+        let store = &*self.parts.vault().volumes.store;
         let bytes_of = |vid: VolumeId| Ok::<_, Error>(store.volume_stats(vid)?.bytes);
-        for vm in self.directory().all()? {
-            let state = self.vm_state(vm.uuid)?;
+        for vm in self.parts.directory().all()? {
+            let state = self.parts.vm_state(vm.uuid)?;
             stats.unfinished_sessions += state.open.len() as u64;
             stats.snapshots += state.published.len() as u64;
             stats.vms += u64::from(!state.published.is_empty());
             for published in &state.published {
-                match self.manifest(vm.uuid, published) {
+                match self.parts.manifest(vm.uuid, published) {
                     Ok(manifest) => {
                         let logical = manifest.counts.logical_bytes;
                         stats.logical_bytes = stats.logical_bytes.saturating_add(logical);
@@ -460,18 +420,18 @@ impl Repository {
                     Err(error) => return Err(error),
                 }
             }
-            if let Some(vid) = self.vault.volumes.meta(vm.uuid, false)? {
+            if let Some(vid) = self.parts.vault().volumes.meta(vm.uuid, false)? {
                 stats.metadata_bytes += bytes_of(vid)?;
             }
         }
-        stats.metadata_bytes += bytes_of(self.catalog.vid)?;
-        self.adopt_for_reading()?;
-        adopt::for_each_pack(&self.vault, |pack| {
+        stats.metadata_bytes += bytes_of(self.parts.catalog().vid)?;
+        self.parts.adopt_for_reading()?;
+        adopt::for_each_pack(self.parts.vault(), |pack| {
             stats.packs += 1;
             match pack.home {
                 Home::Chunks => {
                     stats.chunk_pack_bytes += pack.info.size;
-                    let entry = self.vault.index.pack(pack.number)?;
+                    let entry = self.parts.vault().index.pack(pack.number)?;
                     stats.chunks += entry.map_or(0, |entry| u64::from(entry.frames));
                 }
                 Home::Recipes(_) => stats.recipe_pack_bytes += pack.info.size,
@@ -485,13 +445,13 @@ impl Repository {
     /// # Errors
     /// `Busy`: something else runs. `Cancelled`; those of the store and the index.
     pub fn repair_index(&self, progress: &dyn Progress, cancel: &CancelFlag) -> Result<IndexSummary> {
-        let _alone = self.shared.alone()?;
-        self.catch_up();
-        self.vault.forget_cached();
-        self.vault.index.clear()?;
-        let summary = adopt::adopt(&self.vault, progress, cancel);
-        self.adopted.lock().is_current = summary.is_ok();
-        self.note_change();
+        let _alone = self.parts.shared().alone()?;
+        self.parts.catch_up();
+        self.parts.vault().forget_cached();
+        self.parts.vault().index.clear()?;
+        let summary = adopt::adopt(self.parts.vault(), progress, cancel);
+        self.parts.note_adopted(summary.is_ok());
+        self.parts.note_change();
         summary
     }
 
@@ -500,201 +460,27 @@ impl Repository {
     /// # Errors
     /// `Busy`: something else runs. Those of the store.
     pub fn salvage_catalog(&self) -> Result<Vec<String>> {
-        let _alone = self.shared.alone()?;
-        let lost = self.catalog.salvage()?;
-        self.note_change();
+        let _alone = self.parts.shared().alone()?;
+        let lost = self.parts.catalog().salvage()?;
+        self.parts.note_change();
         Ok(lost.iter().map(Error::to_string).collect())
-    }
-
-    pub(crate) fn vault(&self) -> &Vault {
-        &self.vault
-    }
-    pub(crate) fn catalog(&self) -> &Catalog {
-        &self.catalog
-    }
-    pub(crate) fn chunker(&self) -> &Chunker {
-        &self.chunker
-    }
-    pub(crate) fn directory(&self) -> Directory<'_> {
-        Directory::new(&self.catalog)
-    }
-
-    /// State of a VM's log, read to its end.
-    pub(crate) fn vm_state(&self, vm: Uuid) -> Result<Arc<Replayed<VmState>>> {
-        self.catalog.vm(vm)
-    }
-
-    fn append(&self, vm: Uuid, record: &Record) -> Result<()> {
-        loop {
-            let next = self.vm_state(vm)?.next_number;
-            if let Append::Done = self.catalog.append(LogName::Vm(vm), next, record)? {
-                return Ok(());
-            }
-        }
-    }
-
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
-    /// Among those who read packs, knowing which there are.
-    fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
-        let reading = self.shared.reading()?;
-        self.catch_up();
-        Ok(reading)
-    }
-
-    /// Drops what this handle knew, if another one has changed it since. The caller holds the gate.
-    fn catch_up(&self) {
-        let mut adopted = self.adopted.lock();
-        let changes = self.shared.changes();
-        if adopted.changes != changes {
-            self.vault.forget_cached();
-            *adopted = Adopted {
-                is_current: false,
-                changes,
-                epoch: 0,
-            };
-        }
-    }
-
-    /// This handle has made or removed packs, and its index knows.
-    fn note_change(&self) {
-        let mut adopted = self.adopted.lock();
-        if self.shared.note_change() == adopted.changes {
-            adopted.changes += 1;
-        }
     }
 
     /// Damaged frames that were found and could not be noted, as the store is open for reading.
     pub fn lost_frames(&self) -> Vec<LostFrame> {
-        self.vault.unnoted()
+        self.parts.vault().unnoted()
     }
 
     /// Notes damaged frames that another handle found: the next backup stores their chunks anew. Durable on return.
     /// # Errors
     /// Those of the index.
     pub fn note_lost(&self, frames: &[LostFrame]) -> Result<()> {
-        let _shared = self.enter()?;
-        self.adopt_packs()?;
-        frames.iter().for_each(|frame| self.vault.note_lost(frame));
-        self.vault.index.sync()
-    }
-
-    /// What was noted of damage survives a crash; where nothing can be written, it is for the caller to hand on.
-    fn settle_damage(&self) {
-        if self.vault.index.has_damaged()
-            && let Err(error) = self.vault.index.sync()
-        {
-            tracing::debug!(%error, "notes of damage are not durable");
-        }
-    }
-
-    /// As [`Repository::adopt_packs`], for those who hardly need the index: a damaged one stops nobody from
-    /// reading what the recipes lead to. Returns the damage.
-    fn adopt_for_reading(&self) -> Result<Option<Error>> {
-        readable(self.adopt_packs())
-    }
-
-    /// Brings the index up to date, once per open repository: not at all where nothing changed since it was.
-    pub(crate) fn adopt_packs(&self) -> Result<()> {
-        self.adopt(false)
-    }
-
-    /// As [`Repository::adopt_packs`], looking at every pack.
-    pub(crate) fn adopt_all_packs(&self) -> Result<()> {
-        self.adopt(true)
-    }
-
-    fn adopt(&self, all: bool) -> Result<()> {
-        let mut adopted = self.adopted.lock();
-        if all || !adopted.is_current {
-            let epoch = self.catalog.epoch()?;
-            if all || self.vault.index.epoch()? != Some(epoch) {
-                match adopt::adopt(&self.vault, &Silent, &CancelFlag::new()) {
-                    // A store opened for reading: what the index has must do.
-                    Err(Error::Index(copal_kv::Error::ReadOnly)) => {}
-                    outcome => drop(outcome?),
-                }
-            }
-            adopted.epoch = epoch;
-            adopted.is_current = true;
-        }
-        Ok(())
-    }
-
-    /// Begins to make or remove packs: an index that misses it is known to.
-    pub(crate) fn begin_change(&self) -> Result<Change<'_>> {
-        let mut changing = self.changing.lock();
-        while changing.active == 0 {
-            self.adopt_packs()?;
-            let from = self.adopted.lock().epoch;
-            if let Some(epoch) = self.catalog.raise_epoch(from)? {
-                *changing = Changing {
-                    active: 0,
-                    epoch,
-                    has_failed: false,
-                };
-                break;
-            }
-            self.adopted.lock().is_current = false;
-        }
-        changing.active += 1;
-        Ok(Change {
-            repository: self,
-            is_entered: false,
-        })
-    }
-
-    /// Ends what `begin_change` began; `is_entered`: the index knows all of it.
-    fn end_change(&self, is_entered: bool) {
-        let mut changing = self.changing.lock();
-        changing.active -= 1;
-        changing.has_failed |= !is_entered;
-        if changing.active > 0 {
-            return;
-        }
-        let mut adopted = self.adopted.lock();
-        adopted.epoch = changing.epoch;
-        if changing.has_failed {
-            // What was written and not entered is found by looking.
-            adopted.is_current = false;
-            return;
-        }
-        if let Err(error) = self.vault.index.note_epoch(changing.epoch) {
-            tracing::warn!(%error, "the next command looks at all packs");
-        }
-    }
-}
-
-/// Takes damage of the index out of an outcome.
-fn readable(outcome: Result<()>) -> Result<Option<Error>> {
-    match outcome {
-        Ok(()) => Ok(None),
-        Err(error) if error.is_corruption() => {
-            tracing::warn!(%error, "going on without the index");
-            Ok(Some(error))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// Packs come or go until this is dropped.
-pub(crate) struct Change<'a> {
-    repository: &'a Repository,
-    is_entered: bool,
-}
-
-impl Change<'_> {
-    /// Ends it well: the index knows every pack that came or went.
-    pub(crate) fn entered(mut self) {
-        self.is_entered = true;
-    }
-}
-
-impl Drop for Change<'_> {
-    fn drop(&mut self) {
-        self.repository.end_change(self.is_entered);
+        let _shared = self.parts.enter()?;
+        self.parts.adopt_packs()?;
+        frames
+            .iter()
+            .for_each(|frame| self.parts.vault().note_lost(frame));
+        self.parts.vault().index.sync()
     }
 }
 

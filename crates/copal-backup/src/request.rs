@@ -56,6 +56,9 @@ pub struct RepositoryInfo {
     pub version: u16,
 }
 
+/// Fewer digits of the id of a snapshot mean nothing.
+pub(crate) const MIN_DIGITS: usize = 4;
+
 /// Identity of a snapshot: 16 random bytes, written as 32 hex digits, by people as the first 8.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotId(pub [u8; 16]);

@@ -198,7 +198,7 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn get_head(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        self.look_up(key, &self.handle.options.want_head())
+        self.look_up(key, &Want::Head(self.handle.options.head_bytes()))
     }
 
     /// Whether `key` is there; reads no separated value.
@@ -264,7 +264,14 @@ impl Keyspace {
     fn walk(&self, range: KeyRange) -> Iter {
         let engine = self.store.engine();
         let (view, seq) = engine.view_now();
-        Iter::new(engine, view, None, seq, range, self.handle.options.want_head())
+        Iter::new(
+            engine,
+            view,
+            None,
+            seq,
+            range,
+            Want::Head(self.handle.options.head_bytes()),
+        )
     }
 
     /// Deletes all keys with the prefix at once; value objects wholly inside go unread, in the background.
@@ -494,7 +501,7 @@ impl Snapshot {
             Some(self.held.clone()),
             self.held.seq,
             range,
-            keyspace.options().want_head(),
+            Want::Head(keyspace.options().head_bytes()),
         )
     }
 }

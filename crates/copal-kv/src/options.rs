@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 use crate::broken::Flaw;
-use crate::{Error, MemoryBudget, read::Want, value::pointer::MAX_HEAD};
+use crate::{Error, value::pointer::MAX_HEAD};
 use copal_filter::{Kind, rules::RuleKind};
 
 /// How safe a write is when its call returns. After a crash the store is always a prefix of commit order.
@@ -21,10 +21,9 @@ pub enum Durability {
 /// Options of one opening of a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// All memory that grows with the data: memtables, filters, indexes, caches, buffers. At least 4 MiB is used.
+    /// All memory that grows with the data: memtables, filters, indexes, caches, buffers. At least 4 MiB is used. Not looked
+    /// at by [`Store::open_within`](crate::Store::open_within).
     pub memory_bytes: u64,
-    /// Memory shared with other stores; `memory_bytes` is not looked at then.
-    pub budget: Option<MemoryBudget>,
     /// Replays the log into memory and writes nothing.
     pub read_only: bool,
     /// With `read_only`, to save what can be saved: log frames that cannot be read are passed over, and listed by
@@ -100,7 +99,6 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             memory_bytes: 32 << 20,
-            budget: None,
             read_only: false,
             salvage: false,
             table_bytes: 32 << 20,
@@ -144,12 +142,6 @@ impl Options {
         }
         Ok(())
     }
-
-    /// The shared budget, or one of this store alone.
-    pub(crate) fn memory(&self) -> MemoryBudget {
-        let own = || MemoryBudget::with_filters(self.memory_bytes, self.filters);
-        self.budget.clone().unwrap_or_else(own)
-    }
 }
 
 /// What a look-up leaves in the cache for the next one. Iterators leave the block they begin in.
@@ -185,15 +177,14 @@ pub struct KeyspaceOptions {
 }
 
 impl KeyspaceOptions {
-    /// What a look at heads alone wants: as much of every value, separated or not.
-    pub(crate) fn want_head(&self) -> Want {
-        Want::Head(usize::from(self.value_head_bytes).min(MAX_HEAD))
+    /// How many first bytes of a value a look at heads alone gets, separated or not.
+    pub(crate) fn head_bytes(&self) -> usize {
+        usize::from(self.value_head_bytes).min(MAX_HEAD)
     }
 
     /// The first bytes of a separated value that stay beside its pointer.
     pub(crate) fn head_of<'a>(&self, value: &'a [u8]) -> &'a [u8] {
-        let head = usize::from(self.value_head_bytes).min(MAX_HEAD);
-        &value[..head.min(value.len())]
+        &value[..self.head_bytes().min(value.len())]
     }
 }
 

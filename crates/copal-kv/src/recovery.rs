@@ -59,11 +59,17 @@ use std::{
     },
 };
 
-/// Opens or creates the key-value store in `objects`; its threads are not running yet.
-pub(crate) fn open(objects: Objects, options: Options) -> Result<Arc<Engine>, Error> {
+/// Opens or creates the key-value store in `objects`, within `budget` or a memory of its own; its threads are not running
+/// yet.
+pub(crate) fn open(
+    objects: Objects,
+    options: Options,
+    budget: Option<&MemoryBudget>,
+) -> Result<Arc<Engine>, Error> {
     options.check()?;
     let ownership = objects.own(options.read_only).ok_or(Error::AlreadyOpen)?;
-    let budget = options.memory();
+    let own = || MemoryBudget::with_filters(options.memory_bytes, options.filters);
+    let budget = budget.cloned().unwrap_or_else(own);
     let store_count = budget.enter_store();
     let (manifest, state_charge) = match Manifest::open(&objects, &budget)? {
         Some(found) => found,

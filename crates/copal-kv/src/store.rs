@@ -1,7 +1,7 @@
 //! The open engine as its users hold it.
 
 use crate::{
-    Batch, Durability, Error, Filters, Keyspace, KeyspaceOptions, Options, Snapshot, Stats,
+    Batch, Durability, Error, Filters, Keyspace, KeyspaceOptions, MemoryBudget, Options, Snapshot, Stats,
     budget::Class as Memory,
     commit::{Write, WriteOp, queue::Place, submitted::Committers},
     compact::{flusher, worker},
@@ -53,7 +53,23 @@ impl Store {
     /// neither space for these nor room in memory for the logs. `Object`: the object layer failed. `AlreadyOpen`: another
     /// is open on these objects in this process. `Options`: one of the choices cannot work.
     pub fn open(objects: copal_object::Store, options: Options) -> Result<Store, Error> {
-        let engine = recovery::open(objects, options)?;
+        Store::run(recovery::open(objects, options, None)?)
+    }
+
+    /// As [`Store::open`], within a memory that other stores may share: its total counts, not
+    /// [`Options::memory_bytes`], and of the options of filters only their kind. Blocks.
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_within(
+        objects: copal_object::Store,
+        options: Options,
+        budget: &MemoryBudget,
+    ) -> Result<Store, Error> {
+        Store::run(recovery::open(objects, options, Some(budget))?)
+    }
+
+    /// Starts the threads of an engine.
+    fn run(engine: Arc<Engine>) -> Result<Store, Error> {
         let threads = if engine.options.read_only {
             Vec::new()
         } else {

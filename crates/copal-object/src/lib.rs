@@ -17,6 +17,7 @@
 mod allocator;
 mod broken;
 mod checkpoint;
+mod checkpointer;
 mod coverage;
 #[cfg(test)]
 mod crashes;
@@ -39,7 +40,9 @@ mod lenient;
 mod map;
 mod mkfs;
 mod open;
+mod operations;
 mod owner;
+mod owners;
 mod pending;
 mod pins;
 mod place;
@@ -50,6 +53,7 @@ mod recovery;
 mod room;
 mod run;
 mod seal;
+mod sealed;
 mod shared;
 mod shrink;
 mod snapshot;
@@ -58,8 +62,10 @@ mod staged;
 mod state;
 mod store;
 mod stream;
+mod sums;
 mod sync;
 mod tables;
+mod tail;
 mod transaction;
 mod walk;
 
@@ -68,9 +74,10 @@ pub use error::{OpenError, StoreError};
 pub use frames::FrameReader;
 pub use fsck::{CheckOptions, CheckReport, Damage};
 pub use interface::{
-    Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, MkfsOptions, ObjectId, ObjectKind, OlderState, Op,
-    OpenOptions, RecoveryReport, Space, Stat, Txn,
+    Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, MkfsOptions, ObjectId, ObjectKind, OlderState,
+    OpenOptions, RecoveryReport, Space, Stat,
 };
+pub use operations::{Op, Txn};
 pub use owner::Ownership;
 pub use place::Place;
 pub use room::Reservation;

@@ -5,7 +5,8 @@
 
 use crate::{
     MkfsOptions, OpenError,
-    checkpoint::{ChainPlace, capacity, encode_chain, superblock_io},
+    checkpoint::{capacity, encode_chain, superblock_io},
+    checkpointer::ChainPlace,
     entropy::Entropy,
     format::superblock::{
         BACKEND_COW, BACKEND_HOSTFS, COPIES, PAGE_SIZES, STORE_BYTES_MAX, STORE_BYTES_MIN, SUPERBLOCK_LEN,

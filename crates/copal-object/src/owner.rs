@@ -4,18 +4,7 @@
 //! Not here: processes, which the lock of the device keeps apart.
 
 use crate::state::Inner;
-use parking_lot::Mutex;
 use std::sync::Arc;
-
-/// Owners of an open store.
-#[derive(Default)]
-pub(crate) struct Owners(Mutex<Counts>);
-
-#[derive(Default)]
-struct Counts {
-    readers: usize,
-    writer: bool,
-}
 
 /// A store is owned until this is dropped.
 pub struct Ownership {

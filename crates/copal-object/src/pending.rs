@@ -6,9 +6,11 @@
 //! - In the order they were appended; tickets ascend.
 //! - The first `told` have been written, with the commits they need, and whoever waited only for that was told.
 
-use super::stream::FrameCompleter;
-use crate::Ack;
+use crate::{Ack, FramePos, StoreError};
+use copal_device::Completer;
 use std::collections::VecDeque;
+
+pub(crate) type FrameCompleter = Completer<Result<FramePos, StoreError>>;
 
 /// One frame that is not acknowledged as durable yet.
 pub(crate) struct FrameState {

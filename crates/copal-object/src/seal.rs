@@ -15,31 +15,13 @@
 use crate::{
     Lsn, StoreError,
     format::ops::RecordOp,
+    sealed::Sealed,
     state::{Inner, State},
 };
 use std::sync::Arc;
 
 /// Streams named in one seal, so that it fits into the smallest journal's record.
 const STREAMS_MAX: usize = 64;
-
-/// What the last seal covers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sealed {
-    /// Its own position.
-    lsn: u64,
-    /// Everything before it was durable when it was written.
-    complete: bool,
-}
-
-impl Sealed {
-    /// A store just opened has nothing that a seal would protect: what recovery read is covered by the flush before.
-    pub(crate) fn at_open(last_lsn: u64) -> Sealed {
-        Sealed {
-            lsn: last_lsn,
-            complete: true,
-        }
-    }
-}
 
 impl Inner {
     /// See `Store::seal`.

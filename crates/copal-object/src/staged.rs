@@ -16,8 +16,8 @@ use crate::{
     placement::Home,
     run::Run,
     state::Inner,
+    sums::{placement_class, unit_sums},
     tables::unit_pages,
-    transaction::{check::placement_class, unit_sums},
 };
 use copal_device::{AlignedBuf, Class, Completion, IoDone};
 use std::{collections::VecDeque, sync::Arc};

@@ -9,22 +9,22 @@
 use crate::{
     Lsn, StoreError,
     broken::{Broken, Flaw},
-    checkpoint::{self, Checkpointer},
+    checkpointer::{self, Checkpointer},
     entropy::Entropy,
     epoch::Epochs,
     format::ops::RecordOp,
     group::Groups,
     hostfs::HostFiles,
     journal::Journal,
-    owner::Owners,
+    owners::Owners,
     pending::FrameState,
     recent::RecentPages,
     run::Run,
-    seal::Sealed,
+    sealed::Sealed,
     snapshot,
     space::SpaceMap,
-    stream::Tail,
     tables::{Effect, Tables},
+    tail::Tail,
 };
 use copal_device::{Class, Completer, Completion, Device, DeviceError, Drive, Geometry, Io, IoDone};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -209,7 +209,7 @@ impl State {
     fn checkpoint_pages_with(&self, more: u64) -> u64 {
         let space = &self.space.allocator;
         let body = snapshot::encoded_len(&self.tables, space.zone_runs(), space.hollow_runs()) + more;
-        let pages = checkpoint::pages_for(body, self.tables.page_bytes);
+        let pages = checkpointer::pages_for(body, self.tables.page_bytes);
         pages.saturating_sub(self.checkpointer.pages_to_come())
     }
 

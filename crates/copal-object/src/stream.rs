@@ -17,7 +17,7 @@ use crate::{
         frame::{self, FrameHeader},
         ops::RecordOp,
     },
-    pending::{FrameState, Pending},
+    pending::FrameState,
     placement::Home,
     run::Run,
     space,
@@ -25,7 +25,7 @@ use crate::{
     tables::Piece,
 };
 use bytes::Bytes;
-use copal_device::{AlignedBuf, Class, Completer, Completion, DeviceError, Io, IoKind};
+use copal_device::{AlignedBuf, Class, Completion, DeviceError, Io, IoKind};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
@@ -34,24 +34,6 @@ const EXTENT_OP_BYTES: usize = 64;
 
 /// Placement class of stream extents.
 pub(crate) const STREAM_CLASS: usize = 0;
-
-pub(crate) type FrameCompleter = Completer<Result<FramePos, StoreError>>;
-
-/// The end of an open stream.
-#[derive(Default)]
-pub(crate) struct Tail {
-    /// Number of the next frame.
-    pub(crate) next: u64,
-    /// Pages used of the last piece.
-    pub(crate) used: u32,
-    /// Piece the end was found in; used by the mount only.
-    pub(crate) piece: usize,
-    /// Frames below this are durable.
-    pub(crate) durable: u64,
-    /// Recovery found acknowledged frames damaged at `next`.
-    pub(crate) damaged: bool,
-    pub(crate) pending: Pending,
-}
 
 impl Inner {
     /// See `Store::append_frame_placed`.

@@ -280,11 +280,3 @@ fn join_appends(ops: &mut Vec<Op>) {
     flush(&mut joined, &mut parts);
     *ops = joined;
 }
-
-/// Sums of consecutive units of `bytes`.
-pub(crate) fn unit_sums(bytes: &[u8], unit_bytes: usize) -> Vec<u32> {
-    bytes
-        .chunks(unit_bytes)
-        .map(|unit| copal_codec::crc32c(0, unit))
-        .collect()
-}

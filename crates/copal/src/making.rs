@@ -10,8 +10,8 @@ use crate::{
     arguments::{Backend, Common, Init},
     failure::{Failure, Outcome, exit},
     human,
+    place::Access,
     place::{self, Opened, Place, STORE_FILE, STORE_FILES},
-    repository::Access,
     waiting::Waiting,
 };
 use copal_device::{Device, FileOptions};

@@ -9,7 +9,6 @@ use crate::{
     arguments::Common,
     failure::{Failure, Outcome, exit},
     human,
-    repository::Access,
     waiting::Waiting,
 };
 use copal_device::{DeviceError, FileOptions};
@@ -19,6 +18,15 @@ use std::{
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
 };
+
+/// What a command wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Look only.
+    Read,
+    /// Add or remove.
+    Write,
+}
 
 /// Name of the store file in the repository's directory.
 pub(crate) const STORE_FILE: &str = "store.copal";

@@ -9,6 +9,7 @@ use crate::{
     failure::{Failure, Outcome, exit},
     making::Making,
     password,
+    place::Access,
     place::{self, Place},
     sealer::Sealer,
     waiting::Waiting,
@@ -23,15 +24,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// What a command wants to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// Look only.
-    Read,
-    /// Add or remove.
-    Write,
-}
 
 /// An open repository with everything below it.
 pub(crate) struct Opened {

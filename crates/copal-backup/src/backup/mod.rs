@@ -27,8 +27,8 @@ mod steps;
 use crate::error::{Error, Result};
 use crate::keys::random;
 use crate::manifest::{MAX_DISKS, MAX_TAGS, MAX_TEXT_BYTES, MAX_WORD_BYTES, Manifest, ManifestDisk};
+use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
-use crate::repository::Repository;
 use crate::request::{BackupCounts, BackupRequest, BackupSummary, DiskSource, SnapshotId};
 use crate::words::is_plain;
 use crossbeam_channel::{bounded, unbounded};
@@ -48,7 +48,7 @@ const COMPRESSORS: usize = 2;
 
 /// Runs one backup. The caller holds the gate and the VM.
 pub(crate) fn run(
-    repository: &Repository,
+    parts: &Parts,
     request: &BackupRequest,
     progress: &dyn Progress,
     cancel: &CancelFlag,
@@ -56,16 +56,16 @@ pub(crate) fn run(
     let started = Instant::now();
     check_request(request)?;
     progress.stage(Stage::Plan, &request.vm, 0);
-    let vm = repository.directory().find_or_add(&request.vm)?;
-    let _writer = repository.shared().claim(&vm)?;
-    let change = repository.begin_change()?;
-    let (session, base) = Session::open(repository, vm.uuid)?;
-    let outcome = produce(repository, request, &session, base.as_ref(), progress, cancel);
+    let vm = parts.directory().find_or_add(&request.vm)?;
+    let _writer = parts.shared().claim(&vm)?;
+    let change = parts.begin_change()?;
+    let (session, base) = Session::open(parts, vm.uuid)?;
+    let outcome = produce(parts, request, &session, base.as_ref(), progress, cancel);
     let produced = match outcome {
         Ok(produced) => produced,
         Err(error) => {
             // Ending the session is a courtesy: a session left open is fenced by the next backup.
-            if let Err(second) = session.fence(repository) {
+            if let Err(second) = session.fence(parts) {
                 tracing::warn!(error = %second, "the session could not be ended");
             }
             return Err(error);
@@ -105,7 +105,7 @@ pub(crate) fn run(
         description: request.description.clone(),
         tool: format!("copal {}", env!("CARGO_PKG_VERSION")),
     };
-    let published = session.publish(repository, manifest)?;
+    let published = session.publish(parts, manifest)?;
     change.entered();
     counts.stored_bytes = published.stored_bytes;
     if published.misdated > 0 {
@@ -141,14 +141,14 @@ struct Produced {
 }
 
 fn produce(
-    repository: &Repository,
+    parts: &Parts,
     request: &BackupRequest,
     session: &Session,
     base: Option<&Base>,
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<Produced> {
-    let vault = repository.vault();
+    let vault = parts.vault();
     let planned = plan::plan(vault, request, session.vm, base, cancel)?;
     let issued = Issued::default();
     let bases = planned.iter().map(|plan| plan.base_root.clone()).collect();
@@ -168,7 +168,7 @@ fn produce(
     };
     let mut reader = Reader::new(
         vault,
-        repository.chunker(),
+        parts.chunker(),
         &issued,
         progress,
         cancel,

@@ -10,7 +10,7 @@ use crate::catalog::vm::VmState;
 use crate::error::{Error, Result};
 use crate::keys::random;
 use crate::manifest::{self, Manifest};
-use crate::repository::Repository;
+use crate::parts::Parts;
 use crate::retention::misdated;
 use crate::volumes::settled;
 use bytes::Bytes;
@@ -35,12 +35,12 @@ pub(crate) struct PublishedAs {
 
 impl Session {
     /// Ends what earlier sessions left open, and opens a new one on the newest snapshot that can be read.
-    pub(crate) fn open(repository: &Repository, vm: Uuid) -> Result<(Session, Option<Base>)> {
+    pub(crate) fn open(parts: &Parts, vm: Uuid) -> Result<(Session, Option<Base>)> {
         let id: SessionId = random()?;
         let log = LogName::Vm(vm);
         let mut lost: Option<Option<Base>> = None;
         loop {
-            let state = repository.vm_state(vm)?;
+            let state = parts.vm_state(vm)?;
             // An append that is told to be lost may count.
             let opened = state.open.contains(&id).then(|| lost.take()).flatten();
             if let Some(base) = opened {
@@ -49,17 +49,17 @@ impl Session {
             }
             if let Some(&stale) = state.open.first() {
                 // This process has the VM to itself, so whoever opened that session is gone.
-                repository
+                parts
                     .catalog()
                     .append(log, state.next_number, &Record::Fence { session: stale })?;
                 continue;
             }
-            let base = newest_readable(repository, vm, &state);
+            let base = newest_readable(parts, vm, &state);
             let record = Record::Open {
                 session: id,
                 base: base.as_ref().map(|base| base.manifest.snapshot),
             };
-            match repository.catalog().append(log, state.next_number, &record)? {
+            match parts.catalog().append(log, state.next_number, &record)? {
                 Append::Lost => lost = Some(base),
                 Append::Done => {
                     return Ok((
@@ -81,27 +81,27 @@ impl Session {
     }
 
     /// Gives up: the session can no longer publish.
-    pub(crate) fn fence(&self, repository: &Repository) -> Result<()> {
+    pub(crate) fn fence(&self, parts: &Parts) -> Result<()> {
         loop {
-            let state = repository.vm_state(self.vm)?;
+            let state = parts.vm_state(self.vm)?;
             if !state.open.contains(&self.id) {
                 return Ok(());
             }
             let record = Record::Fence { session: self.id };
             let log = LogName::Vm(self.vm);
-            if let Append::Done = repository.catalog().append(log, state.next_number, &record)? {
+            if let Append::Done = parts.catalog().append(log, state.next_number, &record)? {
                 return Ok(());
             }
         }
     }
 
     /// Writes the manifest, then makes the snapshot visible. Both count as stored, in the manifest too.
-    pub(crate) fn publish(&self, repository: &Repository, mut manifest: Manifest) -> Result<PublishedAs> {
-        let volumes = &repository.vault().volumes;
+    pub(crate) fn publish(&self, parts: &Parts, mut manifest: Manifest) -> Result<PublishedAs> {
+        let volumes = &parts.vault().volumes;
         let vid = volumes.meta(self.vm, true)?.ok_or_else(|| Error::Invalid {
             reason: "the volume of manifests cannot be made".into(),
         })?;
-        let keys = &repository.vault().keys;
+        let keys = &parts.vault().keys;
         // Counters have a fixed width: neither length depends on what is counted.
         let lengths =
             manifest.encode(keys).len() + self.publish_record(&manifest, [0; 32], 0).encode("", keys).len();
@@ -118,7 +118,7 @@ impl Session {
             Err(error) => return Err(error.into()),
         }
         loop {
-            let state = repository.vm_state(self.vm)?;
+            let state = parts.vm_state(self.vm)?;
             let mut times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
             let mut published = state.published.iter();
             // An append that was told to be lost may count.
@@ -131,7 +131,7 @@ impl Session {
             let now_ms = volumes.store.now_ms();
             let record = self.publish_record(&manifest, hash, now_ms);
             let log = LogName::Vm(self.vm);
-            if let Append::Done = repository.catalog().append(log, state.next_number, &record)? {
+            if let Append::Done = parts.catalog().append(log, state.next_number, &record)? {
                 times.push(now_ms);
                 return Ok(published_as(&manifest, &times, now_ms));
             }
@@ -158,12 +158,12 @@ fn published_as(manifest: &Manifest, times: &[u64], now_ms: u64) -> PublishedAs 
     }
 }
 
-fn newest_readable(repository: &Repository, vm: Uuid, state: &VmState) -> Option<Base> {
+fn newest_readable(parts: &Parts, vm: Uuid, state: &VmState) -> Option<Base> {
     state
         .published
         .iter()
         .rev()
-        .find_map(|published| match repository.manifest(vm, published) {
+        .find_map(|published| match parts.manifest(vm, published) {
             Ok(manifest) => Some(Base { manifest }),
             Err(error) => {
                 tracing::warn!(snapshot = %published.snapshot, %error, "not used as a base");

@@ -6,9 +6,8 @@
 
 use super::{Flaw, with};
 use crate::adopt::for_each_pack;
-use crate::catalog::log::Entry;
+use crate::catalog::fold::{Entry, Fold};
 use crate::catalog::record::Record;
-use crate::catalog::replay::Fold;
 use crate::catalog::vm::VmState;
 use crate::fetch::Fetcher;
 use crate::key_slot::{self, Cost};
@@ -40,10 +39,10 @@ fn text_disk(seed: u64, size: usize) -> Disk {
 }
 
 fn manifests(repository: &Repository, summary: &BackupSummary) -> Vec<Manifest> {
-    let state = repository.vm_state(summary.vm.uuid).unwrap();
+    let state = repository.parts.vm_state(summary.vm.uuid).unwrap();
     let published = state.published.iter();
     published
-        .map(|published| repository.manifest(summary.vm.uuid, published).unwrap())
+        .map(|published| repository.parts.manifest(summary.vm.uuid, published).unwrap())
         .collect()
 }
 
@@ -55,7 +54,7 @@ fn full(repository: &Repository, disk: &Disk) -> BackupSummary {
 
 /// The first segment of a disk, and its recipe.
 fn first_segment(repository: &Repository, manifest: &Manifest) -> (Ref, Ref, SegmentRecipe) {
-    let mut tree = TreeReader::new(repository.vault(), manifest.vm).unwrap();
+    let mut tree = TreeReader::new(repository.parts.vault(), manifest.vm).unwrap();
     let disk = &manifest.disks[0];
     let root = tree.root(&disk.root, disk.size_bytes).unwrap();
     let page = root.pages[0].unwrap();
@@ -78,7 +77,7 @@ fn the_mark_takes_recipes_of_one_name_for_the_same_only_where_they_stand_in_one_
     let ((page, segment, _), (page_again, segment_again, _)) = (&places[0], &places[1]);
     assert_eq!((page.id, segment.id), (page_again.id, segment_again.id));
     assert!(page.spot != page_again.spot && segment.spot != segment_again.spot);
-    let vault = repository.vault();
+    let vault = repository.parts.vault();
     let mut present = Vec::new();
     for_each_pack(vault, |pack| {
         present.push(pack.number);
@@ -233,7 +232,7 @@ fn a_spot_leads_to_the_frame_of_the_id_or_to_none() {
     let chunks: Vec<Ref> = recipe.entries.iter().filter_map(|entry| entry.chunk).collect();
     let (one, other) = (chunks[0], chunks[1]);
     assert_ne!(one.spot, other.spot);
-    let vault = repository.vault();
+    let vault = repository.parts.vault();
     assert!(
         vault
             .at(Home::Chunks, one.spot, &one.id.short())
@@ -257,7 +256,7 @@ fn a_chunk_that_does_not_fit_its_id_is_no_chunk() {
     let (_, _, recipe) = first_segment(&repository, &manifest);
     let fetch = |recipe: &SegmentRecipe| {
         let mut segment = vec![0; 2 << 20];
-        let fetched = Fetcher::new(repository.vault())
+        let fetched = Fetcher::new(repository.parts.vault())
             .unwrap()
             .fetch(recipe, &mut segment, &mut Err);
         fetched.map(|()| segment)

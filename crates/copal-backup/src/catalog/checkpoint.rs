@@ -3,7 +3,7 @@
 //! Format: docs/formats/backup-checkpoint.md v1
 //! Not here: when one is written and what goes then (`replay`), what the states are (`domain`, `vm`).
 
-use super::replay::Fold;
+use super::fold::Fold;
 use crate::keys::Keys;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 

@@ -2,9 +2,8 @@
 //!
 //! Format: docs/formats/backup-checkpoint.md v1
 
-use super::log::Entry;
+use super::fold::{Entry, Fold};
 use super::record::{MAX_NAME_BYTES, Record};
-use super::replay::Fold;
 use crate::request::Vm;
 use copal_codec::{DecodeError, Put, Reader};
 use uuid::Uuid;

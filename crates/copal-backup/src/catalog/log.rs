@@ -3,6 +3,7 @@
 //! Not here: checkpoints, and what need not be read again (`replay`).
 
 use super::domain::DomainState;
+use super::fold::Entry;
 use super::record::Record;
 use super::replay::{Replayed, Replays, missing};
 use super::vm::VmState;
@@ -53,14 +54,6 @@ impl LogName {
     pub(crate) fn place(self, number: u64) -> String {
         format!("{}{number:016x}", self.prefix())
     }
-}
-
-/// A record as it was read.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) number: u64,
-    pub(crate) created_ms: u64,
-    pub(crate) record: Record,
 }
 
 /// What became of an append.

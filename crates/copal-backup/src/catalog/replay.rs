@@ -14,11 +14,11 @@
 //! Not here: bytes of checkpoints (`checkpoint`), records and their files (`log`).
 
 use super::checkpoint::{self, MAX_CHECKPOINT_BYTES};
-use super::log::{Catalog, Entry, LogName, PAGE, damaged_record, number_of};
+use super::fold::Fold;
+use super::log::{Catalog, LogName, PAGE, damaged_record, number_of};
 use crate::error::{Error, Result};
 use crate::volumes::settled;
 use bytes::Bytes;
-use copal_codec::Reader;
 use copal_volume::{FileInfo, PutOptions, ReadOptions, VolumeError};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -29,28 +29,6 @@ use std::sync::Arc;
 const INTERVAL: u64 = 32;
 /// Items (VMs, snapshots, sessions) of states that are kept; beyond, keeping starts over.
 const KEPT_ITEMS: usize = 1 << 16;
-
-/// What a log amounts to.
-pub(crate) trait Fold: Clone + Default + PartialEq {
-    /// Says in a checkpoint which log it is of.
-    const KIND: u8;
-    /// Number the next record gets.
-    fn next_number(&self) -> u64;
-    /// The next record gets `number`.
-    fn go_on_at(&mut self, number: u64);
-    /// The state after one more record.
-    fn apply(&mut self, entry: &Entry);
-    /// As `apply`, where records before it are lost.
-    fn apply_behind_loss(&mut self, entry: &Entry) {
-        self.apply(entry);
-    }
-    /// How many things a checkpoint lists.
-    fn items(&self) -> usize;
-    /// The fields of a checkpoint.
-    fn put(&self, bytes: &mut Vec<u8>);
-    /// Reads what `put` wrote.
-    fn parse(next_number: u64, input: &mut Reader<'_>) -> std::result::Result<Self, String>;
-}
 
 /// A log, replayed to its end.
 #[derive(Clone, Default)]

@@ -11,8 +11,8 @@
 
 use super::checkpoint;
 use super::domain::DomainState;
+use super::fold::Fold;
 use super::log::{Catalog, LogName, number_of};
-use super::replay::Fold;
 use crate::error::{Error, Result};
 use crate::request::Vm;
 use crate::volumes::for_each_file;

@@ -2,9 +2,8 @@
 //!
 //! Format: docs/formats/backup-checkpoint.md v1
 
-use super::log::Entry;
+use super::fold::{Entry, Fold};
 use super::record::{Record, SessionId};
-use super::replay::Fold;
 use crate::broken::{self, Flaw};
 use crate::manifest::MAX_SEQUENCE;
 use crate::request::SnapshotId;

@@ -121,12 +121,15 @@ impl MemoryBytes {
 /// Memory of one store, or of several that share it; cheap to clone.
 ///
 /// ```
-/// use copal_kv::{MemoryBudget, Options};
+/// use copal_kv::{Error, MemoryBudget, Options, Store};
+/// # fn two(first: copal_object::Store, second: copal_object::Store) -> Result<(), Error> {
 /// let budget = MemoryBudget::new(64 << 20);
-/// let first = Options { budget: Some(budget.clone()), ..Options::default() };
-/// let second = Options { budget: Some(budget.clone()), ..Options::default() };
+/// let first = Store::open_within(first, Options::default(), &budget)?;
+/// let second = Store::open_within(second, Options::default(), &budget)?;
 /// assert_eq!(budget.total_bytes(), 64 << 20);
-/// # let _ = (first, second);
+/// # drop((first, second));
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone)]
 pub struct MemoryBudget {

@@ -296,6 +296,10 @@ impl Manifest {
         if let Err(error) = committed {
             // Refused before anything was written.
             rewrite::discard(objects).map_err(|error| poison.failed_write(error))?;
+            if beside.is_some() {
+                // Whoever tries again appends: that takes less room.
+                self.retry_from = self.len + self.len / 4;
+            }
             return Err(match error {
                 StoreError::TooLarge => Error::Object(error),
                 error => poison.failed_write(error),

@@ -8,13 +8,6 @@ use std::ops::Bound;
 
 const TOTAL: u64 = 4 * MIB;
 
-fn sharing(budget: &MemoryBudget) -> Options {
-    Options {
-        budget: Some(budget.clone()),
-        ..small()
-    }
-}
-
 fn load(space: &Keyspace, keys: std::ops::Range<u64>) -> Result<(), Error> {
     for number in keys {
         space.put(&number.to_be_bytes(), &value(number, 1000), Durability::Deferred)?;
@@ -25,8 +18,8 @@ fn load(space: &Keyspace, keys: std::ops::Range<u64>) -> Result<(), Error> {
 #[test]
 fn stores_that_share_a_budget_stay_inside_it_together_and_give_it_back() {
     let budget = MemoryBudget::new(TOTAL);
-    let first = Fixture::new(128 * MIB, sharing(&budget));
-    let second = Fixture::new(128 * MIB, sharing(&budget));
+    let first = Fixture::within(128 * MIB, small(), &budget);
+    let second = Fixture::within(128 * MIB, small(), &budget);
     let spaces = [&first, &second].map(|fixture| fixture.space("a", KeyspaceOptions::default()));
     let mut random = Random::new(3);
     for round in 0..60u64 {
@@ -75,7 +68,7 @@ fn stores_that_share_a_budget_stay_inside_it_together_and_give_it_back() {
 
 #[test]
 fn writes_are_refused_while_old_iterators_fill_the_budget_with_memtables() {
-    let fixture = Fixture::new(128 * MIB, sharing(&MemoryBudget::new(TOTAL)));
+    let fixture = Fixture::within(128 * MIB, small(), &MemoryBudget::new(TOTAL));
     let space = fixture.space("a", KeyspaceOptions::default());
     load(&space, 0..100).unwrap();
     let mut held: Vec<Iter> = Vec::new();

@@ -1,7 +1,7 @@
 //! Stores over devices in memory, and the small settings that make few operations reach every path.
 
 use copal_device::{Device, Image, MemoryDevice};
-use copal_kv::{Durability, Keyspace, KeyspaceOptions, Options, Store};
+use copal_kv::{Durability, Error, Keyspace, KeyspaceOptions, MemoryBudget, Options, Store};
 use copal_object::{MkfsOptions, OpenOptions, Store as Objects};
 use std::{ops::Bound, sync::Arc};
 
@@ -75,10 +75,19 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new(size: u64, options: Options) -> Fixture {
+        Fixture::made(size, |objects| Store::open(objects, options))
+    }
+
+    /// As `new`, within a memory that others may share.
+    pub(crate) fn within(size: u64, options: Options, budget: &MemoryBudget) -> Fixture {
+        Fixture::made(size, |objects| Store::open_within(objects, options, budget))
+    }
+
+    fn made(size: u64, open: impl FnOnce(Objects) -> Result<Store, Error>) -> Fixture {
         let device = MemoryDevice::from_image(Image::zeroed(size), size);
         format(&device);
         let objects = open_objects(&device);
-        let store = Store::open(objects.clone(), options).unwrap();
+        let store = open(objects.clone()).unwrap();
         Fixture {
             device,
             objects,

@@ -113,11 +113,10 @@ fn alone() {
     };
     let budget = MemoryBudget::with_filters(32 * MIB, filters);
     let options = Options {
-        budget: Some(budget.clone()),
         merge_for_reads: false,
         ..Options::default()
     };
-    let store = Store::open(objects, options).unwrap();
+    let store = Store::open_within(objects, options, &budget).unwrap();
     let world = World { store, budget };
     let plain = world.space("plain", CacheMode::Nothing);
     let blocks = world.space("blocks", CacheMode::Blocks);

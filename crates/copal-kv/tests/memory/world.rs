@@ -63,11 +63,10 @@ pub(crate) fn device(path: &Path, create_size: Option<u64>) -> Arc<dyn Device> {
 
 pub(crate) fn open(objects: &Objects, budget: &MemoryBudget) -> (Store, Keyspace) {
     let options = Options {
-        budget: Some(budget.clone()),
         table_bytes: 2 * MIB,
         ..Options::default()
     };
-    let store = Store::open(objects.clone(), options).unwrap();
+    let store = Store::open_within(objects.clone(), options, budget).unwrap();
     let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
     (store, space)
 }

@@ -4,7 +4,8 @@ use super::hold;
 use crate::{
     MkfsOptions, OpenError, OpenOptions, RecoveryReport, Store,
     allocator::Allocator,
-    checkpoint::{ChainPlace, encode_chain, superblock_ios},
+    checkpoint::{encode_chain, superblock_ios},
+    checkpointer::ChainPlace,
     format::{
         ops::RecordOp,
         record::{self, RecordHeader},

@@ -3,7 +3,6 @@
 use super::{
     Fetched, Runs, Unit,
     check::{Needs, punched_pages, unit_around},
-    unit_sums,
 };
 use crate::{
     ObjectId, Op, Txn,
@@ -11,6 +10,7 @@ use crate::{
     group::Admitted,
     run::{Run, pages_of},
     state::{Inner, State, Tag},
+    sums::unit_sums,
 };
 use bytes::Bytes;
 use copal_device::{AlignedBuf, Class, Io};

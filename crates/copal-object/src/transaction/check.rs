@@ -12,6 +12,7 @@ use crate::{
     placement::Home,
     snapshot::{ENTRY_BYTES_MAX, entry_bytes, published_bytes_max},
     state::{Shape, State},
+    sums::placement_class,
     tables::{Entry, Object, unit_pages},
 };
 use std::{collections::HashMap, ops::Range};
@@ -396,15 +397,6 @@ fn shadow_of(state: &State, id: ObjectId) -> Option<Shadow> {
         },
         Entry::Stream(stream) => of(&stream.what),
     })
-}
-
-/// Streams have class 0.
-pub(crate) fn placement_class(lifetime: Lifetime) -> usize {
-    match lifetime {
-        Lifetime::Short => 1,
-        Lifetime::Medium => 2,
-        Lifetime::Long => 3,
-    }
 }
 
 /// Pages that a punch frees: whole ones, and the last partial one when the range reaches the end.

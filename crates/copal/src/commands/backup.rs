@@ -7,8 +7,9 @@ use crate::{
     arguments::{Backup, Format},
     failure::{Failure, Outcome, exit},
     human,
+    place::Access,
     place::Place,
-    repository::{Access, Opened},
+    repository::Opened,
     stdin::Stdin,
 };
 use copal_backup::{

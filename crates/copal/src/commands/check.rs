@@ -9,8 +9,9 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     output::write_out,
+    place::Access,
     place::Place,
-    repository::{Access, Opened},
+    repository::Opened,
 };
 use copal_backup::{CheckReport, ReadData, Snapshot, SnapshotId};
 use copal_data::CheckOptions;

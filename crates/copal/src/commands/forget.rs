@@ -6,7 +6,8 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     output::Output,
-    repository::{Access, Opened},
+    place::Access,
+    repository::Opened,
 };
 use copal_backup::{
     ForgetOptions, Snapshot, SnapshotId,

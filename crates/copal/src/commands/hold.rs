@@ -5,7 +5,7 @@ use crate::{
     arguments::Hold,
     failure::{Failure, Outcome},
     human,
-    repository::Access,
+    place::Access,
 };
 use copal_backup::SnapshotId;
 use serde_json::json;

@@ -5,7 +5,7 @@ use crate::{
     arguments::{Ls, Snapshots},
     failure::{Failure, Outcome, exit},
     human,
-    repository::Access,
+    place::Access,
 };
 use copal_backup::{Listing, Snapshot};
 use serde_json::json;

@@ -18,7 +18,8 @@ use crate::{
     failure::{Failure, Outcome},
     meter::Meter,
     output::{Output, write_out},
-    repository::{self, Access, Opened},
+    place::Access,
+    repository::{self, Opened},
     signals,
     waiting::Waiting,
 };

@@ -8,8 +8,9 @@ use crate::{
     arguments::{Delete, Prune},
     failure::{Failure, Outcome},
     human,
+    place::Access,
     place::Place,
-    repository::{Access, Opened},
+    repository::Opened,
 };
 use copal_backup::{PruneOptions, PruneSummary};
 use copal_object::Shrunk;

@@ -13,8 +13,9 @@ use crate::{
     human,
     making::Making,
     password,
+    place::Access,
     place::{self, Place},
-    repository::{Access, Memory, engine_failure},
+    repository::{Memory, engine_failure},
 };
 use copal_backup::{
     CheckReport, IndexHome, Listing, Progress, PruneOptions, ReadData, Repository, Snapshot, SnapshotId,

@@ -7,8 +7,9 @@ use crate::{
     arguments::Restore,
     failure::{Failure, Outcome, exit},
     human,
+    place::Access,
     place::Place,
-    repository::{Access, Opened},
+    repository::Opened,
     stdout,
 };
 use copal_backup::{RestoreRequest, RestoreSummary, Snapshot};

@@ -4,8 +4,8 @@ use super::{Context, as_json, close};
 use crate::{
     failure::{Failure, Outcome},
     human,
+    place::Access,
     place::Place,
-    repository::Access,
 };
 use serde_json::json;
 

@@ -32,7 +32,7 @@ pub(super) fn worker_with_share(bottom_share: u32) -> Worker {
         table_bytes: 1 << 20,
         ..Options::default()
     };
-    Worker::new(recovery::open(objects, options).unwrap())
+    Worker::new(recovery::open(objects, options, None).unwrap())
 }
 
 impl Worker {

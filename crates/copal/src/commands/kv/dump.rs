@@ -6,7 +6,7 @@ use crate::{
     failure::Outcome,
     kv_arguments::{Dump, Where},
     output::write_out,
-    repository::Access,
+    place::Access,
 };
 use copal_kv::dump::{self, DumpOptions, Field, Item};
 use serde_json::{Map, Value, json};

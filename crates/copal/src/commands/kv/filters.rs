@@ -8,7 +8,8 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     kv_arguments::{Filters as Words, Where},
-    repository::{Access, create_private},
+    place::Access,
+    repository::create_private,
 };
 use copal_kv::{Filters, HeatCell, RunFilters, Store};
 use serde_json::{Value, json};

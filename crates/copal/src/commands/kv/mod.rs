@@ -11,8 +11,9 @@ use super::Context;
 use crate::{
     failure::{Failure, Outcome, exit},
     kv_arguments::{Kv, KvCommand, Where},
+    place::Access,
     place::Place,
-    repository::{Access, Memory, engine_failure},
+    repository::{Memory, engine_failure},
 };
 use copal_kv::{Options, Store};
 use copal_object::Store as Objects;

@@ -6,7 +6,8 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     kv_arguments::{Repair, Where},
-    repository::{Access, Memory, engine_failure},
+    place::Access,
+    repository::{Memory, engine_failure},
 };
 use copal_kv::{DamagedRange, Keyspace, Options, Store};
 use serde_json::json;

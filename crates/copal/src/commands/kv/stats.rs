@@ -1,7 +1,7 @@
 //! `copal kv stats`.
 
 use super::{close, engine};
-use crate::{commands::Context, failure::Outcome, human, kv_arguments::Where, repository::Access};
+use crate::{commands::Context, failure::Outcome, human, kv_arguments::Where, place::Access};
 use copal_kv::{Filters, LevelStats, MemoryBytes, Stats};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

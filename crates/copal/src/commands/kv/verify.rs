@@ -6,7 +6,7 @@ use crate::{
     failure::Outcome,
     human,
     kv_arguments::{Verify, Where},
-    repository::Access,
+    place::Access,
 };
 use copal_kv::{DamagedRange, Store};
 use serde_json::{Value, json};

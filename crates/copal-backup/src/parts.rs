@@ -1,0 +1,290 @@
+//! What every operation of a repository works with: the packs and their index, the catalog, the chunker, and what this
+//! handle knows of the packs there are.
+//!
+//! Operations take this and not the façade, which calls them.
+
+use crate::adopt;
+use crate::catalog::log::{Append, Catalog, LogName};
+use crate::catalog::record::Record;
+use crate::catalog::replay::Replayed;
+use crate::catalog::vm::{Published, VmState};
+use crate::directory::Directory;
+use crate::error::{Error, Result};
+use crate::manifest::{self, Manifest};
+use crate::progress::{CancelFlag, Silent};
+use crate::shared::Shared;
+use crate::vault::Vault;
+use copal_chunk::Chunker;
+use copal_volume::{ReadOptions, VolumeError};
+use parking_lot::{Mutex, RwLockReadGuard};
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// The parts of an open repository; shared between threads.
+pub(crate) struct Parts {
+    vault: Vault,
+    catalog: Catalog,
+    chunker: Chunker,
+    /// With all other handles of this repository.
+    shared: Arc<Shared>,
+    adopted: Mutex<Adopted>,
+    changing: Mutex<Changing>,
+}
+
+/// What this handle knows of the packs there are.
+struct Adopted {
+    /// Whether the index was brought up to date.
+    is_current: bool,
+    /// How often packs had come or gone then.
+    changes: u64,
+    /// The epoch of the catalog then.
+    epoch: u64,
+}
+
+/// What of this handle makes or removes packs.
+#[derive(Default)]
+struct Changing {
+    /// How many do.
+    active: usize,
+    /// The epoch that was begun for them.
+    epoch: u64,
+    /// Whether one of them ended before its packs were entered.
+    has_failed: bool,
+}
+
+impl Parts {
+    pub(crate) fn new(vault: Vault, catalog: Catalog, chunker: Chunker, shared: Arc<Shared>) -> Parts {
+        let adopted = Adopted {
+            is_current: false,
+            changes: shared.changes(),
+            epoch: 0,
+        };
+        Parts {
+            vault,
+            catalog,
+            chunker,
+            shared,
+            adopted: Mutex::new(adopted),
+            changing: Mutex::default(),
+        }
+    }
+
+    /// As a handle in another process would, this one meets no other from now on.
+    pub(crate) fn part_from_others(&mut self) {
+        self.shared = Shared::apart();
+    }
+
+    pub(crate) fn vault(&self) -> &Vault {
+        &self.vault
+    }
+
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    pub(crate) fn chunker(&self) -> &Chunker {
+        &self.chunker
+    }
+
+    pub(crate) fn directory(&self) -> Directory<'_> {
+        Directory::new(&self.catalog)
+    }
+
+    /// State of a VM's log, read to its end.
+    pub(crate) fn vm_state(&self, vm: Uuid) -> Result<Arc<Replayed<VmState>>> {
+        self.catalog.vm(vm)
+    }
+
+    /// The manifest of a published snapshot.
+    pub(crate) fn manifest(&self, vm: Uuid, published: &Published) -> Result<Manifest> {
+        let id = published.snapshot;
+        let damaged = |detail: String| Error::Damaged {
+            what: format!("manifest {id}"),
+            detail,
+        };
+        let missing = || damaged("it is gone".into());
+        let volumes = &self.vault.volumes;
+        let vid = volumes.meta(vm, false)?.ok_or_else(missing)?;
+        let name = manifest::file_name(id);
+        let read = ReadOptions::default();
+        let file = match volumes
+            .store
+            .get(vid, name.as_bytes(), 0..manifest::MAX_FILE_BYTES, &read)
+        {
+            Err(VolumeError::NotFound) => return Err(missing()),
+            Err(VolumeError::Corrupt { what }) => return Err(damaged(what)),
+            file => file?,
+        };
+        if manifest::hash(&file) != published.manifest {
+            return Err(damaged("its bytes are not those its Publish record names".into()));
+        }
+        let manifest = Manifest::decode(&file, id, &self.vault.keys).map_err(damaged)?;
+        if manifest.vm != vm {
+            return Err(damaged("it belongs to another VM".into()));
+        }
+        Ok(manifest)
+    }
+
+    pub(crate) fn append(&self, vm: Uuid, record: &Record) -> Result<()> {
+        loop {
+            let next = self.vm_state(vm)?.next_number;
+            if let Append::Done = self.catalog.append(LogName::Vm(vm), next, record)? {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Among those who read packs, knowing which there are.
+    pub(crate) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let reading = self.shared.reading()?;
+        self.catch_up();
+        Ok(reading)
+    }
+
+    /// Drops what this handle knew, if another one has changed it since. The caller holds the gate.
+    pub(crate) fn catch_up(&self) {
+        let mut adopted = self.adopted.lock();
+        let changes = self.shared.changes();
+        if adopted.changes != changes {
+            self.vault.forget_cached();
+            *adopted = Adopted {
+                is_current: false,
+                changes,
+                epoch: 0,
+            };
+        }
+    }
+
+    /// This handle has made or removed packs, and its index knows.
+    pub(crate) fn note_change(&self) {
+        let mut adopted = self.adopted.lock();
+        if self.shared.note_change() == adopted.changes {
+            adopted.changes += 1;
+        }
+    }
+
+    /// What was noted of damage survives a crash; where nothing can be written, it is for the caller to hand on.
+    pub(crate) fn settle_damage(&self) {
+        if self.vault.index.has_damaged()
+            && let Err(error) = self.vault.index.sync()
+        {
+            tracing::debug!(%error, "notes of damage are not durable");
+        }
+    }
+
+    /// As [`Repository::adopt_packs`], for those who hardly need the index: a damaged one stops nobody from
+    /// reading what the recipes lead to. Returns the damage.
+    pub(crate) fn adopt_for_reading(&self) -> Result<Option<Error>> {
+        readable(self.adopt_packs())
+    }
+
+    /// Brings the index up to date, once per open repository: not at all where nothing changed since it was.
+    pub(crate) fn adopt_packs(&self) -> Result<()> {
+        self.adopt(false)
+    }
+
+    /// As [`Repository::adopt_packs`], looking at every pack.
+    pub(crate) fn adopt_all_packs(&self) -> Result<()> {
+        self.adopt(true)
+    }
+
+    fn adopt(&self, all: bool) -> Result<()> {
+        let mut adopted = self.adopted.lock();
+        if all || !adopted.is_current {
+            let epoch = self.catalog.epoch()?;
+            if all || self.vault.index.epoch()? != Some(epoch) {
+                match adopt::adopt(&self.vault, &Silent, &CancelFlag::new()) {
+                    // A store opened for reading: what the index has must do.
+                    Err(Error::Index(copal_kv::Error::ReadOnly)) => {}
+                    outcome => drop(outcome?),
+                }
+            }
+            adopted.epoch = epoch;
+            adopted.is_current = true;
+        }
+        Ok(())
+    }
+
+    /// Begins to make or remove packs: an index that misses it is known to.
+    pub(crate) fn begin_change(&self) -> Result<Change<'_>> {
+        let mut changing = self.changing.lock();
+        while changing.active == 0 {
+            self.adopt_packs()?;
+            let from = self.adopted.lock().epoch;
+            if let Some(epoch) = self.catalog.raise_epoch(from)? {
+                *changing = Changing {
+                    active: 0,
+                    epoch,
+                    has_failed: false,
+                };
+                break;
+            }
+            self.adopted.lock().is_current = false;
+        }
+        changing.active += 1;
+        Ok(Change {
+            parts: self,
+            is_entered: false,
+        })
+    }
+
+    /// Ends what `begin_change` began; `is_entered`: the index knows all of it.
+    fn end_change(&self, is_entered: bool) {
+        let mut changing = self.changing.lock();
+        changing.active -= 1;
+        changing.has_failed |= !is_entered;
+        if changing.active > 0 {
+            return;
+        }
+        let mut adopted = self.adopted.lock();
+        adopted.epoch = changing.epoch;
+        if changing.has_failed {
+            // What was written and not entered is found by looking.
+            adopted.is_current = false;
+            return;
+        }
+        if let Err(error) = self.vault.index.note_epoch(changing.epoch) {
+            tracing::warn!(%error, "the next command looks at all packs");
+        }
+    }
+
+    /// The index was built anew, or could not be.
+    pub(crate) fn note_adopted(&self, is_current: bool) {
+        self.adopted.lock().is_current = is_current;
+    }
+}
+
+/// Takes damage of the index out of an outcome.
+pub(crate) fn readable(outcome: Result<()>) -> Result<Option<Error>> {
+    match outcome {
+        Ok(()) => Ok(None),
+        Err(error) if error.is_corruption() => {
+            tracing::warn!(%error, "going on without the index");
+            Ok(Some(error))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Packs come or go until this is dropped.
+pub(crate) struct Change<'a> {
+    parts: &'a Parts,
+    is_entered: bool,
+}
+
+impl Change<'_> {
+    /// Ends it well: the index knows every pack that came or went.
+    pub(crate) fn entered(mut self) {
+        self.is_entered = true;
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.parts.end_change(self.is_entered);
+    }
+}

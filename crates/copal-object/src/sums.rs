@@ -1,0 +1,20 @@
+//! What an object of given traits gets: sums of its units, a class of placement.
+
+use crate::Lifetime;
+
+/// Sums of consecutive units of `bytes`.
+pub(crate) fn unit_sums(bytes: &[u8], unit_bytes: usize) -> Vec<u32> {
+    bytes
+        .chunks(unit_bytes)
+        .map(|unit| copal_codec::crc32c(0, unit))
+        .collect()
+}
+
+/// Streams have class 0.
+pub(crate) fn placement_class(lifetime: Lifetime) -> usize {
+    match lifetime {
+        Lifetime::Short => 1,
+        Lifetime::Medium => 2,
+        Lifetime::Long => 3,
+    }
+}

@@ -1,0 +1,86 @@
+//! Circles of modules inside each crate: groups of modules each of which needs all the others.
+//!
+//! A module needs another when it names something of it: imports and paths are read from the sources and followed through
+//! re-exports to the file that defines the thing. Tests are left out. A crate may have no circle larger than is written
+//! down here, so that a circle grows only where somebody decides it.
+//! Not here: the order of the crates (`layers`).
+
+mod graph;
+mod source;
+
+use anyhow::{Context, Result, bail};
+use graph::circles;
+use source::Crate;
+use std::path::Path;
+
+/// The sizes that circles of a crate may have, largest first; more than one module, that is.
+const BOUNDS: [(&str, &[usize]); 11] = [
+    ("copal-codec", &[]),
+    ("copal-device", &[5]),
+    ("copal-object", &[2, 2, 2]),
+    ("copal-filter", &[4]),
+    ("copal-kv", &[25, 15, 4]),
+    ("copal-volume", &[]),
+    ("copal-data", &[2, 2]),
+    ("copal-nbd", &[3]),
+    ("copal-chunk", &[]),
+    ("copal-backup", &[3, 2, 2, 2]),
+    ("copal", &[2, 2]),
+];
+
+/// Prints the circles of every crate, and fails where one is larger than its bound.
+pub(crate) fn run(root: &Path, all: bool) -> Result<()> {
+    let mut grown = 0;
+    for (name, bounds) in BOUNDS {
+        let sources = root.join("crates").join(name).join("src");
+        let modules = Crate::read(&sources).with_context(|| format!("reading {}", sources.display()))?;
+        let needs = modules.needs();
+        let found = circles(&needs);
+        let sizes: Vec<usize> = found.iter().map(Vec::len).collect();
+        println!(
+            "modules: {name}: {} modules, circles {sizes:?}, allowed {bounds:?}",
+            modules.len()
+        );
+        for circle in &found {
+            println!(
+                "  {}",
+                circle
+                    .iter()
+                    .map(|&at| modules.name(at))
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            );
+            if all {
+                for &from in circle {
+                    for &to in needs[from].iter().filter(|to| circle.contains(to)) {
+                        println!("    {} -> {}", modules.name(from), modules.name(to));
+                    }
+                }
+            }
+        }
+        if !within(&sizes, bounds) {
+            println!("modules: {name} has a larger circle than is allowed");
+            grown += 1;
+        }
+    }
+    if grown > 0 {
+        bail!("modules: circles of {grown} crates grew; break them, or write down why they may");
+    }
+    Ok(())
+}
+
+/// Whether each size has a bound of its own; both descend.
+fn within(sizes: &[usize], bounds: &[usize]) -> bool {
+    sizes.len() <= bounds.len() && sizes.iter().zip(bounds).all(|(size, bound)| size <= bound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_needs_a_bound() {
+        assert!(within(&[], &[]) && within(&[3, 2], &[3, 3, 2]));
+        assert!(!within(&[2], &[]) && !within(&[4], &[3]) && !within(&[3, 3], &[5]));
+    }
+}
