@@ -11,6 +11,7 @@ mod engine;
 mod errors;
 mod examples;
 mod full_disk;
+mod golden;
 mod harness;
 mod init;
 mod interrupt;
