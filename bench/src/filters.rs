@@ -33,7 +33,7 @@ struct Partition {
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut report = Report::new(root, root);
-    for kind in [Kind::Ribbon, Kind::OneProbe, Kind::Bloom] {
+    for kind in [Kind::Ribbon, Kind::Bloom] {
         measure(&mut report, kind, options)?;
     }
     report.finish(root, "kv-filters")

@@ -18,7 +18,7 @@ const BOUNDS: [(&str, &[usize]); 11] = [
     ("copal-codec", &[]),
     ("copal-device", &[5]),
     ("copal-object", &[2, 2, 2]),
-    ("copal-filter", &[4]),
+    ("copal-filter", &[]),
     ("copal-kv", &[25, 15, 4]),
     ("copal-volume", &[]),
     ("copal-data", &[2, 2]),

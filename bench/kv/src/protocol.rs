@@ -35,8 +35,6 @@ pub(crate) enum Filters {
     RibbonPerRun,
     /// Copal: Bloom units under the class rule.
     BloomClasses,
-    /// Copal: Bloom units with one probe each under the class rule.
-    OneProbe,
     /// RocksDB: Ribbon, partitioned and cached filters and indexes, direct reads; fjall: bits by level.
     Tuned,
 }

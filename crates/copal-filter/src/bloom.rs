@@ -2,12 +2,7 @@
 //!
 //! Paper: elasticbf §3.1. Each unit has its own hash function, so FPRs multiply: .1469^k.
 
-use crate::{
-    error::DoesNotFit,
-    hash::KeyHash,
-    page::FilterPage,
-    unit::{Kind, UnitKind},
-};
+use crate::hash::KeyHash;
 
 /// Units per page.
 pub(crate) const UNITS: u8 = 6;
@@ -78,38 +73,26 @@ fn positions(hash: KeyHash, unit: u8, bits: u32) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Kind marker: see [`UnitKind`].
-pub(crate) struct Bloom;
+/// Bytes of one unit over `keys` keys.
+pub(crate) fn unit_bytes(keys: u32) -> u32 {
+    (u64::from(keys) * BITS_PER_KEY).div_ceil(64).max(1) as u32 * 8
+}
 
-impl UnitKind for Bloom {
-    const KIND: Kind = Kind::Bloom;
-    const UNITS: u8 = UNITS;
+/// Probability that `units` loaded units report an absent key.
+pub(crate) fn fpr(units: u8) -> f64 {
+    (1.0 - (-f64::from(PROBES) / BITS_PER_KEY as f64).exp()).powi(PROBES as i32 * i32::from(units))
+}
 
-    fn unit_bytes(keys: u32) -> u32 {
-        (u64::from(keys) * BITS_PER_KEY).div_ceil(64).max(1) as u32 * 8
-    }
-
-    fn fpr(units: u8) -> f64 {
-        (1.0 - (-f64::from(PROBES) / BITS_PER_KEY as f64).exp()).powi(PROBES as i32 * i32::from(units))
-    }
-
-    fn build(hashes: &[KeyHash], uid: u64, store_seed: u64) -> Result<FilterPage, DoesNotFit> {
-        let unit_bytes = Self::unit_bytes(hashes.len() as u32);
-        let mut units = vec![vec![0u64; unit_bytes as usize / 8]; usize::from(UNITS)];
-        for (unit, words) in units.iter_mut().enumerate() {
-            for &hash in hashes {
-                for at in positions(hash, unit as u8, unit_bytes * 8) {
-                    words[(at / 64) as usize] |= 1 << (at % 64);
-                }
+/// Bits of a unit, and all units over the keys of one partition.
+pub(crate) fn build(hashes: &[KeyHash]) -> (u32, Vec<Vec<u64>>) {
+    let unit_bytes = unit_bytes(hashes.len() as u32);
+    let mut units = vec![vec![0u64; unit_bytes as usize / 8]; usize::from(UNITS)];
+    for (unit, words) in units.iter_mut().enumerate() {
+        for &hash in hashes {
+            for at in positions(hash, unit as u8, unit_bytes * 8) {
+                words[(at / 64) as usize] |= 1 << (at % 64);
             }
         }
-        Ok(FilterPage::from_units(
-            Kind::Bloom,
-            hashes.len() as u32,
-            unit_bytes * 8,
-            &units,
-            uid,
-            store_seed,
-        ))
     }
+    (unit_bytes * 8, units)
 }

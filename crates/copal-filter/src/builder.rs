@@ -84,7 +84,7 @@ impl PartitionFilterBuilder {
             ))
         } else {
             // Cannot fail: what fits 2048 slots was banded there key by key.
-            self.kind.build(&self.hashes, uid, self.store_seed).ok()
+            FilterPage::build(self.kind, &self.hashes, uid, self.store_seed).ok()
         };
         self.band.clear();
         self.hashes.clear();
@@ -96,7 +96,7 @@ impl PartitionFilterBuilder {
     fn max_keys(&self) -> u32 {
         match self.kind {
             Kind::Ribbon => MAX_SLOTS,
-            Kind::Bloom | Kind::OneProbe => KEYS_PER_PARTITION,
+            Kind::Bloom => KEYS_PER_PARTITION,
         }
     }
 }

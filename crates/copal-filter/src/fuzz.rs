@@ -93,7 +93,7 @@ mod tests {
         let hashes: Vec<_> = (0..100u64)
             .map(|i| crate::KeyHash::new(&i.to_le_bytes(), 5))
             .collect();
-        let page = crate::Kind::Ribbon.build(&hashes, 1, 5).unwrap();
+        let page = FilterPage::build(crate::Kind::Ribbon, &hashes, 1, 5).unwrap();
         assert!(FilterPage::load(page.as_bytes(), MAX_UNITS, super::UID, super::SEED).is_err());
         let crafted = page::crafted(page.as_bytes(), super::UID, super::SEED);
         assert_eq!(

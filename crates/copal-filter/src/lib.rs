@@ -19,7 +19,6 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod hash;
-mod one_probe;
 mod page;
 pub mod ribbon;
 pub mod rules;
@@ -29,9 +28,8 @@ pub use bloom::BloomUnits;
 pub use builder::{Fit, PartitionFilterBuilder};
 pub use error::{DoesNotFit, PageError};
 pub use hash::KeyHash;
-pub use one_probe::OneProbeUnits;
 pub use page::{FilterPage, HEADER_BYTES, MAX_UNITS};
-pub use unit::{Kind, UnitKind, Units};
+pub use unit::{Kind, Units};
 
 /// Keys at which a partition of a kind without a natural end is closed; the average of 2048-slot Ribbon systems.
 pub const KEYS_PER_PARTITION: u32 = 2021;

@@ -6,10 +6,9 @@
 //! - Units may be loaded from a prefix of the page: the header and the units wanted are enough.
 
 use crate::{
-    bloom::BloomUnits,
-    error::PageError,
-    hash::seed_id,
-    one_probe::OneProbeUnits,
+    bloom::{self, BloomUnits},
+    error::{DoesNotFit, PageError},
+    hash::{KeyHash, seed_id},
     ribbon::{self, Columns},
     unit::{Kind, Units},
 };
@@ -85,6 +84,23 @@ impl FilterPage {
         FilterPage { bytes }
     }
 
+    /// All units of `kind` over the keys of one partition.
+    /// # Errors
+    /// [`DoesNotFit`]: only Ribbon; [`crate::PartitionFilterBuilder`] closes partitions before it happens.
+    pub fn build(
+        kind: Kind,
+        hashes: &[KeyHash],
+        uid: u64,
+        store_seed: u64,
+    ) -> Result<FilterPage, DoesNotFit> {
+        let (slots, units) = match kind {
+            Kind::Ribbon => ribbon::solve(hashes, uid)?,
+            Kind::Bloom => bloom::build(hashes),
+        };
+        let keys = hashes.len() as u32;
+        Ok(FilterPage::from_units(kind, keys, slots, &units, uid, store_seed))
+    }
+
     /// Kind of its units.
     pub fn kind(&self) -> Kind {
         // A page that exists was checked or built.
@@ -118,7 +134,6 @@ impl FilterPage {
         Ok(match header.kind {
             Kind::Ribbon => Units::Ribbon(Columns::interleave(header.slots, &units)),
             Kind::Bloom => Units::Bloom(BloomUnits::new(units.concat(), unit_words, count)),
-            Kind::OneProbe => Units::OneProbe(OneProbeUnits::new(units.concat(), unit_words, count)),
         })
     }
 

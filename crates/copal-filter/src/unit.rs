@@ -1,30 +1,10 @@
-//! The kinds of filter units behind one trait at build time and one enum at probe time.
+//! The kinds of filter units, as one enum where they are built and one where they are probed.
 
 use crate::{
-    bloom::{Bloom, BloomUnits},
-    error::DoesNotFit,
+    bloom::{self, BloomUnits},
     hash::KeyHash,
-    one_probe::{OneProbe, OneProbeUnits},
-    page::FilterPage,
     ribbon::{self, Columns},
 };
-
-/// What every kind of unit can do. No I/O; static: the engine probes through [`Units`].
-pub trait UnitKind {
-    /// Its name on disk.
-    const KIND: Kind;
-    /// Units a page of this kind holds.
-    const UNITS: u8;
-    /// Bytes of one unit over `keys` keys.
-    fn unit_bytes(keys: u32) -> u32;
-    /// Probability that `units` loaded units report an absent key.
-    fn fpr(units: u8) -> f64;
-    /// All units over the keys of one partition.
-    ///
-    /// # Errors
-    /// [`DoesNotFit`]: only Ribbon; [`crate::PartitionFilterBuilder`] closes partitions before it happens.
-    fn build(hashes: &[KeyHash], uid: u64, store_seed: u64) -> Result<FilterPage, DoesNotFit>;
-}
 
 /// Kind of unit, as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -35,8 +15,6 @@ pub enum Kind {
     Ribbon = 1,
     /// The paper's Bloom units: 6 of 4 bits per key.
     Bloom = 2,
-    /// Bloom units with one probe: 10 of 1.44 bits per key.
-    OneProbe = 3,
 }
 
 impl Kind {
@@ -45,7 +23,6 @@ impl Kind {
         match byte {
             1 => Some(Kind::Ribbon),
             2 => Some(Kind::Bloom),
-            3 => Some(Kind::OneProbe),
             _ => None,
         }
     }
@@ -53,39 +30,24 @@ impl Kind {
     /// Units a page of this kind holds.
     pub fn units(self) -> u8 {
         match self {
-            Kind::Ribbon => Ribbon::UNITS,
-            Kind::Bloom => Bloom::UNITS,
-            Kind::OneProbe => OneProbe::UNITS,
+            Kind::Ribbon => ribbon::COLUMNS,
+            Kind::Bloom => bloom::UNITS,
         }
     }
 
     /// Bytes of one unit over `keys` keys.
     pub fn unit_bytes(self, keys: u32) -> u32 {
         match self {
-            Kind::Ribbon => Ribbon::unit_bytes(keys),
-            Kind::Bloom => Bloom::unit_bytes(keys),
-            Kind::OneProbe => OneProbe::unit_bytes(keys),
+            Kind::Ribbon => ribbon::unit_bytes(keys),
+            Kind::Bloom => bloom::unit_bytes(keys),
         }
     }
 
     /// Probability that `units` loaded units report an absent key.
     pub fn fpr(self, units: u8) -> f64 {
         match self {
-            Kind::Ribbon => Ribbon::fpr(units),
-            Kind::Bloom => Bloom::fpr(units),
-            Kind::OneProbe => OneProbe::fpr(units),
-        }
-    }
-
-    /// All units over the keys of one partition.
-    ///
-    /// # Errors
-    /// See [`UnitKind::build`].
-    pub fn build(self, hashes: &[KeyHash], uid: u64, store_seed: u64) -> Result<FilterPage, DoesNotFit> {
-        match self {
-            Kind::Ribbon => Ribbon::build(hashes, uid, store_seed),
-            Kind::Bloom => Bloom::build(hashes, uid, store_seed),
-            Kind::OneProbe => OneProbe::build(hashes, uid, store_seed),
+            Kind::Ribbon => ribbon::fpr(units),
+            Kind::Bloom => bloom::fpr(units),
         }
     }
 }
@@ -97,8 +59,6 @@ pub enum Units {
     Ribbon(Columns),
     /// Bloom units.
     Bloom(BloomUnits),
-    /// One-probe units.
-    OneProbe(OneProbeUnits),
 }
 
 impl Units {
@@ -108,7 +68,6 @@ impl Units {
         match self {
             Units::Ribbon(columns) => columns.may_contain(hash),
             Units::Bloom(units) => units.may_contain(hash),
-            Units::OneProbe(units) => units.may_contain(hash),
         }
     }
 
@@ -117,7 +76,6 @@ impl Units {
         match self {
             Units::Ribbon(columns) => columns.count(),
             Units::Bloom(units) => units.count(),
-            Units::OneProbe(units) => units.count(),
         }
     }
 
@@ -127,7 +85,6 @@ impl Units {
         match self {
             Units::Ribbon(columns) => Units::Ribbon(columns.first(count)),
             Units::Bloom(units) => Units::Bloom(units.first(count)),
-            Units::OneProbe(units) => Units::OneProbe(units.first(count)),
         }
     }
 
@@ -136,7 +93,6 @@ impl Units {
         match self {
             Units::Ribbon(_) => Kind::Ribbon,
             Units::Bloom(_) => Kind::Bloom,
-            Units::OneProbe(_) => Kind::OneProbe,
         }
     }
 
@@ -145,38 +101,6 @@ impl Units {
         match self {
             Units::Ribbon(columns) => columns.heap_bytes(),
             Units::Bloom(units) => units.heap_bytes(),
-            Units::OneProbe(units) => units.heap_bytes(),
         }
-    }
-}
-
-/// Kind marker of the Ribbon columns.
-pub(crate) struct Ribbon;
-
-impl UnitKind for Ribbon {
-    const KIND: Kind = Kind::Ribbon;
-    const UNITS: u8 = ribbon::COLUMNS;
-
-    fn unit_bytes(keys: u32) -> u32 {
-        let slots = ribbon::SLOT_CHOICES
-            .into_iter()
-            .find(|&s| f64::from(s) >= f64::from(keys) * 1.005);
-        slots.unwrap_or(ribbon::MAX_SLOTS) / 8
-    }
-
-    fn fpr(units: u8) -> f64 {
-        0.5f64.powi(i32::from(units))
-    }
-
-    fn build(hashes: &[KeyHash], uid: u64, store_seed: u64) -> Result<FilterPage, DoesNotFit> {
-        let (slots, columns) = ribbon::solve(hashes, uid)?;
-        Ok(FilterPage::from_units(
-            Kind::Ribbon,
-            hashes.len() as u32,
-            slots,
-            &columns,
-            uid,
-            store_seed,
-        ))
     }
 }

@@ -25,11 +25,10 @@ const FIXED: FilterRule = FilterRule::Fixed { units: u8::MAX };
 const ADJUST_EVERY: u64 = 256;
 /// The exponents of table 1 of the paper; 0 is uniform.
 const SKEWS: [f64; 4] = [0.0, 0.99, 1.10, 1.20];
-const ROWS: [(FilterKind, FilterRule, &str); 9] = [
+const ROWS: [(FilterKind, FilterRule, &str); 8] = [
     (FilterKind::Bloom, FIXED, "the paper's LevelDB"),
     (FilterKind::Bloom, FilterRule::Paper, "paper mode"),
     (FilterKind::Bloom, FilterRule::Classes, ""),
-    (FilterKind::OneProbe, FilterRule::Classes, ""),
     (FilterKind::Ribbon, FIXED, "the best even share"),
     (FilterKind::Ribbon, FilterRule::Monkey, "the best per run"),
     (FilterKind::Ribbon, FilterRule::Paper, ""),

@@ -40,8 +40,8 @@ use tree::{Runs, Tree};
 /// lifeTime, which is the paper's.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
-    /// Kinds of units: ribbon, bloom, one-probe
-    #[arg(long, value_delimiter = ',', default_value = "ribbon,bloom,one-probe", value_parser = kind)]
+    /// Kinds of units: ribbon, bloom
+    #[arg(long, value_delimiter = ',', default_value = "ribbon,bloom", value_parser = kind)]
     units: Vec<Kind>,
     /// Rules: fixed, fixed:N, monkey, paper, classes
     #[arg(long, value_delimiter = ',', default_value = "fixed,monkey,paper,classes")]
@@ -141,8 +141,7 @@ fn kind(name: &str) -> Result<Kind> {
     Ok(match name {
         "ribbon" => Kind::Ribbon,
         "bloom" => Kind::Bloom,
-        "one-probe" => Kind::OneProbe,
-        _ => bail!("no kind of units is called {name:?}; there are ribbon, bloom and one-probe"),
+        _ => bail!("no kind of units is called {name:?}; there are ribbon and bloom"),
     })
 }
 

@@ -22,7 +22,6 @@ pub(super) fn best(kind: Kind, access: Access) -> Option<f64> {
     let row = match kind {
         Kind::Ribbon => [0.054, 0.036, 0.024, 0.015],
         Kind::Bloom => [0.158, 0.104, 0.068, 0.040],
-        Kind::OneProbe => [0.121, 0.083, 0.055, 0.033],
     };
     column(access).map(|column| row[column])
 }
@@ -32,7 +31,6 @@ pub(super) fn fixed(kind: Kind) -> Option<f64> {
     match kind {
         Kind::Ribbon => Some(0.35),
         Kind::Bloom => Some(0.80),
-        Kind::OneProbe => None,
     }
 }
 

@@ -35,7 +35,6 @@ fn name(kind: Kind) -> &'static str {
     match kind {
         Kind::Ribbon => "ribbon",
         Kind::Bloom => "bloom",
-        Kind::OneProbe => "one-probe",
     }
 }
 

@@ -98,7 +98,6 @@ fn options(spec: &Spec) -> Result<Options> {
         Filters::RibbonMq => (Unit::Ribbon, RuleKind::Paper),
         Filters::RibbonPerRun => (Unit::Ribbon, RuleKind::Monkey),
         Filters::BloomClasses => (Unit::Bloom, RuleKind::Classes),
-        Filters::OneProbe => (Unit::OneProbe, RuleKind::Classes),
         Filters::Tuned => bail!("`tuned` is for the peers"),
     };
     let shipped = Options::default();

@@ -215,7 +215,6 @@ impl Lab<'_> {
                     | Filters::BloomPaper
                     | Filters::BloomPerRun
                     | Filters::BloomClasses => "bloom",
-                    Filters::OneProbe => "one-probe",
                     _ => "ribbon",
                 };
                 // What a look-up leaves in the cache is an option of the keyspace, kept from its creation.

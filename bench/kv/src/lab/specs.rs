@@ -6,13 +6,12 @@ use anyhow::{Result, bail};
 
 /// Every engine there is. `copal` is what a user gets: its memory is filters, index pages and rows, and it merges for
 /// readers. The other copals differ from each other in filters and rules only, on one tree that stays as it was loaded.
-pub(crate) const ALL: [&str; 15] = [
+pub(crate) const ALL: [&str; 14] = [
     "copal",
     "copal-ribbon-classes",
     "copal-ribbon-mq",
     "copal-ribbon-per-run",
     "copal-ribbon-fixed",
-    "copal-one-probe",
     "copal-bloom-classes",
     "copal-bloom-paper",
     "copal-bloom-per-run",
@@ -81,7 +80,6 @@ impl Lab<'_> {
             "copal" | "copal-ribbon-classes" => (Kind::Copal, Filters::Shipped),
             "copal-ribbon-per-run" => (Kind::Copal, Filters::RibbonPerRun),
             "copal-bloom-classes" => (Kind::Copal, Filters::BloomClasses),
-            "copal-one-probe" => (Kind::Copal, Filters::OneProbe),
             "copal-ribbon-mq" => (Kind::Copal, Filters::RibbonMq),
             "copal-ribbon-fixed" => (Kind::Copal, Filters::RibbonFixed),
             "copal-bloom-paper" => (Kind::Copal, Filters::BloomPaper),

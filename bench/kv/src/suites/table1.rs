@@ -259,7 +259,6 @@ fn judge(lab: &mut Lab<'_>, all: &HashMap<(String, String), Figures>) {
         }
         // What the unit brings under one rule, and what the rule brings on one unit.
         for (theirs, ours) in [
-            ("copal-one-probe", "copal-ribbon-classes"),
             ("copal-bloom-classes", "copal-ribbon-classes"),
             ("copal-ribbon-per-run", "copal-ribbon-classes"),
             ("copal-bloom-paper", "copal-bloom-classes"),

@@ -61,3 +61,16 @@ pub fn solve(hashes: &[KeyHash], uid: u64) -> Result<(u32, Vec<Vec<u64>>), DoesN
         max_slots: MAX_SLOTS,
     })
 }
+
+/// Bytes of one column over `keys` keys.
+pub(crate) fn unit_bytes(keys: u32) -> u32 {
+    let slots = SLOT_CHOICES
+        .into_iter()
+        .find(|&s| f64::from(s) >= f64::from(keys) * 1.005);
+    slots.unwrap_or(MAX_SLOTS) / 8
+}
+
+/// Probability that `columns` loaded columns report an absent key.
+pub(crate) fn fpr(columns: u8) -> f64 {
+    0.5f64.powi(i32::from(columns))
+}

@@ -159,7 +159,7 @@ fn marginal(kind: Kind, heat: f64, units: u8) -> f64 {
 /// By kind and units: what one unit more takes off the false positive rate.
 static SAVED: LazyLock<[[f64; MAX_UNITS as usize + 1]; 4]> = LazyLock::new(|| {
     let mut saved = [[0.0; MAX_UNITS as usize + 1]; 4];
-    for kind in [Kind::Ribbon, Kind::Bloom, Kind::OneProbe] {
+    for kind in [Kind::Ribbon, Kind::Bloom] {
         for units in 0..=MAX_UNITS {
             saved[kind as usize][usize::from(units)] = kind.fpr(units) - kind.fpr(units + 1);
         }

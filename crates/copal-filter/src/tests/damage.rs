@@ -16,7 +16,7 @@ fn crafted(page: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn every_changed_byte_is_noticed() {
-    for kind in [Kind::Ribbon, Kind::Bloom, Kind::OneProbe] {
+    for kind in [Kind::Ribbon, Kind::Bloom] {
         let (_, page) = partitions(kind, 50, 1).remove(0);
         FilterPage::verify(&page, 0, SEED).unwrap();
         for at in 0..page.len() {

@@ -2,8 +2,7 @@
 
 use super::support::{SEED, fill, hash, partitions, within_3_sigma};
 use crate::{
-    FilterPage, HEADER_BYTES, Kind, PartitionFilterBuilder, Units, bloom, one_probe, ribbon,
-    ribbon::reference,
+    FilterPage, HEADER_BYTES, Kind, PartitionFilterBuilder, Units, bloom, ribbon, ribbon::reference,
 };
 
 fn load(page: &[u8], units: u8, uid: u64) -> Units {
@@ -12,7 +11,7 @@ fn load(page: &[u8], units: u8, uid: u64) -> Units {
 
 #[test]
 fn no_kind_ever_denies_a_key_it_holds() {
-    for kind in [Kind::Ribbon, Kind::Bloom, Kind::OneProbe] {
+    for kind in [Kind::Ribbon, Kind::Bloom] {
         for (uid, (keys, page)) in partitions(kind, 1, 8).iter().enumerate() {
             for units in 0..=kind.units() {
                 let filter = load(page, units, uid as u64);
@@ -28,7 +27,7 @@ fn no_kind_ever_denies_a_key_it_holds() {
 
 #[test]
 fn units_that_stay_answer_as_if_they_had_been_loaded_alone() {
-    for kind in [Kind::Ribbon, Kind::Bloom, Kind::OneProbe] {
+    for kind in [Kind::Ribbon, Kind::Bloom] {
         let (keys, page) = &partitions(kind, 6, 1)[0];
         for loaded in 0..=kind.units() {
             let all = load(page, loaded, 0);
@@ -88,7 +87,7 @@ fn any_choice_of_columns_is_as_good_as_the_first_ones() {
 
 #[test]
 fn bloom_units_multiply_as_the_paper_says() {
-    for kind in [Kind::Bloom, Kind::OneProbe] {
+    for kind in [Kind::Bloom] {
         let partitions = partitions(kind, 6, 20);
         for units in 1..=4u8 {
             let (mut seen, mut probes) = (0, 0);
@@ -118,7 +117,7 @@ fn unit_words(page: &[u8], unit_bytes: u32, unit: u8) -> Vec<u64> {
 #[test]
 fn any_subset_of_units_multiplies_whatever_the_kind() {
     // Separability, elasticbf §3.1: the rates of the units of any subset multiply to the rate of the subset.
-    for kind in [Kind::Ribbon, Kind::Bloom, Kind::OneProbe] {
+    for kind in [Kind::Ribbon, Kind::Bloom] {
         let subsets: [&[u8]; 6] = [
             &[5],
             &[0, 5],
@@ -140,7 +139,6 @@ fn any_subset_of_units_multiplies_whatever_the_kind() {
                     match kind {
                         Kind::Ribbon => reference::holds(words, unit_bytes * 8, *unit, key),
                         Kind::Bloom => bloom::admits(words, *unit, key),
-                        Kind::OneProbe => one_probe::admits(words, *unit, key),
                     }
                 };
                 for (subset, seen) in subsets.iter().zip(&mut seen) {

@@ -351,7 +351,7 @@ fn each_unit_of_the_paper_is_a_read_of_its_own_and_columns_come_together() {
 fn a_store_holds_tables_of_several_kinds() {
     // Few enough for one memtable each.
     let keys = 8_000;
-    let kinds = [FilterKind::Bloom, FilterKind::Ribbon, FilterKind::OneProbe];
+    let kinds = [FilterKind::Bloom, FilterKind::Ribbon, FilterKind::Bloom];
     let of = |kind| options(filters(kind, FilterRule::Classes, 6.0));
     let mut fixture = Fixture::new(128 * MIB, of(kinds[0]));
     for (i, kind) in kinds.into_iter().enumerate() {

@@ -160,7 +160,7 @@ impl Player {
 /// The options of variant `n`: what a caller may choose, in unlike combinations.
 fn variant(n: usize) -> (Options, KeyspaceOptions, (Durability, u64)) {
     let filters = FilterOptions {
-        kind: [FilterKind::Ribbon, FilterKind::Bloom, FilterKind::OneProbe][n % 3],
+        kind: [FilterKind::Ribbon, FilterKind::Bloom][n % 2],
         rule: [
             FilterRule::Classes,
             FilterRule::Paper,

@@ -43,7 +43,7 @@ fn options_of(space: usize, cache: CacheMode) -> KeyspaceOptions {
 
 /// Any rule with any kind of unit and any memory: none may change an answer.
 fn any_filters(random: &mut Random) -> FilterOptions {
-    let kinds = [FilterKind::Ribbon, FilterKind::Bloom, FilterKind::OneProbe];
+    let kinds = [FilterKind::Ribbon, FilterKind::Bloom];
     let units = random.below(7) as u8;
     let rules = [
         FilterRule::Fixed { units },
@@ -52,7 +52,7 @@ fn any_filters(random: &mut Random) -> FilterOptions {
         FilterRule::Classes,
     ];
     FilterOptions {
-        kind: kinds[random.below(3) as usize],
+        kind: kinds[random.below(2) as usize],
         rule: rules[random.below(4) as usize],
         memory: match random.below(3) {
             0 => FilterMemory::Bytes(random.below(4096)),

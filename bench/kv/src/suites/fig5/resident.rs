@@ -1,6 +1,6 @@
-//! Processor time of a Get that reads nothing from the device: columns beside units with one probe.
+//! Processor time of a Get that reads nothing from the device: columns beside the paper's Bloom units.
 //!
-//! The design's criterion: a 99th percentile above 5 us ships one-probe units. Under the caps one Get in a hundred reads
+//! The aim is a 99th percentile of at most 5 us. Under the caps one Get in a hundred reads
 //! from the device, and the system call alone takes more than that; so here a small part of the keys is asked for, with
 //! memory enough for its blocks and for every index page. Blocks are cached, not rows: a row would answer a hit before any
 //! filter is asked, and the block that a false positive looks into must be there as well.
@@ -13,7 +13,7 @@ use crate::{
 };
 use anyhow::Result;
 
-const NAMES: [&str; 2] = ["copal-ribbon-classes", "copal-one-probe"];
+const NAMES: [&str; 2] = ["copal-ribbon-classes", "copal-bloom-classes"];
 
 const MEMORY: u64 = 96 << 20;
 /// Their blocks take a third of the memory.

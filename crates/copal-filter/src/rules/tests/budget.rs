@@ -16,7 +16,7 @@ fn random_history(kind: RuleKind, seed: u64) {
     for _ in 0..400 {
         match random.below(20) {
             0..=2 => {
-                let units = [Kind::Ribbon, Kind::Bloom, Kind::OneProbe][random.below(3) as usize];
+                let units = [Kind::Ribbon, Kind::Bloom][random.below(2) as usize];
                 let shape = shape(units, 1 + random.below(2021) as u32, random.below(5) as u8);
                 let loaded = random.below(u64::from(shape.units) + 1) as u8;
                 store.add(

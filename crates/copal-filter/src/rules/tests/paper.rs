@@ -289,9 +289,9 @@ fn expected_extra_io_never_rises_at_an_adjustment() {
         let mut random = Random(seed);
         let mut rule = paper(1 + random.below(200));
         let mut store = Store::default();
-        let kinds = [Kind::Ribbon, Kind::Bloom, Kind::OneProbe];
+        let kinds = [Kind::Ribbon, Kind::Bloom];
         for id in 0..40 {
-            let kind = kinds[random.below(3) as usize];
+            let kind = kinds[random.below(2) as usize];
             store.add(
                 &mut rule,
                 id,

@@ -40,7 +40,7 @@ fn fixed_gives_everybody_the_same() {
 
 #[test]
 fn monkey_gives_small_runs_more_and_is_optimal_for_uniform_access() {
-    for kind in [Kind::Ribbon, Kind::Bloom, Kind::OneProbe] {
+    for kind in [Kind::Ribbon, Kind::Bloom] {
         let mut rule = Monkey::new();
         let mut store = Store::default();
         let runs = [1, 1, 9, 90];
