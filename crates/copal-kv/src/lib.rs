@@ -44,6 +44,7 @@ mod iter;
 mod key;
 mod keyspace;
 mod leftovers;
+mod limits;
 mod log;
 mod manifest;
 mod memtable;

@@ -24,8 +24,6 @@ const SHORTEST: Duration = Duration::from_micros(200);
 const MOST_OWED: Duration = Duration::from_secs(2);
 /// What a tier at its limit holds beyond what it may, in multiples of that.
 const LIMIT: u64 = 3;
-/// A tier's runs are this many times larger than those of the tier above.
-const TIER_GROWTH: u64 = 4;
 /// Times a byte is at least written by flush and tiers, whatever was measured. Few, because a flush that shares the
 /// processors with a merge takes longer than the merge will take for the same bytes.
 const LEAST_WRITES: f64 = 2.0;
@@ -67,6 +65,7 @@ pub(crate) struct Debt {
 
 /// The debt of a tree. `tiers`: bytes from the top down; `memtables`: bytes that are on their way to the first;
 /// `runs`: how many a tier may hold.
+/// So many `runs` of a tier become one of the next, which are that much larger.
 pub(crate) fn debt(tiers: &[u64], memtables: u64, memtable_bytes: u64, runs: u64) -> Debt {
     let mut debt = Debt::default();
     let mut may_hold = runs * memtable_bytes.max(1);
@@ -79,7 +78,7 @@ pub(crate) fn debt(tiers: &[u64], memtables: u64, memtable_bytes: u64, runs: u64
         let over = bytes.saturating_sub(allowed);
         debt.bytes += over;
         debt.share += over as f64 / (LIMIT * may_hold) as f64;
-        may_hold = may_hold.saturating_mul(TIER_GROWTH);
+        may_hold = may_hold.saturating_mul(runs);
     }
     debt
 }

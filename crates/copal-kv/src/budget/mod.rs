@@ -15,9 +15,7 @@
 mod contents;
 mod plan;
 
-use crate::{
-    Error, elastic::Elastic, log::format::MAX_GROUP_BYTES, memtable::Memtable, options::FilterOptions,
-};
+use crate::{Error, elastic::Elastic, limits::MAX_GROUP_BYTES, memtable::Memtable, options::FilterOptions};
 use contents::Contents;
 pub(crate) use contents::{CacheName, Cached, Key, PageKey, Row, RowName};
 use copal_device::KeptLimit;

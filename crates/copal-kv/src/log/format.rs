@@ -13,6 +13,7 @@ use crate::{
     Error,
     entry::MAX_SEQ,
     key::{KEYSPACE_LEN, MAX_KEY},
+    limits::MAX_GROUP_BYTES,
     value::pointer::MAX_VALUE,
 };
 use bytes::Bytes;
@@ -26,8 +27,6 @@ const FIRST: u8 = 1;
 const LAST: u8 = 2;
 /// Largest payload of one frame: a stream takes 1 MiB less its own header.
 const MAX_FRAME: usize = (1 << 20) - 4096;
-/// Most operation bytes in one batch.
-pub(crate) const MAX_GROUP_BYTES: usize = 64 << 20;
 /// Most operation bytes that a leader logs in front of a batch, in the same group.
 const MAX_BEFORE: usize = 4 << 20;
 
