@@ -16,10 +16,10 @@ pub(crate) enum Flaw {
     ValuesDroppedEarly,
     /// KV-4: The log does not wait for the values it points to.
     LogBeforeValues,
-    /// KV-9: A kill-safe group is acknowledged without its copy in the waiting room.
-    RoomPassedBy,
-    /// KV-9: An opening leaves the waiting room to the session before.
+    /// KV-9: A kill-safe group is acknowledged without its copy in the page-cache log.
+    PageCacheLogPassedBy,
+    /// KV-9: An opening leaves the page-cache log to the session before.
     SessionGoesOn,
-    /// KV-9: A bay of the waiting room is used again while its records are on their way into the log.
-    BayReusedEarly,
+    /// KV-9: A half of the page-cache log is used again while its records are on their way into the log.
+    HalfReusedEarly,
 }

@@ -60,7 +60,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// The charge follows what the manifest's state holds.
+    /// The charge follows what the manifest's state reuse.
     pub(crate) fn count_state(&mut self) {
         self.state_charge.set(self.manifest.state.heap_bytes());
     }

@@ -6,6 +6,7 @@
 use crate::{
     log::format::{self as log, Assembler},
     manifest::{format as manifest, parse_label, state::State},
+    page_cache_log::format as page_cache_log,
     range_tombstones::RangeTombstones,
     recovery::apply_groups,
     table::{
@@ -18,7 +19,6 @@ use crate::{
         tombstones,
     },
     value::Pointer,
-    waiting::format as waiting,
 };
 use bytes::Bytes;
 use copal_codec::Reader;
@@ -107,17 +107,17 @@ pub const DECODERS: &[(&str, Decoder)] = &[
             let _ = log::decode_ops(Bytes::copy_from_slice(operations), u32::from(count));
         }
     }),
-    ("waiting room", |bytes| {
-        let _ = waiting::Header::decode(bytes, 1 << 20);
-        let header = waiting::Header::new(UID, waiting::FRONT_BYTES + 2 * 4096);
-        let mut room = vec![0; (waiting::FRONT_BYTES + 2 * 4096) as usize];
-        room[..waiting::HEADER_LEN].copy_from_slice(&header.encode());
+    ("page-cache log", |bytes| {
+        let _ = page_cache_log::Header::decode(bytes, 1 << 20);
+        let header = page_cache_log::Header::new(UID, page_cache_log::FRONT_BYTES + 2 * 4096);
+        let mut room = vec![0; (page_cache_log::FRONT_BYTES + 2 * 4096) as usize];
+        room[..page_cache_log::HEADER_LEN].copy_from_slice(&header.encode());
         let len = bytes.len().min(4096);
-        room[waiting::FRONT_BYTES as usize..][..len].copy_from_slice(&bytes[..len]);
-        let _ = waiting::read_all(&room, 3);
+        room[page_cache_log::FRONT_BYTES as usize..][..len].copy_from_slice(&bytes[..len]);
+        let _ = page_cache_log::read_all(&room, 3);
     }),
-    ("waiting room behind its sums", |bytes| {
-        let _ = waiting::read_all(&waiting::crafted(UID, bytes), 3);
+    ("page-cache log behind its sums", |bytes| {
+        let _ = page_cache_log::read_all(&page_cache_log::crafted(UID, bytes), 3);
     }),
     ("label", |bytes| {
         let _ = bytes.first_chunk().map(parse_label);
@@ -149,7 +149,7 @@ fn walk(block: Block) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Assembler, Footer, ObjectId, footer, log, manifest, manifest::Record, waiting};
+    use super::{Assembler, Footer, ObjectId, footer, log, manifest, manifest::Record, page_cache_log};
 
     /// Seeded bytes, mostly small numbers, so that counts and lengths are often plausible.
     fn bytes(seed: u64) -> Vec<u8> {
@@ -205,10 +205,10 @@ mod tests {
         assert_eq!(groups(&[first | last, 4, 1, 7, 2, 5, 0, 0, 0, 1, 7]).unwrap(), 4);
         assert!(groups(&[first | last, 255, 0, 0]).is_err());
 
-        // A delete of a key of 5 bytes in either bay.
+        // A delete of a key of 5 bytes in either half.
         let delete = [2, 5, 0, 0, 0, 1, 7];
         let room = [&[1, 4, 1, 7][..], &delete, &[0, 5, 1, 7], &delete].concat();
-        let found = waiting::read_all(&waiting::crafted(super::UID, &room), 3);
+        let found = page_cache_log::read_all(&page_cache_log::crafted(super::UID, &room), 3);
         assert_eq!(
             found.iter().map(|found| found.first_seq).collect::<Vec<_>>(),
             [4, 5]

@@ -26,8 +26,8 @@ pub(crate) struct Found {
     pub(crate) second_logs: Vec<ObjectId>,
     pub(crate) tables: Vec<ObjectId>,
     pub(crate) values: BTreeMap<ObjectId, Stat>,
-    /// The stream whose first extent is the waiting room.
-    pub(crate) room: Option<ObjectId>,
+    /// The stream whose first extent is the page-cache log.
+    pub(crate) page_cache_log: Option<ObjectId>,
     /// Manifests that were being written anew.
     pub(crate) manifests: Vec<ObjectId>,
     /// Highest id of any object but those, also of others.
@@ -66,7 +66,7 @@ impl Found {
             Some((Role::Value, _)) => {
                 self.values.insert(stat.id, stat);
             }
-            Some((Role::Waiting, _)) => self.room = self.room.or(Some(stat.id)),
+            Some((Role::PageCacheLog, _)) => self.page_cache_log = self.page_cache_log.or(Some(stat.id)),
             Some((Role::Manifest, _)) | None => {}
         }
     }

@@ -5,7 +5,7 @@
 //!             └──── value objects (large values, one object per group of keys) ────┘
 //! ```
 //!
-//! Formats: docs/formats/kv-log.md, kv-waiting-room.md, kv-manifest.md, kv-values.md, kv-table.md, kv-filter-page.md
+//! Formats: docs/formats/kv-log.md, kv-page-cache-log.md, kv-manifest.md, kv-values.md, kv-table.md, kv-filter-page.md
 //! Invariants
 //! - Acknowledged with [`Durability::Device`] means it survives power loss; after any crash the store is a
 //!   prefix of commit order, batches whole.
@@ -52,6 +52,7 @@ pub mod merge;
 mod multi_get;
 mod options;
 mod pacing;
+mod page_cache_log;
 mod poison;
 mod quarantine;
 mod range_checksum;
@@ -72,7 +73,6 @@ mod value;
 mod verify;
 mod version;
 mod view;
-mod waiting;
 
 /// The programs of the README run as tests.
 #[cfg(doctest)]

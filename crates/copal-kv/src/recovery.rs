@@ -6,10 +6,9 @@
 //! - A hole between logs or a damaged frame is an error, never an end. A damaged manifest is one, too.
 //! - A damaged table costs its own key range, not the opening (`quarantine`).
 //!
-//! Not here: reading the logs back (`replay`), and the waiting room behind them (`take_in`).
+//! Not here: reading the logs back (`replay`), and the page-cache log behind them (`replay_page_cache_log`).
 
 mod replay;
-mod take_in;
 
 use crate::{
     Error, Options,
@@ -50,6 +49,7 @@ use copal_object::{Ack, ObjectId, Op, Stat, Store as Objects};
 use parking_lot::{Mutex, RwLock};
 #[cfg(any(test, fuzzing))]
 pub(crate) use replay::apply_groups;
+pub(crate) use replay::insert;
 use replay::{Beyond, Named, Replayed};
 use std::{
     ops::Range,
@@ -195,11 +195,11 @@ pub(crate) fn open(
     {
         engine.keep_logs(&found, error)?;
     }
-    engine.take_in(&found)?;
+    engine.replay_page_cache_log(&found)?;
     Ok(Arc::new(engine))
 }
 
-/// The seed of a new store, and what tells the records of one session's waiting room from those of all others.
+/// The seed of a new store, and what tells the records of one session's page-cache log from those of all others.
 /// # Errors
 /// The operating system has no randomness; there is no safe way to go on.
 pub(crate) fn random_number() -> Result<u64, Error> {

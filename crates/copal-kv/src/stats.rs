@@ -221,7 +221,7 @@ impl Counters {
         self.user_bytes.fetch_add(user_bytes, Relaxed);
     }
 
-    /// A group was acknowledged with its copy in the waiting room, or was not.
+    /// A group was acknowledged with its copy in the page-cache log, or was not.
     pub(crate) fn entered_room(&self, entered: bool) {
         self.kill_safe_groups.fetch_add(entered.into(), Relaxed);
     }

@@ -3,16 +3,16 @@
 //! Invariants
 //! - They go in front of whatever is logged next, in the order of their sequences.
 //! - Whoever brings them on their way because they are due waits for the device and keeps nobody from writing meanwhile. Others
-//!   wait only for a bay of the waiting room that comes round before its frame is written.
-//! - A kill-safe write goes behind them into the room only when they stand there, too, or their frame is written.
+//!   wait only for a half of the page-cache log that comes round before its frame is written.
+//! - A kill-safe write goes behind them into the page-cache log only when they stand there, too, or their frame is written.
 
 use super::{encode::Encoded, leader::Writer};
 use crate::{
     Error,
     budget::{Charge, Class as Memory},
     engine::Engine,
+    page_cache_log::{PageCacheLogState, ReuseAfter},
     signal::Sleeper,
-    waiting::{Hold, Waiting},
 };
 use bytes::Bytes;
 use copal_device::Completion;
@@ -45,12 +45,12 @@ impl Writer {
     }
 
     /// Log bytes of writes that are deferred.
-    pub(super) fn deferred_bytes(&self) -> usize {
+    pub(crate) fn deferred_bytes(&self) -> usize {
         self.deferred.ops.len()
     }
 
     /// Whether deferred writes point to values of their own objects.
-    pub(super) fn deferred_names_values(&self) -> bool {
+    pub(crate) fn deferred_names_values(&self) -> bool {
         self.deferred.after.is_some()
     }
 
@@ -60,16 +60,16 @@ impl Writer {
             return;
         }
         self.log.unsynced = false;
-        if let Waiting::Open(room) = &mut self.waiting {
-            room.log_written();
+        if let PageCacheLogState::Open(cache_log) = &mut self.page_cache_log {
+            cache_log.log_written();
         }
     }
 
-    /// Whether all of the buffer, `buffered` bytes, stands in the waiting room, if there is one.
+    /// Whether all of the buffer, `buffered` bytes, stands in the page-cache log, if there is one.
     fn room_covers(&self, buffered: usize) -> bool {
-        match &self.waiting {
-            Waiting::Open(room) => room.covers(buffered),
-            Waiting::Unasked | Waiting::Absent => true,
+        match &self.page_cache_log {
+            PageCacheLogState::Open(cache_log) => cache_log.covers(buffered),
+            PageCacheLogState::NotRequested | PageCacheLogState::Absent => true,
         }
     }
 
@@ -81,7 +81,7 @@ impl Writer {
 }
 
 impl Engine {
-    pub(super) fn deferred_bytes(&self) -> usize {
+    pub(crate) fn deferred_bytes(&self) -> usize {
         DEFERRED_BYTES.min(self.budget.waiting_bytes() as usize)
     }
 
@@ -115,11 +115,11 @@ impl Engine {
         }
     }
 
-    /// Brings the deferred groups, which all stand in the waiting room, on their way into the log. `given` is the last
+    /// Brings the deferred groups, which all stand in the page-cache log, on their way into the log. `given` is the last
     /// sequence so far.
     /// # Errors
     /// `NoSpace`: they go on waiting. `Poisoned`.
-    pub(super) fn send_deferred(&self, writer: &mut Writer, given: u64) -> Result<(), Error> {
+    pub(crate) fn send_deferred(&self, writer: &mut Writer, given: u64) -> Result<(), Error> {
         let last = self.begin_deferred(writer, given)?;
         let (mut ops, after) = (std::mem::take(&mut writer.deferred.ops), writer.deferred.after);
         let mut place = None;
@@ -147,7 +147,7 @@ impl Engine {
         let last = self.begin_deferred(writer, self.snapshots.given())?;
         let (mut ops, after) = (std::mem::take(&mut writer.deferred.ops), writer.deferred.after);
         let stream = writer.log.stream;
-        // The bay of these groups waits for what this thread is told below.
+        // The half of these groups waits for what this thread is told below.
         let (tell, told) = Completion::pair(None);
         let mut place = None;
         let durable = self
@@ -188,10 +188,10 @@ impl Engine {
     /// answers for it, so its own promise does not count.
     fn deferred_placed(&self, writer: &mut Writer, at: FramePos, ops: &mut Vec<u8>, logged: Logged) {
         writer.log.placed(at, Ack::Written);
-        writer.room_logged(match writer.room_covers(ops.len()) {
-            true => Hold::Frame(logged),
+        writer.page_cache_logged(match writer.room_covers(ops.len()) {
+            true => ReuseAfter::Frame(logged),
             // Until it is written, a record behind it would have a hole in front.
-            false => Hold::Unwatched,
+            false => ReuseAfter::NextAckedGroup,
         });
         self.logged(&mut writer.deferred, std::mem::take(ops));
     }

@@ -4,7 +4,7 @@
 //! - A group takes its sequences when its last frame has its number: sequences have no gaps. Only a device that fails
 //!   undoes that, and then nothing is written any more.
 //! - A `Deferred` group is inserted at once and logged within 100 ms or 1 MiB, in front of whatever is logged next. A
-//!   `Process` group is treated like one where the waiting room takes a copy of it (`enter`).
+//!   `Process` group is treated like one where the page-cache log takes a copy of it (`enter`).
 //! - `NoSpace` leaves log, value objects and memtable as they were. A group refused for lack of space or memory is tried
 //!   again write by write, so that a delete is not refused because of its neighbour, and a put is not refused while a
 //!   flush under way gives back a log.
@@ -23,7 +23,7 @@ use crate::{
     engine::Engine,
     entry::LAST_SEQ,
     log::Log,
-    waiting::{Hold, Waiting},
+    page_cache_log::{PageCacheLogState, ReuseAfter},
 };
 use bytes::Bytes;
 use copal_device::Completion;
@@ -34,9 +34,9 @@ use parking_lot::MutexGuard;
 pub(crate) struct Writer {
     pub(crate) log: Log,
     pub(super) deferred: Deferred,
-    pub(crate) waiting: Waiting,
-    /// The stream that an earlier session made for its waiting room, and did not begin to use.
-    pub(crate) room_stream: Option<ObjectId>,
+    pub(crate) page_cache_log: PageCacheLogState,
+    /// The stream that an earlier session made for its page-cache log, and did not begin to use.
+    pub(crate) page_cache_stream: Option<ObjectId>,
     /// The budget had room for all that the memtable may hold.
     pub(super) has_room: bool,
     /// The last merge of everything did not make that room.
@@ -50,8 +50,8 @@ impl Writer {
         Writer {
             log,
             deferred: Deferred::default(),
-            waiting: Waiting::default(),
-            room_stream: None,
+            page_cache_log: PageCacheLogState::default(),
+            page_cache_stream: None,
             has_room: false,
             merged_in_vain: false,
             sealed: false,
@@ -64,21 +64,21 @@ impl Writer {
         if self.sealed { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// Copies a group, which takes sequences behind `given`, to the waiting room, and with it what was deferred before
+    /// Copies a group, which takes sequences behind `given`, to the page-cache log, and with it what was deferred before
     /// it and does not stand there yet.
     fn copy_to_room(&mut self, encoded: &Encoded, given: u64) -> Result<(), StoreError> {
-        if let Waiting::Open(room) = &mut self.waiting {
-            let before = self.deferred.count - room.copied_count;
+        if let PageCacheLogState::Open(cache_log) = &mut self.page_cache_log {
+            let before = self.deferred.count - cache_log.copied_count;
             let first_seq = given + 1 - u64::from(before);
-            room.copy(&encoded.log, first_seq, before + encoded.count)?;
+            cache_log.copy(&encoded.log, first_seq, before + encoded.count)?;
         }
         Ok(())
     }
 
-    /// The waiting room learns that the log took all that was deferred.
-    pub(super) fn room_logged(&mut self, hold: Hold) {
-        if let Waiting::Open(room) = &mut self.waiting {
-            room.logged(hold);
+    /// The page-cache log learns that the log took all that was deferred.
+    pub(super) fn page_cache_logged(&mut self, reuse: ReuseAfter) {
+        if let PageCacheLogState::Open(cache_log) = &mut self.page_cache_log {
+            cache_log.logged(reuse);
         }
     }
 
@@ -113,8 +113,8 @@ impl Writer {
             self.log.append_durably(objects, first_seq, *count, ops, *after)?;
             self.deferred = Deferred::default();
         }
-        if let Waiting::Open(room) = &mut self.waiting {
-            room.all_written();
+        if let PageCacheLogState::Open(cache_log) = &mut self.page_cache_log {
+            cache_log.all_written();
         }
         Ok(())
     }
@@ -270,7 +270,8 @@ impl Engine {
         }
         let durability = writes.iter().map(|write| write.durability).min();
         let durability = durability.unwrap_or_default();
-        let enters = durability == Durability::Process && self.enters_room(writer, writes, bytes, given)?;
+        let enters =
+            durability == Durability::Process && self.fits_page_cache_log(writer, writes, bytes, given)?;
         let deferred = writer.deferred.ops.len();
         // Nobody waits for the log of deferred writes: once there is enough of it, it is on its way.
         let is_deferred = durability == Durability::Deferred;
@@ -290,7 +291,7 @@ impl Engine {
             Durability::Deferred => Ack::Ordered,
         };
         let begun = self.append_values(&mut placement).and_then(|after| {
-            if enters && !self.broken(Flaw::RoomPassedBy) {
+            if enters && !self.broken(Flaw::PageCacheLogPassedBy) {
                 writer.copy_to_room(&encoded, given)?;
             }
             if later {
@@ -335,9 +336,9 @@ impl Engine {
             Some(last) => Some(self.objects.append_frame_placed(stream, last, after, ack, |at| {
                 if let Some(writer) = held.as_mut() {
                     writer.log.placed(at, ack);
-                    writer.room_logged(match ack {
-                        Ack::Ordered => Hold::Unwatched,
-                        Ack::Written | Ack::Durable => Hold::Group(last_seq),
+                    writer.page_cache_logged(match ack {
+                        Ack::Ordered => ReuseAfter::NextAckedGroup,
+                        Ack::Written | Ack::Durable => ReuseAfter::Group(last_seq),
                     });
                     self.logged(&mut writer.deferred, std::mem::take(&mut encoded.log));
                 }

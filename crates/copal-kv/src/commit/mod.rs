@@ -12,7 +12,6 @@
 
 mod deferred;
 mod encode;
-mod enter;
 pub(crate) mod leader;
 mod monitor;
 pub(crate) mod queue;

@@ -2,7 +2,7 @@
 //! not. Many kills of one store, one behind the other.
 //!
 //! The oracle: everything acknowledged as safe from a kill is there, and the content is that after some operation.
-//! Then the waiting room alone: a power loss that tears it, and a session that goes on behind.
+//! Then the page-cache log alone: a power loss that tears it, and a session that goes on behind.
 
 use super::*;
 use copal_device::fault::FaultDevice;
@@ -69,7 +69,7 @@ fn session(random: &mut Random) -> (Vec<Durability>, u64) {
     (mixture, [40, 900, 12_000, 50_000][random.below(4) as usize])
 }
 
-/// Kills a store `rounds` times; the first thing that is wrong, and how many groups went through the room.
+/// Kills a store `rounds` times; the first thing that is wrong, and how many groups went through the page-cache log.
 fn killed(seed: u64, rounds: u64, flaw: Option<Flaw>) -> Result<u64, String> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut device = new_device(seed);
@@ -103,7 +103,7 @@ fn killed(seed: u64, rounds: u64, flaw: Option<Flaw>) -> Result<u64, String> {
                     space.delete(&key, durability).unwrap();
                     state.remove(&key);
                 }
-                // Too long for the room: a group of its own.
+                // Too long for the page-cache log: a group of its own.
                 1 if longest > 900 => {
                     let value = value(tag, 59_000 + random.below(4000) as usize);
                     space.put(&key, &value, durability).unwrap();
@@ -140,24 +140,27 @@ fn is_caught_by_kills(flaw: Flaw) {
 #[test]
 fn what_was_safe_from_a_kill_is_there_after_it() {
     let through: u64 = (0..6).map(|seed| killed(seed, 12, None).unwrap()).sum();
-    assert!(through > 1000, "only {through} groups went through the room");
+    assert!(
+        through > 1000,
+        "only {through} groups went through the page-cache log"
+    );
 }
 
 #[test]
 fn a_group_that_passes_the_room_by_is_caught() {
-    is_caught_by_kills(Flaw::RoomPassedBy);
+    is_caught_by_kills(Flaw::PageCacheLogPassedBy);
 }
 
 #[test]
 fn a_bay_that_is_reused_early_is_caught() {
-    is_caught_by_kills(Flaw::BayReusedEarly);
+    is_caught_by_kills(Flaw::HalfReusedEarly);
 }
 
-/// A power loss tears the room; the next session writes as much again, is killed, and must not go on with what the
+/// A power loss tears the page-cache log; the next session writes as much again, is killed, and must not go on with what the
 /// first one left behind.
 fn torn_and_gone_on(flaw: Option<Flaw>) -> Result<u64, String> {
     let mut recorder = Recorder::new(5, None);
-    // The first makes the room; the others stand in it.
+    // The first makes the page-cache log; the others stand in it.
     for i in 0..7u8 {
         recorder.put(&[b'x', i], value(u64::from(i), 2900), Durability::Process);
     }

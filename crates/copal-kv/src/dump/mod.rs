@@ -2,7 +2,7 @@
 //! those who want to see what a format looks like.
 //!
 //! Works on the object store alone: nothing is opened, replayed or repaired, and damage is shown where it stands.
-//! Formats: docs/formats/kv-manifest.md, kv-log.md, kv-waiting-room.md, kv-table.md, kv-filter-page.md, kv-values.md
+//! Formats: docs/formats/kv-manifest.md, kv-log.md, kv-page-cache-log.md, kv-table.md, kv-filter-page.md, kv-values.md
 //! Invariants
 //! - Reads only. Memory: the manifest, one partition of a table, one group of a log.
 //! - What cannot be read is an [`Item`] of kind `damage`, never an end without a word.
@@ -13,9 +13,9 @@ mod item;
 mod log;
 mod manifest;
 mod outline;
+mod page_cache_log;
 mod table;
 mod values;
-mod waiting;
 
 pub use item::{Field, Item};
 
@@ -72,7 +72,7 @@ pub fn object(
         }
         Role::Table => sink(header) && table::dump(objects, id, options, sink)?,
         Role::Value => sink(header) && values::dump(objects, id, options, sink)?,
-        Role::Waiting => sink(header) && waiting::dump(objects, id, sink)?,
+        Role::PageCacheLog => sink(header) && page_cache_log::dump(objects, id, sink)?,
     };
     Ok(())
 }

@@ -105,10 +105,10 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
             read => drop(read?),
         }
     }
-    if let Some(room) = found.room {
+    if let Some(room) = found.page_cache_log {
         let bytes = objects.stat(room).map_or(0, |stat| stat.allocated_bytes);
         items.push(
-            Item::new(0, "waiting-room")
+            Item::new(0, "page-cache-log")
                 .number("object", room.0)
                 .number("allocated_bytes", bytes),
         );

@@ -326,7 +326,7 @@ pub(crate) enum Role {
     Log,
     Table,
     Value,
-    Waiting,
+    PageCacheLog,
 }
 
 impl std::fmt::Display for Role {
@@ -336,7 +336,7 @@ impl std::fmt::Display for Role {
             Role::Log => "log",
             Role::Table => "table",
             Role::Value => "value object",
-            Role::Waiting => "waiting room",
+            Role::PageCacheLog => "page-cache log",
         })
     }
 }
@@ -349,7 +349,7 @@ impl Role {
             Role::Log => "log",
             Role::Table => "table",
             Role::Value => "value-object",
-            Role::Waiting => "waiting-room",
+            Role::PageCacheLog => "page-cache-log",
         }
     }
 
@@ -358,7 +358,7 @@ impl Role {
         (Role::Log, b"kv log\0\0"),
         (Role::Table, b"kv table"),
         (Role::Value, b"kv value"),
-        (Role::Waiting, b"kv wait\0"),
+        (Role::PageCacheLog, b"kv wait\0"),
     ];
 
     fn name(self) -> &'static [u8; 8] {

@@ -35,7 +35,7 @@ use std::{collections::HashMap, sync::Arc};
 
 /// What the logs say.
 pub(super) struct Replayed {
-    /// In memory again, oldest first, with the frames each log holds.
+    /// In memory again, oldest first, with the frames each log reuse.
     pub(super) memtables: Vec<(Arc<Memtable>, u64)>,
     pub(super) last_seq: u64,
     /// Up to here it is in tables already.
@@ -215,7 +215,7 @@ impl Replayed {
 }
 
 /// Enters an operation that was logged.
-pub(super) fn insert(memtable: &Memtable, op: LogOp, seq: u64) {
+pub(crate) fn insert(memtable: &Memtable, op: LogOp, seq: u64) {
     match op {
         LogOp::Put { key, value } => memtable.insert(key, seq, EntryKind::Put, value),
         LogOp::Delete { key } => memtable.insert(key, seq, EntryKind::Delete, Bytes::new()),

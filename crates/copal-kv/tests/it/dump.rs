@@ -68,7 +68,7 @@ fn every_object_is_shown_for_what_it_is() {
         "table",
         "value-object",
         "log",
-        "waiting-room",
+        "page-cache-log",
     ] {
         assert!(names.contains(&kind), "{kind} in {names:?}");
     }

@@ -307,7 +307,7 @@ fn killed(device: &Gated) -> Store {
 }
 
 /// Symptom: a kill-safe write was acknowledged and gone after a kill. Cause: a deferred write before it was on its way into the
-/// log, and not in the waiting room; what stood in the room behind it had a hole in front. Fix: such a write goes into the log,
+/// log, and not in the page-cache log; what stood in the room behind it had a hole in front. Fix: such a write goes into the log,
 /// behind the other, until everything in the log is written.
 #[test]
 fn a_kill_safe_write_behind_a_deferred_one_that_is_on_its_way_survives_a_kill() {
@@ -347,7 +347,7 @@ fn a_kill_safe_write_behind_a_deferred_one_that_is_on_its_way_survives_a_kill() 
 }
 
 /// Symptom: kill-safe writes waited for reads and writes of the same file again once a store had been closed and opened. Cause:
-/// the waiting room was prepared for its writes only where it was made. Fix: every session prepares it.
+/// the page-cache log was prepared for its writes only where it was made. Fix: every session prepares it.
 #[test]
 fn every_session_prepares_its_waiting_room() {
     let (device, dynamic, store, space) = at_a_shut_gate();

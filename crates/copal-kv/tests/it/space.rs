@@ -16,7 +16,7 @@ fn key(group: u32, i: u32) -> Vec<u8> {
     [group.to_be_bytes(), i.to_be_bytes()].concat()
 }
 
-/// The first write that survives a kill makes a store's waiting room, which stays: it is not what is measured.
+/// The first write that survives a kill makes a store's page-cache log, which stays: it is not what is measured.
 fn make_waiting_room(space: &copal_kv::Keyspace) {
     space.delete(b"none", PROCESS).unwrap();
 }

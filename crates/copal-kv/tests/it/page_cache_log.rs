@@ -1,4 +1,4 @@
-//! The waiting room as its users meet it: kill-safe writes that wait for no device, and stores that have none.
+//! The page-cache log as its users meet it: kill-safe writes that wait for no device, and stores that have none.
 
 use crate::support::*;
 use copal_device::{
@@ -86,7 +86,7 @@ fn what_waits_is_there_after_closing_and_after_a_kill_and_reading_it_back_writes
     }
 }
 
-/// A device that a killed process leaves behind, with writes that nothing but the room holds.
+/// A device that a killed process leaves behind, with writes that nothing but the room reuse.
 fn killed_with(count: u64) -> Arc<FaultDevice> {
     let options = FaultOptions {
         order: Order::Immediate,

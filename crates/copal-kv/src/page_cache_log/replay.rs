@@ -1,13 +1,13 @@
-//! What stands in the waiting room behind the end of the logs: into the log, into the memtable.
+//! What stands in the page-cache log behind the end of the logs: into the log, into the memtable.
 //!
 //! Invariants
-//! - It is durable in the log before anyone sees it, and the room counts no more before anything is written to it or to
+//! - It is durable in the log before anyone sees it, and the page-cache log counts no more before anything is written to it or to
 //!   the log: a record of this session is never mistaken for one of the next.
 //! - Records are taken exactly in sequence. Where they do not go on, a power loss took them, or nobody was told of them.
 //! - One record is in memory at a time, and what is gathered for one frame. A full memtable becomes a table first, where
 //!   there is space.
 
-use super::replay::insert;
+use super::{PageCacheLog, PageCacheLogState, format::Records};
 use crate::{
     Error,
     broken::Flaw,
@@ -15,7 +15,7 @@ use crate::{
     engine::Engine,
     entry::LAST_SEQ,
     leftovers::Found,
-    waiting::{self, Waiting, WaitingRoom, format::Records},
+    recovery::{insert, random_number},
 };
 
 /// Log bytes that are gathered for one group.
@@ -31,15 +31,17 @@ struct Gathered {
 impl Engine {
     /// See the module. Blocks; nothing else has begun.
     /// # Errors
-    /// `NoSpace`: the log has none for what waits; it goes on waiting. `OverBudget`: a read-only store has no room for
+    /// `NoSpace`: the log has none for what waits; it goes on waiting. `OverBudget`: a read-only store has no cache_log for
     /// it in memory. `Corrupt`: a later build wrote it. A failed read or write.
-    pub(super) fn take_in(&self, found: &Found) -> Result<(), Error> {
-        let Some(stream) = found.room else { return Ok(()) };
-        let Some(place) = self.objects.place(stream, 0)? else {
-            self.writer.lock().room_stream = Some(stream);
+    pub(crate) fn replay_page_cache_log(&self, found: &Found) -> Result<(), Error> {
+        let Some(stream) = found.page_cache_log else {
             return Ok(());
         };
-        let header = waiting::header_of(&place)?;
+        let Some(place) = self.objects.place(stream, 0)? else {
+            self.writer.lock().page_cache_stream = Some(stream);
+            return Ok(());
+        };
+        let header = super::header_of(&place)?;
         if let Some(header) = header {
             let records = Records::new(header, |at, out: &mut [u8]| Ok(place.read(at, out)?));
             self.take_records(records)?;
@@ -50,14 +52,14 @@ impl Engine {
         let has_cache = self.objects.has_page_cache();
         let session = match header {
             Some(header) if self.broken(Flaw::SessionGoesOn) => header.session,
-            _ => super::random_number()?,
+            _ => random_number()?,
         };
-        let room = WaitingRoom::begin(place, session, &self.budget, false);
-        let room = room.map_err(|error| self.poison.failed_write(error))?;
-        self.writer.lock().waiting = if has_cache {
-            Waiting::Open(Box::new(room))
+        let cache_log = PageCacheLog::begin(place, session, &self.budget, false);
+        let cache_log = cache_log.map_err(|error| self.poison.failed_write(error))?;
+        self.writer.lock().page_cache_log = if has_cache {
+            PageCacheLogState::Open(Box::new(cache_log))
         } else {
-            Waiting::Absent
+            PageCacheLogState::Absent
         };
         Ok(())
     }
@@ -74,7 +76,7 @@ impl Engine {
         while let Some(record) = records.next(last_seq, &mut held)? {
             if gathered.ops.len() + record.encoded.len() > GATHERED_BYTES {
                 self.log_gathered(&mut gathered, last_seq)?;
-                self.make_room_to_take()?;
+                self.make_space_to_take()?;
             }
             if last_seq + record.ops.len() as u64 > LAST_SEQ {
                 return Err(Error::NumbersUsedUp);
@@ -88,7 +90,7 @@ impl Engine {
             }
         }
         self.log_gathered(&mut gathered, last_seq)?;
-        self.make_room_to_take()
+        self.make_space_to_take()
     }
 
     /// Logs what was gathered, durably, and shows it.
@@ -110,7 +112,7 @@ impl Engine {
     }
 
     /// Counts the memtable; a full one becomes a table.
-    fn make_room_to_take(&self) -> Result<(), Error> {
+    fn make_space_to_take(&self) -> Result<(), Error> {
         self.budget.count_memtables();
         if self.options.read_only {
             return self.budget.check_used();
@@ -120,7 +122,7 @@ impl Engine {
         }
         let made = self.flush_taken();
         match made {
-            // What is logged stays in memory: the room is small.
+            // What is logged stays in memory: the page-cache log is small.
             Err(error) if error.is_no_space() => Ok(()),
             made => made,
         }
