@@ -42,6 +42,26 @@ pub enum DecodeError {
         /// Position of the reserved field.
         at: usize,
     },
+    /// A kind, of a record or a mode, that nobody has heard of.
+    #[error(
+        "the kind at {at} is {kind}, and {newest} is the newest that is known: a later build may have written it"
+    )]
+    UnknownKind {
+        /// Position of the kind.
+        at: usize,
+        /// The kind found.
+        kind: u64,
+        /// The newest this program reads.
+        newest: u64,
+    },
+    /// What no writer writes.
+    #[error("the {what} at {at} is not valid")]
+    Invalid {
+        /// Position of the item.
+        at: usize,
+        /// What it should be.
+        what: &'static str,
+    },
     /// Bytes are left where the item must end.
     #[error("{left} bytes too many from {at} on")]
     Trailing {

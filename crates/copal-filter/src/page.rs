@@ -103,8 +103,7 @@ impl FilterPage {
 
     /// Kind of its units.
     pub fn kind(&self) -> Kind {
-        // A page that exists was checked or built.
-        Kind::from_byte(self.bytes[AT_KIND]).unwrap_or_default()
+        Kind::from_byte(self.bytes[AT_KIND]).expect("a page that exists was checked or built")
     }
 
     /// Bytes of one unit.

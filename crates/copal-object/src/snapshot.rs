@@ -195,7 +195,8 @@ pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<Body, DecodeError
         let at = input.position();
         let id = input.u64()?;
         if before.is_some_and(|before| before >= id) {
-            return Err(DecodeError::TooLong { at, len: id, max: id });
+            let what = "id, above the one before it,";
+            return Err(DecodeError::Invalid { at, what });
         }
         before = Some(id);
         let at = input.position();
@@ -203,10 +204,10 @@ pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<Body, DecodeError
             OBJECT => Entry::Object(take_object(&mut input, page_bytes, pages)?),
             STREAM => Entry::Stream(take_stream(&mut input, pages)?),
             unknown => {
-                return Err(DecodeError::TooLong {
+                return Err(DecodeError::UnknownKind {
                     at,
-                    len: unknown.into(),
-                    max: STREAM.into(),
+                    kind: unknown.into(),
+                    newest: STREAM.into(),
                 });
             }
         };

@@ -118,7 +118,13 @@ pub(super) fn insert(
         let (key, kind, value) = match op {
             WriteOp::Put { key, value } => (key, EntryKind::Put, value),
             WriteOp::Delete { key } => (key, EntryKind::Delete, Bytes::new()),
-            WriteOp::Direct { key, .. } => (key, EntryKind::Pointer, pointers.next().unwrap_or_default()),
+            WriteOp::Direct { key, .. } => {
+                // An empty pointer in the memtable would be a value that nobody finds again.
+                let pointer = pointers
+                    .next()
+                    .expect("encoding made a pointer for each direct value");
+                (key, EntryKind::Pointer, pointer)
+            }
             WriteOp::DeleteRange { start, end } => {
                 rows.wrote_range(&start, &end, seq);
                 memtable.insert_range_delete(RangeTombstone { start, end, seq });

@@ -65,7 +65,8 @@ impl<M: Monitors> Place<M> {
     fn own(&self, outcome: Option<&Outcome>) -> Option<Result<(), Error>> {
         match outcome? {
             Outcome::All(result) => Some(result.clone()),
-            Outcome::Each(results) => Some(results.get(self.index).cloned().unwrap_or(Err(Error::Closed))),
+            // Each write of the group has an outcome, in the order in which they joined.
+            Outcome::Each(results) => Some(results[self.index].clone()),
         }
     }
 }

@@ -98,10 +98,10 @@ impl LogOp {
             },
             _ => {
                 let at = input.position();
-                return Err(DecodeError::TooLong {
+                return Err(DecodeError::UnknownKind {
                     at,
-                    len: u64::from(tag),
-                    max: u64::from(DELETE_RANGE),
+                    kind: u64::from(tag),
+                    newest: u64::from(DELETE_RANGE),
                 });
             }
         })

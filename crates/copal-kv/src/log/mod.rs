@@ -100,7 +100,7 @@ impl Log {
         after: Option<Lsn>,
     ) -> Result<Bytes, StoreError> {
         let mut frames = frames(self.generation, self.position, first_seq, count, ops);
-        let last = frames.pop().unwrap_or_default();
+        let last = frames.pop().expect("a group has a frame, however short it is");
         for frame in frames {
             let at = objects
                 .append_frame(self.stream, frame, after, Ack::Ordered)

@@ -400,7 +400,12 @@ impl Record {
                 let id = keyspace(input)?;
                 let at = input.position();
                 let name = std::str::from_utf8(input.prefixed(MAX_NAME)?);
-                let name = name.map_err(|_| DecodeError::NotZero { at })?.to_owned();
+                let name = name
+                    .map_err(|_| DecodeError::Invalid {
+                        at,
+                        what: "name, which is text,",
+                    })?
+                    .to_owned();
                 let mut options = KeyspaceOptions {
                     group_prefix_len: input.u8()?,
                     separate_from_bytes: input.u32()?,
@@ -414,7 +419,10 @@ impl Record {
                     0 => CacheMode::Rows,
                     1 => CacheMode::Blocks,
                     2 => CacheMode::Nothing,
-                    _ => return Err(DecodeError::NotZero { at }),
+                    mode => {
+                        let kind = u64::from(mode);
+                        return Err(DecodeError::UnknownKind { at, kind, newest: 2 });
+                    }
                 };
                 if tag != KEYSPACE {
                     options.value_head_bytes = input.u16()?;
@@ -471,10 +479,10 @@ impl Record {
                 seq: sequence(input)?,
             },
             _ => {
-                return Err(DecodeError::TooLong {
+                return Err(DecodeError::UnknownKind {
                     at,
-                    len: u64::from(tag),
-                    max: u64::from(KEYSPACE_WITH_HEAD),
+                    kind: u64::from(tag),
+                    newest: u64::from(KEYSPACE_WITH_HEAD),
                 });
             }
         })

@@ -150,10 +150,10 @@ impl Traits {
         let at = input.position();
         let known = |value: u8, max: u8| {
             if value > max {
-                return Err(DecodeError::TooLong {
+                return Err(DecodeError::UnknownKind {
                     at,
-                    len: value.into(),
-                    max: max.into(),
+                    kind: value.into(),
+                    newest: max.into(),
                 });
             }
             Ok(value)
@@ -355,10 +355,10 @@ impl RecordOp {
             },
             GROW => RecordOp::Grow { pages: input.u64()? },
             unknown => {
-                return Err(DecodeError::TooLong {
+                return Err(DecodeError::UnknownKind {
                     at,
-                    len: unknown.into(),
-                    max: GROW.into(),
+                    kind: unknown.into(),
+                    newest: GROW.into(),
                 });
             }
         })
@@ -383,11 +383,8 @@ pub(crate) fn take_run(input: &mut Reader<'_>) -> Result<Run, DecodeError> {
     let at = input.position();
     let run = Run::new(input.u64()?, input.u32()?);
     if run.pages == 0 || run.at >= 1 << 48 {
-        return Err(DecodeError::TooLong {
-            at,
-            len: run.at,
-            max: (1 << 48) - 1,
-        });
+        let what = "run, of at least one page below 2^48,";
+        return Err(DecodeError::Invalid { at, what });
     }
     Ok(run)
 }

@@ -7,7 +7,7 @@ use crate::{
     snapshot,
     tables::{Effect, Tables},
 };
-use copal_codec::Reader;
+use copal_codec::{DecodeError, Reader};
 use copal_device::{Device, MemoryDevice};
 use std::{collections::HashMap, sync::Arc};
 
@@ -366,6 +366,18 @@ fn every_operation_round_trips_and_every_cut_is_an_error() {
             );
         }
     }
+}
+
+/// Symptom: an operation of a later build was refused with "the length at 0 is 200, at most 15 is allowed". Cause: the decoder
+/// had no word for a kind it does not know. Fix: it has one.
+#[test]
+fn an_unknown_operation_is_called_one() {
+    let error = RecordOp::decode(&mut Reader::new(&[200; 40])).unwrap_err();
+    assert!(
+        matches!(error, DecodeError::UnknownKind { at: 0, kind: 200, .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("a later build"), "{error}");
 }
 
 #[test]
