@@ -12,6 +12,8 @@
 //! - Acknowledged bytes are never overwritten in place.
 //! - No thread of its own: callers and completions drive it.
 //!
+//! Promised to libraries, though the engine above does not use it: [`Op::Write`], [`Op::Seal`], [`Op::TrimStream`].
+//!
 //! Not here: keys, compression, replication, a cache; who reads often keeps what it reads.
 
 mod allocator;
