@@ -3,10 +3,9 @@
 //! Every damage is reported and none ends the check: what a damaged thing led to cannot be looked at, the
 //! rest is. An error means that the store itself failed.
 //!
-//! Not here: which snapshots share what is damaged (`blame`).
+//! Not here: which snapshots share what is damaged (`affected`).
 
-use crate::adopt::{StoredPack, for_each_pack};
-use crate::blame::{self, Places};
+use crate::affected::{self, Places};
 use crate::catalog::record::SessionId;
 use crate::catalog::vm::Published;
 use crate::error::{Error, Result};
@@ -16,6 +15,7 @@ use crate::pack::{PackKind, reader};
 use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::recipe::{PAGE_SEGMENTS, Ref, Root, SegmentRecipe, segment_length};
+use crate::reindex::{StoredPack, for_each_pack};
 use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
 use crate::retention::misdated;
 use crate::scan::scan;
@@ -178,7 +178,7 @@ pub(crate) fn check(
     }
     let places = check_packs(parts, read_data, &unfinished, &mut report, progress, cancel)?;
     if !report.is_clean() {
-        blame::blame(parts, &vms, &places, &mut report, progress, cancel)?;
+        affected::affected_snapshots(parts, &vms, &places, &mut report, progress, cancel)?;
     }
     Ok(report)
 }

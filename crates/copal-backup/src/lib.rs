@@ -9,14 +9,13 @@
 //! - `keys`, `key_slot`, `unlock`, `seal`: keys and sealing. `volumes`: what the volumes are called.
 //! - `pack`, `recipe`, `manifest`, `catalog`: the formats. `index`: where is this chunk?
 //! - `vault`, `tree`, `fetch`, `stack`: reading frames, trees, segments; writing packs.
-//! - `lookup`, `backup`, `restore`, `check`, `blame`, `mark`, `prune`, `adopt`: what a user asks for.
+//! - `lookup`, `backup`, `restore`, `check`, `affected`, `mark`, `prune`, `reindex`: what a user asks for.
 //!
 //! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`);
 //! rounds, popular chunks, summary vectors and agents on several hosts (not built yet).
 
-mod adopt;
+mod affected;
 mod backup;
-mod blame;
 mod broken;
 mod catalog;
 mod check;
@@ -39,6 +38,7 @@ mod parts;
 pub mod progress;
 mod prune;
 mod recipe;
+mod reindex;
 pub mod repository;
 pub mod request;
 mod restore;

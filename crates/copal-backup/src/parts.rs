@@ -3,7 +3,6 @@
 //!
 //! Operations take this and not the façade, which calls them.
 
-use crate::adopt;
 use crate::catalog::log::{Append, Catalog, LogName};
 use crate::catalog::record::Record;
 use crate::catalog::replay::Replayed;
@@ -12,6 +11,7 @@ use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::manifest::{self, Manifest};
 use crate::progress::{CancelFlag, Silent};
+use crate::reindex;
 use crate::shared::Shared;
 use crate::vault::Vault;
 use copal_chunk::Chunker;
@@ -27,12 +27,12 @@ pub(crate) struct Parts {
     chunker: Chunker,
     /// With all other handles of this repository.
     shared: Arc<Shared>,
-    adopted: Mutex<Adopted>,
+    indexed: Mutex<Indexed>,
     changing: Mutex<Changing>,
 }
 
 /// What this handle knows of the packs there are.
-struct Adopted {
+struct Indexed {
     /// Whether the index was brought up to date.
     is_current: bool,
     /// How often packs had come or gone then.
@@ -54,7 +54,7 @@ struct Changing {
 
 impl Parts {
     pub(crate) fn new(vault: Vault, catalog: Catalog, chunker: Chunker, shared: Arc<Shared>) -> Parts {
-        let adopted = Adopted {
+        let indexed = Indexed {
             is_current: false,
             changes: shared.changes(),
             epoch: 0,
@@ -64,7 +64,7 @@ impl Parts {
             catalog,
             chunker,
             shared,
-            adopted: Mutex::new(adopted),
+            indexed: Mutex::new(indexed),
             changing: Mutex::default(),
         }
     }
@@ -147,11 +147,11 @@ impl Parts {
 
     /// Drops what this handle knew, if another one has changed it since. The caller holds the gate.
     pub(crate) fn catch_up(&self) {
-        let mut adopted = self.adopted.lock();
+        let mut indexed = self.indexed.lock();
         let changes = self.shared.changes();
-        if adopted.changes != changes {
+        if indexed.changes != changes {
             self.vault.forget_cached();
-            *adopted = Adopted {
+            *indexed = Indexed {
                 is_current: false,
                 changes,
                 epoch: 0,
@@ -161,9 +161,9 @@ impl Parts {
 
     /// This handle has made or removed packs, and its index knows.
     pub(crate) fn note_change(&self) {
-        let mut adopted = self.adopted.lock();
-        if self.shared.note_change() == adopted.changes {
-            adopted.changes += 1;
+        let mut indexed = self.indexed.lock();
+        if self.shared.note_change() == indexed.changes {
+            indexed.changes += 1;
         }
     }
 
@@ -176,35 +176,35 @@ impl Parts {
         }
     }
 
-    /// As [`Repository::adopt_packs`], for those who hardly need the index: a damaged one stops nobody from
+    /// As [`Repository::index_new_packs`], for those who hardly need the index: a damaged one stops nobody from
     /// reading what the recipes lead to. Returns the damage.
-    pub(crate) fn adopt_for_reading(&self) -> Result<Option<Error>> {
-        readable(self.adopt_packs())
+    pub(crate) fn index_for_reading(&self) -> Result<Option<Error>> {
+        readable(self.index_new_packs())
     }
 
     /// Brings the index up to date, once per open repository: not at all where nothing changed since it was.
-    pub(crate) fn adopt_packs(&self) -> Result<()> {
-        self.adopt(false)
+    pub(crate) fn index_new_packs(&self) -> Result<()> {
+        self.index_packs(false)
     }
 
-    /// As [`Repository::adopt_packs`], looking at every pack.
-    pub(crate) fn adopt_all_packs(&self) -> Result<()> {
-        self.adopt(true)
+    /// As [`Repository::index_new_packs`], looking at every pack.
+    pub(crate) fn index_all_packs(&self) -> Result<()> {
+        self.index_packs(true)
     }
 
-    fn adopt(&self, all: bool) -> Result<()> {
-        let mut adopted = self.adopted.lock();
-        if all || !adopted.is_current {
+    fn index_packs(&self, all: bool) -> Result<()> {
+        let mut indexed = self.indexed.lock();
+        if all || !indexed.is_current {
             let epoch = self.catalog.epoch()?;
             if all || self.vault.index.epoch()? != Some(epoch) {
-                match adopt::adopt(&self.vault, &Silent, &CancelFlag::new()) {
+                match reindex::reindex(&self.vault, &Silent, &CancelFlag::new()) {
                     // A store opened for reading: what the index has must do.
                     Err(Error::Index(copal_kv::Error::ReadOnly)) => {}
                     outcome => drop(outcome?),
                 }
             }
-            adopted.epoch = epoch;
-            adopted.is_current = true;
+            indexed.epoch = epoch;
+            indexed.is_current = true;
         }
         Ok(())
     }
@@ -213,8 +213,8 @@ impl Parts {
     pub(crate) fn begin_change(&self) -> Result<Change<'_>> {
         let mut changing = self.changing.lock();
         while changing.active == 0 {
-            self.adopt_packs()?;
-            let from = self.adopted.lock().epoch;
+            self.index_new_packs()?;
+            let from = self.indexed.lock().epoch;
             if let Some(epoch) = self.catalog.raise_epoch(from)? {
                 *changing = Changing {
                     active: 0,
@@ -223,7 +223,7 @@ impl Parts {
                 };
                 break;
             }
-            self.adopted.lock().is_current = false;
+            self.indexed.lock().is_current = false;
         }
         changing.active += 1;
         Ok(Change {
@@ -240,11 +240,11 @@ impl Parts {
         if changing.active > 0 {
             return;
         }
-        let mut adopted = self.adopted.lock();
-        adopted.epoch = changing.epoch;
+        let mut indexed = self.indexed.lock();
+        indexed.epoch = changing.epoch;
         if changing.has_failed {
             // What was written and not entered is found by looking.
-            adopted.is_current = false;
+            indexed.is_current = false;
             return;
         }
         if let Err(error) = self.vault.index.note_epoch(changing.epoch) {
@@ -253,8 +253,8 @@ impl Parts {
     }
 
     /// The index was built anew, or could not be.
-    pub(crate) fn note_adopted(&self, is_current: bool) {
-        self.adopted.lock().is_current = is_current;
+    pub(crate) fn note_indexed(&self, is_current: bool) {
+        self.indexed.lock().is_current = is_current;
     }
 }
 

@@ -14,7 +14,6 @@
 //! A pack that cannot be read, or of which a live frame is lost, is never rewritten, only unlinked when nothing of it is
 //! live.
 
-use crate::adopt::{StoredPack, for_each_pack};
 use crate::broken::{self, Flaw};
 use crate::catalog::log::{Append, LogName};
 use crate::catalog::record::{MAX_LISTED, Record};
@@ -28,6 +27,7 @@ use crate::pack::writer::Frame;
 use crate::pack::{PackNumber, Spot, format};
 use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
+use crate::reindex::{StoredPack, for_each_pack};
 use crate::request::{PruneOptions, PruneSummary};
 use crate::stack::PackStack;
 use crate::vault::{FrameReader, Located, Vault};
@@ -53,7 +53,7 @@ pub(crate) fn run(
             summary.swept_sessions += fence_all(parts, vm.uuid)?;
         }
     }
-    parts.adopt_all_packs()?;
+    parts.index_all_packs()?;
     let change = match options.dry_run {
         true => None,
         false => match parts.begin_change() {

@@ -9,7 +9,6 @@
 //!
 //! Not here: which snapshots there are and which one is meant (`lookup`).
 
-use crate::adopt;
 use crate::backup;
 use crate::catalog::log::{Catalog, LogName};
 use crate::catalog::record::{MAX_LISTED, Record};
@@ -24,6 +23,7 @@ use crate::parts::{Parts, readable};
 use crate::progress::{CancelFlag, Progress};
 use crate::prune;
 use crate::recipe::PAGE_SEGMENTS;
+use crate::reindex;
 use crate::request::*;
 use crate::restore;
 use crate::seen::Seen;
@@ -176,7 +176,7 @@ impl Repository {
     /// `NotFound`, `Damaged`, `Busy`; those of the store.
     pub fn ls(&self, snapshot: SnapshotId) -> Result<Vec<DiskListing>> {
         let _shared = self.parts.enter()?;
-        self.parts.adopt_for_reading()?;
+        self.parts.index_for_reading()?;
         let manifest = self.find(snapshot)?;
         manifest
             .disks
@@ -224,7 +224,7 @@ impl Repository {
         cancel: &CancelFlag,
     ) -> Result<RestoreSummary> {
         let _shared = self.parts.enter()?;
-        self.parts.adopt_for_reading()?;
+        self.parts.index_for_reading()?;
         let manifest = self.find(request.snapshot)?;
         let disk = match (&request.disk, &manifest.disks[..]) {
             (None, [only]) => only,
@@ -266,7 +266,7 @@ impl Repository {
         cancel: &CancelFlag,
     ) -> Result<CheckReport> {
         let _shared = self.parts.enter()?;
-        self.parts.adopt_for_reading()?;
+        self.parts.index_for_reading()?;
         let manifest = match self.find(snapshot) {
             Err(error) if error.is_corruption() => {
                 let mut report = CheckReport {
@@ -293,7 +293,7 @@ impl Repository {
         cancel: &CancelFlag,
     ) -> Result<CheckReport> {
         let _shared = self.parts.enter()?;
-        let index_error = readable(self.parts.adopt_all_packs())?;
+        let index_error = readable(self.parts.index_all_packs())?;
         let outcome = check::check(&self.parts, read_data, progress, cancel);
         self.parts.settle_damage();
         let mut report = outcome?;
@@ -425,8 +425,8 @@ impl Repository {
             }
         }
         stats.metadata_bytes += bytes_of(self.parts.catalog().vid)?;
-        self.parts.adopt_for_reading()?;
-        adopt::for_each_pack(self.parts.vault(), |pack| {
+        self.parts.index_for_reading()?;
+        reindex::for_each_pack(self.parts.vault(), |pack| {
             stats.packs += 1;
             match pack.home {
                 Home::Chunks => {
@@ -449,8 +449,8 @@ impl Repository {
         self.parts.catch_up();
         self.parts.vault().forget_cached();
         self.parts.vault().index.clear()?;
-        let summary = adopt::adopt(self.parts.vault(), progress, cancel);
-        self.parts.note_adopted(summary.is_ok());
+        let summary = reindex::reindex(self.parts.vault(), progress, cancel);
+        self.parts.note_indexed(summary.is_ok());
         self.parts.note_change();
         summary
     }
@@ -476,7 +476,7 @@ impl Repository {
     /// Those of the index.
     pub fn note_lost(&self, frames: &[LostFrame]) -> Result<()> {
         let _shared = self.parts.enter()?;
-        self.parts.adopt_packs()?;
+        self.parts.index_new_packs()?;
         frames
             .iter()
             .for_each(|frame| self.parts.vault().note_lost(frame));

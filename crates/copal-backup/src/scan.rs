@@ -1,6 +1,6 @@
 //! Reads a whole pack from front to back: block hashes, seals, compression, ids.
 
-use crate::blame::Places;
+use crate::affected::Places;
 use crate::error::Result;
 use crate::pack::format::{self, HEADER_BYTES};
 use crate::pack::reader::{Footer, Inflater, open_frame};

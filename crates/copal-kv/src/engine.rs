@@ -24,7 +24,7 @@ use crate::{
         format::{Record, TableMeta},
     },
     memtable::Memtable,
-    pacing::{self, Purse},
+    pacing::{self, Throttle},
     poison::Poison,
     range_tombstones::RangeTombstones,
     record::GetRecorder,
@@ -102,7 +102,7 @@ pub(crate) struct Engine {
     pub(crate) deletions: Deletions,
     pub(crate) next_object: AtomicU64,
     pub(crate) ingests: Ingests,
-    pub(crate) purse: Purse,
+    pub(crate) throttle: Throttle,
     pub(crate) closed: AtomicBool,
 }
 
@@ -224,10 +224,10 @@ impl Engine {
             flush_nanos: load(&self.counters.flush_nanos),
             flushed_bytes: load(&self.counters.flushed_bytes),
         };
-        let owed = pacing::price(bytes, self.debt().share, measured);
-        if let Some(delay) = self.purse.charge(owed) {
+        let nanos = pacing::delay_nanos(bytes, self.debt().share, measured);
+        if let Some(delay) = self.throttle.add(nanos) {
             let began = Instant::now();
-            self.signal.pay(delay, || self.debt().bytes == 0);
+            self.signal.delay_writer(delay, || self.debt().bytes == 0);
             Counters::add_time(&self.counters.paced_nanos, began);
         }
     }

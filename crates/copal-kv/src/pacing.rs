@@ -1,15 +1,15 @@
-//! What a written byte pays so that merges keep up: nothing without debt, more as debt grows, no steps. Pure, but
-//! for the purse.
+//! How long writers are delayed so that merges keep up: not at all without debt, longer as debt grows, without steps. Pure,
+//! but for the throttle.
 //!
 //! Design: docs/design/kv.md#pacing KV-16
 //! A tier may hold four runs of its size; what it holds beyond that is debt, bytes still to be written, and three times
-//! as much is the limit. A byte pays `(debt / limit)^2` of the worker's time that a user byte has cost so far: a quarter
-//! of it at half the limit, all of it at the limit, where writers go exactly as fast as the merges. Up to there a burst
+//! as much is the limit. A byte is delayed by `(debt / limit)^2` of the worker's time that a user byte has cost so far: a
+//! quarter of it at half the limit, all of it at the limit, where writers go exactly as fast as the merges. Up to there a burst
 //! is as fast as the flushes, and the more runs wait, the more a merge takes at once: each byte of a deeper run is
 //! written again less often.
 //! Invariants
 //! - Debt is bytes, not a count of files, and memtables count: it grows byte by byte and a flush changes nothing.
-//! - Nothing owed is forgotten, however small the writes; no single payment is longer than [`LONGEST`].
+//! - No delay is forgotten, however small the writes; no single one is longer than [`LONGEST`].
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -18,10 +18,10 @@ use std::{
 
 /// Longest single payment; the rest is paid by the next groups.
 pub(crate) const LONGEST: Duration = Duration::from_millis(100);
-/// Payments below this are not worth a sleep: they are saved up.
+/// Delays below this are not worth a sleep: they add up.
 const SHORTEST: Duration = Duration::from_micros(200);
-/// Most that is saved up, so that one huge batch does not slow writers for minutes.
-const MOST_OWED: Duration = Duration::from_secs(2);
+/// Most that adds up, so that one huge batch does not slow writers for minutes.
+const MOST_PENDING: Duration = Duration::from_secs(2);
 /// What a tier at its limit holds beyond what it may, in multiples of that.
 const LIMIT: u64 = 3;
 /// Times a byte is at least written by flush and tiers, whatever was measured. Few, because a flush that shares the
@@ -83,32 +83,32 @@ pub(crate) fn debt(tiers: &[u64], memtables: u64, memtable_bytes: u64, runs: u64
     debt
 }
 
-/// What writing `bytes` costs at a debt of `share` of the limit, in nanoseconds.
-pub(crate) fn price(bytes: u64, share: f64, measured: Measured) -> u64 {
+/// How long writing `bytes` is delayed at a debt of `share` of the limit, in nanoseconds.
+pub(crate) fn delay_nanos(bytes: u64, share: f64, measured: Measured) -> u64 {
     let share = share.min(MOST_SHARE);
     (bytes as f64 * share * share * measured.nanos_per_user_byte()) as u64
 }
 
-/// What writers owe and have not paid yet.
+/// Delay that writers have coming and have not been given yet.
 #[derive(Debug, Default)]
-pub(crate) struct Purse {
-    owed_nanos: AtomicU64,
+pub(crate) struct Throttle {
+    pending_nanos: AtomicU64,
 }
 
-impl Purse {
-    /// Adds `nanos` to what is owed; the payment that is due now, if it is worth one.
-    pub(crate) fn charge(&self, nanos: u64) -> Option<Duration> {
+impl Throttle {
+    /// Adds `nanos` of delay; how long the writer is to wait now, if it is worth a sleep.
+    pub(crate) fn add(&self, nanos: u64) -> Option<Duration> {
         let mut due = 0;
-        let settle = |owed: u64| {
-            let owed = owed.saturating_add(nanos).min(MOST_OWED.as_nanos() as u64);
-            due = owed.min(LONGEST.as_nanos() as u64);
+        let take_due = |pending: u64| {
+            let pending = pending.saturating_add(nanos).min(MOST_PENDING.as_nanos() as u64);
+            due = pending.min(LONGEST.as_nanos() as u64);
             if due < SHORTEST.as_nanos() as u64 {
                 due = 0;
             }
-            Some(owed - due)
+            Some(pending - due)
         };
         // The closure never refuses.
-        let _ = self.owed_nanos.fetch_update(Relaxed, Relaxed, settle);
+        let _ = self.pending_nanos.fetch_update(Relaxed, Relaxed, take_due);
         (due > 0).then(|| Duration::from_nanos(due))
     }
 }

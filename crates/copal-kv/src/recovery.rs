@@ -33,7 +33,7 @@ use crate::{
         state::State,
     },
     memtable::Memtable,
-    pacing::Purse,
+    pacing::Throttle,
     poison::Poison,
     record::GetRecorder,
     reserve::Reserve,
@@ -183,7 +183,7 @@ pub(crate) fn open(
         deletions: Deletions::default(),
         next_object: AtomicU64::new(next_object + 1),
         ingests: Ingests::default(),
-        purse: Purse::default(),
+        throttle: Throttle::default(),
         closed: AtomicBool::new(false),
         options,
     };

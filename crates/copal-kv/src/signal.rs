@@ -161,8 +161,8 @@ impl Signal {
         self.inner.lock().asleep > 0
     }
 
-    /// A writer pays `delay`; less when progress has `settled` what it pays for.
-    pub(crate) fn pay(&self, delay: Duration, settled: impl Fn() -> bool) {
+    /// Keeps a writer for `delay`; for less once what it waits for is `settled`.
+    pub(crate) fn delay_writer(&self, delay: Duration, settled: impl Fn() -> bool) {
         let deadline = Instant::now() + delay;
         loop {
             let before = {

@@ -1,7 +1,7 @@
 //! Transactions: checked against the tables, given space, turned into physical operations.
 //!
 //! Three steps: *check* (every reason to refuse, pages needed, units whose old bytes are needed), *fetch* (those units are
-//! read with the mutex released, then everything is checked again), *carry out* (cannot fail).
+//! read with the mutex released, then everything is checked again), *apply* (cannot fail).
 //! Design: docs/design/object.md#transactions
 //! Invariants
 //! - A refused transaction has changed nothing and written nothing.
@@ -18,7 +18,7 @@ use copal_device::Completion;
 use parking_lot::MutexGuard;
 use std::{collections::HashMap, sync::Arc};
 
-pub(crate) mod carry;
+pub(crate) mod apply;
 pub(crate) mod check;
 
 /// Old content of pages that a transaction merges with or sums again, by device page.
@@ -132,7 +132,7 @@ impl Inner {
                 }
             }
         };
-        let bytes = self.carry_out(&mut state, txn, &needs, runs, &fetched, admitted);
+        let bytes = self.apply(&mut state, txn, &needs, runs, &fetched, admitted);
         let lsn = state.groups.last_lsn;
         pins.release(&mut state);
         let completion = self.acknowledge(&mut state, lsn, ack, bytes);

@@ -5,7 +5,6 @@
 //! Cause: the tests were of what works. Fix: a test of each rule, and the rule broken beside it.
 
 use super::{Flaw, with};
-use crate::adopt::for_each_pack;
 use crate::catalog::fold::{Entry, Fold};
 use crate::catalog::record::Record;
 use crate::catalog::vm::VmState;
@@ -18,6 +17,7 @@ use crate::pack::format::Header;
 use crate::pack::writer::{Frame, PackWriter};
 use crate::pack::{PackKind, PackNumber};
 use crate::recipe::{Ref, SegmentRecipe};
+use crate::reindex::for_each_pack;
 use crate::request::*;
 use crate::tree::TreeReader;
 use crate::volumes::Home;

@@ -11,9 +11,9 @@ const MEASURED: Measured = Measured {
 
 #[test]
 fn the_price_grows_with_the_square_of_the_debt() {
-    let at = |share| price(1000, share, MEASURED);
+    let at = |share| delay_nanos(1000, share, MEASURED);
     assert_eq!((at(0.0), at(0.5), at(1.0)), (0, 250_000, 1_000_000));
-    assert_eq!(price(1000, 1.0, Measured::default()), 0);
+    assert_eq!(delay_nanos(1000, 1.0, Measured::default()), 0);
     // Where merges were cheaper so far, a byte costs what two flushes of it take.
     let flushes_alone = Measured {
         merge_nanos: 500,
@@ -21,7 +21,7 @@ fn the_price_grows_with_the_square_of_the_debt() {
         flush_nanos: 500,
         flushed_bytes: 100,
     };
-    assert_eq!(price(1000, 1.0, flushes_alone), 10_000);
+    assert_eq!(delay_nanos(1000, 1.0, flushes_alone), 10_000);
 }
 
 /// Neither debt nor price jumps: a byte more changes either by next to nothing, also where a tier overflows.
@@ -34,10 +34,10 @@ fn there_is_no_step_in_the_price() {
             let mut tiers = [0; 3];
             tiers[level] = kib << 10;
             let debt = debt(&tiers, 0, MEMTABLE, 4);
-            let now = (debt.bytes, price(1 << 20, debt.share, MEASURED));
+            let now = (debt.bytes, delay_nanos(1 << 20, debt.share, MEASURED));
             assert!(now.0 - before.0 <= 1 << 10 && now.1 >= before.1);
             // At most what 1 KiB more may add to a square: 2 x share x (1 KiB / limit).
-            let limit = price(1 << 20, 1.0, MEASURED) as f64;
+            let limit = delay_nanos(1 << 20, 1.0, MEASURED) as f64;
             assert!(
                 ((now.1 - before.1) as f64) < limit * 0.003,
                 "level {level}, {kib} KiB"
@@ -56,14 +56,14 @@ fn a_flush_changes_no_debt() {
 
 #[test]
 fn small_payments_are_saved_up_and_long_ones_spread() {
-    let purse = Purse::default();
-    let paid: Duration = (0..1000).filter_map(|_| purse.charge(50_000)).sum();
+    let throttle = Throttle::default();
+    let paid: Duration = (0..1000).filter_map(|_| throttle.add(50_000)).sum();
     assert!(paid >= Duration::from_micros(49_800), "{paid:?} of 50 ms");
-    let purse = Purse::default();
-    assert_eq!(purse.charge(250_000_000), Some(LONGEST));
-    assert_eq!(purse.charge(0), Some(LONGEST));
-    assert_eq!(purse.charge(0), Some(Duration::from_millis(50)));
-    assert_eq!(purse.charge(0), None);
+    let throttle = Throttle::default();
+    assert_eq!(throttle.add(250_000_000), Some(LONGEST));
+    assert_eq!(throttle.add(0), Some(LONGEST));
+    assert_eq!(throttle.add(0), Some(Duration::from_millis(50)));
+    assert_eq!(throttle.add(0), None);
 }
 
 /// A flusher and a worker that each move `bytes_per_second`, three tiers over a bottom, writers that never rest.
@@ -145,7 +145,7 @@ fn writers_that_never_rest_settle_at_the_speed_of_the_merges() {
         flushed: 0,
         bytes_per_second: 100 << 20,
     };
-    let purse = Purse::default();
+    let throttle = Throttle::default();
     // All clocks; the one that is behind goes next.
     let (mut writer, mut flusher, mut worker) = (0u64, 0u64, 0u64);
     let (mut written, mut longest, mut worst) = (0u64, Duration::ZERO, 0.0f64);
@@ -173,7 +173,7 @@ fn writers_that_never_rest_settle_at_the_speed_of_the_merges() {
         writer += GROUP * 1_000_000_000 / (400 << 20);
         let share = simulation.debt().share;
         let measured = simulation.measured();
-        if let Some(toll) = purse.charge(price(GROUP, share, measured)) {
+        if let Some(toll) = throttle.add(delay_nanos(GROUP, share, measured)) {
             longest = longest.max(toll);
             writer += toll.as_nanos() as u64;
         }
@@ -219,7 +219,7 @@ fn writers_below_the_speed_of_the_merges_pay_next_to_nothing() {
         flushed: 0,
         bytes_per_second: 100 << 20,
     };
-    let purse = Purse::default();
+    let throttle = Throttle::default();
     let (mut writer, mut flusher, mut worker) = (0u64, 0u64, 0u64);
     let (mut paid, mut written) = (Duration::ZERO, 0u64);
     const GROUP: u64 = 16 << 10;
@@ -237,8 +237,8 @@ fn writers_below_the_speed_of_the_merges_pay_next_to_nothing() {
         // Half of what the merges can take: 12 bytes written per user byte, flush included.
         writer += GROUP * 1_000_000_000 / (4 << 20);
         let measured = simulation.measured();
-        paid += purse
-            .charge(price(GROUP, simulation.debt().share, measured))
+        paid += throttle
+            .add(delay_nanos(GROUP, simulation.debt().share, measured))
             .unwrap_or_default();
     }
     let share = paid.as_nanos() as f64 / writer as f64;

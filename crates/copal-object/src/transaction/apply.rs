@@ -17,7 +17,7 @@ use copal_device::{AlignedBuf, Class, Io};
 use std::sync::Arc;
 
 /// Work on one transaction.
-struct Carrier<'a> {
+struct Applier<'a> {
     inner: &'a Inner,
     state: &'a mut State,
     fetched: &'a Fetched,
@@ -28,7 +28,7 @@ struct Carrier<'a> {
 
 impl Inner {
     /// Carries out a checked transaction with the pages it was given; returns the bytes of its data.
-    pub(crate) fn carry_out(
+    pub(crate) fn apply(
         &self,
         state: &mut State,
         txn: Txn,
@@ -39,7 +39,7 @@ impl Inner {
     ) -> u64 {
         let lsn = state.groups.take_lsn(admitted);
         state.groups.open.releasing |= needs.releases && !txn.ops.is_empty();
-        let mut carrier = Carrier {
+        let mut applier = Applier {
             inner: self,
             state,
             fetched,
@@ -47,16 +47,16 @@ impl Inner {
             writes: Vec::new(),
         };
         for (stream, frame) in &txn.after {
-            carrier.enter(&RecordOp::Dep {
+            applier.enter(&RecordOp::Dep {
                 id: stream.0,
                 frame: frame.0,
             });
-            carrier.state.await_frames(stream.0, frame.0);
+            applier.state.await_frames(stream.0, frame.0);
         }
         for (op, runs) in txn.ops.into_iter().zip(runs) {
-            carrier.op(op, runs);
+            applier.op(op, runs);
         }
-        let writes = carrier.writes;
+        let writes = applier.writes;
         self.submit_data(state, writes)
     }
 
@@ -89,7 +89,7 @@ impl Inner {
     }
 }
 
-impl Carrier<'_> {
+impl Applier<'_> {
     fn enter(&mut self, op: &RecordOp) {
         self.state.enter(op, self.lsn);
     }

@@ -52,7 +52,7 @@ pub(crate) fn for_each_pack(vault: &Vault, mut visit: impl FnMut(StoredPack) -> 
 /// Enters unknown packs and drops entries without a pack.
 /// # Errors
 /// `Cancelled`; those of the store and the index. A pack that cannot be read is counted, not an error.
-pub(crate) fn adopt(vault: &Vault, progress: &dyn Progress, cancel: &CancelFlag) -> Result<IndexSummary> {
+pub(crate) fn reindex(vault: &Vault, progress: &dyn Progress, cancel: &CancelFlag) -> Result<IndexSummary> {
     let mut summary = IndexSummary::default();
     // Looked up before the packs are: one that a backup finishes meanwhile is in the index after it is in the store, and
     // is not taken for gone. 8 bytes per pack of 16 MiB here and below: half a megabyte per terabyte stored.

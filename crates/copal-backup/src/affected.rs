@@ -44,7 +44,7 @@ impl Places {
 }
 
 /// Names in `report` the snapshots that lead to its damages.
-pub(crate) fn blame(
+pub(crate) fn affected_snapshots(
     parts: &Parts,
     vms: &[Vm],
     places: &Places,
