@@ -9,6 +9,7 @@
 
 pub mod device;
 pub mod file;
+mod lock;
 pub mod open;
 mod punch;
 pub mod stream;

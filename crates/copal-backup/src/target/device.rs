@@ -3,9 +3,10 @@
 //! Opened exclusively, so a device that is mounted or otherwise in use is refused by the kernel. Locked, so that the
 //! device of a store which is only being read is refused, too.
 
+use super::lock;
 use super::{Target, TargetError, file::failed, punch};
 use rustix::{
-    fs::{FlockOperation, Mode, OFlags, SeekFrom},
+    fs::{Mode, OFlags, SeekFrom},
     io::Errno,
 };
 use std::{
@@ -39,7 +40,7 @@ impl DeviceTarget {
             Errno::BUSY => in_use("mounted, part of a volume group, or open in another program"),
             other => failed("open", path)(other.into()),
         })?;
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if !lock::take(&file) {
             return Err(in_use("by the store of a repository, or another restore"));
         }
         let capacity_bytes =

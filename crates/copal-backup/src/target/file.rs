@@ -9,9 +9,10 @@
 //!   a link, or into a file that has another name, too.
 //! - Holes stay holes: the file is born as one.
 
+use super::lock;
 use super::{Target, TargetError};
 use parking_lot::Mutex;
-use rustix::fs::{FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::{
     ffi::OsString,
@@ -52,7 +53,7 @@ impl FileTarget {
     pub fn replace(path: &Path) -> Result<FileTarget, TargetError> {
         let open = OpenOptions::new().read(true).write(true).open(path);
         let old = open.map_err(failed("open", path))?;
-        if rustix::fs::flock(&old, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if !lock::take(&old) {
             return Err(TargetError::Unusable {
                 reason: format!(
                     "{} is in use (by the store of a repository, or another restore); name another file",
@@ -79,7 +80,7 @@ impl FileTarget {
             let file = open_unfinished(&partial)?;
             opened();
             // A leftover of a restore that was killed is free to take, one under way is not.
-            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if !lock::take(&file) {
                 return Err(TargetError::Unusable {
                     reason: format!(
                         "{} is being written by another restore; wait for it or name another file",

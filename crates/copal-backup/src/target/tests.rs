@@ -108,6 +108,27 @@ fn an_existing_file_stays_as_it_was_until_the_new_one_is_whole() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
+/// Symptom: now and then a restore was refused because its own file "is in use". Cause: a helper that was being started
+/// elsewhere in the process held copies of all open files, with their locks, until it ran. Fix: the lock is asked for again
+/// for a while.
+#[test]
+fn a_lock_that_is_held_for_a_moment_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.raw");
+    std::fs::write(&path, b"a disk").unwrap();
+    let held = File::open(&path).unwrap();
+    held.lock_shared().unwrap();
+    let (asked, asks) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _ = asks.recv_timeout(std::time::Duration::from_millis(30));
+            drop(held);
+        });
+        open::open(path.to_str().unwrap(), true).unwrap();
+        drop(asked);
+    });
+}
+
 /// Symptom: a restore with --force onto the store file of the repository itself destroyed the repository.
 /// Cause: an existing file was opened without asking for its lock, which every open store holds.
 /// Fix: the lock is taken, as for a new file, and held to the end.
