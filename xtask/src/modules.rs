@@ -19,7 +19,7 @@ const BOUNDS: [(&str, &[usize]); 11] = [
     ("copal-device", &[5]),
     ("copal-object", &[2, 2, 2]),
     ("copal-filter", &[]),
-    ("copal-kv", &[25, 15]),
+    ("copal-kv", &[25, 3]),
     ("copal-volume", &[]),
     ("copal-data", &[2, 2]),
     ("copal-nbd", &[3]),

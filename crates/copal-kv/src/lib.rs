@@ -40,11 +40,13 @@ mod elastic;
 mod engine;
 pub mod entry;
 mod error;
+mod filter_report;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
 mod garbage;
 mod ingest;
+mod inheritance;
 mod iter;
 mod key;
 mod keyspace;
@@ -87,8 +89,8 @@ struct Readme;
 pub use budget::{MemoryBudget, MemoryBytes};
 pub use commit::submitted::Commit;
 pub use copal_filter::{Kind as FilterKind, rules::RuleKind as FilterRule};
-pub use elastic::{Class as FilterClass, Filters, HeatCell, RunFilters};
 pub use error::Error;
+pub use filter_report::{Class as FilterClass, Filters, HeatCell, RunFilters};
 pub use ingest::IngestWriter;
 pub use iter::Iter;
 pub use keyspace::{Batch, Keyspace, Snapshot};

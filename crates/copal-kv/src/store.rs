@@ -5,8 +5,8 @@ use crate::{
     budget::Class as Memory,
     commit::{Write, WriteOp, queue::Place, submitted::Committers},
     compact::{flusher, worker},
-    elastic,
     engine::Engine,
+    filter_report,
     key::{KeyRange, KeyspaceId},
     keyspace::KeyspaceHandle,
     manifest::format::Record,
@@ -218,7 +218,7 @@ impl Store {
     pub fn filters(&self) -> Filters {
         let engine = self.engine();
         let page_reads = engine.cache.counts().filter_page_reads;
-        elastic::report(engine.cache.elastic(), &engine.view().version, page_reads)
+        filter_report::report(engine.cache.elastic(), &engine.view().version, page_reads)
     }
 
     /// Moves filter units to where the Gets so far want them, on the calling thread; the background thread, if there
@@ -356,7 +356,7 @@ impl Engine {
         let handles: Vec<_> = self.tree.lock().handles.values().cloned().collect();
         let elastic = self.cache.elastic();
         for handle in &handles {
-            elastic.retire(&handle.table, 0..handle.table.partitions());
+            elastic.retire(&*handle.table, 0..handle.table.partitions());
         }
         elastic.wait_for_the_adjuster();
         self.reserve.end();

@@ -9,9 +9,10 @@ use super::survivors::Survivors;
 use crate::{
     Error,
     budget::{Charge, Class},
-    elastic::{Inheritance, Predicted, Predictor},
+    elastic::Predicted,
     engine::Engine,
     entry::{Entry, RangeTombstone},
+    inheritance::{Inheritance, Predictor},
     key::{KeyRange, KeyspaceId, keyspace_of, successor},
     manifest::format::TableMeta,
     table::{TableBuilder, TableOptions},

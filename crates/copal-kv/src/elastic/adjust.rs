@@ -7,20 +7,17 @@
 //! - The state's lock is a leaf: under it, nothing is read, and no table is dropped.
 
 use super::{
-    inherit::Predicted,
-    report::Moves,
+    filtered::{Failed, FilteredTable},
+    moves::Moves,
+    predicted::{AtHand, Predicted},
     sample::Sampler,
     slot::PartitionNumber,
     state::{Part, State, Wanted},
-    thread::Wake,
+    wake::Wake,
 };
 use crate::{
-    budget::Charged,
     options::{FilterMemory, FilterOptions},
-    table::{
-        Table,
-        counters::{Count, ReadCounters},
-    },
+    table::counters::{Count, ReadCounters},
 };
 use copal_filter::{
     Units,
@@ -28,7 +25,6 @@ use copal_filter::{
 };
 use parking_lot::Mutex;
 use std::{
-    collections::HashMap,
     ops::Range,
     sync::{
         Arc,
@@ -36,23 +32,9 @@ use std::{
     },
 };
 
-/// Why units could not be loaded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Failed {
-    /// The page is damaged, or not what the table says.
-    Damaged,
-    /// It could not be read.
-    Read,
-}
-
-/// Units of partitions that were just written, more than they start with: should the rule want more of them at once,
-/// nothing has to be read. By number of the table and index: a partition's own number may be another's by then.
-#[derive(Default)]
-pub(crate) struct AtHand(HashMap<(u64, u32), Charged<Units>>);
-
 /// Units to read: charged, and the partition marked as moving.
 struct Load {
-    table: Arc<Table>,
+    table: Arc<dyn FilteredTable>,
     number: PartitionNumber,
     index: u32,
     /// Units there are, and units wanted.
@@ -153,7 +135,7 @@ impl Elastic {
     /// written, as far as there is room for them. [`Elastic::settle`] should follow.
     pub(crate) fn adopt(
         self: &Arc<Self>,
-        table: &Arc<Table>,
+        table: &Arc<dyn FilteredTable>,
         level: u8,
         predicted: &mut Vec<Predicted>,
         at_hand: &mut AtHand,
@@ -183,7 +165,6 @@ impl Elastic {
             let count = units.as_ref().map_or(0, Units::count);
             let part = Part {
                 table: weak.clone(),
-                table_number: table.number(),
                 index,
                 shape,
                 units: count,
@@ -201,14 +182,16 @@ impl Elastic {
                 slot.swap(units);
             }
             slot.set_number(Some(number));
-            at_hand.0.extend(own.map(|own| ((table.number(), index), own)));
+            if let Some(own) = own {
+                at_hand.keep(&**table, index, own);
+            }
         }
         self.note_room(&state);
     }
 
     /// Forgets partitions of a table that no new reader asks any more, and frees their units. [`Elastic::settle`] should
     /// follow.
-    pub(crate) fn retire(&self, table: &Table, partitions: Range<u32>) {
+    pub(crate) fn retire(&self, table: &dyn FilteredTable, partitions: Range<u32>) {
         let mut state = self.state.lock();
         for index in partitions {
             let slot = table.slot(index);
@@ -235,14 +218,14 @@ impl Elastic {
                 let Some(part) = state.wants(&wanted) else {
                     continue;
                 };
-                let own = at_hand.0.get(&(part.table_number, part.index));
+                let (table, index) = (part.table.upgrade(), part.index);
+                let own = table.as_ref().and_then(|table| at_hand.of(&**table, index));
                 let own = own.filter(|own| own.count() >= wanted.units);
                 let waits = part.moving || wanted.units > part.units && own.is_none();
-                let (table, index) = (part.table.upgrade(), part.index);
                 if waits {
                     state.put_off(wanted);
                 } else if let Some(table) = &table
-                    && let Some((have, want)) = self.begin(state, table, &wanted)
+                    && let Some((have, want)) = self.begin(state, &**table, &wanted)
                 {
                     state.set_units(wanted.number, want, false);
                     table.slot(index).swap(own.map(|own| own.first(want)));
@@ -262,7 +245,7 @@ impl Elastic {
     }
 
     /// The table belongs to another run now. What the rule wanted for it is void: [`Elastic::settle`] should follow.
-    pub(crate) fn relevel(&self, table: &Table, level: u8) {
+    pub(crate) fn relevel(&self, table: &dyn FilteredTable, level: u8) {
         let now = self.now();
         let mut state = self.state.lock();
         for index in 0..table.partitions() {
@@ -292,7 +275,7 @@ impl Elastic {
     }
 
     /// How hot partition `index` of `table` is.
-    pub(crate) fn heat(&self, table: &Table, index: u32) -> Heat {
+    pub(crate) fn heat(&self, table: &dyn FilteredTable, index: u32) -> Heat {
         let now = self.now();
         let Some(number) = table.slot(index).number() else {
             return Heat::default();
@@ -311,7 +294,12 @@ impl Elastic {
     }
 
     /// A probe met a partition without units: how many it may load now, charged. [`Elastic::loaded`] must follow.
-    pub(crate) fn reserve(&self, table: &Table, number: PartitionNumber, index: u32) -> Option<u8> {
+    pub(crate) fn reserve(
+        &self,
+        table: &dyn FilteredTable,
+        number: PartitionNumber,
+        index: u32,
+    ) -> Option<u8> {
         let unit_bytes = u64::from(table.filter_shape(index, 0)?.unit_bytes);
         if self.options.rule == RuleKind::Paper || self.room_bytes.load(Ordering::Relaxed) < unit_bytes {
             return None;
@@ -340,7 +328,7 @@ impl Elastic {
     /// What came of reading units up to the `units` charged; `had` were there before.
     pub(crate) fn loaded(
         &self,
-        table: &Table,
+        table: &dyn FilteredTable,
         number: PartitionNumber,
         index: u32,
         had: u8,
@@ -373,7 +361,14 @@ impl Elastic {
     }
 
     /// A page that cannot be used will not be tried again: the partition keeps what it has.
-    fn give_up(&self, state: &mut State, table: &Table, number: PartitionNumber, index: u32, failed: Failed) {
+    fn give_up(
+        &self,
+        state: &mut State,
+        table: &dyn FilteredTable,
+        number: PartitionNumber,
+        index: u32,
+        failed: Failed,
+    ) {
         let now = self.now();
         let heat = state.rule.heat(PartitionId(number.0), now);
         if failed == Failed::Damaged {
@@ -442,7 +437,7 @@ impl Elastic {
                 let part = state.wants(&wanted)?;
                 let (table, index) = (part.table.upgrade(), part.index);
                 let begun = table.as_ref().and_then(|table| {
-                    let (have, want) = self.begin(state, table, &wanted)?;
+                    let (have, want) = self.begin(state, &**table, &wanted)?;
                     Some((wanted.number, index, have, want))
                 });
                 (table, begun)
@@ -481,12 +476,12 @@ impl Elastic {
                 break;
             }
         }
-        self.loaded(table, number, index, have, read, false);
+        self.loaded(&**table, number, index, have, read, false);
     }
 
     /// Carries out a release at once; charges what a load will bring and says what to read: units there are, units
     /// wanted.
-    fn begin(&self, state: &mut State, table: &Table, wanted: &Wanted) -> Option<(u8, u8)> {
+    fn begin(&self, state: &mut State, table: &dyn FilteredTable, wanted: &Wanted) -> Option<(u8, u8)> {
         let part = state.wants(wanted)?;
         let (number, index, moving) = (wanted.number, part.index, part.moving);
         let (shape, have) = (part.shape, part.units);

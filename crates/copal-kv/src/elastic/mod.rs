@@ -16,22 +16,26 @@
 //! - Time is the number of Gets.
 //!
 //! The adjuster belongs to the memory, not to a store: partitions of all stores that share it compete.
-//! Not here: which partition deserves what (`copal_filter::rules`), reading pages (`table::filter`).
+//! Not here: which partition deserves what (`copal_filter::rules`), reading pages (`table::filter`), what new partitions
+//! inherit (`inheritance`), reports by run (`filter_report`).
 
 mod adjust;
-mod inherit;
-mod report;
+mod filtered;
+mod look;
+mod moves;
+mod predicted;
 mod sample;
 mod slot;
 mod state;
 mod sync;
 mod thread;
+mod wake;
 
-pub(crate) use adjust::{AtHand, Elastic, Failed};
-pub(crate) use inherit::{Fresh, Inheritance, Predicted, Predictor};
-pub(crate) use report::report;
-pub use report::{Class, Filters, HeatCell, RunFilters};
-pub(crate) use slot::UnitSlot;
+pub(crate) use adjust::Elastic;
+pub(crate) use filtered::{Failed, FilterSlot, FilteredTable};
+pub(crate) use look::Partition;
+pub(crate) use predicted::{AtHand, Predicted};
+pub(crate) use state::Seen;
 
 #[cfg(test)]
 mod model;

@@ -5,11 +5,11 @@
 //! - A change that waits is for the partition it was asked for and follows from what the rule knows of it now: it is
 //!   void once the partition is gone, even if another has its number, and once the rule was told what it has.
 
-use super::{sample::MOST_PARTITIONS, slot::PartitionNumber};
-use crate::table::Table;
+use super::{filtered::FilteredTable, sample::MOST_PARTITIONS, slot::PartitionNumber};
 use copal_filter::rules::{Change, Heat, Outcome, PartitionId, Probe, Rule, Shape};
 use std::{
     collections::{HashSet, VecDeque},
+    ptr,
     sync::Weak,
 };
 
@@ -34,9 +34,8 @@ impl Seen {
 
 /// A partition as the adjusting sees it.
 pub(super) struct Part {
-    pub(super) table: Weak<Table>,
-    /// The table's name in the memory, never used again.
-    pub(super) table_number: u64,
+    /// Its address is the table's name here: no other table has it for as long as this is kept.
+    pub(super) table: Weak<dyn FilteredTable>,
     /// Which of the table's.
     pub(super) index: u32,
     pub(super) shape: Shape,
@@ -146,9 +145,14 @@ impl State {
     }
 
     /// The partition, if it still is the one that `table` has at `index`.
-    pub(super) fn same(&mut self, number: PartitionNumber, table: &Table, index: u32) -> Option<&mut Part> {
+    pub(super) fn same(
+        &mut self,
+        number: PartitionNumber,
+        table: &dyn FilteredTable,
+        index: u32,
+    ) -> Option<&mut Part> {
         self.part(number)
-            .filter(|part| part.index == index && part.table_number == table.number())
+            .filter(|part| part.index == index && ptr::addr_eq(part.table.as_ptr(), table))
     }
 
     /// Passes sampled probes on.

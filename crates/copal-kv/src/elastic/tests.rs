@@ -1,10 +1,11 @@
 //! The account is kept and units go where the rule wants them, under any rule, kind and order of events.
 
-use super::{Predicted, Predictor};
+use super::{FilteredTable, Predicted};
 use crate::{
     budget::{Class, MemoryBudget},
     cache::TableCache,
     entry::{Entry, EntryKind, MAX_SEQ},
+    inheritance::Predictor,
     options::{FilterMemory, FilterOptions},
     table::{ReadOptions, Table, TableBuilder, TableOptions},
 };
@@ -352,8 +353,8 @@ fn a_change_asked_for_before_a_get_loaded_units_itself_is_void() {
     }
     drop(b);
     for (index, number) in (0..).zip(&numbers) {
-        if let Some(units) = elastic.reserve(&a, *number, index) {
-            elastic.loaded(&a, *number, index, 0, a.read_units(index, units), true);
+        if let Some(units) = elastic.reserve(&*a, *number, index) {
+            elastic.loaded(&*a, *number, index, 0, a.read_units(index, units), true);
         }
     }
     elastic.carry_out();

@@ -5,48 +5,7 @@
 //! - It ends, and is joined, with the memory it serves.
 
 use super::adjust::Elastic;
-use parking_lot::{Condvar, Mutex};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
-};
-
-/// Wakes and ends the thread.
-#[derive(Default)]
-pub(super) struct Wake {
-    due: AtomicBool,
-    stop: AtomicBool,
-    lock: Mutex<()>,
-    condition: Condvar,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl Wake {
-    /// There is something to do. Takes a lock only when nobody has said so since the last time.
-    pub(super) fn wake(&self) {
-        if !self.due.swap(true, Ordering::AcqRel) {
-            let _guard = self.lock.lock();
-            self.condition.notify_one();
-        }
-    }
-
-    pub(super) fn stopping(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
-    }
-
-    /// Waits for something to do; `false`: to stop.
-    fn wait(&self) -> bool {
-        let mut guard = self.lock.lock();
-        while !self.stopping() && !self.due.load(Ordering::Acquire) {
-            self.condition.wait(&mut guard);
-        }
-        self.due.store(false, Ordering::Release);
-        !self.stopping()
-    }
-}
+use std::sync::Arc;
 
 impl Elastic {
     /// Starts the thread, once, if there is to be one.
@@ -74,12 +33,7 @@ impl Elastic {
 
     /// Ends the thread. Waits for the read it is doing.
     pub(crate) fn stop(&self) {
-        self.wake.stop.store(true, Ordering::Release);
-        {
-            let _guard = self.wake.lock.lock();
-            self.wake.condition.notify_one();
-        }
-        let thread = self.wake.thread.lock().take();
+        let thread = self.wake.stop();
         // The thread itself may drop the last table, and the memory with it: then it is on its way out already.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id())
             && thread.join().is_err()

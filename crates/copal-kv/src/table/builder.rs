@@ -17,8 +17,8 @@ use super::{
     tombstones,
 };
 use crate::{
-    elastic::{Fresh, Predictor},
     entry::{Entry, EntryKind, RangeTombstone, compare, pointer_head},
+    inheritance::{Fresh, Predictor},
 };
 use bytes::Bytes;
 use copal_codec::{Put, crc32c};

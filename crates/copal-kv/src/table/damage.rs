@@ -1,4 +1,4 @@
-//! What of an open table was found damaged, and tables of which nothing can be read.
+//! What of an open table was found damaged: parts of it, or all of it.
 //!
 //! Invariants
 //! - Only what differed at a second reading counts, and it counts as long as the table is open.
@@ -7,25 +7,13 @@
 //!
 //! Not here: which key ranges of the tree that makes unreadable (`quarantine`).
 
-use super::{
-    error::TableError,
-    fences::Fences,
-    footer::{Footer, Section},
-    io::ObjectSource,
-    meta::TableMeta,
-    read::{ReadOptions, Table},
-};
-use crate::cache::TableCache;
+use super::{error::TableError, fences::Fences};
 use bytes::Bytes;
-use copal_filter::Kind;
-use copal_object::{ObjectId, Store};
+use copal_object::ObjectId;
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 /// See the module.
@@ -48,103 +36,56 @@ pub(crate) struct LostKeys {
     pub(crate) error: TableError,
 }
 
-impl Table {
-    /// A table of which nothing can be read, standing for `object` in the tree.
-    pub(crate) fn broken(
-        objects: &Store,
-        id: ObjectId,
-        cache: Arc<TableCache>,
-        options: ReadOptions,
-        error: TableError,
-    ) -> Arc<Table> {
-        let meta = TableMeta {
-            object: id,
-            bytes: objects.stat(id).map_or(0, |stat| stat.len),
-            smallest: Bytes::new(),
-            largest: Bytes::new(),
-            largest_is_exclusive: true,
-            entries: 0,
-            keys: 0,
-            deletes: 0,
-            range_tombstones: 0,
-            min_seq: 0,
-            max_seq: 0,
-            key_bytes: 0,
-            value_bytes: 0,
-            partitions: 0,
-            filter: Kind::Ribbon,
-            value_objects: Vec::new(),
-        };
-        let none = Section::default();
-        let footer = Footer {
-            object: id,
-            partitions_end: 0,
-            tombstones: none,
-            fences: none,
-            properties: none,
-        };
-        let source = Box::new(ObjectSource {
-            store: objects.clone(),
-            id,
-        });
-        let damages = Damages {
+impl Damages {
+    /// Those of a table that could not be opened.
+    pub(super) fn of_whole(error: TableError) -> Damages {
+        Damages {
             whole: Some(error),
             ..Damages::default()
-        };
-        Table::assemble(
-            source,
-            cache,
-            options,
-            meta,
-            Fences::default(),
-            footer,
-            0,
-            Vec::new(),
-            damages,
-        )
+        }
     }
 
     /// # Errors
     /// The table is damaged as a whole.
     pub(super) fn whole(&self) -> Result<(), TableError> {
-        match &self.damages.whole {
+        match &self.whole {
             None => Ok(()),
             Some(error) => Err(error.clone()),
         }
     }
 
     /// Notes that a partition is damaged, if that is what the error says, and returns the error.
-    pub(super) fn blame(&self, partition: u32, error: TableError) -> TableError {
+    pub(super) fn blame(&self, table: ObjectId, partition: u32, error: TableError) -> TableError {
         if error.is_corruption() {
-            let mut partitions = self.damages.partitions.lock();
+            let mut partitions = self.partitions.lock();
             partitions.entry(partition).or_insert_with(|| {
-                tracing::info!(table = self.id.0, partition, %error, "a key range is damaged and set apart");
+                tracing::info!(table = table.0, partition, %error, "a key range is damaged and set apart");
                 error.clone()
             });
-            self.damages.any.store(true, Ordering::Release);
+            self.any.store(true, Ordering::Release);
         }
         error
     }
 
     /// What was found damaged so far, ascending.
-    pub(crate) fn lost_keys(&self) -> Vec<LostKeys> {
-        if let Some(error) = &self.damages.whole {
+    pub(super) fn lost_keys(&self, fences: &Fences) -> Vec<LostKeys> {
+        if let Some(error) = &self.whole {
             return vec![LostKeys {
                 start: Bytes::new(),
                 end: None,
                 error: error.clone(),
             }];
         }
-        if !self.damages.any.load(Ordering::Acquire) {
+        if !self.any.load(Ordering::Acquire) {
             return Vec::new();
         }
-        let partitions = self.damages.partitions.lock();
+        let partitions = self.partitions.lock();
         let lost = partitions.iter().map(|(&partition, error)| {
-            let fence = |i: usize| Bytes::copy_from_slice(self.fences.fence(i));
+            let fence = |i: usize| Bytes::copy_from_slice(fences.fence(i));
             let next = partition as usize + 1;
             LostKeys {
                 start: fence(partition as usize),
-                end: (next < self.fences.len()).then(|| fence(next)),
+                end: (next < fences.len()).then(|| fence(next)),
                 error: error.clone(),
             }
         });

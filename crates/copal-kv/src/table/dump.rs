@@ -4,7 +4,7 @@ use super::{
     error::{Damage, Place, TableError},
     footer::Section,
     index::IndexPage,
-    read::Table,
+    opened::Table,
 };
 use bytes::Bytes;
 use copal_device::Class;

@@ -7,8 +7,8 @@
 //!   stay.
 //! - Units are used only if they take the bytes that were charged for them.
 
-use super::{counters::Count, error::TableError, index::IndexPage, read::Table};
-use crate::elastic::{Elastic, Failed, UnitSlot};
+use super::{counters::Count, error::TableError, index::IndexPage, opened::Table};
+use crate::elastic::{Elastic, Failed, FilterSlot, FilteredTable};
 use bytes::Bytes;
 use copal_device::Class;
 use copal_filter::{
@@ -16,9 +16,6 @@ use copal_filter::{
     rules::{Outcome, Shape},
 };
 use std::{ops::Range, sync::Arc};
-
-/// Units of one partition.
-pub(crate) type FilterSlot = UnitSlot<Units>;
 
 /// What a filter says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,22 +91,6 @@ impl Table {
         failed.map_or(Ok(admits), Err)
     }
 
-    /// Reads the first `units` units of a partition in the background. Blocks.
-    pub(crate) fn read_units(&self, partition: u32, units: u8) -> Result<Units, Failed> {
-        let start = self.partition(partition).filter().start;
-        let range = start..start + self.prefix_bytes(partition, units);
-        self.cache.count(Count::FilterPageReads);
-        let read = || {
-            self.read(range.clone(), Class::Background)
-                .map_err(|_| Failed::Read)
-        };
-        // Read once more before it counts as damaged.
-        match self.units_of(partition, units, &read()?) {
-            Ok(units) => Ok(units),
-            Err(_) => self.units_of(partition, units, &read()?),
-        }
-    }
-
     fn units_of(&self, partition: u32, units: u8, stored: &[u8]) -> Result<Units, Failed> {
         let (at, seed) = (self.partition(partition), self.options.store_seed);
         match FilterPage::load(stored, units, at.uid, seed) {
@@ -143,52 +124,13 @@ impl Table {
         (HEADER_BYTES + self.unit_bytes(partition) * usize::from(units)) as u64
     }
 
-    /// What the adjusting has to know of a partition; `None`: it has no filter.
-    pub(crate) fn filter_shape(&self, partition: u32, level: u8) -> Option<Shape> {
-        let unit_bytes = self.unit_bytes(partition);
-        (unit_bytes > 0).then(|| Shape {
-            kind: self.meta.filter,
-            keys: self.partition(partition).keys,
-            unit_bytes: unit_bytes as u32,
-            units: self.meta.filter.units(),
-            level,
-        })
-    }
-
-    pub(crate) fn slot(&self, partition: u32) -> &FilterSlot {
-        &self.filters[partition as usize]
-    }
-
     pub(crate) fn elastic(&self) -> &Arc<Elastic> {
         self.cache.elastic()
-    }
-
-    /// Charges units that will be loaded; `false`: there is no room.
-    pub(crate) fn charge_units(&self, bytes: u64) -> bool {
-        self.filter_charge.lock().grow(bytes)
-    }
-
-    /// Gives back what units took that are free now.
-    pub(crate) fn return_units(&self, bytes: u64) {
-        self.filter_charge.lock().shrink(bytes);
-    }
-
-    pub(crate) fn count_damaged_filter(&self) {
-        self.cache.count(Count::DamagedFilters);
     }
 
     #[cfg(test)]
     pub(crate) fn filter_offset(&self, partition: u32) -> u64 {
         self.partition(partition).filter().start
-    }
-
-    /// Its name in the cache; no other open table has it, ever.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
-    pub(crate) fn partitions(&self) -> u32 {
-        self.fences.len() as u32
     }
 
     pub(crate) fn partition_keys(&self, partition: u32) -> u32 {
@@ -234,6 +176,58 @@ impl Table {
         let known = |index: &u32| self.slot(*index).number().is_some();
         for index in (0..self.partitions()).filter(|index| known(index) && !wanted(index)) {
             self.elastic().retire(self, index..index + 1);
+        }
+    }
+}
+
+impl FilteredTable for Table {
+    fn number(&self) -> u64 {
+        Table::number(self)
+    }
+
+    fn partitions(&self) -> u32 {
+        Table::partitions(self)
+    }
+
+    fn filter_shape(&self, partition: u32, level: u8) -> Option<Shape> {
+        let unit_bytes = self.unit_bytes(partition);
+        (unit_bytes > 0).then(|| Shape {
+            kind: self.meta.filter,
+            keys: self.partition(partition).keys,
+            unit_bytes: unit_bytes as u32,
+            units: self.meta.filter.units(),
+            level,
+        })
+    }
+
+    fn slot(&self, partition: u32) -> &FilterSlot {
+        &self.filters[partition as usize]
+    }
+
+    fn charge_units(&self, bytes: u64) -> bool {
+        self.filter_charge.lock().grow(bytes)
+    }
+
+    fn return_units(&self, bytes: u64) {
+        self.filter_charge.lock().shrink(bytes);
+    }
+
+    fn count_damaged_filter(&self) {
+        self.cache.count(Count::DamagedFilters);
+    }
+
+    fn read_units(&self, partition: u32, units: u8) -> Result<Units, Failed> {
+        let start = self.partition(partition).filter().start;
+        let range = start..start + self.prefix_bytes(partition, units);
+        self.cache.count(Count::FilterPageReads);
+        let read = || {
+            self.read(range.clone(), Class::Background)
+                .map_err(|_| Failed::Read)
+        };
+        // Read once more before it counts as damaged.
+        match self.units_of(partition, units, &read()?) {
+            Ok(units) => Ok(units),
+            Err(_) => self.units_of(partition, units, &read()?),
         }
     }
 }

@@ -15,15 +15,27 @@ use super::{
     counters::Count,
     error::{Damage, Place, TableError},
     index::{BlockAt, IndexPage},
-    read::{Found, Table},
+    opened::Table,
 };
 use crate::{
     cache::Page,
     entry::{EntryKind, MAX_SEQ},
 };
+use bytes::Bytes;
 use copal_device::Class;
 use copal_filter::rules::Outcome;
 use std::{ops::Range, sync::Arc};
+
+/// A version found by a look-up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its sequence.
+    pub seq: u64,
+    /// What it says.
+    pub kind: EntryKind,
+    /// Its value, sharing the block it came from.
+    pub value: Bytes,
+}
 
 /// Which blocks a look-up leaves in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

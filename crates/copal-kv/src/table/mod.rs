@@ -30,20 +30,25 @@ mod io;
 mod lookup;
 pub(crate) mod meta;
 mod open;
+mod opened;
 mod pages;
 mod read;
 mod readahead;
+mod scan;
 pub(crate) mod tombstones;
+mod typical_scan;
 mod verify;
 
 pub use builder::{TableBuilder, TableOptions};
 pub use counters::ReadCounts;
-pub use cursor::{Scan, TableCursor};
+pub use cursor::TableCursor;
 pub use error::{Damage, Place, TableError};
 pub use io::Sink;
+pub use lookup::Found;
 pub(crate) use lookup::{Asked, Keep, Taken};
 pub use meta::{TableMeta, ValueUse};
-pub use read::{Found, ReadOptions, Table};
+pub use opened::{ReadOptions, Table};
+pub use scan::Scan;
 pub use verify::{Damaged, VerifyReport};
 
 #[cfg(test)]

@@ -6,23 +6,23 @@ use super::{
     damage::Damages,
     error::{Damage, Place, TableError},
     fences::Fences,
-    filter::FilterSlot,
     footer::{FOOTER_BYTES, Footer, Section},
     io::{ObjectSource, ReadAt},
     meta::TableMeta,
+    opened::{ReadOptions, Table},
     pages::again_if_damaged,
-    read::{ReadOptions, Table},
-    readahead::TypicalScan,
     tombstones,
+    typical_scan::TypicalScan,
 };
 use crate::{
     cache::TableCache,
-    elastic::{AtHand, Elastic, Predicted},
+    elastic::{AtHand, Elastic, FilterSlot, FilteredTable, Predicted},
     entry::RangeTombstone,
 };
 use bytes::Bytes;
 use copal_codec::Reader;
 use copal_device::Class;
+use copal_filter::Kind;
 use copal_object::{ObjectId, Store};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -69,7 +69,8 @@ impl Table {
         predicted: &mut Vec<Predicted>,
         at_hand: &mut AtHand,
     ) {
-        self.elastic().clone().adopt(self, level, predicted, at_hand);
+        let table: Arc<dyn FilteredTable> = self.clone();
+        self.elastic().clone().adopt(&table, level, predicted, at_hand);
     }
 
     /// Opens a table held in memory: tests and tools.
@@ -123,11 +124,63 @@ impl Table {
         ))
     }
 
+    /// A table of which nothing can be read, standing for `object` in the tree.
+    pub(crate) fn broken(
+        objects: &Store,
+        id: ObjectId,
+        cache: Arc<TableCache>,
+        options: ReadOptions,
+        error: TableError,
+    ) -> Arc<Table> {
+        let meta = TableMeta {
+            object: id,
+            bytes: objects.stat(id).map_or(0, |stat| stat.len),
+            smallest: Bytes::new(),
+            largest: Bytes::new(),
+            largest_is_exclusive: true,
+            entries: 0,
+            keys: 0,
+            deletes: 0,
+            range_tombstones: 0,
+            min_seq: 0,
+            max_seq: 0,
+            key_bytes: 0,
+            value_bytes: 0,
+            partitions: 0,
+            filter: Kind::Ribbon,
+            value_objects: Vec::new(),
+        };
+        let none = Section::default();
+        let footer = Footer {
+            object: id,
+            partitions_end: 0,
+            tombstones: none,
+            fences: none,
+            properties: none,
+        };
+        let source = Box::new(ObjectSource {
+            store: objects.clone(),
+            id,
+        });
+        let damages = Damages::of_whole(error);
+        Table::assemble(
+            source,
+            cache,
+            options,
+            meta,
+            Fences::default(),
+            footer,
+            0,
+            Vec::new(),
+            damages,
+        )
+    }
+
     #[expect(
         clippy::too_many_arguments,
         reason = "the parts of a table, each read from its own place"
     )]
-    pub(super) fn assemble(
+    fn assemble(
         source: Box<dyn ReadAt>,
         cache: Arc<TableCache>,
         options: ReadOptions,

@@ -11,7 +11,7 @@ use super::{
     error::{Damage, Place, TableError},
     fences::Partition,
     index::{BlockAt, IndexBuilder, IndexPage},
-    read::Table,
+    opened::Table,
 };
 use crate::{
     budget::{Charge, Class as Memory},

@@ -1,76 +1,21 @@
-//! Open table: look-ups.
+//! Look-ups in an open table.
 //!
 //! Invariants
 //! - A look-up reads the filter page of a partition only when no unit of it is loaded and there is room, the index
 //!   page when it is not cached, and one data block; two only where one key's versions span blocks.
 //! - A key that may stand in a damaged block is an error, never absent.
 //!
-//! Not here: opening (`open`), what happens behind the filter (`lookup`), pages (`pages`), filters (`filter`).
+//! Not here: what happens behind the filter (`lookup`), pages (`pages`), filters (`filter`).
 
 use super::{
     counters::Count,
-    damage::Damages,
     error::TableError,
-    fences::Fences,
-    filter::{Answer, FilterSlot},
-    footer::Footer,
-    io::ReadAt,
-    lookup::{Asked, Keep},
-    meta::TableMeta,
-    readahead::TypicalScan,
+    filter::Answer,
+    lookup::{Asked, Found, Keep},
+    opened::Table,
 };
-use crate::{
-    cache::{FilterCharge, TableCache, TableCharge},
-    elastic::AtHand,
-    entry::{EntryKind, MAX_SEQ, RangeTombstone},
-};
-use bytes::Bytes;
+use crate::entry::MAX_SEQ;
 use copal_filter::{KeyHash, rules::Outcome};
-use copal_object::ObjectId;
-use parking_lot::Mutex;
-use std::sync::{Arc, OnceLock};
-
-/// How a table is read.
-#[derive(Clone, Copy, Debug)]
-pub struct ReadOptions {
-    /// Seed of the store's key hash; another than at writing makes every filter unusable.
-    pub store_seed: u64,
-}
-
-/// A version found by a look-up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Its sequence.
-    pub seq: u64,
-    /// What it says.
-    pub kind: EntryKind,
-    /// Its value, sharing the block it came from.
-    pub value: Bytes,
-}
-
-/// An open table; shared by all readers.
-pub struct Table {
-    pub(super) id: ObjectId,
-    pub(super) source: Box<dyn ReadAt>,
-    pub(super) cache: Arc<TableCache>,
-    pub(super) options: ReadOptions,
-    pub(super) meta: TableMeta,
-    pub(super) fences: Fences,
-    pub(super) filters: Box<[FilterSlot]>,
-    pub(super) object_crc: u32,
-    pub(super) footer: Footer,
-    pub(super) tombstones: Vec<RangeTombstone>,
-    pub(super) damages: Damages,
-    /// Its name in the cache.
-    pub(super) number: u64,
-    pub(super) resident_bytes: u64,
-    pub(super) _charge: TableCharge,
-    /// The sequence that all entries have, whatever stands in them: the table was ingested.
-    pub(super) ingested_at: OnceLock<u64>,
-    pub(super) typical_scan: TypicalScan,
-    /// Loaded units of all partitions.
-    pub(super) filter_charge: Mutex<FilterCharge>,
-}
 
 impl Table {
     /// The newest version of `key` at or below `read_seq`. Range tombstones are not applied. Blocks on reads.
@@ -114,32 +59,6 @@ impl Table {
         Ok(Some(Asked { partition, read_seq }))
     }
 
-    /// All entries have this sequence from now on, whatever stands in them: for a table that was ingested, before
-    /// anyone reads it.
-    pub(crate) fn set_sequence(&self, seq: u64) {
-        self.ingested_at.get_or_init(|| seq);
-    }
-
-    /// Range tombstones of the table, by start, newest first.
-    pub fn range_tombstones(&self) -> &[RangeTombstone] {
-        &self.tombstones
-    }
-
-    /// Summary of the table.
-    pub fn meta(&self) -> &TableMeta {
-        &self.meta
-    }
-
-    /// The object it is stored in.
-    pub fn id(&self) -> ObjectId {
-        self.id
-    }
-
-    /// Bytes of memory it holds as long as it is open, filters and cached pages apart.
-    pub fn resident_bytes(&self) -> u64 {
-        self.resident_bytes
-    }
-
     /// The partition that would hold `key`; `None` outside the table's range.
     ///
     /// # Errors
@@ -150,12 +69,5 @@ impl Table {
             return Ok(None);
         }
         Ok(self.fences.find(key).map(|partition| partition as u32))
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        self.elastic().retire(self, 0..self.partitions());
-        self.elastic().settle(&AtHand::default());
     }
 }

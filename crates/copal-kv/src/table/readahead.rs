@@ -10,52 +10,22 @@
 //!   those of long ones do not. They share the window's memory only in scans of whole tables: elsewhere a caller may
 //!   keep a value, and it must not keep 256 KiB.
 
-use super::{block::Block, cursor::Scan, error::TableError, fences::Partition, index::BlockAt, read::Table};
+use super::{
+    block::Block,
+    error::TableError,
+    fences::Partition,
+    index::BlockAt,
+    opened::Table,
+    scan::{PAGE_BYTES, Scan},
+    typical_scan::KEPT_WINDOW_BYTES,
+};
 use crate::{budget::Charge, cache::Page};
 use bytes::Bytes;
 use copal_device::Completion;
 use copal_object::StoreError;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Read-ahead of a scan that goes on behind what was expected of it.
 const FIRST_WINDOW_BYTES: u64 = 16 << 10;
-/// Longest window whose blocks are worth keeping: a scan that had one before is a short scan so far.
-const KEPT_WINDOW_BYTES: u64 = 64 << 10;
-/// A window ends where one of these does: reads of objects are rounded to them, or to less.
-pub(super) const PAGE_BYTES: u64 = 4096;
-/// Read-ahead of a long one, where there is room for it.
-pub(super) const LAST_WINDOW_BYTES: u64 = 256 << 10;
-
-/// What the scans of a table take of it from where they begin, in either direction: a moving average over a few of them.
-///
-/// A run that holds most of the keys gives a scan most of its entries, one with few gives it a block: each table learns its
-/// own part.
-#[derive(Debug, Default)]
-pub(super) struct TypicalScan(AtomicU32);
-
-impl TypicalScan {
-    /// Part of the average that one scan is.
-    const WEIGHT: u64 = 8;
-
-    /// Bytes that a scan is expected to take; 0: not more than a block or two, which are better read one by one.
-    fn bytes(&self) -> u64 {
-        let bytes = u64::from(self.0.load(Relaxed));
-        // A window ends at a page, and like scans differ by a block.
-        if bytes > 2 * PAGE_BYTES {
-            (bytes + 2 * PAGE_BYTES).min(KEPT_WINDOW_BYTES)
-        } else {
-            0
-        }
-    }
-
-    /// A scan took `bytes`. However long it was, the next ones may be short again.
-    fn note(&self, bytes: u64) {
-        let (old, new) = (u64::from(self.0.load(Relaxed)), bytes.min(KEPT_WINDOW_BYTES));
-        let average = (old * (Self::WEIGHT - 1) + new).div_ceil(Self::WEIGHT);
-        // Of two at once one is forgotten.
-        self.0.store(average as u32, Relaxed);
-    }
-}
 
 /// Where a cursor goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

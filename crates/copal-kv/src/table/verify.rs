@@ -8,8 +8,8 @@ use super::{
     error::{Damage, Place, TableError},
     footer::FOOTER_BYTES,
     index::{BlockAt, IndexPage},
+    opened::Table,
     pages::again_if_damaged,
-    read::Table,
 };
 use crate::entry::{Entry, compare};
 use bytes::Bytes;

@@ -12,33 +12,20 @@
 //! - Until units are loaded and index pages cached, they are charged to the merge; where the budget is full, there
 //!   are none.
 
-use super::adjust::Elastic;
 use crate::{
-    budget::{Charged, Class, MemoryBudget},
+    budget::{Class, MemoryBudget},
+    elastic::{Elastic, Predicted},
     key::KeyRange,
     table::{Table, index::IndexPage},
     version::Run,
 };
 use bytes::Bytes;
 use copal_filter::{
-    FilterPage, Kind, Units,
+    FilterPage, Kind,
     rules::{Heat, Shape},
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
-
-/// What a new partition starts with.
-pub(crate) struct Predicted {
-    /// Which of its table's.
-    pub(crate) index: u32,
-    pub(crate) heat: Heat,
-    /// Units it should have, at the price that memory had when it was written.
-    pub(crate) wanted: u8,
-    /// Some more than that: what is merged leaves memory to its heirs.
-    pub(crate) units: Option<Charged<Units>>,
-    /// Index page for the cache.
-    pub(crate) page: Option<Charged<IndexPage>>,
-}
 
 /// Units kept at hand beyond those that are wanted.
 const SPARE_UNITS: u8 = 4;

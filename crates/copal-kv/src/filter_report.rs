@@ -2,22 +2,16 @@
 //!
 //! Not here: drawing (`copal kv filters`).
 
-use super::{adjust::Elastic, state::Seen};
 use crate::{
+    elastic::{Elastic, Partition, Seen},
     key::KeyRange,
     manifest::format::Level,
     table::Table,
     version::{Run, Version},
 };
 use bytes::Bytes;
-use copal_filter::rules::{PartitionId, RuleKind};
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use copal_filter::rules::RuleKind;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Most cells of a heat map.
 const CELLS: usize = 64;
@@ -119,78 +113,26 @@ pub struct HeatCell {
     pub false_positives: f64,
 }
 
-/// What was moved since the memory was made.
-#[derive(Default)]
-pub(crate) struct Moves {
-    loads: AtomicU64,
-    cold: AtomicU64,
-    predicted: AtomicU64,
-    drops: AtomicU64,
-    retired: AtomicU64,
-    refused: AtomicU64,
-    failed: AtomicU64,
-}
-
-impl Moves {
-    pub(super) fn loaded(&self, units: u64) {
-        self.loads.fetch_add(units, Ordering::Relaxed);
-    }
-
-    pub(super) fn cold(&self) {
-        self.cold.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn predicted(&self, units: u64) {
-        self.predicted.fetch_add(units, Ordering::Relaxed);
-    }
-
-    pub(super) fn dropped(&self, units: u64) {
-        self.drops.fetch_add(units, Ordering::Relaxed);
-    }
-
-    pub(super) fn retired(&self, units: u64) {
-        self.retired.fetch_add(units, Ordering::Relaxed);
-    }
-
-    pub(super) fn refused(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn failed(&self) {
-        self.failed.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// One partition, as it is now.
-struct Partition {
-    units: u8,
-    unit_bytes: u32,
-    heat: f64,
-    seen: Seen,
-}
-
 /// Looks at the filters of the tables of `version`. Takes the adjuster's lock once for each table.
 pub(crate) fn report(elastic: &Elastic, version: &Version, page_reads: u64) -> Filters {
-    let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    let moves = &elastic.moves;
     let cell_starts = cell_starts(&version.runs);
     let run = |run: &Arc<Run>| run_filters(elastic, run, &cell_starts);
     let runs = version.runs.iter().map(run).collect();
-    let (budget_bytes, loaded_bytes) = elastic.budget_and_charged();
+    let totals = elastic.totals();
     Filters {
-        rule: elastic.options.rule,
-        budget_bytes,
-        loaded_bytes,
-        gets: elastic.now(),
-        loads: load(&moves.loads),
-        cold_starts: load(&moves.cold),
-        predicted: load(&moves.predicted),
-        drops: load(&moves.drops),
-        retired: load(&moves.retired),
-        refused: load(&moves.refused),
-        failed: load(&moves.failed),
+        rule: totals.rule,
+        budget_bytes: totals.budget_bytes,
+        loaded_bytes: totals.loaded_bytes,
+        gets: totals.gets,
+        loads: totals.loads,
+        cold_starts: totals.cold_starts,
+        predicted: totals.predicted,
+        drops: totals.drops,
+        retired: totals.retired,
+        refused: totals.refused,
+        failed: totals.failed,
         page_reads,
-        dropped_probes: elastic.sampler.dropped(),
+        dropped_probes: totals.dropped_probes,
         cell_starts,
         runs,
     }
@@ -241,12 +183,7 @@ fn run_filters(elastic: &Elastic, run: &Run, cell_starts: &[Bytes]) -> RunFilter
         let keys = f64::from(table.partition_keys(index));
         filters.partitions += 1;
         filters.keys += keys as u64;
-        let part = elastic.look(table, index).unwrap_or(Partition {
-            units: 0,
-            unit_bytes: 0,
-            heat: 0.0,
-            seen: Seen::default(),
-        });
+        let part = elastic.look(&**table, index).unwrap_or_default();
         let (units, bytes) = (
             u64::from(part.units),
             u64::from(part.units) * u64::from(part.unit_bytes),
@@ -292,26 +229,5 @@ fn class(part: &Partition) -> i32 {
         per_byte.log2().floor() as i32 - i32::from(part.units)
     } else {
         i32::MIN
-    }
-}
-
-impl Elastic {
-    fn budget_and_charged(&self) -> (u64, u64) {
-        let state = self.state.lock();
-        (self.budget(&state), state.charged)
-    }
-
-    fn look(&self, table: &Table, index: u32) -> Option<Partition> {
-        let number = table.slot(index).number()?;
-        let now = self.now();
-        let mut state = self.state.lock();
-        let heat = state.rule.heat(PartitionId(number.0), now).0;
-        let part = state.same(number, table, index)?;
-        Some(Partition {
-            units: part.units,
-            unit_bytes: part.shape.unit_bytes,
-            heat,
-            seen: part.seen,
-        })
     }
 }

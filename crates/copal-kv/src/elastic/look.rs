@@ -1,0 +1,73 @@
+//! What the adjuster knows, for who reports it.
+
+use super::{adjust::Elastic, filtered::FilteredTable, state::Seen};
+use copal_filter::rules::{PartitionId, RuleKind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One partition, as it is now.
+#[derive(Default)]
+pub(crate) struct Partition {
+    /// Units it has.
+    pub(crate) units: u8,
+    pub(crate) unit_bytes: u32,
+    pub(crate) heat: f64,
+    pub(crate) seen: Seen,
+}
+
+/// Units of all stores that share the memory, and what was moved since it was made.
+pub(crate) struct Totals {
+    pub(crate) rule: RuleKind,
+    /// What all units may take.
+    pub(crate) budget_bytes: u64,
+    /// What they take.
+    pub(crate) loaded_bytes: u64,
+    pub(crate) gets: u64,
+    pub(crate) loads: u64,
+    pub(crate) cold_starts: u64,
+    pub(crate) predicted: u64,
+    pub(crate) drops: u64,
+    pub(crate) retired: u64,
+    pub(crate) refused: u64,
+    pub(crate) failed: u64,
+    pub(crate) dropped_probes: u64,
+}
+
+impl Elastic {
+    pub(crate) fn totals(&self) -> Totals {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let (budget_bytes, loaded_bytes) = {
+            let state = self.state.lock();
+            (self.budget(&state), state.charged)
+        };
+        let moves = &self.moves;
+        Totals {
+            rule: self.options.rule,
+            budget_bytes,
+            loaded_bytes,
+            gets: self.now(),
+            loads: load(&moves.loads),
+            cold_starts: load(&moves.cold),
+            predicted: load(&moves.predicted),
+            drops: load(&moves.drops),
+            retired: load(&moves.retired),
+            refused: load(&moves.refused),
+            failed: load(&moves.failed),
+            dropped_probes: self.sampler.dropped(),
+        }
+    }
+
+    /// Partition `index` of `table`; `None`: it has no part in the adjusting. Takes the adjuster's lock.
+    pub(crate) fn look(&self, table: &dyn FilteredTable, index: u32) -> Option<Partition> {
+        let number = table.slot(index).number()?;
+        let now = self.now();
+        let mut state = self.state.lock();
+        let heat = state.rule.heat(PartitionId(number.0), now).0;
+        let part = state.same(number, table, index)?;
+        Some(Partition {
+            units: part.units,
+            unit_bytes: part.shape.unit_bytes,
+            heat,
+            seen: part.seen,
+        })
+    }
+}

@@ -1,0 +1,51 @@
+//! What wakes and ends the thread that adjusts.
+
+use parking_lot::{Condvar, Mutex};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread::JoinHandle,
+};
+
+/// Wakes and ends the thread.
+#[derive(Default)]
+pub(super) struct Wake {
+    due: AtomicBool,
+    stop: AtomicBool,
+    lock: Mutex<()>,
+    condition: Condvar,
+    /// The thread, once it was started.
+    pub(super) thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Wake {
+    /// There is something to do. Takes a lock only when nobody has said so since the last time.
+    pub(super) fn wake(&self) {
+        if !self.due.swap(true, Ordering::AcqRel) {
+            let _guard = self.lock.lock();
+            self.condition.notify_one();
+        }
+    }
+
+    pub(super) fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Waits for something to do; `false`: to stop.
+    pub(super) fn wait(&self) -> bool {
+        let mut guard = self.lock.lock();
+        while !self.stopping() && !self.due.load(Ordering::Acquire) {
+            self.condition.wait(&mut guard);
+        }
+        self.due.store(false, Ordering::Release);
+        !self.stopping()
+    }
+    /// Tells the thread to end and hands it over to be joined.
+    pub(super) fn stop(&self) -> Option<JoinHandle<()>> {
+        self.stop.store(true, Ordering::Release);
+        {
+            let _guard = self.lock.lock();
+            self.condition.notify_one();
+        }
+        self.thread.lock().take()
+    }
+}
