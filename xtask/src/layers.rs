@@ -26,12 +26,12 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ("device", &["copal-device"]),
     ("objects", &["copal-object"]),
     ("kv", &["copal-filter", "copal-kv"]),
-    ("volumes", &["copal-volume", "copal-data"]),
+    ("volumes", &["copal-volume", "copal-data", "copal-node"]),
     ("backup", &["copal-chunk", "copal-nbd", "copal-backup"]),
     ("copal", &["copal"]),
 ];
 /// Who reaches past the layer below, to whom, and why.
-const SKIPS: [(&str, &str, &str); 8] = [
+const SKIPS: [(&str, &str, &str); 11] = [
     (
         "copal-kv",
         "copal-device",
@@ -43,15 +43,25 @@ const SKIPS: [(&str, &str, &str); 8] = [
         "opens objects and engine together; ids and classes of reads",
     ),
     (
+        "copal-node",
+        "copal-device",
+        "opens the file or device it was given",
+    ),
+    ("copal-node", "copal-object", "opens objects below the engine"),
+    (
         "copal-backup",
         "copal-kv",
         "the chunk index is a keyspace beside the volumes",
     ),
-    ("copal", "copal-device", "opens the file or device it was given"),
+    (
+        "copal",
+        "copal-device",
+        "names of file systems and devices in sentences",
+    ),
     (
         "copal",
         "copal-object",
-        "opens, checks and repairs what lies on it",
+        "checks and repairs what lies on it; why it did not open",
     ),
     (
         "copal",
@@ -60,13 +70,18 @@ const SKIPS: [(&str, &str, &str); 8] = [
     ),
     (
         "copal",
+        "copal-node",
+        "finds, makes, opens and closes the store it was given",
+    ),
+    (
+        "copal",
         "copal-data",
-        "opens the store of volumes, checks it, copies what is readable",
+        "checks the store of volumes, copies what is readable",
     ),
     (
         "copal",
         "copal-kv",
-        "opens the engine, shows and checks what it holds",
+        "shows, checks and repairs what the engine holds",
     ),
 ];
 const ASYNC_RUNTIMES: [&str; 6] = ["tokio", "async-std", "smol", "hyper", "tonic", "futures-executor"];

@@ -3,9 +3,16 @@
 //!
 //! Not here: what the words mean (`commands`).
 
-use crate::human;
+use crate::{
+    failure::{Failure, Outcome},
+    human,
+};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use std::{path::PathBuf, time::Duration};
+use copal_node::{NewStore, StoreOptions};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -98,6 +105,26 @@ pub(crate) struct Common {
     /// line for each key, as many as there are chunks
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
     pub(crate) record_gets: Option<PathBuf>,
+}
+
+impl Common {
+    /// The directory or device that was named.
+    /// # Errors
+    /// None was.
+    pub(crate) fn repository(&self) -> Outcome<&Path> {
+        let none = || Failure::usage("which repository? give --repo DIR or set COPAL_REPOSITORY");
+        self.repo.as_deref().ok_or_else(none)
+    }
+
+    pub(crate) fn store_options(&self) -> StoreOptions {
+        StoreOptions {
+            limit_bytes: self.store_limit,
+            accept_tail_loss: self.accept_tail_loss,
+            force_pread: self.no_io_uring,
+            allow_cow: self.allow_cow,
+            allow_volatile: self.allow_volatile,
+        }
+    }
 }
 
 /// Below each command, in the place of the options that all of them take.
@@ -216,6 +243,19 @@ pub(crate) struct Init {
     /// Overwrite a block device that holds something
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+impl Init {
+    pub(crate) fn new_store(&self) -> NewStore {
+        NewStore {
+            backend: match self.backend {
+                Backend::Cow => copal_node::Backend::File,
+                Backend::Hostfs => copal_node::Backend::Files,
+            },
+            size_bytes: self.size,
+            overwrite: self.force,
+        }
+    }
 }
 
 /// What a store lies in.

@@ -1,10 +1,8 @@
 //! How a command fails: a sentence, a word for machines, an exit code.
 
-use crate::{
-    holder::{self, Holder},
-    human,
-};
+use crate::{holder_text, human};
 use copal_backup::{Error, source::SourceError, target::TargetError};
+use copal_node::holders;
 use copal_volume::VolumeError;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -51,8 +49,8 @@ impl Failure {
 
     /// Somebody else is using the store at `path`.
     pub(crate) fn busy(path: &Path) -> Failure {
-        let holders = holder::holders(path);
-        let who = match holder::as_text(&holders) {
+        let holders = holders(path);
+        let who = match holder_text::as_text(&holders) {
             who if who.is_empty() => String::new(),
             who => format!(": {who}"),
         };
@@ -65,7 +63,7 @@ impl Failure {
                 path.display()
             ),
         );
-        failure.more = json!({ "holders": holders.iter().map(Holder::as_json).collect::<Vec<_>>() });
+        failure.more = json!({ "holders": holders.iter().map(holder_text::as_json).collect::<Vec<_>>() });
         failure
     }
 

@@ -1,7 +1,8 @@
 //! What can be typed behind `copal kv`.
 
-use crate::{arguments::Common, waiting::Waiting};
+use crate::arguments::Common;
 use clap::{ArgGroup, Args, Subcommand};
+use copal_node::Patience;
 use std::path::PathBuf;
 
 const HELP: &str = "\
@@ -166,5 +167,5 @@ pub(crate) struct Filters {
 pub(crate) struct Where<'a> {
     pub(crate) common: &'a Common,
     pub(crate) store: Option<&'a PathBuf>,
-    pub(crate) waiting: Waiting,
+    pub(crate) patience: Patience,
 }

@@ -7,8 +7,6 @@ use crate::{
     arguments::{Backup, Format},
     failure::{Failure, Outcome, exit},
     human,
-    place::Access,
-    place::Place,
     repository::Opened,
     stdin::Stdin,
 };
@@ -21,6 +19,7 @@ use copal_backup::{
         stream::StreamSource,
     },
 };
+use copal_node::{Access, StoreLocation};
 use serde_json::json;
 use std::path::Path;
 
@@ -37,7 +36,7 @@ pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
     let memory = context.memory()?;
     // Sources first: a missing image is said before a password is asked for.
     let mut disks = open_disks(context, backup)?;
-    let place = Place::find(&context.arguments.common)?;
+    let place = StoreLocation::find(context.arguments.common.repository()?)?;
     for typed in typed_disks(backup)? {
         source::refuse_own(&place, &typed.image)?;
     }
@@ -53,7 +52,7 @@ pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
     request.strict_incremental = backup.strict_incremental;
     request.full = backup.full;
     request.spot_check_millionths = backup.spot_check;
-    request.memory_bytes = memory.pipeline;
+    request.memory_bytes = memory.work;
     let meter = context.meter();
     let outcome = opened.repository().backup(request, &meter, &context.cancel);
     drop(meter);

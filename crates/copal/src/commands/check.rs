@@ -9,12 +9,11 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     output::write_out,
-    place::Access,
-    place::Place,
     repository::Opened,
 };
 use copal_backup::{CheckReport, ReadData, Snapshot, SnapshotId};
 use copal_data::CheckOptions;
+use copal_node::{Access, StoreLocation};
 use copal_object::Covered;
 use serde_json::{Value, json};
 use walk::{Below, Walk};
@@ -26,7 +25,12 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
         (false, None) => ReadData::No,
     };
     let common = &context.arguments.common;
-    if check.coverage && matches!(Place::find(common)?, Place::Files(_)) {
+    if check.coverage
+        && matches!(
+            StoreLocation::find(common.repository()?)?,
+            StoreLocation::Files(_)
+        )
+    {
         return Err(Failure::usage(
             "--coverage lists the bytes of a store file; this repository has a file per object, leave it out",
         ));

@@ -6,13 +6,13 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     output::Output,
-    place::Access,
     repository::Opened,
 };
 use copal_backup::{
     ForgetOptions, Snapshot, SnapshotId,
     retention::{self, Candidate, Policy},
 };
+use copal_node::Access;
 use serde_json::json;
 
 /// One snapshot and what is to become of it.

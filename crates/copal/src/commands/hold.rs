@@ -5,9 +5,9 @@ use crate::{
     arguments::Hold,
     failure::{Failure, Outcome},
     human,
-    place::Access,
 };
 use copal_backup::SnapshotId;
+use copal_node::Access;
 use serde_json::json;
 
 pub(super) fn run(context: &Context<'_>, hold: &Hold) -> Outcome<()> {

@@ -15,7 +15,7 @@ pub(super) fn run(context: &Context<'_>, init: &Init) -> Outcome<()> {
         Chunking::Paper => Profile::Paper,
         Chunking::Clone => Profile::Clone,
     };
-    let opened = repository::init(&context.arguments.common, init, profile, &context.waiting())?;
+    let opened = repository::init(&context.arguments.common, init, profile, &context.patience())?;
     let info = opened.repository().info();
     close(opened, Ok(()))?;
     let dir = context

@@ -5,9 +5,9 @@ use crate::{
     arguments::{Ls, Snapshots},
     failure::{Failure, Outcome, exit},
     human,
-    place::Access,
 };
 use copal_backup::{Listing, Snapshot};
+use copal_node::Access;
 use serde_json::json;
 
 pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome<()> {

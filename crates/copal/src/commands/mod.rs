@@ -16,15 +16,15 @@ mod stats;
 use crate::{
     arguments::{Arguments, Command, Common, Repair},
     failure::{Failure, Outcome},
+    holder_text, human,
     meter::Meter,
     output::{Output, write_out},
-    place::Access,
     repository::{self, Opened},
     signals,
-    waiting::Waiting,
 };
 use clap::CommandFactory;
 use copal_backup::{CancelFlag, LostFrame, Snapshot};
+use copal_node::{Access, MemoryShares, Patience};
 use serde_json::json;
 
 /// What a command that works on a repository gets.
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
 
 impl Context<'_> {
     fn open(&self, access: Access) -> Outcome<Opened> {
-        repository::open(&self.arguments.common, access, &self.waiting())
+        repository::open(&self.arguments.common, access, &self.patience())
     }
 
     /// Opens the repository once more, for what a command does behind its own work: that is not recorded.
@@ -86,13 +86,29 @@ impl Context<'_> {
             record_gets: None,
             ..self.arguments.common.clone()
         };
-        repository::open(&common, access, &self.waiting())
+        repository::open(&common, access, &self.patience())
     }
 
-    /// How long this command waits for a store that somebody else has open.
-    fn waiting(&self) -> Waiting {
-        let patience = self.arguments.common.wait.unwrap_or_default();
-        Waiting::new(patience, &self.cancel, *self.output)
+    /// How long this command waits for a store that somebody else has open: as long as `--wait` says; Ctrl-C ends it.
+    fn patience(&self) -> Patience {
+        let limit = self.arguments.common.wait.unwrap_or_default();
+        let cancel = self.cancel.clone();
+        let output = *self.output;
+        Patience::new(
+            limit,
+            move || cancel.is_cancelled(),
+            move |path, holders| {
+                let who = match holder_text::as_text(holders) {
+                    who if who.is_empty() => "another process".to_owned(),
+                    who => who,
+                };
+                output.notice(&format!(
+                    "waiting up to {} for {who} to end, which is using {}",
+                    human::age(limit.as_secs()),
+                    path.display()
+                ));
+            },
+        )
     }
 
     /// Damaged frames that a command met while it had the store open for reading leave the index, so that the next
@@ -113,8 +129,8 @@ impl Context<'_> {
         }
     }
 
-    fn memory(&self) -> Outcome<repository::Memory> {
-        repository::Memory::share(self.arguments.common.memory)
+    fn memory(&self) -> Outcome<MemoryShares> {
+        Ok(MemoryShares::of(self.arguments.common.memory)?)
     }
 
     fn meter(&self) -> Meter {

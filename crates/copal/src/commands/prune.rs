@@ -8,11 +8,10 @@ use crate::{
     arguments::{Delete, Prune},
     failure::{Failure, Outcome},
     human,
-    place::Access,
-    place::Place,
     repository::Opened,
 };
 use copal_backup::{PruneOptions, PruneSummary};
+use copal_node::{Access, StoreLocation};
 use copal_object::Shrunk;
 use serde_json::{Value, json};
 
@@ -98,7 +97,7 @@ fn close(context: &Context<'_>, opened: Opened, outcome: Outcome<Freed>, dry_run
     let shrunk = opened.close_and_shrink();
     Ok(Freed {
         shrunk: shrunk?,
-        allocated_bytes: Place::find(&context.arguments.common)?.allocated_bytes(),
+        allocated_bytes: StoreLocation::find(context.arguments.common.repository()?)?.allocated_bytes(),
         ..outcome?
     })
 }
@@ -110,7 +109,7 @@ pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
             "--vm, --force and --accept-clock belong to a policy; say what to keep (--keep-last 3)",
         ));
     }
-    let memory_bytes = context.memory()?.pipeline;
+    let memory_bytes = context.memory()?.work;
     let opened = context.open(access(prune.dry_run))?;
     let guards = forget::Guards {
         force: prune.force,

@@ -4,24 +4,22 @@
 //! anyway. Then the copy is judged as any repository is: its index is built, every chunk is compared with its id, and a
 //! snapshot that is not whole is taken out of it.
 //!
-//! Not here: the copying (`copal_data::rescue`), opening a damaged store (`place`).
+//! Not here: the copying (`copal_data::rescue`), opening a damaged store (`copal_node`).
 
 use super::{Context, as_json};
 use crate::{
-    arguments::{Backend, Chunking, Init, RepairStore},
+    arguments::RepairStore,
     failure::{Failure, Outcome, exit},
-    human,
-    making::Making,
-    password,
-    place::Access,
-    place::{self, Place},
-    repository::{Memory, engine_failure},
+    human, password,
 };
 use copal_backup::{
     CheckReport, IndexHome, Listing, Progress, PruneOptions, ReadData, Repository, Snapshot, SnapshotId,
     Stage,
 };
 use copal_data::{LocalStore, Rescued};
+use copal_node::{
+    Access, Backend, MemoryShares, NewStore, NodeError, StoreLocation, UnfinishedStore, refuse_taken,
+};
 use copal_object::RecoveryReport;
 use copal_volume::VolumeStore;
 use serde_json::{Value, json};
@@ -37,35 +35,31 @@ struct Judged {
 
 pub(super) fn run(context: &Context<'_>, words: &RepairStore) -> Outcome<()> {
     let common = &context.arguments.common;
-    let mut new = common.clone();
-    new.repo = Some(words.to.clone());
-    new.record_gets = None;
-    place::refuse_taken(&new)?;
-    let place = Place::find(common)?;
-    let waiting = context.waiting();
-    let (objects, recovery) = place.open_to_save(common, &waiting)?;
+    refuse_taken(&words.to)?;
+    let place = StoreLocation::find(common.repository()?)?;
+    let (options, patience) = (common.store_options(), context.patience());
+    let (objects, recovery) = place.open_to_save(&options, &patience)?;
     let used = objects.space().live_bytes;
     let from = engine(place.path(), objects, common.memory, Access::Read)?;
-    let making = Making::start(&new, &as_new(&place))?;
-    let (objects, _) = making.open(&new, &waiting)?;
-    let to = engine(making.path(), objects.clone(), common.memory, Access::Write)?;
+    let unfinished = UnfinishedStore::start(&words.to, &options, &as_new(&place))?;
+    let (objects, _) = unfinished.open(&options, &patience)?;
+    let to = engine(unfinished.path(), objects.clone(), common.memory, Access::Write)?;
 
     let rescued = copy(context, &from, &to, used);
     let lost_of_logs = from.lost_of_logs().to_vec();
     let closed = from.close();
     let rescued = rescued?;
-    closed.map_err(|error| engine_failure(place.path(), &error))?;
+    closed.map_err(of_engine(place.path()))?;
 
     let volumes: Arc<dyn VolumeStore> = Arc::new(LocalStore::open(to.clone())?);
     let judged = judge(context, &volumes, &to);
     drop(volumes);
     let judged = judged?;
-    to.close()
-        .map_err(|error| engine_failure(making.path(), &error))?;
+    to.close().map_err(of_engine(unfinished.path()))?;
     objects
         .close()
         .map_err(|error| Failure::plain("close", format!("closing the new store: {error}")))?;
-    making.finish()?;
+    unfinished.finish()?;
     conclude(context, &words.to, &judged, &rescued, &recovery, &lost_of_logs)
 }
 
@@ -76,25 +70,30 @@ fn engine(
     access: Access,
 ) -> Outcome<copal_kv::Store> {
     let options = copal_kv::Options {
-        memory_bytes: Memory::share(memory)?.engine / 2,
+        memory_bytes: MemoryShares::of(memory)?.engine / 2,
         read_only: access == Access::Read,
         salvage: access == Access::Read,
         ..copal_kv::Options::default()
     };
-    copal_kv::Store::open(objects, options).map_err(|error| engine_failure(path, &error))
+    Ok(copal_kv::Store::open(objects, options).map_err(of_engine(path))?)
+}
+
+fn of_engine(path: &Path) -> impl FnOnce(copal_kv::Error) -> NodeError {
+    move |source| NodeError::Engine {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// The new store lies in what the old one lies in; how disks are cut is among what is copied.
-fn as_new(old: &Place) -> Init {
-    let backend = match old {
-        Place::Files(_) => Backend::Hostfs,
-        Place::File(_) | Place::Device(_) => Backend::Cow,
-    };
-    Init {
-        size: 64 << 20,
-        chunking: Chunking::Default,
-        backend,
-        force: false,
+fn as_new(old: &StoreLocation) -> NewStore {
+    NewStore {
+        backend: match old {
+            StoreLocation::Files(_) => Backend::Files,
+            StoreLocation::File(_) | StoreLocation::Device(_) => Backend::File,
+        },
+        size_bytes: 64 << 20,
+        overwrite: false,
     }
 }
 

@@ -7,12 +7,11 @@ use crate::{
     arguments::Restore,
     failure::{Failure, Outcome, exit},
     human,
-    place::Access,
-    place::Place,
     repository::Opened,
     stdout,
 };
 use copal_backup::{RestoreRequest, RestoreSummary, Snapshot};
+use copal_node::{Access, StoreLocation};
 use serde_json::json;
 use std::{io::IsTerminal, path::Path};
 
@@ -36,7 +35,7 @@ pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
         ));
     }
     let opened = context.open(Access::Read)?;
-    let outcome = copy(context, restore, &opened, memory.pipeline);
+    let outcome = copy(context, restore, &opened, memory.work);
     let lost = opened.repository().lost_frames();
     let outcome = close(opened, outcome);
     context.note_lost(&lost);
@@ -88,7 +87,7 @@ fn copy(
     request.disk.clone_from(&restore.disk);
     request.fetches = usize::from(restore.fetches);
     request.memory_bytes = memory_bytes;
-    let place = Place::find(&context.arguments.common)?;
+    let place = StoreLocation::find(context.arguments.common.repository()?)?;
     let target = target::open(&place, &restore.target, restore.force)?;
     let meter = context.meter();
     let summary = repository.restore(&request, &*target, &meter, &context.cancel);

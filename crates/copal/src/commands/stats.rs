@@ -4,9 +4,8 @@ use super::{Context, as_json, close};
 use crate::{
     failure::{Failure, Outcome},
     human,
-    place::Access,
-    place::Place,
 };
+use copal_node::{Access, StoreLocation};
 use serde_json::json;
 
 pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
@@ -15,8 +14,8 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
     let stats = opened.repository().stats().map_err(Failure::from);
     let stats = close(opened, stats)?;
     // A directory of files has no size of its own: what bounds it is the file system.
-    let place = Place::find(&context.arguments.common)?;
-    let is_bounded = !matches!(place, Place::Files(_));
+    let place = StoreLocation::find(context.arguments.common.repository()?)?;
+    let is_bounded = !matches!(place, StoreLocation::Files(_));
     let allocated_bytes = place.allocated_bytes();
     let bounded = |bytes: u64| is_bounded.then_some(bytes);
     let fields = json!({

@@ -6,9 +6,9 @@ use crate::{
     failure::Outcome,
     kv_arguments::{Dump, Where},
     output::write_out,
-    place::Access,
 };
 use copal_kv::dump::{self, DumpOptions, Field, Item};
+use copal_node::Access;
 use serde_json::{Map, Value, json};
 
 pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Dump) -> Outcome<()> {

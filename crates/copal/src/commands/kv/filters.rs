@@ -8,10 +8,10 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     kv_arguments::{Filters as Words, Where},
-    place::Access,
     repository::create_private,
 };
 use copal_kv::{Filters, HeatCell, RunFilters, Store};
+use copal_node::Access;
 use serde_json::{Value, json};
 use std::{
     fs::File,

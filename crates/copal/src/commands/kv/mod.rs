@@ -11,11 +11,9 @@ use super::Context;
 use crate::{
     failure::{Failure, Outcome, exit},
     kv_arguments::{Kv, KvCommand, Where},
-    place::Access,
-    place::Place,
-    repository::{Memory, engine_failure},
 };
 use copal_kv::{Options, Store};
+use copal_node::{Access, MemoryShares, NodeError, StoreLocation};
 use copal_object::Store as Objects;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +21,7 @@ pub(super) fn run(context: &Context<'_>, kv: &Kv) -> Outcome<()> {
     let place = Where {
         common: &context.arguments.common,
         store: kv.store.as_ref(),
-        waiting: context.waiting(),
+        patience: context.patience(),
     };
     if place.common.record_gets.is_some() {
         return Err(Failure::usage(
@@ -40,20 +38,20 @@ pub(super) fn run(context: &Context<'_>, kv: &Kv) -> Outcome<()> {
 }
 
 /// The store that was named.
-fn place_of(place: &Where<'_>) -> Outcome<Place> {
+fn place_of(place: &Where<'_>) -> Outcome<StoreLocation> {
     match place.store {
-        None => Place::find(place.common),
+        None => Ok(StoreLocation::find(place.common.repository()?)?),
         Some(path) => bare(path),
     }
 }
 
 /// A store outside a repository.
-fn bare(path: &Path) -> Outcome<Place> {
+fn bare(path: &Path) -> Outcome<StoreLocation> {
     use std::os::unix::fs::FileTypeExt;
     match path.metadata() {
-        Ok(meta) if meta.is_dir() => Ok(Place::Files(path.to_owned())),
-        Ok(meta) if meta.file_type().is_block_device() => Ok(Place::Device(path.to_owned())),
-        Ok(_) => Ok(Place::File(path.to_owned())),
+        Ok(meta) if meta.is_dir() => Ok(StoreLocation::Files(path.to_owned())),
+        Ok(meta) if meta.file_type().is_block_device() => Ok(StoreLocation::Device(path.to_owned())),
+        Ok(_) => Ok(StoreLocation::File(path.to_owned())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Failure::new(
             exit::NO_REPOSITORY,
             "no_store",
@@ -68,7 +66,7 @@ fn bare(path: &Path) -> Outcome<Place> {
 
 fn objects(place: &Where<'_>, access: Access) -> Outcome<(PathBuf, Objects)> {
     let found = place_of(place)?;
-    let (objects, _) = found.open(place.common, access, &place.waiting)?;
+    let (objects, _) = found.open(access, &place.common.store_options(), &place.patience)?;
     Ok((found.path().to_owned(), objects))
 }
 
@@ -76,11 +74,14 @@ fn objects(place: &Where<'_>, access: Access) -> Outcome<(PathBuf, Objects)> {
 fn engine(place: &Where<'_>, access: Access) -> Outcome<(PathBuf, Store)> {
     let (path, objects) = objects(place, access)?;
     let options = Options {
-        memory_bytes: Memory::share(place.common.memory)?.engine,
+        memory_bytes: MemoryShares::of(place.common.memory)?.engine,
         read_only: access == Access::Read,
         ..Options::default()
     };
-    let store = Store::open(objects, options).map_err(|error| engine_failure(&path, &error))?;
+    let store = Store::open(objects, options).map_err(|source| NodeError::Engine {
+        path: path.clone(),
+        source,
+    })?;
     Ok((path, store))
 }
 

@@ -6,10 +6,9 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     kv_arguments::{Repair, Where},
-    place::Access,
-    repository::{Memory, engine_failure},
 };
 use copal_kv::{DamagedRange, Keyspace, Options, Store};
+use copal_node::{Access, MemoryShares, NodeError};
 use serde_json::json;
 use std::{ops::Bound, path::Path};
 
@@ -79,13 +78,17 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Repair) -> O
 }
 
 fn open_replica(place: &Where<'_>, path: &Path) -> Outcome<Store> {
-    let (objects, _) = bare(path)?.open(place.common, Access::Read, &place.waiting)?;
+    let (objects, _) = bare(path)?.open(Access::Read, &place.common.store_options(), &place.patience)?;
     let options = Options {
-        memory_bytes: Memory::share(place.common.memory)?.engine / 2,
+        memory_bytes: MemoryShares::of(place.common.memory)?.engine / 2,
         read_only: true,
         ..Options::default()
     };
-    Store::open(objects, options).map_err(|error| engine_failure(path, &error))
+    let opened = Store::open(objects, options).map_err(|source| NodeError::Engine {
+        path: path.to_owned(),
+        source,
+    });
+    Ok(opened?)
 }
 
 /// Repairs what it finds; also what was left damaged.

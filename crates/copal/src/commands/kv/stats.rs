@@ -1,8 +1,9 @@
 //! `copal kv stats`.
 
 use super::{close, engine};
-use crate::{commands::Context, failure::Outcome, human, kv_arguments::Where, place::Access};
+use crate::{commands::Context, failure::Outcome, human, kv_arguments::Where};
 use copal_kv::{Filters, LevelStats, MemoryBytes, Stats};
+use copal_node::Access;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 

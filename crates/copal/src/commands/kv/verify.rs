@@ -6,9 +6,9 @@ use crate::{
     failure::Outcome,
     human,
     kv_arguments::{Verify, Where},
-    place::Access,
 };
 use copal_kv::{DamagedRange, Store};
+use copal_node::Access;
 use serde_json::{Value, json};
 use std::{path::Path, thread::park_timeout, time::Duration};
 

@@ -4,8 +4,6 @@
 //! names the process of each lock, `/proc/PID` its command and age. Nothing is decided by it. Not known is a process on
 //! another machine, in another container, or one that another user hides.
 
-use crate::human;
-use serde_json::{Value, json};
 use std::{
     fs::Metadata,
     os::unix::fs::MetadataExt,
@@ -17,34 +15,19 @@ const COMMAND_CHARS: usize = 120;
 
 /// A process that has a store locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
-    pid: u32,
-    /// Its words; empty for one that has ended while the kernel still takes its lock down.
-    command: String,
-    /// Seconds since the process began.
-    age_seconds: Option<u64>,
+pub struct Holder {
+    /// Number of the process.
+    pub pid: u32,
+    /// Its words in one line, as it was started; anybody may have chosen them, so they are shown escaped only. Empty for
+    /// one that has ended while the kernel still takes its lock down.
+    pub command: String,
+    /// Seconds since the process began; `None`: not known.
+    pub age_seconds: Option<u64>,
 }
 
-impl Holder {
-    pub(crate) fn as_json(&self) -> Value {
-        json!({ "pid": self.pid, "command": self.command, "age_seconds": self.age_seconds })
-    }
-
-    /// `"copal prune" (process 4711, started 3m07s ago)`.
-    pub(crate) fn as_text(&self) -> String {
-        let pid = self.pid;
-        if self.command.is_empty() {
-            return format!("process {pid}, which has ended or is hidden from this user");
-        }
-        let age = self
-            .age_seconds
-            .map(|seconds| format!(", started {} ago", human::age(seconds)));
-        format!("\"{}\" (process {pid}{})", self.command, age.unwrap_or_default())
-    }
-}
-
-/// The processes that have the store at `path` locked: a file, a block device, or a directory of files.
-pub(crate) fn holders(path: &Path) -> Vec<Holder> {
+/// The processes that have the store at `path` locked: a file, a block device, or a directory of files. Reads `/proc`;
+/// empty where that tells nothing.
+pub fn holders(path: &Path) -> Vec<Holder> {
     let Ok(locks) = std::fs::read_to_string("/proc/locks") else {
         return Vec::new();
     };
@@ -57,12 +40,6 @@ pub(crate) fn holders(path: &Path) -> Vec<Holder> {
         }
     }
     found
-}
-
-/// All of them in words; empty when none is known.
-pub(crate) fn as_text(holders: &[Holder]) -> String {
-    let words: Vec<String> = holders.iter().map(Holder::as_text).collect();
-    words.join(" and ")
 }
 
 /// What carries the lock of a store: the file or device itself, of a directory whatever lies directly in it.
@@ -138,7 +115,7 @@ fn command(words: &[u8]) -> String {
     let words = words.trim_end_matches('\0').replace('\0', " ");
     let (program, rest) = words.split_at(words.find(' ').unwrap_or(words.len()));
     let program = program.rsplit('/').next().unwrap_or(program);
-    let line = human::visible(&format!("{program}{rest}")).into_owned();
+    let line = format!("{program}{rest}");
     match line.char_indices().nth(COMMAND_CHARS) {
         Some((end, _)) => format!("{}...", &line[..end]),
         None => line,
@@ -192,7 +169,6 @@ mod tests {
             command(b"/usr/bin/copal\0prune\0--repo\0/a b\0"),
             "copal prune --repo /a b"
         );
-        assert_eq!(command(b"copal\0a\nb\x1b[2J\0"), "copal a\\nb\\u{1b}[2J");
         assert_eq!(command(b""), "");
         let long = command("ä".repeat(1000).as_bytes());
         assert_eq!(long.chars().count(), COMMAND_CHARS + 3);

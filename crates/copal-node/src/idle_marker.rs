@@ -1,9 +1,9 @@
-//! Seals the store when it has been idle for a moment, so that damage which comes to its last writes between a kill and
-//! the next command is reported, not taken for the kill.
+//! Marks a store that has been idle for a moment as cleanly ended, so that damage which comes to its last writes between a
+//! kill and the next opening is reported, not taken for the kill.
 //!
 //! A thread of its own: the object store has neither thread nor clock. It ends with its owner.
 //! Invariants
-//! - A store that is written to without a pause is never sealed: a seal costs a flush.
+//! - A store that is written to without a pause is never marked: a mark costs a flush.
 
 use std::{
     sync::mpsc::{self, RecvTimeoutError, Sender},
@@ -11,18 +11,18 @@ use std::{
     time::Duration,
 };
 
-/// How long a store stands still before it is sealed; what is acknowledged within it before a kill has no seal.
+/// How long a store stands still before it is marked; what is acknowledged within it before a kill has no mark.
 const IDLE: Duration = Duration::from_millis(100);
 
 /// The thread; dropping it ends and joins it.
-pub(crate) struct Sealer {
+pub struct IdleMarker {
     alive: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Sealer {
-    /// Watches `store`. Without a thread to be had there are no seals, which only costs the report of later damage.
-    pub(crate) fn start(store: copal_object::Store) -> Sealer {
+impl IdleMarker {
+    /// Watches `store`. Without a thread to be had there are no marks, which only costs the report of later damage.
+    pub fn start(store: copal_object::Store) -> IdleMarker {
         let (alive, ended) = mpsc::channel::<()>();
         let watch = move || {
             let mut before = store.activity();
@@ -31,28 +31,30 @@ impl Sealer {
                 if now == before
                     && let Err(error) = store.seal()
                 {
-                    // Whoever writes next is told; there is nothing to seal any more.
-                    tracing::debug!(%error, "the idle store is not sealed");
+                    // Whoever writes next is told; there is nothing to mark any more.
+                    tracing::debug!(%error, "the idle store is not marked");
                     return;
                 }
                 before = store.activity();
             }
         };
-        let thread = std::thread::Builder::new().name("sealer".into()).spawn(watch);
-        Sealer {
+        let thread = std::thread::Builder::new()
+            .name("idle-marker".into())
+            .spawn(watch);
+        IdleMarker {
             alive: Some(alive),
             thread: thread.ok(),
         }
     }
 }
 
-impl Drop for Sealer {
+impl Drop for IdleMarker {
     fn drop(&mut self) {
         self.alive = None;
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread that seals the idle store ended by a panic");
+            tracing::error!("the thread that marks the idle store ended by a panic");
         }
     }
 }
@@ -64,11 +66,11 @@ mod tests {
     use copal_object::{Ack, CreateOptions, MkfsOptions, ObjectId, Op, OpenOptions, Store, Txn};
 
     #[test]
-    fn a_store_that_stands_still_is_sealed_once() {
+    fn a_store_that_stands_still_is_marked_once() {
         let device = MemoryDevice::new(64 << 20);
         Store::mkfs(&device, &MkfsOptions::default()).unwrap();
         let (store, _) = Store::open(device, &OpenOptions::default()).unwrap();
-        let sealer = Sealer::start(store.clone());
+        let marker = IdleMarker::start(store.clone());
         let ops = vec![Op::Create {
             id: ObjectId(1),
             opts: CreateOptions::default(),
@@ -79,11 +81,11 @@ mod tests {
         };
         store.commit(txn, Ack::Durable).wait().unwrap();
         let before = store.activity();
-        // The seal is a commit of its own.
+        // The mark is a commit of its own.
         while store.activity() == before {
             std::thread::yield_now();
         }
-        drop(sealer);
-        assert!(!store.seal().unwrap(), "it is sealed already");
+        drop(marker);
+        assert!(!store.seal().unwrap(), "it is marked already");
     }
 }

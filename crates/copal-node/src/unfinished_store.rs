@@ -1,18 +1,16 @@
-//! A repository's store in the making: it grows under another name and gets its own when it is whole.
+//! A store in the making: it grows under another name and gets its own when it is whole.
 //!
 //! Invariants
-//! - An `init` that was killed leaves nothing that looks like a repository, and no obstacle for the next.
-//! - One `init` at a time works in a directory, and none takes the place of a repository that is there.
+//! - A process that was killed while it made a store leaves nothing that looks like one, and no obstacle for the next.
+//! - One process at a time makes a store in a directory, and none takes the place of a store that is there.
 //!
-//! Not here: what is in the store (`repository`).
+//! Not here: what is in the store (`stack`).
 
 use crate::{
-    arguments::{Backend, Common, Init},
-    failure::{Failure, Outcome, exit},
-    human,
-    place::Access,
-    place::{self, Opened, Place, STORE_FILE, STORE_FILES},
-    waiting::Waiting,
+    error::NodeError,
+    location::{Access, Opened, STORE_FILE, STORE_FILES, StoreLocation, StoreOptions},
+    location::{is_block_device, refuse_taken},
+    patience::Patience,
 };
 use copal_device::{Device, FileOptions};
 use copal_object::{MkfsOptions, OpenError, Store};
@@ -28,54 +26,75 @@ use std::{
     sync::Arc,
 };
 
-/// Behind the name of the store while `init` is at work.
+/// Behind the name of the store until it is finished.
 const UNFINISHED: &str = ".unfinished";
-/// Locked in the directory while `init` is at work.
+/// Locked in the directory while a store is made there.
 const LOCK_FILE: &str = "init.lock";
 /// Superblock copies, journal and room to work in take so much.
 const LEAST_BYTES: u64 = 64 << 20;
 /// A block device whose beginning is not all zeros up to here holds something.
 const PROBED_BYTES: usize = 1 << 20;
 
-/// A store in the making; dropped before [`Making::finish`], nothing of it is left.
-pub(crate) struct Making {
-    unfinished: Place,
-    /// What it is in, locked from before its first byte: whoever opened it anew could find somebody else there.
+/// What a new store lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// One preallocated file, or a block device.
+    File,
+    /// A directory with a file for each object.
+    Files,
+}
+
+/// How a store is made.
+#[derive(Clone, Copy, Debug)]
+pub struct NewStore {
+    /// What it lies in.
+    pub backend: Backend,
+    /// Bytes to preallocate for a file; the store grows when they are used up.
+    pub size_bytes: u64,
+    /// Overwrite a block device that holds something.
+    pub overwrite: bool,
+}
+
+/// A store in the making; where it is dropped before [`UnfinishedStore::finish`], nothing of it is left.
+pub struct UnfinishedStore {
+    unfinished: StoreLocation,
+    /// What the store is in, locked from before its first byte: whoever opened it anew could find somebody else there.
     /// None for a store of files.
     device: Option<Arc<dyn Device>>,
-    /// Its name when it is whole.
+    /// The store's name when it is whole.
     store: PathBuf,
     finished: bool,
     /// Given back last. None for a block device.
     _directory: Option<Directory>,
 }
 
-impl Making {
-    /// Makes an empty store.
-    pub(crate) fn start(common: &Common, init: &Init) -> Outcome<Making> {
-        let named = place::directory(common)?;
-        if place::is_block_device(named) {
-            return start_on_device(common, init, named);
+impl UnfinishedStore {
+    /// Makes an empty store in a directory, which is made too, or on a block device. Blocks on the device.
+    /// # Errors
+    /// `TooSmall`, `Taken`, `InTheMaking`, `NotEmpty`, `BlockDevice`, `System`, `Objects`.
+    pub fn start(named: &Path, options: &StoreOptions, new: &NewStore) -> Result<UnfinishedStore, NodeError> {
+        if is_block_device(named) {
+            return start_on_device(named, options, new);
         }
-        if init.backend == Backend::Cow && init.size < LEAST_BYTES {
-            return Err(Failure::usage(format!(
-                "--size {} is too little for a store; give at least 64MiB",
-                human::bytes(init.size)
-            )));
+        if new.backend == Backend::File && new.size_bytes < LEAST_BYTES {
+            return Err(NodeError::TooSmall {
+                bytes: new.size_bytes,
+                least: LEAST_BYTES,
+            });
         }
         let directory = Directory::take(named)?;
-        // Whoever had the directory before may have made a repository while this one waited for its password.
-        place::refuse_taken(common)?;
-        let name = match init.backend {
-            Backend::Cow => STORE_FILE,
-            Backend::Hostfs => STORE_FILES,
+        // Whoever had the directory before may have made a store since this process looked.
+        refuse_taken(named)?;
+        let name = match new.backend {
+            Backend::File => STORE_FILE,
+            Backend::Files => STORE_FILES,
         };
         let path = named.join(format!("{name}{UNFINISHED}"));
-        let unfinished = match init.backend {
-            Backend::Cow => Place::File(path),
-            Backend::Hostfs => Place::Files(path),
+        let unfinished = match new.backend {
+            Backend::File => StoreLocation::File(path),
+            Backend::Files => StoreLocation::Files(path),
         };
-        let mut making = Making {
+        let mut making = UnfinishedStore {
             unfinished,
             device: None,
             store: named.join(name),
@@ -85,11 +104,11 @@ impl Making {
         let path = making.unfinished.path();
         remove(&making.unfinished).map_err(cannot_create(path))?;
         let made = match &making.unfinished {
-            Place::Files(dir) => Store::mkfs_dir(dir, &MkfsOptions::default()),
-            Place::File(path) | Place::Device(path) => {
+            StoreLocation::Files(dir) => Store::mkfs_dir(dir, &MkfsOptions::default()),
+            StoreLocation::File(path) | StoreLocation::Device(path) => {
                 let file = FileOptions {
-                    create_size: Some(init.size.next_multiple_of(1 << 20)),
-                    ..place::file_options(common)
+                    create_size: Some(new.size_bytes.next_multiple_of(1 << 20)),
+                    ..options.of_file()
                 };
                 copal_device::open_file(path, &file)
                     .map_err(OpenError::from)
@@ -99,29 +118,33 @@ impl Making {
                     })
             }
         };
-        made.map_err(|error| place::open_failure(making.path(), error))?;
+        made.map_err(cannot_open(making.path()))?;
         Ok(making)
     }
 
-    /// The store, to be filled.
-    pub(crate) fn open(&self, common: &Common, waiting: &Waiting) -> Outcome<Opened> {
+    /// Opens the store, to be filled.
+    /// # Errors
+    /// `Objects`.
+    pub fn open(&self, options: &StoreOptions, patience: &Patience) -> Result<Opened, NodeError> {
         match &self.device {
-            None => self.unfinished.open(common, Access::Write, waiting),
+            None => self.unfinished.open(Access::Write, options, patience),
             Some(device) => {
-                let opened = Store::open(Arc::clone(device), &place::open_options(common, Access::Write));
-                opened.map_err(|error| place::open_failure(self.path(), error))
+                let opened = Store::open(Arc::clone(device), &options.of_objects(Access::Write));
+                opened.map_err(cannot_open(self.path()))
             }
         }
     }
 
-    /// What it is called while it is not whole.
-    pub(crate) fn path(&self) -> &Path {
+    /// What the store is called while it is not whole.
+    pub fn path(&self) -> &Path {
         self.unfinished.path()
     }
 
-    /// From now on it is a repository, durably.
-    pub(crate) fn finish(mut self) -> Outcome<()> {
-        if !matches!(self.unfinished, Place::Device(_)) {
+    /// From now on the store is there, durably.
+    /// # Errors
+    /// `Taken`, `System`.
+    pub fn finish(mut self) -> Result<(), NodeError> {
+        if !matches!(self.unfinished, StoreLocation::Device(_)) {
             rename_new(self.unfinished.path(), &self.store)?;
         }
         self.finished = true;
@@ -129,16 +152,16 @@ impl Making {
     }
 }
 
-impl Drop for Making {
+impl Drop for UnfinishedStore {
     fn drop(&mut self) {
         if !self.finished {
-            // What cannot be removed says by its name what it is; a device that is half made holds no repository.
+            // What cannot be removed says by its name what it is; a device that is half made holds no store.
             let _ = remove(&self.unfinished);
         }
     }
 }
 
-/// The directory of a repository in the making, which one `init` has at a time.
+/// The directory of a store in the making, which one process has at a time.
 struct Directory {
     path: PathBuf,
     is_new: bool,
@@ -147,7 +170,7 @@ struct Directory {
 }
 
 impl Directory {
-    fn take(path: &Path) -> Outcome<Directory> {
+    fn take(path: &Path) -> Result<Directory, NodeError> {
         let is_new = !path.exists();
         let mut directories = DirBuilder::new();
         let made = directories.recursive(true).mode(0o700).create(path);
@@ -165,11 +188,9 @@ impl Directory {
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    let sentence = format!(
-                        "another `copal init` is at work in {}; wait for it to end, nothing was changed",
-                        path.display()
-                    );
-                    return Err(Failure::new(exit::BUSY, "busy", sentence));
+                    return Err(NodeError::InTheMaking {
+                        directory: path.to_owned(),
+                    });
                 }
                 Err(TryLockError::Error(error)) => return Err(cannot_create(&lock)(error)),
             }
@@ -206,8 +227,10 @@ impl Drop for Directory {
 }
 
 /// Gives a finished store its name, durably; a store that appeared there meanwhile is left alone.
-fn rename_new(from: &Path, to: &Path) -> Outcome<()> {
-    let exists = || Failure::from(copal_backup::Error::RepositoryExists);
+fn rename_new(from: &Path, to: &Path) -> Result<(), NodeError> {
+    let exists = || NodeError::Taken {
+        directory: to.parent().unwrap_or(to).to_owned(),
+    };
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => {}
         Err(Errno::EXIST) => return Err(exists()),
@@ -226,35 +249,48 @@ fn rename_new(from: &Path, to: &Path) -> Outcome<()> {
         .map_err(cannot_create(to))
 }
 
-fn cannot_create(path: &Path) -> impl Fn(std::io::Error) -> Failure {
-    move |error| place::system_failure(path, "create", &error)
+fn cannot_create(path: &Path) -> impl Fn(std::io::Error) -> NodeError {
+    cannot("create", path)
 }
 
-fn start_on_device(common: &Common, init: &Init, path: &Path) -> Outcome<Making> {
-    if init.backend == Backend::Hostfs {
-        return Err(Failure::usage(format!(
-            "{} is a block device; --backend hostfs takes a directory",
-            path.display()
-        )));
+fn cannot(action: &'static str, path: &Path) -> impl Fn(std::io::Error) -> NodeError {
+    move |source| NodeError::System {
+        path: path.to_owned(),
+        action,
+        source,
     }
-    let device = copal_device::open_file(path, &place::file_options(common))
-        .map_err(|error| place::device_failure(path, error))?;
+}
+
+fn cannot_open(path: &Path) -> impl Fn(OpenError) -> NodeError {
+    move |source| NodeError::Objects {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn start_on_device(
+    path: &Path,
+    options: &StoreOptions,
+    new: &NewStore,
+) -> Result<UnfinishedStore, NodeError> {
+    if new.backend == Backend::Files {
+        return Err(NodeError::BlockDevice {
+            path: path.to_owned(),
+        });
+    }
+    let device = copal_device::open_file(path, &options.of_file());
+    let device = device.map_err(OpenError::from).map_err(cannot_open(path))?;
     let mut beginning = Vec::new();
     let read = File::open(path).and_then(|file| file.take(PROBED_BYTES as u64).read_to_end(&mut beginning));
-    read.map_err(|error| Failure::plain("open", format!("cannot read {}: {error}", path.display())))?;
-    if beginning.iter().any(|&byte| byte != 0) && !init.force {
-        return Err(Failure::new(
-            exit::DENIED,
-            "not_empty",
-            format!(
-                "{} is not empty and would be overwritten; give --force if nothing on it is needed",
-                path.display()
-            ),
-        ));
+    read.map_err(cannot("read", path))?;
+    if beginning.iter().any(|&byte| byte != 0) && !new.overwrite {
+        return Err(NodeError::NotEmpty {
+            path: path.to_owned(),
+        });
     }
-    Store::mkfs(&device, &MkfsOptions::default()).map_err(|error| place::open_failure(path, error))?;
-    Ok(Making {
-        unfinished: Place::Device(path.to_owned()),
+    Store::mkfs(&device, &MkfsOptions::default()).map_err(cannot_open(path))?;
+    Ok(UnfinishedStore {
+        unfinished: StoreLocation::Device(path.to_owned()),
         device: Some(device),
         store: path.to_owned(),
         finished: false,
@@ -262,11 +298,11 @@ fn start_on_device(common: &Common, init: &Init, path: &Path) -> Outcome<Making>
     })
 }
 
-fn remove(place: &Place) -> std::io::Result<()> {
+fn remove(place: &StoreLocation) -> std::io::Result<()> {
     let removed = match place {
-        Place::File(path) => std::fs::remove_file(path),
-        Place::Files(path) => std::fs::remove_dir_all(path),
-        Place::Device(_) => Ok(()),
+        StoreLocation::File(path) => std::fs::remove_file(path),
+        StoreLocation::Files(path) => std::fs::remove_dir_all(path),
+        StoreLocation::Device(_) => Ok(()),
     };
     match removed {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -277,40 +313,32 @@ fn remove(place: &Place) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::{Arguments, Command};
-    use clap::Parser;
-
-    fn typed(repository: &Path) -> Arguments {
-        let words = [
-            "copal",
-            "init",
-            "--force",
-            "--no-io-uring",
-            "--allow-cow",
-            "--allow-volatile",
-        ];
-        let words = words.iter().map(|word| (*word).to_owned());
-        let named = ["--repo".to_owned(), repository.display().to_string()];
-        Arguments::try_parse_from(words.chain(named)).unwrap()
-    }
-
-    fn start(arguments: &Arguments) -> Outcome<Making> {
-        let Command::Init(init) = &arguments.command else {
-            panic!("not an init")
-        };
-        Making::start(&arguments.common, init)
-    }
 
     /// One begins, another begins, the first goes on.
-    fn two_at_once(repository: &Path) {
-        let arguments = typed(repository);
-        let quiet = crate::output::Output::new(false, true);
-        let waiting = Waiting::new(std::time::Duration::ZERO, &copal_backup::CancelFlag::new(), quiet);
-        let first = start(&arguments).unwrap();
-        let second = start(&arguments).err().expect("one at a time");
-        assert_eq!(second.exit_code, exit::BUSY, "{second:?}");
-        assert!(second.sentence.contains("wait for it to end"), "{second:?}");
-        let (store, _) = first.open(&arguments.common, &waiting).unwrap();
+    fn two_at_once(named: &Path) {
+        let options = StoreOptions {
+            force_pread: true,
+            allow_cow: true,
+            allow_volatile: true,
+            ..StoreOptions::default()
+        };
+        let new = NewStore {
+            backend: Backend::File,
+            size_bytes: LEAST_BYTES,
+            overwrite: true,
+        };
+        let first = UnfinishedStore::start(named, &options, &new).unwrap();
+        let second = UnfinishedStore::start(named, &options, &new);
+        let second = second.err().expect("one at a time");
+        let is_refused = match &second {
+            NodeError::InTheMaking { .. } => true,
+            NodeError::Objects { source, .. } => {
+                matches!(source, OpenError::Open(copal_device::OpenError::Locked { .. }))
+            }
+            _ => false,
+        };
+        assert!(is_refused, "{second:?}");
+        let (store, _) = first.open(&options, &Patience::none()).unwrap();
         first.finish().unwrap();
         store.close().unwrap();
     }
@@ -318,10 +346,10 @@ mod tests {
     #[test]
     fn of_two_in_a_directory_one_is_refused() {
         let scratch = tempfile::tempdir().unwrap();
-        two_at_once(&scratch.path().join("repository"));
+        two_at_once(&scratch.path().join("store"));
     }
 
-    /// Symptom: of two `copal init --force` at once on one block device each wrote over what the other was making.
+    /// Symptom: of two processes that made a store on one block device at once each wrote over what the other was making.
     /// Cause: the device was locked while the empty store was written and again when it was opened, not in between.
     /// Fix: it is opened once, and the lock of before the first byte is that of the store.
     #[test]

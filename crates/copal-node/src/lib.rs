@@ -1,0 +1,41 @@
+//! One process on one store: what stands between the words a program was started with and the layers below it.
+//!
+//! A program names a directory or a block device. [`StoreLocation`] finds the store there, [`UnfinishedStore`] makes a new
+//! one that is whole or not there, [`Stack`] opens objects, engine and volumes on it and closes them in the other
+//! order, [`IdleMarker`] marks a store that stands still as cleanly ended, [`MemoryShares`] says who may take how much.
+//!
+//! ```no_run
+//! use copal_node::{Access, Patience, Stack, StoreLocation, StoreOptions};
+//!
+//! let options = StoreOptions::default();
+//! let location = StoreLocation::find("/backup/copal".as_ref())?;
+//! let opened = location.open(Access::Write, &options, &Patience::none())?;
+//! let stack = Stack::open(location.path(), opened, Access::Write, 32 << 20)?;
+//! println!("{:?}", stack.volumes().uuid()?);
+//! stack.close(|_| ())?;
+//! # Ok::<(), copal_node::NodeError>(())
+//! ```
+//!
+//! Invariants
+//! - One process at a time has a store open to write it, and it is told who has it.
+//! - A store that was not finished is never found as one.
+//!
+//! Not here: what the volumes hold, exit codes and sentences with options of a command line.
+
+mod error;
+mod holder;
+mod idle_marker;
+mod location;
+mod memory_shares;
+mod patience;
+mod stack;
+mod unfinished_store;
+
+pub use error::{Missing, NodeError};
+pub use holder::{Holder, holders};
+pub use idle_marker::IdleMarker;
+pub use location::{Access, Opened, StoreLocation, StoreOptions, refuse_taken};
+pub use memory_shares::MemoryShares;
+pub use patience::Patience;
+pub use stack::Stack;
+pub use unfinished_store::{Backend, NewStore, UnfinishedStore};

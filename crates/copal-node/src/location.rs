@@ -1,0 +1,303 @@
+//! Where a store lies: a preallocated file in a directory, a directory of files in it, or a block device.
+//!
+//! `DIR/store.copal` is the file; `DIR/store.files` holds one file per object; a block device that is named is the store
+//! itself.
+//!
+//! Not here: how one comes into being (`unfinished_store`), what is in it (`stack`).
+
+use crate::{
+    error::{Missing, NodeError},
+    patience::Patience,
+};
+use copal_device::FileOptions;
+use copal_object::{OpenOptions, RecoveryReport, Store};
+use std::{
+    io::ErrorKind,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+/// What a process wants to do with a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Look only.
+    Read,
+    /// Add or remove.
+    Write,
+}
+
+/// Name of the store file in the repository's directory.
+pub(crate) const STORE_FILE: &str = "store.copal";
+/// Name of the directory of objects.
+pub(crate) const STORE_FILES: &str = "store.files";
+
+/// Unit in which a file system counts what a file takes.
+const BLOCK_BYTES: u64 = 512;
+
+/// How a store is opened or made; the default is what is safe everywhere.
+#[derive(Clone, Debug, Default)]
+pub struct StoreOptions {
+    /// Most bytes the store may grow to; `None`: as far as its file system goes.
+    pub limit_bytes: Option<u64>,
+    /// Open a store whose last acknowledged writes are damaged, without them.
+    pub accept_tail_loss: bool,
+    /// Use pread and pwrite even where the kernel offers io_uring.
+    pub force_pread: bool,
+    /// Accept a file system that writes elsewhere each time, where preallocation promises nothing.
+    pub allow_cow: bool,
+    /// Accept a file system in memory.
+    pub allow_volatile: bool,
+}
+
+impl StoreOptions {
+    pub(crate) fn of_objects(&self, access: Access) -> OpenOptions {
+        OpenOptions {
+            read_only: access == Access::Read,
+            max_size_bytes: self.limit_bytes,
+            accept_tail_loss: self.accept_tail_loss,
+            salvage: false,
+        }
+    }
+
+    pub(crate) fn of_file(&self) -> FileOptions {
+        FileOptions {
+            force_pread: self.force_pread,
+            allow_cow: self.allow_cow,
+            unsafe_volatile: self.allow_volatile,
+            // What is given back goes to the file system.
+            punch_holes: true,
+            ..FileOptions::default()
+        }
+    }
+}
+
+/// File, directory of files or block device of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreLocation {
+    /// A preallocated file.
+    File(PathBuf),
+    /// A directory of files.
+    Files(PathBuf),
+    /// A block device.
+    Device(PathBuf),
+}
+
+/// A store, and what its recovery found.
+pub type Opened = (Store, RecoveryReport);
+
+pub(crate) fn is_block_device(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|meta| meta.file_type().is_block_device())
+}
+
+/// Refuses a directory that holds a store: one is enough. What is on a block device is looked at when a store is made of
+/// it.
+/// # Errors
+/// `Taken`.
+pub fn refuse_taken(directory: &Path) -> Result<(), NodeError> {
+    let mut names = [STORE_FILE, STORE_FILES].iter();
+    if names.any(|name| directory.join(name).symlink_metadata().is_ok()) {
+        return Err(NodeError::Taken {
+            directory: directory.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+impl StoreLocation {
+    /// The store in a directory, or on a block device.
+    /// # Errors
+    /// `NotFound`, `System`.
+    pub fn find(named: &Path) -> Result<StoreLocation, NodeError> {
+        if is_block_device(named) {
+            return Ok(StoreLocation::Device(named.to_owned()));
+        }
+        let (file, files) = (named.join(STORE_FILE), named.join(STORE_FILES));
+        if files.is_dir() {
+            return Ok(StoreLocation::Files(files));
+        }
+        refuse_missing(named, &file)?;
+        Ok(StoreLocation::File(file))
+    }
+
+    /// What the store is called in sentences.
+    pub fn path(&self) -> &Path {
+        match self {
+            StoreLocation::File(path) | StoreLocation::Files(path) | StoreLocation::Device(path) => path,
+        }
+    }
+
+    /// Whether a file or device is part of the store, or shares bytes with it. One that is not there yet lies where its
+    /// directory does.
+    pub fn holds(&self, path: &Path) -> bool {
+        if copal_device::share_bytes(self.path(), path) {
+            return true;
+        }
+        let StoreLocation::Files(files) = self else {
+            return false;
+        };
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let path = path
+            .canonicalize()
+            .or_else(|_| directory.unwrap_or(Path::new(".")).canonicalize());
+        match (files.canonicalize(), path) {
+            (Ok(files), Ok(path)) => path.starts_with(files),
+            _ => false,
+        }
+    }
+
+    /// Bytes the store takes on its file system; `None` where it has no file system, or that does not say.
+    pub fn allocated_bytes(&self) -> Option<u64> {
+        match self {
+            StoreLocation::File(path) => Some(path.metadata().ok()?.blocks() * BLOCK_BYTES),
+            StoreLocation::Files(directory) => allocated_below(directory).ok(),
+            StoreLocation::Device(_) => None,
+        }
+    }
+
+    /// Opens the store, when nobody else has it. Blocks on the device.
+    /// # Errors
+    /// `ReadOnly`, `Objects`.
+    pub fn open(
+        &self,
+        access: Access,
+        options: &StoreOptions,
+        patience: &Patience,
+    ) -> Result<Opened, NodeError> {
+        if access == Access::Write {
+            self.refuse_read_only()?;
+        }
+        self.open_as(access, options, &options.of_objects(access), patience)
+    }
+
+    /// Opens whatever of the store can be understood, to read what is readable.
+    /// # Errors
+    /// `Objects`.
+    pub fn open_to_save(&self, options: &StoreOptions, patience: &Patience) -> Result<Opened, NodeError> {
+        let of_objects = OpenOptions {
+            salvage: true,
+            ..options.of_objects(Access::Read)
+        };
+        self.open_as(Access::Read, options, &of_objects, patience)
+    }
+
+    /// A file without any write permission is meant to be left alone, by root too.
+    fn refuse_read_only(&self) -> Result<(), NodeError> {
+        let path = self.path();
+        if path.metadata().is_ok_and(|meta| meta.permissions().readonly()) {
+            return Err(NodeError::ReadOnly {
+                path: path.to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    fn open_as(
+        &self,
+        access: Access,
+        options: &StoreOptions,
+        of_objects: &OpenOptions,
+        patience: &Patience,
+    ) -> Result<Opened, NodeError> {
+        let path = self.path();
+        let opened = match self {
+            StoreLocation::Files(dir) => patience.open(path, || Store::open_dir(dir, of_objects)),
+            StoreLocation::File(path) | StoreLocation::Device(path) => {
+                let file = FileOptions {
+                    read_only: access == Access::Read,
+                    ..options.of_file()
+                };
+                patience.open(path, || {
+                    Store::open(copal_device::open_file(path, &file)?, of_objects)
+                })
+            }
+        };
+        let (store, recovery) = opened.map_err(|source| NodeError::Objects {
+            path: path.to_owned(),
+            source,
+        })?;
+        if let Some(reason) = &recovery.tail_dropped {
+            tracing::info!(reason, "unacknowledged records of an earlier run were dropped");
+        }
+        let path = path.display();
+        if let Some(reason) = &recovery.tail_lost {
+            tracing::warn!("the last acknowledged writes of {path} are lost: {reason}");
+        }
+        if let Some(older) = &recovery.older_state {
+            let (generation, newest) = (older.generation, older.newest);
+            tracing::warn!(
+                "the newest tables of {path} cannot be read: this is its state {generation}, the newest is {newest}"
+            );
+        }
+        if recovery.cut_bytes > 0 && !of_objects.salvage {
+            let bytes = recovery.cut_bytes;
+            tracing::warn!(
+                "{path} has lost its last {bytes} bytes, where nothing lay: something cuts files short here"
+            );
+        }
+        if recovery.checkpoint_pages_repaired > 0 {
+            tracing::warn!(
+                "a copy of the tables of {path} was damaged and is written anew: run `copal check --read-data`"
+            );
+        }
+        Ok((store, recovery))
+    }
+}
+
+/// What a directory and everything in it takes. Objects come and go meanwhile.
+fn allocated_below(directory: &Path) -> std::io::Result<u64> {
+    let mut bytes = directory.metadata()?.blocks() * BLOCK_BYTES;
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        bytes += match entry.metadata() {
+            Ok(meta) if meta.is_dir() => allocated_below(&entry.path())?,
+            Ok(meta) => meta.blocks() * BLOCK_BYTES,
+            Err(error) if error.kind() == ErrorKind::NotFound => 0,
+            Err(error) => return Err(error),
+        };
+    }
+    Ok(bytes)
+}
+
+fn refuse_missing(directory: &Path, path: &Path) -> Result<(), NodeError> {
+    let none = |found| {
+        Err(NodeError::NotFound {
+            directory: directory.to_owned(),
+            found,
+        })
+    };
+    match path.metadata() {
+        Ok(meta) if meta.is_dir() => none(Missing::Directory),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => none(Missing::Nothing),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => none(Missing::NotADirectory),
+        Err(source) => Err(NodeError::System {
+            path: directory.to_owned(),
+            action: "look at",
+            source,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_there_is_told_apart() {
+        let scratch = tempfile::tempdir().unwrap();
+        let found = |named: &Path| match StoreLocation::find(named) {
+            Err(NodeError::NotFound { found, .. }) => found,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(found(scratch.path()), Missing::Nothing);
+        let file = scratch.path().join("file");
+        std::fs::write(&file, b"no directory").unwrap();
+        assert_eq!(found(&file), Missing::NotADirectory);
+        let taken = scratch.path().join("taken");
+        std::fs::create_dir_all(taken.join(STORE_FILE)).unwrap();
+        assert_eq!(found(&taken), Missing::Directory);
+        assert!(matches!(refuse_taken(&taken), Err(NodeError::Taken { .. })));
+        assert!(refuse_taken(scratch.path()).is_ok());
+    }
+}

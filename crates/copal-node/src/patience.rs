@@ -1,0 +1,86 @@
+//! How long a process waits for a store that another has open.
+
+use crate::holder::{Holder, holders};
+use copal_device::OpenError as DeviceOpenError;
+use copal_object::OpenError;
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long a lock is waited for, whatever was asked for.
+///
+/// The kernel takes down an io_uring in the background after its process ended, and the ring's reference to the file keeps
+/// the lock until then: some milliseconds, more on a loaded machine.
+const LEAST: Duration = Duration::from_secs(2);
+const FIRST_STEP: Duration = Duration::from_millis(10);
+/// Between two tries once somebody is known to be at work.
+const STEP: Duration = Duration::from_millis(100);
+
+/// Called once, when a wait turns out to be longer than a moment: what is waited for, and who has it.
+type Tell = dyn Fn(&Path, &[Holder]) + Send + Sync;
+
+/// The patience of one program. Cheap to clone.
+#[derive(Clone)]
+pub struct Patience {
+    limit: Duration,
+    is_cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
+    tell: Arc<Tell>,
+}
+
+impl Patience {
+    /// Waits up to `limit`, or until `is_cancelled`.
+    pub fn new(
+        limit: Duration,
+        is_cancelled: impl Fn() -> bool + Send + Sync + 'static,
+        tell: impl Fn(&Path, &[Holder]) + Send + Sync + 'static,
+    ) -> Patience {
+        Patience {
+            limit,
+            is_cancelled: Arc::new(is_cancelled),
+            tell: Arc::new(tell),
+        }
+    }
+
+    /// No longer than the lock of a process that has just ended may stay: two seconds.
+    pub fn none() -> Patience {
+        Patience::new(Duration::ZERO, || false, |_, _| ())
+    }
+
+    /// Opens what `path` names; while somebody else has it locked, tries again.
+    /// # Errors
+    /// Those of `open`; `Locked` when patience ended.
+    pub(crate) fn open<T>(
+        &self,
+        path: &Path,
+        open: impl Fn() -> Result<T, OpenError>,
+    ) -> Result<T, OpenError> {
+        let began = Instant::now();
+        let mut told = false;
+        loop {
+            let outcome = open();
+            let is_locked = matches!(outcome, Err(OpenError::Open(DeviceOpenError::Locked { .. })));
+            if !is_locked || (self.is_cancelled)() || began.elapsed() >= self.limit.max(LEAST) {
+                return outcome;
+            }
+            if began.elapsed() < LEAST {
+                std::thread::park_timeout(FIRST_STEP);
+                continue;
+            }
+            if !told {
+                told = true;
+                (self.tell)(path, &holders(path));
+            }
+            std::thread::park_timeout(STEP);
+        }
+    }
+}
+
+impl std::fmt::Debug for Patience {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Patience")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,48 @@
+//! Who has a store locked, in words and as JSON.
+
+use crate::human;
+use copal_node::Holder;
+use serde_json::{Value, json};
+
+/// All of them in words; empty when none is known.
+pub(crate) fn as_text(holders: &[Holder]) -> String {
+    let words: Vec<String> = holders.iter().map(in_words).collect();
+    words.join(" and ")
+}
+
+/// One of them for machines.
+pub(crate) fn as_json(holder: &Holder) -> Value {
+    let command = human::visible(&holder.command);
+    json!({ "pid": holder.pid, "command": command, "age_seconds": holder.age_seconds })
+}
+
+/// `"copal prune" (process 4711, started 3m07s ago)`.
+fn in_words(holder: &Holder) -> String {
+    let pid = holder.pid;
+    if holder.command.is_empty() {
+        return format!("process {pid}, which has ended or is hidden from this user");
+    }
+    let age = holder.age_seconds;
+    let age = age.map(|seconds| format!(", started {} ago", human::age(seconds)));
+    let command = human::visible(&holder.command);
+    format!("\"{command}\" (process {pid}{})", age.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_anybody_may_have_chosen_is_shown_escaped() {
+        let holder = Holder {
+            pid: 7,
+            command: "a\nb\u{1b}[2J".to_owned(),
+            age_seconds: None,
+        };
+        assert_eq!(
+            as_text(std::slice::from_ref(&holder)),
+            "\"a\\nb\\u{1b}[2J\" (process 7)"
+        );
+        assert_eq!(as_json(&holder)["command"], "a\\nb\\u{1b}[2J");
+    }
+}

@@ -1,0 +1,225 @@
+//! What it means for a command that a process got no store to work on.
+//!
+//! Not here: what can go wrong (`copal_node::NodeError`).
+
+use crate::{
+    failure::{Failure, exit},
+    human,
+};
+use copal_device::DeviceError;
+use copal_node::{Missing, NodeError};
+use std::{io::ErrorKind, path::Path};
+
+impl From<NodeError> for Failure {
+    fn from(error: NodeError) -> Failure {
+        match error {
+            NodeError::Taken { .. } => copal_backup::Error::RepositoryExists.into(),
+            NodeError::NotFound { directory, found } => not_found(&directory, found),
+            NodeError::ReadOnly { path } => Failure::read_only(format!(
+                "the store {} is read-only; give it write permission (chmod u+w), nothing was changed",
+                path.display()
+            )),
+            NodeError::InTheMaking { directory } => Failure::new(
+                exit::BUSY,
+                "busy",
+                format!(
+                    "another `copal init` is at work in {}; wait for it to end, nothing was changed",
+                    directory.display()
+                ),
+            ),
+            NodeError::NotEmpty { path } => Failure::new(
+                exit::DENIED,
+                "not_empty",
+                format!(
+                    "{} is not empty and would be overwritten; give --force if nothing on it is needed",
+                    path.display()
+                ),
+            ),
+            NodeError::BlockDevice { path } => Failure::usage(format!(
+                "{} is a block device; --backend hostfs takes a directory",
+                path.display()
+            )),
+            NodeError::TooSmall { bytes, least } => Failure::usage(format!(
+                "--size {} is too little for a store; give at least {}MiB",
+                human::bytes(bytes),
+                least >> 20
+            )),
+            NodeError::TooLittleMemory { bytes, least } => Failure::usage(format!(
+                "--memory {} is too little; give at least {}",
+                human::bytes(bytes),
+                human::bytes(least)
+            )),
+            NodeError::System { path, action, source } => of_system(&path, action, &source),
+            NodeError::Objects { path, source } => of_objects(&path, source),
+            NodeError::Engine { path, source } => of_engine(&path, &source),
+            NodeError::Volumes(error) => error.into(),
+            NodeError::Close(error) => Failure::plain("close", format!("closing the store: {error}")),
+            other => Failure::plain("open", other.to_string()),
+        }
+    }
+}
+
+fn not_found(directory: &Path, found: Missing) -> Failure {
+    let name = directory.display();
+    let sentence = match found {
+        Missing::Directory => format!("{name} holds a directory where a Copal store would have a file"),
+        Missing::Nothing => format!(
+            "there is no repository at {name}; check the path, or make one with `copal init --repo {name}`"
+        ),
+        Missing::NotADirectory => {
+            format!("{name} is not a repository; a repository is a directory that `copal init` made")
+        }
+    };
+    Failure::new(exit::NO_REPOSITORY, "no_repository", sentence)
+}
+
+/// What a file or device that does not open means for the command.
+fn of_device(path: &Path, error: copal_device::OpenError) -> Failure {
+    use copal_device::OpenError;
+    let name = path.display();
+    match error {
+        OpenError::Locked { .. } => Failure::busy(path),
+        OpenError::Permission { access, .. } => Failure::read_only(format!(
+            "{name} may not be {access} by this user; change its permissions or run as its owner, nothing was changed"
+        )),
+        OpenError::ReadOnlyStorage { .. } => read_only_storage(path),
+        OpenError::NoSpace { bytes, .. } => no_space(path, bytes),
+        OpenError::CopyOnWrite { file_system, .. } => Failure::plain(
+            "copy_on_write",
+            format!(
+                "{name} is on {file_system}, which writes elsewhere each time, so that preallocation promises nothing; \
+                 use `copal init --backend hostfs`, or --allow-cow to accept it"
+            ),
+        ),
+        OpenError::Volatile { file_system, .. } => Failure::plain(
+            "volatile",
+            format!(
+                "{name} is on {file_system}, which loses everything at a reboot; use a disk, or --allow-volatile to \
+                 accept it"
+            ),
+        ),
+        other => Failure::plain("open", format!("cannot open the store: {other}")),
+    }
+}
+
+/// What a system error means, which names no case of its own.
+fn of_system(path: &Path, action: &str, error: &std::io::Error) -> Failure {
+    let name = path.display();
+    match error.kind() {
+        ErrorKind::ReadOnlyFilesystem => read_only_storage(path),
+        ErrorKind::PermissionDenied => Failure::read_only(format!(
+            "{name} may not be read or written by this user; change its permissions or run as its owner, nothing was changed"
+        )),
+        ErrorKind::InvalidFilename => name_too_long(path),
+        _ => Failure::plain("open", format!("cannot {action} {name}: {error}")),
+    }
+}
+
+fn name_too_long(path: &Path) -> Failure {
+    Failure::plain(
+        "name",
+        format!(
+            "the name {} is longer than its file system takes, mostly 255 bytes between two slashes and 4095 in all; \
+             choose a shorter one, nothing was changed",
+            path.display()
+        ),
+    )
+}
+
+fn read_only_storage(path: &Path) -> Failure {
+    Failure::read_only(format!(
+        "{} is on read-only storage; remount it writable and try again, nothing was changed",
+        path.display()
+    ))
+}
+
+fn no_space(path: &Path, bytes: u64) -> Failure {
+    Failure::new(
+        exit::FULL,
+        "no_space",
+        format!(
+            "there is no room for {} at {}; free some or give a smaller --size",
+            human::bytes(bytes),
+            path.display()
+        ),
+    )
+}
+
+/// What a store that does not open means for the command.
+fn of_objects(path: &Path, error: copal_object::OpenError) -> Failure {
+    use copal_object::OpenError;
+    let name = path.display();
+    match error {
+        OpenError::NotAStore => Failure::new(
+            exit::NO_REPOSITORY,
+            "not_a_store",
+            format!("{name} is not a Copal store; check the path, nothing was changed"),
+        ),
+        OpenError::Open(copal_device::OpenError::NotFound { .. }) if path.is_dir() => Failure::new(
+            exit::NO_REPOSITORY,
+            "not_a_store",
+            format!(
+                "{name} is a directory, but not a Copal store of files, or parts of one are missing; check the path, \
+                 nothing was changed"
+            ),
+        ),
+        OpenError::Open(error) => of_device(path, error),
+        OpenError::Device(DeviceError::Io { source, .. })
+            if matches!(
+                source.kind(),
+                ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied
+            ) =>
+        {
+            of_system(path, "open", &source)
+        }
+        OpenError::Version { .. } => Failure::plain("version", format!("{name}: {error}; use a newer copal")),
+        OpenError::TailLoss { what } => Failure::new(
+            exit::DAMAGED,
+            "tail_loss",
+            format!(
+                "{name}: the last acknowledged writes are damaged ({what}); put back a good copy of the file, or drop \
+                 them with --accept-tail-loss"
+            ),
+        ),
+        OpenError::Truncated {
+            store_bytes,
+            device_bytes,
+        } => Failure::new(
+            exit::DAMAGED,
+            "damaged",
+            format!(
+                "{name} is cut off: it should have {} and has {}; nothing was changed, put back a whole copy of the \
+                 store, or save what is whole with `copal repair store`",
+                human::bytes(store_bytes),
+                human::bytes(device_bytes)
+            ),
+        ),
+        OpenError::Damaged { .. } => Failure::new(
+            exit::DAMAGED,
+            "damaged",
+            format!(
+                "{name}: {error}; nothing was changed, put back a good copy of the store, or save what is whole with `copal repair store`"
+            ),
+        ),
+        other => Failure::plain("open", format!("{name}: {other}")),
+    }
+}
+
+/// What an engine that does not open means for the command.
+fn of_engine(path: &Path, error: &copal_kv::Error) -> Failure {
+    let name = path.display();
+    if error.is_corruption() {
+        return Failure::new(
+            exit::DAMAGED,
+            "damaged",
+            format!(
+                "{name} does not open: {error}; no data was changed, put back a good copy of the store, or save \
+                 what is whole with `copal repair store` (`copal kv dump` shows what is left)"
+            ),
+        );
+    }
+    if error.is_no_space() {
+        return Failure::from(copal_backup::Error::NoSpace);
+    }
+    Failure::plain("open", format!("{name}: {error}"))
+}
