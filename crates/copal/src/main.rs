@@ -13,7 +13,6 @@ mod coverage;
 mod failure;
 mod holder_text;
 mod human;
-mod kv_arguments;
 mod meter;
 mod output;
 mod password;

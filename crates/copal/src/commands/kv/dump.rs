@@ -2,9 +2,9 @@
 
 use super::{damaged, failed, objects};
 use crate::{
+    arguments::kv::{Dump, Where},
     commands::Context,
     failure::Outcome,
-    kv_arguments::{Dump, Where},
     output::write_out,
 };
 use copal_kv::dump::{self, DumpOptions, Field, Item};

@@ -4,10 +4,10 @@
 
 use super::{close, engine, failed, heat_svg};
 use crate::{
+    arguments::kv::{Filters as Words, Where},
     commands::Context,
     failure::{Failure, Outcome, exit},
     human,
-    kv_arguments::{Filters as Words, Where},
     repository::create_private,
 };
 use copal_kv::{Filters, HeatCell, RunFilters, Store};

@@ -9,8 +9,8 @@ mod verify;
 
 use super::Context;
 use crate::{
+    arguments::kv::{Kv, KvCommand, Where},
     failure::{Failure, Outcome, exit},
-    kv_arguments::{Kv, KvCommand, Where},
 };
 use copal_kv::{Options, Store};
 use copal_node::{Access, MemoryShares, NodeError, StoreLocation};

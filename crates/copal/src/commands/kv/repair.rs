@@ -2,10 +2,10 @@
 
 use super::{bare, close, engine, failed, verify};
 use crate::{
+    arguments::kv::{Repair, Where},
     commands::Context,
     failure::{Failure, Outcome, exit},
     human,
-    kv_arguments::{Repair, Where},
 };
 use copal_kv::{DamagedRange, Keyspace, Options, Store};
 use copal_node::{Access, MemoryShares, NodeError};

@@ -1,7 +1,7 @@
 //! `copal kv stats`.
 
 use super::{close, engine};
-use crate::{commands::Context, failure::Outcome, human, kv_arguments::Where};
+use crate::{arguments::kv::Where, commands::Context, failure::Outcome, human};
 use copal_kv::{Filters, LevelStats, MemoryBytes, Stats};
 use copal_node::Access;
 use serde_json::{Value, json};

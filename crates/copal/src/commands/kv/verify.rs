@@ -2,10 +2,10 @@
 
 use super::{close, damaged, engine, failed};
 use crate::{
+    arguments::kv::{Verify, Where},
     commands::Context,
     failure::Outcome,
     human,
-    kv_arguments::{Verify, Where},
 };
 use copal_kv::{DamagedRange, Store};
 use copal_node::Access;

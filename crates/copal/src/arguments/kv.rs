@@ -1,6 +1,6 @@
 //! What can be typed behind `copal kv`.
 
-use crate::arguments::Common;
+use super::Common;
 use clap::{ArgGroup, Args, Subcommand};
 use copal_node::Patience;
 use std::path::PathBuf;

@@ -1,0 +1,94 @@
+//! What can be typed behind `copal backup`.
+
+use crate::human;
+use clap::{Args, ValueEnum};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+IMAGE is a raw image (sparse or not), a block device, a qcow2 image (read through qemu-nbd), an NBD \
+export (nbd://host/export, nbd+unix:///export?socket=/path), or - for standard input. The image must \
+not change while it is read: back up a snapshot of a running VM, not its disk.
+
+A format is never guessed from content alone, because a guest can write a qcow2 header into its raw \
+disk: name qcow2 images .qcow2, or say --format.
+
+What is not known to have changed is taken from the newest snapshot unread, so something must vouch for that. A dirty bitmap \
+(qcow2, NBD) is believed if the newest snapshot says that it began there: name the bitmap that records from now on with \
+--starts-bitmap, and next time the same one with --bitmap. A list of changed extents is believed if it names its base, in the \
+file or by --base ID; `latest` does not vouch, since after a backup that failed it is an older snapshot than the list begins \
+with. In every other case (another bitmap, a cleared, inconsistent or missing one, another size or serial) that disk is read \
+in full, which the summary says (--strict-incremental: exit code 22).
+
+--changed-extents takes {\"v\":1,\"size\":N,\"base\":\"<snapshot>\",\"extents\":[{\"offset\":O,\"length\":L, \
+\"type\":\"dirty\"|\"zero\"}]} or what `nbdinfo --json --map=qemu:dirty-bitmap:NAME URI` prints. A list of another size is \
+refused.
+
+Examples:
+  copal backup --vm web /var/lib/images/web.raw
+  copal backup --vm db --disk sda=/dev/vg/db-root --disk sdb=/dev/vg/db-data
+  qemu-img bitmap --add web.qcow2 b1; copal backup --vm web web.qcow2 --starts-bitmap b1
+  qemu-img bitmap --add web.qcow2 b2; copal backup --vm web web.qcow2 --bitmap b1 --starts-bitmap b2
+  copal backup --vm web --disk sda='nbd+unix:///?socket=/run/vm' --bitmap b2 --starts-bitmap b3
+  copal backup --vm web /var/lib/images/web.raw --changed-extents today.json --base 3fa8c1d2
+  zstdcat old.raw.zst | copal backup --vm archive -")]
+pub(crate) struct Backup {
+    /// Name or UUID of the VM; a new one is entered
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vm: String,
+    /// The only disk of the VM; it is called sda
+    #[arg(
+        value_name = "IMAGE",
+        required_unless_present = "disks",
+        conflicts_with = "disks"
+    )]
+    pub(crate) image: Option<String>,
+    /// One disk of several (repeat)
+    #[arg(long = "disk", value_name = "NAME=IMAGE")]
+    pub(crate) disks: Vec<String>,
+    /// Format of image files
+    #[arg(long, value_enum, default_value_t = Format::Auto)]
+    pub(crate) format: Format,
+    /// What changed since the newest snapshot, as a JSON file; NAME=FILE with several disks (repeat)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) changed_extents: Vec<String>,
+    /// Take what changed from this dirty bitmap of a qcow2 image or an NBD export, if the newest snapshot began it
+    #[arg(long, value_name = "NAME", conflicts_with = "changed_extents")]
+    pub(crate) bitmap: Option<String>,
+    /// Note that this dirty bitmap has recorded every write since the moment that is backed up, or longer
+    #[arg(long, value_name = "NAME")]
+    pub(crate) starts_bitmap: Option<String>,
+    /// Snapshot that the changed extents are relative to, when they do not say so themselves: its id
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub(crate) base: Option<String>,
+    /// What tells a disk from another one that may get its name; NAME=SERIAL with several disks (repeat). With another serial
+    /// than before it is read in full
+    #[arg(long, value_name = "SERIAL")]
+    pub(crate) serial: Vec<String>,
+    /// Share of the unchanged data of a disk that is read and compared all the same, at least 16 MiB; 0% for none. A
+    /// difference is warned of and makes the disk be read in full
+    #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = human::parse_share)]
+    pub(crate) spot_check: u32,
+    /// Read everything, whatever changed
+    #[arg(long, conflicts_with_all = ["changed_extents", "bitmap", "strict_incremental"])]
+    pub(crate) full: bool,
+    /// Fail (exit code 22) instead of reading a whole disk when its changed extents cannot be used
+    #[arg(long)]
+    pub(crate) strict_incremental: bool,
+    /// Word kept with the snapshot (repeat)
+    #[arg(long = "tag", value_name = "WORD")]
+    pub(crate) tags: Vec<String>,
+    /// Text kept with the snapshot
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) description: String,
+}
+
+/// Format of an image file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// By name and first bytes together; asks when they disagree
+    Auto,
+    /// The bytes of the file are the bytes of the disk
+    Raw,
+    /// Read through qemu-nbd (apt install qemu-utils)
+    Qcow2,
+}

@@ -1,0 +1,79 @@
+//! Options that every command takes.
+
+use crate::{
+    failure::{Failure, Outcome},
+    human,
+};
+use clap::Args;
+use copal_node::StoreOptions;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Options that every command takes, before or after its name.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Common options")]
+pub(crate) struct Common {
+    /// Directory of the repository, or the block device that is one
+    #[arg(long, short, global = true, env = "COPAL_REPOSITORY", value_name = "DIR")]
+    pub(crate) repo: Option<PathBuf>,
+    /// File whose first line is the password
+    #[arg(long, global = true, env = "COPAL_PASSWORD_FILE", value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+    /// Make or open a repository without encryption: whoever reads the file reads the disks. Without this option such a
+    /// one is refused
+    #[arg(long, global = true)]
+    pub(crate) insecure_no_password: bool,
+    /// Speak JSON lines on standard output: {"v":1,"message_type":"status|verbose|item|summary|error|exit_error",...}
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Print nothing on success, unless it was asked for (a listing, statistics, a dry run)
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+    /// Most memory the process may take, at least 80M
+    #[arg(long, global = true, value_name = "SIZE", default_value = "96M", value_parser = human::parse_bytes)]
+    pub(crate) memory: u64,
+    /// Most bytes the store file may grow to (default: as far as its file system goes)
+    #[arg(long, global = true, value_name = "SIZE", value_parser = human::parse_bytes)]
+    pub(crate) store_limit: Option<u64>,
+    /// Open a store whose last acknowledged writes are damaged, without them
+    #[arg(long, global = true)]
+    pub(crate) accept_tail_loss: bool,
+    /// Wait so long for a store that another process is using: 90s, 10m, 2h (default: exit code 11)
+    #[arg(long, global = true, env = "COPAL_WAIT", value_name = "DURATION", value_parser = human::parse_duration)]
+    pub(crate) wait: Option<Duration>,
+    /// Use pread and pwrite even where the kernel offers io_uring
+    #[arg(long, global = true)]
+    pub(crate) no_io_uring: bool,
+    /// Accept a repository on a copy-on-write file system (btrfs, ZFS), where preallocation promises nothing
+    #[arg(long, global = true)]
+    pub(crate) allow_cow: bool,
+    /// Accept a repository on a file system in memory (tmpfs), which a reboot empties
+    #[arg(long, global = true)]
+    pub(crate) allow_volatile: bool,
+    /// Write every look-up in the engine to a new file, for the simulator of filter rules (`copal-sim rules --trace`): a
+    /// line for each key, as many as there are chunks
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
+    pub(crate) record_gets: Option<PathBuf>,
+}
+
+impl Common {
+    /// The directory or device that was named.
+    /// # Errors
+    /// None was.
+    pub(crate) fn repository(&self) -> Outcome<&Path> {
+        let none = || Failure::usage("which repository? give --repo DIR or set COPAL_REPOSITORY");
+        self.repo.as_deref().ok_or_else(none)
+    }
+
+    pub(crate) fn store_options(&self) -> StoreOptions {
+        StoreOptions {
+            limit_bytes: self.store_limit,
+            accept_tail_loss: self.accept_tail_loss,
+            force_pread: self.no_io_uring,
+            allow_cow: self.allow_cow,
+            allow_volatile: self.allow_volatile,
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! What can be typed: commands, options and the help that teaches them. One definition makes the
+//! parser, `--help` and the shell completions.
+//!
+//! Not here: what the words mean (`commands`).
+
+mod backup;
+mod global;
+pub(crate) mod kv;
+mod reading;
+mod repository;
+mod retention;
+
+pub(crate) use backup::{Backup, Format};
+pub(crate) use global::Common;
+pub(crate) use reading::{Check, Ls, Restore, Snapshots, Verify};
+pub(crate) use repository::{Chunking, Init, Repair, RepairStore};
+pub(crate) use retention::{Delete, Forget, Hold, Keep, Prune};
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+    0  done
+    1  failed, or standard output took not all of the result; the sentence on standard error says why
+    2  the words of the command line make no sense, or fit several snapshots or VMs
+    3  a source could not be read (missing image, bad disk, qemu-nbd missing), or was cut or replaced while it was; no
+       snapshot was made
+   10  no repository there, or the file is not a Copal store
+   11  another process is using the store
+   12  wrong password, no password where one is needed, or a repository without one (see --insecure-no-password)
+   20  stored data is damaged, cut off or missing
+   21  denied: by a guard of the retention rules, because the store is read-only, or because the target exists
+   22  --strict-incremental: a disk could not be backed up from its changed extents
+   28  the store is full and cannot grow
+  130  interrupted; the store is consistent
+
+Any other code is a failure too.
+
+Environment:
+  COPAL_REPOSITORY     the repository, instead of --repo
+  COPAL_PASSWORD_FILE  a file whose first line is the password, instead of --password-file
+  COPAL_PASSWORD       the password itself; a file is safer
+  COPAL_WAIT           how long to wait for a store in use, instead of --wait
+  COPAL_LOG            more words on standard error, such as info or copal_object=debug
+
+A first tour:
+  export COPAL_REPOSITORY=/backup/copal COPAL_PASSWORD_FILE=/root/copal.password
+  copal init
+  copal backup --vm web /var/lib/images/web.raw
+  copal snapshots
+  copal restore latest --vm web --target /tmp/web.raw
+  copal prune --keep-daily 7 --keep-weekly 4";
+
+/// Backs up disks of virtual machines: deduplicated, compressed, encrypted, deleted in seconds.
+///
+/// A repository is a directory with one preallocated file. The second backup of a disk stores what
+/// changed, and with --changed-extents it also reads only what changed.
+#[derive(Debug, Parser)]
+#[command(name = "copal", version, after_help = EXIT_CODES, propagate_version = true, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Below each command, in the place of the options that all of them take.
+const COMMON_HELP: &str = "\
+{before-help}{about-with-newline}
+{usage-heading} {usage}
+
+{all-args}
+
+Common options:
+  --repo, --json, --quiet, --wait and others go with every command; `copal --help` lists them{after-help}";
+
+/// Takes the words of the command line apart.
+/// # Errors
+/// They make no sense, or ask for help or the version.
+pub(crate) fn parse() -> Result<Arguments, clap::Error> {
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// The definition with the common options shown once, by `copal --help`. What is hidden below the commands is also not
+/// demanded by their usage errors, whoever gave it: the environment mostly.
+fn command() -> clap::Command {
+    let mut command = Arguments::command();
+    let common: Vec<clap::Id> = command
+        .get_arguments()
+        .filter(|argument| argument.is_global_set())
+        .map(|argument| argument.get_id().clone())
+        .collect();
+    // From here on the commands below have the common options.
+    command.build();
+    command.mut_subcommands(|below| hide(below, &common))
+}
+
+fn hide(command: clap::Command, common: &[clap::Id]) -> clap::Command {
+    let is_common = |argument: &clap::Arg| common.contains(argument.get_id());
+    command
+        .mut_args(|argument| match is_common(&argument) {
+            true => argument.hide(true),
+            false => argument,
+        })
+        .help_template(COMMON_HELP)
+        .mut_subcommands(|below| hide(below, common))
+}
+
+const STATS_HELP: &str = "\
+Disks as they were is the sum over all snapshots, In packs what that takes after deduplication and compression. Space \
+that is free inside the store file is used before the file grows; the file does not shrink.
+
+Examples:
+  copal stats
+  copal stats --json";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a repository
+    Init(Init),
+    /// Back up the disks of one VM
+    Backup(Backup),
+    /// List snapshots
+    Snapshots(Snapshots),
+    /// Show what the disks of a snapshot consist of
+    Ls(Ls),
+    /// Write a disk of a snapshot to a file, a block device or standard output
+    Restore(Restore),
+    /// Decode every chunk of a snapshot and compare it with its fingerprint
+    Verify(Verify),
+    /// Look for damage in the whole repository
+    Check(Check),
+    /// Make snapshots invisible, by name or by a retention policy; frees nothing yet
+    Forget(Forget),
+    /// Protect snapshots: nothing forgets them until the hold ends
+    Hold(Hold),
+    /// Free the space of forgotten snapshots, rewriting nothing
+    Delete(Delete),
+    /// Forget by policy, free the space and rewrite packs that are partly unused
+    Prune(Prune),
+    /// Show the size and shape of the repository
+    #[command(after_help = STATS_HELP)]
+    Stats,
+    /// Repair what can be rebuilt
+    #[command(subcommand)]
+    Repair(Repair),
+    /// Look into the key-value engine below a repository, or into any store of it
+    Kv(kv::Kv),
+    /// Show the version
+    Version,
+    /// Print a completion script for a shell
+    Completions(Completions),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  copal completions bash > /etc/bash_completion.d/copal")]
+pub(crate) struct Completions {
+    /// Which shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Arguments::command().debug_assert();
+        command().debug_assert();
+    }
+
+    /// Symptom: paragraphs of the help had lines of one or two words.
+    /// Cause: they were broken by hand, at another width than that of the terminal.
+    /// Fix: a paragraph is one line, which is broken where the terminal ends.
+    #[test]
+    fn help_is_wrapped_by_the_terminal_and_teaches_by_example() {
+        fn look(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            let help = command.get_after_help().map(ToString::to_string);
+            let help = help.unwrap_or_default();
+            let lines: Vec<&str> = help.lines().collect();
+            for pair in lines.windows(2) {
+                let is_paragraph = |line: &str| !line.is_empty() && !line.starts_with(' ');
+                assert!(
+                    !is_paragraph(pair[0]) || !is_paragraph(pair[1]),
+                    "{path}: {pair:?}"
+                );
+            }
+            let has_more = command.has_subcommands();
+            if !has_more && command.get_name() != "version" {
+                let long = command.get_after_long_help().map(ToString::to_string);
+                let all = help + &long.unwrap_or_default();
+                assert!(all.contains("Example"), "{path} has no example");
+            }
+            for one in command.get_subcommands() {
+                look(one, &path);
+            }
+        }
+        look(&Arguments::command(), "");
+    }
+
+    #[test]
+    fn the_promised_forms_are_understood() {
+        for line in [
+            "copal init --repo R",
+            "copal backup --repo R --vm NAME IMAGE",
+            "copal backup --repo R --vm NAME --disk sda=IMAGE --disk sdb=OTHER",
+            "copal --repo R backup --vm NAME -",
+            "copal snapshots --repo R --json",
+            "copal restore --repo R latest --vm NAME --target OUT",
+            "copal restore --repo R 3fa8 --target - --overwrite",
+            "copal forget --repo R --keep-last 1 --keep-within 1y6m --dry-run",
+            "copal check --repo R --read-data-subset 3/7",
+            "copal prune --repo R --keep-daily 7 --memory 128M",
+            "copal prune --repo R --max-unused 5% --accept-clock --keep-last 1",
+            "copal prune --repo R --max-unused 0",
+            "copal completions bash",
+        ] {
+            Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        for line in [
+            "copal",
+            "copal backup --vm NAME",
+            "copal backup IMAGE",
+            "copal backup --vm NAME IMAGE --disk sda=IMAGE",
+            "copal restore 3fa8",
+            "copal check --read-data-subset 8/7",
+            "copal check --read-data-subset 0/7",
+            "copal forget --keep-within 3",
+            "copal prune --max-unused 101%",
+            "copal stats --memory lots",
+        ] {
+            assert!(Arguments::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What can be typed behind commands that let snapshots go or keep them: `forget`, `hold`, `delete`, `prune`.
+
+use clap::Args;
+
+/// What to keep. Options apply in this order, from the newest snapshot back.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Retention")]
+pub(crate) struct Keep {
+    /// Keep the newest so many
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) keep_last: u32,
+    /// Keep the newest of each of the last N hours that have one
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) keep_hourly: u32,
+    /// The same for days
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) keep_daily: u32,
+    /// The same for ISO weeks
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) keep_weekly: u32,
+    /// The same for months
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) keep_monthly: u32,
+    /// The same for years
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) keep_yearly: u32,
+    /// Keep all that are at most this much older than the newest: 30d, 1y6m, 12h
+    #[arg(long, value_name = "DURATION", value_parser = copal_backup::retention::parse_within)]
+    pub(crate) keep_within: Option<jiff::SignedDuration>,
+    /// Keep all that carry this tag (repeat)
+    #[arg(long, value_name = "WORD")]
+    pub(crate) keep_tag: Vec<String>,
+}
+
+const RETENTION_HELP: &str = "\
+Retention follows Proxmox Backup Server: each VM is judged alone; hours, days and so on without a \
+snapshot do not count; a period that an earlier option already keeps a snapshot of is not counted \
+again; --keep-within and --keep-tag come on top, and so do held snapshots (copal hold) and the newest \
+one that was verified (copal verify). A policy that would remove more than half of a VM's \
+snapshots (of five or more) needs --force. A snapshot whose time cannot be (a clock was wrong) stays \
+until it is named, and counts for nothing; what goes by age alone, when the clock has jumped by more \
+than 45 days, needs --accept-clock.";
+
+#[derive(Debug, Args)]
+#[command(after_help = RETENTION_HELP, after_long_help = format!("{RETENTION_HELP}
+
+Examples:
+  copal forget 3fa8c1d2
+  copal forget --vm web --keep-last 3 --keep-daily 7 --keep-weekly 4 --dry-run"))]
+pub(crate) struct Forget {
+    /// Snapshots to forget: ids or unique beginnings
+    #[arg(value_name = "SNAPSHOT")]
+    pub(crate) snapshots: Vec<String>,
+    /// Only snapshots of this VM (name or UUID)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vm: Option<String>,
+    #[command(flatten)]
+    pub(crate) keep: Keep,
+    /// Say what would be forgotten and why, change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Forget more than half of a VM's snapshots at once
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots
+    #[arg(long)]
+    pub(crate) accept_clock: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  copal hold latest --vm web
+  copal hold 3fa8c1d2
+  copal hold 3fa8c1d2 --for 1y
+  copal hold 3fa8c1d2 --release")]
+pub(crate) struct Hold {
+    /// Snapshots: ids, unique beginnings, or `latest`
+    #[arg(value_name = "SNAPSHOT", required = true)]
+    pub(crate) snapshots: Vec<String>,
+    /// VM that `latest` means, by name or UUID; needed once several VMs have snapshots
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vm: Option<String>,
+    /// End the hold by itself after this time: 30d, 1y6m, 12h (default: it ends by --release)
+    #[arg(long = "for", value_name = "DURATION", value_parser = copal_backup::retention::parse_within)]
+    pub(crate) within: Option<jiff::SignedDuration>,
+    /// End the hold now
+    #[arg(long, conflicts_with = "within")]
+    pub(crate) release: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A pack that no snapshot needs any more goes at once; one that is needed in part stays as it is until `copal prune` \
+rewrites it. Snapshots that are named here are forgotten first; held ones are refused.
+
+Examples:
+  copal delete                                   (after `copal forget`)
+  copal delete 3fa8c1d2 --dry-run
+  copal delete 3fa8c1d2")]
+pub(crate) struct Delete {
+    /// Snapshots to forget first: ids or unique beginnings
+    #[arg(value_name = "SNAPSHOT")]
+    pub(crate) snapshots: Vec<String>,
+    /// Say what would happen, change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots: a hold that
+    /// ended meanwhile has ended
+    #[arg(long)]
+    pub(crate) accept_clock: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = RETENTION_HELP, after_long_help = format!("{RETENTION_HELP}
+
+Examples:
+  copal prune                                    (only what was forgotten before)
+  copal prune --keep-daily 7 --keep-weekly 4"))]
+pub(crate) struct Prune {
+    /// Judge only snapshots of this VM (name or UUID)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vm: Option<String>,
+    #[command(flatten)]
+    pub(crate) keep: Keep,
+    /// Unused share of the stored bytes to leave, such as 5%; rewriting the rest costs more than it frees
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_percent)]
+    pub(crate) max_unused: u8,
+    /// Say what would happen, change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Forget more than half of a VM's snapshots at once
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots
+    #[arg(long)]
+    pub(crate) accept_clock: bool,
+}
+
+/// `5%` or `5`.
+fn parse_percent(text: &str) -> Result<u8, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse();
+    match number {
+        Ok(percent @ 0..=100) => Ok(percent),
+        _ => Err(format!("{text:?} is not a share from 0% to 100%")),
+    }
+}
