@@ -5,9 +5,9 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
+use copal_bench_harness::report::{Report, median};
 use copal_filter::{FilterPage, Fit, KeyHash, Kind, PartitionFilterBuilder, Units};
 use std::{hint::black_box, path::Path, time::Instant};
-use xtask::report::{Report, median};
 
 #[derive(Args)]
 pub(crate) struct Options {

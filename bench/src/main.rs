@@ -1,6 +1,6 @@
 //! Suites of measurements, one module each. `cargo xtask bench NAME` builds and runs this.
 //!
-//! Not here: how a program is metered and how rows are kept (`xtask::metered`, `xtask::report`).
+//! Not here: how a program is metered and how rows are kept (`xtask::metered`, `copal_bench_harness`).
 
 mod filters;
 mod memory;

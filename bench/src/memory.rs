@@ -5,6 +5,7 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use copal_bench_harness::report::Report;
 use std::{
     fs::{self, File},
     os::unix::fs::FileExt,
@@ -14,7 +15,6 @@ use xtask::{
     changes::{self, Change, Extent},
     copal::{self, Copal, Done},
     dataset::random::Random,
-    report::Report,
     sparse,
 };
 

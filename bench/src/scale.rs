@@ -5,6 +5,7 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
+use copal_bench_harness::report::{Report, median};
 use serde_json::Value;
 use std::{
     ffi::OsStr,
@@ -16,7 +17,6 @@ use xtask::{
     copal,
     dataset::random::Random,
     metered::{self, Run},
-    report::{Report, median},
 };
 
 /// Processor time of a backup among many VMs may be this many times that among few.

@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
+use copal_bench_harness::report::{Report, median};
 use copal_device::{Device, FileOptions, open_file};
 use copal_kv::{Durability, KeyspaceOptions, Options as Engine, Store};
 use copal_object::{MkfsOptions, OpenOptions};
@@ -12,7 +13,6 @@ use std::{
     sync::Arc,
     time::Instant,
 };
-use xtask::report::{Report, median};
 
 #[derive(Args)]
 pub(crate) struct Options {

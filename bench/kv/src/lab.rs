@@ -17,8 +17,8 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use clap::Args;
+use copal_bench_harness::report::{Report, median};
 use std::path::{Path, PathBuf};
-use xtask::report::{Report, median};
 
 /// Scale of a suite.
 #[derive(Args, Clone, Debug)]

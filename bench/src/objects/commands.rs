@@ -11,6 +11,7 @@ use super::{
 use anyhow::Result;
 use bytes::Bytes;
 use clap::Args;
+use copal_bench_harness::report::Report;
 use copal_device::Counters;
 use copal_object::{Ack, FramePos, ObjectKind, Op};
 use std::{
@@ -18,7 +19,6 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
 };
-use xtask::report::Report;
 
 const STORE_BYTES: u64 = 512 << 20;
 const EXT4_BYTES: u64 = 1 << 30;

@@ -14,6 +14,7 @@ use super::{
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use clap::Args;
+use copal_bench_harness::report::Report;
 use copal_object::{ObjectId, ObjectKind};
 use std::{
     fs::{self, File},
@@ -22,7 +23,6 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
-use xtask::report::Report;
 
 const EXT4_BYTES: u64 = 2 << 30;
 const STORE_BYTES: u64 = 512 << 20;

@@ -12,6 +12,7 @@ mod programs;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use copal_bench_harness::report::Report;
 use programs::Program;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -21,7 +22,6 @@ use std::{
 use xtask::{
     copal,
     dataset::oracle::{Day, Oracle, Vm},
-    report::Report,
     sparse,
     table::{Table, megabytes},
 };

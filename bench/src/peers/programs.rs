@@ -1,6 +1,7 @@
 //! How each backup program is called: with its defaults, caches and keys inside its own scratch.
 
 use anyhow::{Context, Result, bail};
+use copal_bench_harness::machine;
 use std::{
     ffi::OsStr,
     fs,
@@ -9,7 +10,6 @@ use std::{
 };
 use xtask::{
     copal::Copal,
-    machine,
     metered::{self, Run},
 };
 

@@ -9,9 +9,9 @@ use crate::{
     protocol::{Filters, Kind, Request, Safety, Spec},
 };
 use anyhow::{Context, Result};
+use copal_bench_harness::{machine, report::median};
 use serde::{Deserialize, Serialize};
 use std::{fs, path::Path, process::Command};
-use xtask::{machine, report::median};
 
 /// What a load cost.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

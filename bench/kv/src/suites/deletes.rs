@@ -17,8 +17,8 @@ use crate::{
 };
 use anyhow::Result;
 use clap::Args;
+use copal_bench_harness::report::median;
 use std::{collections::HashMap, fs, os::unix::fs::MetadataExt, path::Path};
-use xtask::report::median;
 
 #[derive(Args)]
 pub(crate) struct Options {

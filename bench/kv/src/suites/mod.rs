@@ -17,7 +17,7 @@ use crate::{
     peer::Outcome,
 };
 use anyhow::Result;
-use xtask::report::Report;
+use copal_bench_harness::report::Report;
 
 /// Filter bits per key in the paper's main experiment and in every duel that does not vary them.
 const BITS: f64 = 4.0;

@@ -111,7 +111,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 entrant.outcomes.push(outcome);
             }
         }
-        let per_flush = flushes.into_iter().map(xtask::report::median).collect::<Vec<_>>();
+        let per_flush = flushes
+            .into_iter()
+            .map(copal_bench_harness::report::median)
+            .collect::<Vec<_>>();
         report(&mut lab, &entrants, &per_flush, shape);
         for entrant in &entrants {
             if let Some(speed) = entrant.per_second() {

@@ -12,8 +12,8 @@ use crate::{
     suites::PEERS,
 };
 use anyhow::Result;
+use copal_bench_harness::report::{Report, median};
 use std::{collections::HashMap, time::Instant};
-use xtask::report::{Report, median};
 
 /// One round's figures of one engine.
 pub(super) struct Overwritten {

@@ -4,13 +4,11 @@
 //! `{name, value, unit, target, ok}`. A row without a target is a fact, with `ok` null. A missed target is
 //! printed as what it is; it does not make the run fail.
 
-use crate::{
-    machine::{self, Machine},
-    table::Table,
-};
+use crate::machine::{self, Machine};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::{fs, path::Path};
+use xtask::table::Table;
 
 /// One measured number.
 #[derive(Clone, Debug, Serialize)]
