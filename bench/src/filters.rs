@@ -68,15 +68,25 @@ fn measure(report: &mut Report, kind: Kind, options: &Options) -> Result<()> {
         }
         Ok(())
     })?;
-    let build_nanos = median(times).unwrap_or(0.0);
-    let bits = unit_bits / keys as f64;
     report.fact(
         format!("{name}: keys looked up in their own partition"),
         keys as f64,
         "",
     );
     report.exactly(format!("T4 {name}: ... of them denied"), denied as f64, "", 0.0);
-    if ours {
+    judge_build(
+        report,
+        kind,
+        median(times).unwrap_or(0.0),
+        unit_bits / keys as f64,
+    );
+    probe(report, kind, units, &kept, options)
+}
+
+/// What building a key of all units took, and how many bits it takes in each.
+fn judge_build(report: &mut Report, kind: Kind, build_nanos: f64, bits: f64) {
+    let name = format!("{kind:?}");
+    if kind == Kind::Ribbon {
         report.at_most(
             "T4 Ribbon: build, all 15 columns, hash included",
             build_nanos,
@@ -94,6 +104,12 @@ fn measure(report: &mut Report, kind: Kind, options: &Options) -> Result<()> {
         );
         report.fact(format!("{name}: bits per key and unit"), bits, "");
     }
+}
+
+/// False positives and times of every number of units.
+fn probe(report: &mut Report, kind: Kind, units: u8, kept: &[Partition], options: &Options) -> Result<()> {
+    let ours = kind == Kind::Ribbon;
+    let name = format!("{kind:?}");
     let mut worst: f64 = 0.0;
     for units in 1..=units {
         let loaded = kept

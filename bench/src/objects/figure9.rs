@@ -88,8 +88,18 @@ pub(crate) fn run(root: &Path, arguments: &Options) -> Result<()> {
             variant.commands.flushes += cost.flushes;
         }
     }
+    judge(&mut report, &variants);
+    drop(variants);
+    drop((store, control));
+    drop(device);
+    fs::remove_dir_all(&scratch)?;
+    report.finish(root, "draconis-fig9")
+}
+
+/// Times, commands and bytes of each, and the ratios of their medians.
+fn judge(report: &mut Report, variants: &[Variant<'_>]) {
     let micros = |variant: &Variant<'_>, share: f64| quantile(&variant.times, share).as_secs_f64() * 1e6;
-    for variant in &variants {
+    for variant in variants {
         let operations = variant.times.len() as f64;
         report.fact(format!("{}: p50", variant.name), micros(variant, 0.5), "us");
         report.detail(format!("{}: p90", variant.name), micros(variant, 0.9), "us");
@@ -130,11 +140,6 @@ pub(crate) fn run(root: &Path, arguments: &Options) -> Result<()> {
         files,
         "x",
     );
-    drop(variants);
-    drop((store, control));
-    drop(device);
-    fs::remove_dir_all(&scratch)?;
-    report.finish(root, "draconis-fig9")
 }
 
 fn variant<'a>(name: &'static str, operation: impl FnMut() -> Result<()> + 'a) -> Variant<'a> {

@@ -10,6 +10,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use clap::Args;
+use copal_bench_harness::report::Report;
 use std::{collections::HashMap, fs, os::unix::fs::MetadataExt, path::Path};
 
 #[derive(Args)]
@@ -59,23 +60,7 @@ const TARGETS: [(&str, &str, &str, f64); 18] = [
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut lab = Lab::new(root, "kv-sync", &options.scale)?;
     let names = lab.chosen(&NAMES)?;
-    let mut entrants = Vec::new();
-    for &name in &names {
-        let store = format!("sync-{name}");
-        let directory = lab.scratch.join(&store);
-        if directory.exists() {
-            fs::remove_dir_all(&directory)?;
-        }
-        let role = Role {
-            memory_bytes: options.memory << 20,
-            write_buffer_bytes: options.memory << 17,
-            table_bytes: 0,
-            cap_bytes: Some(512 << 20),
-            store,
-            ..lab.loading_role(10.0)
-        };
-        entrants.push(lab.entrant(name, &role)?);
-    }
+    let mut entrants = enter(&mut lab, &names, options)?;
     lab.describe(&entrants);
     let mut speeds: HashMap<(&str, String), f64> = HashMap::new();
     for (threads, outstanding, shape) in SHAPES {
@@ -122,19 +107,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             }
         }
     }
-    for (shape, peer, peers_shape, target) in TARGETS {
-        let ours = speeds.get(&(shape, "copal".to_owned()));
-        let theirs = speeds.get(&(peers_shape, peer.to_owned()));
-        if let (Some(ours), Some(theirs)) = (ours, theirs) {
-            let label = format!("T7 copal, {shape} / {peer}, {peers_shape}");
-            lab.report.at_least(label, ours / theirs, "x", target);
-        }
-    }
-    let sixteen = |name: &str| speeds.get(&("16 threads", name.to_owned()));
-    if let (Some(ours), Some(theirs)) = (sixteen("copal"), sixteen("leveldb")) {
-        let label = "criterion: several groups on their way, 16 threads: copal / leveldb";
-        lab.report.at_least(label, ours / theirs, "x", 1.5);
-    }
+    judge(&mut lab.report, &speeds);
     for entrant in entrants {
         let directory = entrant.peer.as_ref().map(|peer| peer.spec.directory.clone());
         entrant.close()?;
@@ -143,6 +116,44 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         }
     }
     lab.finish()
+}
+
+/// A fresh store for each engine.
+fn enter(lab: &mut Lab<'_>, names: &[&'static str], options: &Options) -> Result<Vec<Entrant>> {
+    let mut entrants = Vec::new();
+    for &name in names {
+        let store = format!("sync-{name}");
+        let directory = lab.scratch.join(&store);
+        if directory.exists() {
+            fs::remove_dir_all(&directory)?;
+        }
+        let role = Role {
+            memory_bytes: options.memory << 20,
+            write_buffer_bytes: options.memory << 17,
+            table_bytes: 0,
+            cap_bytes: Some(512 << 20),
+            store,
+            ..lab.loading_role(10.0)
+        };
+        entrants.push(lab.entrant(name, &role)?);
+    }
+    Ok(entrants)
+}
+
+fn judge(report: &mut Report, speeds: &HashMap<(&str, String), f64>) {
+    for (shape, peer, peers_shape, target) in TARGETS {
+        let ours = speeds.get(&(shape, "copal".to_owned()));
+        let theirs = speeds.get(&(peers_shape, peer.to_owned()));
+        if let (Some(ours), Some(theirs)) = (ours, theirs) {
+            let label = format!("T7 copal, {shape} / {peer}, {peers_shape}");
+            report.at_least(label, ours / theirs, "x", target);
+        }
+    }
+    let sixteen = |name: &str| speeds.get(&("16 threads", name.to_owned()));
+    if let (Some(ours), Some(theirs)) = (sixteen("copal"), sixteen("leveldb")) {
+        let label = "criterion: several groups on their way, 16 threads: copal / leveldb";
+        report.at_least(label, ours / theirs, "x", 1.5);
+    }
 }
 
 fn report(lab: &mut Lab<'_>, entrants: &[Entrant], per_flush: &[Option<f64>], shape: &str) {

@@ -21,6 +21,7 @@ use crate::{
 };
 use anyhow::Result;
 use clap::Args;
+use copal_bench_harness::report::Report;
 use std::{collections::HashMap, path::Path};
 
 #[derive(Args)]
@@ -191,91 +192,109 @@ fn judge(lab: &mut Lab<'_>, all: &HashMap<(String, String), Figures>) {
             PAPER[1][index] / 1e6,
             "",
         );
-        let Some(ours) = of("copal-ribbon-classes") else {
-            continue;
-        };
-        let limit = match skew {
-            Skew::Uniform => Some(0.07),
-            Skew::Zipf(exponent) if exponent < 1.0 => Some(0.05),
-            Skew::Zipf(_) | Skew::Hot(_) => None,
-        };
-        if let Some(limit) = limit {
-            report.at_most(
-                format!("T1 {skew_name}: extra reads per Get"),
-                ours.false_positives,
-                "",
-                limit,
-            );
-            report.at_most(
-                format!("T1 {skew_name}: filter-page reads per Get"),
-                ours.filter_pages,
-                "",
-                0.005,
-            );
+        if let Some(ours) = of("copal-ribbon-classes") {
+            alone(report, skew, &ours);
+            beside_peers(report, &skew_name, &ours, &of);
+            rules_and_units(report, &skew_name, &ours, &of);
         }
+    }
+}
+
+/// The figures of one engine under one skew.
+type Of<'a> = &'a dyn Fn(&str) -> Option<Figures>;
+
+/// What Copal is held to whatever the others do.
+fn alone(report: &mut Report, skew: Skew, ours: &Figures) {
+    let skew_name = skew.name();
+    let limit = match skew {
+        Skew::Uniform => Some(0.07),
+        Skew::Zipf(exponent) if exponent < 1.0 => Some(0.05),
+        Skew::Zipf(_) | Skew::Hot(_) => None,
+    };
+    if let Some(limit) = limit {
         report.at_most(
-            format!("T6 {skew_name}: reads per Get beyond one a hit, false positives and pages"),
-            ours.unaccounted,
+            format!("T1 {skew_name}: extra reads per Get"),
+            ours.false_positives,
             "",
-            0.001,
+            limit,
         );
-        if let Some(theirs) = of("copal-bloom-fixed") {
-            let label = format!("T2 {skew_name}: reads per Get, copal-bloom-fixed / copal-ribbon-classes");
-            report.at_least(label, theirs.reads / ours.reads, "x", 2.2);
+        report.at_most(
+            format!("T1 {skew_name}: filter-page reads per Get"),
+            ours.filter_pages,
+            "",
+            0.005,
+        );
+    }
+    report.at_most(
+        format!("T6 {skew_name}: reads per Get beyond one a hit, false positives and pages"),
+        ours.unaccounted,
+        "",
+        0.001,
+    );
+}
+
+/// Reads, and bytes of filters, beside a fixed filter of its own and beside the peers.
+fn beside_peers(report: &mut Report, skew_name: &str, ours: &Figures, of: Of<'_>) {
+    if let Some(theirs) = of("copal-bloom-fixed") {
+        let label = format!("T2 {skew_name}: reads per Get, copal-bloom-fixed / copal-ribbon-classes");
+        report.at_least(label, theirs.reads / ours.reads, "x", 2.2);
+    }
+    for (peer, target) in [
+        ("rocksdb-tuned", 1.4),
+        ("fjall", 2.2),
+        ("fjall-tuned", 2.2),
+        ("leveldb", 1.0),
+    ] {
+        if let (Some(theirs), Some(served)) = (of(peer), of("copal")) {
+            let label = format!("T2 {skew_name}: reads per Get, {peer} / copal");
+            report.at_least(label, theirs.reads / served.reads, "x", target);
         }
-        for (peer, target) in [
-            ("rocksdb-tuned", 1.4),
-            ("fjall", 2.2),
-            ("fjall-tuned", 2.2),
-            ("leveldb", 1.0),
-        ] {
-            if let (Some(theirs), Some(served)) = (of(peer), of("copal")) {
-                let label = format!("T2 {skew_name}: reads per Get, {peer} / copal");
-                report.at_least(label, theirs.reads / served.reads, "x", target);
-            }
+    }
+    if let Some(theirs) = of(ROOMY_LEVELDB) {
+        let pair = format!("{ROOMY_LEVELDB} / copal-ribbon-classes");
+        report.at_least(
+            format!("T2 {skew_name}: bytes of filters and indexes, {pair}"),
+            theirs.filter_and_index_bytes / ours.filter_and_index_bytes.max(1.0),
+            "x",
+            7.0,
+        );
+        // No verdict: T2 means a LevelDB that loses none of them, and there is no call to hold them.
+        let label = format!("{skew_name}: reads per Get, {pair}");
+        report.fact(label, theirs.reads / ours.reads, "x");
+    }
+}
+
+/// What the class rule saves beside other rules, and what the unit and the rule bring each.
+fn rules_and_units(report: &mut Report, skew_name: &str, ours: &Figures, of: Of<'_>) {
+    for (rule, target) in [("copal-bloom-paper", 3.0), ("copal-ribbon-mq", 1.3)] {
+        if let Some(theirs) = of(rule) {
+            let label = format!("T3 {skew_name}: wasted reads, {rule} / copal-ribbon-classes");
+            report.at_least(label, theirs.wasted / ours.wasted.max(1e-6), "x", target);
         }
-        if let Some(theirs) = of(ROOMY_LEVELDB) {
-            let pair = format!("{ROOMY_LEVELDB} / copal-ribbon-classes");
-            report.at_least(
-                format!("T2 {skew_name}: bytes of filters and indexes, {pair}"),
-                theirs.filter_and_index_bytes / ours.filter_and_index_bytes.max(1.0),
-                "x",
-                7.0,
-            );
-            // No verdict: T2 means a LevelDB that loses none of them, and there is no call to hold them.
-            let label = format!("{skew_name}: reads per Get, {pair}");
-            report.fact(label, theirs.reads / ours.reads, "x");
+    }
+    if let Some(theirs) = of("copal-ribbon-mq") {
+        let label =
+            format!("criterion {skew_name}: class rule against the Multi-Queue on columns, wasted reads");
+        report.at_least(label, theirs.wasted / ours.wasted.max(1e-6), "x", 1.2);
+    }
+    // What the unit brings under one rule, and what the rule brings on one unit.
+    for (theirs, ours) in [
+        ("copal-bloom-classes", "copal-ribbon-classes"),
+        ("copal-ribbon-per-run", "copal-ribbon-classes"),
+        ("copal-bloom-paper", "copal-bloom-classes"),
+        ("copal-bloom-per-run", "copal-bloom-classes"),
+        ("copal-bloom-per-run", "copal-ribbon-per-run"),
+    ] {
+        if let (Some(a), Some(b)) = (of(theirs), of(ours)) {
+            let label = format!("{skew_name}: wasted reads, {theirs} / {ours}");
+            report.fact(label, a.wasted / b.wasted.max(1e-6), "x");
         }
-        for (rule, target) in [("copal-bloom-paper", 3.0), ("copal-ribbon-mq", 1.3)] {
-            if let Some(theirs) = of(rule) {
-                let label = format!("T3 {skew_name}: wasted reads, {rule} / copal-ribbon-classes");
-                report.at_least(label, theirs.wasted / ours.wasted.max(1e-6), "x", target);
-            }
-        }
-        if let Some(theirs) = of("copal-ribbon-mq") {
-            let label =
-                format!("criterion {skew_name}: class rule against the Multi-Queue on columns, wasted reads");
-            report.at_least(label, theirs.wasted / ours.wasted.max(1e-6), "x", 1.2);
-        }
-        // What the unit brings under one rule, and what the rule brings on one unit.
-        for (theirs, ours) in [
-            ("copal-bloom-classes", "copal-ribbon-classes"),
-            ("copal-ribbon-per-run", "copal-ribbon-classes"),
-            ("copal-bloom-paper", "copal-bloom-classes"),
-            ("copal-bloom-per-run", "copal-bloom-classes"),
-            ("copal-bloom-per-run", "copal-ribbon-per-run"),
-        ] {
-            if let (Some(a), Some(b)) = (of(theirs), of(ours)) {
-                let label = format!("{skew_name}: wasted reads, {theirs} / {ours}");
-                report.fact(label, a.wasted / b.wasted.max(1e-6), "x");
-            }
-        }
-        if let (Some(fixed), Some(paper)) = (of("copal-bloom-fixed"), of("copal-bloom-paper")) {
-            report.fact(
-                format!("{skew_name}: reads per Get, fixed Bloom / paper mode (the paper: 2.42-3.06)"),
-                fixed.reads / paper.reads,
-                "x",
-            );
-        }
+    }
+    if let (Some(fixed), Some(paper)) = (of("copal-bloom-fixed"), of("copal-bloom-paper")) {
+        report.fact(
+            format!("{skew_name}: reads per Get, fixed Bloom / paper mode (the paper: 2.42-3.06)"),
+            fixed.reads / paper.reads,
+            "x",
+        );
     }
 }

@@ -10,90 +10,111 @@ use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
 pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
-    match *request {
-        Request::Gets {
-            keys,
-            skew,
-            missing,
-            ops,
-            seconds,
-            threads,
-            seed,
-        } => {
-            let ranks = Ranks::new(skew, keys);
-            on_threads(threads, |thread| {
-                let mut draw = Draw::new(&ranks, keys, missing, seed, thread);
-                let limit = Limit::new(seconds, ops.div_ceil(threads as u64));
-                let mut done = Done::new();
-                let mut now = Instant::now();
-                while !limit.reached(done.ops, now) {
-                    let before = done.ops.is_multiple_of(CPU_EVERY).then(thread_cpu);
-                    let found = draw.look_up(engine)?;
-                    if let Some(before) = before {
-                        done.cpu.add(thread_cpu().saturating_sub(before));
-                    }
-                    let end = Instant::now();
-                    done.latencies.add(end - now);
-                    now = end;
-                    done.ops += 1;
-                    done.found += u64::from(found);
-                }
-                Ok(done)
-            })
-        }
-        Request::MultiGets {
-            keys,
-            skew,
-            missing,
-            batch,
-            seconds,
-            seed,
-        } => {
-            let ranks = Ranks::new(skew, keys);
-            let mut draw = Draw::new(&ranks, keys, missing, seed, 0);
-            let limit = Limit::new(seconds, 0);
-            let mut done = Done::new();
-            let mut now = Instant::now();
-            while !limit.reached(done.ops, now) {
-                let drawn: Vec<(u64, bool)> = (0..batch).map(|_| draw.next()).collect();
-                let wanted = drawn.iter().filter(|(_, there)| *there).count() as u64;
-                let asked: Vec<Key> = drawn.iter().map(|(id, _)| key(*id)).collect();
-                let found = engine.multi_get(&asked)?;
-                if found != wanted {
-                    bail!("{found} of {wanted} keys were found");
-                }
-                let end = Instant::now();
-                done.latencies.add(end - now);
-                now = end;
-                done.ops += batch as u64;
-                done.found += found;
-            }
-            Ok(done)
-        }
-        Request::Scans {
-            keys,
-            skew,
-            entries,
-            seconds,
-            seed,
-        } => {
-            let ranks = Ranks::new(skew, keys);
-            let mut draw = Draw::new(&ranks, keys, 0.0, seed, 0);
-            let limit = Limit::new(seconds, 0);
-            let mut done = Done::new();
-            let mut now = Instant::now();
-            while !limit.reached(done.ops, now) {
-                let (id, _) = draw.next();
-                done.found += engine.scan(&key(id), entries)? as u64;
-                let end = Instant::now();
-                done.latencies.add(end - now);
-                now = end;
-                done.ops += 1;
-            }
-            Ok(done)
-        }
+    match request {
+        Request::Gets { .. } => gets(engine, request),
+        Request::MultiGets { .. } => multi_gets(engine, request),
+        Request::Scans { .. } => scans(engine, request),
         _ => bail!("not a read: {request:?}"),
     }
+}
+
+/// Single look-ups from several threads.
+fn gets(engine: &dyn Engine, request: &Request) -> Result<Done> {
+    let Request::Gets {
+        keys,
+        skew,
+        missing,
+        ops,
+        seconds,
+        threads,
+        seed,
+    } = *request
+    else {
+        bail!("not such a read: {request:?}")
+    };
+    let ranks = Ranks::new(skew, keys);
+    on_threads(threads, |thread| {
+        let mut draw = Draw::new(&ranks, keys, missing, seed, thread);
+        let limit = Limit::new(seconds, ops.div_ceil(threads as u64));
+        let mut done = Done::new();
+        let mut now = Instant::now();
+        while !limit.reached(done.ops, now) {
+            let before = done.ops.is_multiple_of(CPU_EVERY).then(thread_cpu);
+            let found = draw.look_up(engine)?;
+            if let Some(before) = before {
+                done.cpu.add(thread_cpu().saturating_sub(before));
+            }
+            let end = Instant::now();
+            done.latencies.add(end - now);
+            now = end;
+            done.ops += 1;
+            done.found += u64::from(found);
+        }
+        Ok(done)
+    })
+}
+
+/// Look-ups in batches.
+fn multi_gets(engine: &dyn Engine, request: &Request) -> Result<Done> {
+    let Request::MultiGets {
+        keys,
+        skew,
+        missing,
+        batch,
+        seconds,
+        seed,
+    } = *request
+    else {
+        bail!("not such a read: {request:?}")
+    };
+    let ranks = Ranks::new(skew, keys);
+    let mut draw = Draw::new(&ranks, keys, missing, seed, 0);
+    let limit = Limit::new(seconds, 0);
+    let mut done = Done::new();
+    let mut now = Instant::now();
+    while !limit.reached(done.ops, now) {
+        let drawn: Vec<(u64, bool)> = (0..batch).map(|_| draw.next()).collect();
+        let wanted = drawn.iter().filter(|(_, there)| *there).count() as u64;
+        let asked: Vec<Key> = drawn.iter().map(|(id, _)| key(*id)).collect();
+        let found = engine.multi_get(&asked)?;
+        if found != wanted {
+            bail!("{found} of {wanted} keys were found");
+        }
+        let end = Instant::now();
+        done.latencies.add(end - now);
+        now = end;
+        done.ops += batch as u64;
+        done.found += found;
+    }
+    Ok(done)
+}
+
+/// Scans of a few entries from random keys on.
+fn scans(engine: &dyn Engine, request: &Request) -> Result<Done> {
+    let Request::Scans {
+        keys,
+        skew,
+        entries,
+        seconds,
+        seed,
+    } = *request
+    else {
+        bail!("not such a read: {request:?}")
+    };
+    let ranks = Ranks::new(skew, keys);
+    let mut draw = Draw::new(&ranks, keys, 0.0, seed, 0);
+    let limit = Limit::new(seconds, 0);
+    let mut done = Done::new();
+    let mut now = Instant::now();
+    while !limit.reached(done.ops, now) {
+        let (id, _) = draw.next();
+        done.found += engine.scan(&key(id), entries)? as u64;
+        let end = Instant::now();
+        done.latencies.add(end - now);
+        now = end;
+        done.ops += 1;
+    }
+    Ok(done)
 }
 
 /// Look-ups for each whose processor time is taken: the clock itself costs a system call.

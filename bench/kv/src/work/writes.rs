@@ -18,71 +18,79 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
             batch,
             safety,
         } => load(engine, first, count, value_bytes, batch, safety),
-        Request::Writes {
-            keys,
-            skew,
-            value_bytes,
-            safety,
-            ops,
-            seconds,
-            threads,
-            outstanding,
-            seed,
-        } => {
-            let ranks = Ranks::new(skew, keys);
-            on_threads(threads, |thread| {
-                let mut random = Random::new(seed.wrapping_mul(0x1000).wrapping_add(thread));
-                let mut value = vec![0; value_bytes];
-                let limit = Limit::new(seconds, ops.div_ceil(threads as u64));
-                let mut done = Done::new();
-                let mut now = Instant::now();
-                while !limit.reached(done.ops, now) {
-                    if outstanding > 1 {
-                        let entries: Vec<(Key, Vec<u8>)> = (0..outstanding)
-                            .map(|_| {
-                                let id = scattered(ranks.draw(&mut random), keys);
-                                fill_value(random.next(), &mut value);
-                                (key(id), value.clone())
-                            })
-                            .collect();
-                        engine.submit(&entries, safety)?;
-                        done.ops += outstanding as u64;
-                    } else {
-                        let id = scattered(ranks.draw(&mut random), keys);
-                        fill_value(random.next(), &mut value);
-                        engine.put(&key(id), &value, safety)?;
-                        done.ops += 1;
-                    }
-                    let end = Instant::now();
-                    done.latencies.add(end - now);
-                    now = end;
-                }
-                Ok(done)
-            })
-        }
+        Request::Writes { .. } => overwrite(engine, request),
         Request::LoadPrefix {
             prefix,
             count,
             value_bytes,
-        } => {
-            let mut value = vec![0; value_bytes];
-            let mut done = Done::new();
-            let mut entries = Vec::with_capacity(100);
-            for id in 0..count {
-                let mut key = key(id);
-                key[0] = prefix;
-                fill_value(id, &mut value);
-                entries.push((key, value.clone()));
-                if entries.len() == 100 || id + 1 == count {
-                    engine.batch(&entries, Safety::Bulk)?;
-                    entries.clear();
-                }
-                done.ops += 1;
-            }
-            Ok(done)
-        }
+        } => load_prefix(engine, prefix, count, value_bytes),
         _ => bail!("not a write: {request:?}"),
     }
+}
+
+fn overwrite(engine: &dyn Engine, request: &Request) -> Result<Done> {
+    let Request::Writes {
+        keys,
+        skew,
+        value_bytes,
+        safety,
+        ops,
+        seconds,
+        threads,
+        outstanding,
+        seed,
+    } = *request
+    else {
+        bail!("no overwriting: {request:?}")
+    };
+    let ranks = Ranks::new(skew, keys);
+    on_threads(threads, |thread| {
+        let mut random = Random::new(seed.wrapping_mul(0x1000).wrapping_add(thread));
+        let mut value = vec![0; value_bytes];
+        let limit = Limit::new(seconds, ops.div_ceil(threads as u64));
+        let mut done = Done::new();
+        let mut now = Instant::now();
+        while !limit.reached(done.ops, now) {
+            if outstanding > 1 {
+                let entries: Vec<(Key, Vec<u8>)> = (0..outstanding)
+                    .map(|_| {
+                        let id = scattered(ranks.draw(&mut random), keys);
+                        fill_value(random.next(), &mut value);
+                        (key(id), value.clone())
+                    })
+                    .collect();
+                engine.submit(&entries, safety)?;
+                done.ops += outstanding as u64;
+            } else {
+                let id = scattered(ranks.draw(&mut random), keys);
+                fill_value(random.next(), &mut value);
+                engine.put(&key(id), &value, safety)?;
+                done.ops += 1;
+            }
+            let end = Instant::now();
+            done.latencies.add(end - now);
+            now = end;
+        }
+        Ok(done)
+    })
+}
+
+fn load_prefix(engine: &dyn Engine, prefix: u8, count: u64, value_bytes: usize) -> Result<Done> {
+    let mut value = vec![0; value_bytes];
+    let mut done = Done::new();
+    let mut entries = Vec::with_capacity(100);
+    for id in 0..count {
+        let mut key = key(id);
+        key[0] = prefix;
+        fill_value(id, &mut value);
+        entries.push((key, value.clone()));
+        if entries.len() == 100 || id + 1 == count {
+            engine.batch(&entries, Safety::Bulk)?;
+            entries.clear();
+        }
+        done.ops += 1;
+    }
+    Ok(done)
 }
 
 fn load(
