@@ -19,7 +19,7 @@ const BOUNDS: [(&str, &[usize]); 12] = [
     ("copal-device", &[5]),
     ("copal-object", &[2, 2, 2]),
     ("copal-filter", &[]),
-    ("copal-kv", &[25, 3]),
+    ("copal-kv", &[25]),
     ("copal-volume", &[]),
     ("copal-data", &[2, 2]),
     ("copal-node", &[]),

@@ -7,11 +7,12 @@
 //!
 //! Not here: which partition deserves its units (rules), how the budget is divided and kept (`budget`).
 
-use crate::budget::Key;
-pub(crate) use crate::budget::{Cached as Page, PageKey};
+use crate::contents::Key;
+pub(crate) use crate::contents::{Cached as Page, PageKey};
 use crate::{
-    budget::{Charge, Class, MemoryBudget, Plan},
+    budget::{Accounts, Charge, Class, Plan},
     elastic::Elastic,
+    memory::MemoryBudget,
     options::FilterOptions,
     table::{
         ReadCounts,
@@ -22,7 +23,7 @@ use std::sync::Arc;
 
 /// Index pages, blocks and filters of all tables of a store.
 pub struct TableCache {
-    budget: MemoryBudget,
+    memory: MemoryBudget,
     counters: ReadCounters,
 }
 
@@ -59,9 +60,9 @@ impl TableCache {
     }
 
     /// The part of a budget that one store's tables use.
-    pub(crate) fn of(budget: &MemoryBudget) -> Arc<TableCache> {
+    pub(crate) fn of(memory: &MemoryBudget) -> Arc<TableCache> {
         Arc::new(TableCache {
-            budget: budget.clone(),
+            memory: memory.clone(),
             counters: ReadCounters::default(),
         })
     }
@@ -73,7 +74,7 @@ impl TableCache {
 
     /// Bytes in use.
     pub fn bytes(&self) -> CacheBytes {
-        let bytes = self.budget.bytes();
+        let bytes = self.memory.bytes();
         CacheBytes {
             pages: bytes.index_pages + bytes.blocks,
             filters: bytes.filters,
@@ -81,8 +82,13 @@ impl TableCache {
         }
     }
 
-    pub(crate) fn budget(&self) -> &MemoryBudget {
-        &self.budget
+    /// The memory of which this is a part.
+    pub(crate) fn memory(&self) -> &MemoryBudget {
+        &self.memory
+    }
+
+    pub(crate) fn budget(&self) -> &Accounts {
+        self.memory.accounts()
     }
 
     pub(crate) fn count(&self, what: Count) {
@@ -91,20 +97,20 @@ impl TableCache {
 
     /// A number no other open table has.
     pub(crate) fn new_table(&self) -> u64 {
-        self.budget.new_number()
+        self.memory.new_number()
     }
 
     /// Charges what an open table keeps.
     pub(crate) fn charge_table(&self, resident_bytes: u64, tombstone_bytes: u64) -> TableCharge {
         TableCharge {
-            _resident: self.budget.charge(Class::Tables, resident_bytes),
-            _tombstones: self.budget.charge(Class::RangeTombstones, tombstone_bytes),
+            _resident: self.budget().charge(Class::Tables, resident_bytes),
+            _tombstones: self.budget().charge(Class::RangeTombstones, tombstone_bytes),
         }
     }
 
     /// Filters of all tables that share the budget.
     pub(crate) fn elastic(&self) -> &Arc<Elastic> {
-        self.budget.elastic()
+        self.memory.elastic()
     }
 
     /// Drains what the calling thread and full rings have sampled and moves filter units, as the background thread
@@ -114,29 +120,29 @@ impl TableCache {
     }
 
     pub(crate) fn get(&self, key: PageKey) -> Option<Page> {
-        self.budget.cached(&key)
+        self.memory.cached(&key)
     }
 
     pub(crate) fn holds(&self, key: PageKey) -> bool {
-        self.budget.is_cached(&key)
+        self.memory.is_cached(&key)
     }
 
     pub(crate) fn insert(&self, key: PageKey, page: Page) {
-        self.budget.keep(Key::Page(key), page);
+        self.memory.keep(Key::Page(key), page);
     }
 
     /// An account for the filter units of one table.
     pub(crate) fn filter_charge(&self) -> FilterCharge {
         FilterCharge {
-            budget: self.budget.clone(),
-            charge: self.budget.charge(Class::Filters, 0),
+            budget: self.budget().clone(),
+            charge: self.budget().charge(Class::Filters, 0),
         }
     }
 }
 
 /// Bytes of filter units charged to the budget until dropped.
 pub(crate) struct FilterCharge {
-    budget: MemoryBudget,
+    budget: Accounts,
     charge: Charge,
 }
 

@@ -6,9 +6,9 @@
 //! - A reader takes its sequence under the view's lock, so its memtables hold everything up to it.
 
 use crate::{
-    Error, KeyspaceOptions, MemoryBudget, Options, Stats,
+    Error, KeyspaceOptions, Options, Stats,
     broken::Flaw,
-    budget::{Charge, Class, StoreCount},
+    budget::{Accounts, Charge, Class, StoreCount},
     cache::TableCache,
     commit::{Write, leader::Writer, queue::CommitQueue, values::DirectValues},
     compact::{
@@ -74,7 +74,7 @@ pub(crate) struct Engine {
     /// What a salvaging opening could not read of the logs, in words.
     pub(crate) lost_of_logs: Vec<String>,
     pub(crate) cache: Arc<TableCache>,
-    pub(crate) budget: MemoryBudget,
+    pub(crate) budget: Accounts,
     pub(crate) rows: Rows,
     pub(crate) _store_count: StoreCount,
     /// Of the objects, until the end of the session.
@@ -302,7 +302,7 @@ impl Engine {
         stats.false_positives = reads.false_positives;
         stats.data_block_reads = reads.data_block_reads;
         stats.index_page_reads = reads.index_page_reads;
-        stats.memory = self.budget.bytes();
+        stats.memory = self.cache.memory().bytes();
         stats.memory_bytes = stats.memory.total();
         stats.filter_page_reads = reads.filter_page_reads;
         self.fill_shape(&mut stats);

@@ -13,7 +13,7 @@
 //!   are none.
 
 use crate::{
-    budget::{Class, MemoryBudget},
+    budget::{Accounts, Class},
     elastic::{Elastic, Predicted},
     key::KeyRange,
     table::{Table, index::IndexPage},
@@ -110,7 +110,8 @@ fn head(bytes: &[u8]) -> f64 {
 
 /// Watches a table being written and keeps the units its partitions will start with.
 pub(crate) struct Predictor {
-    pub(crate) budget: MemoryBudget,
+    pub(crate) budget: Accounts,
+    pub(crate) elastic: Arc<Elastic>,
     pub(crate) from: Arc<Inheritance>,
     pub(crate) level: u8,
     /// In order of the partitions; the writer of the table takes them when it is finished.
@@ -135,8 +136,7 @@ pub(crate) struct Fresh<'a> {
 impl Predictor {
     /// A partition is complete.
     pub(crate) fn partition(&self, fresh: &Fresh<'_>) {
-        let elastic = self.budget.elastic();
-        let inherited = self.from.of(elastic, fresh.first, fresh.last);
+        let inherited = self.from.of(&self.elastic, fresh.first, fresh.last);
         let heat = Heat(inherited.heat);
         let units = fresh.kind.units();
         let stored = fresh.page.as_bytes();
@@ -148,7 +148,7 @@ impl Predictor {
             units,
             level: self.level,
         };
-        let wanted = elastic.predict(shape, heat);
+        let wanted = self.elastic.predict(shape, heat);
         let at_hand = wanted.saturating_add(SPARE_UNITS).min(shape.units);
         let bytes = u64::from(at_hand) * unit_bytes as u64;
         let units = self.budget.hold(Class::Merges, bytes, || {

@@ -32,6 +32,7 @@ mod budget;
 pub mod cache;
 mod commit;
 mod compact;
+mod contents;
 #[cfg(test)]
 mod crashes;
 pub mod cursor;
@@ -54,6 +55,7 @@ mod leftovers;
 mod limits;
 mod log;
 mod manifest;
+mod memory;
 mod memtable;
 pub mod merge;
 mod multi_get;
@@ -86,7 +88,6 @@ mod view;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-pub use budget::{MemoryBudget, MemoryBytes};
 pub use commit::submitted::Commit;
 pub use copal_filter::{Kind as FilterKind, rules::RuleKind as FilterRule};
 pub use error::Error;
@@ -94,6 +95,7 @@ pub use filter_report::{Class as FilterClass, Filters, HeatCell, RunFilters};
 pub use ingest::IngestWriter;
 pub use iter::Iter;
 pub use keyspace::{Batch, Keyspace, Snapshot};
+pub use memory::{MemoryBudget, MemoryBytes};
 pub use options::{CacheMode, Durability, FilterMemory, FilterOptions, KeyspaceOptions, Options};
 pub use quarantine::DamagedRange;
 pub use range_checksum::RangeChecksum;

@@ -9,6 +9,7 @@
 
 use crate::{
     Error,
+    budget::Accounts,
     cursor::Cursor,
     entry::{Entry, EntryKind, RangeTombstone, compare},
     manifest::format::ValueMeta,
@@ -192,6 +193,13 @@ impl Deletes {
     }
 }
 
+impl Accounts {
+    /// Counts a memtable for as long as anybody holds it, and until all of it is freed.
+    pub(crate) fn watch(&self, memtable: &Memtable) {
+        self.watch_bytes(&memtable.charged);
+    }
+}
+
 impl Memtable {
     pub(crate) fn new(generation: u64, log: ObjectId) -> Memtable {
         Memtable {
@@ -237,11 +245,6 @@ impl Memtable {
     /// Memory the table is charged for.
     pub(crate) fn charged_bytes(&self) -> u64 {
         self.charged.load(Relaxed)
-    }
-
-    /// The number behind [`Memtable::charged_bytes`], there for as long as the memory is.
-    pub(crate) fn charged(&self) -> &Arc<AtomicU64> {
-        &self.charged
     }
 
     /// Newest sequence inserted; 0 when empty.

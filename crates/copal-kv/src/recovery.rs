@@ -11,8 +11,8 @@
 mod replay;
 
 use crate::{
-    Error, Options,
-    budget::{Class, MemoryBudget},
+    Error, MemoryBudget, Options,
+    budget::{Accounts, Class},
     cache::TableCache,
     commit::{
         leader::Writer,
@@ -59,17 +59,18 @@ use std::{
     },
 };
 
-/// Opens or creates the key-value store in `objects`, within `budget` or a memory of its own; its threads are not running
+/// Opens or creates the key-value store in `objects`, within `memory` or a memory of its own; its threads are not running
 /// yet.
 pub(crate) fn open(
     objects: Objects,
     options: Options,
-    budget: Option<&MemoryBudget>,
+    memory: Option<&MemoryBudget>,
 ) -> Result<Arc<Engine>, Error> {
     options.check()?;
     let ownership = objects.own(options.read_only).ok_or(Error::AlreadyOpen)?;
     let own = || MemoryBudget::with_filters(options.memory_bytes, options.filters);
-    let budget = budget.cloned().unwrap_or_else(own);
+    let memory = memory.cloned().unwrap_or_else(own);
+    let budget = memory.accounts().clone();
     let store_count = budget.enter_store();
     let (manifest, state_charge) = match Manifest::open(&objects, &budget)? {
         Some(found) => found,
@@ -86,7 +87,7 @@ pub(crate) fn open(
     };
     let found = Found::list(&objects);
     objects.limit_in_flight(budget.write_bytes());
-    let cache = TableCache::of(&budget);
+    let cache = TableCache::of(&memory);
     let read = ReadOptions {
         store_seed: manifest.seed,
     };
@@ -159,7 +160,7 @@ pub(crate) fn open(
         seed,
         lost_of_logs: replayed.lost.take().unwrap_or_default(),
         cache,
-        rows: Rows::new(&budget),
+        rows: Rows::new(&memory),
         budget,
         _store_count: store_count,
         ownership: Mutex::new(Some(ownership)),
@@ -347,7 +348,7 @@ type Current = (Writer, Arc<Memtable>, Vec<Arc<Memtable>>);
 fn current_log(
     objects: &Objects,
     options: &Options,
-    budget: &MemoryBudget,
+    budget: &Accounts,
     generation: u64,
     memtables: Vec<(Arc<Memtable>, u64)>,
     next_object: u64,

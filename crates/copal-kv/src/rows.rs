@@ -10,12 +10,12 @@
 //! - A row answers a reader at S if its version is not newer than S: a snapshot never sees newer rows.
 //! - Absence is never cached; filters do that. Neither are pointers: the value they point at may move.
 //!
-//! Not here: what rows weigh and which give way (`budget`).
+//! Not here: what rows weigh and which give way (`contents`).
 
 use crate::{
-    MemoryBudget,
-    budget::{Cached, Key, Row, RowName},
+    contents::{Cached, Key, Row, RowName},
     key::{KeyspaceId, keyspace_of},
+    memory::MemoryBudget,
 };
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -61,14 +61,14 @@ pub(crate) trait Shelf {
 
 /// The rows of one store in the budget's cache.
 pub(crate) struct BudgetShelf {
-    budget: MemoryBudget,
+    memory: MemoryBudget,
     store: u64,
 }
 
 impl Shelf for BudgetShelf {
     fn get(&self, key: &[u8]) -> Option<Row> {
         let store = self.store;
-        match self.budget.cached(&RowName { store, key })? {
+        match self.memory.cached(&RowName { store, key })? {
             Cached::Row(row) => Some(row),
             Cached::Index(_) | Cached::Block(_) => None,
         }
@@ -85,12 +85,12 @@ impl Shelf for BudgetShelf {
             key: both.slice(..key.len()),
         };
         let value = both.slice(key.len()..);
-        self.budget.keep(name, Cached::Row(Row { value, seq, read_at }));
+        self.memory.keep(name, Cached::Row(Row { value, seq, read_at }));
     }
 
     fn remove(&self, key: &[u8]) {
         let store = self.store;
-        self.budget.forget(&RowName { store, key });
+        self.memory.forget(&RowName { store, key });
     }
 }
 
@@ -108,10 +108,10 @@ pub(crate) struct Rows<S = BudgetShelf, G = Mutex<Shard>> {
 }
 
 impl Rows {
-    pub(crate) fn new(budget: &MemoryBudget) -> Rows {
+    pub(crate) fn new(memory: &MemoryBudget) -> Rows {
         Rows::on(BudgetShelf {
-            budget: budget.clone(),
-            store: budget.new_number(),
+            memory: memory.clone(),
+            store: memory.new_number(),
         })
     }
 }

@@ -6,8 +6,8 @@
 //! - A version is alive as long as someone holds it; garbage waits for it (`garbage`).
 
 use crate::{
-    Error, MemoryBudget,
-    budget::{Charge, Class},
+    Error,
+    budget::{Accounts, Charge, Class},
     cursor::Cursor,
     entry::{Entry, MAX_SEQ},
     garbage::Epochs,
@@ -134,7 +134,7 @@ impl Version {
         state: &State,
         handles: &Handles,
         epochs: &Arc<Epochs>,
-        budget: &MemoryBudget,
+        budget: &Accounts,
     ) -> Version {
         let slices: usize = state.tables.values().map(|table| table.parts.len()).sum();
         let charge = budget.charge(Class::Versions, (2 * slices * size_of::<Slice>()) as u64);

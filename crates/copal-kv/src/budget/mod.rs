@@ -1,4 +1,4 @@
-//! One number for all memory that grows with the data, shared by as many stores as it is given to.
+//! The accounts of a memory budget: one number for all memory that grows with the data, and who has taken how much of it.
 //!
 //! Design: docs/design/kv.md#memory KV-11
 //! Invariants
@@ -10,14 +10,13 @@
 //! Outside the budget: what belongs to the caller (the value handed to a put, the values a get returned), one value or
 //! batch longer than a fixed part while it is moved (caches give way for it, as far as they can), the object store below, threads and handles.
 //! What a batch leaves in the memtable has room before it is moved.
-//! Not here: how the total is divided (`plan`), what is cached (`cache`).
+//! Not here: what gives way (`memory`), how the total is divided (`plan`).
 
-mod contents;
+mod class;
 mod plan;
 
-use crate::{Error, elastic::Elastic, limits::MAX_GROUP_BYTES, memtable::Memtable, options::FilterOptions};
-use contents::Contents;
-pub(crate) use contents::{CacheName, Cached, Key, PageKey, Row, RowName};
+use crate::{Error, limits::MAX_GROUP_BYTES};
+pub(crate) use class::Class;
 use copal_device::KeptLimit;
 use parking_lot::Mutex;
 pub(crate) use plan::Plan;
@@ -26,111 +25,21 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-/// What bytes are charged for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// Memtables, those that old readers pin too.
-    Memtables,
-    /// Groups on their way into the log.
-    Log,
-    /// Read-ahead and output of flush and merge.
-    Merges,
-    /// Writes that the object store took and the device has not: kept free, not counted one by one.
-    Writes,
-    /// Reads under way.
-    Reads,
-    /// Blocks and read-ahead of open iterators.
-    Scans,
-    /// Loaded filter units.
-    Filters,
-    /// Descriptors and fences of open tables.
-    Tables,
-    /// Range tombstones of open tables.
-    RangeTombstones,
-    /// The state of the manifest, dead ranges of value objects with it.
-    Manifest,
-    /// Lists of runs, of the versions that old readers pin too.
-    Versions,
-    /// Slots of the cache that hold nothing.
-    Slots,
+/// What takes whatever room charges leave: pages and rows, and filters.
+pub(crate) trait GivesWay: Send + Sync {
+    /// Pages and rows take at most `bytes` when this returns.
+    fn set_cache_capacity(&self, bytes: u64);
+
+    /// Most bytes that filters were told to take.
+    fn filter_limit(&self) -> u64;
+
+    /// Filters may take `bytes` from now on; what is beyond them goes when the adjuster runs next.
+    fn set_filter_limit(&self, bytes: u64);
 }
 
-impl Class {
-    pub(crate) const ALL: [Class; 12] = [
-        Class::Memtables,
-        Class::Log,
-        Class::Merges,
-        Class::Writes,
-        Class::Reads,
-        Class::Scans,
-        Class::Filters,
-        Class::Tables,
-        Class::RangeTombstones,
-        Class::Manifest,
-        Class::Versions,
-        Class::Slots,
-    ];
-}
-
-/// Bytes in use, by class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MemoryBytes {
-    /// Memtables, those that iterators still pin too.
-    pub memtables: u64,
-    /// Groups on their way into the log.
-    pub log: u64,
-    /// Read-ahead and output of flush and merge.
-    pub merges: u64,
-    /// Reads under way.
-    pub reads: u64,
-    /// Blocks and read-ahead of open iterators.
-    pub scans: u64,
-    /// Loaded filter units.
-    pub filters: u64,
-    /// Index pages.
-    pub index_pages: u64,
-    /// Data blocks.
-    pub blocks: u64,
-    /// Rows.
-    pub rows: u64,
-    /// Slots of the cache that hold nothing.
-    pub slots: u64,
-    /// Descriptors and fences of open tables.
-    pub tables: u64,
-    /// Range tombstones of open tables.
-    pub range_tombstones: u64,
-    /// What the manifest says: tables, value objects and their dead ranges.
-    pub manifest: u64,
-    /// Lists of runs, of the versions that iterators still pin too.
-    pub versions: u64,
-}
-
-impl MemoryBytes {
-    /// All classes together.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        let fixed = self.memtables + self.log + self.merges + self.reads;
-        let cached = self.filters + self.index_pages + self.blocks + self.rows + self.slots;
-        fixed + cached + self.scans + self.tables + self.range_tombstones + self.manifest + self.versions
-    }
-}
-
-/// Memory of one store, or of several that share it; cheap to clone.
-///
-/// ```
-/// use copal_kv::{Error, MemoryBudget, Options, Store};
-/// # fn two(first: copal_object::Store, second: copal_object::Store) -> Result<(), Error> {
-/// let budget = MemoryBudget::new(64 << 20);
-/// let first = Store::open_within(first, Options::default(), &budget)?;
-/// let second = Store::open_within(second, Options::default(), &budget)?;
-/// assert_eq!(budget.total_bytes(), 64 << 20);
-/// # drop((first, second));
-/// # Ok(())
-/// # }
-/// ```
+/// See the module; cheap to clone.
 #[derive(Clone)]
-pub struct MemoryBudget {
+pub(crate) struct Accounts {
     shared: Arc<Shared>,
 }
 
@@ -145,84 +54,40 @@ struct Shared {
     /// What pages and rows may take now.
     capacity: AtomicU64,
     resize: Mutex<()>,
-    contents: Contents,
+    gives_way: Arc<dyn GivesWay>,
     /// Bytes of each memtable, there until they are freed.
     memtables: Mutex<Vec<Weak<AtomicU64>>>,
     stores: AtomicU64,
-    /// Numbers given out to tables and stores.
-    next_number: AtomicU64,
-    /// Filters of all tables.
-    elastic: Arc<Elastic>,
     _kept: Option<KeptLimit>,
 }
 
-impl MemoryBudget {
-    /// A budget of `total_bytes`; at least 4 MiB are used.
-    #[must_use]
-    pub fn new(total_bytes: u64) -> MemoryBudget {
-        MemoryBudget::with_filters(total_bytes, FilterOptions::default())
-    }
-
-    /// As [`MemoryBudget::new`], with filters moved between the partitions of all its stores as `filters` says. The kind
-    /// of new filters is each store's own choice.
-    #[must_use]
-    pub fn with_filters(total_bytes: u64, filters: FilterOptions) -> MemoryBudget {
-        MemoryBudget::with_plan(Plan::of(total_bytes), filters)
-    }
-
-    pub(crate) fn with_plan(plan: Plan, filters: FilterOptions) -> MemoryBudget {
-        let charged = Class::ALL.iter().map(|class| plan.reserve(*class)).sum();
-        let capacity = plan.cache_capacity(charged);
-        let limit = plan.filter_limit(charged);
-        MemoryBudget {
+impl Accounts {
+    /// Accounts in which nothing is used. `gives_way` has what the reserves of `plan` leave.
+    pub(crate) fn new(plan: Plan, gives_way: Arc<dyn GivesWay>) -> Accounts {
+        let charged = plan.reserved();
+        Accounts {
             shared: Arc::new(Shared {
                 plan,
                 used: Default::default(),
                 charged: AtomicU64::new(charged),
                 #[cfg(test)]
                 peak: AtomicU64::new(charged),
-                capacity: AtomicU64::new(capacity),
+                capacity: AtomicU64::new(plan.cache_capacity(charged)),
                 resize: Mutex::new(()),
-                contents: Contents::new(capacity),
+                gives_way,
                 memtables: Mutex::default(),
                 stores: AtomicU64::new(0),
-                next_number: AtomicU64::new(0),
-                elastic: Elastic::new(filters, limit),
                 _kept: plan.kept().map(|bytes| KeptLimit::new(bytes as usize)),
             }),
         }
     }
 
     /// The number that is kept.
-    #[must_use]
-    pub fn total_bytes(&self) -> u64 {
+    pub(crate) fn total_bytes(&self) -> u64 {
         self.shared.plan.total
     }
 
-    /// Bytes in use now, by class: of all stores that share the budget.
-    #[must_use]
-    pub fn bytes(&self) -> MemoryBytes {
-        self.count_memtables();
-        let used = |class: Class| self.used(class);
-        let (index_pages, blocks, rows) = self.shared.contents.bytes();
-        MemoryBytes {
-            memtables: used(Class::Memtables),
-            log: used(Class::Log),
-            merges: used(Class::Merges),
-            reads: used(Class::Reads),
-            scans: used(Class::Scans),
-            filters: used(Class::Filters),
-            index_pages,
-            blocks,
-            rows,
-            slots: used(Class::Slots),
-            tables: used(Class::Tables),
-            range_tombstones: used(Class::RangeTombstones),
-            manifest: used(Class::Manifest),
-            versions: used(Class::Versions),
-        }
-    }
-
+    /// Bytes that a class uses now, memtables as they were counted last.
     pub(crate) fn used(&self, class: Class) -> u64 {
         self.shared.used[class as usize].load(SeqCst)
     }
@@ -234,31 +99,16 @@ impl MemoryBudget {
         self.shared.peak.swap(now, SeqCst)
     }
 
+    /// Everything charged, reserves in full.
+    #[cfg(test)]
+    pub(crate) fn charged(&self) -> u64 {
+        self.shared.charged.load(SeqCst)
+    }
+
     #[cfg(test)]
     /// Everything charged, reserves in full, and what pages and rows may take.
     pub(crate) fn committed(&self) -> u64 {
         self.shared.charged.load(SeqCst) + self.shared.capacity.load(SeqCst)
-    }
-
-    /// The index page, block or row of that name.
-    pub(crate) fn cached(&self, key: &impl CacheName) -> Option<Cached> {
-        self.shared.contents.get(key)
-    }
-
-    /// Whether something of that name is there, without a sign of interest in it.
-    pub(crate) fn is_cached(&self, key: &impl CacheName) -> bool {
-        self.shared.contents.holds(key)
-    }
-
-    /// Keeps an index page, block or row for as long as it is worth more than others.
-    pub(crate) fn keep(&self, key: Key, value: Cached) {
-        if let Some(empty_slots) = self.shared.contents.insert(key, value) {
-            self.shared.set(Class::Slots, empty_slots);
-        }
-    }
-
-    pub(crate) fn forget(&self, key: &impl CacheName) {
-        self.shared.contents.remove(key);
     }
 
     /// Bytes that flush and merge of one store may take.
@@ -296,11 +146,6 @@ impl MemoryBudget {
     pub(crate) fn enter_store(&self) -> StoreCount {
         self.shared.stores.fetch_add(1, SeqCst);
         StoreCount(self.clone())
-    }
-
-    /// A number nobody else has.
-    pub(crate) fn new_number(&self) -> u64 {
-        self.shared.next_number.fetch_add(1, SeqCst)
     }
 
     /// Charges what must be there. Pages and rows have given way when this returns.
@@ -389,19 +234,19 @@ impl MemoryBudget {
         })
     }
 
-    pub(crate) fn elastic(&self) -> &Arc<Elastic> {
-        &self.shared.elastic
-    }
-
     /// Most bytes of filters beside everything else that is charged now.
     pub(crate) fn filter_limit(&self) -> u64 {
         self.shared.filter_limit()
     }
 
-    /// Counts a memtable for as long as anybody holds it, and until all of it is freed.
-    pub(crate) fn watch(&self, memtable: &Memtable) {
-        let charged = Arc::downgrade(memtable.charged());
-        self.shared.memtables.lock().push(charged);
+    /// Notes what slots of the cache that hold nothing take.
+    pub(crate) fn set_empty_slots(&self, bytes: u64) {
+        self.shared.set(Class::Slots, bytes);
+    }
+
+    /// Counts `bytes` of a memtable for as long as anybody holds the number.
+    pub(crate) fn watch_bytes(&self, bytes: &Arc<AtomicU64>) {
+        self.shared.memtables.lock().push(Arc::downgrade(bytes));
         self.count_memtables();
     }
 
@@ -423,14 +268,14 @@ impl MemoryBudget {
         self.room_beside(0, self.memtable_bytes())
     }
 
-    /// Whether memtables have room for `bytes` more, as [`MemoryBudget::room_for_memtable`].
+    /// Whether memtables have room for `bytes` more, as [`Accounts::room_for_memtable`].
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn room_for_writes(&self, bytes: u64) -> Result<(), Error> {
         self.room_beside(0, bytes)
     }
 
-    /// What is missing where [`MemoryBudget::room_for_writes`] finds no room.
+    /// What is missing where [`Accounts::room_for_writes`] finds no room.
     pub(crate) fn missing_for_writes(&self, bytes: u64) -> u64 {
         match self.room_for_writes(bytes) {
             Err(Error::OverBudget { needed, total_bytes }) => needed - total_bytes,
@@ -444,7 +289,7 @@ impl MemoryBudget {
         (self.shared.plan.batch() / self.stores()).min(MAX_GROUP_BYTES as u64)
     }
 
-    /// As [`MemoryBudget::room_for_memtable`], whatever tables and manifest take beyond half of what the fixed parts
+    /// As [`Accounts::room_for_memtable`], whatever tables and manifest take beyond half of what the fixed parts
     /// leave: for what makes them take less, which only readers of old memtables stop.
     /// # Errors
     /// `OverBudget`.
@@ -452,7 +297,7 @@ impl MemoryBudget {
         self.room_beside(self.overlooked(), self.memtable_bytes())
     }
 
-    /// As [`MemoryBudget::check`], overlooking what [`MemoryBudget::room_beside_readers`] does.
+    /// As [`Accounts::check`], overlooking what [`Accounts::room_beside_readers`] does.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn check_beside_tables(&self) -> Result<(), Error> {
@@ -472,7 +317,7 @@ impl MemoryBudget {
             Class::Versions,
         ];
         let plan = &self.shared.plan;
-        let fixed: u64 = Class::ALL.iter().map(|class| plan.reserve(*class)).sum();
+        let fixed = plan.reserved();
         let stays: u64 = STAY.iter().map(|class| self.used(*class)).sum();
         stays.saturating_sub((self.total_bytes() - fixed) / 2)
     }
@@ -498,17 +343,11 @@ impl MemoryBudget {
     }
 }
 
-impl std::fmt::Debug for MemoryBudget {
+impl std::fmt::Debug for Accounts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemoryBudget")
+        f.debug_struct("Accounts")
             .field("total_bytes", &self.total_bytes())
             .finish_non_exhaustive()
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.elastic.stop();
     }
 }
 
@@ -554,8 +393,8 @@ impl Shared {
     /// when a few grains are free.
     fn fit(&self) {
         // Whoever charges meanwhile is seen by the next round, or looks again himself.
-        while self.elastic.limit_bytes() != self.filter_limit() {
-            self.elastic.set_limit(self.filter_limit());
+        while self.gives_way.filter_limit() != self.filter_limit() {
+            self.gives_way.set_filter_limit(self.filter_limit());
         }
         let off = || {
             let (capacity, room) = (
@@ -572,11 +411,11 @@ impl Shared {
         while off() {
             let room = self.plan.cache_capacity(self.charged.load(SeqCst));
             if room < self.capacity.load(SeqCst) {
-                self.contents.set_capacity(room);
+                self.gives_way.set_cache_capacity(room);
                 self.capacity.store(room, SeqCst);
             } else {
                 self.capacity.store(room, SeqCst);
-                self.contents.set_capacity(room);
+                self.gives_way.set_cache_capacity(room);
             }
         }
     }
@@ -586,7 +425,7 @@ impl Shared {
 #[derive(Debug)]
 #[must_use = "the bytes are given back when this is dropped"]
 pub(crate) struct Charge {
-    budget: MemoryBudget,
+    budget: Accounts,
     class: Class,
     bytes: u64,
 }
@@ -642,13 +481,10 @@ impl<T> std::ops::Deref for Charged<T> {
 }
 
 /// One store that shares the budget.
-pub(crate) struct StoreCount(MemoryBudget);
+pub(crate) struct StoreCount(Accounts);
 
 impl Drop for StoreCount {
     fn drop(&mut self) {
         self.0.shared.stores.fetch_sub(1, SeqCst);
     }
 }
-
-#[cfg(test)]
-mod tests;

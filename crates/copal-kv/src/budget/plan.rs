@@ -9,7 +9,7 @@
 //! | reads under way | min(2 MiB, T/32) |
 //! | the rest: filters (a quarter at most), index pages, rows, blocks, scans (an eighth at most), tables | |
 
-use super::Class;
+use super::class::Class;
 
 /// Least total; less is taken for this much.
 pub(crate) const LEAST_TOTAL: u64 = 4 << 20;
@@ -73,8 +73,12 @@ impl Plan {
 
     /// Most bytes that one batch may leave in memory: those of two memtables, and a quarter of what is not fixed.
     pub(crate) fn batch(&self) -> u64 {
-        let fixed: u64 = Class::ALL.iter().map(|class| self.reserve(*class)).sum();
-        2 * self.memtable + (self.total - fixed) / 4
+        2 * self.memtable + (self.total - self.reserved()) / 4
+    }
+
+    /// Bytes of all reserves.
+    pub(crate) fn reserved(&self) -> u64 {
+        Class::ALL.iter().map(|class| self.reserve(*class)).sum()
     }
 
     /// Bytes kept for a class whether it uses them or not.

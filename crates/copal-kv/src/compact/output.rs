@@ -93,6 +93,7 @@ impl<'a> Output<'a> {
             let predicted = Arc::new(Mutex::new(Vec::new()));
             builder.predict(Predictor {
                 budget: self.engine.budget.clone(),
+                elastic: self.engine.cache.elastic().clone(),
                 from: self.heirs.0.clone(),
                 level: self.heirs.1,
                 predicted: predicted.clone(),

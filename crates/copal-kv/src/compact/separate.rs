@@ -8,8 +8,7 @@
 //! - What an abandoned step appended is cut off before the next append.
 
 use crate::{
-    MemoryBudget,
-    budget::{Charge, Class},
+    budget::{Accounts, Charge, Class},
     commit::values::{GroupKey, OBJECT_BYTES, OpenObject, create_options},
     key::KeyRange,
     manifest::format::ValueMeta,
@@ -72,7 +71,7 @@ pub(crate) struct Separation<'a> {
 }
 
 impl<'a> Separation<'a> {
-    pub(crate) fn new(objects: &'a Objects, budget: &MemoryBudget, values: &WorkerValues) -> Separation<'a> {
+    pub(crate) fn new(objects: &'a Objects, budget: &Accounts, values: &WorkerValues) -> Separation<'a> {
         let buffer_limit = BUFFER_BYTES.min(budget.merge_bytes() / 8) as usize;
         Separation {
             buffer_limit,

@@ -2,7 +2,8 @@
 
 use super::{FilteredTable, Predicted};
 use crate::{
-    budget::{Class, MemoryBudget},
+    MemoryBudget,
+    budget::Class,
     cache::TableCache,
     entry::{Entry, EntryKind, MAX_SEQ},
     inheritance::Predictor,
@@ -380,9 +381,14 @@ fn units_give_way_when_others_take_of_the_same_budget() {
     let tables: Vec<_> = (0..12).map(|_| (1, open(&stored, &cache))).collect();
     cache.adjust_filters();
     let all = cache.bytes().filters;
-    assert!(all < budget.filter_limit(), "there is room for {all} bytes");
-    let others = budget.charge(Class::Scans, 3 * budget.filter_limit() + all);
-    let limit = budget.filter_limit();
+    assert!(
+        all < budget.accounts().filter_limit(),
+        "there is room for {all} bytes"
+    );
+    let others = budget
+        .accounts()
+        .charge(Class::Scans, 3 * budget.accounts().filter_limit() + all);
+    let limit = budget.accounts().filter_limit();
     assert!(0 < limit && limit < all, "{limit} of {all} bytes are left");
     cache.adjust_filters();
     assert_exact(&cache, limit);
@@ -401,7 +407,8 @@ fn units_of_a_table_being_written_are_charged_or_not_there() {
         let predicted = Arc::new(Mutex::new(Vec::new()));
         let mut builder = TableBuilder::with_sink(Vec::new(), ID, table_options(Kind::Ribbon));
         builder.predict(Predictor {
-            budget: budget.clone(),
+            budget: budget.accounts().clone(),
+            elastic: budget.elastic().clone(),
             from: Arc::default(),
             level: 0,
             predicted: predicted.clone(),
@@ -421,7 +428,7 @@ fn units_of_a_table_being_written_are_charged_or_not_there() {
     assert_eq!(held(&predicted), budget.bytes().merges);
     drop(predicted);
     assert_eq!(budget.bytes().merges, 0);
-    let _merges = budget.charge(Class::Merges, 4 << 20);
+    let _merges = budget.accounts().charge(Class::Merges, 4 << 20);
     assert_eq!(held(&write(&budget)), 0);
 }
 

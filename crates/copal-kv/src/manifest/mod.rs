@@ -14,7 +14,7 @@ pub(crate) mod state;
 
 use crate::{
     Error,
-    budget::{Charge, Class as Memory, MemoryBudget},
+    budget::{Accounts, Charge, Class as Memory},
     poison::Poison,
 };
 use bytes::Bytes;
@@ -59,7 +59,7 @@ pub(crate) struct Manifest {
     /// What is known of the second copy.
     copy: Copied,
     /// Pays for the bytes of a rewrite.
-    budget: MemoryBudget,
+    budget: Accounts,
 }
 
 impl Manifest {
@@ -67,7 +67,7 @@ impl Manifest {
     /// Blocks.
     /// # Errors
     /// `Corrupt`; `OverBudget`: the state has no room; or what the object layer answers.
-    pub(crate) fn open(objects: &Store, budget: &MemoryBudget) -> Result<Option<(Manifest, Charge)>, Error> {
+    pub(crate) fn open(objects: &Store, budget: &Accounts) -> Result<Option<(Manifest, Charge)>, Error> {
         if objects.stat(MANIFEST).is_none() {
             return Ok(None);
         }
@@ -88,7 +88,7 @@ impl Manifest {
     /// What the copy says, where the manifest itself cannot be read for `error`: the next edit writes both anew.
     /// # Errors
     /// `error`, unless the copy is whole.
-    fn read_copy(objects: &Store, budget: &MemoryBudget, error: Error) -> Result<(Manifest, Charge), Error> {
+    fn read_copy(objects: &Store, budget: &Accounts, error: Error) -> Result<(Manifest, Charge), Error> {
         let unreadable = error.is_corruption() || matches!(error, Error::Object(StoreError::Device(_)));
         let len = |id| objects.stat(id).map(|stat| stat.len);
         if !unreadable || len(MANIFEST) != len(copy::COPY) {
@@ -102,7 +102,7 @@ impl Manifest {
         Ok((manifest, charge))
     }
 
-    fn read(objects: &Store, id: ObjectId, budget: &MemoryBudget) -> Result<(Manifest, Charge), Error> {
+    fn read(objects: &Store, id: ObjectId, budget: &Accounts) -> Result<(Manifest, Charge), Error> {
         let mut edits = Edits::open(objects, id, Class::Foreground)?;
         let mut state = State::default();
         let mut charge = budget.charge(Memory::Manifest, 0);
@@ -148,7 +148,7 @@ impl Manifest {
     /// Makes the manifest of a new store, durably.
     /// # Errors
     /// What the object layer answers.
-    pub(crate) fn create(objects: &Store, seed: u64, budget: &MemoryBudget) -> Result<Manifest, Error> {
+    pub(crate) fn create(objects: &Store, seed: u64, budget: &Accounts) -> Result<Manifest, Error> {
         let bytes = Bytes::from(header(seed));
         let len = bytes.len() as u64;
         let ops = [MANIFEST, copy::COPY].map(copy::create).into_iter();

@@ -12,7 +12,7 @@ use super::{
     copy::{self, COPY},
     format::{EditWriter, Record, header},
 };
-use crate::budget::{Class as Memory, MemoryBudget};
+use crate::budget::{Accounts, Class as Memory};
 use bytes::Bytes;
 use copal_object::{Ack, ObjectId, Op, Store, StoreError, Txn};
 
@@ -28,7 +28,7 @@ const EDIT_BYTES: usize = 64 << 10;
 /// `NoSpace`: nothing is left of it. What else the object layer answers.
 pub(super) fn write(
     objects: &Store,
-    budget: &MemoryBudget,
+    budget: &Accounts,
     seed: u64,
     records: impl Iterator<Item = Record>,
     copied: bool,
@@ -43,7 +43,7 @@ pub(super) fn write(
 
 fn write_edits(
     objects: &Store,
-    budget: &MemoryBudget,
+    budget: &Accounts,
     seed: u64,
     records: impl Iterator<Item = Record>,
     copied: bool,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{KeyspaceOptions, key::KeyspaceId};
+use crate::{KeyspaceOptions, MemoryBudget, budget::Accounts, key::KeyspaceId};
 use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put};
 use copal_device::{
     AlignedBuf, Device, Image, MemoryDevice,
@@ -9,12 +9,16 @@ use copal_device::{
 use copal_object::{Covered, MkfsOptions, OpenOptions, Summed};
 use std::sync::Arc;
 
+fn accounts() -> Accounts {
+    MemoryBudget::new(4 << 20).accounts().clone()
+}
+
 #[test]
 fn the_first_edit_of_an_older_manifest_rewrites_it() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-    let mut new = Manifest::create(&objects, 7, &MemoryBudget::new(4 << 20)).unwrap();
+    let mut new = Manifest::create(&objects, 7, &accounts()).unwrap();
     let keyspace = |id: u32| Record::Keyspace {
         id: KeyspaceId(id),
         name: format!("space {id}"),
@@ -47,7 +51,7 @@ fn the_first_edit_of_an_older_manifest_rewrites_it() {
         ..Txn::default()
     };
     objects.commit(txn, Ack::Durable).wait().unwrap();
-    let budget = MemoryBudget::new(4 << 20);
+    let budget = accounts();
     let (mut manifest, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
     assert_eq!((manifest.seed, manifest.state.keyspaces.len()), (7, 1));
     for id in 2..4 {
@@ -98,7 +102,7 @@ fn a_damaged_manifest_is_read_from_its_copy_and_written_anew() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device.clone(), &OpenOptions::default()).unwrap();
-    let budget = MemoryBudget::new(4 << 20);
+    let budget = accounts();
     let mut manifest = Manifest::create(&objects, 7, &budget).unwrap();
     let poison = Poison::default();
     for (round, damaged) in (1..).zip([0, 1, 0, 1]) {
@@ -123,7 +127,7 @@ fn a_full_store_goes_on_without_the_copy_until_there_is_room() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-    let budget = MemoryBudget::new(4 << 20);
+    let budget = accounts();
     let mut manifest = Manifest::create(&objects, 7, &budget).unwrap();
     let poison = Poison::default();
     let mut round = 0;
@@ -159,7 +163,7 @@ fn an_edit_that_a_session_had_room_for_is_read_again() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-    let mut manifest = Manifest::create(&objects, 7, &MemoryBudget::new(4 << 20)).unwrap();
+    let mut manifest = Manifest::create(&objects, 7, &accounts()).unwrap();
     let records: Vec<Record> = (1..5500)
         .map(|id| Record::Keyspace {
             id: KeyspaceId(id),
@@ -172,7 +176,7 @@ fn an_edit_that_a_session_had_room_for_is_read_again() {
         .commit(&objects, &poison, Vec::new(), &records, Ack::Durable)
         .unwrap();
     assert!(manifest.len > 5 << 18);
-    let budget = MemoryBudget::new(4 << 20);
+    let budget = accounts();
     let (again, charge) = Manifest::open(&objects, &budget).unwrap().unwrap();
     assert!(again.state.keyspaces == manifest.state.keyspaces);
     assert_eq!(charge.bytes(), again.state.heap_bytes());
@@ -183,7 +187,7 @@ fn what_a_piece_takes_is_told_once() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-    let mut manifest = Manifest::create(&objects, 7, &MemoryBudget::new(4 << 20)).unwrap();
+    let mut manifest = Manifest::create(&objects, 7, &accounts()).unwrap();
     let record = Record::Settled { below: 9 };
     let poison = Poison::default();
     manifest
@@ -200,7 +204,7 @@ fn what_a_piece_takes_is_told_once() {
 }
 
 /// A manifest of about half a megabyte, durable.
-fn long_manifest(objects: &Store, budget: &MemoryBudget, poison: &Poison) -> Manifest {
+fn long_manifest(objects: &Store, budget: &Accounts, poison: &Poison) -> Manifest {
     let mut manifest = Manifest::create(objects, 7, budget).unwrap();
     let records: Vec<Record> = (1..2000)
         .map(|id| Record::Keyspace {
@@ -228,7 +232,7 @@ fn a_crash_inside_a_rewrite_leaves_the_old_manifest_or_the_new_one() {
     let dynamic: Arc<dyn Device> = device.clone();
     Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(dynamic, &OpenOptions::default()).unwrap();
-    let (budget, poison) = (MemoryBudget::new(4 << 20), Poison::default());
+    let (budget, poison) = (accounts(), Poison::default());
     let mut manifest = long_manifest(&objects, &budget, &poison);
     let before = device.step();
     manifest.rewrite_above = 1;
@@ -273,7 +277,7 @@ fn a_rewrite_takes_no_more_memory_than_a_piece() {
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
     let poison = Poison::default();
-    let budget = MemoryBudget::new(4 << 20);
+    let budget = accounts();
     let mut manifest = long_manifest(&objects, &budget, &poison);
     let long = manifest.len;
     // Not one byte is free for what cannot give way.
@@ -297,7 +301,7 @@ fn a_store_too_full_for_a_rewrite_appends_until_there_is_room() {
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
     let poison = Poison::default();
-    let budget = MemoryBudget::new(4 << 20);
+    let budget = accounts();
     let mut manifest = long_manifest(&objects, &budget, &poison);
     let full = objects.reserve(objects.space().free_bytes - (300 << 10)).unwrap();
     manifest.rewrite_above = 1;
@@ -329,7 +333,7 @@ fn what_a_rewrite_left_goes_before_the_next_one_begins() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-    let (budget, poison) = (MemoryBudget::new(4 << 20), Poison::default());
+    let (budget, poison) = (accounts(), Poison::default());
     let mut manifest = long_manifest(&objects, &budget, &poison);
     // Without a copy the first edit writes everything anew.
     let mut ops = vec![Op::Delete { id: copy::COPY }];

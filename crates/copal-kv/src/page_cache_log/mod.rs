@@ -19,7 +19,7 @@ pub(crate) mod format;
 mod replay;
 
 use crate::{
-    budget::{Charge, Class as Memory, MemoryBudget},
+    budget::{Accounts, Charge, Class as Memory},
     manifest::{Role, label},
 };
 use copal_device::Completion;
@@ -84,7 +84,7 @@ impl PageCacheLog {
     pub(crate) fn begin(
         place: Place,
         session: u64,
-        budget: &MemoryBudget,
+        budget: &Accounts,
         unwatched: bool,
     ) -> Result<PageCacheLog, StoreError> {
         let header = Header::new(session, place.len_bytes());
@@ -211,7 +211,7 @@ impl PageCacheLog {
 /// page cache. `stream`: the page-cache log's object, if one was made before; `new`: the id of one to make.
 pub(crate) fn make(
     objects: &Objects,
-    budget: &MemoryBudget,
+    budget: &Accounts,
     session: u64,
     stream: Option<ObjectId>,
     new: impl FnOnce() -> ObjectId,

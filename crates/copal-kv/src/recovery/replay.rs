@@ -10,7 +10,7 @@
 use super::go_on;
 use crate::{
     Error,
-    budget::{Class as Memory, MemoryBudget},
+    budget::{Accounts, Class as Memory},
     commit::values::GroupKey,
     compact::merge::group_of,
     engine::Engine,
@@ -84,7 +84,7 @@ impl Replayed {
         objects: &Objects,
         state: &State,
         found: &Found,
-        budget: &MemoryBudget,
+        budget: &Accounts,
         beyond: Beyond,
         salvage: bool,
     ) -> Result<Replayed, Error> {
@@ -122,7 +122,7 @@ impl Replayed {
     }
 
     /// Gives up what is in memory when it is more than there is room for.
-    fn keep_within(&mut self, budget: &MemoryBudget, beyond: Beyond) -> Result<(), Error> {
+    fn keep_within(&mut self, budget: &Accounts, beyond: Beyond) -> Result<(), Error> {
         budget.count_memtables();
         match beyond {
             Beyond::Refuse => return budget.check_beside_tables(),

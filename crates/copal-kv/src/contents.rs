@@ -174,14 +174,14 @@ impl Lifecycle<Key, Cached> for Sums {
 type Cache = quick_cache::sync::Cache<Key, Cached, Weight, DefaultHashBuilder, Sums>;
 
 /// See the module.
-pub(super) struct Contents {
+pub(crate) struct Contents {
     cache: Cache,
     sums: Sums,
     inserted: AtomicU64,
 }
 
 impl Contents {
-    pub(super) fn new(capacity: u64) -> Contents {
+    pub(crate) fn new(capacity: u64) -> Contents {
         let shards = (capacity / SHARD_BYTES).clamp(1, MAX_SHARDS);
         let mut options = OptionsBuilder::new();
         options
@@ -199,16 +199,16 @@ impl Contents {
         }
     }
 
-    pub(super) fn get(&self, key: &impl CacheName) -> Option<Cached> {
+    pub(crate) fn get(&self, key: &impl CacheName) -> Option<Cached> {
         self.cache.get(key)
     }
 
-    pub(super) fn holds(&self, key: &impl CacheName) -> bool {
+    pub(crate) fn holds(&self, key: &impl CacheName) -> bool {
         self.cache.contains_key(key)
     }
 
     /// Returns, now and then, the bytes of slots that hold nothing.
-    pub(super) fn insert(&self, key: Key, value: Cached) -> Option<u64> {
+    pub(crate) fn insert(&self, key: Key, value: Cached) -> Option<u64> {
         // Counted before: what is refused comes back as evicted.
         let weight = Weight.weight(&key, &value);
         self.sums.of(&value).fetch_add(weight, Relaxed);
@@ -222,19 +222,19 @@ impl Contents {
         slots.saturating_sub(self.cache.len() as u64 * SLOT_BYTES)
     }
 
-    pub(super) fn remove(&self, key: &impl CacheName) {
+    pub(crate) fn remove(&self, key: &impl CacheName) {
         if let Some((key, value)) = self.cache.remove(key) {
             self.sums.left(&key, &value);
         }
     }
 
-    pub(super) fn set_capacity(&self, capacity: u64) {
+    pub(crate) fn set_capacity(&self, capacity: u64) {
         let shards = self.cache.num_shards() as u64;
         self.cache.set_capacity(capacity / shards * shards);
     }
 
     /// Index pages, blocks, rows.
-    pub(super) fn bytes(&self) -> (u64, u64, u64) {
+    pub(crate) fn bytes(&self) -> (u64, u64, u64) {
         let sum = |at: usize| self.sums.0[at].load(Relaxed);
         (sum(0), sum(1), sum(2))
     }

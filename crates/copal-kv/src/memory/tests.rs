@@ -1,7 +1,12 @@
 //! The sum is kept: under random charges, by several threads, and whatever the cache held before.
 
 use super::*;
-use crate::{Durability, KeyspaceOptions, Options, Store, table::block::Block};
+use crate::{
+    Durability, Error, KeyspaceOptions, Options, Store,
+    budget::Charge,
+    contents::{PageKey, Row},
+    table::block::Block,
+};
 use bytes::Bytes;
 use copal_device::{Device, Image, MemoryDevice};
 use copal_object::{MkfsOptions, OpenOptions, Store as Objects};
@@ -51,10 +56,10 @@ fn pages_give_way_before_a_charge_returns() {
     }
     let full = budget.bytes().blocks;
     assert!(full > TOTAL / 3, "{full} bytes of blocks fill what is left");
-    let charge = budget.charge(Class::Tables, TOTAL / 4);
+    let charge = budget.accounts().charge(Class::Tables, TOTAL / 4);
     let less = budget.bytes().blocks;
     assert!(less + TOTAL / 4 <= full + TOTAL / 32, "{less} of {full} stay");
-    assert!(budget.committed() <= TOTAL);
+    assert!(budget.accounts().committed() <= TOTAL);
     drop(charge);
     for number in 0..2000 {
         budget.keep(Key::Page(page(1, number)), block(4096));
@@ -77,9 +82,9 @@ fn the_sum_is_kept_by_many_threads() {
                 for number in 0..4000 {
                     let bytes = random.below(16 << 10);
                     match random.below(5) {
-                        0 => held.push(budget.charge(Class::Tables, bytes)),
-                        1 => held.extend(budget.try_charge(Class::Filters, bytes)),
-                        2 => held.extend(budget.try_charge(Class::Scans, bytes)),
+                        0 => held.push(budget.accounts().charge(Class::Tables, bytes)),
+                        1 => held.extend(budget.accounts().try_charge(Class::Filters, bytes)),
+                        2 => held.extend(budget.accounts().try_charge(Class::Scans, bytes)),
                         3 => budget.keep(Key::Page(page(thread, number)), block(16 + bytes as usize)),
                         _ => drop(held.pop()),
                     }
@@ -94,17 +99,17 @@ fn the_sum_is_kept_by_many_threads() {
     });
     let bytes = budget.bytes();
     assert_eq!((bytes.tables, bytes.filters, bytes.scans), (0, 0, 0));
-    assert!(budget.committed() <= TOTAL);
+    assert!(budget.accounts().committed() <= TOTAL);
 }
 
 #[test]
 fn what_does_not_fit_is_refused_before_it_is_there() {
     let budget = MemoryBudget::new(TOTAL);
-    let most = budget.charge(Class::Tables, 3 << 19);
-    assert!(budget.check().is_ok());
-    let too_much = budget.charge(Class::Tables, 2 << 20);
+    let most = budget.accounts().charge(Class::Tables, 3 << 19);
+    assert!(budget.accounts().check().is_ok());
+    let too_much = budget.accounts().charge(Class::Tables, 2 << 20);
     assert!(matches!(
-        budget.check(),
+        budget.accounts().check(),
         Err(Error::OverBudget {
             total_bytes: TOTAL,
             ..
@@ -112,16 +117,16 @@ fn what_does_not_fit_is_refused_before_it_is_there() {
     ));
     drop(too_much);
     assert_eq!(budget.bytes().tables, most.bytes());
-    assert!(budget.try_charge(Class::Filters, 1 << 20).is_none());
-    let part = budget.try_charge(Class::Filters, 1 << 10).unwrap();
+    assert!(budget.accounts().try_charge(Class::Filters, 1 << 20).is_none());
+    let part = budget.accounts().try_charge(Class::Filters, 1 << 10).unwrap();
     assert_eq!(budget.bytes().filters, part.bytes());
     assert!(
-        budget.room_for_memtable().is_ok(),
+        budget.accounts().room_for_memtable().is_ok(),
         "two memtables are always paid for"
     );
-    let _old_readers = budget.charge(Class::Versions, 1 << 20);
+    let _old_readers = budget.accounts().charge(Class::Versions, 1 << 20);
     assert!(matches!(
-        budget.room_for_memtable(),
+        budget.accounts().room_for_memtable(),
         Err(Error::OverBudget { .. })
     ));
 }
@@ -146,7 +151,7 @@ fn slots_left_by_many_small_rows_are_charged_when_large_pages_follow() {
     let large = budget.bytes();
     assert!(large.slots > small.slots + (1 << 20), "{large:?}");
     assert!(
-        large.total() <= 16 << 20 && budget.committed() <= 16 << 20,
+        large.total() <= 16 << 20 && budget.accounts().committed() <= 16 << 20,
         "{large:?}"
     );
 }
@@ -154,15 +159,18 @@ fn slots_left_by_many_small_rows_are_charged_when_large_pages_follow() {
 #[test]
 fn stores_that_share_a_budget_share_its_memtables() {
     let budget = MemoryBudget::new(64 << 20);
-    assert_eq!(budget.memtable_bytes(), 8 << 20);
-    let first = budget.enter_store();
-    let second = budget.enter_store();
+    assert_eq!(budget.accounts().memtable_bytes(), 8 << 20);
+    let first = budget.accounts().enter_store();
+    let second = budget.accounts().enter_store();
     assert_eq!(
-        (budget.memtable_bytes(), budget.merge_bytes()),
+        (
+            budget.accounts().memtable_bytes(),
+            budget.accounts().merge_bytes()
+        ),
         (4 << 20, 4 << 20)
     );
     drop(first);
-    assert_eq!(budget.memtable_bytes(), 8 << 20);
+    assert_eq!(budget.accounts().memtable_bytes(), 8 << 20);
     drop(second);
 }
 
@@ -189,7 +197,7 @@ fn a_look_up_of_many_keys_keeps_to_the_budget() {
     }
     space.compact_range((Bound::Unbounded, Bound::Unbounded)).unwrap();
     let budget = &store.engine().budget;
-    let room = TOTAL - budget.shared.charged.load(SeqCst);
+    let room = TOTAL - budget.charged();
     let _others = budget.charge(Class::Versions, room - (300 << 10));
     let keys: Vec<Vec<u8>> = (0..5000).map(|number| key(2 * number)).collect();
     budget.take_peak();
