@@ -1,6 +1,8 @@
 //! The order of the crates: each depends only on members above it in the root manifest, and on its own layer or the next
 //! one below, but for the skips that are written down here with their reason.
 //!
+//! The testkit stands under `[dev-dependencies]` only: nothing that ships is made of it.
+//!
 //! Also refused: an async runtime anywhere below the volume layer, found in the resolved graph, so that it
 //! cannot come in through a dependency's dependency.
 //! Not here: versions and licences (`deny.toml`).
@@ -84,6 +86,8 @@ const SKIPS: [(&str, &str, &str); 11] = [
         "shows, checks and repairs what the engine holds",
     ),
 ];
+/// What tests share; no crate but itself is made of it.
+const TESTKIT: &str = "copal-testkit";
 const ASYNC_RUNTIMES: [&str; 6] = ["tokio", "async-std", "smol", "hyper", "tonic", "futures-executor"];
 
 #[derive(Deserialize)]
@@ -203,6 +207,12 @@ fn faults(order: &[String], directories: &BTreeMap<String, String>, metadata: &M
         let Some(own) = rank(&package.name) else { continue };
         for dependency in package.dependencies.iter().filter(|d| d.path.is_some()) {
             match rank(&dependency.name) {
+                Some(_) if dependency.name == TESTKIT && dependency.kind.as_deref() != Some("dev") => {
+                    faults.push(format!(
+                        "{} may depend on {TESTKIT} under [dev-dependencies] only",
+                        package.name
+                    ));
+                }
                 Some(theirs) if theirs < own => {}
                 Some(_) => faults.push(format!(
                     "{} must not depend on {}: it stands below it in the manifest",
@@ -335,6 +345,19 @@ mod tests {
             faults_of(&[("copal-codec", &["copal-object"]), ("copal-object", &[])]).len(),
             1
         );
+    }
+
+    #[test]
+    fn the_testkit_is_for_tests_only() {
+        let order = members("members = [\n \"crates/copal-testkit\",\n \"crates/copal-codec\",\n]");
+        let mut metadata = metadata(&[(TESTKIT, &[]), ("copal-codec", &[TESTKIT])]);
+        let directories = directories(Path::new("/r"), &metadata);
+        assert_eq!(
+            faults(&order, &directories, &metadata),
+            ["copal-codec may depend on copal-testkit under [dev-dependencies] only"]
+        );
+        metadata.packages[1].dependencies[0].kind = Some("dev".to_owned());
+        assert!(faults(&order, &directories, &metadata).is_empty());
     }
 
     #[test]

@@ -8,13 +8,7 @@ use std::time::Instant;
 
 fn main() {
     let mut data = vec![0; 64 << 20];
-    let mut state = 0x1234_5678_9abc_def1u64;
-    for eight in data.as_chunks_mut::<8>().0 {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        *eight = state.to_le_bytes();
-    }
+    copal_testkit::Random::new(1).fill(&mut data);
     let key = IdKey::new([2; 32]);
     for profile in Profile::ALL {
         let chunker = Chunker::new(profile, &[1; 32]);

@@ -1,6 +1,7 @@
 //! Round trips, refusals, and the example of docs/formats/envelope.md.
 
 use super::*;
+use copal_testkit::Random;
 
 const EXAMPLE: Format = Format {
     magic: *b"COPALEXA",
@@ -9,30 +10,6 @@ const EXAMPLE: Format = Format {
     version: 1,
     known_flags: 0b1,
 };
-
-/// SplitMix64: the seeded source of these tests.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Any bit length equally likely, so short and long varints both come up.
-    fn number(&mut self) -> u64 {
-        let shift = self.next() % 64;
-        self.next() >> shift
-    }
-
-    fn bytes(&mut self, max: u64) -> Vec<u8> {
-        let len = self.next() % (max + 1);
-        (0..len).map(|_| self.next() as u8).collect()
-    }
-}
 
 fn example_bytes() -> Vec<u8> {
     let document = include_str!("../../../docs/formats/envelope.md");
@@ -210,10 +187,10 @@ fn padding_is_allowed_and_checked_apart() {
 
 #[test]
 fn arbitrary_bytes_never_panic_in_the_envelope() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for _ in 0..20_000 {
-        let mut bytes = random.bytes(80);
-        if random.next().is_multiple_of(2) && bytes.len() >= 8 {
+        let mut bytes = random.bytes_up_to(80);
+        if random.next_u64().is_multiple_of(2) && bytes.len() >= 8 {
             bytes[..8].copy_from_slice(&EXAMPLE.magic);
         }
         assert!(Envelope::open(&EXAMPLE, &bytes).is_err());
@@ -222,11 +199,11 @@ fn arbitrary_bytes_never_panic_in_the_envelope() {
 
 #[test]
 fn varints_round_trip_in_their_stated_length() {
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     let edges = (0..64)
         .flat_map(|bit| [1u64 << bit, (1u64 << bit) - 1])
         .chain([u64::MAX]);
-    let numbers: Vec<u64> = edges.chain((0..10_000).map(|_| random.number())).collect();
+    let numbers: Vec<u64> = edges.chain((0..10_000).map(|_| random.any_magnitude())).collect();
     for value in numbers {
         let (bytes, used) = varint::encode(value);
         assert_eq!(used, varint::len(value), "{value}");
@@ -252,9 +229,9 @@ fn a_varint_has_one_encoding_only() {
     for bytes in refused {
         assert_eq!(varint::decode(bytes), varint::Decoded::Invalid, "{bytes:02x?}");
     }
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     for _ in 0..50_000 {
-        let bytes = random.bytes(11);
+        let bytes = random.bytes_up_to(11);
         if let varint::Decoded::Value(value, used) = varint::decode(&bytes) {
             let (again, len) = varint::encode(value);
             assert_eq!(&again[..len], &bytes[..used]);
@@ -276,15 +253,15 @@ enum Item {
 
 impl Item {
     fn any(random: &mut Random) -> Item {
-        let n = random.number();
-        match random.next() % 8 {
+        let n = random.any_magnitude();
+        match random.next_u64() % 8 {
             0 => Item::U8(n as u8),
             1 => Item::U16(n as u16),
             2 => Item::U32(n as u32),
             3 => Item::U64(n),
-            4 => Item::U128(u128::from(n) << 64 | u128::from(random.next())),
+            4 => Item::U128(u128::from(n) << 64 | u128::from(random.next_u64())),
             5 => Item::Varint(n),
-            6 => Item::Prefixed(random.bytes(200)),
+            6 => Item::Prefixed(random.bytes_up_to(200)),
             _ => Item::Zeros((n % 130) as usize),
         }
     }
@@ -319,9 +296,11 @@ impl Item {
 
 #[test]
 fn what_was_put_is_read_and_every_cut_is_an_error() {
-    let mut random = Random(4);
+    let mut random = Random::new(4);
     for _ in 0..500 {
-        let items: Vec<Item> = (0..random.next() % 8).map(|_| Item::any(&mut random)).collect();
+        let items: Vec<Item> = (0..random.next_u64() % 8)
+            .map(|_| Item::any(&mut random))
+            .collect();
         let mut bytes = Vec::new();
         items.iter().for_each(|item| item.put(&mut bytes));
 
@@ -347,9 +326,9 @@ fn what_was_put_is_read_and_every_cut_is_an_error() {
 
 #[test]
 fn arbitrary_bytes_never_panic_in_the_reader_and_errors_do_not_move_it() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     for _ in 0..20_000 {
-        let bytes = random.bytes(64);
+        let bytes = random.bytes_up_to(64);
         let mut input = Reader::new(&bytes);
         loop {
             let before = input.position();

@@ -72,7 +72,7 @@ fn small_files(device: &Arc<dyn Device>, files: u64) -> Result<()> {
     for first in (0..files).step_by(BATCH as usize) {
         let batch = (first..files.min(first + BATCH)).map(|n| {
             // Names in random order, as hashes are.
-            let name = n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+            let name = copal_testkit::scattered(n).to_be_bytes();
             (
                 Bytes::copy_from_slice(&name),
                 Bytes::from(vec![n as u8; 200]),

@@ -12,6 +12,8 @@ use std::time::Instant;
 
 const SIZE: u64 = 64 << 20;
 const PAGE: u64 = 4096;
+/// A prime: neighbouring numbers lie far apart, and every page comes up.
+const SPREAD: u64 = 2_654_435_761;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -39,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn measure_all(name: &str, device: &Arc<dyn Device>, operations: u64) {
-    let at = |number: u64| (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % (SIZE / PAGE) * PAGE;
+    let at = |number: u64| number.wrapping_mul(SPREAD) % (SIZE / PAGE) * PAGE;
     let mut buf = Some(AlignedBuf::zeroed(PAGE as usize));
     measure(name, "read_now", operations, |number| {
         buf = buf.take().and_then(|buf| device.read_now(at(number), buf).ok());

@@ -177,13 +177,8 @@ mod tests {
     /// A seeded walk over reads, writes, fills, resizes and clones, against plain vectors.
     #[test]
     fn an_image_and_its_clones_behave_like_vectors() {
-        let mut seed = 1u64;
-        let mut next = move |below: u64| {
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
+        let mut random = crate::random::Random::new(1);
+        let mut next = move |below| random.below(below);
         let start = 40 * PAGE;
         let mut pairs = vec![(Image::zeroed(start as u64), vec![0u8; start])];
         for step in 0..4000u32 {

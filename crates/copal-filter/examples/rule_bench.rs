@@ -13,16 +13,11 @@ use copal_filter::{
     KEYS_PER_PARTITION, Kind,
     rules::{BYTES_PER_PARTITION, Heat, Outcome, PartitionId, Probe, RuleKind, Shape},
 };
+use copal_testkit::Random;
 use std::time::Instant;
 
 const RUNS: [u64; 6] = [1, 1, 1, 9, 90, 900];
 const GETS: u64 = 64;
-
-fn mix(id: u64) -> u64 {
-    let z = (id ^ id >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
 
 /// Median nanoseconds per Get, changes per Get.
 fn measure(kind: RuleKind, scale: u64) -> (f64, f64) {
@@ -51,13 +46,14 @@ fn measure(kind: RuleKind, scale: u64) -> (f64, f64) {
         let mut probes = Vec::new();
         for get in 0..GETS {
             // A third of the Gets go to one key in a thousand.
-            let random = mix(batch * GETS + get + 1);
+            let random = Random::new(batch * GETS + get).next_u64();
             let key = if random.is_multiple_of(3) {
-                mix(random >> 32) % 1000 * 1_000_003
+                Random::new(random >> 32).below(1000) * 1_000_003
             } else {
                 random
             };
-            let place = |&(first, count): &(u32, u64)| PartitionId(first + (mix(key) % count) as u32);
+            let place =
+                |&(first, count): &(u32, u64)| PartitionId(first + (Random::new(key).below(count)) as u32);
             probes.extend(first.iter().map(place).map(|partition| Probe {
                 partition,
                 outcome: Outcome::Negative,

@@ -53,11 +53,6 @@ impl Run {
     }
 }
 
-/// A number that looks random, another for each `n`: keys in the order of a hash.
-fn scatter(n: u64) -> u64 {
-    n.wrapping_mul(0x9E37_79B9_7F4A_7C15)
-}
-
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let mut number = |default: u64| match arguments.next() {
@@ -84,14 +79,11 @@ fn main() -> Result<()> {
         keys,
         tag: 0,
     };
-    run.write("random load", (0..keys).map(scatter))?;
+    run.write("random load", (0..keys).map(copal_testkit::scattered))?;
     let keys = run.keys;
-    let mut state = 7u64;
+    let mut random = copal_testkit::Random::new(7);
     for round in 1..4 {
-        let overwrites = (0..keys).map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            scatter((state >> 33) % keys)
-        });
+        let overwrites = (0..keys).map(|_| copal_testkit::scattered(random.below(keys)));
         run.write(&format!("overwrite, round {round}"), overwrites)?;
     }
     run.store.close()?;

@@ -23,7 +23,7 @@ const VALUE: [u8; 200] = [7; 200];
 /// Spread over the key space, as hashes are.
 fn key(i: u64) -> [u8; 16] {
     let mut out = [0; 16];
-    out[..8].copy_from_slice(&i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+    out[..8].copy_from_slice(&copal_testkit::scattered(i).to_be_bytes());
     out[8..].copy_from_slice(&i.to_be_bytes());
     out
 }

@@ -14,12 +14,9 @@ const QUESTIONS: u64 = 50_000;
 
 /// A fingerprint: spread over the key space like a hash.
 fn fingerprint(chunk: u64) -> [u8; 16] {
-    let mut state = chunk.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut random = copal_testkit::Random::new(chunk);
     let mut out = [0; 16];
-    for half in out.chunks_mut(8) {
-        state = (state ^ (state >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        half.copy_from_slice(&state.to_be_bytes());
-    }
+    random.fill(&mut out);
     out
 }
 

@@ -13,22 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-struct Keys(u64);
-
-impl Keys {
-    fn next(&mut self, bound: u64) -> [u8; 16] {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        key((self.0 >> 24) % bound)
-    }
-}
-
 /// Spread over the key space, as hashes are.
 fn key(i: u64) -> [u8; 16] {
     let mut out = [0; 16];
-    out[..8].copy_from_slice(&i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+    out[..8].copy_from_slice(&copal_testkit::scattered(i).to_be_bytes());
     out[8..].copy_from_slice(&i.to_be_bytes());
     out
 }
@@ -71,9 +59,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     timed("load, random, 216 B, deferred", keys, 216, |i| {
         Ok(space.put(&key(i), &value, Durability::Deferred)?)
     })?;
-    let mut random = Keys(1);
+    let mut random = copal_testkit::Random::new(1);
     timed("overwrite, random, deferred", keys, 216, |_| {
-        Ok(space.put(&random.next(keys), &value, Durability::Deferred)?)
+        Ok(space.put(&key(random.below(keys)), &value, Durability::Deferred)?)
     })?;
     timed("put, durable", 20_000, 216, |i| {
         Ok(space.put(&key(i), &value, Durability::Device)?)
@@ -89,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let before = store.stats();
     timed("get, present", 100_000, 216, |_| {
-        space.get(&random.next(keys))?.ok_or("a key is missing")?;
+        space.get(&key(random.below(keys)))?.ok_or("a key is missing")?;
         Ok(())
     })?;
     timed("get, absent", 100_000, 0, |i| {

@@ -211,7 +211,7 @@ fn measure(
 struct Ranks {
     /// Sums of the weights up to each number.
     sums: Vec<f64>,
-    state: u64,
+    random: copal_testkit::Random,
 }
 
 impl Ranks {
@@ -223,17 +223,12 @@ impl Ranks {
         };
         Ranks {
             sums: (1..=bound).map(weight).collect(),
-            state: 1,
+            random: copal_testkit::Random::new(1),
         }
     }
 
     fn next(&mut self) -> u64 {
-        self.state = self
-            .state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let unit = (self.state >> 11) as f64 / (1u64 << 53) as f64;
-        let at = unit * self.sums[self.sums.len() - 1];
+        let at = self.random.unit() * self.sums[self.sums.len() - 1];
         self.sums
             .partition_point(|sum| *sum <= at)
             .min(self.sums.len() - 1) as u64

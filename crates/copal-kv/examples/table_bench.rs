@@ -86,7 +86,7 @@ fn filters() -> FilterOptions {
 fn look_up(table: &Table, name: &str, key: impl Fn(u64) -> [u8; 16]) {
     let mut times = Vec::new();
     for i in 0..100_000u64 {
-        let key = key(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20);
+        let key = key(copal_testkit::scattered(i) >> 20);
         let started = Instant::now();
         let found = table
             .get(&key, MAX_SEQ, &KeyHash::new(&key, SEED))

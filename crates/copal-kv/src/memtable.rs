@@ -418,13 +418,8 @@ mod tests {
     /// Fix: each part names the newest; who reads from before it looks through the deletes one by one.
     #[test]
     fn range_deletes_cover_what_a_list_of_them_does() {
-        let mut seed = 5u64;
-        let mut next = move |bound: u64| {
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % bound
-        };
+        let mut random = copal_testkit::Random::new(5);
+        let mut next = move |bound| random.below(bound);
         for round in 0..300 {
             let table = Memtable::new(1, ObjectId(1));
             let mut list = Vec::new();

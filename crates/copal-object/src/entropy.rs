@@ -5,7 +5,7 @@
 pub(crate) enum Entropy {
     System,
     #[cfg(test)]
-    Seed(u64),
+    Seed(copal_testkit::Random),
 }
 
 impl Entropy {
@@ -26,12 +26,7 @@ impl Entropy {
                 }
             },
             #[cfg(test)]
-            Entropy::Seed(state) => {
-                *state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                (*state >> 1) | 1 << 63
-            }
+            Entropy::Seed(random) => random.next_u64() | 1 << 63,
         }
     }
 }

@@ -104,13 +104,8 @@ mod tests {
 
     #[test]
     fn owners_are_counted_page_by_page() {
-        let mut random = 7u64;
-        let mut next = move |below: u64| {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % below
-        };
+        let mut random = copal_testkit::Random::new(7);
+        let mut next = move |below| random.below(below);
         let mut shared = SharedRuns::default();
         let mut model: HashMap<u64, u32> = (0..64).map(|page| (page, 1)).collect();
         let mut owned: Vec<Run> = vec![Run::new(0, 64)];

@@ -34,7 +34,7 @@ fn control(flaw: &'static [Flaw], holds: impl Fn() -> bool) {
 
 fn text_disk(seed: u64, size: usize) -> Disk {
     let mut disk = Disk::new(size);
-    Dice::new(seed).text(&mut disk.bytes);
+    Random::new(seed).text(&mut disk.bytes);
     disk
 }
 
@@ -185,7 +185,7 @@ fn a_pack_whose_live_frames_cannot_be_copied_stays() {
         let store = MemoryStore::new();
         let disk = text_disk(2, 6 << 20);
         let mut changed = disk.clone();
-        Dice::new(3).text(&mut changed.bytes[..3 << 20]);
+        Random::new(3).text(&mut changed.bytes[..3 << 20]);
         let (first, second) = {
             let repository = init(&store);
             (

@@ -222,35 +222,27 @@ fn durations_people_write() {
     }
 }
 
-/// Small seeded generator; the same cases in every run.
-fn random(state: &mut u64, bound: u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % bound
-}
-
 #[test]
 fn any_policy_keeps_the_newest_is_stable_and_ignores_order() {
-    let mut state = 7;
+    let mut random = copal_testkit::Random::new(7);
     for _ in 0..300 {
         let hour_ms = 3_600_000;
-        let count = random(&mut state, 40) as usize + 1;
+        let count = random.below(40) as usize + 1;
         let mut snapshots: Vec<Candidate> = (0..count)
             .map(|_| Candidate {
-                created_ms: 1_700_000_000_000 + random(&mut state, 20_000) * hour_ms / 2,
+                created_ms: 1_700_000_000_000 + random.below(20_000) * hour_ms / 2,
                 tags: Vec::new(),
                 is_verified: false,
                 held_until_ms: 0,
             })
             .collect();
         let policy = Policy {
-            last: random(&mut state, 3) as u32,
-            hourly: random(&mut state, 4) as u32,
-            daily: random(&mut state, 4) as u32,
-            weekly: random(&mut state, 4) as u32,
-            monthly: random(&mut state, 4) as u32,
-            yearly: random(&mut state, 4) as u32 + 1,
+            last: random.below(3) as u32,
+            hourly: random.below(4) as u32,
+            daily: random.below(4) as u32,
+            weekly: random.below(4) as u32,
+            monthly: random.below(4) as u32,
+            yearly: random.below(4) as u32 + 1,
             ..Policy::default()
         };
         let verdicts = judge(&policy, &snapshots, NOW_MS, &TimeZone::UTC);

@@ -6,7 +6,7 @@ use copal_backup::*;
 use copal_volume::MemoryStore;
 
 fn random_disk(seed: u64, size: usize) -> Disk {
-    let mut dice = Dice::new(seed);
+    let mut dice = Random::new(seed);
     let mut disk = Disk::new(size);
     for _ in 0..12 {
         let at = dice.below(size as u64) as usize;
@@ -22,7 +22,7 @@ fn random_disk(seed: u64, size: usize) -> Disk {
     disk
 }
 
-fn mutate(disk: &mut Disk, dice: &mut Dice) {
+fn mutate(disk: &mut Disk, dice: &mut Random) {
     for _ in 0..dice.below(10) + 1 {
         let at = dice.below(disk.bytes.len() as u64) as usize;
         let mut data = vec![0; dice.below(90_000) as usize + 1];
@@ -89,7 +89,7 @@ fn a_disk_comes_back_byte_for_byte_with_its_holes() {
 fn changed_extents_rescan_and_full_make_the_same_snapshot() {
     let store = MemoryStore::new();
     let repository = init(&store);
-    let mut dice = Dice::new(7);
+    let mut dice = Random::new(7);
     let mut disk = random_disk(2, 11_000_000);
     back_up(&repository, "web", &disk, false);
     for round in 0..8 {
@@ -120,7 +120,7 @@ fn changed_extents_rescan_and_full_make_the_same_snapshot() {
 #[test]
 fn only_what_changed_is_read() {
     let repository = init(&MemoryStore::new());
-    let mut dice = Dice::new(3);
+    let mut dice = Random::new(3);
     let mut disk = Disk::new(32 << 20);
     dice.fill(&mut disk.bytes);
     back_up(&repository, "web", &disk, false);
@@ -165,7 +165,7 @@ fn a_segment_that_mostly_changed_is_not_read_whole() {
     for changed in [17, 20, 24, 28] {
         let repository = init(&MemoryStore::new());
         let mut disk = Disk::new(8 << 20);
-        let mut dice = Dice::new(14);
+        let mut dice = Random::new(14);
         dice.fill(&mut disk.bytes);
         back_up(&repository, "web", &disk, false);
         // Of the 32 runs of each segment, in one piece.
@@ -191,7 +191,7 @@ fn equal_data_is_stored_once_within_a_vm_and_across_vms() {
     assert_eq!(second.counts.cross_dup_bytes, first.counts.data_bytes);
     assert!(second.counts.stored_bytes * 20 < first.counts.stored_bytes);
     let mut twice = Disk::new(8 << 20);
-    let mut dice = Dice::new(99);
+    let mut dice = Random::new(99);
     let mut data = vec![0; 2 << 20];
     dice.fill(&mut data);
     twice.write(0, &data);
@@ -212,7 +212,7 @@ fn what_a_backup_stored_itself_is_no_duplicate_of_another_vm() {
     let repository = init(&MemoryStore::new());
     let mut disk = Disk::new(PACK * 3);
     let mut data = vec![0; 2 << 20];
-    let mut dice = Dice::new(21);
+    let mut dice = Random::new(21);
     dice.fill(&mut disk.bytes);
     dice.fill(&mut data);
     // At the end again, long after the pack of the beginning is finished.
@@ -238,7 +238,7 @@ fn every_profile_works() {
         let repository = Repository::init(store, IndexHome::Memory, &options).unwrap();
         let mut disk = random_disk(5, 5 << 20);
         back_up(&repository, "web", &disk, false);
-        mutate(&mut disk, &mut Dice::new(6));
+        mutate(&mut disk, &mut Random::new(6));
         let summary = back_up(&repository, "web", &disk, true);
         assert_eq!(restore(&repository, summary.snapshot), disk.bytes, "{profile:?}");
         assert!(check(&repository).is_clean(), "{profile:?}");

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 fn one_disk(seed: u64) -> (MemoryStore, Disk, SnapshotId) {
     let store = MemoryStore::new();
     let mut disk = Disk::new(6 << 20);
-    Dice::new(seed).text(&mut disk.bytes);
+    Random::new(seed).text(&mut disk.bytes);
     let first = back_up(&init(&store), "web", &disk, false).snapshot;
     (store, disk, first)
 }
@@ -135,7 +135,7 @@ fn readable(repository: &Repository, snapshots: &[SnapshotId]) -> BTreeSet<Snaps
 fn what_a_reader_could_read_before_a_prune_it_can_read_after() {
     let (mut hurt_before, mut healed) = (0, 0);
     for seed in 0..24 {
-        let mut dice = Dice::new(1000 + seed);
+        let mut dice = Random::new(1000 + seed);
         let store = MemoryStore::new();
         let repository = init(&store);
         let mut disk = Disk::new(5 << 19);

@@ -11,11 +11,11 @@ const MIB: usize = 1 << 20;
 /// A disk of three packs, its first backup, and one after each of the writes.
 fn written(repository: &Repository, writes: &[(usize, usize)]) -> (Disk, Vec<SnapshotId>) {
     let mut disk = Disk::new(44 * MIB);
-    Dice::new(200).fill(&mut disk.bytes);
+    Random::new(200).fill(&mut disk.bytes);
     let mut made = vec![back_up(repository, "web", &disk, false).snapshot];
     for (seed, &(at, length)) in (201..).zip(writes) {
         let mut data = vec![0; length];
-        Dice::new(seed).fill(&mut data);
+        Random::new(seed).fill(&mut data);
         disk.write(at, &data);
         made.push(back_up(repository, "web", &disk, false).snapshot);
     }

@@ -11,11 +11,11 @@ fn small() -> (MemoryStore, Vec<(SnapshotId, Vec<u8>)>) {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut disk = Disk::new(6 * BLOCK);
-    Dice::new(1).text(&mut disk.bytes[..BLOCK + 100]);
+    Random::new(1).text(&mut disk.bytes[..BLOCK + 100]);
     let first = back_up(&repository, "web", &disk, false);
     let snapshot = (first.snapshot, disk.bytes.clone());
     let mut data = vec![0; 300];
-    Dice::new(2).fill(&mut data);
+    Random::new(2).fill(&mut data);
     disk.write(4 * BLOCK, &data);
     let second = back_up(&repository, "web", &disk, true);
     let snapshots = vec![snapshot, (second.snapshot, disk.bytes.clone())];
@@ -54,7 +54,7 @@ fn is_noticed(store: &MemoryStore, snapshots: &[(SnapshotId, Vec<u8>)]) -> bool 
 fn a_flipped_bit_in_any_byte_of_any_file_is_noticed() {
     let (store, snapshots) = small();
     assert!(!is_noticed(&store, &snapshots));
-    let mut dice = Dice::new(3);
+    let mut dice = Random::new(3);
     for (volume, name, body) in files(&store) {
         for at in 0..body.len() {
             let mut damaged = body.clone();
@@ -116,10 +116,10 @@ fn all_damages_are_reported_at_once_and_what_is_whole_still_restores() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut disk = Disk::new(6 << 20);
-    Dice::new(4).fill(&mut disk.bytes);
+    Random::new(4).fill(&mut disk.bytes);
     let hurt = back_up(&repository, "web", &disk, false);
     let mut other = Disk::new(1 << 20);
-    Dice::new(5).fill(&mut other.bytes);
+    Random::new(5).fill(&mut other.bytes);
     let whole = back_up(&repository, "db", &other, false);
     let (volume, name, body) = files(&store)
         .into_iter()

@@ -77,7 +77,7 @@ fn formatted(size: u64, record: bool) -> Arc<FaultDevice> {
 
 fn noisy(seed: u64, size: usize) -> Disk {
     let mut disk = Disk::new(size);
-    Dice::new(seed).fill(&mut disk.bytes);
+    Random::new(seed).fill(&mut disk.bytes);
     disk
 }
 

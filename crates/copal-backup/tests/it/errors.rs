@@ -37,7 +37,7 @@ fn a_wrong_password_and_a_missing_repository_are_told_apart() {
 fn a_full_store_fails_cleanly_and_the_next_backup_uses_what_was_stored() {
     let store = MemoryStore::new();
     let repository = init(&store);
-    let mut dice = Dice::new(1);
+    let mut dice = Random::new(1);
     let mut small = Disk::new(3 << 20);
     dice.fill(&mut small.bytes);
     let kept = back_up(&repository, "web", &small, false);
@@ -95,7 +95,7 @@ fn an_interrupted_backup_publishes_nothing_and_keeps_its_packs() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut disk = Disk::new(30 << 20);
-    Dice::new(2).fill(&mut disk.bytes);
+    Random::new(2).fill(&mut disk.bytes);
     let run = |cancel: Option<CancelFlag>| {
         let flag = cancel.clone().unwrap_or_default();
         let source = Tripwire {
@@ -135,7 +135,7 @@ fn an_interrupted_backup_publishes_nothing_and_keeps_its_packs() {
 fn what_is_no_backup_does_not_speak_of_the_next_one_when_it_is_interrupted() {
     let repository = init(&MemoryStore::new());
     let mut disk = Disk::new(3 << 20);
-    Dice::new(10).fill(&mut disk.bytes);
+    Random::new(10).fill(&mut disk.bytes);
     let gone = back_up(&repository, "web", &disk, false).snapshot;
     disk.write(0, &[1; 9000]);
     let snapshot = back_up(&repository, "web", &disk, true).snapshot;
@@ -216,7 +216,7 @@ impl Source for Shared {
 fn one_vm_has_one_writer_and_prune_waits_for_nobody() {
     let repository = init(&MemoryStore::new());
     let mut disk = Disk::new(5 << 20);
-    Dice::new(8).fill(&mut disk.bytes);
+    Random::new(8).fill(&mut disk.bytes);
     let earlier = back_up(&repository, "web", &disk, false);
     disk.write(0, &[3; 9000]);
     let held = Arc::new(Held {
@@ -261,7 +261,7 @@ fn a_fenced_backup_cannot_publish() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut disk = Disk::new(3 << 20);
-    Dice::new(9).fill(&mut disk.bytes);
+    Random::new(9).fill(&mut disk.bytes);
     let held = Arc::new(Held {
         inner: disk.source(),
         reached: std::sync::Barrier::new(2),

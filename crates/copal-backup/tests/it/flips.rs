@@ -154,7 +154,7 @@ fn lived_in(killed: bool) -> Subject {
     let stack = Stack::open(dynamic.clone(), false).unwrap();
     let repository = Repository::init(stack.volumes.clone(), stack.index(), &insecure()).unwrap();
     let mut disk = Disk::new(40 * BLOCK);
-    let mut dice = Dice::new(80);
+    let mut dice = Random::new(80);
     dice.fill(&mut disk.bytes[..20 * BLOCK]);
     dice.text(&mut disk.bytes[24 * BLOCK..30 * BLOCK]);
     let first = back_up(&repository, "web", &disk, false);
@@ -264,7 +264,7 @@ impl Subject {
         let given = given.map(|text| text.parse::<u64>().expect("a number of bytes"));
         let listed = self.listed();
         let (mut next_summed, mut next_unused) = (0, 0);
-        let mut dice = Dice::new(bits);
+        let mut dice = Random::new(bits);
         let mut flips = Vec::new();
         for (index, (range, covered)) in listed.iter().enumerate() {
             let (next, stride) = match covered {

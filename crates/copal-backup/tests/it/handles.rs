@@ -32,7 +32,7 @@ impl<F: FnOnce() + Send> Progress for Meanwhile<F> {
 
 fn noise(seed: u64, size: usize) -> Disk {
     let mut disk = Disk::new(size);
-    Dice::new(seed).text(&mut disk.bytes);
+    Random::new(seed).text(&mut disk.bytes);
     disk
 }
 

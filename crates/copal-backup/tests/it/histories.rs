@@ -19,7 +19,7 @@ struct Model {
     disks: Vec<Disk>,
     /// What each published snapshot must restore to.
     snapshots: BTreeMap<SnapshotId, Vec<u8>>,
-    dice: Dice,
+    dice: Random,
 }
 
 impl Model {
@@ -36,7 +36,7 @@ impl Model {
             repository,
             disks,
             snapshots: BTreeMap::new(),
-            dice: Dice::new(seed),
+            dice: Random::new(seed),
         }
     }
 
@@ -49,7 +49,7 @@ impl Model {
                 self.disks[vm].discard(at, length);
             } else {
                 let mut data = vec![0; length];
-                Dice::new(self.dice.below(12)).fill(&mut data);
+                Random::new(self.dice.below(12)).fill(&mut data);
                 self.disks[vm].write(at, &data);
             }
         }
@@ -241,12 +241,12 @@ fn a_backup_killed_at_each_of_its_steps_leaves_the_base_and_no_leak() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut disk = Disk::new(3 << 20);
-    Dice::new(5).text(&mut disk.bytes);
+    Random::new(5).text(&mut disk.bytes);
     let base = back_up(&repository, "web", &disk, false);
     let before = disk.bytes.clone();
     drop(repository);
     let mut data = vec![0; 700_000];
-    Dice::new(6).fill(&mut data);
+    Random::new(6).fill(&mut data);
     disk.write(1 << 20, &data);
     let mut published = 0;
     for steps in 0.. {
@@ -282,10 +282,10 @@ fn a_prune_killed_at_each_of_its_steps_takes_nothing_that_is_needed() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut disk = Disk::new(3 << 20);
-    Dice::new(5).text(&mut disk.bytes);
+    Random::new(5).text(&mut disk.bytes);
     let doomed = back_up(&repository, "web", &disk, false);
     let mut data = vec![0; 900_000];
-    Dice::new(6).fill(&mut data);
+    Random::new(6).fill(&mut data);
     disk.write(1 << 20, &data);
     let kept = back_up(&repository, "web", &disk, true);
     repository.forget(&[doomed.snapshot]).unwrap();
@@ -336,7 +336,7 @@ fn a_prune_killed_at_each_of_its_steps_takes_nothing_that_is_needed() {
 fn the_mark_is_the_same_in_many_passes() {
     let store = MemoryStore::new();
     let repository = init(&store);
-    let mut dice = Dice::new(77);
+    let mut dice = Random::new(77);
     let mut disk = Disk::new(6 << 20);
     let mut ids = Vec::new();
     for _ in 0..8 {
@@ -385,10 +385,10 @@ fn the_mark_is_the_same_in_many_passes() {
 fn half_empty_packs_are_kept_when_that_much_may_stay_unused() {
     let repository = init(&MemoryStore::new());
     let mut disk = Disk::new(2 << 20);
-    Dice::new(1).fill(&mut disk.bytes);
+    Random::new(1).fill(&mut disk.bytes);
     let first = back_up(&repository, "web", &disk, false);
     let mut data = vec![0; 1 << 20];
-    Dice::new(2).fill(&mut data);
+    Random::new(2).fill(&mut data);
     disk.write(0, &data);
     let second = back_up(&repository, "web", &disk, true);
     repository.forget(&[first.snapshot]).unwrap();
@@ -397,7 +397,7 @@ fn half_empty_packs_are_kept_when_that_much_may_stay_unused() {
     assert!(kept.dead_frames > 10);
     // The dead frames are still there, and a backup that needs them takes them back.
     let mut old = disk.clone();
-    Dice::new(1).fill(&mut old.bytes);
+    Random::new(1).fill(&mut old.bytes);
     let again = back_up(&repository, "web", &old, false);
     assert_eq!(again.counts.new_bytes, 0);
     repository.forget(&[again.snapshot]).unwrap();
@@ -420,7 +420,7 @@ fn a_prune_frees_the_space_of_a_volume_before_it_removes_it() {
     let repository = init(&store);
     let mut disk = Disk::new(4 << 20);
     let mut data = vec![0; 2 << 20];
-    Dice::new(150).fill(&mut data);
+    Random::new(150).fill(&mut data);
     disk.write(0, &data);
     let only = back_up(&repository, "web", &disk, false);
     repository.forget(&[only.snapshot]).unwrap();

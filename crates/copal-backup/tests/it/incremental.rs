@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 fn text_disk(seed: u64, size: usize) -> Disk {
     let mut disk = Disk::new(size);
-    Dice::new(seed).text(&mut disk.bytes);
+    Random::new(seed).text(&mut disk.bytes);
     disk
 }
 

@@ -30,7 +30,7 @@ fn a_damaged_manifest_stops_nothing_but_its_own_snapshot() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut disk = Disk::new(1 << 20);
-    Dice::new(30).fill(&mut disk.bytes);
+    Random::new(30).fill(&mut disk.bytes);
     let first = back_up(&repository, "web", &disk, false);
     let before = disk.bytes.clone();
     disk.write(0, &[7; 5000]);
@@ -88,7 +88,7 @@ fn a_damaged_log_of_one_vm_stops_nothing_of_another() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut disk = Disk::new(1 << 20);
-    Dice::new(33).fill(&mut disk.bytes);
+    Random::new(33).fill(&mut disk.bytes);
     let hidden = back_up(&repository, "db", &disk, false);
     let first = back_up(&repository, "web", &disk, false);
     let before = disk.bytes.clone();
@@ -144,7 +144,7 @@ fn shared_half() -> (MemoryStore, Vec<SnapshotId>, SnapshotId) {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut disk = Disk::new(6 << 20);
-    Dice::new(31).fill(&mut disk.bytes[..3 << 20]);
+    Random::new(31).fill(&mut disk.bytes[..3 << 20]);
     let mut hurt = vec![back_up(&repository, "web", &disk, false).snapshot];
     for round in 0..2u8 {
         disk.changed.clear();
@@ -154,7 +154,7 @@ fn shared_half() -> (MemoryStore, Vec<SnapshotId>, SnapshotId) {
     }
     hurt.push(back_up(&repository, "db", &disk, false).snapshot);
     let mut other = Disk::new(100 << 10);
-    Dice::new(32).fill(&mut other.bytes);
+    Random::new(32).fill(&mut other.bytes);
     let whole = back_up(&repository, "mail", &other, false).snapshot;
     (store, hurt, whole)
 }

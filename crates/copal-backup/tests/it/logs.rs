@@ -17,7 +17,7 @@ fn open_on(store: &MortalStore) -> Result<Repository> {
 /// A disk of one block, no other like it.
 fn block(seed: u64) -> Disk {
     let mut disk = Disk::new(BLOCK);
-    Dice::new(seed).fill(&mut disk.bytes);
+    Random::new(seed).fill(&mut disk.bytes);
     disk
 }
 

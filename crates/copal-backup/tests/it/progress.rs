@@ -51,7 +51,7 @@ fn holes_are_no_work() {
         assert_eq!(announced, done);
         (announced, summary.counts)
     };
-    let mut dice = Dice::new(31);
+    let mut dice = Random::new(31);
     // Not a whole number of blocks, with data at its end.
     let mut disk = Disk::new((24 << 20) + 1000);
     let mut data = vec![0; 300_000];

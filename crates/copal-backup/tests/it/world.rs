@@ -5,40 +5,11 @@ use copal_backup::source::{
 };
 use copal_backup::target::{Target, TargetError};
 use copal_backup::*;
+pub(crate) use copal_testkit::Random;
 use copal_volume::{MemoryStore, VolumeStore};
 use std::sync::{Arc, Mutex};
 
 pub(crate) const BLOCK: usize = 4096;
-
-/// A small xorshift: the same numbers in every run.
-#[derive(Clone)]
-pub(crate) struct Dice(u64);
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-    pub(crate) fn roll(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.roll() % end
-    }
-    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
-        for eight in bytes.chunks_mut(8) {
-            let number = self.roll().to_le_bytes();
-            eight.copy_from_slice(&number[..eight.len()]);
-        }
-    }
-    /// Bytes that compress to about half.
-    pub(crate) fn text(&mut self, bytes: &mut [u8]) {
-        for byte in bytes {
-            *byte = b"etaoinshrdlu \n.,"[(self.roll() % 16) as usize];
-        }
-    }
-}
 
 /// A disk in memory that remembers what was written since the last backup.
 #[derive(Clone)]

@@ -1,18 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Bytes of a small xorshift: cheap, and the same in every run.
 fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
+    copal_testkit::Random::new(seed).bytes(length)
 }
 
 #[test]

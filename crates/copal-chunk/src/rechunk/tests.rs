@@ -51,16 +51,6 @@ fn change(blocks: usize) -> impl Strategy<Value = Change> {
     ]
 }
 
-fn fill(bytes: &mut [u8], seed: u64) {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for byte in bytes {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        *byte = state as u8;
-    }
-}
-
 fn apply(data: &mut [u8], dirty: &mut [Dirty], change: &Change) {
     let total = dirty.len();
     let clip = |block: usize, blocks: usize| block.min(total)..(block + blocks).min(total);
@@ -71,7 +61,7 @@ fn apply(data: &mut [u8], dirty: &mut [Dirty], change: &Change) {
     match *change {
         Change::Noise { block, blocks, seed } => {
             let range = clip(block, blocks);
-            fill(&mut data[bytes(&range)], u64::from(seed));
+            copal_testkit::Random::new(u64::from(seed)).fill(&mut data[bytes(&range)]);
             dirty[range].fill(Dirty::Written);
         }
         Change::Zero { block, blocks, told } => {
@@ -146,7 +136,7 @@ proptest! {
         profile in 0usize..6,
     ) {
         let mut before = vec![0; length];
-        fill(&mut before, u64::from(seed));
+        copal_testkit::Random::new(u64::from(seed)).fill(&mut before);
         let mut dirty = vec![Dirty::Clean; length.div_ceil(BLOCK_BYTES)];
         first.iter().for_each(|change| apply(&mut before, &mut dirty, change));
         dirty.fill(Dirty::Clean);
@@ -158,7 +148,7 @@ proptest! {
     #[test]
     fn a_segment_that_grew_or_shrank_is_rechunked_at_its_end(seed: u8, old in 1usize..300_000, new in 1usize..300_000) {
         let mut before = vec![0; old.max(new)];
-        fill(&mut before, u64::from(seed));
+        copal_testkit::Random::new(u64::from(seed)).fill(&mut before);
         let after = before[..new].to_vec();
         before.truncate(old);
         let mut dirty = vec![Dirty::Clean; new.div_ceil(BLOCK_BYTES)];
@@ -171,7 +161,7 @@ proptest! {
 #[test]
 fn one_dirty_run_reads_little_around_it() {
     let mut before = vec![0; SEGMENT_BYTES];
-    fill(&mut before, 77);
+    copal_testkit::Random::new(77).fill(&mut before);
     let mut after = before.clone();
     let mut dirty = vec![Dirty::Clean; SEGMENT_BYTES / BLOCK_BYTES];
     apply(

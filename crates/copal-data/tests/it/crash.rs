@@ -8,7 +8,7 @@ use crate::stack::{MIB, body, everything, format, get, open};
 use copal_data::LocalStore;
 use copal_device::fault::FaultDevice;
 use copal_device::{Device, History, crash};
-use copal_volume::conformance::Random;
+use copal_testkit::Random;
 use copal_volume::{FileId, PutOptions, Remove, VolumeError, VolumeId, VolumeOptions, VolumeStore};
 use std::collections::BTreeMap;
 use std::sync::Arc;

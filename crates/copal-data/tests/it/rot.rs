@@ -5,7 +5,7 @@ use crate::stack::{MIB, body, everything, open};
 use copal_data::{LocalOptions, LocalStore};
 use copal_device::fault::FaultDevice;
 use copal_device::{Device, Image};
-use copal_volume::conformance::Random;
+use copal_testkit::Random;
 use copal_volume::{PutOptions, ReadOptions, VolumeOptions, VolumeStore};
 use std::sync::Arc;
 

@@ -78,7 +78,7 @@ pub(crate) fn get(store: &LocalStore, vid: VolumeId, name: &[u8]) -> Result<Byte
 
 /// `len` bytes that no other seed gives and nothing compresses.
 pub(crate) fn body(seed: u64, len: usize) -> Bytes {
-    let mut random = copal_volume::conformance::Random::new(seed);
+    let mut random = copal_testkit::Random::new(seed);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
         bytes.extend_from_slice(&random.next_u64().to_le_bytes());

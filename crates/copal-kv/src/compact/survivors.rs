@@ -157,13 +157,8 @@ mod tests {
     /// Every held sequence and the newest reader see the same before and after, whatever the history.
     #[test]
     fn no_reader_can_tell_that_a_merge_happened() {
-        let mut seed = 7u64;
-        let mut next = move |bound: u64| {
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % bound
-        };
+        let mut random = copal_testkit::Random::new(7);
+        let mut next = move |bound| random.below(bound);
         for round in 0..2000 {
             let bottom = round % 2 == 0;
             let (mut versions, mut ranges, mut held) = (Model::new(), Vec::new(), Vec::new());

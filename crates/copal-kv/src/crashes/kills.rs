@@ -6,17 +6,9 @@
 
 use super::*;
 use copal_device::fault::FaultDevice;
+use copal_testkit::Random;
 
 const KEYS: u64 = 12;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
-        (self.0 >> 33) % bound
-    }
-}
 
 /// Values up to 50 KB stay in log and memtable.
 fn inline(store: &Store) -> Keyspace {
@@ -71,7 +63,7 @@ fn session(random: &mut Random) -> (Vec<Durability>, u64) {
 
 /// Kills a store `rounds` times; the first thing that is wrong, and how many groups went through the page-cache log.
 fn killed(seed: u64, rounds: u64, flaw: Option<Flaw>) -> Result<u64, String> {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let mut device = new_device(seed);
     let mut allowed = vec![Map::new()];
     let (mut through, mut tag) = (0, 0);

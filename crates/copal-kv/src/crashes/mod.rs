@@ -68,12 +68,7 @@ fn objects(device: &Arc<dyn Device>) -> copal_object::Store {
 
 /// Bytes that depend on `tag` alone.
 pub(crate) fn value(tag: u64, len: usize) -> Vec<u8> {
-    let mut state = tag.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
-    let next = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
-        (state >> 56) as u8
-    };
-    (0..len).map(next).collect()
+    copal_testkit::Random::new(tag).bytes(len)
 }
 
 /// A store on a recorded device, and what it should hold after each operation.

@@ -17,7 +17,7 @@ const LIMIT: u64 = 4 * 3 * 512;
 
 /// What merges do to tables, at random; the tables it is left with.
 fn merge(cache: &Arc<TableCache>, stored: &[Bytes], seed: u64) -> Vec<(u64, Arc<Table>)> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut tables: Vec<(u64, Arc<Table>)> = Vec::new();
     for _ in 0..STEPS {
         let at = random.below(tables.len().max(1) as u64) as usize;

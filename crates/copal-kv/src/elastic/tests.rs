@@ -16,6 +16,7 @@ use copal_filter::{
     rules::{Change, Heat, PartitionId, Probe, Rule, RuleKind, Shape},
 };
 use copal_object::{Lifetime, ObjectId};
+pub(super) use copal_testkit::Random;
 use parking_lot::Mutex;
 use std::sync::{
     Arc,
@@ -76,18 +77,6 @@ pub(super) fn get(table: &Table, number: u64, i: u64) {
     table.elastic().count_get();
 }
 
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
 /// Bytes charged never exceed the limit.
 pub(super) fn assert_kept(cache: &Arc<TableCache>, limit: u64) -> u64 {
     let state = cache.elastic().state.lock();
@@ -117,7 +106,7 @@ fn what_is_charged_is_what_the_rule_granted_whatever_happens() {
     let kinds = [Kind::Ribbon, Kind::Bloom];
     let stored: Vec<Bytes> = (0..6).map(|i| table_bytes(kinds[i as usize % 2], i)).collect();
     for seed in 0..16u64 {
-        let mut random = Random(seed + 1);
+        let mut random = Random::new(seed + 1);
         let limit = [300, 2000, 9000, 1 << 20][random.below(4) as usize];
         let filters = FilterOptions {
             rule: RuleKind::ALL[seed as usize % 4],
@@ -184,7 +173,7 @@ fn threads_that_read_while_units_move_keep_the_limit_and_get_right_answers() {
                 .map(|thread| {
                     let (tables, cache) = (&tables, &cache);
                     scope.spawn(move || {
-                        let mut random = Random(100 + thread);
+                        let mut random = Random::new(100 + thread);
                         for i in 0..20_000u64 {
                             // The hot table changes.
                             let hot = (i / 5000) % 4;

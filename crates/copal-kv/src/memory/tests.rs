@@ -10,21 +10,10 @@ use crate::{
 use bytes::Bytes;
 use copal_device::{Device, Image, MemoryDevice};
 use copal_object::{MkfsOptions, OpenOptions, Store as Objects};
+use copal_testkit::Random;
 use std::ops::Bound;
 
 const TOTAL: u64 = 4 << 20;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
 
 /// A block of `len` bytes with one restart.
 fn block(len: usize) -> Cached {
@@ -77,7 +66,7 @@ fn the_sum_is_kept_by_many_threads() {
         for thread in 0..4u64 {
             let budget = budget.clone();
             scope.spawn(move || {
-                let mut random = Random(thread + 1);
+                let mut random = Random::new(thread + 1);
                 let mut held: Vec<Charge> = Vec::new();
                 for number in 0..4000 {
                     let bytes = random.below(16 << 10);

@@ -6,6 +6,7 @@ use crate::{
     cursor::Cursor,
     entry::{Entry, EntryKind, compare},
 };
+use copal_testkit::Random;
 use std::cmp::Ordering;
 
 /// Entries in memory. Fails every move once its fuse has burnt down.
@@ -70,18 +71,6 @@ impl Cursor for List {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
 /// Key, sequence, child.
 type Row = (Vec<u8>, u64, u8);
 
@@ -115,7 +104,7 @@ fn children(random: &mut Random) -> (Vec<List>, Vec<Row>) {
 
 #[test]
 fn any_walk_over_a_merge_is_a_walk_over_the_sorted_list() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     for _ in 0..400 {
         let (lists, all) = children(&mut random);
         let mut merged = MergingCursor::new(lists);
@@ -163,7 +152,7 @@ fn any_walk_over_a_merge_is_a_walk_over_the_sorted_list() {
 
 #[test]
 fn after_a_childs_error_the_merge_is_not_valid_and_can_be_sought_again() {
-    let mut random = Random(6);
+    let mut random = Random::new(6);
     let mut errors = 0;
     for _ in 0..300 {
         let (mut lists, all) = children(&mut random);

@@ -34,13 +34,8 @@ fn a_reader_at_any_sequence_is_answered_like_a_map() {
     let rows = Rows::new(&budget);
     let space = rows.space(SPACE);
     let mut versions = Versions::default();
-    let (mut seed, mut visible, mut hits) = (1u64, 0u64, 0);
-    let mut below = |bound: u64| {
-        seed = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) % bound
-    };
+    let (mut random, mut visible, mut hits) = (copal_testkit::Random::new(1), 0u64, 0);
+    let mut below = |bound| random.below(bound);
     for round in 0..100_000u64 {
         let key = SPACE.key(&[below(40) as u8]);
         match below(20) {

@@ -113,13 +113,8 @@ mod tests {
 
     #[test]
     fn agrees_with_a_bitmap() {
-        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
-        let mut next = move |bound: u64| {
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % bound
-        };
+        let mut random = copal_testkit::Random::new(1);
+        let mut next = move |bound| random.below(bound);
         for _ in 0..200 {
             let mut set = IntervalSet::default();
             let mut bits = [false; 64];

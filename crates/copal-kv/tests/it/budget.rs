@@ -106,7 +106,7 @@ fn writes_are_refused_while_old_iterators_fill_the_budget_with_memtables() {
 fn long_key(number: u64, shared: bool) -> Vec<u8> {
     let mut key = value(if shared { 1 } else { number }, 60_000);
     let at = if shared { 59_000 } else { 0 };
-    key[at..at + 8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+    key[at..at + 8].copy_from_slice(&copal_testkit::scattered(number).to_be_bytes());
     key
 }
 

@@ -32,12 +32,8 @@ fn options(filters: FilterOptions) -> Options {
 
 /// A hashed key: keys of different numbers are spread evenly.
 fn key(i: u64) -> [u8; 16] {
-    let mut z = i.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^= z >> 31;
     let mut key = [0; 16];
-    key[..8].copy_from_slice(&z.to_be_bytes());
+    key[..8].copy_from_slice(&Random::new(i).next_u64().to_be_bytes());
     key[8..].copy_from_slice(&i.to_be_bytes());
     key
 }

@@ -400,7 +400,7 @@ fn a_closed_store_reads_for_no_filter() {
     };
     let store = Store::open(open_objects(&dynamic), options.clone()).unwrap();
     let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
-    let key = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    let key = |i: u64| copal_testkit::scattered(i).to_be_bytes();
     for i in 0..20_000 {
         space
             .put(&key(2 * i), &value(i, 40), Durability::Deferred)

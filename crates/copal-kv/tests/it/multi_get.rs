@@ -79,7 +79,7 @@ impl Device for Patient {
 const KEYS: u64 = 6000;
 
 fn key(number: u64) -> [u8; 8] {
-    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+    copal_testkit::scattered(number).to_be_bytes()
 }
 
 /// Three runs of 1 KB values, some of them separated, nothing cached, every filter loaded.

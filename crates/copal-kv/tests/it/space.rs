@@ -290,7 +290,7 @@ fn a_random_load_writes_a_byte_less_than_ten_times() {
     let before = fixture.device.counters().write_bytes;
     let mut bytes = 0;
     for i in 0..20_000u64 {
-        let key = i.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+        let key = copal_testkit::scattered(i).to_be_bytes();
         let durability = copal_kv::Durability::Deferred;
         space.put(&key, &value(i, 1000), durability).unwrap();
         bytes += 1008;

@@ -3,40 +3,14 @@
 use copal_device::{Device, Image, MemoryDevice};
 use copal_kv::{Durability, Error, Keyspace, KeyspaceOptions, MemoryBudget, Options, Store};
 use copal_object::{MkfsOptions, OpenOptions, Store as Objects};
+pub(crate) use copal_testkit::Random;
 use std::{ops::Bound, sync::Arc};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Linear congruential generator: seeded, so that a failure repeats.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        random.below(2);
-        random
-    }
-
-    /// 0 to `bound` - 1.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
 /// Bytes that depend on `tag` alone, cheap to make and to compare.
 pub(crate) fn value(tag: u64, len: usize) -> Vec<u8> {
-    let mut state = tag.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
-    let mut out = Vec::with_capacity(len + 8);
-    while out.len() < len {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(len);
-    out
+    Random::new(tag).bytes(len)
 }
 
 /// Little memory and small tables: flushes and merges after little data.

@@ -3,22 +3,8 @@
 
 use crate::script::{Script, against, handshake};
 use copal_nbd::BASE_ALLOCATION;
+use copal_testkit::Random;
 use std::ops::Range;
-
-/// SplitMix64: the same damage in every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
 
 fn replies() -> Script {
     let data = Script::default().u64(0).raw(&[5; 3000]).bytes;
@@ -42,7 +28,7 @@ fn damaged(round: u64, random: &mut Random) -> Script {
     }
     if round > 0 {
         let (start, end) = (replies.waits[0], replies.bytes.len());
-        if random.below(2) == 0 {
+        if random.index(2) == 0 {
             damage(&mut replies.bytes, 0..start, random);
             replies.bytes.truncate(replies.bytes.len() - (end - start));
             replies.waits.clear();
@@ -58,14 +44,14 @@ fn damaged(round: u64, random: &mut Random) -> Script {
 
 /// One to four injuries within `range`, which moves what follows it.
 fn damage(bytes: &mut Vec<u8>, mut range: Range<usize>, random: &mut Random) {
-    for _ in 0..=random.below(3) {
+    for _ in 0..=random.index(3) {
         if range.len() < 2 {
             return;
         }
-        let at = range.start + random.below(range.len());
-        match random.below(5) {
-            0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
+        let at = range.start + random.index(range.len());
+        match random.index(5) {
+            0 => bytes[at] ^= 1 << random.index(8),
+            1 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.index(5)],
             2 => {
                 bytes.drain(at..range.end);
                 range.end = at;
@@ -75,7 +61,7 @@ fn damage(bytes: &mut Vec<u8>, mut range: Range<usize>, random: &mut Random) {
                 range.end -= 1;
             }
             _ => {
-                bytes.insert(at, random.next() as u8);
+                bytes.insert(at, random.next_u64() as u8);
                 range.end += 1;
             }
         }
@@ -84,7 +70,7 @@ fn damage(bytes: &mut Vec<u8>, mut range: Range<usize>, random: &mut Random) {
 
 #[test]
 fn damaged_conversations_never_panic_and_never_lie() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let mut answered = 0;
     for round in 0..3000 {
         against(&damaged(round, &mut random), |client| {

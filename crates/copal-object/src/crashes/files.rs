@@ -35,7 +35,12 @@ fn make(twin: &Twin) -> Result<(), OpenError> {
         journal_bytes: Some(16 * 4096),
         ..MkfsOptions::default()
     };
-    crate::mkfs::mkfs(&files, &options, &mut Entropy::Seed(1), BACKEND_HOSTFS)
+    crate::mkfs::mkfs(
+        &files,
+        &options,
+        &mut Entropy::Seed(Random::new(1)),
+        BACKEND_HOSTFS,
+    )
 }
 
 fn open(twin: &Twin, tuning: Tuning) -> Result<Store, OpenError> {
@@ -62,7 +67,7 @@ fn keep(draw: u64, random: &mut Random) -> impl FnMut() -> bool + use<> {
         1 => 16,
         _ => 1 + random.below(15),
     };
-    let mut own = Random(random.below(1 << 40));
+    let mut own = Random::new(random.below(1 << 40));
     move || own.below(16) < chance
 }
 
@@ -74,10 +79,10 @@ fn run(seed: u64, deaf: Deaf) -> Result<usize, String> {
         states: 0,
         busy: false,
     };
-    let random = Random(seed.wrapping_mul(0x1234_5677).wrapping_add(991));
+    let random = Random::new(seed.wrapping_mul(0x1234_5677).wrapping_add(991));
     let twin = Twin::new(empty(), deaf);
     let tuning = Tuning {
-        entropy: Entropy::Seed(seed + 7),
+        entropy: Entropy::Seed(Random::new(seed + 7)),
         stream_extent_pages: Some(3),
         ..Tuning::default()
     };
@@ -171,7 +176,7 @@ fn names_of_objects_that_are_not_synced_are_caught() {
 fn making_survives(deaf: Deaf) -> bool {
     let twin = Twin::new(Contents::default(), deaf);
     make(&twin).unwrap();
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let last = twin.step();
     (0..=last).all(|step| {
         (0..DRAWS).all(|draw| {

@@ -15,6 +15,7 @@ use copal_device::{
     crash::{self, Limits},
     fault::{FaultDevice, FaultOptions, Order},
 };
+pub(super) use copal_testkit::Random;
 use parking_lot::Mutex;
 use std::{rc::Rc, sync::Arc, sync::OnceLock};
 
@@ -25,22 +26,6 @@ pub(super) struct Plan {
     pub(super) states: usize,
     /// Long lives of ordered commits and few completions: the journal fills while a checkpoint is under way.
     pub(super) busy: bool,
-}
-
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn below(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % below
-    }
-
-    pub(super) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
 }
 
 const PAGE: usize = 4096;
@@ -63,7 +48,13 @@ fn empty_store() -> Image {
             journal_bytes: Some(JOURNAL_PAGES * PAGE as u64),
             ..MkfsOptions::default()
         };
-        crate::mkfs::mkfs(&dyn_device, &options, &mut Entropy::Seed(1), BACKEND_COW).unwrap();
+        crate::mkfs::mkfs(
+            &dyn_device,
+            &options,
+            &mut Entropy::Seed(Random::new(1)),
+            BACKEND_COW,
+        )
+        .unwrap();
         device.image()
     };
     EMPTY.get_or_init(make).clone()
@@ -167,7 +158,7 @@ pub(super) struct Runner<'a> {
 
 /// Runs one history and enumerates its end; the number of states tried, or the first violation.
 pub(super) fn run(plan: &Plan) -> Result<usize, String> {
-    let mut random = Random(plan.seed.wrapping_mul(0x1234_5677).wrapping_add(77));
+    let mut random = Random::new(plan.seed.wrapping_mul(0x1234_5677).wrapping_add(77));
     let eager = random.one_in(2);
     let mount_by_checkpoint = random.one_in(8);
     let full = random.one_in(4);
@@ -213,7 +204,7 @@ fn fault_device(image: Image, seed: u64) -> Arc<FaultDevice> {
 
 fn tuning(broken: Broken, eager: bool, mount_by_checkpoint: bool, seed: u64) -> Tuning {
     Tuning {
-        entropy: Entropy::Seed(seed),
+        entropy: Entropy::Seed(Random::new(seed)),
         broken,
         eager,
         stream_extent_pages: Some(3),

@@ -411,13 +411,8 @@ fn every_flipped_byte_of_every_structure_is_refused() {
 /// Damaged bytes with a right checksum: what no checksum stands before. Nothing may panic or take memory without bound.
 #[test]
 fn decoders_survive_arbitrary_bytes() {
-    let mut seed = 5u64;
-    let mut next = move |below: usize| {
-        seed = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) as usize % below
-    };
+    let mut random = copal_testkit::Random::new(5);
+    let mut next = move |below| random.index(below);
     let ops = encoded(&all_ops());
     let position = example_position();
     let body = snapshot::encode(

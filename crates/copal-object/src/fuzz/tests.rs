@@ -3,22 +3,20 @@
 use super::*;
 use crate::{Lifetime, format::ops::Cut, tables::Entry};
 
-struct Random(u64);
+/// Operations that often fit the small store.
+struct Operations(copal_testkit::Random);
 
-impl Random {
-    fn of(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+impl Operations {
+    fn of(seed: u64) -> Operations {
+        Operations(copal_testkit::Random::new(seed))
     }
 
     fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
+        self.0.next_u64()
     }
 
     fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 11) % limit
+        self.0.below(limit)
     }
 
     /// Mostly what fits the small store, sometimes a number from an edge.
@@ -165,7 +163,7 @@ impl Random {
 #[test]
 fn no_decoder_panics_on_any_bytes() {
     for (_, decode) in DECODERS {
-        (0..4000).for_each(|seed| decode(&Random::of(seed).bytes()));
+        (0..4000).for_each(|seed| decode(&Operations::of(seed).bytes()));
     }
 }
 
@@ -188,7 +186,7 @@ fn owned_pages(tables: &Tables) -> u64 {
 fn operations_that_decode_fit_or_are_refused() {
     let mut accepted = 0;
     for seed in 0..20_000 {
-        let mut random = Random::of(seed);
+        let mut random = Operations::of(seed);
         let mut bytes = Vec::new();
         (0..1 + random.below(6)).for_each(|_| random.op().encode(&mut bytes));
         if random.below(4) == 0 {

@@ -82,13 +82,10 @@ mod tests {
     fn every_number_is_free_or_taken() {
         let mut numbers = Numbers::below(40);
         let mut model: BTreeSet<u32> = (1..40).collect();
-        let mut random = 11u64;
+        let mut random = copal_testkit::Random::new(11);
         for _ in 0..20_000 {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            let number = 1 + (random >> 33) as u32 % 39;
-            match (random >> 20) % 3 {
+            let number = 1 + random.below(39) as u32;
+            match random.below(3) {
                 0 => assert_eq!(numbers.take_first(), model.pop_first()),
                 1 => {
                     numbers.take(number);

@@ -36,7 +36,13 @@ fn made() -> Twin {
         ..MkfsOptions::default()
     };
     let device: Arc<dyn Device> = files(&twin);
-    crate::mkfs::mkfs(&device, &options, &mut Entropy::Seed(1), BACKEND_HOSTFS).unwrap();
+    crate::mkfs::mkfs(
+        &device,
+        &options,
+        &mut Entropy::Seed(copal_testkit::Random::new(1)),
+        BACKEND_HOSTFS,
+    )
+    .unwrap();
     twin
 }
 

@@ -30,13 +30,8 @@ fn heal(map: &mut ExtentMap, unit: u32) {
 #[test]
 fn places_and_sums_follow_random_inserts_and_removes() {
     for unit in [1u32, 4, 16] {
-        let mut seed = u64::from(unit);
-        let mut next = move |below: u64| {
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
+        let mut random = copal_testkit::Random::new(u64::from(unit));
+        let mut next = move |below| random.below(below);
         let mut map = ExtentMap::default();
         let mut model: BTreeMap<u64, u64> = BTreeMap::new();
         let mut place = 100u64;

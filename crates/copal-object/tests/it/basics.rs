@@ -53,11 +53,5 @@ pub(crate) fn read(store: &Store, id: u64) -> Bytes {
 }
 
 pub(crate) fn bytes(len: usize, seed: u64) -> Bytes {
-    let mut state = seed;
-    Bytes::from_iter((0..len).map(|_| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    }))
+    Bytes::from(copal_testkit::Random::new(seed).bytes(len))
 }

@@ -345,13 +345,8 @@ fn a_damaged_sector_fails_the_read_and_nothing_else() {
 fn one_lost_or_misdirected_write_is_never_read_as_if_nothing_had_happened() {
     let mut reported = 0;
     for seed in 0..90u64 {
-        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut next = move |below: u64| {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % below
-        };
+        let mut random = copal_testkit::Random::new(seed);
+        let mut next = move |below| random.below(below);
         let (device, dyn_device, store) = store(Order::Shuffled);
         let log = ObjectId(9);
         let objects: Vec<ObjectId> = (1..4).map(ObjectId).collect();

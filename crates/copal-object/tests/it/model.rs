@@ -7,6 +7,7 @@ use crate::{
 use bytes::Bytes;
 use copal_device::Class;
 use copal_object::*;
+use copal_testkit::Random;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -23,15 +24,12 @@ enum Thing {
     },
 }
 
-struct Random(u64);
+/// What the history does next.
+struct Choices(Random);
 
-impl Random {
+impl Choices {
     fn next(&mut self, below: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % below
+        self.0.below(below)
     }
 
     fn len(&mut self) -> usize {
@@ -48,11 +46,11 @@ impl Random {
 const PAGE: usize = 4096;
 
 /// One random operation that must succeed, applied to the model.
-fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, ops: &mut Vec<Op>) {
-    let id = 1 + random.next(12);
+fn step(choices: &mut Choices, store: &Store, model: &mut BTreeMap<u64, Thing>, ops: &mut Vec<Op>) {
+    let id = 1 + choices.next(12);
     let oid = ObjectId(id);
     match model.get_mut(&id) {
-        None => match random.next(3) {
+        None => match choices.next(3) {
             0 => {
                 model.insert(
                     id,
@@ -67,7 +65,7 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
                 });
             }
             1 => {
-                let check = [Check::Pages, Check::Caller][random.next(2) as usize];
+                let check = [Check::Pages, Check::Caller][choices.next(2) as usize];
                 model.insert(
                     id,
                     Thing::Object {
@@ -83,9 +81,9 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
                 });
             }
             _ => {
-                let check = [Check::Pages, Check::Caller][random.next(2) as usize];
-                let len = random.len() * 3;
-                let bytes = random.bytes(len);
+                let check = [Check::Pages, Check::Caller][choices.next(2) as usize];
+                let len = choices.len() * 3;
+                let bytes = choices.bytes(len);
                 let mut writer = store.writer(oid, plain(check)).unwrap();
                 bytes.chunks(5000).for_each(|part| writer.append(part).unwrap());
                 ops.push(Op::Publish(writer.finish().unwrap()));
@@ -100,15 +98,15 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
                 );
             }
         },
-        Some(Thing::Stream { frames, trimmed }) => match random.next(4) {
+        Some(Thing::Stream { frames, trimmed }) => match choices.next(4) {
             0 => {
-                *trimmed = *trimmed + random.next((frames.len() - *trimmed) as u64 + 1) as usize;
+                *trimmed = *trimmed + choices.next((frames.len() - *trimmed) as u64 + 1) as usize;
                 ops.push(Op::TrimStream {
                     id: oid,
                     upto: FramePos(*trimmed as u64),
                 });
             }
-            1 if random.next(5) == 0 => {
+            1 if choices.next(5) == 0 => {
                 model.remove(&id);
                 ops.push(Op::Delete { id: oid });
             }
@@ -119,10 +117,10 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
             sealed,
             published,
             ..
-        }) => match random.next(9) {
+        }) => match choices.next(9) {
             0 | 1 if !*sealed => {
-                let len = random.len();
-                let data = random.bytes(len);
+                let len = choices.len();
+                let data = choices.bytes(len);
                 ops.push(Op::Append {
                     id: oid,
                     at: bytes.len() as u64,
@@ -131,9 +129,9 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
                 bytes.extend(data);
             }
             2 | 3 if !*sealed => {
-                let at = random.next(bytes.len() as u64 + 10_000) as usize;
-                let len = random.len();
-                let data = random.bytes(len);
+                let at = choices.next(bytes.len() as u64 + 10_000) as usize;
+                let len = choices.len();
+                let data = choices.bytes(len);
                 ops.push(Op::Write {
                     id: oid,
                     at: at as u64,
@@ -145,7 +143,7 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
                 }
             }
             4 if !*sealed => {
-                let len = random.next(bytes.len() as u64 + 5000) as usize;
+                let len = choices.next(bytes.len() as u64 + 5000) as usize;
                 ops.push(Op::Truncate {
                     id: oid,
                     len: len as u64,
@@ -153,8 +151,8 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
                 bytes.resize(len, 0);
             }
             5 if !*published => {
-                let from = random.next(bytes.len() as u64 + 1) as usize;
-                let to = from + random.len();
+                let from = choices.next(bytes.len() as u64 + 1) as usize;
+                let to = from + choices.len();
                 ops.push(Op::Punch {
                     id: oid,
                     range: from as u64..to as u64,
@@ -169,13 +167,13 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
                     bytes[first..last].fill(0);
                 }
             }
-            6 if !*sealed && random.next(3) == 0 => {
+            6 if !*sealed && choices.next(3) == 0 => {
                 ops.push(Op::Seal { id: oid });
                 *sealed = true;
             }
             7 => {
                 let copy = model[&id].clone();
-                let to = 1 + random.next(12);
+                let to = 1 + choices.next(12);
                 if let std::collections::btree_map::Entry::Vacant(slot) = model.entry(to) {
                     slot.insert(copy);
                     ops.push(Op::Clone {
@@ -184,7 +182,7 @@ fn step(random: &mut Random, store: &Store, model: &mut BTreeMap<u64, Thing>, op
                     });
                 }
             }
-            8 if random.next(2) == 0 => {
+            8 if choices.next(2) == 0 => {
                 model.remove(&id);
                 ops.push(Op::Delete { id: oid });
             }
@@ -225,14 +223,14 @@ fn compare(store: &Store, model: &BTreeMap<u64, Thing>) {
 
 fn run(make: Make, seed: u64, steps: u32) {
     let (ground, mut store) = make();
-    let mut random = Random(seed);
+    let mut choices = Choices(Random::new(seed));
     let mut model = BTreeMap::new();
     for index in 0..steps {
         let mut ops = Vec::new();
-        for _ in 0..1 + random.next(4) {
-            step(&mut random, &store, &mut model, &mut ops);
+        for _ in 0..1 + choices.next(4) {
+            step(&mut choices, &store, &mut model, &mut ops);
         }
-        let ack = [Ack::Ordered, Ack::Written, Ack::Durable][random.next(3) as usize];
+        let ack = [Ack::Ordered, Ack::Written, Ack::Durable][choices.next(3) as usize];
         store
             .commit(
                 Txn {
@@ -245,11 +243,11 @@ fn run(make: Make, seed: u64, steps: u32) {
             .unwrap();
         for (&id, thing) in &mut model {
             if let Thing::Stream { frames, .. } = thing
-                && random.next(2) == 0
+                && choices.next(2) == 0
             {
-                let len = random.len();
-                let frame = random.bytes(len);
-                let ack = [Ack::Ordered, Ack::Written, Ack::Durable][random.next(3) as usize];
+                let len = choices.len();
+                let frame = choices.bytes(len);
+                let ack = [Ack::Ordered, Ack::Written, Ack::Durable][choices.next(3) as usize];
                 let pos = store
                     .append_frame(ObjectId(id), Bytes::from(frame.clone()), None, ack)
                     .wait()
@@ -258,7 +256,7 @@ fn run(make: Make, seed: u64, steps: u32) {
                 frames.push(frame);
             }
         }
-        match random.next(40) {
+        match choices.next(40) {
             0 => {
                 // Nothing was flushed perhaps, but the device keeps what was written: a kill.
                 drop(store);

@@ -62,7 +62,7 @@ impl Subject {
             file,
             pristine,
             truth,
-            random: Random(seed),
+            random: Random::new(seed),
         }
     }
 
@@ -225,7 +225,7 @@ fn each_sum_of_a_killed_repository_is_reported_or_takes_nothing_away() {
     let (house, truth) = lived_in();
     let mut running = Running::start(&house, ["backup", "--vm", "late", "-"]);
     let mut stdin = running.child.stdin.take().unwrap();
-    stdin.write_all(&Random(82).bytes(3 * MIB as usize)).unwrap();
+    stdin.write_all(&Random::new(82).bytes(3 * MIB as usize)).unwrap();
     running.wait_for("status");
     running.child.kill().unwrap();
     running.child.wait().unwrap();

@@ -1,5 +1,6 @@
 //! Disks to back up: seeded, sparse, mutated in place with a record of what changed.
 
+pub(crate) use copal_testkit::Random;
 use std::{
     fs::File,
     io::Read,
@@ -9,39 +10,14 @@ use std::{
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// SplitMix64: the same disks in every run.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+/// Lines of a log, that compress about three to one.
+pub(crate) fn log_lines(random: &mut Random, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len + 32);
+    while bytes.len() < len {
+        bytes.extend(format!("{:03} entry of a log; ", random.below(1000)).bytes());
     }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(len + 8);
-        while bytes.len() < len {
-            bytes.extend(self.next().to_le_bytes());
-        }
-        bytes.truncate(len);
-        bytes
-    }
-
-    /// Bytes that compress about three to one.
-    pub(crate) fn text(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(len + 16);
-        while bytes.len() < len {
-            bytes.extend(format!("{:03} entry of a log; ", self.below(1000)).bytes());
-        }
-        bytes.truncate(len);
-        bytes
-    }
+    bytes.truncate(len);
+    bytes
 }
 
 /// A run of changed bytes.
@@ -66,7 +42,7 @@ impl Disk {
         let mut disk = Disk {
             file,
             bytes: vec![0; size as usize],
-            random: Random(seed),
+            random: Random::new(seed),
         };
         let mut at = 0;
         while at < size {
@@ -84,7 +60,7 @@ impl Disk {
     pub(crate) fn write(&mut self, offset: u64, length: u64) -> Change {
         let fresh = match self.random.below(2) {
             0 => self.random.bytes(length as usize),
-            _ => self.random.text(length as usize),
+            _ => log_lines(&mut self.random, length as usize),
         };
         self.file.write_all_at(&fresh, offset).unwrap();
         self.bytes[offset as usize..(offset + length) as usize].copy_from_slice(&fresh);

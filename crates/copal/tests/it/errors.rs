@@ -1,7 +1,7 @@
 //! Every documented failure: one sentence that says what to do, its exit code, nothing lost.
 
 use crate::{
-    disks::{Disk, MIB, Random, assert_restored},
+    disks::{Disk, MIB, Random, assert_restored, log_lines},
     harness::{House, Run, Running, id},
 };
 use serde_json::Value;
@@ -71,12 +71,12 @@ fn no_repository() {
 fn a_foreign_file_is_not_a_store() {
     let house = House::empty();
     std::fs::create_dir(house.repository()).unwrap();
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for bytes in [
         Vec::new(),
         vec![0; 1 << 20],
         random.bytes(1 << 20),
-        random.text(16 << 20),
+        log_lines(&mut random, 16 << 20),
     ] {
         std::fs::write(house.store(), &bytes).unwrap();
         expect(&house, &["snapshots"], 10, &["not a Copal store"]);
@@ -384,7 +384,7 @@ fn a_full_store_keeps_what_it_has() {
     let house = House::plain();
     let small = Disk::create(&house.path("small.raw"), 4 * MIB, 23);
     let kept = id(&house.backup("small", &house.path("small.raw")));
-    std::fs::write(house.path("big.raw"), Random(24).bytes(160 << 20)).unwrap();
+    std::fs::write(house.path("big.raw"), Random::new(24).bytes(160 << 20)).unwrap();
     let big = house.word("big.raw");
     // Quiet: a slow machine would show its progress beside the sentence.
     let words = ["--quiet", "--store-limit", "96MiB", "backup", "--vm", "big", &big];

@@ -65,7 +65,7 @@ fn a_full_file_system_ends_a_backup_cleanly_and_a_prune_makes_room() {
         house.good(["init", "--backend", backend, "--size", "64MiB"]);
         let disk = Disk::create(&house.path("disk.raw"), 4 * MIB, 130);
         let kept = id(&house.backup("web", &house.path("disk.raw")));
-        std::fs::write(house.path("big.raw"), Random(131).bytes(200 << 20)).unwrap();
+        std::fs::write(house.path("big.raw"), Random::new(131).bytes(200 << 20)).unwrap();
 
         let words = ["--quiet", "backup", "--vm", "big", &house.word("big.raw")];
         let run = house.run(words);

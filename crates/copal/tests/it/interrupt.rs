@@ -15,7 +15,7 @@ fn an_interrupted_backup_leaves_a_clean_store() {
     for (round, signal) in [Signal::INT, Signal::TERM, Signal::HUP].into_iter().enumerate() {
         let mut backup = Running::start(&house, ["backup", "--vm", "piped", "-"]);
         // More than a pack, so that something is stored before the end.
-        let bytes = Random(round as u64).bytes(24 << 20);
+        let bytes = Random::new(round as u64).bytes(24 << 20);
         backup.child.stdin.as_mut().unwrap().write_all(&bytes).unwrap();
         backup.wait_for("status");
         backup.signal(signal);

@@ -133,7 +133,7 @@ fn killed_at_random_moments_nothing_published_is_lost() {
     };
     let empty_bytes = house.summary(["stats"])["store"]["live_bytes"].as_u64().unwrap();
     let disk = Disk::create(&house.path("disk.raw"), 12 * MIB, seed);
-    let (random, truth) = (Random(seed), BTreeMap::new());
+    let (random, truth) = (Random::new(seed), BTreeMap::new());
     let mut run = Loop {
         house,
         disk,

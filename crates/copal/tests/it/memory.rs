@@ -28,7 +28,7 @@ fn a_disk_of_100_gb_takes_less_than_100_mb_of_memory() {
         .open(&image)
         .unwrap();
     file.set_len(100_000_000_000).unwrap();
-    let mut random = Random(70);
+    let mut random = Random::new(70);
     let places: Vec<u64> = (0..160)
         .map(|_| random.below(99_000_000_000) / 4096 * 4096)
         .collect();

@@ -65,7 +65,7 @@ fn a_bit_flipped_in_a_repository_of_files_is_reported() {
     let house = House::of_files();
     let disk = Disk::create(&house.path("disk.raw"), MIB, 91);
     let snapshot = id(&house.backup("web", &house.path("disk.raw")));
-    let mut random = Random(92);
+    let mut random = Random::new(92);
     let mut reported = 0;
     for entry in std::fs::read_dir(house.repository().join("store.files/objects")).unwrap() {
         let path = entry.unwrap().path();
@@ -344,7 +344,9 @@ fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
     // A backup that is killed behind its first packs: their records have no checkpoint behind them.
     let mut running = Running::start(&house, ["backup", "--vm", "late", "-"]);
     let mut stdin = running.child.stdin.take().unwrap();
-    stdin.write_all(&Random(95).bytes(40 * MIB as usize)).unwrap();
+    stdin
+        .write_all(&Random::new(95).bytes(40 * MIB as usize))
+        .unwrap();
     running.wait_for("status");
     running.child.kill().unwrap();
     running.child.wait().unwrap();

@@ -1,7 +1,7 @@
 //! The main job: disks in, the same disks out.
 
 use crate::{
-    disks::{Disk, MIB, Random, assert_restored},
+    disks::{Disk, MIB, Random, assert_restored, log_lines},
     harness::{House, Run, count, id},
 };
 use std::{io::Write, process::Stdio};
@@ -110,7 +110,7 @@ fn several_disks_and_vms_share_what_they_have_in_common() {
 #[test]
 fn a_pipe_in_and_a_pipe_out() {
     let house = House::plain();
-    let mut bytes = Random(4).text(5_000_001);
+    let mut bytes = log_lines(&mut Random::new(4), 5_000_001);
     bytes[1_000_000..3_000_000].fill(0);
     let mut command = house.command(["--json", "backup", "--vm", "piped", "-"]);
     let mut child = command
@@ -135,13 +135,13 @@ fn a_pipe_in_and_a_pipe_out() {
 #[test]
 fn disks_of_odd_shapes() {
     let house = House::plain();
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let shapes: [(&str, Vec<u8>); 6] = [
         ("empty", Vec::new()),
         ("byte", vec![7]),
         ("zeroes", vec![0; 3 << 20]),
         ("block", random.bytes(4096)),
-        ("segment and a bit", random.text((2 << 20) + 1)),
+        ("segment and a bit", log_lines(&mut random, (2 << 20) + 1)),
         (
             "data only at the end",
             [vec![0; (5 << 20) - 3], vec![1; 3]].concat(),

@@ -8,7 +8,7 @@ use crate::{
 
 /// Partitions come and go, Gets are skewed, the budget moves, loads fail and cold starts happen.
 fn random_history(kind: RuleKind, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut rule = kind.build();
     let mut store = Store::default();
     let mut budget = random.below(200_000);

@@ -44,7 +44,7 @@ fn skewed(
 fn units_follow_the_workload_when_it_moves() {
     let mut rule = Classes::default();
     let (mut store, unit) = partitions(&mut rule, 100);
-    let (mut random, mut now) = (Random(1), 0);
+    let (mut random, mut now) = (Random::new(1), 0);
     let budget = 150 * unit;
     let mean = |store: &Store, ids: std::ops::Range<u32>| {
         ids.clone().map(|id| f64::from(store.units(id))).sum::<f64>() / ids.len() as f64
@@ -194,7 +194,7 @@ fn a_new_partition_gets_every_unit_worth_more_than_the_cheapest() {
 fn heat_survives_a_merge() {
     let mut rule = Classes::default();
     let (mut store, unit) = partitions(&mut rule, 20);
-    let (mut random, mut now) = (Random(2), 0);
+    let (mut random, mut now) = (Random::new(2), 0);
     skewed(&mut rule, &mut store, &mut random, 0, &mut now, 5000, 80 * unit);
     let heat = |id| rule.heat(PartitionId(id), now);
     // Partition 0 goes to 20 whole, of partition 1 a quarter of the keys.

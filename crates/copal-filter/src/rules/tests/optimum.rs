@@ -41,7 +41,7 @@ fn exhaustive(partitions: &[(Shape, Heat)], budget: u64) -> f64 {
 
 #[test]
 fn the_greedy_optimum_is_the_optimum() {
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     for round in 0..150 {
         let kind = [Kind::Ribbon, Kind::Bloom][round % 2];
         let partitions: Vec<(Shape, Heat)> = (0..4)
@@ -74,7 +74,7 @@ fn the_greedy_optimum_is_the_optimum() {
 
 /// Extra I/O per Get that the class rule settles at, relative to the optimum, and its loads per Get then.
 fn settled(kinds: &[Kind], skew: f64, partitions: u32, seed: u64) -> (f64, f64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut rule = Classes::default();
     let mut store = Store::default();
     let mut heats = Vec::new();

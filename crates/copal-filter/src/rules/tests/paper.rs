@@ -246,7 +246,7 @@ fn units_follow_the_workload_when_it_moves() {
     let mut rule = paper(40);
     let (mut store, unit) = tables(&mut rule, 100);
     let budget = 60 * unit;
-    let (mut random, mut now) = (Random(8), 0);
+    let (mut random, mut now) = (Random::new(8), 0);
     let units =
         |store: &Store, ids: std::ops::Range<u32>| ids.map(|id| u32::from(store.units(id))).sum::<u32>();
     let mut play = |store: &mut Store, hot: u64, gets: u64| {
@@ -286,7 +286,7 @@ fn expected_extra_io(rule: &PaperMq, store: &Store) -> f64 {
 #[test]
 fn expected_extra_io_never_rises_at_an_adjustment() {
     for seed in 0..40 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut rule = paper(1 + random.below(200));
         let mut store = Store::default();
         let kinds = [Kind::Ribbon, Kind::Bloom];

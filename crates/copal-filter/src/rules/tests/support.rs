@@ -1,27 +1,12 @@
 //! A store as rules see it: shapes, the units carried out so far, and random traces.
 
+pub(in crate::rules) use copal_testkit::Random;
+
 use crate::{
     Kind,
     rules::{Change, Heat, Outcome, PartitionId, Probe, Rule, Shape},
 };
 use std::collections::BTreeMap;
-
-/// SplitMix64.
-pub(in crate::rules) struct Random(pub(in crate::rules) u64);
-
-impl Random {
-    pub(in crate::rules) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    pub(in crate::rules) fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
-    }
-}
 
 pub(super) fn shape(kind: Kind, keys: u32, level: u8) -> Shape {
     Shape {

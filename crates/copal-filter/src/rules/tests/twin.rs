@@ -190,7 +190,7 @@ fn agree(seed: u64, kinds: &[Kind]) -> u64 {
         probed: Vec::new(),
         budget: 0,
     };
-    let (mut random, mut store, mut now) = (Random(seed), Store::default(), 0);
+    let (mut random, mut store, mut now) = (Random::new(seed), Store::default(), 0);
     let mut budget = 20_000;
     let mut moves = 0;
     for _ in 0..600 {

@@ -37,7 +37,7 @@ pub(super) fn worker_with_share(bottom_share: u32) -> Worker {
 
 impl Worker {
     pub(super) fn key(i: u64) -> Bytes {
-        KeyspaceId(1).key(&i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes())
+        KeyspaceId(1).key(&copal_testkit::scattered(i).to_be_bytes())
     }
 
     /// One memtable, frozen and flushed.

@@ -64,7 +64,7 @@ fn check_answers(table: &std::sync::Arc<Table>, model: &Model) -> usize {
 
 #[test]
 fn any_changed_byte_gives_an_error_or_the_right_answer_and_verify_finds_it() {
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     let model = mixed(&mut random, 500);
     let (bytes, _) = build(&model, options(true, Kind::Ribbon));
     for round in 0..250 {
@@ -81,7 +81,7 @@ fn any_changed_byte_gives_an_error_or_the_right_answer_and_verify_finds_it() {
 
 #[test]
 fn one_footer_is_enough() {
-    let model = mixed(&mut Random(4), 50);
+    let model = mixed(&mut Random::new(4), 50);
     let (bytes, _) = build(&model, options(false, Kind::Ribbon));
     for copy in 0..2 {
         let mut changed = bytes.to_vec();
@@ -107,7 +107,7 @@ fn one_footer_is_enough() {
 
 #[test]
 fn another_objects_table_is_damage_and_a_newer_one_is_not() {
-    let model = mixed(&mut Random(5), 50);
+    let model = mixed(&mut Random::new(5), 50);
     let (bytes, _) = build(&model, options(false, Kind::Ribbon));
     let other = copal_object::ObjectId(ID.0 + 1);
     let read = ReadOptions { store_seed: SEED };
@@ -138,10 +138,10 @@ fn parts(table: &Table) -> Vec<(Range<u64>, Range<u64>, Range<u64>)> {
 }
 
 fn several_partitions() -> (Model, Bytes) {
-    let mut random = Random(6);
+    let mut random = Random::new(6);
     let mut model = Model::new();
     for i in 0..6000u64 {
-        let value = random.bytes(random.0 as usize % 60);
+        let value = random.bytes_up_to(59);
         model.insert(
             (random.bytes(9), Reverse(i)),
             (crate::entry::EntryKind::Put, value),
@@ -263,7 +263,7 @@ fn crafted(random: &mut Random, stored: &[u8], sum: impl Fn(&[u8]) -> u32) -> Ve
         changed[at] = match random.below(3) {
             0 => 0xff,
             1 => 0,
-            _ => random.next() as u8,
+            _ => random.next_u64() as u8,
         };
     }
     let sum = sum(&changed[..body]);
@@ -273,7 +273,7 @@ fn crafted(random: &mut Random, stored: &[u8], sum: impl Fn(&[u8]) -> u32) -> Ve
 
 #[test]
 fn crafted_blocks_and_index_pages_with_right_checksums_never_panic() {
-    let mut random = Random(8);
+    let mut random = Random::new(8);
     let model = mixed(&mut random, 400);
     for compress in [false, true] {
         let (bytes, _) = build(&model, options(compress, Kind::Ribbon));
@@ -335,7 +335,7 @@ fn crafted_sections_never_panic_nor_allocate_what_they_claim() {
     });
     tombstones::encode(&list.collect::<Vec<_>>(), &mut section);
     let end = table.fences.partitions_end();
-    let mut random = Random(9);
+    let mut random = Random::new(9);
     for _ in 0..20_000 {
         let mut change = |section: &[u8]| {
             let mut changed = crafted(&mut random, section, crc32c_of);

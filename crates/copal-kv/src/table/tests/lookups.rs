@@ -30,7 +30,7 @@ fn some_key(random: &mut Random, model: &Model) -> Vec<u8> {
     let keys: Vec<&Vec<u8>> = model.keys().map(|(key, _)| key).collect();
     let mut key = keys[random.below(keys.len() as u64) as usize].clone();
     match random.below(6) {
-        0 => key.push(random.next() as u8),
+        0 => key.push(random.next_u64() as u8),
         1 => drop(key.pop()),
         2 => {
             if let Some(last) = key.last_mut() {
@@ -128,7 +128,7 @@ fn check_whole(table: &Arc<Table>, model: &Model) {
 
 #[test]
 fn tables_of_any_shape_answer_like_a_map() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for round in 0..24 {
         let keys = [1, 2, 17, 300, 3000][round % 5];
         let model = mixed(&mut random, keys);

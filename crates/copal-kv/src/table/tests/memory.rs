@@ -16,7 +16,7 @@ const KEYS: u64 = 20_000;
 
 /// 20 MB of 1 KB values.
 fn large() -> (Vec<Vec<u8>>, Bytes) {
-    let mut random = Random(20);
+    let mut random = Random::new(20);
     let mut model = Model::new();
     for _ in 0..KEYS {
         model.insert(
@@ -71,7 +71,7 @@ fn the_page_budget_holds_under_any_use() {
     let budget = 256 << 10;
     let cache = cache_with(budget, 1 << 20, 4);
     let table = open(bytes, &cache);
-    let mut random = Random(21);
+    let mut random = Random::new(21);
     let mut most = 0;
     for round in 0..5000 {
         let key = &keys[random.below(KEYS) as usize];
@@ -111,7 +111,7 @@ fn without_room_for_filters_look_ups_go_without_and_stay_right() {
     );
     let counts = cache.counts();
     assert_eq!(counts.filter_page_reads, 3, "a refused charge reads nothing");
-    let mut random = Random(22);
+    let mut random = Random::new(22);
     for _ in 0..1000 {
         let key = random.bytes(16);
         assert!(
@@ -142,7 +142,7 @@ fn a_small_filter_budget_is_shared_by_all_partitions() {
         "{}",
         cache.bytes().filters
     );
-    let mut random = Random(24);
+    let mut random = Random::new(24);
     let before = cache.counts();
     let rounds = 20_000;
     for _ in 0..rounds {
@@ -164,7 +164,7 @@ fn a_miss_reads_nothing_but_false_positives_and_a_hit_one_block() {
     let (keys, bytes) = large();
     let cache = cache_with(64 << 20, 1 << 20, 4);
     let table = open_cold(bytes, &cache);
-    let mut random = Random(23);
+    let mut random = Random::new(23);
     for _ in 0..100 {
         // Loads filters and index pages: side by side, one read each partition.
         let key = random.bytes(16);
@@ -232,7 +232,7 @@ fn threads_that_load_the_same_filters_charge_them_once() {
         for thread in 0..4u64 {
             let (table, keys, start) = (&table, &keys, &start);
             scope.spawn(move || {
-                let mut random = Random(50 + thread);
+                let mut random = Random::new(50 + thread);
                 start.wait();
                 for (i, key) in keys.iter().enumerate() {
                     let found = table.get(key, MAX_SEQ, &KeyHash::new(key, SEED)).unwrap();

@@ -17,7 +17,7 @@ fn a_table_is_an_object_once_published_and_none_before() {
     let device = MemoryDevice::new(128 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device.clone(), &OpenOptions::default()).unwrap();
-    let model = mixed(&mut Random(40), 4000);
+    let model = mixed(&mut Random::new(40), 4000);
     let mut builder = TableBuilder::new(&objects, ID, options(true, Kind::Ribbon)).unwrap();
     for ((key, seq), (kind, value)) in &model {
         builder

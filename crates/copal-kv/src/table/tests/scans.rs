@@ -39,7 +39,7 @@ impl ReadAt for Recorded {
 
 /// 9 000 keys with 500 B values: about 4.6 MB in five partitions.
 fn table(cache: &Arc<TableCache>) -> (Arc<Table>, Vec<Vec<u8>>, Reads) {
-    let mut random = Random(30);
+    let mut random = Random::new(30);
     let mut model = Model::new();
     for _ in 0..9000 {
         model.insert(

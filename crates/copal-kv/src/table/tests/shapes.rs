@@ -172,7 +172,7 @@ fn a_block_has_a_full_key_every_sixteen_entries() {
 
 #[test]
 fn partitions_end_at_eight_megabytes_and_at_a_full_filter() {
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     let mut large = Model::new();
     for _ in 0..400 {
         large.insert((random.bytes(8), Reverse(1)), put(random.bytes(60_000)));
@@ -252,7 +252,7 @@ fn entries_out_of_order_are_refused() {
 
 #[test]
 fn compression_shrinks_what_can_be_shrunk_and_only_that() {
-    let mut random = Random(13);
+    let mut random = Random::new(13);
     let (mut text, mut noise) = (Model::new(), Model::new());
     for i in 0..500u32 {
         let key = i.to_be_bytes().to_vec();

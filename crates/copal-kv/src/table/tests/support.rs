@@ -9,6 +9,7 @@ use crate::{
 use bytes::Bytes;
 use copal_filter::{Kind, rules::RuleKind};
 use copal_object::{Lifetime, ObjectId};
+pub(super) use copal_testkit::Random;
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 pub(super) const SEED: u64 = 42;
@@ -16,26 +17,6 @@ pub(super) const ID: ObjectId = ObjectId(7);
 
 /// (key, newest first) -> what the version says: the internal order of a `BTreeMap`.
 pub(super) type Model = BTreeMap<(Vec<u8>, Reverse<u64>), (EntryKind, Vec<u8>)>;
-
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    pub(super) fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
-    }
-}
 
 pub(super) fn options(compress: bool, filter: Kind) -> TableOptions {
     TableOptions {

@@ -39,7 +39,7 @@ impl Model {
 #[test]
 fn nodes_stand_in_the_order_of_their_classes_for_hundreds_of_half_lives() {
     for seed in 0..10 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut ring = Ring::new();
         let mut model = Model {
             base: -BELOW,

@@ -1,0 +1,11 @@
+//! What the tests, benches and examples of several crates share. No crate is built from it: it stands only under
+//! `[dev-dependencies]`, and `cargo xtask layers` refuses it elsewhere.
+//!
+//! [`Random`] is the one source of numbers.
+//!
+//! Not here: chance that ships (fault devices, conformance suites, load generators, filter pages); those have
+//! generators of their own, whose numbers are part of what they promise.
+
+mod random;
+
+pub use random::{Random, scattered};
