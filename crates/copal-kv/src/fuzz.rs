@@ -151,31 +151,9 @@ fn walk(block: Block) {
 mod tests {
     use super::{Assembler, Footer, ObjectId, footer, log, manifest, manifest::Record, page_cache_log};
 
-    /// Seeded bytes, mostly small numbers, so that counts and lengths are often plausible.
-    fn bytes(seed: u64) -> Vec<u8> {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
-        let len = next() % 600;
-        let byte = |word: u64| {
-            if word & 0x300 == 0 {
-                word as u8
-            } else {
-                (word % 5) as u8
-            }
-        };
-        (0..len).map(|_| byte(next())).collect()
-    }
-
     #[test]
     fn no_decoder_panics_on_any_bytes() {
-        for (_, decode) in super::DECODERS {
-            (0..4000).for_each(|seed| decode(&bytes(seed)));
-        }
+        copal_testkit::decoders_survive(super::DECODERS, 4000);
     }
 
     /// What the entries "behind their sums" hand over reaches the decoder: whole structures come out.
