@@ -1,13 +1,16 @@
 //! What the tests, benches and examples of several crates share. No crate is built from it: it stands only under
 //! `[dev-dependencies]`, and `cargo xtask layers` refuses it elsewhere.
 //!
-//! [`Random`] is the one source of numbers, and [`decoders_survive`] the one loop over the decoders of a format.
+//! [`Random`] is the one source of numbers, and [`decoders_survive`] the one loop over the decoders of a format;
+//! [`Gated`] is a device that holds commands back.
 //!
 //! Not here: chance that ships (fault devices, conformance suites, load generators, filter pages); those have
 //! generators of their own, whose numbers are part of what they promise.
 
 mod decoders;
+mod gate;
 mod random;
 
 pub use decoders::{Decoder, decoders_survive};
+pub use gate::{Gate, Gated, Opens};
 pub use random::{Random, scattered};

@@ -1,151 +1,20 @@
 //! Commits held up at the device: what is on its way is not there yet, and what is behind a failure never is.
 
 use crate::support::*;
-use copal_device::{
-    AlignedBuf, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, IoKind, MemoryDevice,
-    PageCache,
-};
+use copal_device::{AlignedBuf, Device, MemoryDevice};
 use copal_kv::{Durability, Error, FilterMemory, FilterOptions, Keyspace, KeyspaceOptions, Options, Store};
-use parking_lot::{Condvar, Mutex};
+use copal_testkit::Gated;
 use std::{
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc,
+    },
     time::Duration,
 };
 
 /// How long a slow read takes.
 const LONG_READ: Duration = Duration::from_millis(50);
-
-/// A device whose durable writes wait at a gate, each until its number is let through.
-struct Gated {
-    below: Arc<dyn Device>,
-    gate: Mutex<Gate>,
-    moved: Condvar,
-}
-
-#[derive(Default)]
-struct Gate {
-    shut: bool,
-    came: usize,
-    done: usize,
-    /// Batches of commands handed in, which no gate stops.
-    handed_in: usize,
-    /// Ranges of the page cache that were prepared for writes.
-    prepared: usize,
-    let_through: Vec<usize>,
-    fails: Option<usize>,
-    /// Reads take their time.
-    slow: bool,
-    /// Slow reads that have begun and not ended.
-    reading: usize,
-    /// Whoever reads has ended.
-    has_read: bool,
-    closed: bool,
-}
-
-impl Gated {
-    fn wait(&self, until: impl Fn(&Gate) -> bool) {
-        let mut gate = self.gate.lock();
-        while !until(&gate) {
-            self.moved.wait(&mut gate);
-        }
-    }
-
-    fn slowly<T>(&self, read: impl FnOnce() -> T) -> T {
-        if !self.gate.lock().slow {
-            return read();
-        }
-        self.change(|gate| gate.reading += 1);
-        let mut gate = self.gate.lock();
-        // Whoever does not wait for this read closes the store meanwhile.
-        self.moved
-            .wait_while_for(&mut gate, |gate| !gate.closed, LONG_READ);
-        drop(gate);
-        let read = read();
-        self.change(|gate| gate.reading -= 1);
-        read
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Gate)) {
-        change(&mut self.gate.lock());
-        self.moved.notify_all();
-    }
-}
-
-impl Device for Gated {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-    fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
-        let is_read = ios.iter().any(|io| matches!(io.kind, IoKind::Read(_)));
-        let completion = if is_read {
-            self.slowly(|| self.below.submit(ios))
-        } else {
-            self.below.submit(ios)
-        };
-        self.change(|gate| gate.handed_in += 1);
-        completion
-    }
-    fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
-        self.slowly(|| self.below.read_now(at, buf))
-    }
-    fn write_through(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
-        let mut gate = self.gate.lock();
-        if !gate.shut {
-            drop(gate);
-            return self.below.write_through(at, buf);
-        }
-        let number = gate.came;
-        gate.came += 1;
-        self.moved.notify_all();
-        while gate.shut && !gate.let_through.contains(&number) {
-            self.moved.wait(&mut gate);
-        }
-        if gate.fails == Some(number) {
-            return Err(DeviceError::Poisoned);
-        }
-        drop(gate);
-        let written = self.below.write_through(at, buf);
-        self.change(|gate| gate.done += 1);
-        written
-    }
-    fn grow(&self, size: u64) -> Result<u64, DeviceError> {
-        self.below.grow(size)
-    }
-    fn counters(&self) -> Counters {
-        self.below.counters()
-    }
-    fn drive(&self) -> bool {
-        self.below.drive()
-    }
-    fn page_cache(&self) -> Option<&dyn PageCache> {
-        Some(self)
-    }
-    fn driver(&self) -> Option<Arc<dyn Drive>> {
-        self.below.driver()
-    }
-}
-
-impl PageCache for Gated {
-    fn prepare(&self, at: u64, len: u64) {
-        self.change(|gate| gate.prepared += 1);
-        self.below.page_cache().unwrap().prepare(at, len);
-    }
-    fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.below.page_cache().unwrap().write_cached(at, bytes)
-    }
-    fn read_cached(&self, at: u64, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.below.page_cache().unwrap().read_cached(at, out)
-    }
-}
-
-/// Opens the gate at the end, however the test ends.
-struct Opens<'a>(&'a Gated);
-
-impl Drop for Opens<'_> {
-    fn drop(&mut self) {
-        self.0.change(|gate| gate.shut = false);
-    }
-}
 
 type Answers = mpsc::Receiver<(u8, Result<(), Error>)>;
 
@@ -153,11 +22,7 @@ type Answers = mpsc::Receiver<(u8, Result<(), Error>)>;
 const KEYS: u8 = 4;
 
 fn gated() -> (Arc<Gated>, Arc<dyn Device>) {
-    let device = Arc::new(Gated {
-        below: MemoryDevice::new(64 * MIB),
-        gate: Mutex::default(),
-        moved: Condvar::new(),
-    });
+    let device = Gated::new(MemoryDevice::new(64 * MIB));
     let dynamic: Arc<dyn Device> = device.clone();
     format(&dynamic);
     (device, dynamic)
@@ -180,7 +45,7 @@ fn at_a_shut_gate() -> (Arc<Gated>, Arc<dyn Device>, Store, Keyspace) {
 fn three_on_their_way(body: impl FnOnce(&Gated, &Keyspace, &Answers)) -> (Arc<dyn Device>, Store) {
     let (device, dynamic, store, space) = at_a_shut_gate();
     std::thread::scope(|scope| {
-        let _opens = Opens(&device);
+        let _opens = device.open_at_end();
         let (answer, answers) = mpsc::channel();
         for (group, commits) in [0..1, 1..2, 2..KEYS].into_iter().enumerate() {
             for i in commits {
@@ -220,7 +85,7 @@ fn commits_overlap_on_the_device_and_appear_in_their_order() {
             answers.try_recv().is_err(),
             "acknowledged before an earlier one is durable"
         );
-        device.change(|gate| gate.let_through.push(0));
+        device.let_through(0);
         for (i, result) in answers.iter().take(usize::from(KEYS)) {
             result.unwrap();
             assert!(
@@ -244,8 +109,8 @@ fn behind_a_failed_commit_nothing_appears_and_reads_go_on() {
             gate.let_through.push(2);
         });
         device.wait(|gate| gate.done == 1);
-        device.change(|gate| gate.let_through.push(1));
-        device.change(|gate| gate.let_through.push(0));
+        device.let_through(1);
+        device.let_through(0);
         for (i, result) in answers.iter().take(usize::from(KEYS)) {
             let told = matches!(result, Err(Error::Poisoned { .. }));
             assert!(told || (i == 0 && result.is_ok()), "{i}: {result:?}");
@@ -273,7 +138,7 @@ fn nobody_waits_for_the_device_while_deferred_writes_become_durable() {
     for promise in [Durability::Deferred, PROCESS] {
         let (device, dynamic, store, space) = at_a_shut_gate();
         std::thread::scope(|scope| {
-            let _opens = Opens(&device);
+            let _opens = device.open_at_end();
             // The first kill-safe write makes its room, which is to be durable.
             device.change(|gate| gate.shut = false);
             space.put(b"third", b"", promise).unwrap();
@@ -300,7 +165,7 @@ fn killed(device: &Gated) -> Store {
     const PIECE: usize = 1 << 20;
     let copy: Arc<dyn Device> = MemoryDevice::new(64 * MIB);
     for at in (0..64 * MIB).step_by(PIECE) {
-        let bytes = device.below.read_now(at, AlignedBuf::zeroed(PIECE)).unwrap();
+        let bytes = device.below().read_now(at, AlignedBuf::zeroed(PIECE)).unwrap();
         copy.write_through(at, bytes).unwrap();
     }
     Store::open(open_objects(&copy), small()).unwrap()
@@ -313,7 +178,7 @@ fn killed(device: &Gated) -> Store {
 fn a_kill_safe_write_behind_a_deferred_one_that_is_on_its_way_survives_a_kill() {
     let (device, _, store, space) = at_a_shut_gate();
     std::thread::scope(|scope| {
-        let _opens = Opens(&device);
+        let _opens = device.open_at_end();
         // The first kill-safe write makes its room, which is to be durable.
         device.change(|gate| gate.shut = false);
         space.put(b"third", b"", PROCESS).unwrap();
@@ -321,7 +186,7 @@ fn a_kill_safe_write_behind_a_deferred_one_that_is_on_its_way_survives_a_kill() 
         device.change(|gate| gate.shut = true);
         space.put(&[0], &[0; 50], Durability::Deferred).unwrap();
         device.wait(|gate| gate.came == 1);
-        let before = device.gate.lock().handed_in;
+        let before = device.look().handed_in;
         let (answer, answers) = mpsc::channel();
         let behind = &space;
         scope.spawn(move || answer.send(behind.put(&[1], &[1; 50], PROCESS)).unwrap());
@@ -329,7 +194,7 @@ fn a_kill_safe_write_behind_a_deferred_one_that_is_on_its_way_survives_a_kill() 
         let answered = loop {
             match answers.try_recv() {
                 Ok(put) => break Some(put),
-                Err(_) if device.gate.lock().handed_in > before => break answers.try_recv().ok(),
+                Err(_) if device.look().handed_in > before => break answers.try_recv().ok(),
                 Err(_) => std::thread::yield_now(),
             }
         };
@@ -353,13 +218,13 @@ fn every_session_prepares_its_waiting_room() {
     let (device, dynamic, store, space) = at_a_shut_gate();
     device.change(|gate| gate.shut = false);
     space.put(b"third", b"", PROCESS).unwrap();
-    assert_eq!(device.gate.lock().prepared, 1);
+    assert_eq!(device.look().prepared, 1);
     store.close().unwrap();
     drop((space, store));
     let store = Store::open(open_objects(&dynamic), small()).unwrap();
     let space = store.keyspace("a", grouped()).unwrap();
     space.put(b"fourth", b"", PROCESS).unwrap();
-    assert_eq!(device.gate.lock().prepared, 2);
+    assert_eq!(device.look().prepared, 2);
 }
 
 /// Deferred writes on their way to the device, which no commit answers for.
@@ -367,13 +232,13 @@ fn every_session_prepares_its_waiting_room() {
 fn a_sync_waits_for_deferred_writes_that_are_on_their_way() {
     let (device, _, store, space) = at_a_shut_gate();
     std::thread::scope(|scope| {
-        let _opens = Opens(&device);
+        let _opens = device.open_at_end();
         space.put(&[0], &[0; 50], Durability::Deferred).unwrap();
         device.wait(|gate| gate.came == 1);
         let (answer, answers) = mpsc::channel();
         let store = &store;
         scope.spawn(move || answer.send(store.sync()).unwrap());
-        while device.gate.lock().came < 2 {
+        while device.look().came < 2 {
             assert!(answers.try_recv().is_err(), "synced before it is durable");
             std::thread::yield_now();
         }
@@ -416,19 +281,21 @@ fn a_closed_store_reads_for_no_filter() {
     for i in 0..2000 {
         space.get(&key(2 * i + 1)).unwrap();
     }
-    device.change(|gate| gate.slow = true);
+    let has_read = AtomicBool::new(false);
+    device.change(|gate| gate.slow_reads = Some(LONG_READ));
     std::thread::scope(|scope| {
         let closer = scope.spawn(|| {
-            device.wait(|gate| gate.reading > 0 || gate.has_read);
-            assert!(device.gate.lock().reading > 0, "nothing was read");
+            device.wait(|gate| gate.reading > 0 || has_read.load(SeqCst));
+            assert!(device.look().reading > 0, "nothing was read");
             store.close().unwrap();
-            let reading = device.gate.lock().reading;
-            device.change(|gate| gate.closed = true);
+            let reading = device.look().reading;
+            device.change(|gate| gate.slow_reads = None);
             assert_eq!(reading, 0, "a closed store is still read");
         });
         // What this thread looked up decides what is loaded.
         store.adjust_filters();
-        device.change(|gate| gate.has_read = true);
+        has_read.store(true, SeqCst);
+        device.change(|_| ());
         closer.join().unwrap();
     });
 }

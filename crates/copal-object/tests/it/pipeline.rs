@@ -1,115 +1,12 @@
 //! Several durable frames of one stream on their way at once.
 
 use crate::basics::{bytes, commit, open, stream};
-use copal_device::{
-    AlignedBuf, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, MemoryDevice,
-};
+use copal_device::{Device, MemoryDevice};
 use copal_object::*;
-use parking_lot::{Condvar, Mutex};
+use copal_testkit::Gated;
 use std::sync::{Arc, mpsc};
 
 const LOG: ObjectId = ObjectId(7);
-
-/// A device whose durable writes wait at a gate, each until its number is let through.
-struct Gated {
-    below: Arc<dyn Device>,
-    gate: Mutex<Gate>,
-    moved: Condvar,
-}
-
-#[derive(Default)]
-struct Gate {
-    shut: bool,
-    came: usize,
-    done: usize,
-    let_through: Vec<usize>,
-    /// The write of this number fails.
-    fails: Option<usize>,
-}
-
-impl Gated {
-    fn new() -> Arc<Gated> {
-        Arc::new(Gated {
-            below: MemoryDevice::new(64 << 20),
-            gate: Mutex::default(),
-            moved: Condvar::new(),
-        })
-    }
-
-    fn wait_for(&self, came: usize) {
-        let mut gate = self.gate.lock();
-        while gate.came < came {
-            self.moved.wait(&mut gate);
-        }
-    }
-
-    /// Waits until this many writes have passed the gate and are on the medium.
-    fn wait_for_writes(&self, count: usize) {
-        let mut gate = self.gate.lock();
-        while gate.done < count {
-            self.moved.wait(&mut gate);
-        }
-    }
-
-    fn let_through(&self, number: usize) {
-        self.gate.lock().let_through.push(number);
-        self.moved.notify_all();
-    }
-}
-
-impl Device for Gated {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-    fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
-        self.below.submit(ios)
-    }
-    fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
-        self.below.read_now(at, buf)
-    }
-    fn write_through(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
-        let mut gate = self.gate.lock();
-        let gated = gate.shut;
-        if gated {
-            let number = gate.came;
-            gate.came += 1;
-            self.moved.notify_all();
-            while gate.shut && !gate.let_through.contains(&number) {
-                self.moved.wait(&mut gate);
-            }
-            if gate.fails == Some(number) {
-                return Err(DeviceError::Poisoned);
-            }
-        }
-        drop(gate);
-        let written = self.below.write_through(at, buf);
-        self.gate.lock().done += usize::from(gated);
-        self.moved.notify_all();
-        written
-    }
-    fn grow(&self, size: u64) -> Result<u64, DeviceError> {
-        self.below.grow(size)
-    }
-    fn counters(&self) -> Counters {
-        self.below.counters()
-    }
-    fn drive(&self) -> bool {
-        self.below.drive()
-    }
-    fn driver(&self) -> Option<Arc<dyn Drive>> {
-        self.below.driver()
-    }
-}
-
-/// Opens the gate at the end, however the test ends.
-struct Opens<'a>(&'a Gated);
-
-impl Drop for Opens<'_> {
-    fn drop(&mut self) {
-        self.0.gate.lock().shut = false;
-        self.0.moved.notify_all();
-    }
-}
 
 type Answer = (usize, Result<FramePos, StoreError>);
 
@@ -135,9 +32,9 @@ fn three_on_their_way(
             .wait()
     };
     append(0, &mut |_| {}).unwrap();
-    device.gate.lock().shut = true;
+    device.change(|gate| gate.shut = true);
     std::thread::scope(|scope| {
-        let _opens = Opens(device);
+        let _opens = device.open_at_end();
         let (answer, answers) = mpsc::channel();
         for i in 0..3 {
             let (answer, append) = (answer.clone(), &append);
@@ -148,7 +45,7 @@ fn three_on_their_way(
             });
             // The number comes while the write still waits at the gate.
             assert_eq!(placed_at.recv().unwrap(), FramePos(i as u64 + 1));
-            device.wait_for(i + 1);
+            device.wait(|gate| gate.came == i + 1);
         }
         body(device, &answers, &store);
     });
@@ -157,12 +54,12 @@ fn three_on_their_way(
 
 #[test]
 fn durable_frames_overlap_and_are_acknowledged_in_their_order() {
-    let device = Gated::new();
+    let device = Gated::new(MemoryDevice::new(64 << 20));
     let dynamic = three_on_their_way(&device, |device, answers, _| {
         device.let_through(2);
         device.let_through(1);
         // Both are on the medium once their threads have looked at the first one; nobody may tell before it is there.
-        device.wait_for_writes(2);
+        device.wait(|gate| gate.done == 2);
         assert!(
             answers.try_recv().is_err(),
             "acknowledged before an earlier frame"
@@ -182,12 +79,12 @@ fn durable_frames_overlap_and_are_acknowledged_in_their_order() {
 
 #[test]
 fn a_frame_behind_one_that_failed_is_never_acknowledged_and_never_read() {
-    let device = Gated::new();
-    device.gate.lock().fails = Some(0);
+    let device = Gated::new(MemoryDevice::new(64 << 20));
+    device.change(|gate| gate.fails = Some(0));
     let dynamic = three_on_their_way(&device, |device, answers, store| {
         device.let_through(1);
         device.let_through(2);
-        device.wait_for_writes(2);
+        device.wait(|gate| gate.done == 2);
         device.let_through(0);
         for (i, result) in answers.iter().take(3) {
             assert!(matches!(result, Err(StoreError::Device(_))), "{i}: {result:?}");
