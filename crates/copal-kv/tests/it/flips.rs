@@ -196,7 +196,7 @@ fn any_changed_byte_of_any_object_is_told_or_harmless() {
 #[test]
 fn one_lost_or_misdirected_write_is_told_and_hides_nothing_else() {
     let mut told = 0;
-    for seed in 0..80u64 {
+    for seed in 0..160u64 {
         let mut random = Random::new(seed);
         let device = FaultDevice::with_options(
             Image::zeroed(64 * MIB),
@@ -267,5 +267,6 @@ fn one_lost_or_misdirected_write_is_told_and_hides_nothing_else() {
             assert!(!store.damaged_ranges().is_empty() || !store.verify(true).unwrap().is_sound());
         }
     }
-    assert!(told >= 15, "{told} of 80 faults were noticed");
+    // One in five hits something that is still needed.
+    assert!(told >= 20, "{told} of 160 faults were noticed");
 }
