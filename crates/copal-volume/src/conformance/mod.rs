@@ -23,7 +23,7 @@ mod volumes;
 use crate::ids::VolumeId;
 use crate::store::{VolumeOptions, VolumeStore};
 use bytes::Bytes;
-pub use random::Random;
+use random::Random;
 pub use random_model::{Subject, random_history};
 
 /// Makes a fresh, empty store for one case.

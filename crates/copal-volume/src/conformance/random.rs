@@ -1,18 +1,20 @@
-//! Seeded numbers for tests: the same seed gives the same history on every machine.
+//! Seeded numbers of the suite: the same seed gives the same history on every machine.
+//!
+//! Not here: numbers for tests of other crates (`copal-testkit`, which no crate may be built from, and the suite is built).
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub struct Random {
+pub(super) struct Random {
     state: u64,
 }
 
 impl Random {
     /// A generator that repeats itself for the same seed.
-    pub fn new(seed: u64) -> Random {
+    pub(super) fn new(seed: u64) -> Random {
         Random { state: seed }
     }
     /// The next 64 bits.
-    pub fn next_u64(&mut self) -> u64 {
+    pub(super) fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -20,11 +22,11 @@ impl Random {
         z ^ (z >> 31)
     }
     /// A number below `bound`, which is at least 1.
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.next_u64() % bound
     }
     /// True once in `n` times.
-    pub fn one_in(&mut self, n: u64) -> bool {
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 }
