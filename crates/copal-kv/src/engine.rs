@@ -6,7 +6,7 @@
 //! - A reader takes its sequence under the view's lock, so its memtables hold everything up to it.
 
 use crate::{
-    Error, KeyspaceOptions, Options, Stats,
+    Error, KeyspaceOptions, Options,
     broken::Flaw,
     budget::{Accounts, Charge, Class, StoreCount},
     cache::TableCache,
@@ -233,7 +233,7 @@ impl Engine {
     }
 
     /// What merges are behind with, memtables included.
-    fn debt(&self) -> pacing::Debt {
+    pub(crate) fn debt(&self) -> pacing::Debt {
         let tiers = self.counters.tier_bytes.each_ref();
         let tiers = tiers.map(|tier| tier.load(Ordering::Relaxed));
         let view = self.view();
@@ -290,23 +290,6 @@ impl Engine {
             .commit(&self.objects, &self.poison, ops, records, ack)?;
         tree.count_state();
         Ok(())
-    }
-
-    pub(crate) fn stats(&self) -> Stats {
-        let mut stats = Stats::default();
-        self.counters.fill(&mut stats);
-        stats.debt_bytes = self.debt().bytes;
-        let reads = self.cache.counts();
-        stats.filter_probes = reads.filter_probes;
-        stats.filter_negatives = reads.filter_negatives;
-        stats.false_positives = reads.false_positives;
-        stats.data_block_reads = reads.data_block_reads;
-        stats.index_page_reads = reads.index_page_reads;
-        stats.memory = self.cache.memory().bytes();
-        stats.memory_bytes = stats.memory.total();
-        stats.filter_page_reads = reads.filter_page_reads;
-        self.fill_shape(&mut stats);
-        stats
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::{
     Error,
     budget::{Charge, Class as Memory},
-    compact::deletions::Passed,
+    compact::passed::Passed,
     cursor::Cursor,
     engine::Engine,
     entry::{Entry, EntryKind, MAX_SEQ},

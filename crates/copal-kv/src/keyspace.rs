@@ -1,7 +1,7 @@
 //! Named ordered maps, batches over them, snapshots of them.
 
 use crate::{
-    CacheMode, Durability, Error, IngestWriter, Iter, KeyspaceOptions, RangeChecksum, Store,
+    CacheMode, Durability, Error, Iter, KeyspaceOptions, RangeChecksum, Store,
     commit::{Write, WriteOp, submitted::Commit, values::GroupKey},
     compact::merge::group_of,
     engine::Engine,
@@ -290,14 +290,6 @@ impl Keyspace {
         }
         engine.signal.request_rotation();
         Ok(())
-    }
-
-    /// Takes ascending keys past log and memtable, straight into tables, and shows them all at once when finished:
-    /// for bulk loads and for copies of a range from elsewhere.
-    /// # Errors
-    /// `ReadOnly`, `Closed`, `Poisoned`, `NoKeyspace`.
-    pub fn ingest_writer(&self) -> Result<IngestWriter<'_>, Error> {
-        IngestWriter::new(self)
     }
 
     /// Merges everything in the range to the bottom and frees what is stale. Blocks.

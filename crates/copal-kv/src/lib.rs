@@ -73,6 +73,8 @@ mod repair;
 mod reserve;
 mod rows;
 mod scrub;
+mod set_apart;
+mod shape;
 mod signal;
 mod snapshots;
 mod stats;

@@ -7,7 +7,6 @@
 //!
 //! Not here: playing it (`copal-sim rules --trace`).
 
-use crate::Store;
 use parking_lot::Mutex;
 use std::{
     io::{self, BufWriter, Write},
@@ -56,7 +55,7 @@ impl GetRecorder {
         }
     }
 
-    fn start(&self, to: Box<dyn Write + Send>, keys: u64) -> io::Result<()> {
+    pub(crate) fn start(&self, to: Box<dyn Write + Send>, keys: u64) -> io::Result<()> {
         let mut trace = Trace {
             to: BufWriter::new(to),
             gets: 0,
@@ -68,7 +67,7 @@ impl GetRecorder {
         Ok(())
     }
 
-    fn stop(&self) -> io::Result<u64> {
+    pub(crate) fn stop(&self) -> io::Result<u64> {
         self.on.store(false, Relaxed);
         let Some(mut trace) = self.trace.lock().take() else {
             return Ok(0);
@@ -76,28 +75,5 @@ impl GetRecorder {
         trace.failed.take().map_or(Ok(()), Err)?;
         trace.to.flush()?;
         Ok(trace.gets)
-    }
-}
-
-impl Store {
-    /// Writes a line to `to` for every key that is looked up from now on, through any handle, until
-    /// [`Store::stop_recording_gets`]: a trace that `copal-sim rules --trace` plays. Keys stand in it as tables have
-    /// them, behind four bytes for their keyspace, and so do those that memtables and cached rows answer. Says at the
-    /// head how many entries the tables hold, so flush before. Look-ups wait for one another while they are written
-    /// down. A trace that is being recorded already ends here, and nobody is told whether it is whole.
-    /// # Errors
-    /// What `to` answers to the first lines.
-    pub fn record_gets(&self, to: Box<dyn Write + Send>) -> io::Result<()> {
-        let levels = self.stats().levels;
-        let live = |level: &crate::LevelStats| level.entries.saturating_sub(level.droppable);
-        let keys = levels.iter().map(live).sum::<u64>();
-        self.engine().recorder.start(to, keys.max(1))
-    }
-
-    /// Ends the recording; returns how many look-ups were written down, 0 when there was no recording.
-    /// # Errors
-    /// The first failure of a write: the trace lacks everything behind it.
-    pub fn stop_recording_gets(&self) -> io::Result<u64> {
-        self.engine().recorder.stop()
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! Not here: reading the logs back (`replay`), and the page-cache log behind them (`replay_page_cache_log`).
 
+mod current;
 mod replay;
 
 use crate::{
@@ -46,6 +47,7 @@ use crate::{
     version::{Handles, Version, filter_level},
 };
 use copal_object::{Ack, ObjectId, Op, Stat, Store as Objects};
+use current::{Current, go_on};
 use parking_lot::{Mutex, RwLock};
 #[cfg(any(test, fuzzing))]
 pub(crate) use replay::apply_groups;
@@ -342,8 +344,6 @@ fn adopt(objects: &Objects, state: &State, direct: &mut DirectValues, worker: &m
     }
 }
 
-type Current = (Writer, Arc<Memtable>, Vec<Arc<Memtable>>);
-
 /// The newest log goes on; older ones wait for their flush. Where none goes on, a new one of `generation` begins.
 fn current_log(
     objects: &Objects,
@@ -368,18 +368,6 @@ fn current_log(
     let active = Arc::new(Memtable::new(generation, log.stream));
     budget.watch(&active);
     Ok((Writer::new(log), active, Vec::new()))
-}
-
-/// The newest log goes on behind the frames it holds; `None`: there is no log.
-fn go_on(mut memtables: Vec<(Arc<Memtable>, u64)>) -> Option<Current> {
-    let (active, frames) = memtables.pop()?;
-    let log = Log::resume(active.generation, active.log, frames);
-    let frozen = memtables
-        .into_iter()
-        .rev()
-        .map(|(memtable, _)| memtable)
-        .collect();
-    Some((Writer::new(log), active, frozen))
 }
 
 #[cfg(test)]

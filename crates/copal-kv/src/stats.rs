@@ -1,11 +1,10 @@
-//! Counters and shape of the engine, in units, never rates; the usual ratios are made of them here.
+//! Counters of the engine, in units, never rates; the usual ratios are made of them here.
+//!
+//! Not here: gathering them (`shape`).
 
 use crate::{
     MemoryBytes,
     compact::jobs::TIERS,
-    engine::Engine,
-    manifest::format::Level,
-    quarantine,
     table::counters::{Count, ReadCounters},
 };
 use std::{
@@ -143,51 +142,6 @@ impl Stats {
 
 fn ratio(part: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { part as f64 / of as f64 }
-}
-
-impl Engine {
-    /// What stands in the tree and was done by the device.
-    pub(crate) fn fill_shape(&self, stats: &mut Stats) {
-        let device = self.objects.counters();
-        stats.device_reads = device.reads;
-        stats.device_read_bytes = device.read_bytes;
-        stats.device_writes = device.writes;
-        stats.device_write_bytes = device.write_bytes;
-        stats.device_flushes = device.flushes + device.fua_writes;
-        let view = self.view();
-        stats.frozen_memtables = view.frozen.len() as u64;
-        stats.damaged_ranges = quarantine::parts(&view.version).len() as u64;
-        for run in &view.version.runs {
-            let level = if run.level == Level::BOTTOM {
-                LevelStats::BOTTOM
-            } else {
-                run.level.0
-            };
-            if stats.levels.last().is_none_or(|last| last.level != level) {
-                stats.levels.push(LevelStats {
-                    level,
-                    ..LevelStats::default()
-                });
-            }
-            let Some(of) = stats.levels.last_mut() else {
-                continue;
-            };
-            of.runs += 1;
-            for slice in &run.slices {
-                let meta = &slice.table.meta;
-                of.tables += 1;
-                of.bytes += meta.bytes;
-                of.entries += meta.entries;
-                of.droppable += meta.droppable;
-            }
-        }
-        drop(view);
-        for value in self.tree.lock().manifest.state.values.values() {
-            stats.value_objects += 1;
-            stats.value_bytes += value.meta.accounted;
-            stats.dead_value_bytes += value.dead.total();
-        }
-    }
 }
 
 /// The engine's own counters; those of tables are counted where tables are read.

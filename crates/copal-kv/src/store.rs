@@ -1,7 +1,8 @@
 //! The open engine as its users hold it.
 
 use crate::{
-    Batch, Durability, Error, Filters, Keyspace, KeyspaceOptions, MemoryBudget, Options, Snapshot, Stats,
+    Batch, Durability, Error, Filters, Keyspace, KeyspaceOptions, LevelStats, MemoryBudget, Options,
+    Snapshot, Stats,
     budget::Class as Memory,
     commit::{Write, WriteOp, queue::Place, submitted::Committers},
     compact::{flusher, worker},
@@ -16,6 +17,7 @@ use copal_object::{Ack, Txn};
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
+    io,
     sync::{Arc, atomic::Ordering},
     thread::JoinHandle,
 };
@@ -211,6 +213,27 @@ impl Store {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.engine().stats()
+    }
+
+    /// Writes a line to `to` for every key that is looked up from now on, through any handle, until
+    /// [`Store::stop_recording_gets`]: a trace that `copal-sim rules --trace` plays. Keys stand in it as tables have
+    /// them, behind four bytes for their keyspace, and so do those that memtables and cached rows answer. Says at the
+    /// head how many entries the tables hold, so flush before. Look-ups wait for one another while they are written
+    /// down. A trace that is being recorded already ends here, and nobody is told whether it is whole.
+    /// # Errors
+    /// What `to` answers to the first lines.
+    pub fn record_gets(&self, to: Box<dyn io::Write + Send>) -> io::Result<()> {
+        let levels = self.stats().levels;
+        let live = |level: &LevelStats| level.entries.saturating_sub(level.droppable);
+        let keys = levels.iter().map(live).sum::<u64>();
+        self.engine().recorder.start(to, keys.max(1))
+    }
+
+    /// Ends the recording; returns how many look-ups were written down, 0 when there was no recording.
+    /// # Errors
+    /// The first failure of a write: the trace lacks everything behind it.
+    pub fn stop_recording_gets(&self) -> io::Result<u64> {
+        self.engine().recorder.stop()
     }
 
     /// Where the filter units are and how hot what they stand for is: by run, by class, over the key space.

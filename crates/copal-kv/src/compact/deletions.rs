@@ -5,21 +5,15 @@
 //! - Merges are chosen by these counts, nothing else depends on them: they begin anew when a store is opened.
 //! - At most [`MOST_PLACES`] places are remembered, by short keys, whatever walks do.
 //!
-//! Not here: what follows from them (`worth`).
+//! Not here: what follows from them (`worth`), who tells of a walk (`passed`).
 
 use crate::{
-    engine::Engine,
     key::{KeyRange, KeyspaceId},
-    table::counters::Count,
     version::Run,
-    view::View,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, btree_map::Entry};
 
 /// Places that are told apart; beyond that, what is passed counts for the place before, if there is one.
 const MOST_PLACES: usize = 1024;
@@ -29,9 +23,6 @@ const LONGEST_PLACE: usize = 256;
 const BELIEVED: u64 = 1024;
 /// Deletions after which what was seen before counts half.
 const MEMORY: u64 = 1 << 20;
-/// Bytes that a walk passes before it tells.
-const TOLD_BYTES: u64 = 64 << 10;
-
 /// Deletions that came to the end of their way, and those of them that something older lay below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -77,7 +68,7 @@ impl Deletions {
     }
 
     /// Adds bytes that a walk passed over before `key`; `oldest` is the last run of what it walked through.
-    fn add_passed(&self, oldest: &Run, key: &[u8], bytes: u64) {
+    pub(super) fn add_passed(&self, oldest: &Run, key: &[u8], bytes: u64) {
         let place = place_of(oldest, key);
         let mut passed = self.passed.lock();
         let is_full = passed.len() >= MOST_PLACES || place.len() > LONGEST_PLACE;
@@ -120,59 +111,6 @@ fn place_of(run: &Run, key: &[u8]) -> Bytes {
         slice.range.start.clone()
     } else {
         slice.range.end.clone()
-    }
-}
-
-/// What one walk passed over and has not told yet; told when it is dropped.
-pub(crate) struct Passed {
-    engine: Arc<Engine>,
-    view: Arc<View>,
-    /// Where it was passed.
-    at: Bytes,
-    entries: u64,
-    bytes: u64,
-}
-
-impl Passed {
-    pub(crate) fn new(engine: Arc<Engine>, view: Arc<View>) -> Passed {
-        Passed {
-            engine,
-            view,
-            at: Bytes::new(),
-            entries: 0,
-            bytes: 0,
-        }
-    }
-
-    /// The walk stands at `key` and had nothing to give of `entries` before it.
-    pub(crate) fn add(&mut self, key: &Bytes, (entries, bytes): (u64, u64)) {
-        if entries == 0 {
-            return;
-        }
-        self.at = key.clone();
-        self.entries += entries;
-        self.bytes += bytes;
-        if self.bytes >= TOLD_BYTES {
-            self.tell();
-        }
-    }
-
-    fn tell(&mut self) {
-        if self.entries == 0 {
-            return;
-        }
-        let reads = &self.engine.counters.reads;
-        reads.add_many(Count::DeletedPassed, self.entries);
-        if let Some(oldest) = self.view.version.runs.last() {
-            self.engine.deletions.add_passed(oldest, &self.at, self.bytes);
-        }
-        (self.entries, self.bytes) = (0, 0);
-    }
-}
-
-impl Drop for Passed {
-    fn drop(&mut self) {
-        self.tell();
     }
 }
 

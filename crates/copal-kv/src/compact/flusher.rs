@@ -7,12 +7,9 @@
 //!   freed.
 //! - It never waits for the writer lock: the writer may be waiting for it.
 
-use super::worker::LONGEST_PAUSE;
+use super::pause::{LONGEST_PAUSE, TICK};
 use crate::{Error, commit::leader::Writer, engine::Engine, signal::Sleeper};
 use std::time::Duration;
-
-/// Longest time a `Deferred` write stays unlogged, and the first pause after a failure.
-pub(super) const TICK: Duration = Duration::from_millis(100);
 
 /// Runs until the signal says stop.
 pub(crate) fn run(engine: &Engine) {

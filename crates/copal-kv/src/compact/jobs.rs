@@ -4,7 +4,7 @@ use crate::{
     Error,
     key::KeyRange,
     manifest::format::Level,
-    quarantine,
+    set_apart,
     version::{Run, Version},
 };
 use bytes::Bytes;
@@ -67,11 +67,11 @@ pub(crate) fn everything() -> KeyRange {
 
 /// Bytes of each tier that a merge could move on, from the top down: writers owe nothing for what is set apart.
 pub(crate) fn tier_bytes(version: &Version) -> [u64; TIERS as usize] {
-    let apart = quarantine::ranges(version);
+    let apart = set_apart::ranges(version);
     std::array::from_fn(|level| {
         let runs = version.level(Level(level as u8));
         let slices = runs.flat_map(|run| &run.slices);
-        let movable = slices.filter(|slice| !quarantine::covers(&apart, &slice.range));
+        let movable = slices.filter(|slice| !set_apart::covers(&apart, &slice.range));
         movable.map(|slice| slice.bytes()).sum()
     })
 }
@@ -79,7 +79,7 @@ pub(crate) fn tier_bytes(version: &Version) -> [u64; TIERS as usize] {
 /// Whether a run holds more than what is set apart: that stays where it is.
 fn is_mergeable(run: &Run, apart: &[KeyRange]) -> bool {
     let mut slices = run.slices.iter();
-    slices.any(|slice| !quarantine::covers(apart, &slice.range))
+    slices.any(|slice| !set_apart::covers(apart, &slice.range))
 }
 
 /// The oldest runs of a level, [`MOST_RUNS`] to merge among them at most, newest first.
@@ -106,7 +106,7 @@ pub(crate) fn pick(
     bottom_share: u32,
     unfinished: Option<u64>,
 ) -> Option<Job> {
-    let apart = quarantine::ranges(version);
+    let apart = set_apart::ranges(version);
     let level = (0..TIERS).map(Level).find(|level| {
         let runs = version.level(*level);
         let counts = |run: &&Arc<Run>| is_mergeable(run, &apart) && Some(run.id) != unfinished;
@@ -168,7 +168,7 @@ pub(crate) fn tidying(
         joined.push(run);
     }
     // What is set apart stays where it is, and a run with it would never be gone.
-    if !quarantine::ranges(version).is_empty() {
+    if !set_apart::ranges(version).is_empty() {
         return None;
     }
     let last = joined.last()?;

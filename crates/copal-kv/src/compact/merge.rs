@@ -25,8 +25,8 @@ use crate::{
     memtable::Memtable,
     merge::MergingCursor,
     options::KeyspaceOptions,
-    quarantine,
     range_tombstones::tombstones_of,
+    set_apart,
     stats::Counters,
     table::Scan,
     value::{
@@ -229,9 +229,9 @@ impl Engine {
         let mut none = WorkerValues::default();
         let values = shared.as_deref_mut().unwrap_or(&mut none);
         let version = self.view().version.clone();
-        let known = quarantine::parts(&version).len();
+        let known = set_apart::parts(&version).len();
         match self.try_merge_step(&version, values, job) {
-            Err(error) if error.is_corruption() && quarantine::parts(&version).len() > known => Ok(true),
+            Err(error) if error.is_corruption() && set_apart::parts(&version).len() > known => Ok(true),
             result => result,
         }
     }
@@ -248,7 +248,7 @@ impl Engine {
                 || job.target.level == Level::BOTTOM && run.level == Level::BOTTOM
         };
         let runs: Vec<Arc<Run>> = version.runs.iter().filter(|run| named(run)).cloned().collect();
-        let Some(range) = next_free_range(job, &runs, &quarantine::ranges(version)) else {
+        let Some(range) = next_free_range(job, &runs, &set_apart::ranges(version)) else {
             return Ok(false);
         };
         if let Some((record, end)) = movable(job, &runs, &range, self.table_bytes() / SMALL_TABLE) {
@@ -464,7 +464,7 @@ struct Step {
 /// As [`next_range`], going round what is set apart.
 fn next_free_range(job: &mut Job, runs: &[Arc<Run>], apart: &[KeyRange]) -> Option<KeyRange> {
     let mut left = job.range.clone();
-    while let Some(free) = quarantine::next_free(&mut left, apart) {
+    while let Some(free) = set_apart::next_free(&mut left, apart) {
         left.start = free.end.clone();
         job.range = free;
         let found = next_range(job, runs);

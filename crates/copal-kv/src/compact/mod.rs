@@ -17,6 +17,8 @@ pub(crate) mod install;
 pub(crate) mod jobs;
 pub(crate) mod merge;
 pub(crate) mod output;
+pub(crate) mod passed;
+mod pause;
 pub(crate) mod separate;
 pub(crate) mod survivors;
 pub(crate) mod sweep;

@@ -9,8 +9,8 @@
 //! - It never waits for the writer lock: the writer may be waiting for a flush, and a flush in a full store for it.
 
 use super::{
-    flusher::TICK,
     jobs::{Job, Request, Urgency, everything, pick, tidying, to_bottom},
+    pause::{LONGEST_PAUSE, TICK},
     worth::{Area, areas, wanted},
 };
 use crate::{
@@ -27,8 +27,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest pause after failures that repeat: a damaged table stays damaged.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Between two looks at whether readers have paid for a merge.
 const LOOK: Duration = Duration::from_secs(1);
 

@@ -13,7 +13,7 @@
 use super::deletions::Deletions;
 use crate::{
     key::{KeyRange, keyspace_of},
-    quarantine,
+    set_apart,
     version::{Run, Slice, Version},
 };
 use bytes::Bytes;
@@ -167,7 +167,7 @@ pub(crate) fn areas(version: &Version, oldest_snapshot: u64, deletions: &Deletio
             _ => joined.push(area),
         }
     }
-    let apart = quarantine::ranges(version);
+    let apart = set_apart::ranges(version);
     joined.retain(|area| area.dropped > 0.0 && !apart.iter().any(|apart| apart.overlaps(&area.range)));
     joined
 }

@@ -7,7 +7,7 @@
 //! - The worker is between two steps when the tree changes: a merge must not meet keys it has not seen.
 //! - The log that goes on is empty, so its first group may begin behind the sequence of the ingest.
 
-use super::Ingests;
+use super::owned::Ingests;
 use crate::{
     Error, Keyspace,
     broken::Flaw,

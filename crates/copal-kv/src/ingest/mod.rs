@@ -15,6 +15,7 @@
 //! Not here: where the tables go in the tree (`install`).
 
 mod install;
+mod owned;
 
 use crate::{
     Error, Keyspace,
@@ -34,44 +35,8 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_object::ObjectId;
-use parking_lot::Mutex;
-use std::{
-    collections::HashSet,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
-
-/// What ingests under way own, and whether one waits for the worker.
-#[derive(Debug, Default)]
-pub(crate) struct Ingests {
-    /// Value objects that exist and are in no manifest yet.
-    objects: Mutex<HashSet<ObjectId>>,
-    waiting: AtomicU64,
-}
-
-impl Ingests {
-    /// Value objects of unfinished ingests.
-    pub(crate) fn objects(&self) -> Vec<ObjectId> {
-        self.objects.lock().iter().copied().collect()
-    }
-
-    /// An ingest waits for the merge under way to end its table.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
-    }
-
-    fn own(&self, object: ObjectId) -> ObjectId {
-        self.objects.lock().insert(object);
-        object
-    }
-
-    fn forget(&self, objects: &[ObjectId]) {
-        let mut owned = self.objects.lock();
-        owned.retain(|object| !objects.contains(object));
-    }
-}
+pub(crate) use owned::Ingests;
+use std::sync::Arc;
 
 /// Takes ascending keys of one keyspace and makes them appear at once.
 ///
@@ -91,8 +56,18 @@ pub struct IngestWriter<'a> {
     failed: Option<Error>,
 }
 
+impl Keyspace {
+    /// Takes ascending keys past log and memtable, straight into tables, and shows them all at once when finished:
+    /// for bulk loads and for copies of a range from elsewhere.
+    /// # Errors
+    /// `ReadOnly`, `Closed`, `Poisoned`, `NoKeyspace`.
+    pub fn ingest_writer(&self) -> Result<IngestWriter<'_>, Error> {
+        IngestWriter::new(self)
+    }
+}
+
 impl<'a> IngestWriter<'a> {
-    pub(crate) fn new(keyspace: &'a Keyspace) -> Result<IngestWriter<'a>, Error> {
+    fn new(keyspace: &'a Keyspace) -> Result<IngestWriter<'a>, Error> {
         let engine = keyspace.engine();
         engine.check_writable()?;
         keyspace.handle.check()?;

@@ -7,7 +7,7 @@
 //!   the store after a kill goes on there.
 //! - Values that a log names are accounted for before any of it becomes a table.
 
-use super::go_on;
+use super::current::go_on;
 use crate::{
     Error,
     budget::{Accounts, Class as Memory},

@@ -1,0 +1,61 @@
+//! What a walk passes over because of deletions, told to those who choose merges.
+
+use crate::{engine::Engine, table::counters::Count, view::View};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Bytes that a walk passes before it tells.
+const TOLD_BYTES: u64 = 64 << 10;
+
+/// What one walk passed over and has not told yet; told when it is dropped.
+pub(crate) struct Passed {
+    engine: Arc<Engine>,
+    view: Arc<View>,
+    /// Where it was passed.
+    at: Bytes,
+    entries: u64,
+    bytes: u64,
+}
+
+impl Passed {
+    pub(crate) fn new(engine: Arc<Engine>, view: Arc<View>) -> Passed {
+        Passed {
+            engine,
+            view,
+            at: Bytes::new(),
+            entries: 0,
+            bytes: 0,
+        }
+    }
+
+    /// The walk stands at `key` and had nothing to give of `entries` before it.
+    pub(crate) fn add(&mut self, key: &Bytes, (entries, bytes): (u64, u64)) {
+        if entries == 0 {
+            return;
+        }
+        self.at = key.clone();
+        self.entries += entries;
+        self.bytes += bytes;
+        if self.bytes >= TOLD_BYTES {
+            self.tell();
+        }
+    }
+
+    fn tell(&mut self) {
+        if self.entries == 0 {
+            return;
+        }
+        let reads = &self.engine.counters.reads;
+        reads.add_many(Count::DeletedPassed, self.entries);
+        if let Some(oldest) = self.view.version.runs.last() {
+            self.engine.deletions.add_passed(oldest, &self.at, self.bytes);
+        }
+        (self.entries, self.bytes) = (0, 0);
+    }
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
