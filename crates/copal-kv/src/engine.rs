@@ -10,7 +10,7 @@ use crate::{
     broken::Flaw,
     budget::{Accounts, Charge, Class, StoreCount},
     cache::TableCache,
-    commit::{Write, leader::Writer, queue::CommitQueue, values::DirectValues},
+    commit::{Write, queue::CommitQueue, values::DirectValues, writer::Writer},
     compact::{
         deletions::Deletions,
         jobs::{Jobs, TIER_RUNS, tier_bytes},
@@ -207,8 +207,8 @@ impl Engine {
     pub(crate) fn commit(&self, write: Write) -> Result<(), Error> {
         self.check_writable()?;
         self.queue.commit(write, |turn, writes| {
-            if let Some(underway) = self.lead(turn, writes) {
-                underway.wait();
+            if let Some(in_flight) = self.lead(turn, writes) {
+                in_flight.wait();
             }
         })
     }

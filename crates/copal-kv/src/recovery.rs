@@ -16,9 +16,9 @@ use crate::{
     budget::{Accounts, Class},
     cache::TableCache,
     commit::{
-        leader::Writer,
         queue::{CommitQueue, WIDTH},
         values::{DirectValues, GroupKey, OpenObject},
+        writer::Writer,
     },
     compact::{deletions::Deletions, jobs::Jobs, separate::WorkerValues},
     elastic::AtHand,

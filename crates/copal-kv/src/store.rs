@@ -4,7 +4,7 @@ use crate::{
     Batch, Durability, Error, Filters, Keyspace, KeyspaceOptions, LevelStats, MemoryBudget, Options,
     Snapshot, Stats,
     budget::Class as Memory,
-    commit::{Write, WriteOp, queue::Place, submitted::Committers},
+    commit::{Write, WriteOp, queue::CommitTicket, submitted::Committers},
     compact::{flusher, worker},
     engine::Engine,
     filter_report,
@@ -269,7 +269,7 @@ impl Store {
 
 impl StoreInner {
     /// Hands a commit in; see [`Commit`].
-    pub(crate) fn submit(&self, mut write: Write) -> Result<Place, Error> {
+    pub(crate) fn submit(&self, mut write: Write) -> Result<CommitTicket, Error> {
         let engine = &self.engine;
         engine.check_writable()?;
         let started = self.committers.start(engine);

@@ -52,6 +52,7 @@ mod placement;
 mod read;
 mod recent;
 mod recovery;
+mod reserved_frame;
 mod room;
 mod run;
 mod seal;
@@ -82,6 +83,7 @@ pub use interface::{
 pub use operations::{Op, Txn};
 pub use owner::Ownership;
 pub use place::Place;
+pub use reserved_frame::ReservedFrame;
 pub use room::Reservation;
 pub use shrink::Shrunk;
 pub use staged::{ObjectWriter, Staged};

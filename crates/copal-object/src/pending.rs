@@ -28,6 +28,22 @@ pub(crate) struct FrameState {
     pub(crate) groups: Vec<u64>,
 }
 
+impl FrameState {
+    /// A frame that is on its way, and for which nobody waits.
+    pub(crate) fn new(ticket: u64, frame: u64, epoch: Option<u64>, needs_lsn: u64) -> FrameState {
+        FrameState {
+            ticket,
+            frame,
+            epoch,
+            written: false,
+            durable: false,
+            needs_lsn,
+            waiter: None,
+            groups: Vec::new(),
+        }
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Pending {

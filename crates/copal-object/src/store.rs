@@ -5,7 +5,7 @@
 use crate::{
     Ack, CheckOptions, CheckReport, Covered, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions,
     ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, Ownership, Place, RecoveryReport,
-    Reservation, Shrunk, Space, Stat, StoreError, Txn,
+    Reservation, ReservedFrame, Shrunk, Space, Stat, StoreError, Txn,
     entropy::Entropy,
     format::superblock::{BACKEND_COW, BACKEND_HOSTFS},
     hostfs::HostFiles,
@@ -141,24 +141,25 @@ impl Store {
         after: Option<Lsn>,
         ack: Ack,
     ) -> Completion<Result<FramePos, StoreError>> {
-        self.append_frame_placed(stream, payload, after, ack, |_| {})
+        match self.reserve_frame(stream, &payload, after, ack) {
+            Ok(frame) => frame.write(),
+            Err(error) => Completion::ready(Err(error)),
+        }
     }
 
-    /// [`Store::append_frame`] for several threads that keep several frames of one stream on their way: `placed` runs
-    /// on this thread once the frame has its number and before its write is waited for, so from there on another
-    /// thread may append the next one. It is not called when the frame got no number. Acknowledgements come in the
-    /// order of the numbers.
+    /// [`Store::append_frame`] in two steps, for several threads that keep several frames of one stream on their way: the
+    /// frame gets its number and place here, and its bytes go to the device with [`ReservedFrame::write`]. In between
+    /// another thread may append the next one. Acknowledgements come in the order of the numbers.
     /// # Errors
-    /// As [`Store::append_frame`].
-    pub fn append_frame_placed(
+    /// As [`Store::append_frame`] but for `Device`; the frame got no number then.
+    pub fn reserve_frame(
         &self,
         stream: ObjectId,
-        payload: Bytes,
+        payload: &Bytes,
         after: Option<Lsn>,
         ack: Ack,
-        placed: impl FnOnce(FramePos),
-    ) -> Completion<Result<FramePos, StoreError>> {
-        self.inner.append_frame(stream, &payload, after, ack, placed)
+    ) -> Result<ReservedFrame, StoreError> {
+        self.inner.reserve_frame(stream, payload, after, ack)
     }
 
     /// Reads frames from `from` on, or from the first that is kept.

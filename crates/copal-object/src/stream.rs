@@ -19,6 +19,7 @@ use crate::{
     },
     pending::FrameState,
     placement::Home,
+    reserved_frame::{ReservedFrame, Way},
     run::Run,
     space,
     state::{Inner, State, Tag},
@@ -36,29 +37,15 @@ const EXTENT_OP_BYTES: usize = 64;
 pub(crate) const STREAM_CLASS: usize = 0;
 
 impl Inner {
-    /// See `Store::append_frame_placed`.
-    pub(crate) fn append_frame(
+    /// See `Store::reserve_frame`.
+    pub(crate) fn reserve_frame(
         self: &Arc<Inner>,
         stream: ObjectId,
         payload: &Bytes,
         after: Option<Lsn>,
         ack: Ack,
-        placed: impl FnOnce(FramePos),
-    ) -> Completion<Result<FramePos, StoreError>> {
-        match self.try_append_frame(stream, payload, after.map_or(0, |lsn| lsn.0), ack, placed) {
-            Ok(completion) => completion,
-            Err(error) => Completion::ready(Err(error)),
-        }
-    }
-
-    fn try_append_frame(
-        self: &Arc<Inner>,
-        stream: ObjectId,
-        payload: &Bytes,
-        after: u64,
-        ack: Ack,
-        placed: impl FnOnce(FramePos),
-    ) -> Result<Completion<Result<FramePos, StoreError>>, StoreError> {
+    ) -> Result<ReservedFrame, StoreError> {
+        let after = after.map_or(0, |lsn| lsn.0);
         if self.shape.read_only {
             return Err(StoreError::ReadOnly);
         }
@@ -106,7 +93,7 @@ impl Inner {
                 None => self.extend_stream(&mut state, stream.0, pages, extents, expected)?,
             }
         };
-        Ok(self.write_frame(state, stream.0, piece, payload, pages, after, ack, placed))
+        Ok(self.number_frame(state, stream.0, piece, payload, pages, after, ack))
     }
 
     /// Enters one more extent for the stream, or prepares one; the caller looks again.
@@ -199,11 +186,12 @@ impl Inner {
         Ok(())
     }
 
+    /// Gives the frame its number and place, and enters it among what is on its way.
     #[expect(
         clippy::too_many_arguments,
-        reason = "one step of append_frame, cut out for its length"
+        reason = "one step of reserve_frame, cut out for its length"
     )]
-    fn write_frame(
+    fn number_frame(
         self: &Arc<Inner>,
         mut state: MutexGuard<'_, State>,
         stream: u64,
@@ -212,8 +200,7 @@ impl Inner {
         pages: u32,
         after: u64,
         ack: Ack,
-        placed: impl FnOnce(FramePos),
-    ) -> Completion<Result<FramePos, StoreError>> {
+    ) -> ReservedFrame {
         let (durable_lsn, wanted_lsn) = (state.groups.durable_lsn, state.wanted_lsn);
         let idle = state.epochs.flushing.is_none() && wanted_lsn <= durable_lsn;
         let early = self.shape.broken.by(Flaw::ThroughEarly);
@@ -235,13 +222,24 @@ impl Inner {
         tail.used += pages;
         let mut buf = AlignedBuf::stale(pages as usize * self.shape.page_bytes);
         frame::encode(&header, payload, &mut buf);
+        let at = FramePos(number);
         if through {
-            return self.write_frame_through(state, stream, run, number, needs_lsn, buf, placed);
+            let pin = state.space.pin(vec![run]);
+            let ticket = state.take_frame_ticket();
+            state.enter_frame(stream, FrameState::new(ticket, number, None, needs_lsn));
+            let way = Way::Through {
+                stream,
+                ticket,
+                run,
+                pin,
+                buf,
+            };
+            return ReservedFrame::new(self, at, way);
         }
         let bytes = buf.len() as u64;
         let epoch = state.epochs.begin_write();
         let (waiter, completion) = if ack == Ack::Ordered {
-            (None, Completion::ready(Ok(FramePos(number))))
+            (None, Completion::ready(Ok(at)))
         } else {
             let (completer, completion) = self.promise();
             (Some((ack, completer)), completion)
@@ -251,17 +249,9 @@ impl Inner {
             state.wanted_lsn = state.wanted_lsn.max(needs_lsn);
         }
         let ticket = state.take_frame_ticket();
-        let tail = state.tails.entry(stream).or_default();
-        tail.pending.push(FrameState {
-            ticket,
-            frame: number,
-            epoch: Some(epoch),
-            written: false,
-            durable: false,
-            needs_lsn,
-            waiter,
-            groups: Vec::new(),
-        });
+        let mut frame = FrameState::new(ticket, number, Some(epoch), needs_lsn);
+        frame.waiter = waiter;
+        state.enter_frame(stream, frame);
         state.in_flight.insert(run.at, run.pages);
         state.in_flight_bytes += bytes;
         state.unflushed_bytes += bytes;
@@ -274,43 +264,20 @@ impl Inner {
         };
         let io = self.write_io(run.at, buf, Class::Commit);
         state.outbox.push((tag, vec![io]));
-        drop(state);
-        placed(FramePos(number));
-        self.pump();
-        completion
+        ReservedFrame::new(self, at, Way::Queued { completion })
     }
 
     /// The hot path: one write that is durable when it returns, on the caller's thread. It is acknowledged with it,
     /// unless frames before it are still on their way.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one step of append_frame, cut out for its length"
-    )]
-    fn write_frame_through(
+    pub(crate) fn write_frame_through(
         self: &Arc<Inner>,
-        mut state: MutexGuard<'_, State>,
+        at: FramePos,
         stream: u64,
+        ticket: u64,
         run: Run,
-        number: u64,
-        needs_lsn: u64,
+        pin: u64,
         buf: AlignedBuf,
-        placed: impl FnOnce(FramePos),
     ) -> Completion<Result<FramePos, StoreError>> {
-        let pin = state.space.pin(vec![run]);
-        let ticket = state.take_frame_ticket();
-        let tail = state.tails.entry(stream).or_default();
-        tail.pending.push(FrameState {
-            ticket,
-            frame: number,
-            epoch: None,
-            written: false,
-            durable: false,
-            needs_lsn,
-            waiter: None,
-            groups: Vec::new(),
-        });
-        drop(state);
-        placed(FramePos(number));
         let result = self.device.write_through(self.shape.byte(run.at), buf);
         let mut state = self.state.lock();
         state.unpin(pin);
@@ -336,7 +303,7 @@ impl Inner {
                     }
                     state.frames_flushed(open);
                 }
-                behind.unwrap_or_else(|| Completion::ready(Ok(FramePos(number))))
+                behind.unwrap_or_else(|| Completion::ready(Ok(at)))
             }
             Err(error) => {
                 state.failure.get_or_insert(error.clone());
@@ -350,6 +317,10 @@ impl Inner {
 }
 
 impl State {
+    fn enter_frame(&mut self, stream: u64, frame: FrameState) {
+        self.tails.entry(stream).or_default().pending.push(frame);
+    }
+
     fn take_frame_ticket(&mut self) -> u64 {
         self.frame_tickets += 1;
         self.frame_tickets

@@ -6,34 +6,20 @@
 //!   wait only for a half of the page-cache log that comes round before its frame is written.
 //! - A kill-safe write goes behind them into the page-cache log only when they stand there, too, or their frame is written.
 
-use super::{encode::Encoded, leader::Writer};
+use super::writer::{Deferred, Writer};
 use crate::{
     Error,
-    budget::{Charge, Class as Memory},
+    budget::Class as Memory,
     engine::Engine,
     page_cache_log::{PageCacheLogState, ReuseAfter},
     signal::Sleeper,
 };
-use bytes::Bytes;
-use copal_device::Completion;
-use copal_object::{Ack, FramePos, Lsn, ObjectId, StoreError};
-use parking_lot::MutexGuard;
+use copal_device::{Completer, Completion};
+use copal_object::{Ack, FramePos, Lsn, ObjectId, ReservedFrame, StoreError};
 use std::time::Instant;
 
 /// Log bytes that deferred groups may keep waiting.
 const DEFERRED_BYTES: usize = 1 << 20;
-
-/// See the module.
-#[derive(Default)]
-pub(super) struct Deferred {
-    pub(super) ops: Vec<u8>,
-    pub(super) count: u32,
-    /// When the first of them was accepted.
-    since: Option<Instant>,
-    /// The last commit of values that they point to.
-    pub(super) after: Option<Lsn>,
-    charge: Option<Charge>,
-}
 
 /// What the log learns of deferred groups that are on their way.
 type Logged = Completion<Result<FramePos, StoreError>>;
@@ -66,7 +52,7 @@ impl Writer {
     }
 
     /// Whether all of the buffer, `buffered` bytes, stands in the page-cache log, if there is one.
-    fn room_covers(&self, buffered: usize) -> bool {
+    fn page_cache_log_covers(&self, buffered: usize) -> bool {
         match &self.page_cache_log {
             PageCacheLogState::Open(cache_log) => cache_log.covers(buffered),
             PageCacheLogState::NotRequested | PageCacheLogState::Absent => true,
@@ -85,16 +71,16 @@ impl Engine {
         DEFERRED_BYTES.min(self.budget.waiting_bytes() as usize)
     }
 
-    /// Keeps a group for the log's next one.
-    pub(super) fn defer(&self, deferred: &mut Deferred, encoded: &mut Encoded, after: Option<Lsn>) {
-        deferred.ops = std::mem::take(&mut encoded.log);
+    /// Keeps a group of `count` operations for the log's next one; `log` holds what was deferred before, too.
+    pub(super) fn defer(&self, deferred: &mut Deferred, log: Vec<u8>, count: u32, after: Option<Lsn>) {
+        deferred.ops = log;
         // And their frame, when they go.
         let bytes = (deferred.ops.capacity() + deferred.ops.len()) as u64;
         match &mut deferred.charge {
             Some(charge) => charge.set(bytes),
             None => deferred.charge = Some(self.budget.charge(Memory::Log, bytes)),
         }
-        deferred.count += encoded.count;
+        deferred.count += count;
         deferred.after = after.or(deferred.after);
         if deferred.since.is_none() {
             deferred.since = Some(Instant::now());
@@ -120,84 +106,79 @@ impl Engine {
     /// # Errors
     /// `NoSpace`: they go on waiting. `Poisoned`.
     pub(crate) fn send_deferred(&self, writer: &mut Writer, given: u64) -> Result<(), Error> {
-        let last = self.begin_deferred(writer, given)?;
-        let (mut ops, after) = (std::mem::take(&mut writer.deferred.ops), writer.deferred.after);
-        let mut place = None;
-        let placed = |at| place = Some(at);
-        let stream = writer.log.stream;
-        let written = self
-            .objects
-            .append_frame_placed(stream, last, after, Ack::Written, placed);
-        let Some(at) = place else {
-            writer.deferred.ops = ops;
-            return self.not_placed(written);
-        };
-        self.deferred_placed(writer, at, &mut ops, written);
+        let frame = self.reserve_deferred(writer, given, Ack::Written)?;
+        let at = frame.at();
+        self.deferred_placed(writer, at, frame.write());
         Ok(())
     }
 
-    /// Makes the deferred groups durable. The writer is everybody's again as soon as they have their place in the log; blocks
-    /// until they are there.
+    /// Gives the deferred groups their place in the log. Nobody is kept from writing by the device, if the writer is let go
+    /// before [`DeferredInFlight::wait`].
     /// # Errors
-    /// `NoSpace`: they go on waiting, and `held` is kept. `Poisoned`.
-    pub(crate) fn log_durably(&self, held: &mut Option<MutexGuard<'_, Writer>>) -> Result<(), Error> {
-        let Some(writer) = held.as_mut() else {
-            return Ok(());
-        };
-        let last = self.begin_deferred(writer, self.snapshots.given())?;
-        let (mut ops, after) = (std::mem::take(&mut writer.deferred.ops), writer.deferred.after);
-        let stream = writer.log.stream;
-        // The half of these groups waits for what this thread is told below.
+    /// `NoSpace`: they go on waiting. `Poisoned`.
+    pub(crate) fn log_deferred_durably(&self, writer: &mut Writer) -> Result<DeferredInFlight<'_>, Error> {
+        let frame = self.reserve_deferred(writer, self.snapshots.given(), Ack::Durable)?;
+        // The half of these groups waits for what is told when the frame is there.
         let (tell, told) = Completion::pair(None);
-        let mut place = None;
-        let durable = self
-            .objects
-            .append_frame_placed(stream, last, after, Ack::Durable, |at| {
-                place = Some(at);
-                if let Some(mut writer) = held.take() {
-                    self.deferred_placed(&mut writer, at, &mut ops, told);
-                }
-            });
-        if let Some(writer) = held.as_mut() {
-            writer.deferred.ops = ops;
-            return self.not_placed(durable);
-        }
-        let durable = durable.wait();
-        tell.complete(durable.clone());
-        durable.map_err(|error| self.poison.failed_write(error))?;
-        // Whoever has the writer now logs more, or syncs for himself.
-        if let (Some(at), Some(mut writer)) = (place, self.writer.try_lock()) {
-            writer.is_durable(stream, at);
-        }
-        Ok(())
+        self.deferred_placed(writer, frame.at(), told);
+        Ok(DeferredInFlight {
+            engine: self,
+            stream: writer.log.stream,
+            frame,
+            tell,
+        })
     }
 
-    /// Begins the group of all that is deferred; returns the payload of its last frame.
-    fn begin_deferred(&self, writer: &mut Writer, given: u64) -> Result<Bytes, Error> {
+    /// Reserves the last frame of the group of all that is deferred, and writes those before it.
+    fn reserve_deferred(&self, writer: &mut Writer, given: u64, ack: Ack) -> Result<ReservedFrame, Error> {
         let Deferred {
             ops, count, after, ..
         } = &writer.deferred;
         let first_seq = given + 1 - u64::from(*count);
-        let begun = writer
+        let last = writer
             .log
             .begin_group(&self.objects, first_seq, *count, ops, *after);
-        begun.map_err(|error| self.poison.failed_write(error))
+        let stream = writer.log.stream;
+        last.and_then(|last| self.objects.reserve_frame(stream, &last, *after, ack))
+            .map_err(|error| self.poison.failed_write(error))
     }
 
     /// The last frame has its place. Whoever wants the log durable asks for more than this frame: no group of the queue
     /// answers for it, so its own promise does not count.
-    fn deferred_placed(&self, writer: &mut Writer, at: FramePos, ops: &mut Vec<u8>, logged: Logged) {
+    fn deferred_placed(&self, writer: &mut Writer, at: FramePos, logged: Logged) {
         writer.log.placed(at, Ack::Written);
-        writer.page_cache_logged(match writer.room_covers(ops.len()) {
+        let ops = std::mem::take(&mut writer.deferred.ops);
+        writer.page_cache_logged(match writer.page_cache_log_covers(ops.len()) {
             true => ReuseAfter::Frame(logged),
             // Until it is written, a record behind it would have a hole in front.
             false => ReuseAfter::NextAckedGroup,
         });
-        self.logged(&mut writer.deferred, std::mem::take(ops));
+        self.logged(&mut writer.deferred, ops);
     }
+}
 
-    fn not_placed(&self, refused: Logged) -> Result<(), Error> {
-        let error = refused.wait().err();
-        Err(error.map_or(Error::Closed, |error| self.poison.failed_write(error)))
+/// The deferred groups on their way into the log.
+#[must_use = "they are durable when they were waited for"]
+pub(crate) struct DeferredInFlight<'e> {
+    engine: &'e Engine,
+    stream: ObjectId,
+    frame: ReservedFrame,
+    tell: Completer<Result<FramePos, StoreError>>,
+}
+
+impl DeferredInFlight<'_> {
+    /// Waits until they are durable.
+    /// # Errors
+    /// `Poisoned`.
+    pub(crate) fn wait(self) -> Result<(), Error> {
+        let at = self.frame.at();
+        let durable = self.frame.write().wait();
+        self.tell.complete(durable.clone());
+        durable.map_err(|error| self.engine.poison.failed_write(error))?;
+        // Whoever has the writer now logs more, or syncs for himself.
+        if let Some(mut writer) = self.engine.writer.try_lock() {
+            writer.is_durable(self.stream, at);
+        }
+        Ok(())
     }
 }

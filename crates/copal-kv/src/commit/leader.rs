@@ -1,5 +1,9 @@
-//! What the leader of a group does in its turn: make room, place values, log; then insert.
+//! What the leader of a group does in its turn: make room, encode, place, let go, insert.
 //!
+//! A group is [`Gathered`] when its turn comes, [`EncodedGroup`] when its direct values have places, [`PlacedGroup`] when nothing
+//! can come before it any more, and [`InFlight`] while the device writes it. Whoever holds one of them holds what that
+//! step owns; the writer and the turn are let go between the last two.
+//! Design: docs/design/kv.md#a-write KV-2
 //! Invariants
 //! - A group takes its sequences when its last frame has its number: sequences have no gaps. Only a device that fails
 //!   undoes that, and then nothing is written any more.
@@ -11,10 +15,11 @@
 
 use super::{
     Write,
-    deferred::Deferred,
     encode::{Encoded, close_covered, insert},
-    queue::{Landing, Turn},
+    in_flight::InFlight,
+    queue::{Completing, Turn},
     values::{DirectValues, Placement},
+    writer::Writer,
 };
 use crate::{
     Durability, Error,
@@ -22,354 +27,277 @@ use crate::{
     budget::{Charge, Class as Memory},
     engine::Engine,
     entry::LAST_SEQ,
-    log::Log,
-    page_cache_log::{PageCacheLogState, ReuseAfter},
+    memtable::Memtable,
+    page_cache_log::ReuseAfter,
 };
-use bytes::Bytes;
-use copal_device::Completion;
-use copal_object::{Ack, FramePos, Lsn, ObjectId, Op, Store as Objects, StoreError, Txn};
+use copal_object::{Ack, Lsn, Op, ReservedFrame, StoreError, Txn};
 use parking_lot::MutexGuard;
+use std::sync::Arc;
 
-/// What only the thread that has the turn touches.
-pub(crate) struct Writer {
-    pub(crate) log: Log,
-    pub(super) deferred: Deferred,
-    pub(crate) page_cache_log: PageCacheLogState,
-    /// The stream that an earlier session made for its page-cache log, and did not begin to use.
-    pub(crate) page_cache_stream: Option<ObjectId>,
-    /// The budget had room for all that the memtable may hold.
-    pub(super) has_room: bool,
-    /// The last merge of everything did not make that room.
-    pub(super) merged_in_vain: bool,
-    /// The store is closed: nothing more is written.
-    pub(super) sealed: bool,
+/// Writes that go into the log as one group, and what they ask for together.
+struct Gathered<'w> {
+    writes: &'w mut [Write],
+    durability: Durability,
+    /// Of log, at most.
+    bytes: usize,
 }
 
-impl Writer {
-    pub(crate) fn new(log: Log) -> Writer {
-        Writer {
-            log,
-            deferred: Deferred::default(),
-            page_cache_log: PageCacheLogState::default(),
-            page_cache_stream: None,
-            has_room: false,
-            merged_in_vain: false,
-            sealed: false,
+impl Gathered<'_> {
+    fn of(writes: &mut [Write]) -> Gathered<'_> {
+        let durability = writes.iter().map(|write| write.durability).min();
+        Gathered {
+            durability: durability.unwrap_or_default(),
+            bytes: writes.iter().map(|write| write.log_bytes).sum(),
+            writes,
         }
     }
 
-    /// # Errors
-    /// `Closed`: the objects belong to the next opening, and nothing is written to them any more.
-    pub(crate) fn check_open(&self) -> Result<(), Error> {
-        if self.sealed { Err(Error::Closed) } else { Ok(()) }
-    }
-
-    /// Copies a group, which takes sequences behind `given`, to the page-cache log, and with it what was deferred before
-    /// it and does not stand there yet.
-    fn copy_to_room(&mut self, encoded: &Encoded, given: u64) -> Result<(), StoreError> {
-        if let PageCacheLogState::Open(cache_log) = &mut self.page_cache_log {
-            let before = self.deferred.count - cache_log.copied_count;
-            let first_seq = given + 1 - u64::from(before);
-            cache_log.copy(&encoded.log, first_seq, before + encoded.count)?;
-        }
-        Ok(())
-    }
-
-    /// The page-cache log learns that the log took all that was deferred.
-    pub(super) fn page_cache_logged(&mut self, reuse: ReuseAfter) {
-        if let PageCacheLogState::Open(cache_log) = &mut self.page_cache_log {
-            cache_log.logged(reuse);
-        }
-    }
-
-    /// Begins the group of `encoded`, deferred writes included; returns the payload of its last frame and
-    /// the commit that frame comes after. `given` is the last sequence so far.
-    fn begin_group(
-        &mut self,
-        objects: &Objects,
-        given: u64,
-        encoded: &Encoded,
-        after: Option<Lsn>,
-    ) -> Result<(Bytes, Option<Lsn>), StoreError> {
-        let before = &self.deferred;
-        let after = after.or(before.after);
-        let (count, first_seq) = (before.count + encoded.count, given + 1 - u64::from(before.count));
-        let last = self
-            .log
-            .begin_group(objects, first_seq, count, &encoded.log, after)?;
-        Ok((last, after))
-    }
-
-    /// Brings the deferred groups into the log, and makes everything in it durable. `given` is the last sequence so
-    /// far; nothing is on its way.
-    /// # Errors
-    /// `NoSpace`: they go on waiting. Otherwise a failed write.
-    pub(crate) fn sync(&mut self, objects: &Objects, given: u64) -> Result<(), StoreError> {
-        let Deferred {
-            ops, count, after, ..
-        } = &self.deferred;
-        if *count > 0 || self.log.unsynced {
-            let first_seq = given + 1 - u64::from(*count);
-            self.log.append_durably(objects, first_seq, *count, ops, *after)?;
-            self.deferred = Deferred::default();
-        }
-        if let PageCacheLogState::Open(cache_log) = &mut self.page_cache_log {
-            cache_log.all_written();
-        }
-        Ok(())
+    fn free_space(&self) -> bool {
+        self.writes.iter().all(|write| write.frees_space)
     }
 }
 
-/// The turn of a group, and whether it is spent on one of its writes only.
-struct Course {
-    turn: Option<Turn>,
-    part: bool,
+/// Where a group goes first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Route {
+    /// To the page-cache log; to the log with a later group.
+    PageCacheLog,
+    /// To the log with a later group.
+    Later,
+    /// To the log, which acknowledges it so.
+    Log(Ack),
 }
 
-impl Course {
-    fn place(&mut self, last_seq: u64) -> Option<Landing> {
-        let turn = self.turn.as_mut()?;
-        Some(if self.part {
-            turn.place_part(last_seq)
-        } else {
-            turn.place(last_seq)
-        })
-    }
-}
-
-type Held<'a> = Option<MutexGuard<'a, Writer>>;
-
-/// A group in the memtable whose bytes are on their way to the device.
-#[must_use = "the group lands when it is waited for"]
-pub(crate) struct Underway {
-    landing: Landing,
-    completion: Completion<Result<FramePos, StoreError>>,
-    /// Operations, frames, and their copy on the way to the device: until the answer, which for deferred writes is
-    /// there at once and leaves the copy to the object layer's own limit.
+/// A group as it goes into the log, its direct values with their places.
+struct EncodedGroup<'e, 'w> {
+    gathered: Gathered<'w>,
+    encoded: Encoded,
+    /// Log bytes in front that were deferred before.
+    deferred_bytes: usize,
+    values: MutexGuard<'e, DirectValues>,
+    placement: Placement,
     charge: Charge,
+    /// The last sequence before the group.
+    given: u64,
+    route: Route,
 }
 
-impl Underway {
-    /// Waits until the group is as safe as it was promised to be, or has failed.
-    pub(crate) fn wait(self) {
-        let result = self.completion.wait();
-        drop(self.charge);
-        self.landing.land(result.map(drop));
+impl EncodedGroup<'_, '_> {
+    fn last_seq(&self) -> u64 {
+        self.given + u64::from(self.encoded.count)
     }
+}
 
-    /// Lets the thread that delivers the device's answer do the rest.
-    pub(super) fn detach(self) {
-        let Underway {
-            landing,
-            completion,
-            charge,
-        } = self;
-        completion.on_complete(move |result| {
-            drop(charge);
-            landing.land(result.map(drop));
-        });
-    }
+/// A group that has its sequences, and its place in the log or behind what is deferred.
+struct PlacedGroup<'w> {
+    gathered: Gathered<'w>,
+    encoded: Encoded,
+    charge: Charge,
+    memtable: Arc<Memtable>,
+    /// `None`: nothing of it is written now.
+    frame: Option<ReservedFrame>,
+    first_seq: u64,
+    last_seq: u64,
+    route: Route,
 }
 
 impl Engine {
     /// Brings `writes` into log and memtable as one group, where that is possible.
-    pub(crate) fn lead(&self, turn: Turn, mut writes: Vec<Write>) -> Option<Underway> {
+    pub(crate) fn lead(&self, mut turn: Turn, mut writes: Vec<Write>) -> Option<InFlight> {
         self.pace(writes.iter().map(|write| write.user_bytes).sum());
-        let mut held = Some(self.writer.lock());
-        let mut course = Course {
-            turn: Some(turn),
-            part: false,
-        };
-        let frees_space = writes.iter().all(|write| write.frees_space);
-        let bytes = writes.iter().map(|write| write.room_bytes).sum();
-        let launched = match held.as_mut() {
-            Some(writer) => self.make_room(writer, bytes, frees_space),
-            None => Err(Error::Closed),
+        let mut writer = self.writer.lock();
+        match self.bring(&mut writer, Gathered::of(&mut writes)) {
+            Ok(placed) => {
+                let completing = turn.place(placed.last_seq);
+                // From here on the next group may be placed behind this one.
+                drop(writer);
+                drop(turn);
+                self.launch(placed, completing)
+            }
+            Err(error) if error.is_no_space() || matches!(error, Error::OverBudget { .. }) => {
+                self.lead_alone(writer, turn, &mut writes);
+                None
+            }
+            Err(error) => {
+                drop(writer);
+                turn.refuse(error);
+                None
+            }
         }
-        .and_then(|()| self.launch(&mut held, &mut course, &mut writes));
-        let error = match launched {
-            Ok(underway) => return underway,
-            Err(error) => error,
-        };
-        let turn = course.turn.take()?;
-        if error.is_no_space() || matches!(error, Error::OverBudget { .. }) {
-            self.lead_alone(held, turn, &mut writes);
-        } else {
-            drop(held);
-            turn.refuse(error);
-        }
-        None
     }
 
     /// Each write as its own group; one that frees space may use the reserve.
-    fn lead_alone<'a>(&'a self, mut held: Held<'a>, turn: Turn, writes: &mut [Write]) {
-        let mut course = Course {
-            turn: Some(turn),
-            part: true,
-        };
-        let mut attempt = |write: &mut Write, held: &mut Held<'a>| {
-            if let Some(writer) = held.as_mut() {
-                self.make_room(writer, write.room_bytes, write.frees_space)?;
-            }
-            let underway = self.launch(held, &mut course, std::slice::from_mut(write))?;
-            if let Some(underway) = underway {
-                underway.wait();
+    fn lead_alone(&self, mut writer: MutexGuard<'_, Writer>, turn: Turn, writes: &mut [Write]) {
+        let attempt = |write: &mut Write, writer: &mut Writer| {
+            let placed = self.bring(writer, Gathered::of(std::slice::from_mut(write)))?;
+            let completing = turn.place_part(placed.last_seq);
+            if let Some(in_flight) = self.launch(placed, completing) {
+                in_flight.wait();
             }
             self.queue.drain()
         };
         let mut results = Vec::with_capacity(writes.len());
         for write in writes {
             let is_full = |result: &Result<(), Error>| result.as_ref().is_err_and(Error::is_no_space);
-            let mut result = attempt(write, &mut held);
+            let mut result = attempt(write, &mut writer);
             if write.frees_space && is_full(&result) {
                 let opened = self.reserve.open(&self.objects);
-                result = attempt(write, &mut held);
+                result = attempt(write, &mut writer);
                 drop(opened);
                 self.signal.kick();
             }
             // It may be full for the moment only, while a flush is under way.
-            while !write.frees_space
-                && is_full(&result)
-                && held.as_mut().is_some_and(|writer| self.wait_for_space(writer))
-            {
-                result = attempt(write, &mut held);
+            while !write.frees_space && is_full(&result) && self.wait_for_space(&mut writer) {
+                result = attempt(write, &mut writer);
             }
             results.push(result);
         }
-        drop(held);
-        if let Some(turn) = course.turn.take() {
-            turn.answer(results);
-        }
+        drop(writer);
+        turn.answer(results);
     }
 
-    /// Brings `writes` on their way as one group, and inserts them: their operations go into the memtable as they are, not as
-    /// copies that would count references in allocations of their own. The turn is passed on and the writer let go as soon
-    /// as the group has its place in the log; a part of a group keeps both.
+    /// Makes room for a group and places it.
     /// # Errors
-    /// `NoSpace`: nothing happened. `Poisoned`.
-    fn launch<'a>(
-        &'a self,
-        held: &mut Held<'a>,
-        course: &mut Course,
-        writes: &mut [Write],
-    ) -> Result<Option<Underway>, Error> {
+    /// `NoSpace`, `OverBudget`: nothing happened. `Poisoned`, `Closed`, `NumbersUsedUp`.
+    fn bring<'w>(&self, writer: &mut Writer, group: Gathered<'w>) -> Result<PlacedGroup<'w>, Error> {
+        let bytes = group.writes.iter().map(|write| write.room_bytes).sum();
+        self.make_room(writer, bytes, group.free_space())?;
+        let encoded = self.encode_group(writer, group)?;
+        self.place(writer, encoded)
+    }
+
+    /// Encodes a group behind what is deferred, and finds places for its direct values.
+    fn encode_group<'e, 'w>(
+        &'e self,
+        writer: &mut Writer,
+        gathered: Gathered<'w>,
+    ) -> Result<EncodedGroup<'e, 'w>, Error> {
         self.poison.check()?;
         // While the reserve is open or spent, its space is not for writes that only add.
-        if !writes.iter().all(|write| write.frees_space) && !self.reserve.refill(&self.objects) {
+        if !gathered.free_space() && !self.reserve.refill(&self.objects) {
             return Err(Error::NoSpace);
         }
-        let Some(writer) = held.as_mut() else {
-            return Err(Error::Closed);
-        };
-        let bytes: usize = writes.iter().map(|write| write.log_bytes).sum();
-        let charge = self.budget.charge(Memory::Log, 3 * bytes as u64);
+        let charge = self.budget.charge(Memory::Log, 3 * gathered.bytes as u64);
         let given = self.snapshots.given();
-        let count: u64 = writes.iter().map(|write| write.ops.len() as u64).sum();
+        let count: u64 = gathered.writes.iter().map(|write| write.ops.len() as u64).sum();
         if given + count > LAST_SEQ {
             return Err(Error::NumbersUsedUp);
         }
-        let durability = writes.iter().map(|write| write.durability).min();
-        let durability = durability.unwrap_or_default();
-        let enters =
-            durability == Durability::Process && self.fits_page_cache_log(writer, writes, bytes, given)?;
-        let deferred = writer.deferred.ops.len();
-        // Nobody waits for the log of deferred writes: once there is enough of it, it is on its way.
-        let is_deferred = durability == Durability::Deferred;
-        let later = enters || is_deferred && deferred + bytes <= self.deferred_bytes();
-        let mut values = Some(self.direct_values.lock());
+        let route = self.route(writer, &gathered, given)?;
+        let deferred_bytes = writer.deferred.ops.len();
+        let mut values = self.direct_values.lock();
         let mut placement = Placement::default();
         let log = std::mem::take(&mut writer.deferred.ops);
-        let mut encoded = match values.as_mut() {
-            Some(values) => self.encode(log, values, &mut placement, writes, given + 1),
-            None => return Err(Error::Closed),
-        };
-        let last_seq = given + u64::from(encoded.count);
+        let encoded = self.encode(log, &mut values, &mut placement, gathered.writes, given + 1);
+        Ok(EncodedGroup {
+            gathered,
+            encoded,
+            deferred_bytes,
+            values,
+            placement,
+            charge,
+            given,
+            route,
+        })
+    }
+
+    fn route(&self, writer: &mut Writer, group: &Gathered<'_>, given: u64) -> Result<Route, Error> {
+        Ok(match group.durability {
+            Durability::Device => Route::Log(Ack::Durable),
+            Durability::Process if self.fits_page_cache_log(writer, group.writes, group.bytes, given)? => {
+                Route::PageCacheLog
+            }
+            Durability::Process => Route::Log(Ack::Written),
+            // Nobody waits for the log of deferred writes: once there is enough of it, it is on its way.
+            Durability::Deferred if writer.deferred.ops.len() + group.bytes > self.deferred_bytes() => {
+                Route::Log(Ack::Ordered)
+            }
+            Durability::Deferred => Route::Later,
+        })
+    }
+
+    /// Gives a group its sequences and its place. The order of these steps is what the next leader relies on.
+    fn place<'w>(
+        &self,
+        writer: &mut Writer,
+        mut group: EncodedGroup<'_, 'w>,
+    ) -> Result<PlacedGroup<'w>, Error> {
         let memtable = self.view().active.clone();
-        let ack = match durability {
-            Durability::Device => Ack::Durable,
-            Durability::Process => Ack::Written,
-            Durability::Deferred => Ack::Ordered,
-        };
-        let begun = self.append_values(&mut placement).and_then(|after| {
-            if enters && !self.broken(Flaw::PageCacheLogPassedBy) {
-                writer.copy_to_room(&encoded, given)?;
-            }
-            if later {
-                return Ok((None, after));
-            }
-            let (last, after) = writer.begin_group(&self.objects, given, &encoded, after)?;
-            Ok((Some(last), after))
-        });
-        let (last, after) = match begun {
-            Ok(begun) => begun,
+        let last_seq = group.last_seq();
+        let frame = match self.reserve_place(writer, &mut group) {
+            Ok(frame) => frame,
             Err(error) => {
-                writer.deferred.ops = encoded.without_own(deferred);
-                return Err(self.take_back(values, placement, error));
+                writer.deferred.ops = group.encoded.without_own(group.deferred_bytes);
+                return Err(self.take_back(group.values, group.placement, error));
             }
         };
-        let stream = writer.log.stream;
-        let mut landing = None;
-        // Once the group has its place: the order of these steps is what the next leader relies on.
-        let mut placed = |held: &mut Held<'a>| {
-            self.snapshots.give(last_seq);
-            for meta in std::mem::take(&mut placement.touched).into_values() {
-                memtable.note_value(meta);
-            }
-            if let Some(values) = values.as_mut() {
-                close_covered(values, writes);
-            }
-            landing = course.place(last_seq);
-            values = None;
-            if !course.part {
-                *held = None;
-                course.turn = None;
-            }
+        self.snapshots.give(last_seq);
+        for meta in group.placement.touched.into_values() {
+            memtable.note_value(meta);
+        }
+        close_covered(&mut group.values, group.gathered.writes);
+        Ok(PlacedGroup {
+            gathered: group.gathered,
+            encoded: group.encoded,
+            charge: group.charge,
+            memtable,
+            frame,
+            first_seq: group.given + 1,
+            last_seq,
+            route: group.route,
+        })
+    }
+
+    /// Appends the values of a group, and reserves the last of its frames or defers it.
+    fn reserve_place(
+        &self,
+        writer: &mut Writer,
+        group: &mut EncodedGroup<'_, '_>,
+    ) -> Result<Option<ReservedFrame>, StoreError> {
+        let after = self.append_values(&mut group.placement)?;
+        let count = group.encoded.count;
+        if group.route == Route::PageCacheLog && !self.broken(Flaw::PageCacheLogPassedBy) {
+            writer.copy_to_page_cache_log(&group.encoded.log, count, group.given)?;
+        }
+        let Route::Log(ack) = group.route else {
+            let log = std::mem::take(&mut group.encoded.log);
+            self.defer(&mut writer.deferred, log, count, after);
+            return Ok(None);
         };
-        let completion = match last {
-            None => {
-                if let Some(writer) = held.as_mut() {
-                    self.defer(&mut writer.deferred, &mut encoded, after);
-                }
-                placed(held);
-                None
-            }
-            Some(last) => Some(self.objects.append_frame_placed(stream, last, after, ack, |at| {
-                if let Some(writer) = held.as_mut() {
-                    writer.log.placed(at, ack);
-                    writer.page_cache_logged(match ack {
-                        Ack::Ordered => ReuseAfter::NextAckedGroup,
-                        Ack::Written | Ack::Durable => ReuseAfter::Group(last_seq),
-                    });
-                    self.logged(&mut writer.deferred, std::mem::take(&mut encoded.log));
-                }
-                placed(held);
-            })),
-        };
-        let Some(landing) = landing else {
-            let error = match completion.map(|completion| completion.wait()) {
-                Some(Err(error)) => error,
-                Some(Ok(_)) | None => return Err(Error::Closed),
-            };
-            if let Some(writer) = held.as_mut() {
-                writer.deferred.ops = encoded.without_own(deferred);
-            }
-            return Err(self.take_back(values, placement, error));
-        };
-        insert(&memtable, &self.rows, writes, encoded, given + 1);
+        let (last, after) =
+            writer.begin_group(&self.objects, group.given, &group.encoded.log, count, after)?;
+        let frame = self.objects.reserve_frame(writer.log.stream, &last, after, ack)?;
+        writer.log.placed(frame.at(), ack);
+        writer.page_cache_logged(match ack {
+            Ack::Ordered => ReuseAfter::NextAckedGroup,
+            Ack::Written | Ack::Durable => ReuseAfter::Group(group.last_seq()),
+        });
+        self.logged(&mut writer.deferred, std::mem::take(&mut group.encoded.log));
+        Ok(Some(frame))
+    }
+
+    /// Writes a group and inserts it: its operations go into the memtable as they are, not as copies that would count
+    /// references in allocations of their own. `None`: the group is as safe as it was promised to be already.
+    fn launch(&self, group: PlacedGroup<'_>, completing: Completing) -> Option<InFlight> {
+        let completion = group.frame.map(ReservedFrame::write);
+        let writes = group.gathered.writes;
+        insert(
+            &group.memtable,
+            &self.rows,
+            writes,
+            group.encoded,
+            group.first_seq,
+        );
         self.count_room_of(writes);
-        self.counters.entered_room(enters);
+        self.counters.entered_room(group.route == Route::PageCacheLog);
         let bytes = writes.iter().map(|write| write.user_bytes).sum();
         self.counters.wrote(writes.len() as u64, bytes);
         match completion {
             None => {
-                landing.land(Ok(()));
-                Ok(None)
+                completing.complete(Ok(()));
+                None
             }
-            Some(completion) => Ok(Some(Underway {
-                landing,
-                completion,
-                charge,
-            })),
+            Some(completion) => Some(InFlight::new(completing, completion, group.charge)),
         }
     }
 
@@ -395,12 +323,11 @@ impl Engine {
     /// Cuts off what a failed group appended; turns the failure into what the writer is told.
     fn take_back(
         &self,
-        values: Option<MutexGuard<'_, DirectValues>>,
+        mut values: MutexGuard<'_, DirectValues>,
         placement: Placement,
         error: StoreError,
     ) -> Error {
         let error = self.poison.failed_write(error);
-        let Some(mut values) = values else { return error };
         let mut ops = values.undo(placement);
         ops.retain(|op| match op {
             Op::Truncate { id, len } => self.objects.stat(*id).is_some_and(|stat| stat.len > *len),

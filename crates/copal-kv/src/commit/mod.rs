@@ -6,18 +6,20 @@
 //! - Sequences become visible in order, each after the durability it was promised (KV-2).
 //! - Exactly one thread has the turn; it alone appends to log and direct value objects.
 //!
-//! Not here: the turns (`queue`), what a leader writes (`leader`, `encode`, `enter`), what the
+//! Not here: the turns (`queue`), what a leader writes (`leader`, `encode`), what the
 //! log takes later (`deferred`), making room for it (`room`), where
 //! values go (`values`), commits that nobody waits for at once (`submitted`).
 
-mod deferred;
+pub(crate) mod deferred;
 mod encode;
-pub(crate) mod leader;
+mod in_flight;
+mod leader;
 mod monitor;
 pub(crate) mod queue;
 mod room;
 pub(crate) mod submitted;
 pub(crate) mod values;
+pub(crate) mod writer;
 
 use crate::{Durability, budget::Charge, log::format::LogOp, value::Pointer};
 use bytes::Bytes;

@@ -1,12 +1,12 @@
 //! The commit queue: writers gather in groups, a group's first writer leads it, several groups are on their way.
 //!
 //! A group is open for more until its turn comes. Turns are taken one after the other; whoever has the turn brings
-//! its group on its way ([`Turn::place`]) and passes the turn on, and the group lands ([`Landing::land`]) when the
+//! its group on its way ([`Turn::place`]) and passes the turn on, and the group lands ([`Completing::complete`]) when the
 //! log says so. At most `width` groups are between the two, and one more begins only once it is full or as many writes wait as are
 //! on their way: groups of half of the writers alternate, instead of many small ones that each cost the device a flush.
 //! Invariants
 //! - Groups are placed in the order their turns came, and take effect in that order: the visible sequence moves past
-//!   a group when it and every group before it have landed well.
+//!   a group when it and every group before it have completed well.
 //! - Once a group has failed to land, none behind it takes effect (KV-2).
 //! - Every writer is told, also when the thread that leads it panics or the log is dropped.
 //!
@@ -46,12 +46,12 @@ enum Outcome {
 }
 
 /// A write's place in its group.
-pub(crate) struct Place<M: Monitors = Threads> {
+pub(crate) struct CommitTicket<M: Monitors = Threads> {
     group: Arc<Group<M>>,
     index: usize,
 }
 
-impl<M: Monitors> Place<M> {
+impl<M: Monitors> CommitTicket<M> {
     /// What became of the write, when that is known.
     pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
         self.group.outcome.with(|outcome| self.own(outcome.as_ref()))
@@ -83,11 +83,11 @@ struct Gathering<M: Monitors> {
 }
 
 /// A group on its way; the one that nobody waits for belongs to a leader that writes one by one.
-struct Flight<M: Monitors> {
+struct GroupInFlight<M: Monitors> {
     number: u64,
     writes: usize,
     last_seq: u64,
-    landed: Option<Result<(), Error>>,
+    completed: Option<Result<(), Error>>,
     group: Option<Arc<Group<M>>>,
 }
 
@@ -97,7 +97,7 @@ struct Line<M: Monitors> {
     waiting_bytes: u64,
     /// Someone has the turn.
     turn_taken: bool,
-    flights: VecDeque<Flight<M>>,
+    in_flight: VecDeque<GroupInFlight<M>>,
     placed: u64,
     /// What the first group that did not land was told.
     failed: Option<Error>,
@@ -109,16 +109,16 @@ struct Line<M: Monitors> {
 }
 
 #[derive(Default)]
-struct Bell {
+struct Wake {
     /// The turn is a committer's.
-    rung: bool,
+    committer: bool,
     stop: bool,
 }
 
 /// See the module.
 pub(crate) struct CommitQueue<M: Monitors = Threads> {
     line: M::Of<Line<M>>,
-    bell: M::Of<Bell>,
+    wake: M::Of<Wake>,
     width: usize,
     snapshots: Arc<Snapshots>,
     poison: Arc<Poison>,
@@ -140,7 +140,7 @@ impl<M: Monitors> CommitQueue<M> {
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             turn_taken: false,
-            flights: VecDeque::new(),
+            in_flight: VecDeque::new(),
             placed: 0,
             failed: None,
             no_submitting: false,
@@ -149,7 +149,7 @@ impl<M: Monitors> CommitQueue<M> {
         };
         Arc::new(CommitQueue {
             line: M::Of::new(line),
-            bell: M::Of::new(Bell::default()),
+            wake: M::Of::new(Wake::default()),
             width,
             snapshots,
             poison,
@@ -186,7 +186,11 @@ impl<M: Monitors> CommitQueue<M> {
     /// `most_waiting` bytes of memory wait for their turn.
     /// # Errors
     /// `Closed`: there are no committers any more.
-    pub(crate) fn submit(self: &Arc<Self>, write: Write, most_waiting: u64) -> Result<Place<M>, Error> {
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        write: Write,
+        most_waiting: u64,
+    ) -> Result<CommitTicket<M>, Error> {
         let mut write = Some(write);
         let (place, next) = self.line.wait_for(|line| {
             if line.no_submitting {
@@ -205,17 +209,17 @@ impl<M: Monitors> CommitQueue<M> {
     /// A committer's next turn; `None`: it is to end, and nothing waits for it.
     pub(crate) fn committers_turn(self: &Arc<Self>) -> Option<(Turn<M>, Vec<Write>)> {
         loop {
-            let rung = self.bell.wait_for(|bell| {
-                if std::mem::take(&mut bell.rung) {
+            let committer = self.wake.wait_for(|wake| {
+                if std::mem::take(&mut wake.committer) {
                     return Some(true);
                 }
                 let served = |line: &mut Line<M>| {
                     let mut groups = line.waiting.iter();
                     groups.all(|group| group.leader == Leader::First)
                 };
-                (bell.stop && self.line.with(served)).then_some(false)
+                (wake.stop && self.line.with(served)).then_some(false)
             });
-            if !rung {
+            if !committer {
                 return None;
             }
             if let Some(turn) = self.begin() {
@@ -227,7 +231,7 @@ impl<M: Monitors> CommitQueue<M> {
     /// Lets the committers end once what was submitted is on its way.
     pub(crate) fn end_submitting(&self) {
         self.line.change(|line| line.no_submitting = true);
-        self.bell.change(|bell| bell.stop = true);
+        self.wake.change(|wake| wake.stop = true);
     }
 
     /// Waits until nothing is on its way. Whoever can place a group has to be kept from it meanwhile.
@@ -235,7 +239,7 @@ impl<M: Monitors> CommitQueue<M> {
     /// What the group that failed was told.
     pub(crate) fn drain(&self) -> Result<(), Error> {
         self.line.wait_for(|line| {
-            line.flights.is_empty().then(|| match &line.failed {
+            line.in_flight.is_empty().then(|| match &line.failed {
                 None => Ok(()),
                 Some(error) => Err(error.clone()),
             })
@@ -251,7 +255,7 @@ impl<M: Monitors> CommitQueue<M> {
         })?;
         if closing {
             // It may have been the last that committers stayed for.
-            self.bell.change(|_| ());
+            self.wake.change(|_| ());
         }
         let turn = Turn {
             queue: Arc::clone(self),
@@ -274,37 +278,37 @@ impl<M: Monitors> CommitQueue<M> {
         match next {
             None => {}
             Some(Next::First(group)) => group.turn.change(|turn| *turn = true),
-            Some(Next::Committer) => self.ring(),
+            Some(Next::Committer) => self.wake_committer(),
         }
     }
 
-    fn ring(&self) {
-        self.bell.change(|bell| bell.rung = true);
+    fn wake_committer(&self) {
+        self.wake.change(|wake| wake.committer = true);
     }
 
-    fn place(self: &Arc<Self>, last_seq: u64, writes: usize, group: Option<Arc<Group<M>>>) -> Landing<M> {
+    fn place(self: &Arc<Self>, last_seq: u64, writes: usize, group: Option<Arc<Group<M>>>) -> Completing<M> {
         let number = self.line.with(|line| {
             line.placed += 1;
-            line.flights.push_back(Flight {
+            line.in_flight.push_back(GroupInFlight {
                 number: line.placed,
                 writes,
                 last_seq,
-                landed: None,
+                completed: None,
                 group,
             });
             line.placed
         });
-        Landing {
+        Completing {
             queue: Arc::clone(self),
             number,
-            landed: false,
+            completed: false,
         }
     }
 
-    fn landed(&self, number: u64, result: Result<(), Error>) {
+    fn completed(&self, number: u64, result: Result<(), Error>) {
         let (told, next) = self.line.change(|line| {
-            if let Some(flight) = line.flights.iter_mut().find(|flight| flight.number == number) {
-                flight.landed = Some(result);
+            if let Some(flight) = line.in_flight.iter_mut().find(|flight| flight.number == number) {
+                flight.completed = Some(result);
             }
             (line.settle(&self.snapshots), line.next_turn(self.width))
         });
@@ -317,7 +321,7 @@ impl<M: Monitors> CommitQueue<M> {
 
 impl<M: Monitors> Line<M> {
     /// A place in the group that still gathers, or in a new one.
-    fn join(&mut self, write: Write, leader: Leader) -> Place<M> {
+    fn join(&mut self, write: Write, leader: Leader) -> CommitTicket<M> {
         let (bytes, held_bytes) = (write.log_bytes, write.held_bytes());
         self.waiting_bytes += held_bytes;
         if let Some(last) = self.waiting.back_mut()
@@ -326,7 +330,7 @@ impl<M: Monitors> Line<M> {
             last.writes.push(write);
             last.bytes += bytes;
             last.held_bytes += held_bytes;
-            return Place {
+            return CommitTicket {
                 group: Arc::clone(&last.group),
                 index: last.writes.len() - 1,
             };
@@ -342,17 +346,17 @@ impl<M: Monitors> Line<M> {
             bytes,
             held_bytes,
         });
-        Place { group, index: 0 }
+        CommitTicket { group, index: 0 }
     }
 
     /// Gives the turn to the group in front, if it is free and one more on its way is worth it.
     fn next_turn(&mut self, width: usize) -> Option<Next<M>> {
         let waiting: usize = self.waiting.iter().map(|group| group.writes.len()).sum();
-        let under_way: usize = self.flights.iter().map(|flight| flight.writes).sum();
+        let under_way: usize = self.in_flight.iter().map(|flight| flight.writes).sum();
         let front = self.waiting.front()?;
         // It gathers little more.
         let is_full = self.waiting.len() > 1 || front.bytes >= GROUP_BYTES / 2;
-        if self.turn_taken || self.flights.len() >= width || (waiting < under_way && !is_full) {
+        if self.turn_taken || self.in_flight.len() >= width || (waiting < under_way && !is_full) {
             return None;
         }
         self.turn_taken = true;
@@ -362,13 +366,17 @@ impl<M: Monitors> Line<M> {
         })
     }
 
-    /// Lets the groups in front take effect that have landed; returns who is to be told.
+    /// Lets the groups in front take effect that have completed; returns who is to be told.
     fn settle(&mut self, snapshots: &Snapshots) -> Vec<Told<M>> {
         let mut told = Vec::new();
         #[cfg(test)]
-        self.move_landed_to_the_front();
-        while let Some(result) = self.flights.front_mut().and_then(|flight| flight.landed.take()) {
-            let Some(flight) = self.flights.pop_front() else {
+        self.move_completed_to_the_front();
+        while let Some(result) = self
+            .in_flight
+            .front_mut()
+            .and_then(|flight| flight.completed.take())
+        {
+            let Some(flight) = self.in_flight.pop_front() else {
                 break;
             };
             let result = match &self.failed {
@@ -403,18 +411,18 @@ pub(crate) struct Turn<M: Monitors = Threads> {
 
 impl<M: Monitors> Turn<M> {
     /// The group is on its way and takes the sequences up to `last_seq`; the turn is passed on next.
-    pub(crate) fn place(&mut self, last_seq: u64) -> Landing<M> {
+    pub(crate) fn place(&mut self, last_seq: u64) -> Completing<M> {
         self.placed = true;
         self.queue
             .place(last_seq, self.writes, Some(Arc::clone(&self.group)))
     }
 
     /// Part of the group is on its way; the turn is kept, and [`Turn::answer`] tells what became of the parts.
-    pub(crate) fn place_part(&self, last_seq: u64) -> Landing<M> {
+    pub(crate) fn place_part(&self, last_seq: u64) -> Completing<M> {
         self.queue.place(last_seq, 1, None)
     }
 
-    /// None of the group is on its way, and each writer is told why, or that its part has landed.
+    /// None of the group is on its way, and each writer is told why, or that its part has completed.
     pub(crate) fn answer(mut self, results: Vec<Result<(), Error>>) {
         self.end(Outcome::Each(results));
     }
@@ -442,32 +450,32 @@ impl<M: Monitors> Drop for Turn<M> {
     }
 }
 
-/// The duty to tell how a group landed; dropped without a word, it has failed and the store is poisoned.
-pub(crate) struct Landing<M: Monitors = Threads> {
+/// The duty to tell how a group completed; dropped without a word, it has failed and the store is poisoned.
+pub(crate) struct Completing<M: Monitors = Threads> {
     queue: Arc<CommitQueue<M>>,
     number: u64,
-    landed: bool,
+    completed: bool,
 }
 
-impl<M: Monitors> Landing<M> {
+impl<M: Monitors> Completing<M> {
     /// The group is as safe as it was promised to be and in the memtable, or writing it has failed.
-    pub(crate) fn land(mut self, result: Result<(), StoreError>) {
-        self.landed = true;
+    pub(crate) fn complete(mut self, result: Result<(), StoreError>) {
+        self.completed = true;
         let result = result.map_err(|error| {
             let reason = error.to_string();
             self.queue.poison.set(&reason);
             Error::Poisoned { reason }
         });
-        self.queue.landed(self.number, result);
+        self.queue.completed(self.number, result);
     }
 }
 
-impl<M: Monitors> Drop for Landing<M> {
+impl<M: Monitors> Drop for Completing<M> {
     fn drop(&mut self) {
-        if !self.landed {
+        if !self.completed {
             let reason = "a commit was dropped on its way into the log".to_owned();
             self.queue.poison.set(&reason);
-            self.queue.landed(self.number, Err(Error::Poisoned { reason }));
+            self.queue.completed(self.number, Err(Error::Poisoned { reason }));
         }
     }
 }
@@ -481,11 +489,11 @@ impl<M: Monitors> CommitQueue<M> {
 
 #[cfg(test)]
 impl<M: Monitors> Line<M> {
-    fn move_landed_to_the_front(&mut self) {
+    fn move_completed_to_the_front(&mut self) {
         if self.broken {
-            self.flights
+            self.in_flight
                 .make_contiguous()
-                .sort_by_key(|flight| flight.landed.is_none());
+                .sort_by_key(|flight| flight.completed.is_none());
         }
     }
 }

@@ -7,7 +7,7 @@
 //! - No memtable is too large to be frozen: room is asked for by what is written, and never by what makes some.
 //! - What a large write takes is charged before it is there, and counted as the memtable's before that is given back.
 
-use super::{Write, leader::Writer};
+use super::{Write, writer::Writer};
 use crate::{
     Error,
     budget::{Charge, Class as Memory},

@@ -6,7 +6,7 @@
 
 use super::{
     Write,
-    queue::{Place, Turn},
+    queue::{CommitTicket, Turn},
 };
 use crate::{Error, Store, engine::Engine};
 use parking_lot::Mutex;
@@ -19,15 +19,15 @@ use std::{
 /// A commit on its way, from [`crate::Batch::commit_submit`]. Dropping it detaches: the commit goes on.
 #[must_use = "wait() tells whether the commit happened"]
 pub struct Commit {
-    place: Option<Place>,
+    ticket: Option<CommitTicket>,
     /// Keeps the store open until the commit is known.
     _store: Store,
 }
 
 impl Commit {
-    pub(crate) fn new(store: &Store, place: Option<Place>) -> Commit {
+    pub(crate) fn new(store: &Store, ticket: Option<CommitTicket>) -> Commit {
         Commit {
-            place,
+            ticket,
             _store: store.clone(),
         }
     }
@@ -36,13 +36,15 @@ impl Commit {
     /// # Errors
     /// As [`crate::Batch::commit`]; nothing of the batch happened then.
     pub fn wait(self) -> Result<(), Error> {
-        self.place.map_or(Ok(()), |place| place.wait())
+        self.ticket.map_or(Ok(()), |ticket| ticket.wait())
     }
 
     /// Whether [`Commit::wait`] would return at once.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.place.as_ref().is_none_or(|place| place.outcome().is_some())
+        self.ticket
+            .as_ref()
+            .is_none_or(|ticket| ticket.outcome().is_some())
     }
 }
 
@@ -96,13 +98,13 @@ fn serve(engine: &Engine) {
 
 impl Engine {
     fn lead_detached(&self, turn: Turn, writes: Vec<Write>) {
-        let Some(underway) = self.lead(turn, writes) else {
+        let Some(in_flight) = self.lead(turn, writes) else {
             return;
         };
         if self.objects.is_driven() {
-            underway.wait();
+            in_flight.wait();
         } else {
-            underway.detach();
+            in_flight.detach();
         }
     }
 }

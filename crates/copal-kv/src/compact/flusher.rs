@@ -8,7 +8,12 @@
 //! - It never waits for the writer lock: the writer may be waiting for it.
 
 use super::pause::{LONGEST_PAUSE, TICK};
-use crate::{Error, commit::leader::Writer, engine::Engine, signal::Sleeper};
+use crate::{
+    Error,
+    commit::{deferred::DeferredInFlight, writer::Writer},
+    engine::Engine,
+    signal::Sleeper,
+};
 use std::time::Duration;
 
 /// Runs until the signal says stop.
@@ -107,7 +112,7 @@ impl Engine {
 
     /// Makes `Deferred` writes durable when their time has come. Blocks for the device, while others write.
     pub(crate) fn log_deferred(&self) {
-        let Some(writer) = self.writer.try_lock() else {
+        let Some(mut writer) = self.writer.try_lock() else {
             // Whoever writes now logs them with its own group, or is called on again soon.
             return;
         };
@@ -115,8 +120,9 @@ impl Engine {
         if since.is_none_or(|since| since.elapsed() < TICK) {
             return;
         }
-        let mut held = Some(writer);
-        still_deferred(self.in_reserve(|| self.log_durably(&mut held)));
+        let placed = self.in_reserve(|| self.log_deferred_durably(&mut writer));
+        drop(writer);
+        still_deferred(placed.and_then(DeferredInFlight::wait));
     }
 
     /// Makes `Deferred` writes durable, due or not: for who is to wait and keeps the writer from everyone else.

@@ -11,7 +11,7 @@ use super::owned::Ingests;
 use crate::{
     Error, Keyspace,
     broken::Flaw,
-    commit::leader::Writer,
+    commit::writer::Writer,
     compact::{
         install::Change,
         jobs::{TIERS, bottom_target},

@@ -11,7 +11,7 @@ use super::PageCacheLogState;
 use crate::{
     Error,
     broken::Flaw,
-    commit::{Write, WriteOp, leader::Writer},
+    commit::{Write, WriteOp, writer::Writer},
     engine::Engine,
 };
 use copal_object::StoreError;

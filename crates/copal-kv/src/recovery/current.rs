@@ -1,6 +1,6 @@
 //! The log that goes on behind what an opening found in it.
 
-use crate::{commit::leader::Writer, log::Log, memtable::Memtable};
+use crate::{commit::writer::Writer, log::Log, memtable::Memtable};
 use std::sync::Arc;
 
 pub(super) type Current = (Writer, Arc<Memtable>, Vec<Arc<Memtable>>);

@@ -27,9 +27,9 @@ fn three_on_their_way(
     );
     // The first frame enters space and waits for that; from then on a frame alone is one durable write.
     let append = |i: u64, placed: &mut dyn FnMut(FramePos)| {
-        store
-            .append_frame_placed(LOG, bytes(100, i), None, Ack::Durable, placed)
-            .wait()
+        let frame = store.reserve_frame(LOG, &bytes(100, i), None, Ack::Durable)?;
+        placed(frame.at());
+        frame.write().wait()
     };
     append(0, &mut |_| {}).unwrap();
     device.change(|gate| gate.shut = true);
@@ -98,4 +98,41 @@ fn a_frame_behind_one_that_failed_is_never_acknowledged_and_never_read() {
     let mut reader = store.frames(LOG, FramePos(0)).unwrap();
     assert_eq!(reader.next_frame().unwrap(), Some((FramePos(0), bytes(100, 0))));
     assert_eq!(reader.next_frame().unwrap(), None, "the hole ends the log");
+}
+
+#[test]
+fn a_frame_that_was_reserved_and_dropped_is_written_as_any_other() {
+    let device: Arc<dyn Device> = MemoryDevice::new(64 << 20);
+    Store::mkfs(&device, &MkfsOptions::default()).unwrap();
+    let store = open(&device);
+    let ops = vec![Op::Create {
+        id: LOG,
+        opts: stream(),
+    }];
+    commit(&store, ops);
+    let append = |i: u64, ack: Ack| store.append_frame(LOG, bytes(100, i), None, ack).wait().unwrap();
+    append(0, Ack::Durable);
+    // One is a write of its own, the other waits for a flush with others.
+    drop(
+        store
+            .reserve_frame(LOG, &bytes(100, 1), None, Ack::Durable)
+            .unwrap(),
+    );
+    append(2, Ack::Ordered);
+    drop(
+        store
+            .reserve_frame(LOG, &bytes(100, 3), None, Ack::Durable)
+            .unwrap(),
+    );
+    assert_eq!(
+        append(4, Ack::Durable),
+        FramePos(4),
+        "behind a hole nothing is durable"
+    );
+    drop(store);
+    let store = open(&device);
+    let mut reader = store.frames(LOG, FramePos(0)).unwrap();
+    for i in 0..5 {
+        assert_eq!(reader.next_frame().unwrap(), Some((FramePos(i), bytes(100, i))));
+    }
 }

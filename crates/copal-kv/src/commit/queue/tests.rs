@@ -135,13 +135,13 @@ impl<M: Monitors> World<M> {
         });
         drop(turn);
         if self.fails.is_some_and(|fails| tags.contains(&fails)) {
-            return landing.land(Err(StoreError::Fenced));
+            return landing.complete(Err(StoreError::Fenced));
         }
         self.device.change(|device| {
             let (from, to) = (first as usize, first as usize + tags.len());
             device.durable[from..to].fill(true);
         });
-        landing.land(Ok(()));
+        landing.complete(Ok(()));
     }
 
     /// What may be believed when a commit was told to have happened.
@@ -191,7 +191,7 @@ fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
     let queue = &world.queue;
     let submit = |tag: u8| {
         drop(queue.submit(write(tag), u64::MAX).unwrap());
-        queue.bell.with(|bell| bell.rung)
+        queue.wake.with(|wake| wake.committer)
     };
     let place = |last_seq: u64, writes: usize| {
         let (mut turn, group) = queue.committers_turn().unwrap();
@@ -206,18 +206,18 @@ fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
     assert!(submit(3));
     let third = place(4, 2);
     assert!(!submit(4));
-    first.land(Ok(()));
-    second.land(Ok(()));
+    first.complete(Ok(()));
+    second.complete(Ok(()));
     assert!(submit(4), "two wait, two are on their way");
     let fourth = place(6, 2);
     assert!(!submit(5));
-    third.land(Ok(()));
-    fourth.land(Ok(()));
+    third.complete(Ok(()));
+    fourth.complete(Ok(()));
     assert!(
-        queue.bell.with(|bell| bell.rung),
+        queue.wake.with(|wake| wake.committer),
         "nothing is on its way any more"
     );
-    place(7, 1).land(Ok(()));
+    place(7, 1).complete(Ok(()));
     assert_eq!(world.snapshots.visible(), 7);
     // One that can take no more does not wait for more.
     let large = || {
@@ -230,7 +230,7 @@ fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
                 .submit(Write::new(vec![op], Durability::Device), u64::MAX)
                 .unwrap(),
         );
-        queue.bell.with(|bell| bell.rung)
+        queue.wake.with(|wake| wake.committer)
     };
     let mut under_way = Vec::new();
     for seq in 8..12 {
@@ -238,8 +238,8 @@ fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
         under_way.push(place(seq, 1));
     }
     assert!(!large(), "four are on their way");
-    under_way.into_iter().for_each(|landing| landing.land(Ok(())));
-    place(12, 1).land(Ok(()));
+    under_way.into_iter().for_each(|landing| landing.complete(Ok(())));
+    place(12, 1).complete(Ok(()));
 }
 
 type InAnyOrder = Scheduled<false>;
