@@ -19,13 +19,13 @@ const SEARCH: [CParameter; 4] = [
 ];
 
 /// Compresses small buffers, one after another. One per thread.
-pub(crate) struct Squeezer {
+pub(crate) struct Compressor {
     zstd: zstd::bulk::Compressor<'static>,
     out: Vec<u8>,
 }
 
-impl Squeezer {
-    pub(crate) fn new() -> Result<Squeezer> {
+impl Compressor {
+    pub(crate) fn new() -> Result<Compressor> {
         let failed = |error| Error::Invalid {
             reason: format!("zstd cannot start: {error}"),
         };
@@ -35,14 +35,14 @@ impl Squeezer {
         for parameter in SEARCH {
             zstd.set_parameter(parameter).map_err(failed)?;
         }
-        Ok(Squeezer {
+        Ok(Compressor {
             zstd,
             out: Vec::new(),
         })
     }
 
     /// The compressed bytes, unless they save less than 3 %.
-    pub(crate) fn squeeze(&mut self, raw: &[u8]) -> Option<&[u8]> {
+    pub(crate) fn compress(&mut self, raw: &[u8]) -> Option<&[u8]> {
         let worth = raw.len() - raw.len() * 3 / 100;
         self.out.clear();
         self.out.reserve(zstd::zstd_safe::compress_bound(raw.len()));
@@ -53,10 +53,10 @@ impl Squeezer {
 
 /// Compresses jobs until there are no more.
 pub(crate) fn run(jobs: &Receiver<Numbered>, done: &Sender<Numbered>) -> Result<()> {
-    let mut squeezer = Squeezer::new()?;
+    let mut compressor = Compressor::new()?;
     for mut numbered in jobs {
         if let Step::Write(job) = &mut numbered.step {
-            compress(job, &mut squeezer);
+            compress(job, &mut compressor);
         }
         if done.send(numbered).is_err() {
             return Ok(()); // the packer has failed and says why
@@ -65,13 +65,13 @@ pub(crate) fn run(jobs: &Receiver<Numbered>, done: &Sender<Numbered>) -> Result<
     Ok(())
 }
 
-fn compress(job: &mut Job, squeezer: &mut Squeezer) {
+fn compress(job: &mut Job, compressor: &mut Compressor) {
     job.packed.clear();
     for entry in &mut job.entries {
         let What::New(chunk) = &mut entry.what else {
             continue;
         };
-        if let Some(packed) = squeezer.squeeze(&job.segment[chunk.raw.clone()]) {
+        if let Some(packed) = compressor.compress(&job.segment[chunk.raw.clone()]) {
             let start = job.packed.len();
             job.packed.extend_from_slice(packed);
             chunk.packed = Some(start..job.packed.len());

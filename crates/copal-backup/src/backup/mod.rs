@@ -36,7 +36,7 @@ use issued::Issued;
 use job::Job;
 use packer::{BuiltDisk, Packer};
 use plan::{Base, Planned};
-use reader::{Outlets, Reader, Stop};
+use reader::{Channels, Reader, Stop};
 use session::Session;
 use std::time::Instant;
 
@@ -161,7 +161,7 @@ fn produce(
     }
     let (compress_in, compress_out) = bounded(CHANNEL_STEPS);
     let (pack_in, pack_out) = bounded(CHANNEL_STEPS);
-    let outlets = Outlets {
+    let channels = Channels {
         free: free_out,
         compress: compress_in,
         pack: pack_in.clone(),
@@ -173,7 +173,7 @@ fn produce(
         progress,
         cancel,
         session.vm,
-        outlets,
+        channels,
     )?;
     if request.full {
         reader.believe_nothing()?;

@@ -2,7 +2,7 @@
 //!
 //! Steps are taken in the order in which the reader made them, whatever order they come in.
 
-use super::compress::Squeezer;
+use super::compress::Compressor;
 use super::issued::Issued;
 use super::job::{Job, JobEntry, NewChunk, Numbered, Step, What};
 use crate::error::{Error, Result};
@@ -37,7 +37,7 @@ pub(crate) struct Packer<'a> {
     chunks: PackStack<'a>,
     recipes: PackStack<'a>,
     key: RecipeKey,
-    squeezer: Squeezer,
+    compressor: Compressor,
     /// Roots of the base's disks, in the order of the disks to come.
     bases: Vec<Option<(Ref, Root)>>,
     built: Vec<BuiltDisk>,
@@ -67,7 +67,7 @@ impl<'a> Packer<'a> {
             chunks: stack(Home::Chunks),
             recipes: stack(Home::Recipes(vm)),
             key: vault.keys.recipe_key(vm),
-            squeezer: Squeezer::new()?,
+            compressor: Compressor::new()?,
             bases,
             built: Vec::new(),
             pages: Vec::new(),
@@ -217,7 +217,7 @@ impl<'a> Packer<'a> {
             frame.len() <= limit,
             "the largest root is far below {limit} bytes"
         );
-        let (flags, payload) = match self.squeezer.squeeze(frame) {
+        let (flags, payload) = match self.compressor.compress(frame) {
             Some(packed) => (FLAG_ZSTD, packed),
             None => (0, frame),
         };

@@ -39,8 +39,8 @@ pub(crate) struct DiskPlan {
     pub(crate) changes: Option<Changes>,
 }
 
-/// Where the reader sends what it decides.
-pub(crate) struct Outlets {
+/// Where the reader takes empty jobs from and sends what it decides.
+pub(crate) struct Channels {
     pub(crate) free: Receiver<Box<Job>>,
     pub(crate) compress: Sender<Numbered>,
     pub(crate) pack: Sender<Numbered>,
@@ -59,7 +59,7 @@ pub(crate) struct Reader<'a> {
     pub(super) opened: Option<FrameReader<'a>>,
     /// Packs that the index led to and that are there: 8 bytes for each of 16 MiB.
     pub(super) seen: HashSet<PackNumber>,
-    outlets: Outlets,
+    channels: Channels,
     next_number: u64,
     pub(crate) counts: BackupCounts,
     /// The source's answer about the neighbourhood, so that a long hole is asked for once.
@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
         progress: &'a dyn Progress,
         cancel: &'a CancelFlag,
         vm: Uuid,
-        outlets: Outlets,
+        channels: Channels,
     ) -> Result<Reader<'a>> {
         Ok(Reader {
             vault,
@@ -105,7 +105,7 @@ impl<'a> Reader<'a> {
             tree: TreeReader::new(vault, vm)?,
             opened: None,
             seen: HashSet::new(),
-            outlets,
+            channels,
             next_number: 0,
             counts: BackupCounts::default(),
             extent: None,
@@ -460,13 +460,13 @@ impl<'a> Reader<'a> {
         if let Some(job) = self.spare.take() {
             return Ok(job);
         }
-        self.outlets.free.recv().map_err(|_| Stop::Disconnected)
+        self.channels.free.recv().map_err(|_| Stop::Disconnected)
     }
 
     pub(super) fn send(&mut self, step: Step) -> Stopping<()> {
         let outlet = match &step {
-            Step::Write(_) => &self.outlets.compress,
-            _ => &self.outlets.pack,
+            Step::Write(_) => &self.channels.compress,
+            _ => &self.channels.pack,
         };
         let number = self.next_number;
         self.next_number += 1;
