@@ -4,11 +4,8 @@
 //! Built for tests and fuzzing only.
 
 use crate::{
-    log::format::{self as log, Assembler},
-    manifest::{format as manifest, parse_label, state::State},
-    page_cache_log::format as page_cache_log,
-    range_tombstones::RangeTombstones,
-    recovery::apply_groups,
+    open::apply_groups,
+    table::range_tombstones::RangeTombstones,
     table::{
         block::{self, Block},
         block_cursor::BlockCursor,
@@ -18,7 +15,10 @@ use crate::{
         meta::TableMeta,
         tombstones,
     },
-    value::Pointer,
+    tree::manifest::{format as manifest, parse_label, state::State},
+    tree::value::Pointer,
+    write::log::format::{self as log, Assembler},
+    write::page_cache_log::format as page_cache_log,
 };
 use bytes::Bytes;
 use copal_codec::Reader;

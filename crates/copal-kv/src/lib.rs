@@ -26,83 +26,47 @@
 //! Modules that are open ([`table`], [`cache`], [`cursor`], [`merge`], [`entry`]) are the parts of the engine for those who
 //! measure them or build another; [`dump`] shows what the objects of a store hold.
 
-mod approximate;
+mod api;
 mod broken;
-mod budget;
-pub mod cache;
-mod commit;
+mod care;
 mod compact;
-mod contents;
 #[cfg(test)]
 mod crashes;
-pub mod cursor;
-pub mod dump;
-mod elastic;
 mod engine;
-pub mod entry;
 mod error;
-mod filter_report;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
-mod garbage;
-mod ingest;
-mod inheritance;
-mod iter;
-mod key;
-mod keyspace;
-mod leftovers;
-mod limits;
-mod log;
-mod manifest;
 mod memory;
-mod memtable;
-pub mod merge;
-mod multi_get;
-mod options;
-mod pacing;
-mod page_cache_log;
+mod open;
 mod poison;
-mod quarantine;
-mod range_checksum;
-mod range_tombstones;
 mod read;
-mod record;
-mod recovery;
-mod repair;
-mod reserve;
-mod rows;
-mod scrub;
-mod set_apart;
-mod shape;
 mod signal;
-mod snapshots;
-mod stats;
-mod store;
 pub mod table;
-mod value;
-mod verify;
-mod version;
-mod view;
+mod tree;
+mod write;
 
 /// The programs of the README run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-pub use commit::submitted::Commit;
+pub use api::keyspace::{Batch, Keyspace, Snapshot};
+pub use api::options::{CacheMode, Durability, FilterMemory, FilterOptions, KeyspaceOptions, Options};
+pub use api::stats::{LevelStats, Stats};
+pub use api::store::Store;
+pub use care::dump;
+pub use care::quarantine::DamagedRange;
+pub use care::repair::RepairReport;
+pub use care::scrub::{Scrub, ScrubProgress};
+pub use care::verify::VerifyReport;
+pub use compact::ingest::IngestWriter;
 pub use copal_filter::{Kind as FilterKind, rules::RuleKind as FilterRule};
 pub use error::Error;
-pub use filter_report::{Class as FilterClass, Filters, HeatCell, RunFilters};
-pub use ingest::IngestWriter;
-pub use iter::Iter;
-pub use keyspace::{Batch, Keyspace, Snapshot};
-pub use memory::{MemoryBudget, MemoryBytes};
-pub use options::{CacheMode, Durability, FilterMemory, FilterOptions, KeyspaceOptions, Options};
-pub use quarantine::DamagedRange;
-pub use range_checksum::RangeChecksum;
-pub use repair::RepairReport;
-pub use scrub::{Scrub, ScrubProgress};
-pub use stats::{LevelStats, Stats};
-pub use store::Store;
-pub use verify::VerifyReport;
+pub use memory::cache;
+pub use memory::shared::{MemoryBudget, MemoryBytes};
+pub use read::iter::Iter;
+pub use read::range_checksum::RangeChecksum;
+pub use table::{entry, entry_cursor as cursor, merge};
+pub use tree::filter_report::{Class as FilterClass, Filters, HeatCell, RunFilters};
+pub use write::commit::submitted::Commit;

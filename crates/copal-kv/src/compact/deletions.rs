@@ -8,8 +8,8 @@
 //! Not here: what follows from them (`worth`), who tells of a walk (`passed`).
 
 use crate::{
-    key::{KeyRange, KeyspaceId},
-    version::Run,
+    table::key::{KeyRange, KeyspaceId},
+    tree::version::Run,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -138,7 +138,7 @@ mod tests {
         let deletions = Deletions::default();
         let slices = Vec::new();
         let run = Run {
-            level: crate::manifest::format::Level::TOP,
+            level: crate::tree::manifest::format::Level::TOP,
             id: 1,
             slices,
         };

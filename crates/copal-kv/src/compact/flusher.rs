@@ -10,9 +10,9 @@
 use super::pause::{LONGEST_PAUSE, TICK};
 use crate::{
     Error,
-    commit::{deferred::DeferredInFlight, writer::Writer},
     engine::Engine,
     signal::Sleeper,
+    write::commit::{deferred::DeferredInFlight, writer::Writer},
 };
 use std::time::Duration;
 

@@ -9,14 +9,14 @@ use super::output::Written;
 use crate::{
     Error,
     broken::Flaw,
-    budget::Class as Memory,
-    elastic::{AtHand, Predicted},
     engine::{Engine, Tree},
-    garbage::Item,
-    manifest::format::{Level, Record},
-    value::{interval::page_aligned, pointer::VALUE_PAGE},
-    version::{Slice, Version, filter_level},
-    view::View,
+    memory::budget::Class as Memory,
+    memory::elastic::{AtHand, Predicted},
+    tree::garbage::Item,
+    tree::manifest::format::{Level, Record},
+    tree::value::{interval::page_aligned, pointer::VALUE_PAGE},
+    tree::version::{Slice, Version, filter_level},
+    tree::view::View,
 };
 use copal_object::{Ack, ObjectId, Op, Txn};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
@@ -252,7 +252,7 @@ fn widen(range: &Range<u64>, page: u64) -> Range<u64> {
 }
 
 /// Records that take `taken` out of slices of a run's tables, the rest staying where it is.
-pub(crate) fn take_out(slices: &[Slice], tree: &Tree, taken: &crate::key::KeyRange) -> Vec<Record> {
+pub(crate) fn take_out(slices: &[Slice], tree: &Tree, taken: &crate::table::key::KeyRange) -> Vec<Record> {
     let mut objects: Vec<ObjectId> = slices.iter().map(|slice| slice.table.meta.object).collect();
     objects.sort_unstable();
     objects.dedup();

@@ -2,10 +2,10 @@
 
 use crate::{
     Error,
-    key::KeyRange,
-    manifest::format::Level,
-    set_apart,
-    version::{Run, Version},
+    care::set_apart,
+    table::key::KeyRange,
+    tree::manifest::format::Level,
+    tree::version::{Run, Version},
 };
 use bytes::Bytes;
 use copal_object::ObjectId;

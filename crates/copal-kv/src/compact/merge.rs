@@ -13,27 +13,27 @@ use super::{
 };
 use crate::{
     Error,
+    api::options::KeyspaceOptions,
+    api::stats::Counters,
     broken::Flaw,
-    budget::Class as Memory,
-    commit::values::GroupKey,
-    cursor::Cursor,
+    care::set_apart,
     engine::Engine,
-    entry::{Entry, EntryKind, RangeTombstone},
-    inheritance::Inheritance,
-    key::{KEYSPACE_LEN, KeyRange, KeyspaceId, keyspace_of},
-    manifest::format::{Level, Record},
-    memtable::Memtable,
-    merge::MergingCursor,
-    options::KeyspaceOptions,
-    range_tombstones::tombstones_of,
-    set_apart,
-    stats::Counters,
+    memory::budget::Class as Memory,
     table::Scan,
-    value::{
+    table::entry::{Entry, EntryKind, RangeTombstone},
+    table::entry_cursor::Cursor,
+    table::key::{KEYSPACE_LEN, KeyRange, KeyspaceId, keyspace_of},
+    table::merge::MergingCursor,
+    table::range_tombstones::tombstones_of,
+    tree::inheritance::Inheritance,
+    tree::manifest::format::{Level, Record},
+    tree::value::{
         self,
         pointer::{Pointer, VALUE_PAGE},
     },
-    version::{Run, Slice, Version, filter_level},
+    tree::version::{Run, Slice, Version, filter_level},
+    write::commit::values::GroupKey,
+    write::memtable::Memtable,
 };
 use bytes::Bytes;
 use copal_device::Class;

@@ -13,6 +13,7 @@
 
 pub(crate) mod deletions;
 pub(crate) mod flusher;
+pub(crate) mod ingest;
 pub(crate) mod install;
 pub(crate) mod jobs;
 pub(crate) mod merge;

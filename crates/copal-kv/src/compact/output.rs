@@ -8,14 +8,14 @@
 use super::survivors::Survivors;
 use crate::{
     Error,
-    budget::{Charge, Class},
-    elastic::Predicted,
     engine::Engine,
-    entry::{Entry, RangeTombstone},
-    inheritance::{Inheritance, Predictor},
-    key::{KeyRange, KeyspaceId, keyspace_of, successor},
-    manifest::format::TableMeta,
+    memory::budget::{Charge, Class},
+    memory::elastic::Predicted,
+    table::entry::{Entry, RangeTombstone},
+    table::key::{KeyRange, KeyspaceId, keyspace_of, successor},
     table::{TableBuilder, TableOptions},
+    tree::inheritance::{Inheritance, Predictor},
+    tree::manifest::format::TableMeta,
 };
 use bytes::Bytes;
 use copal_object::{Lifetime, ObjectId, Staged};

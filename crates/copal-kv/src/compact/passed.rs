@@ -1,6 +1,6 @@
 //! What a walk passes over because of deletions, told to those who choose merges.
 
-use crate::{engine::Engine, table::counters::Count, view::View};
+use crate::{engine::Engine, table::counters::Count, tree::view::View};
 use bytes::Bytes;
 use std::sync::Arc;
 

@@ -8,11 +8,11 @@
 //! - What an abandoned step appended is cut off before the next append.
 
 use crate::{
-    budget::{Accounts, Charge, Class},
-    commit::values::{GroupKey, OBJECT_BYTES, OpenObject, create_options},
-    key::KeyRange,
-    manifest::format::ValueMeta,
-    value::pointer::{Pointer, piece_sums},
+    memory::budget::{Accounts, Charge, Class},
+    table::key::KeyRange,
+    tree::manifest::format::ValueMeta,
+    tree::value::pointer::{Pointer, piece_sums},
+    write::commit::values::{GroupKey, OBJECT_BYTES, OpenObject, create_options},
 };
 use bytes::Bytes;
 use copal_object::{Ack, ObjectId, Op, Store as Objects, StoreError, Txn};

@@ -8,11 +8,11 @@
 use super::deletions::Found;
 use crate::{
     Error,
-    cursor::Cursor,
-    entry::{EntryKind, RangeTombstone},
-    key::{KeyRange, KeyspaceId, border_between, keyspace_of},
-    range_tombstones::RangeTombstones,
-    snapshots::Stripes,
+    table::entry::{EntryKind, RangeTombstone},
+    table::entry_cursor::Cursor,
+    table::key::{KeyRange, KeyspaceId, border_between, keyspace_of},
+    table::range_tombstones::RangeTombstones,
+    tree::snapshots::Stripes,
 };
 use bytes::Bytes;
 
@@ -134,7 +134,7 @@ impl Survivors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memtable::Memtable;
+    use crate::write::memtable::Memtable;
     use copal_object::ObjectId;
     use std::sync::Arc;
 

@@ -10,17 +10,17 @@ use super::{
 };
 use crate::{
     Error,
-    commit::values::GroupKey,
     engine::Engine,
-    key::KeyRange,
-    manifest::{
+    table::key::KeyRange,
+    table::range_tombstones::{RangeTombstones, tombstones_of},
+    tree::manifest::{
         format::{Record, ValueMeta},
         state::ValueState,
     },
-    range_tombstones::{RangeTombstones, tombstones_of},
-    snapshots::Stripes,
-    value::pointer::VALUE_PAGE,
-    version::{Slice, Version},
+    tree::snapshots::Stripes,
+    tree::value::pointer::VALUE_PAGE,
+    tree::version::{Slice, Version},
+    write::commit::values::GroupKey,
 };
 use copal_object::ObjectId;
 use std::collections::HashSet;

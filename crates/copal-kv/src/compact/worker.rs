@@ -16,9 +16,9 @@ use super::{
 use crate::{
     Error,
     engine::Engine,
-    key::KeyRange,
     signal::{Signal, Sleeper},
-    version::Version,
+    table::key::KeyRange,
+    tree::version::Version,
 };
 use copal_object::ObjectId;
 use std::{

@@ -12,9 +12,9 @@
 
 use super::deletions::Deletions;
 use crate::{
-    key::{KeyRange, keyspace_of},
-    set_apart,
-    version::{Run, Slice, Version},
+    care::set_apart,
+    table::key::{KeyRange, keyspace_of},
+    tree::version::{Run, Slice, Version},
 };
 use bytes::Bytes;
 

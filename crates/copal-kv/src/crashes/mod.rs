@@ -15,7 +15,7 @@ mod kills;
 mod kinds;
 
 use crate::{
-    Durability, Keyspace, KeyspaceOptions, Options, Store, broken::Flaw, value::pointer::VALUE_PAGE,
+    Durability, Keyspace, KeyspaceOptions, Options, Store, broken::Flaw, tree::value::pointer::VALUE_PAGE,
 };
 use copal_device::{
     Device, Image,

@@ -8,7 +8,7 @@
 //!   crafted bytes.
 
 use super::error::Damage;
-use crate::entry::{Entry, EntryKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, pack_tag, unpack_tag};
+use crate::table::entry::{Entry, EntryKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, pack_tag, unpack_tag};
 use bytes::Bytes;
 use copal_codec::{Put, Reader, crc32c};
 
@@ -292,7 +292,7 @@ pub(crate) fn crafted(payload: &[u8], codec: u8, raw_len: u32, uid: u64, number:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::MAX_SEQ;
+    use crate::table::entry::MAX_SEQ;
 
     /// Symptom: a block of 4 MiB made the reader allocate 1 GiB, as its trailer said. Cause: the longest value there may be
     /// was the limit of what a compressed block claims. Fix: blocks beyond 4 MiB are not compressed, and a compressed one

@@ -17,8 +17,8 @@ use super::{
     tombstones,
 };
 use crate::{
-    entry::{Entry, EntryKind, RangeTombstone, compare, pointer_head},
-    inheritance::{Fresh, Predictor},
+    table::entry::{Entry, EntryKind, RangeTombstone, compare, pointer_head},
+    tree::inheritance::{Fresh, Predictor},
 };
 use bytes::Bytes;
 use copal_codec::{Put, crc32c};

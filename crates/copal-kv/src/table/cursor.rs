@@ -15,9 +15,9 @@ use super::{
 };
 use crate::{
     Error,
-    budget::Charge,
-    cursor::Cursor,
-    entry::{Entry, MAX_SEQ},
+    memory::budget::Charge,
+    table::entry::{Entry, MAX_SEQ},
+    table::entry_cursor::Cursor,
 };
 use bytes::Bytes;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Filters of one table: probing the loaded units of a partition, and reading units from its page.
 //!
-//! Which units are loaded is decided elsewhere (`crate::elastic`).
+//! Which units are loaded is decided elsewhere (`crate::memory::elastic`).
 //! Invariants
 //! - Without units a look-up goes without: that costs a read and never an answer.
 //! - A probe that finds no units while there is room reads the filter page in place of the data block; the units
@@ -8,7 +8,7 @@
 //! - Units are used only if they take the bytes that were charged for them.
 
 use super::{counters::Count, error::TableError, index::IndexPage, opened::Table};
-use crate::elastic::{Elastic, Failed, FilterSlot, FilteredTable};
+use crate::memory::elastic::{Elastic, Failed, FilterSlot, FilteredTable};
 use bytes::Bytes;
 use copal_device::Class;
 use copal_filter::{

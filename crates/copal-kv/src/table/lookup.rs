@@ -18,8 +18,8 @@ use super::{
     opened::Table,
 };
 use crate::{
-    cache::Page,
-    entry::{EntryKind, MAX_SEQ},
+    memory::cache::Page,
+    table::entry::{EntryKind, MAX_SEQ},
 };
 use bytes::Bytes;
 use copal_device::Class;

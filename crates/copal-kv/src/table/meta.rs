@@ -4,8 +4,8 @@
 
 use super::error::Damage;
 use crate::{
-    entry::{MAX_KEY_BYTES, MAX_SEQ},
-    key::{short_above, short_below},
+    table::entry::{MAX_KEY_BYTES, MAX_SEQ},
+    table::key::{short_above, short_below},
 };
 use bytes::Bytes;
 use copal_codec::{Put, Reader};

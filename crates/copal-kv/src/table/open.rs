@@ -15,9 +15,9 @@ use super::{
     typical_scan::TypicalScan,
 };
 use crate::{
-    cache::TableCache,
-    elastic::{AtHand, Elastic, FilterSlot, FilteredTable, Predicted},
-    entry::RangeTombstone,
+    memory::cache::TableCache,
+    memory::elastic::{AtHand, Elastic, FilterSlot, FilteredTable, Predicted},
+    table::entry::RangeTombstone,
 };
 use bytes::Bytes;
 use copal_codec::Reader;

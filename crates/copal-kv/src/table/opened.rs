@@ -12,9 +12,9 @@ use super::{
     typical_scan::TypicalScan,
 };
 use crate::{
-    cache::{FilterCharge, TableCache, TableCharge},
-    elastic::{AtHand, FilterSlot},
-    entry::RangeTombstone,
+    memory::cache::{FilterCharge, TableCache, TableCharge},
+    memory::elastic::{AtHand, FilterSlot},
+    table::entry::RangeTombstone,
 };
 use copal_object::ObjectId;
 use parking_lot::Mutex;

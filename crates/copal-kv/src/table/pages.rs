@@ -14,9 +14,9 @@ use super::{
     opened::Table,
 };
 use crate::{
-    budget::{Charge, Class as Memory},
-    cache::{Page, PageKey},
-    elastic::Predicted,
+    memory::budget::{Charge, Class as Memory},
+    memory::cache::{Page, PageKey},
+    memory::elastic::Predicted,
 };
 use bytes::Bytes;
 use copal_device::{Class, Completion};

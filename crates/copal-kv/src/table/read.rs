@@ -14,7 +14,7 @@ use super::{
     lookup::{Asked, Found, Keep},
     opened::Table,
 };
-use crate::entry::MAX_SEQ;
+use crate::table::entry::MAX_SEQ;
 use copal_filter::{KeyHash, rules::Outcome};
 
 impl Table {

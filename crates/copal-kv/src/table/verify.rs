@@ -11,7 +11,7 @@ use super::{
     opened::Table,
     pages::again_if_damaged,
 };
-use crate::entry::{Entry, compare};
+use crate::table::entry::{Entry, compare};
 use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_device::Class;

@@ -2,14 +2,13 @@
 
 use super::*;
 use crate::{
-    Durability, Options,
-    commit::{Write, WriteOp},
-    entry::MAX_SEQ,
-    key::KeyspaceId,
-    manifest::format::Level,
-    read::{Kept, Want},
-    recovery,
+    Durability, Options, open as recovery,
+    read::get::{Kept, Want},
     table::counters::Count,
+    table::entry::MAX_SEQ,
+    table::key::KeyspaceId,
+    tree::manifest::format::Level,
+    write::commit::{Write, WriteOp},
 };
 use bytes::Bytes;
 use copal_device::{Device, Image, MemoryDevice};

@@ -6,11 +6,11 @@ use super::{
 };
 use crate::{
     Durability,
-    commit::{Write, WriteOp},
-    iter::Iter,
-    key::KeyspaceId,
-    read::Want,
+    read::get::Want,
+    read::iter::Iter,
     table::counters::Count,
+    table::key::KeyspaceId,
+    write::commit::{Write, WriteOp},
 };
 use bytes::Bytes;
 

@@ -7,7 +7,7 @@ use super::{
     },
     support::{ID, Model, Random, SEED, build, cache, cache_with, mixed, open, options},
 };
-use crate::{cursor::Cursor, entry::MAX_SEQ, table::Scan};
+use crate::{table::Scan, table::entry::MAX_SEQ, table::entry_cursor::Cursor};
 use bytes::Bytes;
 use copal_codec::{Reader, crc32c};
 use copal_device::Class;
@@ -144,7 +144,7 @@ fn several_partitions() -> (Model, Bytes) {
         let value = random.bytes_up_to(59);
         model.insert(
             (random.bytes(9), Reverse(i)),
-            (crate::entry::EntryKind::Put, value),
+            (crate::table::entry::EntryKind::Put, value),
         );
     }
     let (bytes, meta) = build(&model, options(false, Kind::Ribbon));
@@ -328,7 +328,7 @@ fn crafted_sections_never_panic_nor_allocate_what_they_claim() {
     let (mut fences, mut meta, mut section) = (Vec::new(), Vec::new(), Vec::new());
     table.fences.encode(&mut fences);
     table.meta().encode(&mut meta);
-    let list = (0..20u8).map(|i| crate::entry::RangeTombstone {
+    let list = (0..20u8).map(|i| crate::table::entry::RangeTombstone {
         start: Bytes::from(vec![i]),
         end: Bytes::from(vec![i + 3]),
         seq: u64::from(i),

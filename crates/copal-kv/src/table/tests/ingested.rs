@@ -2,9 +2,9 @@
 
 use super::support::{ID, Model, SEED, build, cache, open, options};
 use crate::{
-    cursor::Cursor,
-    entry::{EntryKind, MAX_SEQ},
     table::Scan,
+    table::entry::{EntryKind, MAX_SEQ},
+    table::entry_cursor::Cursor,
 };
 use copal_filter::{KeyHash, Kind};
 use std::cmp::Reverse;

@@ -5,8 +5,8 @@ use super::{
     support::{Model, Random, SEED, build, cache, mixed, open, options},
 };
 use crate::{
-    cursor::Cursor,
-    entry::{Entry, EntryKind, MAX_SEQ},
+    table::entry::{Entry, EntryKind, MAX_SEQ},
+    table::entry_cursor::Cursor,
 };
 use copal_filter::{KeyHash, Kind};
 use std::{cmp::Reverse, ops::Bound, sync::Arc};

@@ -5,8 +5,8 @@ use super::{
     support::{Model, Random, SEED, build, cache_with, open, open_cold, options},
 };
 use crate::{
-    cursor::Cursor,
-    entry::{EntryKind, MAX_SEQ},
+    table::entry::{EntryKind, MAX_SEQ},
+    table::entry_cursor::Cursor,
 };
 use bytes::Bytes;
 use copal_filter::{KeyHash, Kind};

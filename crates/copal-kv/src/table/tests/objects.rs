@@ -5,8 +5,8 @@ use super::{
     support::{ID, Random, SEED, cache, mixed, options},
 };
 use crate::{
-    cursor::Cursor,
-    entry::{Entry, MAX_SEQ},
+    table::entry::{Entry, MAX_SEQ},
+    table::entry_cursor::Cursor,
 };
 use copal_device::{Class, MemoryDevice};
 use copal_filter::{KeyHash, Kind};

@@ -5,9 +5,9 @@ use super::{
     support::{ID, Model, Random, SEED, build, cache_with, options},
 };
 use crate::{
-    cache::TableCache,
-    cursor::Cursor,
-    entry::{EntryKind, MAX_SEQ},
+    memory::cache::TableCache,
+    table::entry::{EntryKind, MAX_SEQ},
+    table::entry_cursor::Cursor,
 };
 use bytes::Bytes;
 use copal_device::Class;

@@ -5,8 +5,8 @@ use super::{
     support::{ID, Model, Random, SEED, build, cache, open, options},
 };
 use crate::{
-    cursor::Cursor,
-    entry::{Entry, EntryKind, MAX_KEY_BYTES, MAX_SEQ, RangeTombstone},
+    table::entry::{Entry, EntryKind, MAX_KEY_BYTES, MAX_SEQ, RangeTombstone},
+    table::entry_cursor::Cursor,
 };
 use bytes::Bytes;
 use copal_device::Class;

@@ -2,9 +2,9 @@
 
 use super::super::{ReadOptions, Table, TableBuilder, TableMeta, TableOptions};
 use crate::{
-    cache::TableCache,
-    entry::{Entry, EntryKind},
-    options::{FilterMemory, FilterOptions},
+    api::options::{FilterMemory, FilterOptions},
+    memory::cache::TableCache,
+    table::entry::{Entry, EntryKind},
 };
 use bytes::Bytes;
 use copal_filter::{Kind, rules::RuleKind};

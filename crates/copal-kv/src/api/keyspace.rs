@@ -1,0 +1,499 @@
+//! Named ordered maps, batches over them, snapshots of them.
+
+use crate::{
+    CacheMode, Durability, Error, Iter, KeyspaceOptions, RangeChecksum, Store,
+    compact::merge::group_of,
+    engine::Engine,
+    memory::rows::SpaceStamp,
+    read::get::{Kept, Want},
+    table::key::{KeyRange, KeyspaceId, MAX_USER_KEY},
+    tree::snapshots::Held,
+    tree::value::pointer::{MAX_VALUE, piece_sums},
+    tree::view::View,
+    write::commit::{Write, WriteOp, submitted::Commit, values::GroupKey},
+};
+use bytes::Bytes;
+use std::{
+    ops::{Bound, Range},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// What all handles of one keyspace share.
+pub(crate) struct KeyspaceHandle {
+    pub(crate) id: KeyspaceId,
+    name: String,
+    options: KeyspaceOptions,
+    stamp: Arc<SpaceStamp>,
+    pub(crate) dropped: AtomicBool,
+}
+
+impl KeyspaceHandle {
+    pub(crate) fn new(
+        engine: &Engine,
+        id: KeyspaceId,
+        name: &str,
+        options: KeyspaceOptions,
+    ) -> KeyspaceHandle {
+        KeyspaceHandle {
+            id,
+            name: name.to_owned(),
+            options,
+            stamp: engine.rows.space(id),
+            dropped: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.dropped.load(Ordering::Acquire) {
+            return Err(Error::NoKeyspace(self.name.clone()));
+        }
+        Ok(())
+    }
+
+    /// What look-ups leave in the cache.
+    fn kept(&self) -> Kept<'_> {
+        match self.options.cache {
+            CacheMode::Rows => Kept::Row(&self.stamp),
+            CacheMode::Blocks => Kept::Block,
+            CacheMode::Nothing => Kept::Nothing,
+        }
+    }
+
+    fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        engine: &Engine,
+        view: &View,
+        seq: u64,
+        keys: &[K],
+    ) -> Vec<Result<Option<Bytes>, Error>> {
+        if let Err(error) = self.check() {
+            return keys.iter().map(|_| Err(error.clone())).collect();
+        }
+        engine.multi_get(view, seq, self.id, keys, self.kept())
+    }
+
+    /// The operation that stores `value`: inline, or straight into a value object.
+    pub(crate) fn put(&self, key: &[u8], value: impl Into<ValueBytes>) -> Result<WriteOp, Error> {
+        self.check()?;
+        let key = self.id.checked_key(key)?;
+        let ValueBytes(value) = value.into();
+        if value.len() > MAX_VALUE {
+            return Err(Error::ValueTooLong(value.len()));
+        }
+        if value.len() >= self.options.direct_from_bytes.max(1) as usize
+            && let Some(group) = group_of(&self.options, &key)
+        {
+            let GroupKey { keyspace, prefix } = group;
+            let sums = piece_sums(&value);
+            let head = value.slice(..self.options.head_of(&value).len());
+            return Ok(WriteOp::Direct {
+                key,
+                value,
+                sums,
+                head,
+                group: GroupKey { keyspace, prefix },
+            });
+        }
+        // A copy of its own: a slice would pin the buffer it was cut from for the memtable's life.
+        Ok(WriteOp::Put {
+            key,
+            value: Bytes::copy_from_slice(&value),
+        })
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<WriteOp, Error> {
+        self.check()?;
+        Ok(WriteOp::Delete {
+            key: self.id.checked_key(key)?,
+        })
+    }
+
+    /// `None`: the range is empty, there is nothing to do.
+    pub(crate) fn delete_range(&self, range: KeyRange) -> Result<Option<WriteOp>, Error> {
+        self.check()?;
+        let KeyRange { start, end } = range;
+        Ok((start < end).then_some(WriteOp::DeleteRange { start, end }))
+    }
+}
+
+pub(crate) struct ValueBytes(Bytes);
+impl From<&[u8]> for ValueBytes {
+    fn from(value: &[u8]) -> ValueBytes {
+        ValueBytes(Bytes::copy_from_slice(value))
+    }
+}
+impl From<Bytes> for ValueBytes {
+    fn from(value: Bytes) -> ValueBytes {
+        ValueBytes(value)
+    }
+}
+
+/// Named ordered map inside a store; cheap to clone. Keys are bytes, ordered bytewise.
+#[derive(Clone)]
+pub struct Keyspace {
+    pub(crate) store: Store,
+    pub(crate) handle: Arc<KeyspaceHandle>,
+}
+
+impl Keyspace {
+    pub(crate) fn new(store: &Store, handle: &Arc<KeyspaceHandle>) -> Keyspace {
+        Keyspace {
+            store: store.clone(),
+            handle: handle.clone(),
+        }
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        self.store.engine()
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.handle.name
+    }
+
+    /// The options it was created with.
+    #[must_use]
+    pub fn options(&self) -> &KeyspaceOptions {
+        &self.handle.options
+    }
+
+    fn look_up(&self, key: &[u8], want: &Want) -> Result<Option<Bytes>, Error> {
+        self.handle.check()?;
+        let engine = self.store.engine();
+        let (view, seq) = engine.view_now();
+        engine.get(&view, seq, &self.handle.id.key(key), want, self.handle.kept())
+    }
+
+    /// The value of `key`. Blocks on reads.
+    /// # Errors
+    /// `Corrupt`: the bytes are damaged. `NoKeyspace`: the keyspace was dropped.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        self.look_up(key, &Want::all())
+    }
+
+    /// The values of many keys, in their order, all as they are at one moment. What several look-ups would read one
+    /// behind the other is read at once. Blocks on reads.
+    /// # Errors
+    /// Of each key as [`Keyspace::get`]: damage of one does not hide the others.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Bytes>, Error>> {
+        let engine = self.store.engine();
+        let (view, seq) = engine.view_now();
+        self.handle.multi_get(engine, &view, seq, keys)
+    }
+
+    /// `range` of the value; short at its end. Reads only the 64 KiB pieces that hold it.
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn get_range(&self, key: &[u8], range: Range<u64>) -> Result<Option<Bytes>, Error> {
+        self.look_up(key, &Want::Part(range))
+    }
+
+    /// The first bytes of the value of `key`, as many as the keyspace keeps beside pointers
+    /// ([`KeyspaceOptions::value_head_bytes`]). Touches no value object.
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn get_head(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        self.look_up(key, &Want::Head(self.handle.options.head_bytes()))
+    }
+
+    /// Whether `key` is there; reads no separated value.
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
+        Ok(self.look_up(key, &Want::Presence)?.is_some())
+    }
+
+    /// Stores `value` under `key`. Blocks until it is as safe as `durability` says.
+    /// # Errors
+    /// `NoSpace`: nothing was written. `Poisoned`: an earlier write failed. `KeyTooLong`, `ValueTooLong`.
+    /// `BatchTooLarge`: the memory budget has no room for so long a value beside the key; nothing was written.
+    /// `OverBudget`: other things leave no room for it now; nothing was written.
+    pub fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), Error> {
+        let op = self.handle.put(key, value)?;
+        let engine = self.store.engine();
+        let write = Write::new(vec![op], durability);
+        engine.check_size(&write)?;
+        engine.commit_with_room(write)
+    }
+
+    /// Deletes `key`, there or not. Works in a full store.
+    /// # Errors
+    /// As [`Keyspace::put`].
+    pub fn delete(&self, key: &[u8], durability: Durability) -> Result<(), Error> {
+        let op = self.handle.delete(key)?;
+        self.store
+            .engine()
+            .commit_with_room(Write::new(vec![op], durability))
+    }
+
+    /// Walks the keys of a range as they are now.
+    #[must_use]
+    pub fn iter(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Iter {
+        self.walk(self.handle.id.between(range))
+    }
+
+    /// Walks the keys that start with `prefix` as they are now.
+    #[must_use]
+    pub fn prefix(&self, prefix: &[u8]) -> Iter {
+        self.walk(self.handle.id.prefix(prefix))
+    }
+
+    /// Keys, bytes and digest of a range as it is now, to be compared with another replica's: equal content gives
+    /// equal checksums, and those of parts add up. Reads no separated value; with `verify` it reads and verifies
+    /// them all. Blocks.
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn range_checksum(
+        &self,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        verify: bool,
+    ) -> Result<RangeChecksum, Error> {
+        self.handle.check()?;
+        self.engine().range_checksum(self.iter(range), verify)
+    }
+
+    pub(crate) fn key_range(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> KeyRange {
+        self.handle.id.between(range)
+    }
+
+    fn walk(&self, range: KeyRange) -> Iter {
+        let engine = self.store.engine();
+        let (view, seq) = engine.view_now();
+        Iter::new(
+            engine,
+            view,
+            None,
+            seq,
+            range,
+            Want::Head(self.handle.options.head_bytes()),
+        )
+    }
+
+    /// Deletes all keys with the prefix at once; value objects wholly inside go unread, in the background.
+    /// # Errors
+    /// As [`Keyspace::put`].
+    pub fn purge_prefix(&self, prefix: &[u8], durability: Durability) -> Result<(), Error> {
+        let range = self.handle.id.prefix(prefix);
+        let Some(op) = self.handle.delete_range(range)? else {
+            return Ok(());
+        };
+        let engine = self.store.engine();
+        engine.commit(Write::new(vec![op], durability))?;
+        #[cfg(test)]
+        if engine.broken(crate::broken::Flaw::ValuesDroppedEarly) {
+            engine.sweep_too_early()?;
+        }
+        engine.signal.request_rotation();
+        Ok(())
+    }
+
+    /// Merges everything in the range to the bottom and frees what is stale. Blocks.
+    ///
+    /// The space of what was deleted before is free when this returns, unless a snapshot or an iterator still
+    /// reads it.
+    /// # Errors
+    /// `NoSpace`: not even one table fits. Damaged parts of the range stay as they are, and are no error.
+    pub fn compact_range(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Result<(), Error> {
+        let engine = self.store.engine();
+        if engine.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.handle.check()?;
+        let range = self.handle.id.between(range);
+        if range.is_empty() {
+            Ok(())
+        } else {
+            engine.compact_now(range)
+        }
+    }
+}
+
+/// Writes that happen together or not at all, over any keyspaces.
+pub struct Batch {
+    store: Store,
+    ops: Result<Vec<WriteOp>, Error>,
+    memory_bytes: u64,
+}
+
+impl Batch {
+    pub(crate) fn new(store: &Store) -> Batch {
+        Batch {
+            store: store.clone(),
+            ops: Ok(Vec::new()),
+            memory_bytes: 0,
+        }
+    }
+
+    fn add(&mut self, op: impl FnOnce() -> Result<Option<WriteOp>, Error>) -> &mut Batch {
+        if let Ok(ops) = &mut self.ops {
+            match op() {
+                Ok(Some(op)) => {
+                    self.memory_bytes += op.room_bytes();
+                    ops.push(op);
+                }
+                Ok(None) => {}
+                Err(error) => self.ops = Err(error),
+            }
+        }
+        self
+    }
+
+    /// Stores `value` under `key`. What is wrong with them is told by `commit`.
+    pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: Bytes) -> &mut Batch {
+        self.add(|| keyspace.handle.put(key, value).map(Some))
+    }
+
+    /// Deletes `key`.
+    pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> &mut Batch {
+        self.add(|| keyspace.handle.delete(key).map(Some))
+    }
+
+    /// Deletes keys in [start, end).
+    pub fn delete_range(&mut self, keyspace: &Keyspace, start: &[u8], end: &[u8]) -> &mut Batch {
+        self.add(|| {
+            for key in [start, end] {
+                if key.len() > MAX_USER_KEY {
+                    return Err(Error::KeyTooLong(key.len()));
+                }
+            }
+            let id = keyspace.handle.id;
+            keyspace.handle.delete_range(KeyRange {
+                start: id.key(start),
+                end: id.key(end),
+            })
+        })
+    }
+
+    /// Operations so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ops.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Whether there is nothing to commit.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of memory that the operations so far take in log and memtable: keys, small values and what is kept beside each.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// Commits all operations, in their order. Blocks until they are as safe as `durability` says.
+    /// # Errors
+    /// As [`Keyspace::put`]; `BatchTooLarge` when [`Batch::memory_bytes`] exceeds [`Store::batch_bytes`]. Nothing of the
+    /// batch happened then.
+    pub fn commit(self, durability: Durability) -> Result<(), Error> {
+        let store = self.store.clone();
+        match self.into_write(durability)? {
+            Some(write) => store.engine().commit_with_room(write),
+            None => Ok(()),
+        }
+    }
+
+    /// Hands all operations in, in their order behind what this thread handed in before, and goes on; the
+    /// [`Commit`] tells when they are as safe as `durability` says. One thread may keep as many outstanding as it
+    /// likes: it is held up while they take more memory than a quarter of what the budget keeps for the log, so
+    /// at most 1 MiB, before their turn comes. What was handed in becomes visible to readers when it is safe, not before.
+    /// # Errors
+    /// `BatchTooLarge`, `KeyTooLong`, `ValueTooLong`, `NoKeyspace`, `Closed`, `Poisoned`: nothing happened. What goes
+    /// wrong later is told by [`Commit::wait`].
+    pub fn commit_submit(self, durability: Durability) -> Result<Commit, Error> {
+        let store = self.store.clone();
+        let place = match self.into_write(durability)? {
+            Some(write) => Some(store.inner.submit(write)?),
+            None => None,
+        };
+        Ok(Commit::new(&store, place))
+    }
+
+    /// `None`: there is nothing to commit.
+    fn into_write(self, durability: Durability) -> Result<Option<Write>, Error> {
+        let ops = self.ops?;
+        if ops.is_empty() {
+            return Ok(None);
+        }
+        let write = Write::new(ops, durability);
+        self.store.engine().check_size(&write)?;
+        Ok(Some(write))
+    }
+}
+
+/// Repeatable view of all keyspaces. What it sees is kept until its last clone is dropped.
+#[derive(Clone)]
+pub struct Snapshot {
+    store: Store,
+    held: Arc<Held>,
+}
+
+impl Snapshot {
+    pub(crate) fn new(store: &Store) -> Snapshot {
+        let held = Arc::new(store.engine().snapshots.hold());
+        Snapshot {
+            store: store.clone(),
+            held,
+        }
+    }
+
+    /// The value of `key` at the snapshot. Blocks on reads.
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        let engine = self.store.engine();
+        let view = engine.view();
+        let (key, kept) = (keyspace.handle.id.key(key), keyspace.handle.kept());
+        engine.get(&view, self.held.seq, &key, &Want::all(), kept)
+    }
+
+    /// As [`Keyspace::range_checksum`], at the snapshot.
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn range_checksum(
+        &self,
+        keyspace: &Keyspace,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        verify: bool,
+    ) -> Result<RangeChecksum, Error> {
+        keyspace.handle.check()?;
+        self.store
+            .engine()
+            .range_checksum(self.iter(keyspace, range), verify)
+    }
+
+    /// The values of many keys at the snapshot, in their order; see [`Keyspace::multi_get`].
+    /// # Errors
+    /// Of each key as [`Keyspace::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: &[K],
+    ) -> Vec<Result<Option<Bytes>, Error>> {
+        let engine = self.store.engine();
+        keyspace
+            .handle
+            .multi_get(engine, &engine.view(), self.held.seq, keys)
+    }
+
+    /// Walks a range at the snapshot.
+    #[must_use]
+    pub fn iter(&self, keyspace: &Keyspace, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Iter {
+        let engine = self.store.engine();
+        let range = keyspace.handle.id.between(range);
+        Iter::new(
+            engine,
+            engine.view(),
+            Some(self.held.clone()),
+            self.held.seq,
+            range,
+            Want::Head(keyspace.options().head_bytes()),
+        )
+    }
+}

@@ -1,0 +1,458 @@
+//! The open engine as its users hold it.
+
+use crate::{
+    Batch, Durability, Error, Filters, Keyspace, KeyspaceOptions, LevelStats, MemoryBudget, Options,
+    Snapshot, Stats,
+    api::keyspace::KeyspaceHandle,
+    compact::{flusher, worker},
+    engine::Engine,
+    memory::budget::Class as Memory,
+    open as recovery,
+    table::key::{KeyRange, KeyspaceId},
+    tree::filter_report,
+    tree::manifest::format::Record,
+    write::commit::{Write, WriteOp, queue::CommitTicket, submitted::Committers},
+};
+use copal_object::{Ack, Txn};
+use parking_lot::Mutex;
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, atomic::Ordering},
+    thread::JoinHandle,
+};
+
+/// Longest name of a keyspace, bytes.
+const MAX_NAME: usize = 255;
+
+/// Open engine; cheap to clone, safe to share between threads.
+///
+/// The last handle (keyspaces, batches and snapshots included) that goes logs what was deferred and ends the
+/// threads of the engine; only [`Store::close`] tells whether that worked.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) inner: Arc<StoreInner>,
+}
+
+pub(crate) struct StoreInner {
+    pub(crate) engine: Arc<Engine>,
+    /// Flusher and worker.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// They lead commits that nobody waits for.
+    committers: Committers,
+    /// Open keyspaces by name; also the lock under which they are made and dropped.
+    pub(crate) keyspaces: Mutex<HashMap<String, Arc<KeyspaceHandle>>>,
+}
+
+impl Store {
+    /// Opens the engine in `objects`, making it when there is none: reads the manifest, replays the log. Blocks.
+    /// Logs for which the budget has no room, of a session that had more, become tables first.
+    ///
+    /// The engine keeps its root in object 1 and takes further ids upwards; others may use ids they choose above.
+    /// # Errors
+    /// `Corrupt`: manifest, log or a table's own description is damaged. `OverBudget`: manifest and tables alone are
+    /// more than the budget, or a read-only store's logs with them. `NoSpace`: logs have to become tables, and there is
+    /// neither space for these nor room in memory for the logs. `Object`: the object layer failed. `AlreadyOpen`: another
+    /// is open on these objects in this process. `Options`: one of the choices cannot work.
+    pub fn open(objects: copal_object::Store, options: Options) -> Result<Store, Error> {
+        Store::run(recovery::open(objects, options, None)?)
+    }
+
+    /// As [`Store::open`], within a memory that other stores may share: its total counts, not
+    /// [`Options::memory_bytes`], and of the options of filters only their kind. Blocks.
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_within(
+        objects: copal_object::Store,
+        options: Options,
+        budget: &MemoryBudget,
+    ) -> Result<Store, Error> {
+        Store::run(recovery::open(objects, options, Some(budget))?)
+    }
+
+    /// Starts the threads of an engine.
+    fn run(engine: Arc<Engine>) -> Result<Store, Error> {
+        let threads = if engine.options.read_only {
+            Vec::new()
+        } else {
+            spawn_all(&engine)?
+        };
+        let keyspaces = {
+            let tree = engine.tree.lock();
+            let handle = |(id, space): (&KeyspaceId, &crate::tree::manifest::state::KeyspaceState)| {
+                let handle = KeyspaceHandle::new(&engine, *id, &space.name, space.options.clone());
+                (space.name.clone(), Arc::new(handle))
+            };
+            tree.manifest.state.keyspaces.iter().map(handle).collect()
+        };
+        let (threads, keyspaces) = (Mutex::new(threads), Mutex::new(keyspaces));
+        Ok(Store {
+            inner: Arc::new(StoreInner {
+                engine,
+                threads,
+                committers: Committers::default(),
+                keyspaces,
+            }),
+        })
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.inner.engine
+    }
+
+    /// What an opening with [`Options::salvage`](crate::Options::salvage) could not read of the logs, a sentence each:
+    /// acknowledged writes that are gone, deletions among them.
+    #[must_use]
+    pub fn lost_of_logs(&self) -> &[String] {
+        &self.engine().lost_of_logs
+    }
+
+    /// Opens the keyspace, creating it durably when new. Options are kept from creation. Blocks.
+    /// # Errors
+    /// `NoSpace`, `Poisoned`, `ReadOnly` when it has to be created.
+    pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace, Error> {
+        let mut keyspaces = self.inner.keyspaces.lock();
+        if let Some(handle) = keyspaces.get(name) {
+            return Ok(Keyspace::new(self, handle));
+        }
+        let engine = self.engine();
+        if engine.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        if name.len() > MAX_NAME {
+            return Err(Error::KeyTooLong(name.len()));
+        }
+        let id = KeyspaceId(engine.tree.lock().manifest.state.next_keyspace);
+        let record = Record::Keyspace {
+            id,
+            name: name.to_owned(),
+            options: options.clone(),
+        };
+        engine.edit(Vec::new(), &[record], Ack::Durable)?;
+        let handle = Arc::new(KeyspaceHandle::new(engine, id, name, options));
+        keyspaces.insert(name.to_owned(), handle.clone());
+        Ok(Keyspace::new(self, &handle))
+    }
+
+    /// The keyspace of that name, if there is one.
+    /// # Errors
+    /// None today.
+    pub fn open_keyspace(&self, name: &str) -> Result<Option<Keyspace>, Error> {
+        let keyspaces = self.inner.keyspaces.lock();
+        Ok(keyspaces.get(name).map(|handle| Keyspace::new(self, handle)))
+    }
+
+    /// Drops a keyspace and everything in it, durably; its space returns in the background.
+    /// # Errors
+    /// `NoKeyspace`, or a failed write.
+    pub fn drop_keyspace(&self, name: &str) -> Result<(), Error> {
+        let mut keyspaces = self.inner.keyspaces.lock();
+        let handle = keyspaces
+            .get(name)
+            .ok_or_else(|| Error::NoKeyspace(name.to_owned()))?
+            .clone();
+        let KeyRange { start, end } = handle.id.range();
+        let engine = self.engine();
+        // The keys first: a crash between leaves an empty keyspace, not keys of none.
+        engine.commit(Write::new(
+            vec![WriteOp::DeleteRange { start, end }],
+            Durability::Device,
+        ))?;
+        let record = Record::DropKeyspace { id: handle.id };
+        engine.in_reserve(|| engine.edit(Vec::new(), std::slice::from_ref(&record), Ack::Durable))?;
+        handle.dropped.store(true, Ordering::Release);
+        keyspaces.remove(name);
+        engine.signal.request_rotation();
+        Ok(())
+    }
+
+    /// Most bytes of memory ([`Batch::memory_bytes`]) that one batch may take: about a third of the memory budget, divided
+    /// by the stores that share it, and at most 64 MiB.
+    #[must_use]
+    pub fn batch_bytes(&self) -> u64 {
+        self.engine().budget.batch_bytes()
+    }
+
+    /// An empty batch.
+    #[must_use]
+    pub fn batch(&self) -> Batch {
+        Batch::new(self)
+    }
+
+    /// A repeatable view of all keyspaces as they are now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self)
+    }
+
+    /// Writes the memtables to tables. Blocks.
+    /// # Errors
+    /// `NoSpace`: what is logged stays logged, the tables are written when there is space.
+    pub fn flush(&self) -> Result<(), Error> {
+        let engine = self.engine();
+        if engine.options.read_only {
+            return Ok(());
+        }
+        engine.flush_now()
+    }
+
+    /// Everything logged so far survives power loss when this returns. Blocks.
+    /// # Errors
+    /// `Poisoned` after a failed write.
+    pub fn sync(&self) -> Result<(), Error> {
+        self.engine().sync()
+    }
+
+    /// The object store below.
+    #[must_use]
+    pub fn objects(&self) -> &copal_object::Store {
+        &self.engine().objects
+    }
+
+    /// Counters since the store was opened.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.engine().stats()
+    }
+
+    /// Writes a line to `to` for every key that is looked up from now on, through any handle, until
+    /// [`Store::stop_recording_gets`]: a trace that `copal-sim rules --trace` plays. Keys stand in it as tables have
+    /// them, behind four bytes for their keyspace, and so do those that memtables and cached rows answer. Says at the
+    /// head how many entries the tables hold, so flush before. Look-ups wait for one another while they are written
+    /// down. A trace that is being recorded already ends here, and nobody is told whether it is whole.
+    /// # Errors
+    /// What `to` answers to the first lines.
+    pub fn record_gets(&self, to: Box<dyn io::Write + Send>) -> io::Result<()> {
+        let levels = self.stats().levels;
+        let live = |level: &LevelStats| level.entries.saturating_sub(level.droppable);
+        let keys = levels.iter().map(live).sum::<u64>();
+        self.engine().recorder.start(to, keys.max(1))
+    }
+
+    /// Ends the recording; returns how many look-ups were written down, 0 when there was no recording.
+    /// # Errors
+    /// The first failure of a write: the trace lacks everything behind it.
+    pub fn stop_recording_gets(&self) -> io::Result<u64> {
+        self.engine().recorder.stop()
+    }
+
+    /// Where the filter units are and how hot what they stand for is: by run, by class, over the key space.
+    #[must_use]
+    pub fn filters(&self) -> Filters {
+        let engine = self.engine();
+        let page_reads = engine.cache.counts().filter_page_reads;
+        filter_report::report(engine.cache.elastic(), &engine.view().version, page_reads)
+    }
+
+    /// Moves filter units to where the Gets so far want them, on the calling thread; the background thread, if there
+    /// is one, does the same by itself. Blocks on reads.
+    pub fn adjust_filters(&self) {
+        self.engine().cache.adjust_filters();
+    }
+
+    /// Makes everything durable and ends the threads; later calls answer `Closed`. The object store stays open.
+    /// # Errors
+    /// `Poisoned` when the log could not be written.
+    pub fn close(&self) -> Result<(), Error> {
+        if self.engine().closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.inner.committers.end(self.engine());
+        self.engine().leave_short_log();
+        let synced = self.engine().seal();
+        self.inner.join();
+        let settled = synced.and_then(|()| self.engine().settle());
+        self.engine().let_go();
+        settled
+    }
+}
+
+impl StoreInner {
+    /// Hands a commit in; see [`Commit`].
+    pub(crate) fn submit(&self, mut write: Write) -> Result<CommitTicket, Error> {
+        let engine = &self.engine;
+        engine.check_writable()?;
+        let started = self.committers.start(engine);
+        started.map_err(|error| Error::corrupt("thread of a committer", error))?;
+        // Its caller goes on and may forget it: from here on all of it is the engine's.
+        write.room = Some(engine.budget.charge(Memory::Log, write.held_bytes()));
+        engine.queue.submit(write, engine.budget.waiting_bytes())
+    }
+
+    fn join(&self) {
+        self.engine.signal.stop();
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                self.engine.poison.set("a thread of the engine panicked");
+            }
+        }
+    }
+}
+
+impl Drop for StoreInner {
+    fn drop(&mut self) {
+        if self.engine.closed.load(Ordering::Acquire) {
+            // The objects may be another engine's by now.
+            return;
+        }
+        self.committers.end(&self.engine);
+        if let Err(error) = self.engine.sync() {
+            tracing::warn!(%error, "deferred writes may be lost: the store was dropped and could not be synced");
+        }
+        self.join();
+        if let Err(error) = self.engine.settle() {
+            tracing::warn!(%error, "the store was dropped and could not note that nothing is left over");
+        }
+        self.engine.let_go();
+    }
+}
+
+/// Starts flusher and worker; none of them when that fails.
+fn spawn_all(engine: &Arc<Engine>) -> Result<Vec<JoinHandle<()>>, Error> {
+    let flusher = spawn(engine, "copal-kv-flusher", |engine| flusher::run(&engine))?;
+    match spawn(engine, "copal-kv-worker", worker::run) {
+        Ok(worker) => Ok(vec![flusher, worker]),
+        Err(error) => {
+            engine.signal.stop();
+            let _ = flusher.join();
+            Err(error)
+        }
+    }
+}
+
+fn spawn(
+    engine: &Arc<Engine>,
+    name: &str,
+    run: impl FnOnce(Arc<Engine>) + Send + 'static,
+) -> Result<JoinHandle<()>, Error> {
+    let engine = engine.clone();
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    thread
+        .spawn(move || {
+            let _guard = PanicGuard(engine.clone());
+            run(engine);
+        })
+        .map_err(|error| Error::Poisoned {
+            reason: format!("a thread of the engine could not be started: {error}"),
+        })
+}
+
+/// A thread that panics must not leave others waiting for it.
+struct PanicGuard(Arc<Engine>);
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.poison.set("a thread of the engine panicked");
+            self.0.signal.stop();
+        }
+    }
+}
+
+impl Engine {
+    /// The end of a clean session: frees what nobody reads any more, and notes that nothing else is without a
+    /// name. What is found later was then not left behind by a kill.
+    fn settle(&self) -> Result<(), Error> {
+        if self.options.read_only || self.poison.check().is_err() {
+            return Ok(());
+        }
+        // A commit that was under way when the store was closed has named what it made, or taken it back.
+        let _writer = self.writer.lock();
+        let _still = self.stand_still();
+        self.free_garbage()?;
+        let mut tree = self.tree.lock();
+        // An ingest that nobody finished still owns what it wrote.
+        let unfinished = self.ingests.objects().into_iter().map(|object| object.0).min();
+        let below = unfinished.unwrap_or(self.next_object.load(Ordering::Acquire));
+        if tree.manifest.state.settled_below == below {
+            return Ok(());
+        }
+        let record = [Record::Settled { below }];
+        self.in_reserve(|| {
+            tree.manifest
+                .commit(&self.objects, &self.poison, Vec::new(), &record, Ack::Ordered)
+        })
+    }
+
+    /// The objects are free for the next opening: no thread of ours touches them any more.
+    fn let_go(&self) {
+        let handles: Vec<_> = self.tree.lock().handles.values().cloned().collect();
+        let elastic = self.cache.elastic();
+        for handle in &handles {
+            elastic.retire(&*handle.table, 0..handle.table.partitions());
+        }
+        elastic.wait_for_the_adjuster();
+        self.reserve.end();
+        self.ownership.lock().take();
+    }
+
+    /// Makes a table of a log that the next opening would be long about. Commits of a few bytes each leave many pages of
+    /// log long before the memtable is full.
+    fn leave_short_log(&self) {
+        if !self.options.read_only
+            && self.writer.lock().log.is_long()
+            && let Err(error) = self.flush_now()
+        {
+            // It can be read as it is; whether it could be written is for `seal` to tell.
+            tracing::debug!(%error, "a long log stays as it is");
+        }
+    }
+
+    /// Freezes what is in memory and waits until it is in tables.
+    pub(crate) fn flush_now(&self) -> Result<(), Error> {
+        let target = loop {
+            self.poison.check()?;
+            {
+                let mut writer = self.writer.lock();
+                writer.check_open()?;
+                if self.view().frozen.is_empty() {
+                    let generation = writer.log.generation;
+                    self.in_reserve(|| self.rotate(&mut writer))?;
+                    break generation;
+                }
+            }
+            self.wait_flushed(|engine| engine.view().frozen.is_empty())?;
+        };
+        self.wait_flushed(|engine| {
+            engine
+                .view()
+                .frozen
+                .iter()
+                .all(|memtable| memtable.generation > target)
+        })
+    }
+
+    pub(crate) fn wait_flushed(&self, done: impl Fn(&Engine) -> bool) -> Result<(), Error> {
+        self.signal.kick();
+        loop {
+            self.signal
+                .wait_for_flush(|| done(self) || self.poison.check().is_err());
+            if done(self) {
+                return Ok(());
+            }
+            self.poison.check()?;
+            if self.signal.flush_is_stuck() {
+                return Err(Error::NoSpace);
+            }
+            // It was stuck for a moment only.
+            if self.signal.stopping() {
+                return Err(Error::Closed);
+            }
+        }
+    }
+
+    /// Flushes, merges `range` to the bottom, frees what that leaves behind.
+    pub(crate) fn compact_now(&self, range: KeyRange) -> Result<(), Error> {
+        self.flush_now()?;
+        let request = self.jobs.request(range);
+        self.signal.kick();
+        self.signal.wait_for(|| request.result().is_some());
+        request.result().unwrap_or(Err(Error::Closed))?;
+        // Freed space is used again only behind a durable commit.
+        let durable = self.objects.commit(Txn::default(), Ack::Durable).wait();
+        durable.map(drop).map_err(|error| self.poison.failed_write(error))
+    }
+}
+
+#[cfg(test)]
+mod tests;

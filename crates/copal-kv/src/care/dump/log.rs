@@ -1,0 +1,81 @@
+//! A log, group by group.
+
+use super::{DumpOptions, Item, Sink, damage};
+use crate::{
+    Error,
+    tree::value::Pointer,
+    write::log::format::{Assembler, Group, LogOp},
+};
+use copal_object::{FramePos, ObjectId, Store as Objects};
+
+pub(super) fn dump(
+    objects: &Objects,
+    id: ObjectId,
+    generation: u64,
+    options: &DumpOptions,
+    sink: &mut Sink<'_>,
+) -> Result<bool, Error> {
+    let mut reader = match objects.frames(id, FramePos(0)).map_err(Error::from) {
+        Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
+        reader => reader?,
+    };
+    let mut assembler = Assembler::new(generation);
+    loop {
+        let (at, frame) = match reader.next_frame().map_err(Error::from) {
+            Ok(None) => return Ok(true),
+            Ok(Some((FramePos(at), frame))) => (at, frame),
+            Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
+            Err(error) => return Err(error),
+        };
+        match assembler.push(at, &frame) {
+            Ok(None) => {}
+            Ok(Some(group)) => {
+                if !show(at, &group, options, sink) {
+                    return Ok(false);
+                }
+            }
+            Err(error) => return Ok(sink(damage(1, &error))),
+        }
+    }
+}
+
+fn show(frame: u64, group: &Group, options: &DumpOptions, sink: &mut Sink<'_>) -> bool {
+    let head = Item::new(1, "group")
+        .number("last_frame", frame)
+        .number("first_sequence", group.first_seq)
+        .number("operations", group.ops.len() as u64);
+    if !sink(head) {
+        return false;
+    }
+    if !options.entries {
+        return true;
+    }
+    let mut numbered = group.first_seq..;
+    group.ops.iter().all(|op| {
+        let new = |kind| Item::new(2, kind).number("sequence", numbered.next().unwrap_or_default());
+        sink(operation(op, new))
+    })
+}
+
+fn operation(op: &LogOp, new: impl FnOnce(&'static str) -> Item) -> Item {
+    match op {
+        LogOp::Put { key, value } => new("put")
+            .key("key", key)
+            .number("value_bytes", value.len() as u64)
+            .bytes("value", value),
+        LogOp::Delete { key } => new("delete").key("key", key),
+        LogOp::DeleteRange { start, end } => new("delete-range").key("start", start).key("end", end),
+        LogOp::Pointer { key, pointer } => pointed(new("pointer").key("key", key), pointer),
+    }
+}
+
+/// The fields of a pointer.
+pub(super) fn pointed(item: Item, pointer: &[u8]) -> Item {
+    match Pointer::decode(pointer) {
+        Ok(pointer) => item
+            .number("object", pointer.object.0)
+            .number("offset", pointer.offset)
+            .number("value_bytes", pointer.len),
+        Err(error) => item.text("damage", error.to_string()),
+    }
+}

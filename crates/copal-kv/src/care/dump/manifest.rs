@@ -1,0 +1,124 @@
+//! The manifest, edit by edit.
+
+use super::{Item, Sink, damage};
+use crate::{
+    Error,
+    tree::manifest::{
+        format::{Level, Record},
+        read::Edits,
+    },
+};
+use bytes::Bytes;
+use copal_device::Class;
+use copal_object::{ObjectId, Store as Objects};
+
+pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<bool, Error> {
+    let mut edits = match Edits::open(objects, id, Class::Background) {
+        Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
+        edits => edits?,
+    };
+    let (version, seed) = edits.header;
+    let header = Item::new(1, "header")
+        .number("version", version)
+        .number("seed", seed);
+    if !sink(header) {
+        return Ok(false);
+    }
+    loop {
+        let edit = match edits.next(&mut |_| Ok(())) {
+            Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
+            edit => edit?,
+        };
+        let Some(edit) = edit else { return Ok(true) };
+        let head = Item::new(1, "edit")
+            .number("offset", edit.offset)
+            .number("records", edit.records().count() as u64);
+        if !sink(head) {
+            return Ok(false);
+        }
+        for item in edit.records().flat_map(|edited| record(&edited)) {
+            if !sink(item) {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// Names a level as people do.
+pub(super) fn level(level: Level) -> String {
+    if level == Level::BOTTOM {
+        "bottom".to_owned()
+    } else {
+        level.0.to_string()
+    }
+}
+
+fn record(record: &Record) -> Vec<Item> {
+    let new = |kind| Item::new(2, kind);
+    let item = match record {
+        Record::Keyspace { id, name, options } => new("keyspace")
+            .number("id", id.0)
+            .text("name", name.clone())
+            .number("group_prefix_len", options.group_prefix_len)
+            .number("separate_from_bytes", options.separate_from_bytes)
+            .number("direct_from_bytes", options.direct_from_bytes)
+            .text("compress", if options.compress { "lz4" } else { "none" }),
+        Record::DropKeyspace { id } => new("drop-keyspace").number("id", id.0),
+        Record::Table(meta) => new("table")
+            .number("object", meta.object.0)
+            .number("bytes", meta.bytes)
+            .number("entries", meta.entries)
+            .number("droppable", meta.droppable)
+            .number("newest_sequence", meta.max_seq)
+            .key("start", &meta.start)
+            .key("end", &meta.end),
+        Record::Slices {
+            object,
+            level: at,
+            run,
+            parts,
+        } => {
+            let head = new(if parts.is_empty() { "drop-table" } else { "slices" })
+                .number("object", object.0)
+                .text("level", level(*at))
+                .number("run", *run);
+            let part = |part: &std::ops::Range<Bytes>| {
+                Item::new(3, "slice")
+                    .key("start", &part.start)
+                    .key("end", &part.end)
+            };
+            return std::iter::once(head).chain(parts.iter().map(part)).collect();
+        }
+        Record::Value(meta) => new("value-object")
+            .number("object", meta.object.0)
+            .number("keyspace", meta.keyspace.0)
+            .bytes("group", &meta.group)
+            .number("accounted_bytes", meta.accounted)
+            .number("newest_sequence", meta.max_seq)
+            .text("written_by", if meta.by_worker { "flush" } else { "commit" }),
+        Record::DropValue { object } => new("drop-value-object").number("object", object.0),
+        Record::Dead { object, ranges } => new("dead")
+            .number("object", object.0)
+            .number("ranges", ranges.len() as u64)
+            .number(
+                "bytes",
+                ranges.iter().map(|range| range.end - range.start).sum::<u64>(),
+            ),
+        Record::Flushed { generation, last_seq } => new("flushed")
+            .number("generation", *generation)
+            .number("newest_sequence", *last_seq),
+        Record::Counters {
+            next_object,
+            next_run,
+            next_keyspace,
+        } => new("counters")
+            .number("next_object", *next_object)
+            .number("next_run", *next_run)
+            .number("next_keyspace", *next_keyspace),
+        Record::Ingested { object, seq } => new("ingested")
+            .number("object", object.0)
+            .number("sequence", *seq),
+        Record::Settled { below } => new("settled").number("below_object", *below),
+    };
+    vec![item]
+}

@@ -1,0 +1,100 @@
+//! What the objects of a store hold, in readable form: for people who look into a store that does not open, and for
+//! those who want to see what a format looks like.
+//!
+//! Works on the object store alone: nothing is opened, replayed or repaired, and damage is shown where it stands.
+//! Formats: docs/formats/kv-manifest.md, kv-log.md, kv-page-cache-log.md, kv-table.md, kv-filter-page.md, kv-values.md
+//! Invariants
+//! - Reads only. Memory: the manifest, one partition of a table, one group of a log.
+//! - What cannot be read is an [`Item`] of kind `damage`, never an end without a word.
+//!
+//! Not here: checking (`verify`), words for the command line.
+
+mod item;
+mod log;
+mod manifest;
+mod outline;
+mod page_cache_log;
+mod table;
+mod values;
+
+pub use item::{Field, Item};
+
+use crate::{
+    Error,
+    tree::manifest::{MANIFEST, Role, parse_label, read::Edits},
+};
+use copal_device::Class;
+use copal_object::{ObjectId, Store as Objects};
+
+/// How much of an object to show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DumpOptions {
+    /// The entries of tables, the operations of logs, the values that point into a value object.
+    pub entries: bool,
+    /// Only this partition of a table.
+    pub partition: Option<u32>,
+}
+
+/// Takes items as they are read; `false`: enough.
+pub type Sink<'a> = dyn FnMut(Item) -> bool + 'a;
+
+/// Shows what a store consists of: keyspaces, runs and their tables, value objects, logs, and what has no name.
+/// Blocks.
+/// # Errors
+/// The device failed. Damage is shown.
+pub fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Error> {
+    outline::outline(objects, sink)
+}
+
+/// Shows one object of a store, according to what its label says it is. Blocks.
+/// # Errors
+/// `NoObject`: there is none, or it is not of a key-value store. Otherwise the device failed. Damage is shown.
+pub fn object(
+    objects: &Objects,
+    object: u64,
+    options: &DumpOptions,
+    sink: &mut Sink<'_>,
+) -> Result<(), Error> {
+    let id = ObjectId(object);
+    let stat = objects.stat(id).ok_or(Error::NoObject { object })?;
+    let Some((role, generation)) = parse_label(&stat.label) else {
+        return Err(Error::NoObject { object });
+    };
+    let header = Item::new(0, role.word())
+        .number("object", object)
+        .number("bytes", stat.len)
+        .number("allocated_bytes", stat.allocated_bytes);
+    match role {
+        Role::Manifest => sink(header) && manifest::dump(objects, id, sink)?,
+        Role::Log => {
+            sink(header.number("generation", generation))
+                && log::dump(objects, id, generation, options, sink)?
+        }
+        Role::Table => sink(header) && table::dump(objects, id, options, sink)?,
+        Role::Value => sink(header) && values::dump(objects, id, options, sink)?,
+        Role::PageCacheLog => sink(header) && page_cache_log::dump(objects, id, sink)?,
+    };
+    Ok(())
+}
+
+/// The manifest's state as far as it can be read, and what stopped that.
+fn state(objects: &Objects) -> Result<(crate::tree::manifest::state::State, u64, Option<Error>), Error> {
+    let mut state = crate::tree::manifest::state::State::default();
+    let mut edits = match Edits::open(objects, MANIFEST, Class::Background) {
+        Err(error) if error.is_corruption() => return Ok((state, 0, Some(error))),
+        edits => edits?,
+    };
+    let seed = edits.header.1;
+    loop {
+        match edits.next(&mut |_| Ok(())) {
+            Ok(Some(edit)) => edit.records().for_each(|record| state.apply(&record)),
+            Ok(None) => return Ok((state, seed, None)),
+            Err(error) if error.is_corruption() => return Ok((state, seed, Some(error))),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn damage(depth: u8, what: &impl std::fmt::Display) -> Item {
+    Item::new(depth, "damage").text("what", what.to_string())
+}

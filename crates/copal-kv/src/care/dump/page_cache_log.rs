@@ -1,0 +1,21 @@
+//! The page-cache log: whose it is, and how much it takes. Which of its records count the logs decide.
+
+use super::{Item, Sink, damage};
+use crate::{Error, write::page_cache_log};
+use copal_object::{ObjectId, Store as Objects};
+
+pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<bool, Error> {
+    let Some(place) = objects.place(id, 0)? else {
+        return Ok(true);
+    };
+    match page_cache_log::header_of(&place) {
+        Ok(None) => Ok(true),
+        Ok(Some(header)) => Ok(sink(
+            Item::new(1, "session")
+                .number("session", header.session)
+                .number("half_bytes", header.half_bytes),
+        )),
+        Err(error) if error.is_corruption() => Ok(sink(damage(1, &error))),
+        Err(error) => Err(error),
+    }
+}

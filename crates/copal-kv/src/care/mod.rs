@@ -1,0 +1,8 @@
+//! Looking after stored data: verifying, scrubbing, setting damage apart, repairing, showing.
+
+pub mod dump;
+pub(crate) mod quarantine;
+pub(crate) mod repair;
+pub(crate) mod scrub;
+pub(crate) mod set_apart;
+pub(crate) mod verify;

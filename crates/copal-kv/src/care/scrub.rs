@@ -1,0 +1,326 @@
+//! Reading everything in the background at a given pace, so that damage is found while a good copy still exists.
+//!
+//! Invariants
+//! - One partition at a time is held; tables that merges replace meanwhile are read no further, and what replaced
+//!   them after the scrub began is young and left to the next one.
+//! - Flush, merges and readers never wait for a scrub; its reads are of the background class.
+//! - It writes nothing. What it finds is set apart (`quarantine`) and told.
+//!
+//! Not here: names and accounts ([`Store::verify`](crate::Store::verify)).
+
+use crate::{
+    Error, Store,
+    care::verify::concerns,
+    engine::Engine,
+    table::Damaged,
+    table::entry::EntryKind,
+    tree::value::{self, pointer::Pointer},
+    tree::version::Slice,
+    tree::view::View,
+};
+use bytes::Bytes;
+use copal_device::Class;
+use copal_object::ObjectId;
+use parking_lot::{Condvar, Mutex};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// How far a scrub is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubProgress {
+    /// Bytes of tables and separated values to read, as estimated at the beginning.
+    pub total_bytes: u64,
+    /// Bytes read, or no longer there to be read.
+    pub done_bytes: u64,
+    /// Partitions of tables read.
+    pub partitions: u64,
+    /// Separated values read.
+    pub values: u64,
+    /// One sentence per damaged part; see also [`Store::damaged_ranges`](crate::Store::damaged_ranges).
+    pub damaged: Vec<String>,
+    /// Everything was read; `false` while it runs and after a cancel.
+    pub finished: bool,
+}
+
+/// A scrub under way; ends when it is done, cancelled or dropped, or the store is closed.
+pub struct Scrub {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<Result<(), Error>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    progress: Mutex<ScrubProgress>,
+    cancelled: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Store {
+    /// Starts to read every table and separated value on a thread of its own, at most `bytes_per_second`
+    /// (`u64::MAX`: as fast as it goes). Returns at once.
+    /// # Errors
+    /// `Closed`; `Poisoned` when no thread could be started (the store itself is not harmed).
+    pub fn scrub(&self, bytes_per_second: u64) -> Result<Scrub, Error> {
+        let engine = self.engine().clone();
+        if engine.signal.stopping() {
+            return Err(Error::Closed);
+        }
+        let shared = Arc::new(Shared::default());
+        let worker = Worker {
+            engine,
+            shared: shared.clone(),
+            pace: Pace::new(bytes_per_second),
+            began: Instant::now(),
+        };
+        let thread = std::thread::Builder::new().name("copal-kv-scrub".to_owned());
+        let thread = thread
+            .spawn(move || worker.run())
+            .map_err(|error| Error::Poisoned {
+                reason: format!("the scrub thread could not be started: {error}"),
+            })?;
+        Ok(Scrub {
+            shared,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Scrub {
+    /// What was read and found so far.
+    #[must_use]
+    pub fn progress(&self) -> ScrubProgress {
+        self.shared.progress.lock().clone()
+    }
+
+    /// Whether it has ended, for whatever reason.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends it after the part it is reading; does not wait.
+    pub fn cancel(&self) {
+        *self.shared.cancelled.lock() = true;
+        self.shared.wake.notify_all();
+    }
+
+    /// Waits for the end. Damage is told in the progress, not as an error.
+    /// # Errors
+    /// The device failed.
+    pub fn wait(mut self) -> Result<ScrubProgress, Error> {
+        self.join()?;
+        Ok(self.progress())
+    }
+
+    fn join(&mut self) -> Result<(), Error> {
+        match self.thread.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(ended)) => ended,
+            Some(Err(_)) => Err(Error::Poisoned {
+                reason: "the scrub thread panicked".to_owned(),
+            }),
+        }
+    }
+}
+
+impl Drop for Scrub {
+    fn drop(&mut self) {
+        self.cancel();
+        if let Err(error) = self.join() {
+            tracing::warn!(%error, "a scrub that nobody waited for failed");
+        }
+    }
+}
+
+/// When the next bytes are due. Pure.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    bytes_per_second: u64,
+    bytes: u64,
+}
+
+impl Pace {
+    fn new(bytes_per_second: u64) -> Pace {
+        Pace {
+            bytes_per_second: bytes_per_second.max(1),
+            bytes: 0,
+        }
+    }
+
+    /// `bytes` were read; how long after the beginning the next read is due.
+    fn read(&mut self, bytes: u64) -> Duration {
+        self.bytes = self.bytes.saturating_add(bytes);
+        let nanos = u128::from(self.bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+struct Worker {
+    engine: Arc<Engine>,
+    shared: Arc<Shared>,
+    pace: Pace,
+    began: Instant,
+}
+
+impl Worker {
+    fn run(mut self) -> Result<(), Error> {
+        // Only the names: a version held for so long would keep dead tables from being freed.
+        let tables: BTreeMap<ObjectId, u64> = {
+            let view = self.engine.view();
+            let slices = view.version.runs.iter().flat_map(|run| &run.slices);
+            let weigh = |slice: &Slice| {
+                let meta = &slice.table.meta;
+                let values: u64 = meta.values.iter().map(|(_, bytes)| *bytes).sum();
+                (meta.object, meta.bytes + values)
+            };
+            slices.map(weigh).collect()
+        };
+        self.shared.progress.lock().total_bytes = tables.values().sum();
+        let mut done = 0;
+        for (object, bytes) in tables {
+            if !self.table(object)? {
+                return Ok(());
+            }
+            done += bytes;
+            self.shared.progress.lock().done_bytes = done;
+        }
+        self.shared.progress.lock().finished = true;
+        Ok(())
+    }
+
+    /// Reads one table, if it still counts; `false` when it is time to stop.
+    fn table(&mut self, object: ObjectId) -> Result<bool, Error> {
+        let mut partition = 0;
+        loop {
+            let view = self.engine.view();
+            let Some(slice) = find(&view, object) else {
+                return Ok(true);
+            };
+            let (bytes, more) = self.partition(&view, slice, partition)?;
+            drop(view);
+            if !self.pause(bytes) {
+                return Ok(false);
+            }
+            if !more {
+                return Ok(true);
+            }
+            partition += 1;
+        }
+    }
+
+    /// Reads one partition and the values it points to; how many bytes that were, and whether there is another.
+    fn partition(&self, view: &View, slice: &Slice, partition: u32) -> Result<(u64, bool), Error> {
+        let table = &slice.table.table;
+        let mut pointers: Vec<(Bytes, u64, Bytes)> = Vec::new();
+        let found = table.verify_partition(partition, Class::Background, &mut |entry| {
+            if entry.kind == EntryKind::Pointer && slice.range.contains(entry.key) {
+                let (key, pointer) = (
+                    Bytes::copy_from_slice(entry.key),
+                    Bytes::copy_from_slice(entry.value),
+                );
+                pointers.push((key, entry.seq, pointer));
+            }
+        })?;
+        let mut bytes = found.bytes;
+        let counts = |damaged: &&Damaged| concerns(slice, damaged);
+        let mut damaged: Vec<String> = found
+            .damaged
+            .iter()
+            .filter(counts)
+            .map(ToString::to_string)
+            .collect();
+        let mut values = 0;
+        for (key, seq, pointer) in pointers {
+            match self.engine.check_value(view, &key, seq, &pointer)? {
+                None => {
+                    values += 1;
+                    bytes += Pointer::decode(&pointer).map_or(0, |pointer| u64::from(pointer.len));
+                }
+                Some(what) => damaged.push(what),
+            }
+        }
+        let mut progress = self.shared.progress.lock();
+        progress.partitions += u64::from(found.partitions);
+        progress.values += values;
+        progress.done_bytes = (progress.done_bytes + bytes).min(progress.total_bytes);
+        progress.damaged.extend(damaged);
+        Ok((bytes, found.more))
+    }
+
+    /// Waits until the next read is due; `false` when it is time to stop.
+    fn pause(&mut self, bytes: u64) -> bool {
+        let due = self.began.checked_add(self.pace.read(bytes));
+        let mut cancelled = self.shared.cancelled.lock();
+        loop {
+            if *cancelled || self.engine.signal.stopping() {
+                return false;
+            }
+            // Looked at now and then, as the store's end wakes nobody here.
+            let tick = Instant::now() + Duration::from_millis(50);
+            match due {
+                Some(due) if due <= Instant::now() => return true,
+                due => drop(
+                    self.shared
+                        .wake
+                        .wait_until(&mut cancelled, due.unwrap_or(tick).min(tick)),
+                ),
+            }
+        }
+    }
+}
+
+fn find(view: &View, object: ObjectId) -> Option<&Slice> {
+    let mut slices = view.version.runs.iter().flat_map(|run| &run.slices);
+    slices.find(|slice| slice.table.meta.object == object)
+}
+
+impl Engine {
+    /// Reads the separated value of an entry; the sentence that says what is wrong with it, noted for
+    /// `damaged_ranges`. Values under a tombstone may be gone: those are fine.
+    pub(crate) fn check_value(
+        &self,
+        view: &View,
+        key: &Bytes,
+        seq: u64,
+        pointer: &Bytes,
+    ) -> Result<Option<String>, Error> {
+        let decoded = Pointer::decode(pointer)?;
+        let gone =
+            || self.objects.stat(decoded.object).is_none() && crate::care::verify::is_purged(view, key, seq);
+        if gone() {
+            return Ok(None);
+        }
+        let all = 0..u64::from(decoded.len);
+        let read = value::read(&self.objects, pointer, &all, Class::Background);
+        match read {
+            Ok(_) => Ok(None),
+            // Freed between the look and the read.
+            Err(_) if gone() => Ok(None),
+            Err(error) if error.is_corruption() => {
+                let what = error.to_string();
+                let mut damaged = self.damaged_values.lock();
+                damaged.insert(key.clone(), (pointer.clone(), what.clone()));
+                Ok(Some(what))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pace_is_bytes_over_rate_whatever_their_pieces() {
+        let mut pace = Pace::new(1000);
+        assert_eq!(pace.read(500), Duration::from_millis(500));
+        assert_eq!(pace.read(1500), Duration::from_secs(2));
+        assert_eq!(Pace::new(u64::MAX).read(1 << 20), Duration::ZERO);
+        assert_eq!(Pace::new(0).read(2), Duration::from_secs(2));
+    }
+}

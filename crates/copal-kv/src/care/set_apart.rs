@@ -1,0 +1,96 @@
+//! Parts of a version that cannot be read, and how merges go round them.
+//!
+//! Not here: how they are told and given free (`quarantine`).
+
+use crate::{
+    table::key::KeyRange,
+    tree::version::{Slice, Version},
+};
+
+/// A part of a slice that cannot be read.
+pub(crate) struct Part<'a> {
+    pub(crate) slice: &'a Slice,
+    pub(crate) range: KeyRange,
+    pub(crate) what: String,
+}
+
+/// Everything of a version that was found damaged so far, in the order of its runs.
+pub(crate) fn parts(version: &Version) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    for slice in version.runs.iter().flat_map(|run| &run.slices) {
+        for lost in slice.table.table.lost_keys() {
+            let range = KeyRange {
+                start: lost.start,
+                end: lost.end.unwrap_or_else(|| slice.range.end.clone()),
+            };
+            let range = range.intersect(&slice.range);
+            if !range.is_empty() {
+                let what = lost.error.to_string();
+                parts.push(Part { slice, range, what });
+            }
+        }
+    }
+    parts
+}
+
+/// The ranges that no merge may touch: ascending, disjoint.
+pub(crate) fn ranges(version: &Version) -> Vec<KeyRange> {
+    let mut all: Vec<KeyRange> = parts(version).into_iter().map(|part| part.range).collect();
+    all.sort_by(|a, b| a.start.cmp(&b.start));
+    let mut joined: Vec<KeyRange> = Vec::new();
+    for range in all {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.clone().max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// The next stretch of `range` outside `apart`, as far as the next damaged key; `range` begins there then.
+pub(crate) fn next_free(range: &mut KeyRange, apart: &[KeyRange]) -> Option<KeyRange> {
+    if let Some(inside) = apart.iter().find(|apart| apart.contains(&range.start)) {
+        range.start = inside.end.clone();
+    }
+    let next = apart.iter().find(|apart| apart.start > range.start);
+    let free = KeyRange {
+        start: range.start.clone(),
+        end: next.map_or(range.end.clone(), |next| {
+            next.start.clone().min(range.end.clone())
+        }),
+    };
+    (!free.is_empty()).then_some(free)
+}
+
+/// Whether every key of `range` is set apart.
+pub(crate) fn covers(apart: &[KeyRange], range: &KeyRange) -> bool {
+    apart.iter().any(|apart| apart.covers(range))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn range(start: &'static str, end: &'static str) -> KeyRange {
+        KeyRange {
+            start: Bytes::from_static(start.as_bytes()),
+            end: Bytes::from_static(end.as_bytes()),
+        }
+    }
+
+    #[test]
+    fn a_walk_goes_round_what_is_set_apart() {
+        let apart = [range("b", "d"), range("f", "g"), range("x", "z")];
+        let mut all = range("a", "y");
+        let mut seen = Vec::new();
+        while let Some(free) = next_free(&mut all, &apart) {
+            all.start = free.end.clone();
+            seen.push(free);
+        }
+        assert_eq!(seen, [range("a", "b"), range("d", "f"), range("g", "x")]);
+        assert!(next_free(&mut range("b", "d"), &apart).is_none());
+        assert_eq!(next_free(&mut range("c", "e"), &apart), Some(range("d", "e")));
+        assert!(covers(&apart, &range("f", "g")) && !covers(&apart, &range("e", "g")));
+    }
+}

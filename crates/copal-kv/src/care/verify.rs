@@ -1,0 +1,394 @@
+//! Checking an open store against itself: names, accounts, and, if asked, every byte.
+//!
+//! Invariants checked
+//! - Every object with one of this engine's labels is named by the manifest, is the manifest, or is a log of a
+//!   memtable; nothing named is missing. Leftovers that a kill explains are counted, not blamed (`leftovers`).
+//! - In each value object, the values that entries point to and the dead ranges do not overlap, and together
+//!   they are everything that was accounted for.
+//!
+//! Names and accounts are those of one moment, taken under the locks; the entries of that moment are then read from a
+//! view, which keeps tables and values from being freed, and nobody waits.
+//!
+//! Not here: the object layer's own checks, repair.
+
+use crate::{
+    Error, Store,
+    engine::{Engine, Tree},
+    memory::budget::{Charge, Class as Memory},
+    open::leftovers::{Found, Unnamed, unnamed},
+    table::entry::{EntryKind, MAX_SEQ},
+    table::entry_cursor::Cursor,
+    table::key::KeyRange,
+    table::{Damaged, Scan},
+    tree::garbage::Item,
+    tree::manifest::{MANIFEST, state::ValueState},
+    tree::value::{
+        interval::IntervalSet,
+        pointer::{Pointer, VALUE_PAGE},
+    },
+    tree::version::{Run, Slice},
+    tree::view::View,
+};
+use bytes::Bytes;
+use copal_device::Class;
+use copal_object::ObjectId;
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    ops::Range,
+    sync::Arc,
+};
+
+/// Values between two looks at what was found so far.
+const TELL_AFTER_VALUES: u64 = 64;
+
+/// What [`Store::verify`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Tables looked at.
+    pub tables: u64,
+    /// Entries seen in tables and memtables, all versions.
+    pub entries: u64,
+    /// Separated values that entries point to.
+    pub values: u64,
+    /// Their bytes.
+    pub value_bytes: u64,
+    /// Bytes of the tables that were read, where all are.
+    pub table_bytes: u64,
+    /// Objects that a kill left behind: dropped, or made for something that did not happen. No damage; the next
+    /// opening that may write frees them. Only a store that is open read-only has any.
+    pub leftovers: u64,
+    /// Bytes they occupy, with those at the ends of value objects that no log names.
+    pub leftover_bytes: u64,
+    /// One sentence per problem; empty means sound.
+    pub problems: Vec<String>,
+}
+
+impl VerifyReport {
+    /// Nothing is wrong.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    fn problem(&mut self, text: String) {
+        self.problems.push(text);
+    }
+}
+
+impl Store {
+    /// Checks names and accounts; with `deep` also reads every table and every separated value. Blocks; others read
+    /// and write meanwhile, and the store is judged as it was at the beginning. What is to be read is not freed before
+    /// the end.
+    /// # Errors
+    /// What the object layer answers. Damage is told in the report, not as an error.
+    pub fn verify(&self, deep: bool) -> Result<VerifyReport, Error> {
+        self.verify_telling(deep, &mut |_| ())
+    }
+
+    /// As [`Store::verify`]; `told` is shown what was found so far, after every table and, in between, every few values.
+    /// # Errors
+    /// As [`Store::verify`].
+    pub fn verify_telling(
+        &self,
+        deep: bool,
+        told: &mut dyn FnMut(&VerifyReport),
+    ) -> Result<VerifyReport, Error> {
+        self.engine().verify(Verifying {
+            deep,
+            pointers: Pointers::new(),
+            report: VerifyReport::default(),
+            told,
+        })
+    }
+}
+
+/// The store at one moment.
+struct Moment {
+    view: Arc<View>,
+    /// Last sequence that a commit took; memtables go on filling.
+    newest: u64,
+    /// Accounts of the value objects.
+    values: BTreeMap<ObjectId, ValueState>,
+    _charge: Charge,
+}
+
+type Pointers = BTreeMap<ObjectId, Vec<Range<u64>>>;
+
+/// A verify under way.
+struct Verifying<'a> {
+    deep: bool,
+    /// Where the values lie that entries point to.
+    pointers: Pointers,
+    report: VerifyReport,
+    told: &'a mut dyn FnMut(&VerifyReport),
+}
+
+impl Engine {
+    fn verify(&self, mut to: Verifying<'_>) -> Result<VerifyReport, Error> {
+        let Moment {
+            view,
+            newest,
+            values,
+            _charge,
+        } = self.verify_names_now(&mut to.report);
+        for memtable in view.memtables() {
+            let mut cursor = memtable.cursor();
+            cursor.first()?;
+            self.collect(&view, newest, &mut cursor, &mut to)?;
+        }
+        let mut unsure: HashSet<ObjectId> = HashSet::new();
+        for run in &view.version.runs {
+            for slice in &run.slices {
+                to.report.tables += 1;
+                if to.deep {
+                    let found = slice.table.table.verify(Class::Background)?;
+                    for damaged in found.damaged.iter().filter(|damaged| concerns(slice, damaged)) {
+                        to.report.problem(damaged.to_string());
+                    }
+                    to.report.table_bytes += slice.bytes();
+                    (to.told)(&to.report);
+                }
+                if !self.walk_slice(&view, run, slice, &mut to)? {
+                    unsure.extend(slice.table.meta.values.iter().map(|(object, _)| *object));
+                }
+            }
+        }
+        let Verifying {
+            mut pointers,
+            mut report,
+            told,
+            ..
+        } = to;
+        told(&report);
+        for (object, value) in &values {
+            let live = pointers.remove(object).unwrap_or_default();
+            if unsure.contains(object) {
+                // What a damaged range points to is not known, so it cannot be told from what is lost.
+                continue;
+            }
+            verify_accounts(*object, value, live, &mut report);
+        }
+        Ok(report)
+    }
+
+    /// Checks the names, and takes hold of what else belongs to this moment.
+    fn verify_names_now(&self, report: &mut VerifyReport) -> Moment {
+        // Between two steps of the worker, two flushes and two groups of commits: what they make has a name by then.
+        // The flusher begins a log now and then, which has a name when the writer is free again.
+        let _writer = self.writer.lock();
+        let _still = self.stand_still();
+        let _values = self.direct_values.lock();
+        // A commit that failed on its way poisons the store; what it left behind is no one's.
+        let _ = self.queue.drain();
+        let tree = self.tree.lock();
+        let view = self.view();
+        self.verify_names(&tree, &view, report);
+        let state = &tree.manifest.state;
+        Moment {
+            view,
+            newest: self.snapshots.given(),
+            values: state.values.clone(),
+            _charge: self.budget.charge(Memory::Manifest, state.heap_bytes()),
+        }
+    }
+
+    /// Counts the entries of a slice round its damaged parts; `false`: there are such parts.
+    fn walk_slice(
+        &self,
+        view: &View,
+        run: &Run,
+        slice: &Slice,
+        to: &mut Verifying<'_>,
+    ) -> Result<bool, Error> {
+        let scan = Scan {
+            class: Class::Background,
+            whole: true,
+            ..Scan::default()
+        };
+        let mut whole = true;
+        let mut rest = slice.range.clone();
+        loop {
+            let mut cursor = run.cursor(&rest, scan);
+            let walked = cursor
+                .first()
+                .and_then(|()| self.collect(view, MAX_SEQ, &mut cursor, to));
+            let Err(error) = walked else {
+                return Ok(whole);
+            };
+            if !error.is_corruption() {
+                return Err(error);
+            }
+            if !to.deep {
+                to.report.problem(error.to_string());
+            }
+            whole = false;
+            // Entries before the damage were counted; go on behind it.
+            let lost = slice.table.table.lost_keys();
+            let behind = lost
+                .into_iter()
+                .find(|lost| lost.end.as_ref().is_none_or(|end| *end > rest.start));
+            let Some(end) = behind.and_then(|lost| lost.end).filter(|end| *end < rest.end) else {
+                return Ok(false);
+            };
+            rest.start = end;
+        }
+    }
+
+    /// Every object of ours has a name, every name an object.
+    fn verify_names(&self, tree: &Tree, view: &View, report: &mut VerifyReport) {
+        let state = &tree.manifest.state;
+        let found = Found::list(&self.objects);
+        let mut named: HashSet<ObjectId> = state.tables.keys().chain(state.values.keys()).copied().collect();
+        named.insert(MANIFEST);
+        named.extend(
+            view.memtables()
+                .map(|memtable| memtable.log)
+                .filter(|log| log.0 != 0),
+        );
+        let missing = named
+            .iter()
+            .filter(|object| self.objects.stat(**object).is_none());
+        missing.for_each(|object| report.problem(format!("object {} is missing", object.0)));
+        let logged: HashMap<ObjectId, u64> = view
+            .memtables()
+            .flat_map(|memtable| memtable.value_metas())
+            .map(|meta| (meta.object, meta.accounted))
+            .collect();
+        let stray_logs = found.logs.range(state.flushed_generation + 1..);
+        for (_, log) in stray_logs.filter(|(_, log)| !named.contains(log)) {
+            report.problem(format!("log {} belongs to no one", log.0));
+        }
+        let mut waiting: HashSet<ObjectId> = self.garbage.items().into_iter().filter_map(deleted).collect();
+        waiting.extend(self.ingests.objects());
+        for found in unnamed(state, &found, |value| logged.contains_key(value)) {
+            let Unnamed {
+                object,
+                role,
+                explained,
+            } = found;
+            if self.options.read_only && explained {
+                report.leftovers += 1;
+                report.leftover_bytes += self.objects.stat(object).map_or(0, |stat| stat.allocated_bytes);
+            } else if !waiting.contains(&object) {
+                report.problem(format!("{role} {} belongs to no one", object.0));
+            }
+        }
+        if self.options.read_only {
+            for (object, stat) in &found.values {
+                let known = state.values.get(object).map(|value| value.meta.accounted);
+                if let Some(end) = known.max(logged.get(object).copied()) {
+                    report.leftover_bytes += stat.len.saturating_sub(end);
+                }
+            }
+        }
+    }
+
+    /// Counts the entries of a cursor up to `newest` and notes where their values lie; a deep verify reads the values.
+    fn collect(
+        &self,
+        view: &View,
+        newest: u64,
+        cursor: &mut impl Cursor,
+        to: &mut Verifying<'_>,
+    ) -> Result<(), Error> {
+        while let Some(entry) = cursor.entry() {
+            if entry.seq > newest {
+                cursor.next()?;
+                continue;
+            }
+            to.report.entries += 1;
+            if entry.kind == EntryKind::Pointer {
+                let pointer = Pointer::decode(entry.value)?;
+                if self.objects.stat(pointer.object).is_none() {
+                    // A purge drops value objects at once and leaves the entries under its
+                    // tombstone to the next merge.
+                    if !is_purged(view, entry.key, entry.seq) {
+                        to.report.problem(format!(
+                            "an entry points to value object {}, which does not exist",
+                            pointer.object.0
+                        ));
+                    }
+                    cursor.next()?;
+                    continue;
+                }
+                to.report.values += 1;
+                to.report.value_bytes += u64::from(pointer.len);
+                to.pointers
+                    .entry(pointer.object)
+                    .or_default()
+                    .push(pointer.range());
+                if to.deep {
+                    let (key, pointer) = (Bytes::copy_from_slice(entry.key), cursor.value());
+                    let problem = self.check_value(view, &key, entry.seq, &pointer)?;
+                    problem.into_iter().for_each(|problem| to.report.problem(problem));
+                    if to.report.values.is_multiple_of(TELL_AFTER_VALUES) {
+                        (to.told)(&to.report);
+                    }
+                }
+            }
+            cursor.next()?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the damage is in a part of its table that counts.
+pub(crate) fn concerns(slice: &Slice, damaged: &Damaged) -> bool {
+    damaged.lost.as_ref().is_none_or(|(start, end)| {
+        let lost = KeyRange {
+            start: start.clone(),
+            end: end.clone().unwrap_or_else(|| slice.range.end.clone()),
+        };
+        lost.overlaps(&slice.range)
+    })
+}
+
+fn deleted(item: Item) -> Option<ObjectId> {
+    match item {
+        Item::Delete(object) => Some(object),
+        Item::Punch(..) => None,
+    }
+}
+
+/// Whether a range tombstone hides the entry.
+pub(crate) fn is_purged(view: &View, key: &[u8], seq: u64) -> bool {
+    let in_memtables = view
+        .memtables()
+        .any(|memtable| memtable.cover(key, MAX_SEQ) > seq);
+    in_memtables || view.version.runs.iter().any(|run| run.cover(key, MAX_SEQ) > seq)
+}
+
+/// Live values and dead ranges of an object do not overlap and leave no byte unaccounted for.
+fn verify_accounts(object: ObjectId, value: &ValueState, live: Vec<Range<u64>>, report: &mut VerifyReport) {
+    let mut all = IntervalSet::default();
+    let mut sum = 0;
+    for range in live {
+        // A direct value owns its padding.
+        let end = if value.meta.by_worker {
+            range.end
+        } else {
+            range.end.next_multiple_of(VALUE_PAGE)
+        };
+        sum += end - range.start;
+        all.insert(range.start..end);
+    }
+    for range in value.dead.iter() {
+        sum += range.end - range.start;
+        all.insert(range);
+    }
+    if all.total() != sum {
+        report.problem(format!(
+            "value object {}: {} bytes have two owners",
+            object.0,
+            sum - all.total()
+        ));
+    }
+    let lost: u64 = all
+        .gaps(value.meta.accounted)
+        .iter()
+        .map(|gap| gap.end - gap.start)
+        .sum();
+    if lost > 0 {
+        report.problem(format!("value object {}: {lost} bytes have no owner", object.0));
+    }
+}

@@ -1,0 +1,167 @@
+//! Memory of the read path as one store sees it: pages and filters of the budget, and its own read counters.
+//!
+//! Invariants
+//! - A filter is charged before it is allocated; a refused charge means "go without".
+//! - Pages are keyed by a number given out per open table, never by object: several stores may share a budget,
+//!   and an object number used again cannot reach old pages.
+//!
+//! Not here: which partition deserves its units (rules), how the budget is divided and kept (`budget`).
+
+use crate::memory::contents::Key;
+pub(crate) use crate::memory::contents::{Cached as Page, PageKey};
+use crate::{
+    api::options::FilterOptions,
+    memory::budget::{Accounts, Charge, Class, Plan},
+    memory::elastic::Elastic,
+    memory::shared::MemoryBudget,
+    table::{
+        ReadCounts,
+        counters::{Count, ReadCounters},
+    },
+};
+use std::sync::Arc;
+
+/// Index pages, blocks and filters of all tables of a store.
+pub struct TableCache {
+    memory: MemoryBudget,
+    counters: ReadCounters,
+}
+
+/// Bytes in use, by class; of all stores that share the budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheBytes {
+    /// Index pages and data blocks.
+    pub pages: u64,
+    /// Loaded filter units.
+    pub filters: u64,
+    /// Fences, descriptors, range tombstones of open tables: always resident.
+    pub resident: u64,
+}
+
+impl CacheBytes {
+    /// All classes together.
+    pub fn total(&self) -> u64 {
+        self.pages + self.filters + self.resident
+    }
+}
+
+/// What an open table is charged for.
+pub(crate) struct TableCharge {
+    _resident: Charge,
+    _tombstones: Charge,
+}
+
+impl TableCache {
+    /// A cache of `page_bytes` for index pages and blocks, and at most `filter_bytes` for filter units, moved between
+    /// partitions as `filters` says.
+    pub fn new(page_bytes: u64, filter_bytes: u64, filters: FilterOptions) -> Arc<TableCache> {
+        let plan = Plan::of_tables(page_bytes, filter_bytes);
+        TableCache::of(&MemoryBudget::with_plan(plan, filters))
+    }
+
+    /// The part of a budget that one store's tables use.
+    pub(crate) fn of(memory: &MemoryBudget) -> Arc<TableCache> {
+        Arc::new(TableCache {
+            memory: memory.clone(),
+            counters: ReadCounters::default(),
+        })
+    }
+
+    /// Read counters of all tables that use this cache.
+    pub fn counts(&self) -> ReadCounts {
+        self.counters.sums()
+    }
+
+    /// Bytes in use.
+    pub fn bytes(&self) -> CacheBytes {
+        let bytes = self.memory.bytes();
+        CacheBytes {
+            pages: bytes.index_pages + bytes.blocks,
+            filters: bytes.filters,
+            resident: bytes.tables + bytes.range_tombstones,
+        }
+    }
+
+    /// The memory of which this is a part.
+    pub(crate) fn memory(&self) -> &MemoryBudget {
+        &self.memory
+    }
+
+    pub(crate) fn budget(&self) -> &Accounts {
+        self.memory.accounts()
+    }
+
+    pub(crate) fn count(&self, what: Count) {
+        self.counters.add(what);
+    }
+
+    /// A number no other open table has.
+    pub(crate) fn new_table(&self) -> u64 {
+        self.memory.new_number()
+    }
+
+    /// Charges what an open table keeps.
+    pub(crate) fn charge_table(&self, resident_bytes: u64, tombstone_bytes: u64) -> TableCharge {
+        TableCharge {
+            _resident: self.budget().charge(Class::Tables, resident_bytes),
+            _tombstones: self.budget().charge(Class::RangeTombstones, tombstone_bytes),
+        }
+    }
+
+    /// Filters of all tables that share the budget.
+    pub(crate) fn elastic(&self) -> &Arc<Elastic> {
+        self.memory.elastic()
+    }
+
+    /// Drains what the calling thread and full rings have sampled and moves filter units, as the background thread
+    /// does by itself. Blocks on reads.
+    pub fn adjust_filters(&self) {
+        self.elastic().adjust_now();
+    }
+
+    pub(crate) fn get(&self, key: PageKey) -> Option<Page> {
+        self.memory.cached(&key)
+    }
+
+    pub(crate) fn holds(&self, key: PageKey) -> bool {
+        self.memory.is_cached(&key)
+    }
+
+    pub(crate) fn insert(&self, key: PageKey, page: Page) {
+        self.memory.keep(Key::Page(key), page);
+    }
+
+    /// An account for the filter units of one table.
+    pub(crate) fn filter_charge(&self) -> FilterCharge {
+        FilterCharge {
+            budget: self.budget().clone(),
+            charge: self.budget().charge(Class::Filters, 0),
+        }
+    }
+}
+
+/// Bytes of filter units charged to the budget until dropped.
+pub(crate) struct FilterCharge {
+    budget: Accounts,
+    charge: Charge,
+}
+
+impl FilterCharge {
+    /// Charges `bytes` more, before they are allocated; `false`: there is no room and nothing was charged.
+    pub(crate) fn grow(&mut self, bytes: u64) -> bool {
+        match self.budget.try_charge(Class::Filters, bytes) {
+            Some(more) => {
+                self.charge.join(more);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Gives back `bytes` that are free now.
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        let charged = self.charge.bytes();
+        assert!(bytes <= charged, "{bytes} of {charged} charged bytes given back");
+        self.charge.set(charged - bytes);
+    }
+}

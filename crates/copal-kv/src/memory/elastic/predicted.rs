@@ -1,0 +1,35 @@
+//! What new partitions start with, and units that need no read.
+
+use super::filtered::FilteredTable;
+use crate::{memory::budget::Charged, table::index::IndexPage};
+use copal_filter::{Units, rules::Heat};
+use std::collections::HashMap;
+
+/// What a new partition starts with.
+pub(crate) struct Predicted {
+    /// Which of its table's.
+    pub(crate) index: u32,
+    pub(crate) heat: Heat,
+    /// Units it should have, at the price that memory had when it was written.
+    pub(crate) wanted: u8,
+    /// Some more than that: what is merged leaves memory to its heirs.
+    pub(crate) units: Option<Charged<Units>>,
+    /// Index page for the cache.
+    pub(crate) page: Option<Charged<IndexPage>>,
+}
+
+/// Units of partitions that were just written, more than they start with: should the rule want more of them at once,
+/// nothing has to be read. By number of the table and index: a partition's own number may be another's by then.
+#[derive(Default)]
+pub(crate) struct AtHand(HashMap<(u64, u32), Charged<Units>>);
+
+impl AtHand {
+    pub(super) fn keep(&mut self, table: &dyn FilteredTable, index: u32, units: Charged<Units>) {
+        self.0.insert((table.number(), index), units);
+    }
+
+    /// Units of partition `index` of `table`.
+    pub(super) fn of(&self, table: &dyn FilteredTable, index: u32) -> Option<&Charged<Units>> {
+        self.0.get(&(table.number(), index))
+    }
+}

@@ -1,0 +1,8 @@
+//! Who may take how much memory: accounts, caches, and filter units that come and go with the heat.
+
+pub(crate) mod budget;
+pub mod cache;
+pub(crate) mod contents;
+pub(crate) mod elastic;
+pub(crate) mod rows;
+pub(crate) mod shared;

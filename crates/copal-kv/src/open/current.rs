@@ -1,0 +1,18 @@
+//! The log that goes on behind what an opening found in it.
+
+use crate::{write::commit::writer::Writer, write::log::Log, write::memtable::Memtable};
+use std::sync::Arc;
+
+pub(crate) type Current = (Writer, Arc<Memtable>, Vec<Arc<Memtable>>);
+
+/// The newest log goes on behind the frames it holds; `None`: there is no log.
+pub(crate) fn go_on(mut memtables: Vec<(Arc<Memtable>, u64)>) -> Option<Current> {
+    let (active, frames) = memtables.pop()?;
+    let log = Log::resume(active.generation, active.log, frames);
+    let frozen = memtables
+        .into_iter()
+        .rev()
+        .map(|(memtable, _)| memtable)
+        .collect();
+    Some((Writer::new(log), active, frozen))
+}

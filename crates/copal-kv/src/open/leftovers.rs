@@ -1,0 +1,109 @@
+//! Objects of the engine that neither the manifest nor a log names: leftovers of a kill, or leaks.
+//!
+//! One judgement for two callers: the opening, which deletes all of them, and verification, which tells one from
+//! the other, also in a store that is open read-only and sweeps nothing.
+//! Invariants
+//! - A leftover is explained: an edit of the manifest dropped it, or it is younger than the last moment at which
+//!   the store was known to have no other ([`Record::Settled`]).
+//! - Everything else without a name is a leak: no crash of a sound engine makes one.
+//!
+//! Not here: freeing them (`open`), bytes inside value objects (`open`, `verify`).
+//!
+//! [`Record::Settled`]: crate::tree::manifest::format::Record::Settled
+
+use crate::tree::manifest::{Role, parse_label, rewrite::BESIDE, state::State};
+use copal_object::{ObjectId, Stat, Store as Objects};
+use std::collections::BTreeMap;
+
+const LIST_AT_ONCE: usize = 1024;
+
+/// The engine's objects as they are in the object store, by their labels.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// Streams by generation.
+    pub(crate) logs: BTreeMap<u64, ObjectId>,
+    /// Streams whose generation another one has, too.
+    pub(crate) second_logs: Vec<ObjectId>,
+    pub(crate) tables: Vec<ObjectId>,
+    pub(crate) values: BTreeMap<ObjectId, Stat>,
+    /// The stream whose first extent is the page-cache log.
+    pub(crate) page_cache_log: Option<ObjectId>,
+    /// Manifests that were being written anew.
+    pub(crate) manifests: Vec<ObjectId>,
+    /// Highest id of any object but those, also of others.
+    pub(crate) highest: u64,
+}
+
+impl Found {
+    pub(crate) fn list(objects: &Objects) -> Found {
+        let mut found = Found::default();
+        let mut from = ObjectId(0);
+        loop {
+            let stats = objects.list(from, LIST_AT_ONCE);
+            let Some(last) = stats.last() else { return found };
+            from = ObjectId(last.id.0 + 1);
+            stats.into_iter().for_each(|stat| found.add(stat));
+        }
+    }
+
+    fn add(&mut self, stat: Stat) {
+        if BESIDE.contains(&stat.id) {
+            self.manifests.push(stat.id);
+            return;
+        }
+        self.highest = self.highest.max(stat.id.0);
+        match parse_label(&stat.label) {
+            Some((Role::Log, generation)) => {
+                // The older stream is the log that the store has been writing.
+                if let Some(&first) = self.logs.get(&generation) {
+                    self.second_logs.push(stat.id.max(first));
+                    self.logs.insert(generation, stat.id.min(first));
+                } else {
+                    self.logs.insert(generation, stat.id);
+                }
+            }
+            Some((Role::Table, _)) => self.tables.push(stat.id),
+            Some((Role::Value, _)) => {
+                self.values.insert(stat.id, stat);
+            }
+            Some((Role::PageCacheLog, _)) => self.page_cache_log = self.page_cache_log.or(Some(stat.id)),
+            Some((Role::Manifest, _)) | None => {}
+        }
+    }
+}
+
+/// An object without a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Unnamed {
+    pub(crate) object: ObjectId,
+    pub(crate) role: Role,
+    /// What it was made for did not happen, or is over: the next writable opening frees it, and that is all.
+    pub(crate) explained: bool,
+}
+
+/// Everything in `found` that `state` and the logs behind it do not name. `logged`: value objects that a log
+/// points into.
+pub(crate) fn unnamed(state: &State, found: &Found, logged: impl Fn(&ObjectId) -> bool) -> Vec<Unnamed> {
+    let logs = found.logs.range(..=state.flushed_generation).map(|(_, log)| *log);
+    let logs = logs.chain(found.second_logs.iter().copied());
+    let tables = found.tables.iter().copied();
+    let tables = tables.filter(|table| !state.tables.contains_key(table));
+    let values = found.values.keys().copied();
+    let values = values.filter(|value| !state.values.contains_key(value) && !logged(value));
+    let judged = |role: Role| {
+        move |object: ObjectId| Unnamed {
+            object,
+            role,
+            explained: object.0 >= state.settled_below || state.dropped.contains(&object),
+        }
+    };
+    let mut all: Vec<Unnamed> = logs.map(judged(Role::Log)).collect();
+    all.extend(tables.map(judged(Role::Table)));
+    all.extend(values.map(judged(Role::Value)));
+    all.extend(found.manifests.iter().map(|&object| Unnamed {
+        object,
+        role: Role::Manifest,
+        explained: true,
+    }));
+    all
+}

@@ -1,0 +1,375 @@
+//! Opening: manifest, sweep of what no one names, logs, value objects, worker.
+//!
+//! Invariants
+//! - After it the store holds a prefix of commit order, with everything that was acknowledged as durable (KV-1).
+//! - Objects and value bytes that neither manifest nor log name are freed. Opening read-only frees nothing.
+//! - A hole between logs or a damaged frame is an error, never an end. A damaged manifest is one, too.
+//! - A damaged table costs its own key range, not the opening (`quarantine`).
+//!
+//! Not here: reading the logs back (`replay`), and the page-cache log behind them (`replay_page_cache_log`).
+
+mod current;
+pub(crate) mod leftovers;
+mod replay;
+
+use crate::{
+    Error, MemoryBudget, Options,
+    api::stats::Counters,
+    compact::ingest::Ingests,
+    compact::{deletions::Deletions, jobs::Jobs, separate::WorkerValues},
+    engine::{Engine, Tree, first_view, open_or_set_apart},
+    memory::budget::{Accounts, Class},
+    memory::cache::TableCache,
+    memory::elastic::AtHand,
+    memory::rows::Rows,
+    open::leftovers::{Found, Unnamed, unnamed},
+    poison::Poison,
+    read::record::GetRecorder,
+    signal::Signal,
+    table::ReadOptions,
+    tree::garbage::{Epochs, Garbage},
+    tree::manifest::{
+        Manifest, Role,
+        format::{Record, ValueMeta},
+        rewrite,
+        state::State,
+    },
+    tree::snapshots::Snapshots,
+    tree::value::{interval::page_aligned, pointer::VALUE_PAGE},
+    tree::version::{Handles, Version, filter_level},
+    write::commit::{
+        queue::{CommitQueue, WIDTH},
+        values::{DirectValues, GroupKey, OpenObject},
+        writer::Writer,
+    },
+    write::log::Log,
+    write::memtable::Memtable,
+    write::pacing::Throttle,
+    write::reserve::Reserve,
+};
+use copal_object::{Ack, ObjectId, Op, Stat, Store as Objects};
+use current::{Current, go_on};
+use parking_lot::{Mutex, RwLock};
+#[cfg(any(test, fuzzing))]
+pub(crate) use replay::apply_groups;
+pub(crate) use replay::insert;
+use replay::{Beyond, Named, Replayed};
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
+};
+
+/// Opens or creates the key-value store in `objects`, within `memory` or a memory of its own; its threads are not running
+/// yet.
+pub(crate) fn open(
+    objects: Objects,
+    options: Options,
+    memory: Option<&MemoryBudget>,
+) -> Result<Arc<Engine>, Error> {
+    options.check()?;
+    let ownership = objects.own(options.read_only).ok_or(Error::AlreadyOpen)?;
+    let own = || MemoryBudget::with_filters(options.memory_bytes, options.filters);
+    let memory = memory.cloned().unwrap_or_else(own);
+    let budget = memory.accounts().clone();
+    let store_count = budget.enter_store();
+    let (manifest, state_charge) = match Manifest::open(&objects, &budget)? {
+        Some(found) => found,
+        None if options.read_only => {
+            return Err(Error::corrupt(
+                "kv manifest",
+                "there is none: nothing was ever stored here",
+            ));
+        }
+        None => {
+            let manifest = Manifest::create(&objects, random_number()?, &budget)?;
+            (manifest, budget.charge(Class::Manifest, 0))
+        }
+    };
+    let found = Found::list(&objects);
+    objects.limit_in_flight(budget.write_bytes());
+    let cache = TableCache::of(&memory);
+    let read = ReadOptions {
+        store_seed: manifest.seed,
+    };
+    let mut handles = Handles::new();
+    for (object, table) in &manifest.state.tables {
+        let handle = open_or_set_apart(&objects, &cache, read, &table.meta)?;
+        let level = filter_level(table.level, table.run);
+        let none = &mut AtHand::default();
+        handle.table.adopt_filters(level, &mut Vec::new(), none);
+        handles.insert(*object, handle);
+        budget.check_used()?;
+    }
+    cache.elastic().settle(&AtHand::default());
+    let beyond = if options.read_only {
+        Beyond::RefuseToRead
+    } else {
+        Beyond::Flush
+    };
+    let mut replayed = Replayed::read(
+        &objects,
+        &manifest.state,
+        &found,
+        &budget,
+        beyond,
+        options.salvage,
+    )?;
+    let seed = manifest.seed;
+    let mut tree = Tree {
+        manifest,
+        handles,
+        next_epoch: 2,
+        next_run: 0,
+        state_charge,
+    };
+    let poison = Arc::new(Poison::default());
+    let mut direct_values = DirectValues::default();
+    let mut worker_values = WorkerValues::default();
+    if !options.read_only {
+        // Not with the rest: the edit that frees that may be a rewrite itself.
+        rewrite::discard(&objects).map_err(|error| poison.failed_write(error))?;
+        let sweep = Sweep::new(&tree.manifest.state, &found, &replayed);
+        sweep.run(&objects, &poison, &mut tree.manifest)?;
+        adopt(
+            &objects,
+            &tree.manifest.state,
+            &mut direct_values,
+            &mut worker_values,
+        );
+    }
+    tree.count_state();
+    let signal = Arc::new(Signal::default());
+    let epochs = Arc::new(Epochs::new(signal.clone()));
+    let version = Version::new(1, &tree.manifest.state, &tree.handles, &epochs, &budget);
+    let next_object = next_object(&tree.manifest.state, &found);
+    let memtables = std::mem::take(&mut replayed.memtables);
+    let newest = found.logs.keys().next_back().copied().unwrap_or(0);
+    let generation = newest.max(tree.manifest.state.flushed_generation) + 1;
+    let (writer, active, frozen) =
+        current_log(&objects, &options, &budget, generation, memtables, next_object)?;
+    let reserve = if options.read_only {
+        Reserve::none()
+    } else {
+        Reserve::new(&objects, options.table_bytes)
+    };
+    let snapshots = Arc::new(Snapshots::default());
+    snapshots.advance(replayed.last_seq);
+    let counters = Counters::default();
+    let engine = Engine {
+        objects,
+        seed,
+        lost_of_logs: replayed.lost.take().unwrap_or_default(),
+        cache,
+        rows: Rows::new(&memory),
+        budget,
+        _store_count: store_count,
+        ownership: Mutex::new(Some(ownership)),
+        queue: CommitQueue::new(WIDTH, snapshots.clone(), poison.clone()),
+        writer: Mutex::new(writer),
+        direct_values: Mutex::new(direct_values),
+        step: Mutex::new(()),
+        worker_values: Mutex::new(worker_values),
+        tree: Mutex::new(tree),
+        view: RwLock::new(Arc::new(first_view(active, frozen, version))),
+        snapshots,
+        epochs,
+        garbage: Garbage::default(),
+        damaged_values: Mutex::default(),
+        signal,
+        jobs: Jobs::default(),
+        poison,
+        reserve,
+        counters,
+        recorder: GetRecorder::default(),
+        deletions: Deletions::default(),
+        next_object: AtomicU64::new(next_object + 1),
+        ingests: Ingests::default(),
+        throttle: Throttle::default(),
+        closed: AtomicBool::new(false),
+        options,
+    };
+    let version = engine.view().version.clone();
+    engine.count_tiers(&version);
+    drop(version);
+    if replayed.is_too_much
+        && let Err(error) = engine.flush_logs(replayed, &found)
+    {
+        engine.keep_logs(&found, error)?;
+    }
+    engine.replay_page_cache_log(&found)?;
+    Ok(Arc::new(engine))
+}
+
+/// The seed of a new store, and what tells the records of one session's page-cache log from those of all others.
+/// # Errors
+/// The operating system has no randomness; there is no safe way to go on.
+pub(crate) fn random_number() -> Result<u64, Error> {
+    getrandom::u64().map_err(|error| Error::corrupt("random number of a store", error))
+}
+
+/// What an opening frees.
+#[derive(Default)]
+struct Sweep {
+    ops: Vec<Op>,
+    records: Vec<Record>,
+}
+
+impl Sweep {
+    fn new(state: &State, found: &Found, replayed: &Replayed) -> Sweep {
+        let mut sweep = Sweep::default();
+        for Unnamed {
+            object,
+            role,
+            explained,
+        } in unnamed(state, found, |value| replayed.named.contains_key(value))
+        {
+            if role == Role::Manifest {
+                continue;
+            }
+            if !explained {
+                tracing::warn!(
+                    object = object.0,
+                    "an object of no one and of no known crash is deleted"
+                );
+            }
+            sweep.ops.push(Op::Delete { id: object });
+        }
+        for (object, stat) in &found.values {
+            sweep.value(state, *object, stat, replayed.named.get(object));
+        }
+        let below = next_object(state, found);
+        if state.settled_below != below {
+            sweep.records.push(Record::Settled { below });
+        }
+        sweep
+    }
+
+    /// Frees what of a named value object nobody names: its tail, or pages inside.
+    fn value(&mut self, state: &State, object: ObjectId, stat: &Stat, named: Option<&Named>) {
+        let known = state.values.get(&object);
+        let mut meta = match (known, named) {
+            (None, None) => return,
+            (Some(value), _) => value.meta.clone(),
+            (None, Some(named)) => ValueMeta {
+                object,
+                keyspace: named.group.keyspace,
+                group: named.group.prefix.clone(),
+                accounted: 0,
+                max_seq: 0,
+                by_worker: false,
+            },
+        };
+        let mut covered = named.map(|named| named.ranges.clone()).unwrap_or_default();
+        covered.insert(0..meta.accounted);
+        let mut orphans: Vec<Range<u64>> = covered.gaps(stat.len);
+        let mut len = stat.len;
+        if let Some(tail) = orphans.pop_if(|gap| gap.end == len) {
+            len = tail.start;
+            self.ops.push(Op::Truncate { id: object, len });
+        }
+        let mut dead = known.map(|value| value.dead.clone()).unwrap_or_default();
+        for gap in &orphans {
+            dead.insert(gap.clone());
+        }
+        // A punch that a crash took back shows in what the object occupies.
+        let expected = len.next_multiple_of(VALUE_PAGE) - dead.whole_pages(VALUE_PAGE);
+        if !orphans.is_empty() || dead.len() > 0 && stat.allocated_bytes > expected {
+            let pages = dead.iter().filter_map(|range| page_aligned(&range, VALUE_PAGE));
+            self.ops
+                .extend(pages.map(|range| Op::Punch { id: object, range }));
+        }
+        let max_seq = meta.max_seq.max(named.map_or(0, |named| named.max_seq));
+        if known.is_none() || meta.accounted != len || meta.max_seq != max_seq {
+            (meta.accounted, meta.max_seq) = (len, max_seq);
+            self.records.push(Record::Value(meta));
+        }
+        if !orphans.is_empty() {
+            self.records.push(Record::Dead {
+                object,
+                ranges: orphans,
+            });
+        }
+    }
+
+    fn run(self, objects: &Objects, poison: &Poison, manifest: &mut Manifest) -> Result<(), Error> {
+        const OPS_AT_ONCE: usize = 32;
+        let Sweep { mut ops, records } = self;
+        while ops.len() > OPS_AT_ONCE {
+            let rest = ops.split_off(OPS_AT_ONCE);
+            let part = std::mem::replace(&mut ops, rest);
+            manifest.commit(objects, poison, part, &[], Ack::Ordered)?;
+        }
+        if ops.is_empty() && records.is_empty() {
+            return Ok(());
+        }
+        manifest.commit(objects, poison, ops, &records, Ack::Ordered)?;
+        // Nothing is waiting: there are no readers from before.
+        manifest.state.dropped.clear();
+        Ok(())
+    }
+}
+
+/// The first id that nothing ever had.
+fn next_object(state: &State, found: &Found) -> u64 {
+    (found.highest + 1).max(state.next_object)
+}
+
+/// Takes up the newest value object of each group again.
+fn adopt(objects: &Objects, state: &State, direct: &mut DirectValues, worker: &mut WorkerValues) {
+    for value in state.values.values() {
+        let meta = &value.meta;
+        // The object must end where the accounts end, or the next append would not meet its place.
+        if objects
+            .stat(meta.object)
+            .is_none_or(|stat| stat.len != meta.accounted)
+        {
+            continue;
+        }
+        let group = GroupKey {
+            keyspace: meta.keyspace,
+            prefix: meta.group.clone(),
+        };
+        let open = OpenObject {
+            object: meta.object,
+            len: meta.accounted,
+            max_seq: meta.max_seq,
+        };
+        if meta.by_worker {
+            worker.adopt(group, open);
+        } else if meta.accounted.is_multiple_of(VALUE_PAGE) {
+            direct.adopt(group, open);
+        }
+    }
+}
+
+/// The newest log goes on; older ones wait for their flush. Where none goes on, a new one of `generation` begins.
+fn current_log(
+    objects: &Objects,
+    options: &Options,
+    budget: &Accounts,
+    generation: u64,
+    memtables: Vec<(Arc<Memtable>, u64)>,
+    next_object: u64,
+) -> Result<Current, Error> {
+    if let Some(current) = go_on(memtables) {
+        return Ok(current);
+    }
+    if options.read_only {
+        let log = Log::resume(0, ObjectId(0), 0);
+        return Ok((
+            Writer::new(log),
+            Arc::new(Memtable::new(0, ObjectId(0))),
+            Vec::new(),
+        ));
+    }
+    let log = Log::create(objects, generation, ObjectId(next_object))?;
+    let active = Arc::new(Memtable::new(generation, log.stream));
+    budget.watch(&active);
+    Ok((Writer::new(log), active, Vec::new()))
+}
+
+#[cfg(test)]
+mod tests;

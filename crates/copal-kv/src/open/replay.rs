@@ -1,0 +1,333 @@
+//! Reading the logs back: into memtables, or, where they are more than the budget has room for, into tables.
+//!
+//! Invariants
+//! - What is read into memory leaves room for one more memtable, so that the first write finds it.
+//! - Where there is no space for tables, the logs stay in memory if they fit there at all.
+//! - A log becomes tables from its beginning, group by group, and the manifest says up to which sequence: whoever opens
+//!   the store after a kill goes on there.
+//! - Values that a log names are accounted for before any of it becomes a table.
+
+use super::current::go_on;
+use crate::{
+    Error,
+    compact::merge::group_of,
+    engine::Engine,
+    memory::budget::{Accounts, Class as Memory},
+    open::leftovers::Found,
+    table::entry::{EntryKind, RangeTombstone},
+    table::key::keyspace_of,
+    tree::manifest::{format::ValueMeta, state::State},
+    tree::value::{
+        interval::IntervalSet,
+        pointer::{Pointer, VALUE_PAGE},
+    },
+    tree::view::View,
+    write::commit::values::GroupKey,
+    write::log::{
+        format::{Group, LogOp},
+        replay,
+    },
+    write::memtable::Memtable,
+};
+use bytes::Bytes;
+use copal_object::{Ack, ObjectId, Op, Store as Objects, Txn};
+use std::{collections::HashMap, sync::Arc};
+
+/// What the logs say.
+pub(crate) struct Replayed {
+    /// In memory again, oldest first, with the frames each log reuse.
+    pub(crate) memtables: Vec<(Arc<Memtable>, u64)>,
+    pub(crate) last_seq: u64,
+    /// Up to here it is in tables already.
+    flushed_seq: u64,
+    /// Bytes of value objects that logged pointers name.
+    pub(crate) named: HashMap<ObjectId, Named>,
+    /// What could not be read of them, in words; `None`: that is an error.
+    pub(crate) lost: Option<Vec<String>>,
+    /// The logs are more than there is room for. Nothing of them is in memory, and they are still to become tables.
+    pub(crate) is_too_much: bool,
+}
+
+/// What happens when the logs are more than there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beyond {
+    /// None of them is kept in memory, to become tables. Room for one more memtable counts as needed.
+    Flush,
+    /// They are refused. What they take themselves is all that is needed.
+    Refuse,
+    /// As `Refuse`, by a store that nothing is written to.
+    RefuseToRead,
+}
+
+pub(crate) struct Named {
+    pub(crate) ranges: IntervalSet,
+    pub(crate) group: GroupKey,
+    pub(crate) max_seq: u64,
+}
+
+impl Replayed {
+    fn behind(state: &State) -> Replayed {
+        Replayed {
+            memtables: Vec::new(),
+            last_seq: state.last_seq,
+            flushed_seq: state.last_seq,
+            named: HashMap::new(),
+            lost: None,
+            is_too_much: false,
+        }
+    }
+
+    /// Reads every log behind the flushed ones, in order. Blocks.
+    /// # Errors
+    /// `Corrupt`. `OverBudget`: what must stay in memory has no room there.
+    pub(crate) fn read(
+        objects: &Objects,
+        state: &State,
+        found: &Found,
+        budget: &Accounts,
+        beyond: Beyond,
+        salvage: bool,
+    ) -> Result<Replayed, Error> {
+        let mut replayed = Replayed::behind(state);
+        let mut lost = Vec::new();
+        replayed.lost = salvage.then(Vec::new);
+        for (&generation, &stream) in found.logs.range(state.flushed_generation + 1..) {
+            if !replayed.is_too_much {
+                let memtable = Arc::new(Memtable::new(generation, stream));
+                budget.watch(&memtable);
+                replayed.memtables.push((memtable, 0));
+            }
+            let mut frame = budget.charge(Memory::Log, 0);
+            let held = |bytes| frame.set(bytes);
+            let apply = |group| {
+                let memtable = replayed.memtables.last().map(|(memtable, _)| memtable.clone());
+                replayed.apply(state, generation, memtable.as_deref(), group)?;
+                drop(memtable);
+                replayed.keep_within(budget, beyond)
+            };
+            let frames = replay(
+                objects,
+                generation,
+                stream,
+                held,
+                apply,
+                salvage.then_some(&mut lost),
+            )?;
+            if let Some((_, counted)) = replayed.memtables.last_mut() {
+                *counted = frames;
+            }
+        }
+        replayed.lost = salvage.then_some(lost);
+        Ok(replayed)
+    }
+
+    /// Gives up what is in memory when it is more than there is room for.
+    fn keep_within(&mut self, budget: &Accounts, beyond: Beyond) -> Result<(), Error> {
+        budget.count_memtables();
+        match beyond {
+            Beyond::Refuse => return budget.check_beside_tables(),
+            Beyond::RefuseToRead => return budget.check_used(),
+            Beyond::Flush => {}
+        }
+        if !self.is_too_much && budget.room_for_memtable().is_err() {
+            self.is_too_much = true;
+            self.memtables.clear();
+            budget.count_memtables();
+        }
+        Ok(())
+    }
+
+    fn apply(
+        &mut self,
+        state: &State,
+        generation: u64,
+        memtable: Option<&Memtable>,
+        group: Group,
+    ) -> Result<(), Error> {
+        let first = group.first_seq;
+        let next = first.saturating_add(group.ops.len() as u64);
+        // An opening that was cut short made tables of it. Behind one that counts there is none of these.
+        if self.last_seq == self.flushed_seq && next <= self.last_seq + 1 {
+            return Ok(());
+        }
+        if first > self.last_seq + 1 && self.lost.is_some() {
+            self.last_seq = first - 1;
+        }
+        if first != self.last_seq + 1 {
+            let place = format!("log {generation}");
+            let why = format!("sequence {first} follows {}", self.last_seq);
+            return Err(Error::corrupt(place, why));
+        }
+        for op in group.ops {
+            self.last_seq += 1;
+            let seq = self.last_seq;
+            if let LogOp::Pointer { key, pointer } = &op {
+                self.name(state, memtable, key, pointer, seq)?;
+            }
+            let Some(memtable) = memtable else { continue };
+            insert(memtable, op, seq);
+        }
+        Ok(())
+    }
+
+    /// Notes that the log names a value.
+    fn name(
+        &mut self,
+        state: &State,
+        memtable: Option<&Memtable>,
+        key: &[u8],
+        pointer: &[u8],
+        seq: u64,
+    ) -> Result<(), Error> {
+        let pointer = Pointer::decode(pointer)?;
+        let options = keyspace_of(key)
+            .and_then(|id| state.keyspaces.get(&id))
+            .map(|space| space.options.clone());
+        let Some(group) = group_of(&options.unwrap_or_default(), key) else {
+            return Ok(());
+        };
+        let range = pointer.range();
+        let named = self.named.entry(pointer.object).or_insert_with(|| Named {
+            ranges: IntervalSet::default(),
+            group,
+            max_seq: 0,
+        });
+        named.max_seq = named.max_seq.max(seq);
+        named
+            .ranges
+            .insert(range.start..range.end.next_multiple_of(VALUE_PAGE));
+        let Some(memtable) = memtable else { return Ok(()) };
+        let accounted = named.ranges.iter().last().map_or(0, |range| range.end);
+        let known = state
+            .values
+            .get(&pointer.object)
+            .map_or(0, |value| value.meta.accounted);
+        memtable.note_value(ValueMeta {
+            object: pointer.object,
+            keyspace: named.group.keyspace,
+            group: named.group.prefix.clone(),
+            accounted: accounted.max(known),
+            max_seq: named.max_seq,
+            by_worker: false,
+        });
+        Ok(())
+    }
+}
+
+/// Enters an operation that was logged.
+pub(crate) fn insert(memtable: &Memtable, op: LogOp, seq: u64) {
+    match op {
+        LogOp::Put { key, value } => memtable.insert(key, seq, EntryKind::Put, value),
+        LogOp::Delete { key } => memtable.insert(key, seq, EntryKind::Delete, Bytes::new()),
+        LogOp::DeleteRange { start, end } => {
+            memtable.insert_range_delete(RangeTombstone { start, end, seq });
+        }
+        LogOp::Pointer { key, pointer } => memtable.insert(key, seq, EntryKind::Pointer, pointer),
+    }
+}
+
+impl Engine {
+    /// Makes tables of all logs that were found, a memtable of the present budget after the other.
+    /// # Errors
+    /// `NoSpace`: there is none for the tables; the logs stay. `Corrupt`, or a failed write.
+    pub(crate) fn flush_logs(&self, mut replayed: Replayed, found: &Found) -> Result<(), Error> {
+        let _step = self.step.lock();
+        let flushed = {
+            let state = &self.tree.lock().manifest.state;
+            (replayed.last_seq, replayed.flushed_seq) = (state.last_seq, state.last_seq);
+            state.flushed_generation
+        };
+        for (&generation, &stream) in found.logs.range(flushed + 1..) {
+            let begin = || {
+                let part = Arc::new(Memtable::new(generation, stream));
+                self.budget.watch(&part);
+                part
+            };
+            let mut part = begin();
+            let mut frame = self.budget.charge(Memory::Log, 0);
+            let held = |bytes| frame.set(bytes);
+            let apply = |group| {
+                replayed.apply(&self.tree.lock().manifest.state, generation, Some(&part), group)?;
+                if part.charged_bytes() >= self.budget.memtable_bytes() {
+                    self.budget.count_memtables();
+                    self.flush_or_free(|| self.flush_part(&mut self.worker_values.lock(), &part))?;
+                    part = begin();
+                }
+                Ok(())
+            };
+            replay(&self.objects, generation, stream, held, apply, None)?;
+            self.flush_or_free(|| self.flush_log(&mut self.worker_values.lock(), &part))?;
+        }
+        self.budget.count_memtables();
+        Ok(())
+    }
+
+    /// In a full store, tries again for as long as something can be freed without a flush, as the worker does.
+    fn flush_or_free(&self, mut flush: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+        let mut is_first = true;
+        loop {
+            match self.in_reserve(&mut flush) {
+                Err(error) if error.is_no_space() => {
+                    // A value object that the rest of the logs names stays: it is accounted for with their sequences.
+                    let swept = self.in_reserve(|| self.sweep())?;
+                    self.free_garbage()?;
+                    if !swept && !is_first {
+                        return Err(error);
+                    }
+                    is_first = false;
+                }
+                flushed => return flushed,
+            }
+        }
+    }
+
+    /// After [`Engine::flush_logs`] failed: what has not become a table stays in memory, if it fits there, and the
+    /// newest log goes on. The new one, which holds nothing, is deleted in any case.
+    /// # Errors
+    /// `error`, which that answered, unless there was no space and there is room in memory; a failed write.
+    pub(crate) fn keep_logs(&self, found: &Found, error: Error) -> Result<(), Error> {
+        let mut writer = self.writer.lock();
+        let ops = vec![Op::Delete {
+            id: writer.log.stream,
+        }];
+        let txn = Txn {
+            ops,
+            ..Txn::default()
+        };
+        let deleted = self.objects.commit(txn, Ack::Durable).wait();
+        if !error.is_no_space() {
+            return Err(error);
+        }
+        deleted.map_err(|error| self.poison.failed_write(error))?;
+        let state = &self.tree.lock().manifest.state;
+        let kept = match Replayed::read(&self.objects, state, found, &self.budget, Beyond::Refuse, false) {
+            Err(Error::OverBudget { .. }) => return Err(error),
+            kept => kept?,
+        };
+        let Some((log, active, frozen)) = go_on(kept.memtables) else {
+            return Err(error);
+        };
+        *writer = log;
+        self.change_view(|view| View {
+            active,
+            frozen,
+            version: view.version.clone(),
+        });
+        Ok(())
+    }
+}
+
+/// Applies groups as an opening does whose tables end at sequence 3.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn apply_groups(groups: impl Iterator<Item = Group>) -> Result<u64, Error> {
+    let state = State {
+        last_seq: 3,
+        ..State::default()
+    };
+    let memtable = Memtable::new(1, ObjectId(1));
+    let mut replayed = Replayed::behind(&state);
+    for group in groups {
+        replayed.apply(&state, 1, Some(&memtable), group)?;
+    }
+    Ok(replayed.last_seq)
+}

@@ -1,0 +1,33 @@
+//! How much a key range takes, told without reading it.
+
+use crate::{Keyspace, table::key::KeyRange, tree::version::Slice};
+use std::ops::Bound;
+
+impl Keyspace {
+    /// Bytes that tables and the values they point to take for a range, to a partition of each table (about 2,000 keys).
+    /// Values are taken to be spread evenly over each table. What only memtables hold does not count; what was deleted and not merged away yet does. Reads nothing.
+    #[must_use]
+    pub fn approximate_bytes(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> u64 {
+        let range = self.key_range(range);
+        if range.is_empty() {
+            return 0;
+        }
+        let version = self.engine().view().version.clone();
+        let slices = version.runs.iter().flat_map(|run| run.overlapping(&range));
+        slices.map(|slice| bytes_within(slice, &range)).sum()
+    }
+}
+
+fn bytes_within(slice: &Slice, range: &KeyRange) -> u64 {
+    let (table, meta) = (&slice.table.table, &slice.table.meta);
+    let values: u64 = meta.values.iter().map(|(_, bytes)| bytes).sum();
+    let all = meta.bytes + values;
+    let first = (&range.start).max(&slice.range.start).max(&meta.start);
+    let end = (&range.end).min(&slice.range.end).min(&meta.end);
+    let partitions = u64::from(table.partitions());
+    if partitions == 0 || (first == &meta.start && end == &meta.end) {
+        return all;
+    }
+    let within = table.partitions_between(first, end).len() as u64;
+    (u128::from(all) * u128::from(within) / u128::from(partitions)) as u64
+}

@@ -1,0 +1,222 @@
+//! Look-ups of one key: memtables, then the row cache, then runs, newest first.
+//!
+//! Invariants
+//! - Range tombstones are asked before filters: a filter that says no does not lift a tombstone.
+//! - The view is held until a separated value is read: its bytes are not freed before.
+
+use crate::{
+    Error,
+    engine::Engine,
+    memory::rows::SpaceStamp,
+    table::entry::EntryKind,
+    table::{Keep, counters::Count},
+    tree::value::{self, Pointer},
+    tree::view::View,
+};
+use bytes::Bytes;
+use copal_device::Class;
+use copal_filter::KeyHash;
+use std::ops::Range;
+
+/// What a look-up wants of the value.
+#[derive(Clone, Debug)]
+pub(crate) enum Want {
+    /// Only whether the key is there; the answer is empty.
+    Presence,
+    /// These bytes of it.
+    Part(Range<u64>),
+    /// At most this many first bytes, without a look into a value object.
+    Head(usize),
+}
+
+impl Want {
+    pub(crate) fn all() -> Want {
+        Want::Part(0..u64::MAX)
+    }
+
+    fn is_all(&self) -> bool {
+        matches!(self, Want::Part(part) if *part == (0..u64::MAX))
+    }
+}
+
+/// What a look-up may leave in the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kept<'a> {
+    /// The row, unless something was written to the keyspace meanwhile.
+    Row(&'a SpaceStamp),
+    /// The block.
+    Block,
+    Nothing,
+}
+
+impl Kept<'_> {
+    pub(crate) fn blocks(self) -> Keep {
+        match self {
+            Kept::Row(_) => Keep::Pointers,
+            Kept::Block => Keep::Blocks,
+            Kept::Nothing => Keep::Nothing,
+        }
+    }
+}
+
+/// A version that is visible.
+pub(crate) struct Version {
+    pub(crate) seq: u64,
+    pub(crate) kind: EntryKind,
+    pub(crate) value: Bytes,
+}
+
+impl Engine {
+    /// The value of internal key `key` as a reader at `seq` sees it in `view`. Blocks on reads.
+    pub(crate) fn get(
+        &self,
+        view: &View,
+        seq: u64,
+        key: &[u8],
+        want: &Want,
+        kept: Kept<'_>,
+    ) -> Result<Option<Bytes>, Error> {
+        let answer = self.look_up(view, seq, key, want, kept);
+        if let Ok(found) = &answer {
+            self.recorder.note(key, found.is_some());
+        }
+        answer
+    }
+
+    fn look_up(
+        &self,
+        view: &View,
+        seq: u64,
+        key: &[u8],
+        want: &Want,
+        kept: Kept<'_>,
+    ) -> Result<Option<Bytes>, Error> {
+        self.check_open()?;
+        self.counters.reads.add(Count::Gets);
+        self.cache.elastic().count_get();
+        if let Some(answer) = in_memtables(view, seq, key) {
+            let resolve = |version: Version| self.resolve(version.kind, version.value, want);
+            return answer.map(resolve).transpose();
+        }
+        if let Some(row) = self.row(kept, key, seq) {
+            return Ok(Some(part_of(&row, want)));
+        }
+        match in_runs(view, seq, key, self.seed, kept.blocks())? {
+            None => Ok(None),
+            Some(version) => self.found(key, seq, version, want, kept).map(Some),
+        }
+    }
+
+    /// # Errors
+    /// `Closed`.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.closed.load(std::sync::atomic::Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    /// The value of `key` for a reader at `seq` out of the row cache.
+    pub(crate) fn row(&self, kept: Kept<'_>, key: &[u8], seq: u64) -> Option<Bytes> {
+        let Kept::Row(space) = kept else { return None };
+        let row = self.rows.get(space, key, seq)?;
+        self.counters.reads.add(Count::RowHits);
+        Some(row)
+    }
+
+    /// The wanted part of what a table holds; leaves the row where that is asked for.
+    pub(crate) fn found(
+        &self,
+        key: &[u8],
+        seq: u64,
+        version: Version,
+        want: &Want,
+        kept: Kept<'_>,
+    ) -> Result<Bytes, Error> {
+        let Version {
+            seq: found,
+            kind,
+            value,
+        } = version;
+        if let Kept::Row(space) = kept
+            && kind == EntryKind::Put
+        {
+            self.rows.insert(space, key, &value, found, seq);
+        }
+        let answer = self.resolve(kind, value, want)?;
+        // A separated value that was read whole is a row like any other.
+        if let (Kept::Row(space), EntryKind::Pointer, true) = (kept, kind, want.is_all()) {
+            self.rows.insert(space, key, &answer, found, seq);
+        }
+        Ok(answer)
+    }
+
+    /// The wanted part of a value that stands in an entry or behind its pointer.
+    pub(crate) fn resolve(&self, kind: EntryKind, value: Bytes, want: &Want) -> Result<Bytes, Error> {
+        match (kind, want) {
+            (_, Want::Presence) => Ok(Bytes::new()),
+            (EntryKind::Pointer, want) => {
+                let pointer = Pointer::decode(&value)?;
+                let len = u64::from(pointer.len);
+                match want {
+                    Want::Part(part) if part.end.min(len) > pointer.head.len() as u64 => {
+                        value::read(&self.objects, &value, part, Class::Foreground)
+                    }
+                    want => Ok(part_of(&Bytes::from(pointer.head), want)),
+                }
+            }
+            (_, want) => Ok(part_of(&value, want)),
+        }
+    }
+}
+
+/// What is wanted of a value at hand, or of its first bytes when no more is wanted than they hold.
+pub(crate) fn part_of(value: &Bytes, want: &Want) -> Bytes {
+    let len = value.len() as u64;
+    let (start, end) = match want {
+        Want::Presence => (0, 0),
+        Want::Part(part) => (part.start.min(len), part.end.min(len)),
+        Want::Head(head) => (0, len.min(*head as u64)),
+    };
+    value.slice(start as usize..end.max(start) as usize)
+}
+
+/// What the memtables say of `key`; inner `None`: it is deleted; outer: they do not know.
+pub(crate) fn in_memtables(view: &View, seq: u64, key: &[u8]) -> Option<Option<Version>> {
+    for memtable in view.memtables() {
+        let cover = memtable.cover(key, seq);
+        if let Some((found, version)) = memtable.get(key, seq) {
+            return Some(visible(found, cover, version.kind, version.value));
+        }
+        if cover > 0 {
+            return Some(None);
+        }
+    }
+    None
+}
+
+/// The newest visible version of `key` in tables that no tombstone covers.
+pub(crate) fn in_runs(
+    view: &View,
+    seq: u64,
+    key: &[u8],
+    seed: u64,
+    keep: Keep,
+) -> Result<Option<Version>, Error> {
+    let hash = KeyHash::new(key, seed);
+    for run in &view.version.runs {
+        let Some(slice) = run.find(key) else { continue };
+        let cover = slice.table.tombstones.cover(key, seq);
+        if let Some(found) = slice.table.table.get_keeping(key, seq, &hash, keep)? {
+            return Ok(visible(found.seq, cover, found.kind, found.value));
+        }
+        if cover > 0 {
+            return Ok(None);
+        }
+    }
+    Ok(None)
+}
+
+pub(crate) fn visible(seq: u64, cover: u64, kind: EntryKind, value: Bytes) -> Option<Version> {
+    (kind != EntryKind::Delete && cover < seq).then_some(Version { seq, kind, value })
+}

@@ -1,0 +1,314 @@
+//! Iterators over a key range at one sequence, from both ends.
+//!
+//! Invariants
+//! - The view is pinned: what an iterator has not reached yet is neither changed nor freed.
+//! - Iterators beyond their part of the budget are refused where the budget is full, before they read.
+//! - The two ends never cross: each takes what it yields off the range they share.
+
+use crate::{
+    Error,
+    compact::passed::Passed,
+    engine::Engine,
+    memory::budget::{Charge, Class as Memory},
+    read::get::Want,
+    table::entry::{Entry, EntryKind, MAX_SEQ},
+    table::entry_cursor::Cursor,
+    table::key::{KEYSPACE_LEN, KeyRange, successor, user_key},
+    table::merge::MergingCursor,
+    table::{Scan, counters::Count},
+    tree::snapshots::Held,
+    tree::version::{Run, TableHandle},
+    tree::view::View,
+    write::memtable::Memtable,
+};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Memory of a cursor over a memtable: the batch of entries that it has taken out.
+const OF_A_MEMTABLE: usize = 6 << 10;
+/// Memory of a cursor over a run beside its slices, its block and long read-ahead: what it reads a block at a time with is
+/// there later than the cursor.
+const OF_A_RUN: usize = 9 << 10;
+/// Memory of a slice in it.
+const OF_A_SLICE: usize = size_of::<(Arc<TableHandle>, KeyRange)>();
+
+type Merged = MergingCursor<Box<dyn Cursor + Send>>;
+
+/// Both-way iterator over a key range: `next()` ascending, `next_back()` descending.
+///
+/// Sees the store as it was when the iterator was made. Blocks on reads. After an error it ends. The first item of one for
+/// which the budget has no room beside those that are open is `OverBudget`.
+pub struct Iter {
+    engine: Arc<Engine>,
+    view: Arc<View>,
+    /// Keeps a snapshot's sequence held as long as the iterator lives.
+    _held: Option<Arc<Held>>,
+    seq: u64,
+    /// What neither end has yielded or passed.
+    range: KeyRange,
+    want: Want,
+    /// What a walk over heads wants of each value.
+    head: Want,
+    tombstones: Vec<Source>,
+    front: Option<Merged>,
+    back: Option<Merged>,
+    passed: Passed,
+    /// For the cursors of both ends; blocks are charged by those who read them. After the cursors, for it is given back last.
+    charge: Charge,
+}
+
+/// A visible key and its value as it stands in the entry.
+pub(crate) struct Found {
+    /// With its keyspace.
+    pub(crate) key: Bytes,
+    pub(crate) kind: EntryKind,
+    /// The value or an encoded pointer.
+    pub(crate) value: Bytes,
+}
+
+/// Where range tombstones come from.
+enum Source {
+    Memtable(Arc<Memtable>),
+    Run(Arc<Run>),
+}
+
+impl Iter {
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        view: Arc<View>,
+        held: Option<Arc<Held>>,
+        seq: u64,
+        range: KeyRange,
+        head: Want,
+    ) -> Iter {
+        let memtables = view.memtables().filter(|memtable| memtable.has_range_deletes());
+        let memtables = memtables.cloned().map(Source::Memtable);
+        let runs = view
+            .version
+            .runs
+            .iter()
+            .filter(|run| run.has_tombstones())
+            .cloned()
+            .map(Source::Run);
+        let tombstones = memtables.chain(runs).collect();
+        Iter {
+            engine: engine.clone(),
+            passed: Passed::new(engine.clone(), view.clone()),
+            view,
+            _held: held,
+            seq,
+            range,
+            want: Want::all(),
+            head,
+            tombstones,
+            front: None,
+            back: None,
+            charge: engine.budget.charge(Memory::Scans, 0),
+        }
+    }
+
+    /// Keys only: separated values are not read; the value is empty.
+    #[must_use]
+    pub fn keys_only(mut self) -> Iter {
+        self.want = Want::Presence;
+        self
+    }
+
+    /// Only the first bytes of values, as many as the keyspace keeps beside pointers
+    /// ([`KeyspaceOptions::value_head_bytes`](crate::KeyspaceOptions::value_head_bytes)). Touches no value object.
+    #[must_use]
+    pub fn heads(mut self) -> Iter {
+        self.want = self.head.clone();
+        self
+    }
+
+    /// Passes over what is left below `key`; ascending, the next one is the first that is not. A key that was passed
+    /// already changes nothing. Reads when the next item is asked for.
+    pub fn seek(&mut self, key: &[u8]) {
+        // An iterator that has ended has no keyspace left in its range, and nothing to pass.
+        let Some(keyspace) = self.range.start.get(..KEYSPACE_LEN) else {
+            return;
+        };
+        let start = Bytes::from([keyspace, key].concat());
+        if start > self.range.start {
+            self.range.start = start.min(self.range.end.clone());
+            if self.front.take().is_some() && self.back.is_none() {
+                self.charge.set(0);
+            }
+        }
+    }
+
+    /// Cursors over everything that is left, at one end; counted before they are there.
+    fn merged(&mut self) -> Result<Merged, Error> {
+        self.engine.counters.reads.add(Count::Seeks);
+        let runs = self.view.version.runs.iter();
+        let slices: usize = runs.map(|run| run.overlapping(&self.range).count()).sum();
+        let runs = self.view.version.runs.len();
+        let memtables = self.view.memtables().count();
+        let bytes = memtables * OF_A_MEMTABLE + runs * OF_A_RUN + slices * OF_A_SLICE;
+        self.charge.set(self.charge.bytes() + bytes as u64);
+        self.engine.budget.check_scans()?;
+        let mut children: Vec<Box<dyn Cursor + Send>> = Vec::new();
+        for memtable in self.view.memtables() {
+            children.push(Box::new(memtable.cursor()));
+        }
+        for run in &self.view.version.runs {
+            children.push(Box::new(run.cursor(&self.range, Scan::default())));
+        }
+        Ok(MergingCursor::new(children))
+    }
+
+    fn covered(&self, key: &[u8], seq: u64) -> bool {
+        self.tombstones.iter().any(|source| match source {
+            Source::Memtable(memtable) => memtable.cover(key, self.seq) > seq,
+            Source::Run(run) => run.cover(key, self.seq) > seq,
+        })
+    }
+
+    fn item(&self, found: &Found) -> Result<(Bytes, Bytes), Error> {
+        let value = self.engine.resolve(found.kind, found.value.clone(), &self.want)?;
+        Ok((user_key(&found.key), value))
+    }
+
+    /// The next visible key as it stands in its entry: separated values are not read.
+    pub(crate) fn next_entry(&mut self) -> Option<Result<Found, Error>> {
+        if self.range.is_empty() {
+            return self.end();
+        }
+        let step = self.step_front();
+        self.settle(step)
+    }
+
+    /// After an error the iterator ends.
+    fn settle<T>(&mut self, step: Result<Option<T>, Error>) -> Option<Result<T, Error>> {
+        match step {
+            Ok(item) => item.map(Ok),
+            Err(error) => {
+                self.end::<()>();
+                Some(Err(error))
+            }
+        }
+    }
+
+    fn end<T>(&mut self) -> Option<T> {
+        self.range.start = self.range.end.clone();
+        (self.front, self.back) = (None, None);
+        self.charge.set(0);
+        None
+    }
+
+    fn step_front(&mut self) -> Result<Option<Found>, Error> {
+        let mut cursor = match self.front.take() {
+            Some(cursor) => cursor,
+            None => {
+                let mut cursor = self.merged()?;
+                cursor.seek(&self.range.start, MAX_SEQ)?;
+                self.engine.budget.check_scans()?;
+                cursor
+            }
+        };
+        // Entries and their bytes; the last key dealt with was one of them.
+        let (mut passed, mut is_passed) = ((0, 0), false);
+        loop {
+            let Some(entry) = cursor.entry().filter(|entry| *entry.key < self.range.end[..]) else {
+                self.passed.add(&self.range.start, passed);
+                return Ok(self.end());
+            };
+            // Behind the start: another version of a key that was dealt with.
+            let is_behind = *entry.key < self.range.start[..];
+            if is_behind || entry.seq > self.seq {
+                if is_behind && is_passed {
+                    count(&mut passed, &entry);
+                }
+                cursor.next()?;
+                continue;
+            }
+            let (seq, kind, len) = (entry.seq, entry.kind, entry.key.len());
+            // The key is the beginning of its successor: one allocation for both.
+            self.range.start = successor(entry.key);
+            let key = self.range.start.slice(..len);
+            is_passed = kind == EntryKind::Delete || self.covered(&key, seq);
+            if is_passed {
+                cursor.entry().iter().for_each(|entry| count(&mut passed, entry));
+                cursor.next()?;
+                continue;
+            }
+            self.passed.add(&key, passed);
+            let value = cursor.value();
+            // Moved on when more is wanted: damage behind this key is not its own.
+            self.front = Some(cursor);
+            return Ok(Some(Found { key, kind, value }));
+        }
+    }
+
+    fn step_back(&mut self) -> Result<Option<Found>, Error> {
+        let mut cursor = match self.back.take() {
+            Some(cursor) => cursor,
+            None => {
+                let mut cursor = self.merged()?;
+                cursor.seek_for_prev(&self.range.end, MAX_SEQ)?;
+                self.engine.budget.check_scans()?;
+                cursor
+            }
+        };
+        let mut passed = (0, 0);
+        loop {
+            let Some(entry) = cursor.entry().filter(|entry| *entry.key >= self.range.start[..]) else {
+                self.passed.add(&self.range.end, passed);
+                return Ok(self.end());
+            };
+            if *entry.key >= self.range.end[..] {
+                cursor.prev()?;
+                continue;
+            }
+            // Going back, a key's versions come oldest first: the last visible one counts.
+            let key = Bytes::copy_from_slice(entry.key);
+            let (mut newest, mut versions) = (None, (0, 0));
+            while let Some(entry) = cursor.entry().filter(|entry| *entry.key == key[..]) {
+                count(&mut versions, &entry);
+                if entry.seq <= self.seq {
+                    newest = Some((entry.seq, entry.kind, cursor.value()));
+                }
+                cursor.prev()?;
+            }
+            self.range.end = key.clone();
+            let Some((seq, kind, value)) = newest else {
+                continue;
+            };
+            if kind != EntryKind::Delete && !self.covered(&key, seq) {
+                self.passed.add(&key, passed);
+                self.back = Some(cursor);
+                return Ok(Some(Found { key, kind, value }));
+            }
+            passed = (passed.0 + versions.0, passed.1 + versions.1);
+        }
+    }
+}
+
+/// Adds an entry and its bytes to what was passed.
+fn count((entries, bytes): &mut (u64, u64), entry: &Entry<'_>) {
+    *entries += 1;
+    *bytes += (entry.key.len() + entry.value.len()) as u64;
+}
+
+impl Iterator for Iter {
+    type Item = Result<(Bytes, Bytes), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let found = self.next_entry()?;
+        let item = found.and_then(|found| self.item(&found).map(Some));
+        self.settle(item)
+    }
+}
+
+impl DoubleEndedIterator for Iter {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        if self.range.is_empty() {
+            return self.end();
+        }
+        let step = self.step_back();
+        let found = self.settle(step)?;
+        let item = found.and_then(|found| self.item(&found).map(Some));
+        self.settle(item)
+    }
+}

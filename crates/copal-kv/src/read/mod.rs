@@ -1,0 +1,8 @@
+//! The way of a read: single look-ups, many at once, iterators, checksums of ranges.
+
+pub(crate) mod approximate;
+pub(crate) mod get;
+pub(crate) mod iter;
+pub(crate) mod multi_get;
+pub(crate) mod range_checksum;
+pub(crate) mod record;

@@ -1,0 +1,426 @@
+//! Look-ups of many keys at once: what one of them would read alone, all of them read together.
+//!
+//! Design: docs/design/kv.md#look-ups
+//! Invariants
+//! - All keys are looked up at one sequence of one view: the answers belong together.
+//! - Each key goes through the runs as a look-up of its own does, newest first, and is asked for in one of them at a
+//!   time: never more reads than one by one. All keys that wait for a page in a round read it in one batch, a page
+//!   that several wait for once.
+//! - At most [`BATCH`] reads and [`BATCH_BYTES`] are under way at a time; those of pages are charged, and are fewer where
+//!   there is no room for so many.
+//! - Of the keys of the caller [`KEYS`] at most, and [`KEY_BYTES`] of them, are looked up together.
+//!
+//! Not here: filters of partitions without units yet, which each probe loads for itself (`table::filter`).
+
+use crate::{
+    Error,
+    api::stats::Counters,
+    engine::Engine,
+    memory::budget::{Charge, Class as Memory},
+    read::get::{Kept, Version, Want, in_memtables, visible},
+    table::entry::EntryKind,
+    table::key::KeyspaceId,
+    table::{Asked, Found, Taken, counters::Count},
+    tree::value::Planned,
+    tree::version::TableHandle,
+    tree::view::View,
+};
+use bytes::Bytes;
+use copal_device::Class;
+use copal_filter::KeyHash;
+use copal_object::{ObjectId, StoreError};
+use std::{
+    collections::{HashMap, HashSet},
+    ops::Range,
+    sync::Arc,
+};
+
+/// Most reads of one batch.
+const BATCH: usize = 128;
+/// Most bytes of one batch, one read apart.
+const BATCH_BYTES: u64 = 1 << 20;
+
+/// Most keys that are looked up together.
+const KEYS: usize = 1024;
+/// Most bytes of these keys, one key apart.
+const KEY_BYTES: usize = 128 << 10;
+/// Memory of a key beside its bytes: its place in the lists of a call.
+const OF_A_KEY: usize = 256;
+
+type Answer = Result<Option<Bytes>, Error>;
+
+/// A key that was neither in memory nor in a run so far.
+struct Pending {
+    /// Its place among the keys of the caller.
+    at: usize,
+    hash: KeyHash,
+    /// The run to be asked next.
+    run: usize,
+}
+
+/// A key whose filter let it pass in one table.
+struct Probe {
+    pending: Pending,
+    table: Arc<TableHandle>,
+    asked: Asked,
+    /// Newest range tombstone of that run over the key.
+    cover: u64,
+}
+
+/// A value found behind a pointer.
+struct Separated {
+    at: usize,
+    /// Sequence of its version, if that stands in a table: the value may become a row.
+    seq: Option<u64>,
+    planned: Planned,
+}
+
+/// One call.
+struct Call<'a> {
+    engine: &'a Engine,
+    view: &'a View,
+    seq: u64,
+    keys: &'a [Bytes],
+    kept: Kept<'a>,
+    answers: Vec<Option<Answer>>,
+    separated: Vec<Separated>,
+}
+
+impl Engine {
+    /// The values of `keys` of a keyspace as a reader at `seq` sees them in `view`, in the order of the keys. Blocks on
+    /// reads.
+    pub(crate) fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        view: &View,
+        seq: u64,
+        keyspace: KeyspaceId,
+        keys: &[K],
+        kept: Kept<'_>,
+    ) -> Vec<Answer> {
+        let mut answers = Vec::with_capacity(keys.len());
+        let mut rest = keys;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |key: &&K| {
+                bytes += key.as_ref().len();
+                bytes <= KEY_BYTES
+            };
+            let count = rest.iter().take(KEYS).take_while(fits).count().max(1);
+            let (together, after) = rest.split_at(count);
+            let held = together
+                .iter()
+                .map(|key| OF_A_KEY + key.as_ref().len())
+                .sum::<usize>();
+            let _keys = self.budget.charge(Memory::Reads, held as u64);
+            let together: Vec<Bytes> = together.iter().map(|key| keyspace.key(key.as_ref())).collect();
+            answers.extend(self.look_up_together(view, seq, &together, kept));
+            rest = after;
+        }
+        answers
+    }
+
+    fn look_up_together(&self, view: &View, seq: u64, keys: &[Bytes], kept: Kept<'_>) -> Vec<Answer> {
+        let mut call = Call {
+            engine: self,
+            view,
+            seq,
+            keys,
+            kept,
+            answers: keys.iter().map(|_| None).collect(),
+            separated: Vec::new(),
+        };
+        if let Err(error) = self.check_open() {
+            return keys.iter().map(|_| Err(error.clone())).collect();
+        }
+        call.run();
+        let answers = call.answers.into_iter();
+        let answers: Vec<Answer> = answers.map(|answer| answer.unwrap_or(Ok(None))).collect();
+        if self.recorder.is_on() {
+            for (key, answer) in keys.iter().zip(&answers) {
+                if let Ok(found) = answer {
+                    self.recorder.note(key, found.is_some());
+                }
+            }
+        }
+        answers
+    }
+
+    /// Reads all of `reads` at once, a bounded number of bytes at a time; answers in their order.
+    fn read_together(&self, reads: &[(ObjectId, Range<u64>)]) -> Vec<Result<Bytes, StoreError>> {
+        let mut answers = Vec::with_capacity(reads.len());
+        let mut rest = reads;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |(_, range): &&(ObjectId, Range<u64>)| {
+                bytes += range.end - range.start;
+                bytes <= BATCH_BYTES
+            };
+            let count = rest.iter().take(BATCH).take_while(fits).count().max(1);
+            let (batch, after) = rest.split_at(count);
+            Counters::add(&self.counters.read_batches, 1);
+            Counters::add(&self.counters.batched_reads, batch.len() as u64);
+            answers.extend(self.objects.read_many(batch, Class::Foreground).wait());
+            rest = after;
+        }
+        answers
+    }
+}
+
+impl Call<'_> {
+    fn run(&mut self) {
+        let mut order: Vec<usize> = (0..self.keys.len()).collect();
+        order.sort_by(|a, b| self.keys[*a].cmp(&self.keys[*b]));
+        let mut pending: Vec<Pending> = order.into_iter().filter_map(|at| self.in_memory(at)).collect();
+        while !pending.is_empty() {
+            let probes: Vec<Probe> = pending
+                .into_iter()
+                .filter_map(|pending| self.next_probe(pending))
+                .collect();
+            pending = self.look(probes);
+        }
+        self.read_separated();
+    }
+
+    fn answer(&mut self, at: usize, answer: Answer) {
+        self.answers[at] = Some(answer);
+    }
+
+    /// Answers from memtables and rows; else the key is pending.
+    fn in_memory(&mut self, at: usize) -> Option<Pending> {
+        self.engine.counters.reads.add(Count::Gets);
+        self.engine.cache.elastic().count_get();
+        let key = &self.keys[at];
+        if let Some(version) = in_memtables(self.view, self.seq, key) {
+            match version {
+                None => self.answer(at, Ok(None)),
+                Some(version) => self.take(at, version, false),
+            }
+            return None;
+        }
+        if let Some(row) = self.engine.row(self.kept, key, self.seq) {
+            self.answer(at, Ok(Some(row)));
+            return None;
+        }
+        let hash = KeyHash::new(key, self.engine.seed);
+        Some(Pending { at, hash, run: 0 })
+    }
+
+    /// The next run whose filter lets the key pass. Answers when there is none.
+    fn next_probe(&mut self, mut pending: Pending) -> Option<Probe> {
+        let (key, view) = (&self.keys[pending.at], self.view);
+        while let Some(run) = view.version.runs.get(pending.run) {
+            pending.run += 1;
+            let Some(slice) = run.find(key) else { continue };
+            let cover = slice.table.tombstones.cover(key, self.seq);
+            match slice.table.table.ask(key, self.seq, &pending.hash) {
+                Ok(Some(asked)) => {
+                    let table = slice.table.clone();
+                    return Some(Probe {
+                        pending,
+                        table,
+                        asked,
+                        cover,
+                    });
+                }
+                Ok(None) if cover > 0 => break,
+                Ok(None) => {}
+                Err(error) => {
+                    self.answer(pending.at, Err(error.into()));
+                    return None;
+                }
+            }
+        }
+        self.answer(pending.at, Ok(None));
+        None
+    }
+
+    /// Looks for all probes in their partitions; returns the keys that were not there.
+    fn look(&mut self, probes: Vec<Probe>) -> Vec<Pending> {
+        let mut pending = Vec::new();
+        let mut probes = probes.into_iter();
+        while probes.len() > 0 {
+            let (fitting, _pages) = self.room_for_pages(probes.len());
+            let batch: Vec<Probe> = probes.by_ref().take(fitting).collect();
+            let found = self.look_together(&batch);
+            for (probe, found) in batch.into_iter().zip(found) {
+                let at = probe.pending.at;
+                match found {
+                    Err(error) => self.answer(at, Err(error)),
+                    Ok(Some(found)) => match visible(found.seq, probe.cover, found.kind, found.value) {
+                        None => self.answer(at, Ok(None)),
+                        Some(version) => self.take(at, version, true),
+                    },
+                    Ok(None) if probe.cover > 0 => self.answer(at, Ok(None)),
+                    Ok(None) => pending.push(probe.pending),
+                }
+            }
+        }
+        pending
+    }
+
+    /// How many of `wanted` probes may be looked at together, and the charge for their pages: fewer where memory is short,
+    /// at least one, as a look-up of its own would.
+    fn room_for_pages(&self, wanted: usize) -> (usize, Charge) {
+        const PAGES: u64 = 16 << 10;
+        let budget = &self.engine.budget;
+        let fitting = budget.room_for(Memory::Reads) / PAGES;
+        let count = (fitting as usize).clamp(1, wanted.clamp(1, BATCH));
+        (count, budget.charge(Memory::Reads, count as u64 * PAGES))
+    }
+
+    /// Index pages of all probes, then their blocks, each read once; then the search.
+    fn look_together(&self, probes: &[Probe]) -> Vec<Result<Option<Found>, Error>> {
+        let partition = |probe: &Probe| (probe.table.table.number(), probe.asked.partition);
+        let indexes = self.gather(
+            probes,
+            |probe| Some(partition(probe)),
+            |probe| probe.table.table.cached_index(probe.asked.partition),
+            |probe| probe.table.table.index_range(probe.asked.partition),
+            |probe, stored| probe.table.table.index_from(probe.asked.partition, stored),
+        );
+        let places: Vec<_> = probes
+            .iter()
+            .map(|probe| {
+                let index = indexes[&partition(probe)].clone()?;
+                let at = probe
+                    .table
+                    .table
+                    .block_of(&index, &probe.asked, self.key(probe))?;
+                Ok((index, at))
+            })
+            .collect();
+        let placed: Vec<_> = probes.iter().zip(&places).collect();
+        let blocks = self.gather(
+            &placed,
+            |(probe, place)| {
+                let (_, at) = place.as_ref().ok()?;
+                Some((partition(probe), at.number))
+            },
+            |(probe, place)| {
+                let (_, at) = place.as_ref().ok()?;
+                probe.table.table.cached_block(probe.asked.partition, *at)
+            },
+            |(probe, place)| match place {
+                Ok((_, at)) => probe.table.table.block_range(probe.asked.partition, *at),
+                Err(_) => 0..0,
+            },
+            |(probe, place), stored| {
+                let (_, at) = place.as_ref().map_err(Error::clone)?;
+                Ok::<Taken, Error>(probe.table.table.block_from(probe.asked.partition, *at, stored)?)
+            },
+        );
+        let keep = self.kept.blocks();
+        probes
+            .iter()
+            .zip(places)
+            .map(|(probe, place)| {
+                let (index, at) = place?;
+                let taken = blocks[&(partition(probe), at.number)].clone()?;
+                let table = &probe.table.table;
+                Ok(table.search(&probe.asked, &index, taken, self.key(probe), keep)?)
+            })
+            .collect()
+    }
+
+    fn key(&self, probe: &Probe) -> &Bytes {
+        &self.keys[probe.pending.at]
+    }
+
+    /// For each name that `items` need: what the cache has, or what is made of bytes that are read, all at once.
+    fn gather<I, N, T, E>(
+        &self,
+        items: &[I],
+        name: impl Fn(&I) -> Option<N>,
+        cached: impl Fn(&I) -> Option<T>,
+        range: impl Fn(&I) -> Range<u64>,
+        make: impl Fn(&I, &[u8]) -> Result<T, E>,
+    ) -> HashMap<N, Result<T, Error>>
+    where
+        I: HasObject,
+        N: std::hash::Hash + Eq + Copy,
+        E: Into<Error>,
+    {
+        let mut gathered: HashMap<N, Result<T, Error>> = HashMap::new();
+        let mut missing: HashSet<N> = HashSet::new();
+        let (mut wanted, mut reads) = (Vec::new(), Vec::new());
+        for item in items {
+            let Some(name) = name(item) else { continue };
+            if gathered.contains_key(&name) || missing.contains(&name) {
+                continue;
+            }
+            if let Some(there) = cached(item) {
+                gathered.insert(name, Ok(there));
+            } else {
+                missing.insert(name);
+                wanted.push((name, item));
+                reads.push((item.object(), range(item)));
+            }
+        }
+        let read = self.engine.read_together(&reads);
+        for ((name, item), bytes) in wanted.into_iter().zip(read) {
+            let made = match bytes {
+                Ok(bytes) => make(item, &bytes).map_err(Into::into),
+                Err(error) => Err(Error::from(error)),
+            };
+            gathered.insert(name, made);
+        }
+        gathered
+    }
+
+    /// Answers with a version that is visible, or notes where its value lies.
+    fn take(&mut self, at: usize, version: Version, from_table: bool) {
+        let kept = if from_table { self.kept } else { Kept::Nothing };
+        let key = &self.keys[at];
+        if version.kind == EntryKind::Pointer {
+            match Planned::new(&version.value, &(0..u64::MAX)) {
+                Ok(planned) => self.separated.push(Separated {
+                    at,
+                    seq: from_table.then_some(version.seq),
+                    planned,
+                }),
+                Err(error) => self.answer(at, Err(error)),
+            }
+            return;
+        }
+        let answer = self.engine.found(key, self.seq, version, &Want::all(), kept);
+        self.answer(at, answer.map(Some));
+    }
+
+    /// Reads all separated values together; one that is damaged once more by itself.
+    fn read_separated(&mut self) {
+        let separated = std::mem::take(&mut self.separated);
+        let reads: Vec<_> = separated.iter().map(|value| value.planned.range()).collect();
+        let read = self.engine.read_together(&reads);
+        for ((value, (object, range)), bytes) in separated.into_iter().zip(reads).zip(read) {
+            let answer = value.planned.take(bytes).or_else(|error| {
+                if !error.is_corruption() {
+                    return Err(error);
+                }
+                let again = self.engine.objects.read(object, range, Class::Foreground);
+                value.planned.take(again.wait())
+            });
+            if let (Ok(bytes), Kept::Row(space), Some(found)) = (&answer, self.kept, value.seq) {
+                let key = &self.keys[value.at];
+                self.engine.rows.insert(space, key, bytes, found, self.seq);
+            }
+            self.answer(value.at, answer.map(Some));
+        }
+    }
+}
+
+/// Something that is read from one object.
+trait HasObject {
+    fn object(&self) -> ObjectId;
+}
+
+impl HasObject for Probe {
+    fn object(&self) -> ObjectId {
+        self.table.meta.object
+    }
+}
+
+impl<T> HasObject for (&Probe, T) {
+    fn object(&self) -> ObjectId {
+        self.0.object()
+    }
+}

@@ -1,0 +1,233 @@
+//! Where the units are: by run, by class, and over the key space.
+//!
+//! Not here: drawing (`copal kv filters`).
+
+use crate::{
+    memory::elastic::{Elastic, Partition, Seen},
+    table::Table,
+    table::key::KeyRange,
+    tree::manifest::format::Level,
+    tree::version::{Run, Version},
+};
+use bytes::Bytes;
+use copal_filter::rules::RuleKind;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Most cells of a heat map.
+const CELLS: usize = 64;
+
+/// State of the filters of one store, and of the memory it may share with others.
+///
+/// Probes are those that were sampled; a ring that nobody drained in time is missing from all of them alike.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Filters {
+    /// The adjusting rule.
+    pub rule: RuleKind,
+    /// What all units of the memory may take, bytes.
+    pub budget_bytes: u64,
+    /// What they take, those of other stores included.
+    pub loaded_bytes: u64,
+    /// Gets so far, of all stores that share the memory.
+    pub gets: u64,
+    /// Units read from pages: when a partition was promoted, or when a probe found none.
+    pub loads: u64,
+    /// Probes that found no units and loaded some.
+    pub cold_starts: u64,
+    /// Units that flush and merge took from memory as they wrote them.
+    pub predicted: u64,
+    /// Units dropped to make room for others.
+    pub drops: u64,
+    /// Units that went with their partitions when those were merged or dropped.
+    pub retired: u64,
+    /// Promotions that did not fit the memory.
+    pub refused: u64,
+    /// Partitions whose page could not be read; they keep what they have.
+    pub failed: u64,
+    /// Reads of filter pages by this store.
+    pub page_reads: u64,
+    /// Sampled probes lost because they were not drained in time.
+    pub dropped_probes: u64,
+    /// First internal key (keyspace id, big-endian, then the user's key) of every cell of the heat maps but the first; cells hold about
+    /// as many keys of the largest run.
+    pub cell_starts: Vec<Bytes>,
+    /// Newest first.
+    pub runs: Vec<RunFilters>,
+}
+
+/// Filters of one run.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct RunFilters {
+    /// Tier, 0 for what comes from flushes.
+    pub level: u8,
+    /// Whether it is the last run; its `level` is 255 then.
+    pub bottom: bool,
+    /// Its number among the runs of its level.
+    pub run: u64,
+    /// Tables it has parts of.
+    pub tables: u64,
+    /// Partitions that lie in it, wholly or partly.
+    pub partitions: u64,
+    /// Keys in them.
+    pub keys: u64,
+    /// Partitions that hold `i` units, for each `i` from 0 to 15.
+    pub units: [u64; 16],
+    /// Bytes of loaded units.
+    pub bytes: u64,
+    /// Probes.
+    pub probes: u64,
+    /// ... that the units answered with no.
+    pub negatives: u64,
+    /// ... that cost a read for nothing.
+    pub false_positives: u64,
+    /// ... that found the key.
+    pub hits: u64,
+    /// By class, lowest first.
+    pub classes: Vec<Class>,
+    /// One for each cell of the key space: `Filters::cell_starts.len() + 1`.
+    pub cells: Vec<HeatCell>,
+}
+
+/// Partitions of one class: the logarithm of what one unit more would save, per byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Class {
+    /// floor(log2(heat / unit bytes)) - units; `i32::MIN`: no heat at all.
+    pub class: i32,
+    /// Partitions in it.
+    pub partitions: u64,
+    /// Units they hold.
+    pub units: u64,
+}
+
+/// Part of a run that lies in one cell of the key space. Partitions over several cells count in parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HeatCell {
+    /// Keys.
+    pub keys: f64,
+    /// Heat, in the rule's own measure: probes that found nothing, lately.
+    pub heat: f64,
+    /// Bytes of loaded units.
+    pub bytes: f64,
+    /// Sampled probes that cost a read for nothing.
+    pub false_positives: f64,
+}
+
+/// Looks at the filters of the tables of `version`. Takes the adjuster's lock once for each table.
+pub(crate) fn report(elastic: &Elastic, version: &Version, page_reads: u64) -> Filters {
+    let cell_starts = cell_starts(&version.runs);
+    let run = |run: &Arc<Run>| run_filters(elastic, run, &cell_starts);
+    let runs = version.runs.iter().map(run).collect();
+    let totals = elastic.totals();
+    Filters {
+        rule: totals.rule,
+        budget_bytes: totals.budget_bytes,
+        loaded_bytes: totals.loaded_bytes,
+        gets: totals.gets,
+        loads: totals.loads,
+        cold_starts: totals.cold_starts,
+        predicted: totals.predicted,
+        drops: totals.drops,
+        retired: totals.retired,
+        refused: totals.refused,
+        failed: totals.failed,
+        page_reads,
+        dropped_probes: totals.dropped_probes,
+        cell_starts,
+        runs,
+    }
+}
+
+/// Keys that cut the largest run into cells of about as many partitions each.
+fn cell_starts(runs: &[Arc<Run>]) -> Vec<Bytes> {
+    let keys = |run: &&Arc<Run>| -> u64 {
+        let tables = run.slices.iter().map(|slice| slice.table.table.meta().keys);
+        tables.sum()
+    };
+    let Some(largest) = runs.iter().max_by_key(keys) else {
+        return Vec::new();
+    };
+    let mut starts: Vec<Bytes> = Vec::new();
+    for (table, index) in partitions(largest) {
+        starts.push(Bytes::copy_from_slice(table.partition_range(index).0));
+    }
+    let cells = starts.len().min(CELLS);
+    (1..cells)
+        .map(|cell| starts[cell * starts.len() / cells].clone())
+        .collect()
+}
+
+/// The partitions of a run, each once for each slice it has part in.
+fn partitions(run: &Run) -> impl Iterator<Item = (&Arc<Table>, u32)> {
+    run.slices.iter().flat_map(|slice| {
+        let table = &slice.table.table;
+        let KeyRange { start, end } = &slice.range;
+        let inside = table
+            .partitions_between(start, end)
+            .filter(move |index| table.partition_range(*index).0 < &end[..]);
+        inside.map(move |index| (table, index))
+    })
+}
+
+fn run_filters(elastic: &Elastic, run: &Run, cell_starts: &[Bytes]) -> RunFilters {
+    let mut filters = RunFilters {
+        level: run.level.0,
+        bottom: run.level == Level::BOTTOM,
+        run: run.id,
+        tables: run.slices.len() as u64,
+        cells: vec![HeatCell::default(); cell_starts.len() + 1],
+        ..RunFilters::default()
+    };
+    let mut classes: BTreeMap<i32, Class> = BTreeMap::new();
+    for (table, index) in partitions(run) {
+        let keys = f64::from(table.partition_keys(index));
+        filters.partitions += 1;
+        filters.keys += keys as u64;
+        let part = elastic.look(&**table, index).unwrap_or_default();
+        let (units, bytes) = (
+            u64::from(part.units),
+            u64::from(part.units) * u64::from(part.unit_bytes),
+        );
+        filters.units[usize::from(part.units).min(15)] += 1;
+        filters.bytes += bytes;
+        let Seen {
+            negatives,
+            false_positives,
+            hits,
+        } = part.seen;
+        filters.negatives += u64::from(negatives);
+        filters.false_positives += u64::from(false_positives);
+        filters.hits += u64::from(hits);
+        filters.probes += u64::from(negatives) + u64::from(false_positives) + u64::from(hits);
+        if part.unit_bytes > 0 {
+            let number = class(&part);
+            let class = classes.entry(number).or_insert(Class {
+                class: number,
+                ..Class::default()
+            });
+            class.partitions += 1;
+            class.units += units;
+        }
+        let (start, end) = table.partition_range(index);
+        let first = cell_starts.partition_point(|cell| cell[..] <= *start);
+        let last = cell_starts.partition_point(|cell| cell[..] <= *end).max(first);
+        let part_of = 1.0 / (last - first + 1) as f64;
+        for cell in &mut filters.cells[first..=last] {
+            cell.keys += keys * part_of;
+            cell.heat += part.heat * part_of;
+            cell.bytes += bytes as f64 * part_of;
+            cell.false_positives += f64::from(false_positives) * part_of;
+        }
+    }
+    filters.classes = classes.into_values().collect();
+    filters
+}
+
+fn class(part: &Partition) -> i32 {
+    let per_byte = part.heat / f64::from(part.unit_bytes);
+    if per_byte > 0.0 {
+        per_byte.log2().floor() as i32 - i32::from(part.units)
+    } else {
+        i32::MIN
+    }
+}

@@ -1,0 +1,195 @@
+//! Heat of partitions that flush and merge write, and the units and index pages they start with.
+//!
+//! Invariants
+//! - A merged partition inherits from the oldest input that has keys in its range: a Get that found nothing there
+//!   found nothing in any of them, so the rate of negative probes survives the merge. A flushed one inherits
+//!   from the newest run below it.
+//! - Inherited heat is spread by the part of each partition's range that is covered, measured on the first eight bytes that
+//!   differ: exact for hashed keys, an assumption for others.
+//! - Units are taken from the page as it is written: compaction reads no filter pages.
+//! - An index page is kept if most of what the partition inherits from had its own in the cache: a merge of what
+//!   nobody reads fills no cache.
+//! - Until units are loaded and index pages cached, they are charged to the merge; where the budget is full, there
+//!   are none.
+
+use crate::{
+    memory::budget::{Accounts, Class},
+    memory::elastic::{Elastic, Predicted},
+    table::key::KeyRange,
+    table::{Table, index::IndexPage},
+    tree::version::Run,
+};
+use bytes::Bytes;
+use copal_filter::{
+    FilterPage, Kind,
+    rules::{Heat, Shape},
+};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Units kept at hand beyond those that are wanted.
+const SPARE_UNITS: u8 = 4;
+
+/// Whom to inherit from: the first of these that has keys in the range.
+#[derive(Clone, Default)]
+pub(crate) struct Inheritance(pub(crate) Vec<Arc<Run>>);
+
+/// What a partition inherits.
+#[derive(Default)]
+struct Inherited {
+    heat: f64,
+    /// Partitions it comes from, in parts, and those of them whose index page is in the cache.
+    partitions: f64,
+    indexed: f64,
+}
+
+impl Inherited {
+    /// Adds the part of a table between two keys.
+    fn add(&mut self, elastic: &Elastic, table: &Table, first: &[u8], last: &[u8]) {
+        for index in table.partitions_between(first, last) {
+            let (start, end) = table.partition_range(index);
+            let part = covered(start, end, first, last);
+            self.heat += elastic.heat(table, index).0 * part;
+            self.partitions += part;
+            self.indexed += if table.has_index(index) { part } else { 0.0 };
+        }
+    }
+
+    /// Whether the index page is worth keeping.
+    fn is_indexed(&self) -> bool {
+        self.indexed > self.partitions / 2.0
+    }
+}
+
+impl Inheritance {
+    /// What the keys from `first` to `last` inherit.
+    fn of(&self, elastic: &Elastic, first: &[u8], last: &[u8]) -> Inherited {
+        let range = KeyRange {
+            start: Bytes::copy_from_slice(first),
+            end: crate::table::key::successor(last),
+        };
+        let mut inherited = Inherited::default();
+        for run in &self.0 {
+            let mut slices = run.overlapping(&range).peekable();
+            let found = slices.peek().is_some();
+            for slice in slices {
+                inherited.add(elastic, &slice.table.table, first, last);
+            }
+            if found {
+                break;
+            }
+        }
+        inherited
+    }
+}
+
+/// The part of [start, end] that lies in [first, last], from 0 to 1, on the first eight bytes in which they differ.
+fn covered(start: &[u8], end: &[u8], first: &[u8], last: &[u8]) -> f64 {
+    let common = start.iter().zip(end).take_while(|(a, b)| a == b).count();
+    let prefix = &start[..common];
+    let at = |key: &[u8]| match key.strip_prefix(prefix) {
+        Some(rest) => head(rest),
+        None if key < prefix => 0.0,
+        None => f64::MAX,
+    };
+    let (start, end) = (at(start), at(end));
+    if end <= start {
+        return 1.0;
+    }
+    let from = at(first).clamp(start, end);
+    let to = at(last).clamp(start, end);
+    ((to - from) / (end - start)).clamp(0.0, 1.0)
+}
+
+fn head(bytes: &[u8]) -> f64 {
+    let mut first = [0; 8];
+    let len = bytes.len().min(8);
+    first[..len].copy_from_slice(&bytes[..len]);
+    u64::from_be_bytes(first) as f64
+}
+
+/// Watches a table being written and keeps the units its partitions will start with.
+pub(crate) struct Predictor {
+    pub(crate) budget: Accounts,
+    pub(crate) elastic: Arc<Elastic>,
+    pub(crate) from: Arc<Inheritance>,
+    pub(crate) level: u8,
+    /// In order of the partitions; the writer of the table takes them when it is finished.
+    pub(crate) predicted: Arc<Mutex<Vec<Predicted>>>,
+}
+
+/// A partition that has just been written.
+pub(crate) struct Fresh<'a> {
+    pub(crate) index: u32,
+    pub(crate) first: &'a [u8],
+    pub(crate) last: &'a [u8],
+    pub(crate) keys: u32,
+    pub(crate) kind: Kind,
+    pub(crate) page: &'a FilterPage,
+    /// As it is stored, for `data_len` bytes of data.
+    pub(crate) index_page: &'a [u8],
+    pub(crate) data_len: u64,
+    pub(crate) uid: u64,
+    pub(crate) store_seed: u64,
+}
+
+impl Predictor {
+    /// A partition is complete.
+    pub(crate) fn partition(&self, fresh: &Fresh<'_>) {
+        let inherited = self.from.of(&self.elastic, fresh.first, fresh.last);
+        let heat = Heat(inherited.heat);
+        let units = fresh.kind.units();
+        let stored = fresh.page.as_bytes();
+        let unit_bytes = stored.len().saturating_sub(copal_filter::HEADER_BYTES) / usize::from(units);
+        let shape = Shape {
+            kind: fresh.kind,
+            keys: fresh.keys,
+            unit_bytes: unit_bytes as u32,
+            units,
+            level: self.level,
+        };
+        let wanted = self.elastic.predict(shape, heat);
+        let at_hand = wanted.saturating_add(SPARE_UNITS).min(shape.units);
+        let bytes = u64::from(at_hand) * unit_bytes as u64;
+        let units = self.budget.hold(Class::Merges, bytes, || {
+            FilterPage::load(stored, at_hand, fresh.uid, fresh.store_seed).ok()
+        });
+        let bytes = (fresh.index_page.len() + size_of::<IndexPage>()) as u64;
+        let decode = || IndexPage::decode(fresh.index_page, fresh.uid, fresh.data_len).ok();
+        let page = inherited
+            .is_indexed()
+            .then(|| self.budget.hold(Class::Merges, bytes, decode))
+            .flatten();
+        self.predicted.lock().push(Predicted {
+            index: fresh.index,
+            heat,
+            wanted,
+            units,
+            page,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::covered;
+
+    #[test]
+    fn coverage_is_the_part_of_the_range() {
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} {b}");
+        close(covered(&[0], &[100], &[0], &[50]), 0.5);
+        close(covered(&[0], &[100], &[25], &[75]), 0.5);
+        close(covered(b"key 00", b"key \xff\xff", b"a", b"z"), 1.0);
+        close(covered(b"key 00", b"key 99", b"z", b"zz"), 0.0);
+        close(covered(b"key 00", b"key 99", b"a", b"b"), 0.0);
+        // One key, and keys that agree in everything that is looked at.
+        close(covered(b"k", b"k", b"k", b"k"), 1.0);
+        // Parts of a range add up to it.
+        let parts = [(0, 30), (30, 31), (31, 200)];
+        let sum: f64 = parts
+            .iter()
+            .map(|&(a, b)| covered(&[10], &[90], &[a], &[b]))
+            .sum();
+        close(sum, 1.0);
+    }
+}

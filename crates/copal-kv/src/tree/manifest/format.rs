@@ -1,0 +1,600 @@
+//! Bytes of the manifest: an envelope, then version edits, each with a length and a sum.
+//!
+//! Format: docs/formats/kv-manifest.md v2
+//! Invariants
+//! - An edit is appended in the object transaction that makes it true, so it is whole or absent.
+//! - Its sum is seeded with its offset: an edit that moved does not verify.
+//! - Edits only add to or overwrite state by id, so a snapshot of the state is an edit like any other.
+//!
+//! Not here: the state the edits build (`state`), appending and rewriting (`manifest`).
+
+use crate::{
+    Error,
+    api::options::{CacheMode, KeyspaceOptions},
+    table::entry::LAST_SEQ,
+    table::key::{KeyspaceId, MAX_KEY},
+};
+use bytes::Bytes;
+use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader, crc32c};
+use copal_object::ObjectId;
+use std::ops::Range;
+
+/// Envelope of the manifest object.
+pub(crate) const FORMAT: Format = Format {
+    magic: *b"COPALKVM",
+    name: "kv manifest",
+    oldest: 1,
+    version: 3,
+    known_flags: 0,
+};
+/// Envelope and its body: the store's seed.
+pub(crate) const HEADER_LEN: usize = ENVELOPE_LEN + 8;
+const EDIT_HEADER: usize = 8;
+const MAX_NAME: usize = 255;
+const MAX_ITEMS: usize = 1 << 24;
+/// Above every id, run, generation and sequence that is ever given: whoever reads one may count on from it.
+const MAX_NUMBER: u64 = u64::MAX >> 1;
+
+/// Longer than any object is: sums of such numbers do not overflow.
+const MAX_BYTES: u64 = 1 << 48;
+
+/// What is known of a table without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TableMeta {
+    pub(crate) object: ObjectId,
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+    /// Entries and range tombstones that a later merge could drop: old versions and tombstones.
+    pub(crate) droppable: u64,
+    pub(crate) max_seq: u64,
+    /// First key, and the exclusive end of the keys (range tombstones included).
+    pub(crate) start: Bytes,
+    pub(crate) end: Bytes,
+    /// Bytes of values in each value object its entries point into.
+    pub(crate) values: Vec<(ObjectId, u64)>,
+    /// The sequence of all its entries, if it was ingested: those that stand in it are 0.
+    pub(crate) ingested_at: Option<u64>,
+}
+
+/// Where a run stands in the tree; `BOTTOM` is the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Level(pub(crate) u8);
+
+impl Level {
+    pub(crate) const TOP: Level = Level(0);
+    pub(crate) const BOTTOM: Level = Level(u8::MAX);
+}
+
+/// What is known of a value object without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ValueMeta {
+    pub(crate) object: ObjectId,
+    pub(crate) keyspace: KeyspaceId,
+    /// The group's prefix of the user key.
+    pub(crate) group: Bytes,
+    /// Bytes below this were logged or installed; beyond it only what the log names is live.
+    pub(crate) accounted: u64,
+    /// Newest sequence of a value in it.
+    pub(crate) max_seq: u64,
+    /// Written by flush and collection, not by commits.
+    pub(crate) by_worker: bool,
+}
+
+/// One statement of an edit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    Keyspace {
+        id: KeyspaceId,
+        name: String,
+        options: KeyspaceOptions,
+    },
+    DropKeyspace {
+        id: KeyspaceId,
+    },
+    Table(TableMeta),
+    /// The parts of a table that count, and the run they stand in; none: the table is gone.
+    Slices {
+        object: ObjectId,
+        level: Level,
+        run: u64,
+        parts: Vec<Range<Bytes>>,
+    },
+    Value(ValueMeta),
+    DropValue {
+        object: ObjectId,
+    },
+    /// No reader wants these bytes of a value object any more.
+    Dead {
+        object: ObjectId,
+        ranges: Vec<Range<u64>>,
+    },
+    /// Logs up to this generation are in tables, with every sequence up to `last_seq`.
+    Flushed {
+        generation: u64,
+        last_seq: u64,
+    },
+    /// Ids and run numbers below these are taken.
+    Counters {
+        next_object: u64,
+        next_run: u64,
+        next_keyspace: u32,
+    },
+    /// When this was written, no object of the engine with an id below it was without a name, but for those that
+    /// an edit dropped.
+    Settled {
+        below: u64,
+    },
+    /// Every entry of a table has this sequence; stands behind the table's own record.
+    Ingested {
+        object: ObjectId,
+        seq: u64,
+    },
+}
+
+/// Place of the cache mode in the byte that begins with `compress`.
+const CACHE_SHIFT: u32 = 1;
+
+const KEYSPACE: u8 = 1;
+const DROP_KEYSPACE: u8 = 2;
+const TABLE: u8 = 3;
+const SLICES: u8 = 4;
+const VALUE: u8 = 5;
+const DROP_VALUE: u8 = 6;
+const DEAD: u8 = 7;
+const FLUSHED: u8 = 8;
+const COUNTERS: u8 = 9;
+const SETTLED: u8 = 10;
+const INGESTED: u8 = 11;
+const KEYSPACE_WITH_HEAD: u8 = 12;
+
+/// The first bytes of a manifest.
+pub(crate) fn header(seed: u64) -> Vec<u8> {
+    let mut out = vec![0; ENVELOPE_LEN];
+    out.put_u64(seed);
+    Envelope::seal(&FORMAT, 0, 0, &mut out);
+    out
+}
+
+/// Reads the header; returns the version it was written in and the store's seed.
+/// # Errors
+/// `Corrupt` when it is damaged or of another version.
+pub(crate) fn parse_header(bytes: &[u8]) -> Result<(u16, u64), Error> {
+    let (envelope, body) =
+        Envelope::open(&FORMAT, bytes).map_err(|error| Error::corrupt("kv manifest", error))?;
+    let mut input = Reader::new(body);
+    let seed = input
+        .u64()
+        .map_err(|error| Error::corrupt("kv manifest", error))?;
+    input
+        .finish()
+        .map_err(|error| Error::corrupt("kv manifest", error))?;
+    Ok((envelope.version, seed))
+}
+
+/// The bytes of one edit that will stand at `offset`.
+pub(crate) fn encode_edit(offset: u64, records: &[Record]) -> Vec<u8> {
+    let mut out = vec![0; EDIT_HEADER];
+    for record in records {
+        record.encode(&mut out);
+    }
+    seal_edit(offset, &mut out);
+    out
+}
+
+/// An edit that is put together record by record.
+#[derive(Default)]
+pub(crate) struct EditWriter {
+    bytes: Vec<u8>,
+}
+
+impl EditWriter {
+    /// Bytes it takes so far.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn add(&mut self, record: &Record) {
+        if self.bytes.is_empty() {
+            self.bytes.put_zeros(EDIT_HEADER);
+        }
+        record.encode(&mut self.bytes);
+    }
+
+    /// Its bytes, as they will stand at `offset`; none without records.
+    pub(crate) fn end(mut self, offset: u64) -> Vec<u8> {
+        if !self.bytes.is_empty() {
+            seal_edit(offset, &mut self.bytes);
+        }
+        self.bytes
+    }
+}
+
+/// Writes length and sum in front of the records of an edit.
+fn seal_edit(offset: u64, edit: &mut [u8]) {
+    let (header, records) = edit.split_at_mut(EDIT_HEADER);
+    let len = records.len() as u32;
+    header[..4].copy_from_slice(&len.to_le_bytes());
+    header[4..].copy_from_slice(&edit_sum(offset, len, records).to_le_bytes());
+}
+
+fn edit_sum(offset: u64, len: u32, body: &[u8]) -> u32 {
+    crc32c(crc32c(crc32c(0, &offset.to_le_bytes()), &len.to_le_bytes()), body)
+}
+
+/// Reads all edits behind the header.
+/// # Errors
+/// `Corrupt` names the offset of the first edit that does not verify.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn parse_edits(manifest: &Bytes) -> Result<Vec<Record>, Error> {
+    let mut records = Vec::new();
+    let mut at = HEADER_LEN.min(manifest.len());
+    while at < manifest.len() {
+        let edit = Edit::open(at as u64, &manifest.slice(at..))?;
+        records.extend(edit.records());
+        at += edit.len() as usize;
+    }
+    Ok(records)
+}
+
+/// An edit whose sum is right and whose records are all well formed.
+pub(crate) struct Edit {
+    pub(crate) offset: u64,
+    body: Bytes,
+}
+
+impl Edit {
+    pub(crate) const HEADER_LEN: usize = EDIT_HEADER;
+
+    /// Bytes of the edit that begins with `header`, as it says itself.
+    pub(crate) fn claimed_len(header: &[u8]) -> u64 {
+        let len = Reader::new(header).u32().unwrap_or(0);
+        Edit::HEADER_LEN as u64 + u64::from(len)
+    }
+
+    /// The edit that stands at `offset` of a manifest and begins `bytes`.
+    /// # Errors
+    /// `Corrupt` names the offset.
+    pub(crate) fn open(offset: u64, bytes: &Bytes) -> Result<Edit, Error> {
+        let corrupt = |error: DecodeError| Error::corrupt(place(offset), error);
+        let mut input = Reader::new(bytes);
+        let mut read = || -> Result<(u32, u32), DecodeError> {
+            let header = (input.u32()?, input.u32()?);
+            input.bytes(header.0 as usize)?;
+            Ok(header)
+        };
+        let (len, stored) = read().map_err(corrupt)?;
+        let body = bytes.slice(EDIT_HEADER..EDIT_HEADER + len as usize);
+        let computed = edit_sum(offset, len, &body);
+        if stored != computed {
+            let why = format!("its checksum is {stored:08x}, its bytes give {computed:08x}");
+            return Err(Error::corrupt(place(offset), why));
+        }
+        // Looked through before the first is handed out: an edit counts whole or not at all.
+        let mut input = Reader::new(&body);
+        while !input.is_empty() {
+            Record::decode(&mut input).map_err(corrupt)?;
+        }
+        Ok(Edit { offset, body })
+    }
+
+    /// Bytes it takes, its header with them.
+    pub(crate) fn len(&self) -> u64 {
+        (EDIT_HEADER + self.body.len()) as u64
+    }
+
+    /// Its records, each made when it is asked for.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
+        let mut input = Reader::new(&self.body);
+        std::iter::from_fn(move || Record::decode(&mut input).ok())
+    }
+}
+
+/// Whether a reader takes each of `records`: one that it refuses must never be written.
+pub(crate) fn are_readable(records: &[Record]) -> bool {
+    let mut encoded = Vec::new();
+    records.iter().all(|record| {
+        encoded.clear();
+        record.encode(&mut encoded);
+        Record::decode(&mut Reader::new(&encoded)).is_ok()
+    })
+}
+
+fn place(offset: u64) -> String {
+    format!("kv manifest edit at byte {offset}")
+}
+
+impl Record {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Record::Keyspace { id, name, options } => {
+                let head = options.value_head_bytes;
+                out.put_u8(if head == 0 { KEYSPACE } else { KEYSPACE_WITH_HEAD });
+                out.put_u32(id.0);
+                out.put_prefixed(name.as_bytes());
+                out.put_u8(options.group_prefix_len);
+                out.put_u32(options.separate_from_bytes);
+                out.put_u32(options.direct_from_bytes);
+                out.put_u8(u8::from(options.compress) | (options.cache as u8) << CACHE_SHIFT);
+                if head > 0 {
+                    out.put_u16(head);
+                }
+            }
+            Record::DropKeyspace { id } => {
+                out.put_u8(DROP_KEYSPACE);
+                out.put_u32(id.0);
+            }
+            Record::Table(meta) => {
+                out.put_u8(TABLE);
+                meta.encode(out);
+            }
+            Record::Slices {
+                object,
+                level,
+                run,
+                parts,
+            } => {
+                out.put_u8(SLICES);
+                out.put_u64(object.0);
+                out.put_u8(level.0);
+                out.put_u64(*run);
+                out.put_varint(parts.len() as u64);
+                for part in parts {
+                    out.put_prefixed(&part.start);
+                    out.put_prefixed(&part.end);
+                }
+            }
+            Record::Value(meta) => {
+                out.put_u8(VALUE);
+                out.put_u64(meta.object.0);
+                out.put_u32(meta.keyspace.0);
+                out.put_prefixed(&meta.group);
+                out.put_varint(meta.accounted);
+                out.put_varint(meta.max_seq);
+                out.put_u8(u8::from(meta.by_worker));
+            }
+            Record::DropValue { object } => {
+                out.put_u8(DROP_VALUE);
+                out.put_u64(object.0);
+            }
+            Record::Dead { object, ranges } => {
+                out.put_u8(DEAD);
+                out.put_u64(object.0);
+                out.put_varint(ranges.len() as u64);
+                for range in ranges {
+                    out.put_varint(range.start);
+                    out.put_varint(range.end - range.start);
+                }
+            }
+            Record::Flushed { generation, last_seq } => {
+                out.put_u8(FLUSHED);
+                out.put_varint(*generation);
+                out.put_varint(*last_seq);
+            }
+            Record::Counters {
+                next_object,
+                next_run,
+                next_keyspace,
+            } => {
+                out.put_u8(COUNTERS);
+                out.put_varint(*next_object);
+                out.put_varint(*next_run);
+                out.put_u32(*next_keyspace);
+            }
+            Record::Settled { below } => {
+                out.put_u8(SETTLED);
+                out.put_varint(*below);
+            }
+            Record::Ingested { object, seq } => {
+                out.put_u8(INGESTED);
+                out.put_u64(object.0);
+                out.put_varint(*seq);
+            }
+        }
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Record, DecodeError> {
+        let at = input.position();
+        let tag = input.u8()?;
+        Ok(match tag {
+            KEYSPACE | KEYSPACE_WITH_HEAD => {
+                let id = keyspace(input)?;
+                let at = input.position();
+                let name = std::str::from_utf8(input.prefixed(MAX_NAME)?);
+                let name = name
+                    .map_err(|_| DecodeError::Invalid {
+                        at,
+                        what: "name, which is text,",
+                    })?
+                    .to_owned();
+                let mut options = KeyspaceOptions {
+                    group_prefix_len: input.u8()?,
+                    separate_from_bytes: input.u32()?,
+                    direct_from_bytes: input.u32()?,
+                    ..KeyspaceOptions::default()
+                };
+                let at = input.position();
+                let bits = input.u8()?;
+                options.compress = bits & 1 != 0;
+                options.cache = match bits >> CACHE_SHIFT {
+                    0 => CacheMode::Rows,
+                    1 => CacheMode::Blocks,
+                    2 => CacheMode::Nothing,
+                    mode => {
+                        let kind = u64::from(mode);
+                        return Err(DecodeError::UnknownKind { at, kind, newest: 2 });
+                    }
+                };
+                if tag != KEYSPACE {
+                    options.value_head_bytes = input.u16()?;
+                }
+                Record::Keyspace { id, name, options }
+            }
+            DROP_KEYSPACE => Record::DropKeyspace { id: keyspace(input)? },
+            TABLE => Record::Table(TableMeta::decode(input)?),
+            SLICES => {
+                let object = object(input)?;
+                let level = Level(input.u8()?);
+                let run = bounded(input, Reader::u64)?;
+                let parts = list(input, |input| Ok(key(input)?..key(input)?))?;
+                Record::Slices {
+                    object,
+                    level,
+                    run,
+                    parts,
+                }
+            }
+            VALUE => Record::Value(ValueMeta {
+                object: object(input)?,
+                keyspace: keyspace(input)?,
+                group: key(input)?,
+                accounted: bytes(input)?,
+                max_seq: sequence(input)?,
+                by_worker: input.u8()? != 0,
+            }),
+            DROP_VALUE => Record::DropValue {
+                object: object(input)?,
+            },
+            DEAD => {
+                let object = object(input)?;
+                let ranges = list(input, |input| {
+                    let start = bytes(input)?;
+                    Ok(start..start + bytes(input)?)
+                })?;
+                Record::Dead { object, ranges }
+            }
+            FLUSHED => Record::Flushed {
+                generation: bounded(input, Reader::varint)?,
+                last_seq: sequence(input)?,
+            },
+            COUNTERS => Record::Counters {
+                next_object: bounded(input, Reader::varint)?,
+                next_run: bounded(input, Reader::varint)?,
+                next_keyspace: keyspace(input)?.0,
+            },
+            SETTLED => Record::Settled {
+                below: bounded(input, Reader::varint)?,
+            },
+            INGESTED => Record::Ingested {
+                object: object(input)?,
+                seq: sequence(input)?,
+            },
+            _ => {
+                return Err(DecodeError::UnknownKind {
+                    at,
+                    kind: u64::from(tag),
+                    newest: u64::from(KEYSPACE_WITH_HEAD),
+                });
+            }
+        })
+    }
+}
+
+impl TableMeta {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.object.0);
+        out.put_varint(self.bytes);
+        out.put_varint(self.entries);
+        out.put_varint(self.droppable);
+        out.put_varint(self.max_seq);
+        out.put_prefixed(&self.start);
+        out.put_prefixed(&self.end);
+        out.put_varint(self.values.len() as u64);
+        for (object, bytes) in &self.values {
+            out.put_u64(object.0);
+            out.put_varint(*bytes);
+        }
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<TableMeta, DecodeError> {
+        Ok(TableMeta {
+            object: object(input)?,
+            bytes: bytes(input)?,
+            entries: bytes(input)?,
+            droppable: bytes(input)?,
+            max_seq: sequence(input)?,
+            start: key(input)?,
+            end: key(input)?,
+            values: list(input, |input| Ok((object(input)?, bytes(input)?)))?,
+            ingested_at: None,
+        })
+    }
+}
+
+fn object(input: &mut Reader<'_>) -> Result<ObjectId, DecodeError> {
+    bounded(input, Reader::u64).map(ObjectId)
+}
+
+fn keyspace(input: &mut Reader<'_>) -> Result<KeyspaceId, DecodeError> {
+    let at = input.position();
+    let (id, max) = (input.u32()?, u32::MAX >> 1);
+    if id > max {
+        let (len, max) = (u64::from(id), u64::from(max));
+        return Err(DecodeError::TooLong { at, len, max });
+    }
+    Ok(KeyspaceId(id))
+}
+
+/// A number up to [`MAX_NUMBER`].
+fn bounded<'a>(
+    input: &mut Reader<'a>,
+    read: impl Fn(&mut Reader<'a>) -> Result<u64, DecodeError>,
+) -> Result<u64, DecodeError> {
+    at_most(MAX_NUMBER, input, read)
+}
+
+/// The sequence of an operation, or 0.
+fn sequence(input: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    at_most(LAST_SEQ, input, Reader::varint)
+}
+
+/// A place in an object, a length, or how many entries it holds.
+fn bytes(input: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    at_most(MAX_BYTES, input, Reader::varint)
+}
+
+fn at_most<'a>(
+    max: u64,
+    input: &mut Reader<'a>,
+    read: impl Fn(&mut Reader<'a>) -> Result<u64, DecodeError>,
+) -> Result<u64, DecodeError> {
+    let at = input.position();
+    let len = read(input)?;
+    if len > max {
+        return Err(DecodeError::TooLong { at, len, max });
+    }
+    Ok(len)
+}
+
+fn key(input: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
+    // A copy: a slice would keep the whole manifest in memory for as long as one of its keys is known.
+    Ok(Bytes::copy_from_slice(input.prefixed(MAX_KEY)?))
+}
+
+/// A counted list. Grows as items are found, so a false count allocates next to nothing; a short list takes no more
+/// than it needs, as most of a table's parts and value objects are.
+fn list<T>(
+    input: &mut Reader<'_>,
+    mut item: impl FnMut(&mut Reader<'_>) -> Result<T, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    const SHORT: usize = 4;
+    let count = input.bounded(MAX_ITEMS)?;
+    let mut items = Vec::with_capacity(count.min(SHORT));
+    for _ in 0..count {
+        items.push(item(input)?);
+    }
+    Ok(items)
+}
+
+/// A manifest with one edit around any bytes, the length and the sums right.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn crafted(records: &[u8]) -> Bytes {
+    let mut edit = vec![0; EDIT_HEADER];
+    edit.put_bytes(records);
+    seal_edit(HEADER_LEN as u64, &mut edit);
+    let mut manifest = header(0);
+    manifest.put_bytes(&edit);
+    Bytes::from(manifest)
+}
+
+#[cfg(test)]
+mod tests;

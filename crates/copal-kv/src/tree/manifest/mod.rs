@@ -1,0 +1,388 @@
+//! The manifest: the object that says which tables and value objects make up the store.
+//!
+//! Object 1 of the object store, and the same bytes in object 0 while there is room. Above 4 MiB it is rewritten: piece by
+//! piece beside what stands, whose place it takes in one transaction.
+//! Invariants
+//! - A rewrite waits for nothing but space: its memory does not grow with the state, so the manifest's length is bounded.
+//! - State in memory changes only after the transaction that carries its edit was accepted (KV-17).
+
+mod copy;
+pub(crate) mod format;
+pub(crate) mod read;
+pub(crate) mod rewrite;
+pub(crate) mod state;
+
+use crate::{
+    Error,
+    memory::budget::{Accounts, Charge, Class as Memory},
+    poison::Poison,
+};
+use bytes::Bytes;
+use copal_device::Class;
+use copal_object::{Ack, ObjectId, Op, Store, StoreError, Txn};
+use format::{Record, encode_edit, header};
+use read::Edits;
+use state::State;
+
+/// Where the manifest lives.
+pub(crate) const MANIFEST: ObjectId = ObjectId(1);
+const REWRITE_ABOVE: u64 = 4 << 20;
+/// Less is not worth a rewrite before its time.
+const GAINED_AT_LEAST: u64 = 1 << 20;
+/// Most bytes of state that a byte of an edit makes, about: tables with short keys.
+const STATE_PER_BYTE: u64 = 8;
+/// A piece that lies in several places of the device is put together from copies.
+const COPIES: u64 = 2;
+
+/// The second copy, as this session knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copied {
+    /// It stands, and changes with the manifest.
+    Yes,
+    /// It does not stand, and this session has not looked for room yet.
+    NotYet,
+    /// It does not stand: there was no room.
+    NoRoom,
+}
+
+/// The manifest as it stands on disk and the state it describes.
+pub(crate) struct Manifest {
+    pub(crate) state: State,
+    /// Seed of the filters' hash, chosen when the store was made.
+    pub(crate) seed: u64,
+    len: u64,
+    /// Length from which the next edit becomes a rewrite: never less than twice what a rewrite left. 0: the next one does,
+    /// or there is none.
+    rewrite_above: u64,
+    /// Length from which it is tried again where there was no room.
+    retry_from: u64,
+    /// What is known of the second copy.
+    copy: Copied,
+    /// Pays for the bytes of a rewrite.
+    budget: Accounts,
+}
+
+impl Manifest {
+    /// Reads the manifest, and charges its state to `budget`. `None`: the object store holds no key-value store yet.
+    /// Blocks.
+    /// # Errors
+    /// `Corrupt`; `OverBudget`: the state has no room; or what the object layer answers.
+    pub(crate) fn open(objects: &Store, budget: &Accounts) -> Result<Option<(Manifest, Charge)>, Error> {
+        if objects.stat(MANIFEST).is_none() {
+            return Ok(None);
+        }
+        let once = || Manifest::read(objects, MANIFEST, budget);
+        // A device that errs once is not damaged.
+        let read = once().or_else(|error| if error.is_corruption() { once() } else { Err(error) });
+        let read = read.or_else(|error| Manifest::read_copy(objects, budget, error));
+        let read = read.map_err(|error| match error {
+            Error::Object(StoreError::Corrupt { range, .. }) => Error::corrupt(
+                format!("the manifest (object {})", MANIFEST.0),
+                format!("bytes {} to {} cannot be read", range.start, range.end),
+            ),
+            error => error,
+        });
+        read.map(Some)
+    }
+
+    /// What the copy says, where the manifest itself cannot be read for `error`: the next edit writes both anew.
+    /// # Errors
+    /// `error`, unless the copy is whole.
+    fn read_copy(objects: &Store, budget: &Accounts, error: Error) -> Result<(Manifest, Charge), Error> {
+        let unreadable = error.is_corruption() || matches!(error, Error::Object(StoreError::Device(_)));
+        let len = |id| objects.stat(id).map(|stat| stat.len);
+        if !unreadable || len(MANIFEST) != len(copy::COPY) {
+            return Err(error);
+        }
+        let Ok((mut manifest, charge)) = Manifest::read(objects, copy::COPY, budget) else {
+            return Err(error);
+        };
+        tracing::warn!(%error, "the manifest is damaged; its copy stands in for it until the next write mends both");
+        manifest.rewrite_above = 0;
+        Ok((manifest, charge))
+    }
+
+    fn read(objects: &Store, id: ObjectId, budget: &Accounts) -> Result<(Manifest, Charge), Error> {
+        let mut edits = Edits::open(objects, id, Class::Foreground)?;
+        let mut state = State::default();
+        let mut charge = budget.charge(Memory::Manifest, 0);
+        let mut room = |state: &State, piece: u64| {
+            // Refused is what no session could hold: a state that has no room, or an edit longer than all there is.
+            let held = state.heap_bytes();
+            charge.set(held.max(piece));
+            budget.check_used()?;
+            // For the copies, and the state that grows while it is read from them, caches give way. It is counted when
+            // all is known.
+            charge.set(held + (COPIES + STATE_PER_BYTE) * piece);
+            Ok(())
+        };
+        while let Some(edit) = edits.next(&mut |bytes| room(&state, bytes))? {
+            edit.records().for_each(|record| state.apply(&record));
+        }
+        let ((version, seed), len) = (edits.header, edits.len);
+        let copy = if copy::stands(objects, len) {
+            Copied::Yes
+        } else {
+            Copied::NotYet
+        };
+        drop(edits);
+        charge.set(state.heap_bytes());
+        budget.check_used()?;
+        let manifest = Manifest {
+            state,
+            seed,
+            len,
+            copy,
+            // An older version's header does not promise what new edits may say: the next edit rewrites it.
+            rewrite_above: if version < format::FORMAT.version {
+                0
+            } else {
+                REWRITE_ABOVE
+            },
+            retry_from: 0,
+            budget: budget.clone(),
+        };
+        Ok((manifest, charge))
+    }
+
+    /// Makes the manifest of a new store, durably.
+    /// # Errors
+    /// What the object layer answers.
+    pub(crate) fn create(objects: &Store, seed: u64, budget: &Accounts) -> Result<Manifest, Error> {
+        let bytes = Bytes::from(header(seed));
+        let len = bytes.len() as u64;
+        let ops = [MANIFEST, copy::COPY].map(copy::create).into_iter();
+        let ops = ops.chain(copy::append(0, &bytes, true)).collect();
+        objects
+            .commit(
+                Txn {
+                    ops,
+                    ..Txn::default()
+                },
+                Ack::Durable,
+            )
+            .wait()?;
+        let state = State {
+            next_object: MANIFEST.0 + 1,
+            next_run: 1,
+            next_keyspace: 1,
+            ..State::default()
+        };
+        Ok(Manifest {
+            state,
+            seed,
+            len,
+            copy: Copied::Yes,
+            rewrite_above: REWRITE_ABOVE,
+            retry_from: 0,
+            budget: budget.clone(),
+        })
+    }
+
+    /// Whether the next commit is to write the whole state anew. Blocks while the store grows for a copy.
+    fn rewrite_is_due(&mut self, objects: &Store) -> bool {
+        let long = self.len >= self.retry_from && (self.len > self.rewrite_above || self.is_crowded(objects));
+        let lacks_copy = match self.copy {
+            Copied::Yes => false,
+            Copied::NotYet => copy::finds_room(objects, self.state.encoded_bytes(), true),
+            Copied::NoRoom => copy::finds_room(objects, self.state.encoded_bytes(), long),
+        };
+        if self.copy != Copied::Yes {
+            self.copy = if lacks_copy {
+                Copied::NotYet
+            } else {
+                Copied::NoRoom
+            };
+        }
+        long || lacks_copy
+    }
+
+    /// Whether there is enough to gain, and soon no room for what gains it: later, a full store could not rewrite.
+    fn is_crowded(&self, objects: &Store) -> bool {
+        let state = self.state.encoded_bytes();
+        let gained = self.len.saturating_sub(state);
+        gained > GAINED_AT_LEAST.max(state / 4) && objects.space().free_bytes < 3 * state
+    }
+
+    /// Writes the whole state anew, beside what stands; the length it has there, and whether there is a copy of it. `None`:
+    /// there is no room, and what stands grows by another quarter first.
+    /// # Errors
+    /// `NoSpace`: what stands must not stay, and there is no room for anything else. Anything else poisons.
+    fn write_beside(
+        &mut self,
+        objects: &Store,
+        poison: &Poison,
+        copied: bool,
+    ) -> Result<Option<(u64, bool)>, Error> {
+        let write = |copied| rewrite::write(objects, &self.budget, self.seed, self.state.records(), copied);
+        let mut written = write(copied);
+        if copied && matches!(written, Err(StoreError::NoSpace { .. })) {
+            written = write(false).map(|(len, _)| (len, false));
+        }
+        match written {
+            Ok(written) => Ok(Some(written)),
+            Err(StoreError::NoSpace { .. }) if self.rewrite_above > 0 => {
+                self.retry_from = self.len + self.len / 4;
+                Ok(None)
+            }
+            Err(error) => Err(poison.failed_write(error)),
+        }
+    }
+
+    /// Steps that let what was written beside take the manifest's place and append `records`, and the length they leave.
+    fn replace(&self, objects: &Store, written: u64, records: &[Record], copied: bool) -> (Vec<Op>, u64) {
+        let edit = Bytes::from(encode_edit(written, records));
+        let len = written + edit.len() as u64;
+        let mut ops = rewrite::take_place(objects, copied);
+        ops.extend(copy::append(written, &edit, copied));
+        (ops, len)
+    }
+
+    /// Steps that append `records`, and the length they leave; with a copy that stands and has its room.
+    fn extend(&self, objects: &Store, records: &[Record], copied: bool) -> (Vec<Op>, u64) {
+        let edit = Bytes::from(encode_edit(self.len, records));
+        let len = self.len + edit.len() as u64;
+        let mut ops: Vec<Op> = copy::append(self.len, &edit, copied).collect();
+        if !copied && objects.stat(copy::COPY).is_some() {
+            ops.push(Op::Delete { id: copy::COPY });
+        }
+        (ops, len)
+    }
+
+    /// Commits `ops` together with an edit of `records`; then, and only then, the state follows.
+    /// # Errors
+    /// `NoSpace`, `TooLarge`: nothing happened. `NumbersUsedUp` and anything else poisons.
+    pub(crate) fn commit(
+        &mut self,
+        objects: &Store,
+        poison: &Poison,
+        mut ops: Vec<Op>,
+        records: &[Record],
+        ack: Ack,
+    ) -> Result<(), Error> {
+        if !format::are_readable(records) {
+            // An id, a run or a generation behind the last there is: what is logged stays, nothing else is written.
+            poison.set(&Error::NumbersUsedUp.to_string());
+            return Err(Error::NumbersUsedUp);
+        }
+        let due = self.rewrite_is_due(objects);
+        let copied = match self.copy {
+            Copied::Yes => copy::keeps_its_room(objects, self.len),
+            Copied::NotYet => due,
+            Copied::NoRoom => false,
+        };
+        let beside = if due {
+            self.write_beside(objects, poison, copied)?
+        } else {
+            None
+        };
+        let ((steps, len), copied) = match beside {
+            Some((written, copied)) => (self.replace(objects, written, records, copied), copied),
+            None => {
+                let copied = copied && self.copy == Copied::Yes;
+                (self.extend(objects, records, copied), copied)
+            }
+        };
+        ops.extend(steps);
+        let committed = objects
+            .commit(
+                Txn {
+                    ops,
+                    ..Txn::default()
+                },
+                ack,
+            )
+            .wait();
+        if let Err(error) = committed {
+            // Refused before anything was written.
+            rewrite::discard(objects).map_err(|error| poison.failed_write(error))?;
+            if beside.is_some() {
+                // Whoever tries again appends: that takes less room.
+                self.retry_from = self.len + self.len / 4;
+            }
+            return Err(match error {
+                StoreError::TooLarge => Error::Object(error),
+                error => poison.failed_write(error),
+            });
+        }
+        if beside.is_some() {
+            self.rewrite_above = REWRITE_ABOVE.max(2 * len);
+            self.retry_from = 0;
+        }
+        self.len = len;
+        self.copy = match (copied, self.copy) {
+            (true, _) => Copied::Yes,
+            (false, _) => Copied::NoRoom,
+        };
+        records.iter().for_each(|record| self.state.apply(record));
+        Ok(())
+    }
+}
+
+/// What an object is for; stands in its label, so that an opening can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    Manifest,
+    Log,
+    Table,
+    Value,
+    PageCacheLog,
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Role::Manifest => "manifest",
+            Role::Log => "log",
+            Role::Table => "table",
+            Role::Value => "value object",
+            Role::PageCacheLog => "page-cache log",
+        })
+    }
+}
+
+impl Role {
+    /// In one word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Role::Manifest => "manifest",
+            Role::Log => "log",
+            Role::Table => "table",
+            Role::Value => "value-object",
+            Role::PageCacheLog => "page-cache-log",
+        }
+    }
+
+    const ALL: [(Role, &'static [u8; 8]); 5] = [
+        (Role::Manifest, b"kv manif"),
+        (Role::Log, b"kv log\0\0"),
+        (Role::Table, b"kv table"),
+        (Role::Value, b"kv value"),
+        (Role::PageCacheLog, b"kv wait\0"),
+    ];
+
+    fn name(self) -> &'static [u8; 8] {
+        Role::ALL
+            .iter()
+            .find(|(role, _)| *role == self)
+            .map_or(b"kv manif", |(_, name)| name)
+    }
+}
+
+/// Label of an object: its role, and the generation of a log (0 otherwise).
+pub(crate) fn label(role: Role, generation: u64) -> [u8; 16] {
+    let mut label = [0; 16];
+    label[..8].copy_from_slice(role.name());
+    label[8..].copy_from_slice(&generation.to_le_bytes());
+    label
+}
+
+/// Reads a label; `None`: the object belongs to someone else.
+pub(crate) fn parse_label(label: &[u8; 16]) -> Option<(Role, u64)> {
+    let (name, generation) = label.split_at(8);
+    let (role, _) = Role::ALL.into_iter().find(|(_, known)| known[..] == *name)?;
+    Some((role, u64::from_le_bytes(generation.try_into().ok()?)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,10 @@
+//! What is stored: the manifest, versions of the tree, snapshots, separated values, what can be freed.
+
+pub(crate) mod filter_report;
+pub(crate) mod garbage;
+pub(crate) mod inheritance;
+pub(crate) mod manifest;
+pub(crate) mod snapshots;
+pub(crate) mod value;
+pub(crate) mod version;
+pub(crate) mod view;

@@ -1,0 +1,321 @@
+//! Versions of the tree: immutable lists of runs, newest first; a run is slices of tables, disjoint and ascending.
+//!
+//! Invariants
+//! - For one key, a run holds newer entries than every run behind it (KV-13).
+//! - A slice limits a table to a key range: what a merge has moved on is outside all slices of its inputs.
+//! - A version is alive as long as someone holds it; garbage waits for it (`garbage`).
+
+use crate::{
+    Error,
+    memory::budget::{Accounts, Charge, Class},
+    table::entry::{Entry, MAX_SEQ},
+    table::entry_cursor::Cursor,
+    table::key::KeyRange,
+    table::range_tombstones::RangeTombstones,
+    table::{Scan, Table, TableCursor},
+    tree::garbage::Epochs,
+    tree::manifest::{
+        format::{Level, TableMeta},
+        state::State,
+    },
+};
+use bytes::Bytes;
+use copal_object::ObjectId;
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
+
+/// An open table and what the manifest knows of it.
+pub(crate) struct TableHandle {
+    pub(crate) meta: TableMeta,
+    pub(crate) table: Arc<Table>,
+    pub(crate) tombstones: RangeTombstones,
+    pub(crate) _charge: Charge,
+}
+
+/// The part of a table that counts.
+#[derive(Clone)]
+pub(crate) struct Slice {
+    pub(crate) table: Arc<TableHandle>,
+    pub(crate) range: KeyRange,
+}
+
+impl Slice {
+    /// Estimated bytes: the whole table's, as slices are few and short-lived.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.table.meta.bytes
+    }
+
+    /// Whether nothing of the table is cut off.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.range.start <= self.table.meta.start && self.table.meta.end <= self.range.end
+    }
+}
+
+/// Slices searched as one.
+#[derive(Clone)]
+pub(crate) struct Run {
+    pub(crate) level: Level,
+    pub(crate) id: u64,
+    pub(crate) slices: Vec<Slice>,
+}
+
+impl Run {
+    /// The slice that may hold `key`.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<&Slice> {
+        let after = self.slices.partition_point(|slice| slice.range.start[..] <= *key);
+        let slice = self.slices.get(after.checked_sub(1)?)?;
+        (*key < slice.range.end[..]).then_some(slice)
+    }
+
+    /// The slices that share keys with `range`.
+    pub(crate) fn overlapping<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = &'a Slice> {
+        let from = self
+            .slices
+            .partition_point(|slice| slice.range.end <= range.start);
+        self.slices[from..]
+            .iter()
+            .take_while(|slice| slice.range.start < range.end)
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.slices.iter().map(Slice::bytes).sum()
+    }
+
+    /// The newest range tombstone over `key` at or below `snapshot`; 0 for none.
+    pub(crate) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
+        self.find(key)
+            .map_or(0, |slice| slice.table.tombstones.cover(key, snapshot))
+    }
+
+    pub(crate) fn has_tombstones(&self) -> bool {
+        self.slices.iter().any(|slice| !slice.table.tombstones.is_empty())
+    }
+
+    /// Walks the run's entries inside `range`.
+    pub(crate) fn cursor(&self, range: &KeyRange, scan: Scan) -> RunCursor {
+        let parts = self
+            .overlapping(range)
+            .map(|slice| (slice.table.clone(), slice.range.intersect(range)))
+            .collect();
+        RunCursor {
+            parts,
+            at: 0,
+            cursor: None,
+            inside: false,
+            scan,
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct Version {
+    pub(crate) epoch: u64,
+    /// Newest first; the bottom run, if there is one, is last.
+    pub(crate) runs: Vec<Arc<Run>>,
+    epochs: Arc<Epochs>,
+    _charge: Charge,
+}
+
+/// What the filters of the tables of one run have in common: a number of the run, the bottom's the highest.
+pub(crate) fn filter_level(level: Level, run: u64) -> u8 {
+    if level == Level::BOTTOM {
+        u8::MAX
+    } else {
+        (run % u64::from(u8::MAX)) as u8
+    }
+}
+
+/// Open tables by object.
+pub(crate) type Handles = BTreeMap<ObjectId, Arc<TableHandle>>;
+
+impl Version {
+    /// The version that `state` describes; `handles` holds all its tables.
+    pub(crate) fn new(
+        epoch: u64,
+        state: &State,
+        handles: &Handles,
+        epochs: &Arc<Epochs>,
+        budget: &Accounts,
+    ) -> Version {
+        let slices: usize = state.tables.values().map(|table| table.parts.len()).sum();
+        let charge = budget.charge(Class::Versions, (2 * slices * size_of::<Slice>()) as u64);
+        let mut runs: BTreeMap<(Level, Reverse<u64>), Vec<Slice>> = BTreeMap::new();
+        for (object, table) in &state.tables {
+            let Some(handle) = handles.get(object) else {
+                continue;
+            };
+            let slices = runs.entry((table.level, Reverse(table.run))).or_default();
+            for part in &table.parts {
+                let range = KeyRange {
+                    start: part.start.clone(),
+                    end: part.end.clone(),
+                };
+                slices.push(Slice {
+                    table: handle.clone(),
+                    range,
+                });
+            }
+        }
+        let run = |((level, Reverse(id)), mut slices): ((Level, Reverse<u64>), Vec<Slice>)| {
+            slices.sort_by(|a, b| a.range.start.cmp(&b.range.start));
+            let disjoint = slices
+                .windows(2)
+                .all(|pair| pair[0].range.end <= pair[1].range.start);
+            assert!(disjoint, "slices of a run overlap");
+            Arc::new(Run { level, id, slices })
+        };
+        let runs = runs.into_iter().map(run).collect();
+        epochs.enter(epoch);
+        Version {
+            epoch,
+            runs,
+            epochs: epochs.clone(),
+            _charge: charge,
+        }
+    }
+
+    /// The bottom run.
+    pub(crate) fn bottom(&self) -> Option<&Arc<Run>> {
+        self.runs.last().filter(|run| run.level == Level::BOTTOM)
+    }
+
+    /// The runs of one level, newest first.
+    pub(crate) fn level(&self, level: Level) -> impl Iterator<Item = &Arc<Run>> {
+        self.runs.iter().filter(move |run| run.level == level)
+    }
+}
+
+impl Drop for Version {
+    fn drop(&mut self) {
+        self.epochs.leave(self.epoch);
+    }
+}
+
+/// Walks the slices of a run one after the other; at most one table cursor is open.
+pub(crate) struct RunCursor {
+    parts: Vec<(Arc<TableHandle>, KeyRange)>,
+    at: usize,
+    cursor: Option<TableCursor>,
+    /// The cursor stands on an entry of its part, if it stands on one.
+    inside: bool,
+    scan: Scan,
+}
+
+impl RunCursor {
+    /// Opens part `at`; `false` when there is none.
+    fn open(&mut self, at: Option<usize>) -> Result<bool, Error> {
+        self.cursor = None;
+        let Some((at, (table, _))) = at.and_then(|at| Some((at, self.parts.get(at)?))) else {
+            return Ok(false);
+        };
+        self.cursor = Some(table.table.cursor(self.scan));
+        self.at = at;
+        Ok(true)
+    }
+
+    /// Looks once per move whether the entry belongs to the part: `entry` is asked several times.
+    fn look(&mut self) -> bool {
+        let entry = self.cursor.as_ref().and_then(Cursor::entry);
+        self.inside = entry.is_some_and(|entry| self.parts[self.at].1.contains(entry.key));
+        self.inside
+    }
+
+    /// From the end of a part on to the first entry of a later one.
+    fn skip_forward(&mut self) -> Result<(), Error> {
+        while self.cursor.is_some() && !self.look() {
+            if !self.open(Some(self.at + 1))? {
+                return Ok(());
+            }
+            let start = self.parts[self.at].1.start.clone();
+            if let Some(cursor) = &mut self.cursor {
+                cursor.seek(&start, MAX_SEQ)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn skip_backward(&mut self) -> Result<(), Error> {
+        while self.cursor.is_some() && !self.look() {
+            if !self.open(self.at.checked_sub(1))? {
+                return Ok(());
+            }
+            let end = self.parts[self.at].1.end.clone();
+            if let Some(cursor) = &mut self.cursor {
+                cursor.seek_for_prev(&end, MAX_SEQ)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Cursor for RunCursor {
+    fn first(&mut self) -> Result<(), Error> {
+        let Some((_, range)) = self.parts.first() else {
+            return Ok(());
+        };
+        let start = range.start.clone();
+        self.seek(&start, MAX_SEQ)
+    }
+
+    fn last(&mut self) -> Result<(), Error> {
+        let Some((_, range)) = self.parts.last() else {
+            return Ok(());
+        };
+        let end = range.end.clone();
+        self.seek_for_prev(&end, MAX_SEQ)
+    }
+
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<(), Error> {
+        let at = self.parts.partition_point(|(_, range)| range.end[..] <= *key);
+        if !self.open(Some(at))? {
+            return Ok(());
+        }
+        let start = self.parts[at].1.start.clone();
+        if let Some(cursor) = &mut self.cursor {
+            if *key < start[..] {
+                cursor.seek(&start, MAX_SEQ)?
+            } else {
+                cursor.seek(key, seq)?
+            }
+        }
+        self.skip_forward()
+    }
+
+    fn seek_for_prev(&mut self, key: &[u8], seq: u64) -> Result<(), Error> {
+        let after = self.parts.partition_point(|(_, range)| range.start[..] <= *key);
+        if !self.open(after.checked_sub(1))? {
+            return Ok(());
+        }
+        let end = self.parts[self.at].1.end.clone();
+        if let Some(cursor) = &mut self.cursor {
+            if *key >= end[..] {
+                cursor.seek_for_prev(&end, MAX_SEQ)?
+            } else {
+                cursor.seek_for_prev(key, seq)?
+            }
+        }
+        self.skip_backward()
+    }
+
+    fn next(&mut self) -> Result<(), Error> {
+        if let Some(cursor) = &mut self.cursor {
+            cursor.next()?;
+        }
+        self.skip_forward()
+    }
+
+    fn prev(&mut self) -> Result<(), Error> {
+        if let Some(cursor) = &mut self.cursor {
+            cursor.prev()?;
+        }
+        self.skip_backward()
+    }
+
+    fn entry(&self) -> Option<Entry<'_>> {
+        let cursor = self.cursor.as_ref().filter(|_| self.inside)?;
+        cursor.entry()
+    }
+
+    fn value(&self) -> Bytes {
+        self.cursor.as_ref().map(Cursor::value).unwrap_or_default()
+    }
+}

@@ -1,0 +1,20 @@
+//! What a reader pins: the memtables and the version of the tree at one moment.
+
+use crate::{tree::version::Version, write::memtable::Memtable};
+use std::sync::Arc;
+
+/// Everything that is searched, newest first.
+pub(crate) struct View {
+    /// The memtable that commits insert into.
+    pub(crate) active: Arc<Memtable>,
+    /// Full memtables, newest first, until their flush is installed.
+    pub(crate) frozen: Vec<Arc<Memtable>>,
+    pub(crate) version: Arc<Version>,
+}
+
+impl View {
+    /// All memtables, newest first.
+    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+        std::iter::once(&self.active).chain(&self.frozen)
+    }
+}

@@ -1,0 +1,355 @@
+//! What the leader of a group does in its turn: make room, encode, place, let go, insert.
+//!
+//! A group is [`Gathered`] when its turn comes, [`EncodedGroup`] when its direct values have places, [`PlacedGroup`] when nothing
+//! can come before it any more, and [`InFlight`] while the device writes it. Whoever holds one of them holds what that
+//! step owns; the writer and the turn are let go between the last two.
+//! Design: docs/design/kv.md#a-write KV-2
+//! Invariants
+//! - A group takes its sequences when its last frame has its number: sequences have no gaps. Only a device that fails
+//!   undoes that, and then nothing is written any more.
+//! - A `Deferred` group is inserted at once and logged within 100 ms or 1 MiB, in front of whatever is logged next. A
+//!   `Process` group is treated like one where the page-cache log takes a copy of it (`enter`).
+//! - `NoSpace` leaves log, value objects and memtable as they were. A group refused for lack of space or memory is tried
+//!   again write by write, so that a delete is not refused because of its neighbour, and a put is not refused while a
+//!   flush under way gives back a log.
+
+use super::{
+    Write,
+    encode::{Encoded, close_covered, insert},
+    in_flight::InFlight,
+    queue::{Completing, Turn},
+    values::{DirectValues, Placement},
+    writer::Writer,
+};
+use crate::{
+    Durability, Error,
+    broken::Flaw,
+    engine::Engine,
+    memory::budget::{Charge, Class as Memory},
+    table::entry::LAST_SEQ,
+    write::memtable::Memtable,
+    write::page_cache_log::ReuseAfter,
+};
+use copal_object::{Ack, Lsn, Op, ReservedFrame, StoreError, Txn};
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+
+/// Writes that go into the log as one group, and what they ask for together.
+struct Gathered<'w> {
+    writes: &'w mut [Write],
+    durability: Durability,
+    /// Of log, at most.
+    bytes: usize,
+}
+
+impl Gathered<'_> {
+    fn of(writes: &mut [Write]) -> Gathered<'_> {
+        let durability = writes.iter().map(|write| write.durability).min();
+        Gathered {
+            durability: durability.unwrap_or_default(),
+            bytes: writes.iter().map(|write| write.log_bytes).sum(),
+            writes,
+        }
+    }
+
+    fn free_space(&self) -> bool {
+        self.writes.iter().all(|write| write.frees_space)
+    }
+}
+
+/// Where a group goes first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Route {
+    /// To the page-cache log; to the log with a later group.
+    PageCacheLog,
+    /// To the log with a later group.
+    Later,
+    /// To the log, which acknowledges it so.
+    Log(Ack),
+}
+
+/// A group as it goes into the log, its direct values with their places.
+struct EncodedGroup<'e, 'w> {
+    gathered: Gathered<'w>,
+    encoded: Encoded,
+    /// Log bytes in front that were deferred before.
+    deferred_bytes: usize,
+    values: MutexGuard<'e, DirectValues>,
+    placement: Placement,
+    charge: Charge,
+    /// The last sequence before the group.
+    given: u64,
+    route: Route,
+}
+
+impl EncodedGroup<'_, '_> {
+    fn last_seq(&self) -> u64 {
+        self.given + u64::from(self.encoded.count)
+    }
+}
+
+/// A group that has its sequences, and its place in the log or behind what is deferred.
+struct PlacedGroup<'w> {
+    gathered: Gathered<'w>,
+    encoded: Encoded,
+    charge: Charge,
+    memtable: Arc<Memtable>,
+    /// `None`: nothing of it is written now.
+    frame: Option<ReservedFrame>,
+    first_seq: u64,
+    last_seq: u64,
+    route: Route,
+}
+
+impl Engine {
+    /// Brings `writes` into log and memtable as one group, where that is possible.
+    pub(crate) fn lead(&self, mut turn: Turn, mut writes: Vec<Write>) -> Option<InFlight> {
+        self.pace(writes.iter().map(|write| write.user_bytes).sum());
+        let mut writer = self.writer.lock();
+        match self.bring(&mut writer, Gathered::of(&mut writes)) {
+            Ok(placed) => {
+                let completing = turn.place(placed.last_seq);
+                // From here on the next group may be placed behind this one.
+                drop(writer);
+                drop(turn);
+                self.launch(placed, completing)
+            }
+            Err(error) if error.is_no_space() || matches!(error, Error::OverBudget { .. }) => {
+                self.lead_alone(writer, turn, &mut writes);
+                None
+            }
+            Err(error) => {
+                drop(writer);
+                turn.refuse(error);
+                None
+            }
+        }
+    }
+
+    /// Each write as its own group; one that frees space may use the reserve.
+    fn lead_alone(&self, mut writer: MutexGuard<'_, Writer>, turn: Turn, writes: &mut [Write]) {
+        let attempt = |write: &mut Write, writer: &mut Writer| {
+            let placed = self.bring(writer, Gathered::of(std::slice::from_mut(write)))?;
+            let completing = turn.place_part(placed.last_seq);
+            if let Some(in_flight) = self.launch(placed, completing) {
+                in_flight.wait();
+            }
+            self.queue.drain()
+        };
+        let mut results = Vec::with_capacity(writes.len());
+        for write in writes {
+            let is_full = |result: &Result<(), Error>| result.as_ref().is_err_and(Error::is_no_space);
+            let mut result = attempt(write, &mut writer);
+            if write.frees_space && is_full(&result) {
+                let opened = self.reserve.open(&self.objects);
+                result = attempt(write, &mut writer);
+                drop(opened);
+                self.signal.kick();
+            }
+            // It may be full for the moment only, while a flush is under way.
+            while !write.frees_space && is_full(&result) && self.wait_for_space(&mut writer) {
+                result = attempt(write, &mut writer);
+            }
+            results.push(result);
+        }
+        drop(writer);
+        turn.answer(results);
+    }
+
+    /// Makes room for a group and places it.
+    /// # Errors
+    /// `NoSpace`, `OverBudget`: nothing happened. `Poisoned`, `Closed`, `NumbersUsedUp`.
+    fn bring<'w>(&self, writer: &mut Writer, group: Gathered<'w>) -> Result<PlacedGroup<'w>, Error> {
+        let bytes = group.writes.iter().map(|write| write.room_bytes).sum();
+        self.make_room(writer, bytes, group.free_space())?;
+        let encoded = self.encode_group(writer, group)?;
+        self.place(writer, encoded)
+    }
+
+    /// Encodes a group behind what is deferred, and finds places for its direct values.
+    fn encode_group<'e, 'w>(
+        &'e self,
+        writer: &mut Writer,
+        gathered: Gathered<'w>,
+    ) -> Result<EncodedGroup<'e, 'w>, Error> {
+        self.poison.check()?;
+        // While the reserve is open or spent, its space is not for writes that only add.
+        if !gathered.free_space() && !self.reserve.refill(&self.objects) {
+            return Err(Error::NoSpace);
+        }
+        let charge = self.budget.charge(Memory::Log, 3 * gathered.bytes as u64);
+        let given = self.snapshots.given();
+        let count: u64 = gathered.writes.iter().map(|write| write.ops.len() as u64).sum();
+        if given + count > LAST_SEQ {
+            return Err(Error::NumbersUsedUp);
+        }
+        let route = self.route(writer, &gathered, given)?;
+        let deferred_bytes = writer.deferred.ops.len();
+        let mut values = self.direct_values.lock();
+        let mut placement = Placement::default();
+        let log = std::mem::take(&mut writer.deferred.ops);
+        let encoded = self.encode(log, &mut values, &mut placement, gathered.writes, given + 1);
+        Ok(EncodedGroup {
+            gathered,
+            encoded,
+            deferred_bytes,
+            values,
+            placement,
+            charge,
+            given,
+            route,
+        })
+    }
+
+    fn route(&self, writer: &mut Writer, group: &Gathered<'_>, given: u64) -> Result<Route, Error> {
+        Ok(match group.durability {
+            Durability::Device => Route::Log(Ack::Durable),
+            Durability::Process if self.fits_page_cache_log(writer, group.writes, group.bytes, given)? => {
+                Route::PageCacheLog
+            }
+            Durability::Process => Route::Log(Ack::Written),
+            // Nobody waits for the log of deferred writes: once there is enough of it, it is on its way.
+            Durability::Deferred if writer.deferred.ops.len() + group.bytes > self.deferred_bytes() => {
+                Route::Log(Ack::Ordered)
+            }
+            Durability::Deferred => Route::Later,
+        })
+    }
+
+    /// Gives a group its sequences and its place. The order of these steps is what the next leader relies on.
+    fn place<'w>(
+        &self,
+        writer: &mut Writer,
+        mut group: EncodedGroup<'_, 'w>,
+    ) -> Result<PlacedGroup<'w>, Error> {
+        let memtable = self.view().active.clone();
+        let last_seq = group.last_seq();
+        let frame = match self.reserve_place(writer, &mut group) {
+            Ok(frame) => frame,
+            Err(error) => {
+                writer.deferred.ops = group.encoded.without_own(group.deferred_bytes);
+                return Err(self.take_back(group.values, group.placement, error));
+            }
+        };
+        self.snapshots.give(last_seq);
+        for meta in group.placement.touched.into_values() {
+            memtable.note_value(meta);
+        }
+        close_covered(&mut group.values, group.gathered.writes);
+        Ok(PlacedGroup {
+            gathered: group.gathered,
+            encoded: group.encoded,
+            charge: group.charge,
+            memtable,
+            frame,
+            first_seq: group.given + 1,
+            last_seq,
+            route: group.route,
+        })
+    }
+
+    /// Appends the values of a group, and reserves the last of its frames or defers it.
+    fn reserve_place(
+        &self,
+        writer: &mut Writer,
+        group: &mut EncodedGroup<'_, '_>,
+    ) -> Result<Option<ReservedFrame>, StoreError> {
+        let after = self.append_values(&mut group.placement)?;
+        let count = group.encoded.count;
+        if group.route == Route::PageCacheLog && !self.broken(Flaw::PageCacheLogPassedBy) {
+            writer.copy_to_page_cache_log(&group.encoded.log, count, group.given)?;
+        }
+        let Route::Log(ack) = group.route else {
+            let log = std::mem::take(&mut group.encoded.log);
+            self.defer(&mut writer.deferred, log, count, after);
+            return Ok(None);
+        };
+        let (last, after) =
+            writer.begin_group(&self.objects, group.given, &group.encoded.log, count, after)?;
+        let frame = self.objects.reserve_frame(writer.log.stream, &last, after, ack)?;
+        writer.log.placed(frame.at(), ack);
+        writer.page_cache_logged(match ack {
+            Ack::Ordered => ReuseAfter::NextAckedGroup,
+            Ack::Written | Ack::Durable => ReuseAfter::Group(group.last_seq()),
+        });
+        self.logged(&mut writer.deferred, std::mem::take(&mut group.encoded.log));
+        Ok(Some(frame))
+    }
+
+    /// Writes a group and inserts it: its operations go into the memtable as they are, not as copies that would count
+    /// references in allocations of their own. `None`: the group is as safe as it was promised to be already.
+    fn launch(&self, group: PlacedGroup<'_>, completing: Completing) -> Option<InFlight> {
+        let completion = group.frame.map(ReservedFrame::write);
+        let writes = group.gathered.writes;
+        insert(
+            &group.memtable,
+            &self.rows,
+            writes,
+            group.encoded,
+            group.first_seq,
+        );
+        self.count_room_of(writes);
+        self.counters.entered_room(group.route == Route::PageCacheLog);
+        let bytes = writes.iter().map(|write| write.user_bytes).sum();
+        self.counters.wrote(writes.len() as u64, bytes);
+        match completion {
+            None => {
+                completing.complete(Ok(()));
+                None
+            }
+            Some(completion) => Some(InFlight::new(completing, completion, group.charge)),
+        }
+    }
+
+    /// Appends the values, ordered before the log frames; returns the commit the frames come after.
+    fn append_values(&self, placement: &mut Placement) -> Result<Option<Lsn>, StoreError> {
+        let mut after = None;
+        for ops in std::mem::take(&mut placement.txns) {
+            after = Some(
+                self.objects
+                    .commit(
+                        Txn {
+                            ops,
+                            ..Txn::default()
+                        },
+                        Ack::Ordered,
+                    )
+                    .wait()?,
+            );
+        }
+        Ok(after.filter(|_| !self.broken(Flaw::LogBeforeValues)))
+    }
+
+    /// Cuts off what a failed group appended; turns the failure into what the writer is told.
+    fn take_back(
+        &self,
+        mut values: MutexGuard<'_, DirectValues>,
+        placement: Placement,
+        error: StoreError,
+    ) -> Error {
+        let error = self.poison.failed_write(error);
+        let mut ops = values.undo(placement);
+        ops.retain(|op| match op {
+            Op::Truncate { id, len } => self.objects.stat(*id).is_some_and(|stat| stat.len > *len),
+            Op::Delete { id } => self.objects.stat(*id).is_some(),
+            _ => true,
+        });
+        if error.is_no_space() && !ops.is_empty() {
+            let undone = self
+                .objects
+                .commit(
+                    Txn {
+                        ops,
+                        ..Txn::default()
+                    },
+                    Ack::Ordered,
+                )
+                .wait();
+            if let Err(second) = undone {
+                // The lengths are no longer known to be those of the open objects.
+                self.poison.set(&format!("could not take back a value: {second}"));
+            }
+        }
+        error
+    }
+}

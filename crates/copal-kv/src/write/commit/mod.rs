@@ -1,0 +1,149 @@
+//! Group commit: writers gather in groups, several groups are on their way at once, each wakes its writers together.
+//!
+//! The first writer of a group leads it: in its turn it takes what has gathered (up to 1 MiB of log), brings it on its
+//! way into the log, passes the turn on, and inserts it into the memtable while the device writes.
+//! Invariants
+//! - Sequences become visible in order, each after the durability it was promised (KV-2).
+//! - Exactly one thread has the turn; it alone appends to log and direct value objects.
+//!
+//! Not here: the turns (`queue`), what a leader writes (`leader`, `encode`), what the
+//! log takes later (`deferred`), making room for it (`room`), where
+//! values go (`values`), commits that nobody waits for at once (`submitted`).
+
+pub(crate) mod deferred;
+mod encode;
+mod in_flight;
+mod leader;
+mod monitor;
+pub(crate) mod queue;
+mod room;
+pub(crate) mod submitted;
+pub(crate) mod values;
+pub(crate) mod writer;
+
+use crate::{Durability, memory::budget::Charge, tree::value::Pointer, write::log::format::LogOp};
+use bytes::Bytes;
+use values::GroupKey;
+
+/// One operation of a batch, keys with their keyspace.
+#[derive(Debug)]
+pub(crate) enum WriteOp {
+    Put {
+        key: Bytes,
+        value: Bytes,
+    },
+    /// A value for a value object; `sums` were computed by the writer's own thread.
+    Direct {
+        key: Bytes,
+        value: Bytes,
+        sums: Vec<u32>,
+        /// First bytes of the value, for its pointer.
+        head: Bytes,
+        group: GroupKey,
+    },
+    Delete {
+        key: Bytes,
+    },
+    DeleteRange {
+        start: Bytes,
+        end: Bytes,
+    },
+}
+
+impl WriteOp {
+    /// Most bytes the operation takes in the log.
+    fn log_bytes(&self) -> usize {
+        match self {
+            WriteOp::Put { key, value } => LogOp::encoded_bound(key.len(), value.len()),
+            WriteOp::Direct { key, value, head, .. } => {
+                LogOp::encoded_bound(key.len(), Pointer::encoded_len(value.len(), head.len()))
+            }
+            WriteOp::Delete { key } => LogOp::encoded_bound(key.len(), 0),
+            WriteOp::DeleteRange { start, end } => LogOp::encoded_bound(start.len(), end.len()),
+        }
+    }
+
+    /// Bytes of memory that it takes in log and memtable.
+    pub(crate) fn room_bytes(&self) -> u64 {
+        let entry = match self {
+            WriteOp::DeleteRange { .. } => RANGE_DELETE_BYTES,
+            WriteOp::Put { .. } | WriteOp::Direct { .. } | WriteOp::Delete { .. } => ENTRY_BYTES,
+        };
+        self.log_bytes() as u64 + entry
+    }
+}
+
+/// Bytes of an entry in the memtable, beside its key and value.
+const ENTRY_BYTES: u64 = 128;
+/// Bytes of a range delete in the memtable, beside its keys.
+const RANGE_DELETE_BYTES: u64 = 416;
+
+/// One batch on its way into the log.
+#[derive(Debug)]
+pub(crate) struct Write {
+    pub(crate) ops: Vec<WriteOp>,
+    pub(crate) durability: Durability,
+    /// Log bytes, at most.
+    pub(crate) log_bytes: usize,
+    /// Keys and values as the caller gave them.
+    pub(crate) user_bytes: u64,
+    /// Bytes of memory that it takes in log and memtable.
+    pub(crate) room_bytes: u64,
+    /// May use the reserve of a full store: it deletes something and adds little.
+    pub(crate) frees_space: bool,
+    /// Memory of a write that nobody waits for; whoever waits holds it himself.
+    pub(crate) room: Option<Charge>,
+}
+
+impl Write {
+    pub(crate) fn new(ops: Vec<WriteOp>, durability: Durability) -> Write {
+        const LITTLE: usize = 64 << 10;
+        let log_bytes = ops.iter().map(WriteOp::log_bytes).sum();
+        let user = |op: &WriteOp| match op {
+            WriteOp::Put { key, value } | WriteOp::Direct { key, value, .. } => key.len() + value.len(),
+            WriteOp::Delete { key } => key.len(),
+            WriteOp::DeleteRange { start, end } => start.len() + end.len(),
+        };
+        let user_bytes = ops.iter().map(|op| user(op) as u64).sum();
+        let room_bytes = ops.iter().map(WriteOp::room_bytes).sum();
+        let deletes = ops
+            .iter()
+            .any(|op| matches!(op, WriteOp::Delete { .. } | WriteOp::DeleteRange { .. }));
+        let direct = ops.iter().any(|op| matches!(op, WriteOp::Direct { .. }));
+        let frees_space = deletes && !direct && log_bytes <= LITTLE;
+        Write {
+            ops,
+            durability,
+            log_bytes,
+            user_bytes,
+            room_bytes,
+            frees_space,
+            room: None,
+        }
+    }
+
+    /// Bytes of memory that it holds while it waits: the list, keys and values, those for value objects too. The
+    /// memtable shares keys and values and adds its nodes, which are counted here.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let list = self.ops.capacity() * size_of::<WriteOp>();
+        self.user_bytes + list as u64 + self.ops.len() as u64 * ENTRY_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_writes_that_free_space_may_use_the_reserve() {
+        let key = || Bytes::from_static(b"k");
+        let delete = || WriteOp::Delete { key: key() };
+        let put = |len: usize| WriteOp::Put {
+            key: key(),
+            value: Bytes::from(vec![0; len]),
+        };
+        assert!(Write::new(vec![delete(), put(100)], Durability::Device).frees_space);
+        assert!(!Write::new(vec![put(1)], Durability::Device).frees_space);
+        assert!(!Write::new(vec![delete(), put(1 << 20)], Durability::Device).frees_space);
+    }
+}

@@ -1,0 +1,502 @@
+//! The commit queue: writers gather in groups, a group's first writer leads it, several groups are on their way.
+//!
+//! A group is open for more until its turn comes. Turns are taken one after the other; whoever has the turn brings
+//! its group on its way ([`Turn::place`]) and passes the turn on, and the group lands ([`Completing::complete`]) when the
+//! log says so. At most `width` groups are between the two, and one more begins only once it is full or as many writes wait as are
+//! on their way: groups of half of the writers alternate, instead of many small ones that each cost the device a flush.
+//! Invariants
+//! - Groups are placed in the order their turns came, and take effect in that order: the visible sequence moves past
+//!   a group when it and every group before it have completed well.
+//! - Once a group has failed to land, none behind it takes effect (KV-2).
+//! - Every writer is told, also when the thread that leads it panics or the log is dropped.
+//!
+//! Not here: what a leader does (`leader`).
+
+use super::{
+    Write,
+    monitor::{Monitor, Monitors, Threads},
+};
+use crate::{Error, poison::Poison, tree::snapshots::Snapshots};
+use copal_object::StoreError;
+use std::{collections::VecDeque, sync::Arc};
+
+/// Log bytes after which a group takes no further writes.
+const GROUP_BYTES: usize = 1 << 20;
+/// Groups on their way at once. Measured: docs/decisions/2026-11-21-commits-side-by-side.md.
+pub(crate) const WIDTH: usize = 4;
+
+/// Who brings a group on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leader {
+    /// Its first writer, which waits for its turn.
+    First,
+    /// A committer's thread: its first writer went on with other work.
+    Committer,
+}
+
+/// Writers that share a group, and what became of them.
+pub(crate) struct Group<M: Monitors = Threads> {
+    turn: M::Of<bool>,
+    outcome: M::Of<Option<Outcome>>,
+}
+
+enum Outcome {
+    All(Result<(), Error>),
+    Each(Vec<Result<(), Error>>),
+}
+
+/// A write's place in its group.
+pub(crate) struct CommitTicket<M: Monitors = Threads> {
+    group: Arc<Group<M>>,
+    index: usize,
+}
+
+impl<M: Monitors> CommitTicket<M> {
+    /// What became of the write, when that is known.
+    pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
+        self.group.outcome.with(|outcome| self.own(outcome.as_ref()))
+    }
+
+    /// Waits until that is known.
+    pub(crate) fn wait(&self) -> Result<(), Error> {
+        self.group.outcome.wait_for(|outcome| self.own(outcome.as_ref()))
+    }
+
+    fn own(&self, outcome: Option<&Outcome>) -> Option<Result<(), Error>> {
+        match outcome? {
+            Outcome::All(result) => Some(result.clone()),
+            // Each write of the group has an outcome, in the order in which they joined.
+            Outcome::Each(results) => Some(results[self.index].clone()),
+        }
+    }
+}
+
+/// A group that waits for its turn.
+struct Gathering<M: Monitors> {
+    group: Arc<Group<M>>,
+    leader: Leader,
+    writes: Vec<Write>,
+    /// Of log.
+    bytes: usize,
+    /// Of memory.
+    held_bytes: u64,
+}
+
+/// A group on its way; the one that nobody waits for belongs to a leader that writes one by one.
+struct GroupInFlight<M: Monitors> {
+    number: u64,
+    writes: usize,
+    last_seq: u64,
+    completed: Option<Result<(), Error>>,
+    group: Option<Arc<Group<M>>>,
+}
+
+struct Line<M: Monitors> {
+    waiting: VecDeque<Gathering<M>>,
+    /// Bytes of memory that wait for their turn.
+    waiting_bytes: u64,
+    /// Someone has the turn.
+    turn_taken: bool,
+    in_flight: VecDeque<GroupInFlight<M>>,
+    placed: u64,
+    /// What the first group that did not land was told.
+    failed: Option<Error>,
+    /// Only those who wait may still write.
+    no_submitting: bool,
+    /// Groups take effect as they land: the tests' negative control.
+    #[cfg(test)]
+    broken: bool,
+}
+
+#[derive(Default)]
+struct Wake {
+    /// The turn is a committer's.
+    committer: bool,
+    stop: bool,
+}
+
+/// See the module.
+pub(crate) struct CommitQueue<M: Monitors = Threads> {
+    line: M::Of<Line<M>>,
+    wake: M::Of<Wake>,
+    width: usize,
+    snapshots: Arc<Snapshots>,
+    poison: Arc<Poison>,
+}
+
+/// A group, and what its writers are told.
+type Told<M> = (Arc<Group<M>>, Result<(), Error>);
+
+/// Whom to wake, once the line is not locked any more.
+enum Next<M: Monitors> {
+    First(Arc<Group<M>>),
+    Committer,
+}
+
+impl<M: Monitors> CommitQueue<M> {
+    /// At most `width` groups are on their way at once.
+    pub(crate) fn new(width: usize, snapshots: Arc<Snapshots>, poison: Arc<Poison>) -> Arc<CommitQueue<M>> {
+        let line = Line {
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            turn_taken: false,
+            in_flight: VecDeque::new(),
+            placed: 0,
+            failed: None,
+            no_submitting: false,
+            #[cfg(test)]
+            broken: false,
+        };
+        Arc::new(CommitQueue {
+            line: M::Of::new(line),
+            wake: M::Of::new(Wake::default()),
+            width,
+            snapshots,
+            poison,
+        })
+    }
+
+    /// Joins a group and waits for what becomes of it. When this write is the group's first, `lead` is called in its
+    /// turn, with the group's writes.
+    pub(crate) fn commit(
+        self: &Arc<Self>,
+        write: Write,
+        lead: impl FnOnce(Turn<M>, Vec<Write>),
+    ) -> Result<(), Error> {
+        let (place, next) = self
+            .line
+            .with(|line| (line.join(write, Leader::First), line.next_turn(self.width)));
+        let leads = place.index == 0;
+        let own = matches!(&next, Some(Next::First(group)) if Arc::ptr_eq(group, &place.group));
+        if !(leads && own) {
+            self.call(next);
+        }
+        if leads {
+            if !own {
+                place.group.turn.wait_for(|turn| turn.then_some(()));
+            }
+            if let Some((turn, writes)) = self.begin() {
+                lead(turn, writes);
+            }
+        }
+        place.wait()
+    }
+
+    /// Joins a group and goes on; a committer leads it unless a writer that waits does. Blocks while more than
+    /// `most_waiting` bytes of memory wait for their turn.
+    /// # Errors
+    /// `Closed`: there are no committers any more.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        write: Write,
+        most_waiting: u64,
+    ) -> Result<CommitTicket<M>, Error> {
+        let mut write = Some(write);
+        let (place, next) = self.line.wait_for(|line| {
+            if line.no_submitting {
+                return Some((Err(Error::Closed), None));
+            }
+            if line.waiting_bytes > most_waiting {
+                return None;
+            }
+            let place = line.join(write.take()?, Leader::Committer);
+            Some((Ok(place), line.next_turn(self.width)))
+        });
+        self.call(next);
+        place
+    }
+
+    /// A committer's next turn; `None`: it is to end, and nothing waits for it.
+    pub(crate) fn committers_turn(self: &Arc<Self>) -> Option<(Turn<M>, Vec<Write>)> {
+        loop {
+            let committer = self.wake.wait_for(|wake| {
+                if std::mem::take(&mut wake.committer) {
+                    return Some(true);
+                }
+                let served = |line: &mut Line<M>| {
+                    let mut groups = line.waiting.iter();
+                    groups.all(|group| group.leader == Leader::First)
+                };
+                (wake.stop && self.line.with(served)).then_some(false)
+            });
+            if !committer {
+                return None;
+            }
+            if let Some(turn) = self.begin() {
+                return Some(turn);
+            }
+        }
+    }
+
+    /// Lets the committers end once what was submitted is on its way.
+    pub(crate) fn end_submitting(&self) {
+        self.line.change(|line| line.no_submitting = true);
+        self.wake.change(|wake| wake.stop = true);
+    }
+
+    /// Waits until nothing is on its way. Whoever can place a group has to be kept from it meanwhile.
+    /// # Errors
+    /// What the group that failed was told.
+    pub(crate) fn drain(&self) -> Result<(), Error> {
+        self.line.wait_for(|line| {
+            line.in_flight.is_empty().then(|| match &line.failed {
+                None => Ok(()),
+                Some(error) => Err(error.clone()),
+            })
+        })
+    }
+
+    /// Takes the group whose turn it is.
+    fn begin(self: &Arc<Self>) -> Option<(Turn<M>, Vec<Write>)> {
+        let (gathering, closing) = self.line.change(|line| {
+            let gathering = line.waiting.pop_front()?;
+            line.waiting_bytes -= gathering.held_bytes;
+            Some((gathering, line.no_submitting))
+        })?;
+        if closing {
+            // It may have been the last that committers stayed for.
+            self.wake.change(|_| ());
+        }
+        let turn = Turn {
+            queue: Arc::clone(self),
+            group: gathering.group,
+            writes: gathering.writes.len(),
+            placed: false,
+        };
+        Some((turn, gathering.writes))
+    }
+
+    fn pass_on(&self) {
+        let next = self.line.with(|line| {
+            line.turn_taken = false;
+            line.next_turn(self.width)
+        });
+        self.call(next);
+    }
+
+    fn call(&self, next: Option<Next<M>>) {
+        match next {
+            None => {}
+            Some(Next::First(group)) => group.turn.change(|turn| *turn = true),
+            Some(Next::Committer) => self.wake_committer(),
+        }
+    }
+
+    fn wake_committer(&self) {
+        self.wake.change(|wake| wake.committer = true);
+    }
+
+    fn place(self: &Arc<Self>, last_seq: u64, writes: usize, group: Option<Arc<Group<M>>>) -> Completing<M> {
+        let number = self.line.with(|line| {
+            line.placed += 1;
+            line.in_flight.push_back(GroupInFlight {
+                number: line.placed,
+                writes,
+                last_seq,
+                completed: None,
+                group,
+            });
+            line.placed
+        });
+        Completing {
+            queue: Arc::clone(self),
+            number,
+            completed: false,
+        }
+    }
+
+    fn completed(&self, number: u64, result: Result<(), Error>) {
+        let (told, next) = self.line.change(|line| {
+            if let Some(flight) = line.in_flight.iter_mut().find(|flight| flight.number == number) {
+                flight.completed = Some(result);
+            }
+            (line.settle(&self.snapshots), line.next_turn(self.width))
+        });
+        self.call(next);
+        for (group, result) in told {
+            group.tell(Outcome::All(result));
+        }
+    }
+}
+
+impl<M: Monitors> Line<M> {
+    /// A place in the group that still gathers, or in a new one.
+    fn join(&mut self, write: Write, leader: Leader) -> CommitTicket<M> {
+        let (bytes, held_bytes) = (write.log_bytes, write.held_bytes());
+        self.waiting_bytes += held_bytes;
+        if let Some(last) = self.waiting.back_mut()
+            && last.bytes + bytes <= GROUP_BYTES
+        {
+            last.writes.push(write);
+            last.bytes += bytes;
+            last.held_bytes += held_bytes;
+            return CommitTicket {
+                group: Arc::clone(&last.group),
+                index: last.writes.len() - 1,
+            };
+        }
+        let group = Arc::new(Group {
+            turn: M::Of::new(false),
+            outcome: M::Of::new(None),
+        });
+        self.waiting.push_back(Gathering {
+            group: Arc::clone(&group),
+            leader,
+            writes: vec![write],
+            bytes,
+            held_bytes,
+        });
+        CommitTicket { group, index: 0 }
+    }
+
+    /// Gives the turn to the group in front, if it is free and one more on its way is worth it.
+    fn next_turn(&mut self, width: usize) -> Option<Next<M>> {
+        let waiting: usize = self.waiting.iter().map(|group| group.writes.len()).sum();
+        let under_way: usize = self.in_flight.iter().map(|flight| flight.writes).sum();
+        let front = self.waiting.front()?;
+        // It gathers little more.
+        let is_full = self.waiting.len() > 1 || front.bytes >= GROUP_BYTES / 2;
+        if self.turn_taken || self.in_flight.len() >= width || (waiting < under_way && !is_full) {
+            return None;
+        }
+        self.turn_taken = true;
+        Some(match front.leader {
+            Leader::First => Next::First(Arc::clone(&front.group)),
+            Leader::Committer => Next::Committer,
+        })
+    }
+
+    /// Lets the groups in front take effect that have completed; returns who is to be told.
+    fn settle(&mut self, snapshots: &Snapshots) -> Vec<Told<M>> {
+        let mut told = Vec::new();
+        #[cfg(test)]
+        self.move_completed_to_the_front();
+        while let Some(result) = self
+            .in_flight
+            .front_mut()
+            .and_then(|flight| flight.completed.take())
+        {
+            let Some(flight) = self.in_flight.pop_front() else {
+                break;
+            };
+            let result = match &self.failed {
+                Some(error) => Err(error.clone()),
+                None => result,
+            };
+            match &result {
+                Ok(()) => snapshots.advance(flight.last_seq),
+                Err(error) => self.failed = Some(error.clone()),
+            }
+            told.extend(flight.group.map(|group| (group, result)));
+        }
+        told
+    }
+}
+
+impl<M: Monitors> Group<M> {
+    fn tell(&self, outcome: Outcome) {
+        self.outcome.change(|told| *told = Some(outcome));
+    }
+}
+
+/// The right to bring a group on its way. Dropping it passes it on; a group that is neither on its way nor answered by
+/// then has failed, and the store is poisoned.
+pub(crate) struct Turn<M: Monitors = Threads> {
+    queue: Arc<CommitQueue<M>>,
+    group: Arc<Group<M>>,
+    writes: usize,
+    /// On its way, or answered.
+    placed: bool,
+}
+
+impl<M: Monitors> Turn<M> {
+    /// The group is on its way and takes the sequences up to `last_seq`; the turn is passed on next.
+    pub(crate) fn place(&mut self, last_seq: u64) -> Completing<M> {
+        self.placed = true;
+        self.queue
+            .place(last_seq, self.writes, Some(Arc::clone(&self.group)))
+    }
+
+    /// Part of the group is on its way; the turn is kept, and [`Turn::answer`] tells what became of the parts.
+    pub(crate) fn place_part(&self, last_seq: u64) -> Completing<M> {
+        self.queue.place(last_seq, 1, None)
+    }
+
+    /// None of the group is on its way, and each writer is told why, or that its part has completed.
+    pub(crate) fn answer(mut self, results: Vec<Result<(), Error>>) {
+        self.end(Outcome::Each(results));
+    }
+
+    /// None of the group is on its way.
+    pub(crate) fn refuse(mut self, error: Error) {
+        self.end(Outcome::All(Err(error)));
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        self.placed = true;
+        self.group.tell(outcome);
+    }
+}
+
+impl<M: Monitors> Drop for Turn<M> {
+    fn drop(&mut self) {
+        if !self.placed {
+            // Its values may have places of which nothing in the log tells.
+            let reason = "the thread that led the commit panicked".to_owned();
+            self.queue.poison.set(&reason);
+            self.end(Outcome::All(Err(Error::Poisoned { reason })));
+        }
+        self.queue.pass_on();
+    }
+}
+
+/// The duty to tell how a group completed; dropped without a word, it has failed and the store is poisoned.
+pub(crate) struct Completing<M: Monitors = Threads> {
+    queue: Arc<CommitQueue<M>>,
+    number: u64,
+    completed: bool,
+}
+
+impl<M: Monitors> Completing<M> {
+    /// The group is as safe as it was promised to be and in the memtable, or writing it has failed.
+    pub(crate) fn complete(mut self, result: Result<(), StoreError>) {
+        self.completed = true;
+        let result = result.map_err(|error| {
+            let reason = error.to_string();
+            self.queue.poison.set(&reason);
+            Error::Poisoned { reason }
+        });
+        self.queue.completed(self.number, result);
+    }
+}
+
+impl<M: Monitors> Drop for Completing<M> {
+    fn drop(&mut self) {
+        if !self.completed {
+            let reason = "a commit was dropped on its way into the log".to_owned();
+            self.queue.poison.set(&reason);
+            self.queue.completed(self.number, Err(Error::Poisoned { reason }));
+        }
+    }
+}
+
+#[cfg(test)]
+impl<M: Monitors> CommitQueue<M> {
+    fn break_order(&self, broken: bool) {
+        self.line.with(|line| line.broken = broken);
+    }
+}
+
+#[cfg(test)]
+impl<M: Monitors> Line<M> {
+    fn move_completed_to_the_front(&mut self) {
+        if self.broken {
+            self.in_flight
+                .make_contiguous()
+                .sort_by_key(|flight| flight.completed.is_none());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

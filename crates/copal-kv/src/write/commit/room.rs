@@ -1,0 +1,275 @@
+//! Room for the next group: a memtable that is not full, and the log that goes with it.
+//!
+//! Invariants
+//! - A memtable is frozen when everything in it is visible: nothing is on its way into it.
+//! - A log ends when everything in it is durable.
+//! - What tables keep in memory stops writes that add to it, and not those that delete, nor flushes: these make it less.
+//! - No memtable is too large to be frozen: room is asked for by what is written, and never by what makes some.
+//! - What a large write takes is charged before it is there, and counted as the memtable's before that is given back.
+
+use super::{Write, writer::Writer};
+use crate::{
+    Error,
+    api::stats::Counters,
+    compact::jobs::everything,
+    engine::Engine,
+    memory::budget::{Charge, Class as Memory},
+    signal::Sleeper,
+    tree::manifest::format::Level,
+    tree::version::Slice,
+    tree::view::View,
+    write::log::Log,
+    write::memtable::Memtable,
+};
+use copal_object::{Ack, Op, Txn};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
+
+/// Writes that take as much are worth a look at the caches.
+const LARGE_BYTES: u64 = 64 << 10;
+
+impl Engine {
+    /// Passes a batch through the log. Caches give way before a large one goes into log and memtable.
+    pub(crate) fn commit_with_room(&self, write: Write) -> Result<(), Error> {
+        let bytes = write.room_bytes;
+        if bytes < LARGE_BYTES {
+            return self.commit(write);
+        }
+        let _room = self.budget.charge(Memory::Log, bytes);
+        let committed = self.commit(write);
+        self.budget.count_memtables();
+        committed
+    }
+
+    /// The memtable holds `writes` now: counts it before what they were charged with is given back.
+    pub(super) fn count_room_of(&self, writes: &[Write]) {
+        let room = writes.iter().filter_map(|write| write.room.as_ref());
+        if room.map(Charge::bytes).sum::<u64>() >= LARGE_BYTES {
+            self.budget.count_memtables();
+        }
+    }
+
+    /// Whether there is room in memtable and budget for a group that takes `bytes` of them; waits for it. Freezes a full
+    /// memtable in any case: the next one takes nothing before there is room for what goes into it, and only the flush of
+    /// this one may make some.
+    /// # Errors
+    /// `OverBudget`: there is none, and nothing the engine does would make some. `NoSpace`: the flush that would finds none.
+    pub(super) fn make_room(&self, writer: &mut Writer, bytes: u64, frees_space: bool) -> Result<(), Error> {
+        loop {
+            self.poison.check()?;
+            writer.check_open()?;
+            if self.signal.stopping() {
+                return Err(Error::Closed);
+            }
+            let view = self.view();
+            let limit = self.budget.memtable_bytes();
+            let charged = view.active.charged_bytes();
+            let is_full = charged >= limit;
+            if !is_full && writer.has_room && charged + bytes <= limit {
+                return Ok(());
+            }
+            let rest = bytes.max(limit.saturating_sub(charged));
+            let room = self.budget.room_for_writes(rest);
+            if !is_full && room.is_ok() {
+                writer.has_room = true;
+                return Ok(());
+            }
+            if view.frozen.is_empty() {
+                if is_full {
+                    self.rotate(writer)?;
+                    continue;
+                }
+                if self.merge_may_make_room(writer, rest, frees_space) && self.wait_for_memory(writer, rest) {
+                    continue;
+                }
+                // Beside a small part of a memtable there is as much room as beside none: a flush would make no more.
+                if frees_space || charged <= limit / 8 {
+                    return self.room_for_a_delete(frees_space, room);
+                }
+                self.rotate(writer)?;
+                continue;
+            }
+            if self.signal.flush_is_stuck() {
+                return if frees_space && charged < 2 * limit {
+                    Ok(())
+                } else {
+                    Err(Error::NoSpace)
+                };
+            }
+            self.wait_for_a_flush(writer, view.frozen.len());
+        }
+    }
+
+    /// What frees space goes on where what tables keep in memory leaves no `room`: only readers of old memtables stop it.
+    fn room_for_a_delete(&self, frees_space: bool, room: Result<(), Error>) -> Result<(), Error> {
+        if !frees_space {
+            return room;
+        }
+        if self.budget.room_beside_readers().is_err() {
+            // A flush and a step of a merge give back what they took when they end.
+            drop(self.stand_still());
+        }
+        self.budget.room_beside_readers()
+    }
+
+    /// Waits until fewer than `frozen` memtables are, unless the next flush finds no space.
+    fn wait_for_a_flush(&self, writer: &mut Writer, frozen: usize) {
+        // The flusher could not: it does not get the writer meanwhile.
+        self.log_deferred_now(writer);
+        let began = Instant::now();
+        // A flush that fails poisons the store: it will not come.
+        self.signal
+            .wait_for_flush(|| self.view().frozen.len() < frozen || self.poison.check().is_err());
+        Counters::add_time(&self.counters.stalled_nanos, began);
+    }
+
+    /// Whether a merge of everything is worth waiting for by someone for whom memtables have no room. Range deletes go with
+    /// it; what else it frees is unknown, so once it did not help puts wait for it again when an eighth of the store is new,
+    /// and what frees space goes on without room.
+    fn merge_may_make_room(&self, writer: &Writer, bytes: u64, frees_space: bool) -> bool {
+        if self.stands_at_the_bottom() {
+            return false;
+        }
+        let ranges = self.budget.used(Memory::RangeTombstones);
+        let goes =
+            ranges >= self.budget.total_bytes() / 16 && 2 * ranges >= self.budget.missing_for_writes(bytes);
+        if goes || frees_space {
+            return goes;
+        }
+        let version = self.view().version.clone();
+        let bytes_of = |is_new: bool| -> u64 {
+            let runs = version
+                .runs
+                .iter()
+                .filter(|run| !is_new || run.level != Level::BOTTOM);
+            runs.flat_map(|run| &run.slices).map(Slice::bytes).sum()
+        };
+        !writer.merged_in_vain || 8 * bytes_of(true) >= bytes_of(false)
+    }
+
+    /// Waits, where memtables have no room for `bytes` more, for merges: what tables keep in memory is least once all of it
+    /// is in the bottom. Whether there is room then.
+    fn wait_for_memory(&self, writer: &mut Writer, bytes: u64) -> bool {
+        // The flusher could not: it does not get the writer meanwhile.
+        self.log_deferred_now(writer);
+        let began = Instant::now();
+        let merged = self.jobs.request(everything());
+        self.signal.kick();
+        // A merge that fails for good poisons the store; one may take longer than a closing store has.
+        let ends = || self.poison.check().is_err() || self.closed.load(Ordering::Acquire);
+        self.signal.wait_for(|| merged.result().is_some() || ends());
+        Counters::add_time(&self.counters.stalled_nanos, began);
+        let helped = self.budget.room_for_writes(bytes).is_ok();
+        writer.merged_in_vain = !helped;
+        helped
+    }
+
+    /// Whether a merge of everything would find nothing to bring together or to drop.
+    fn stands_at_the_bottom(&self) -> bool {
+        let oldest = self.snapshots.stripes().oldest();
+        let version = self.view().version.clone();
+        let is_clean = |slice: &Slice| slice.table.meta.droppable == 0 || slice.table.meta.max_seq > oldest;
+        match &version.runs[..] {
+            [] => true,
+            [run] => run.level == Level::BOTTOM && run.slices.iter().all(is_clean),
+            _ => false,
+        }
+    }
+
+    /// Waits for the flush under way, which gives the space of its log back; whether there was one, and it succeeded.
+    pub(super) fn wait_for_space(&self, writer: &mut Writer) -> bool {
+        let frozen = self.view().frozen.len();
+        if frozen == 0 || self.signal.flush_is_stuck() {
+            return false;
+        }
+        self.wait_for_a_flush(writer, frozen);
+        self.view().frozen.len() < frozen
+    }
+
+    /// Freezes the active memtable, if it holds anything, and opens a new log and memtable.
+    pub(crate) fn rotate(&self, writer: &mut Writer) -> Result<(), Error> {
+        self.queue.drain()?;
+        if self.view().active.is_empty() {
+            return Ok(());
+        }
+        self.next_log(writer)
+    }
+
+    /// Freezes the active memtable, empty or not, and opens a new log and memtable.
+    pub(crate) fn next_log(&self, writer: &mut Writer) -> Result<(), Error> {
+        writer.check_open()?;
+        self.queue.drain()?;
+        let generation = writer.log.generation + 1;
+        let fail = |error| self.poison.failed_write(error);
+        let log = Log::create(&self.objects, generation, self.new_object()).map_err(fail)?;
+        if let Err(error) = writer.sync(&self.objects, self.snapshots.given()) {
+            let ops = vec![Op::Delete { id: log.stream }];
+            let error = self.poison.failed_write(error);
+            if let Err(second) = self
+                .objects
+                .commit(
+                    Txn {
+                        ops,
+                        ..Txn::default()
+                    },
+                    Ack::Ordered,
+                )
+                .wait()
+            {
+                self.poison.set(&second.to_string());
+            }
+            return Err(error);
+        }
+        let active = Arc::new(Memtable::new(generation, log.stream));
+        self.budget.watch(&active);
+        writer.log = log;
+        writer.has_room = false;
+        self.change_view(|view| {
+            let mut frozen = view.frozen.clone();
+            frozen.insert(0, view.active.clone());
+            View {
+                active,
+                frozen,
+                version: view.version.clone(),
+            }
+        });
+        self.signal.kick_one(Sleeper::Flusher);
+        Ok(())
+    }
+
+    /// Everything logged so far is durable.
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.poison.check()?;
+        let mut writer = self.writer.lock();
+        writer.check_open()?;
+        self.sync_log(&mut writer)
+    }
+
+    /// The last sync: whoever comes later is told that the store is closed.
+    pub(crate) fn seal(&self) -> Result<(), Error> {
+        let mut writer = self.writer.lock();
+        writer.sealed = true;
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.poison.check()?;
+        self.sync_log(&mut writer)
+    }
+
+    /// What is on its way has arrived, what was deferred is logged, and all of it is durable.
+    pub(crate) fn sync_log(&self, writer: &mut Writer) -> Result<(), Error> {
+        self.queue.drain()?;
+        self.in_reserve(|| {
+            let synced = writer.sync(&self.objects, self.snapshots.given());
+            synced.map_err(|error| self.poison.failed_write(error))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

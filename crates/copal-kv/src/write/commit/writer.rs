@@ -1,0 +1,119 @@
+//! What only the thread that has the turn touches: the log, what is deferred, the page-cache log.
+//!
+//! Not here: what is done with it in a turn (`leader`), when there is room for more (`room`).
+
+use crate::{
+    Error,
+    memory::budget::Charge,
+    write::log::Log,
+    write::page_cache_log::{PageCacheLogState, ReuseAfter},
+};
+use bytes::Bytes;
+use copal_object::{Lsn, ObjectId, Store as Objects, StoreError};
+use std::time::Instant;
+
+/// Groups that are in the memtable and not in the log yet; see `deferred`.
+#[derive(Default)]
+pub(super) struct Deferred {
+    pub(super) ops: Vec<u8>,
+    pub(super) count: u32,
+    /// When the first of them was accepted.
+    pub(super) since: Option<Instant>,
+    /// The last commit of values that they point to.
+    pub(super) after: Option<Lsn>,
+    pub(super) charge: Option<Charge>,
+}
+
+/// What only the thread that has the turn touches.
+pub(crate) struct Writer {
+    pub(crate) log: Log,
+    pub(super) deferred: Deferred,
+    pub(crate) page_cache_log: PageCacheLogState,
+    /// The stream that an earlier session made for its page-cache log, and did not begin to use.
+    pub(crate) page_cache_stream: Option<ObjectId>,
+    /// The budget had room for all that the memtable may hold.
+    pub(super) has_room: bool,
+    /// The last merge of everything did not make that room.
+    pub(super) merged_in_vain: bool,
+    /// The store is closed: nothing more is written.
+    pub(super) sealed: bool,
+}
+
+impl Writer {
+    pub(crate) fn new(log: Log) -> Writer {
+        Writer {
+            log,
+            deferred: Deferred::default(),
+            page_cache_log: PageCacheLogState::default(),
+            page_cache_stream: None,
+            has_room: false,
+            merged_in_vain: false,
+            sealed: false,
+        }
+    }
+
+    /// # Errors
+    /// `Closed`: the objects belong to the next opening, and nothing is written to them any more.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.sealed { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Copies a group, which takes sequences behind `given`, to the page-cache log, and with it what was deferred before
+    /// it and does not stand there yet.
+    pub(super) fn copy_to_page_cache_log(
+        &mut self,
+        log: &[u8],
+        count: u32,
+        given: u64,
+    ) -> Result<(), StoreError> {
+        if let PageCacheLogState::Open(cache_log) = &mut self.page_cache_log {
+            let before = self.deferred.count - cache_log.copied_count;
+            let first_seq = given + 1 - u64::from(before);
+            cache_log.copy(log, first_seq, before + count)?;
+        }
+        Ok(())
+    }
+
+    /// The page-cache log learns that the log took all that was deferred.
+    pub(super) fn page_cache_logged(&mut self, reuse: ReuseAfter) {
+        if let PageCacheLogState::Open(cache_log) = &mut self.page_cache_log {
+            cache_log.logged(reuse);
+        }
+    }
+
+    /// Begins a group of `count` operations, deferred writes included: `log` holds them all; returns the payload of its last frame and
+    /// the commit that frame comes after. `given` is the last sequence so far.
+    pub(super) fn begin_group(
+        &mut self,
+        objects: &Objects,
+        given: u64,
+        log: &[u8],
+        count: u32,
+        after: Option<Lsn>,
+    ) -> Result<(Bytes, Option<Lsn>), StoreError> {
+        let before = &self.deferred;
+        let after = after.or(before.after);
+        let (count, first_seq) = (before.count + count, given + 1 - u64::from(before.count));
+        let last = self.log.begin_group(objects, first_seq, count, log, after)?;
+        Ok((last, after))
+    }
+
+    /// Brings the deferred groups into the log, and makes everything in it durable. `given` is the last sequence so
+    /// far; nothing is on its way.
+    /// # Errors
+    /// `NoSpace`: they go on waiting. Otherwise a failed write.
+    pub(crate) fn sync(&mut self, objects: &Objects, given: u64) -> Result<(), StoreError> {
+        let Deferred {
+            ops, count, after, ..
+        } = &self.deferred;
+        if *count > 0 || self.log.unsynced {
+            let first_seq = given + 1 - u64::from(*count);
+            self.log.append_durably(objects, first_seq, *count, ops, *after)?;
+            self.deferred = Deferred::default();
+        }
+        if let PageCacheLogState::Open(cache_log) = &mut self.page_cache_log {
+            cache_log.all_written();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,368 @@
+//! Bytes of the log: groups of operations in frames of a stream.
+//!
+//! Format: docs/formats/kv-log.md v1
+//! Invariants
+//! - A frame's sum is seeded with the log's generation and the frame's position: a frame of another log,
+//!   or out of its place, does not verify.
+//! - A group counts only when its last frame is there. A `FIRST` frame drops an unfinished group before it.
+//! - No length from disk is used before it is checked against the bytes that hold it.
+//!
+//! Not here: appending to the stream and reading it back (the module above).
+
+use crate::{
+    Error,
+    api::limits::MAX_GROUP_BYTES,
+    table::entry::MAX_SEQ,
+    table::key::{KEYSPACE_LEN, MAX_KEY},
+    tree::value::pointer::MAX_VALUE,
+};
+use bytes::Bytes;
+use copal_codec::{DecodeError, Put, Reader, crc32c};
+
+/// Bytes in front of each frame's part of the group.
+pub(crate) const HEADER_LEN: usize = 40;
+const MAGIC: u32 = 0x474c_564b; // "KVLG"
+const VERSION: u8 = 1;
+const FIRST: u8 = 1;
+const LAST: u8 = 2;
+/// Largest payload of one frame: a stream takes 1 MiB less its own header.
+const MAX_FRAME: usize = (1 << 20) - 4096;
+/// Most operation bytes that a leader logs in front of a batch, in the same group.
+const MAX_BEFORE: usize = 4 << 20;
+
+/// One operation as it is logged; each takes one sequence number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LogOp<B = Bytes> {
+    Put {
+        key: B,
+        value: B,
+    },
+    Delete {
+        key: B,
+    },
+    /// A value written directly; `pointer` is encoded.
+    Pointer {
+        key: B,
+        pointer: B,
+    },
+    DeleteRange {
+        start: B,
+        end: B,
+    },
+}
+
+const PUT: u8 = 1;
+const DELETE: u8 = 2;
+const POINTER: u8 = 3;
+const DELETE_RANGE: u8 = 4;
+
+impl<B: AsRef<[u8]>> LogOp<B> {
+    /// Appends the operation to a group.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let (tag, key, rest) = match self {
+            LogOp::Put { key, value } => (PUT, key, Some(value)),
+            LogOp::Delete { key } => (DELETE, key, None),
+            LogOp::Pointer { key, pointer } => (POINTER, key, Some(pointer)),
+            LogOp::DeleteRange { start, end } => (DELETE_RANGE, start, Some(end)),
+        };
+        out.put_u8(tag);
+        out.put_prefixed(key.as_ref());
+        if let Some(rest) = rest {
+            out.put_prefixed(rest.as_ref());
+        }
+    }
+}
+
+impl LogOp {
+    /// Most bytes the operation takes.
+    pub(crate) fn encoded_bound(key: usize, rest: usize) -> usize {
+        1 + 10 + key + 10 + rest
+    }
+
+    fn decode(group: &Bytes, input: &mut Reader<'_>) -> Result<LogOp, DecodeError> {
+        let tag = input.u8()?;
+        let key = slice(group, input, MAX_KEY)?;
+        Ok(match tag {
+            PUT => LogOp::Put {
+                key,
+                value: slice(group, input, MAX_VALUE)?,
+            },
+            DELETE => LogOp::Delete { key },
+            POINTER => LogOp::Pointer {
+                key,
+                pointer: slice(group, input, MAX_VALUE)?,
+            },
+            DELETE_RANGE => LogOp::DeleteRange {
+                start: key,
+                end: slice(group, input, MAX_KEY)?,
+            },
+            _ => {
+                let at = input.position();
+                return Err(DecodeError::UnknownKind {
+                    at,
+                    kind: u64::from(tag),
+                    newest: u64::from(DELETE_RANGE),
+                });
+            }
+        })
+    }
+
+    fn keys_are_whole(&self) -> bool {
+        match self {
+            LogOp::Put { key, .. } | LogOp::Delete { key } | LogOp::Pointer { key, .. } => {
+                key.len() >= KEYSPACE_LEN
+            }
+            LogOp::DeleteRange { start, end } => start.len() >= KEYSPACE_LEN && start < end,
+        }
+    }
+}
+
+/// A length-prefixed field, sharing the group's buffer.
+fn slice(group: &Bytes, input: &mut Reader<'_>, max: usize) -> Result<Bytes, DecodeError> {
+    let field = input.prefixed(max)?;
+    let end = input.position();
+    Ok(group.slice(end - field.len()..end))
+}
+
+/// Cuts an encoded group into frame payloads.
+///
+/// `position` is the frame number the first of them will have.
+pub(crate) fn frames(generation: u64, position: u64, first_seq: u64, count: u32, ops: &[u8]) -> Vec<Bytes> {
+    let parts: Vec<&[u8]> = if ops.is_empty() {
+        vec![&[]]
+    } else {
+        ops.chunks(MAX_FRAME - HEADER_LEN).collect()
+    };
+    let last = parts.len() - 1;
+    let flags = |index| if index == 0 { FIRST } else { 0 } | if index == last { LAST } else { 0 };
+    parts
+        .iter()
+        .enumerate()
+        .map(|(index, part)| {
+            frame(
+                (generation, position + index as u64),
+                flags(index),
+                first_seq,
+                count,
+                part,
+            )
+        })
+        .collect()
+}
+
+/// One frame with its sum, for the log's generation and its place in it.
+fn frame((generation, position): (u64, u64), flags: u8, first_seq: u64, count: u32, part: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(HEADER_LEN + part.len());
+    out.put_u32(MAGIC);
+    out.put_u8(VERSION);
+    out.put_u8(flags);
+    out.put_u16(0);
+    out.put_u64(generation);
+    out.put_u64(first_seq);
+    out.put_u32(count);
+    out.put_u32(part.len() as u32);
+    out.put_u32(0);
+    let sum = sum(generation, position, &out, part);
+    out.put_u32(sum);
+    out.put_bytes(part);
+    Bytes::from(out)
+}
+
+/// The sum of a frame: generation and position first, then the header up to the sum, then the part.
+fn sum(generation: u64, position: u64, header: &[u8], part: &[u8]) -> u32 {
+    let seed = crc32c(crc32c(0, &generation.to_le_bytes()), &position.to_le_bytes());
+    crc32c(crc32c(seed, header), part)
+}
+
+/// One group as it was committed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// Sequence number of the first operation; the others follow without a gap.
+    pub(crate) first_seq: u64,
+    pub(crate) ops: Vec<LogOp>,
+}
+
+/// Puts groups together again, frame by frame.
+#[derive(Debug)]
+pub(crate) struct Assembler {
+    generation: u64,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    first_seq: u64,
+    count: u32,
+    body: Vec<u8>,
+}
+
+impl Assembler {
+    pub(crate) fn new(generation: u64) -> Assembler {
+        Assembler {
+            generation,
+            open: None,
+        }
+    }
+
+    /// Bytes of a group that is not complete yet.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.body.len() as u64)
+    }
+
+    /// Takes the frame at `position`; returns the group it completes.
+    /// # Errors
+    /// `Corrupt` when the frame is not what was written there.
+    pub(crate) fn push(&mut self, position: u64, frame: &Bytes) -> Result<Option<Group>, Error> {
+        let place = || format!("log {} frame {position}", self.generation);
+        let head =
+            Head::parse(frame, self.generation, position).map_err(|why| Error::corrupt(place(), why))?;
+        if head.first && head.last {
+            // Whole as it is: nothing has to be put together.
+            self.open = None;
+            let ops = decode_ops(frame.slice(HEADER_LEN..), head.count);
+            let ops = ops.map_err(|why| Error::corrupt(place(), why))?;
+            let first_seq = head.first_seq;
+            return Ok(Some(Group { first_seq, ops }));
+        }
+        let part = &frame[HEADER_LEN..];
+        if head.first {
+            self.open = Some(Open {
+                first_seq: head.first_seq,
+                count: head.count,
+                body: Vec::new(),
+            });
+        }
+        let Some(open) = &mut self.open else {
+            return Err(Error::corrupt(place(), "the group it continues has no beginning"));
+        };
+        if open.first_seq != head.first_seq || open.count != head.count {
+            return Err(Error::corrupt(place(), "it continues another group"));
+        }
+        if open.body.len() + part.len() > MAX_GROUP_BYTES + MAX_BEFORE {
+            return Err(Error::corrupt(place(), "the group is longer than any batch"));
+        }
+        open.body.extend_from_slice(part);
+        if !head.last {
+            return Ok(None);
+        }
+        let Some(open) = self.open.take() else {
+            return Ok(None);
+        };
+        let (first_seq, count) = (open.first_seq, open.count);
+        let ops = decode_ops(Bytes::from(open.body), count).map_err(|why| Error::corrupt(place(), why))?;
+        Ok(Some(Group { first_seq, ops }))
+    }
+}
+
+pub(crate) fn decode_ops(body: Bytes, count: u32) -> Result<Vec<LogOp>, String> {
+    let mut input = Reader::new(&body);
+    let mut ops = Vec::new();
+    while !input.is_empty() {
+        let op = LogOp::decode(&body, &mut input).map_err(|error| error.to_string())?;
+        if !op.keys_are_whole() {
+            return Err("an operation has no keyspace".to_owned());
+        }
+        ops.push(op);
+    }
+    if ops.len() != count as usize {
+        return Err(format!("{} operations instead of {count}", ops.len()));
+    }
+    Ok(ops)
+}
+
+struct Head {
+    first: bool,
+    last: bool,
+    first_seq: u64,
+    count: u32,
+}
+
+/// The fields as they stand, before anything is believed.
+struct Fields {
+    magic: u32,
+    version: u8,
+    flags: u8,
+    generation: u64,
+    first_seq: u64,
+    count: u32,
+    len: u32,
+    sum: u32,
+}
+
+impl Fields {
+    fn read(frame: &[u8]) -> Result<Fields, DecodeError> {
+        let mut input = Reader::new(frame);
+        let (magic, version, flags) = (input.u32()?, input.u8()?, input.u8()?);
+        input.zeros(2)?;
+        let (generation, first_seq) = (input.u64()?, input.u64()?);
+        let (count, len) = (input.u32()?, input.u32()?);
+        input.zeros(4)?;
+        Ok(Fields {
+            magic,
+            version,
+            flags,
+            generation,
+            first_seq,
+            count,
+            len,
+            sum: input.u32()?,
+        })
+    }
+}
+
+impl Head {
+    fn parse(frame: &[u8], generation: u64, position: u64) -> Result<Head, String> {
+        let fields = Fields::read(frame).map_err(|error| error.to_string())?;
+        if fields.magic != MAGIC {
+            return Err("it does not start like a log frame".to_owned());
+        }
+        let part = &frame[HEADER_LEN..];
+        let (stored, computed) = (
+            fields.sum,
+            sum(generation, position, &frame[..HEADER_LEN - 4], part),
+        );
+        if stored != computed || fields.generation != generation || part.len() != fields.len as usize {
+            return Err(format!(
+                "its checksum is {stored:08x}, its bytes give {computed:08x}"
+            ));
+        }
+        let Fields {
+            version,
+            flags,
+            first_seq,
+            count,
+            ..
+        } = fields;
+        if version != VERSION || flags & !(FIRST | LAST) != 0 {
+            return Err(format!("it has version {version}, this build reads {VERSION}"));
+        }
+        // Whoever applies the group counts on from its first sequence.
+        if first_seq > MAX_SEQ - u64::from(count) {
+            return Err(format!("its sequence {first_seq} is above any that is given"));
+        }
+        Ok(Head {
+            first: flags & FIRST != 0,
+            last: flags & LAST != 0,
+            first_seq,
+            count,
+        })
+    }
+}
+
+/// Frames with right sums around any bytes: flags, first sequence, count and length of a part, then the part. A first
+/// sequence of 128 and more counts back from 2^64.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn crafted(generation: u64, bytes: &[u8]) -> Vec<Bytes> {
+    let mut input = Reader::new(bytes);
+    let mut frames = Vec::new();
+    while let Ok([flags, first_seq, count, len]) = input.array::<4>() {
+        let part = input.bytes(usize::from(len).min(input.remaining()));
+        let place = (generation, frames.len() as u64);
+        let (first_seq, count) = (first_seq.cast_signed() as u64, u32::from(count));
+        frames.push(frame(place, flags, first_seq, count, part.unwrap_or_default()));
+    }
+    frames
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! The log: one stream per memtable generation, frames of operation groups in it.
+//!
+//! Format: docs/formats/kv-log.md v1
+//! Invariants
+//! - Before the first frame of a new log is acknowledged, every frame of the one before is durable: after a
+//!   crash the logs, one behind the other, hold a prefix of commit order (KV-3).
+
+pub(crate) mod format;
+
+use crate::{
+    Error,
+    tree::manifest::{Role, label},
+};
+use bytes::Bytes;
+use copal_object::{
+    Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, ObjectId, ObjectKind, Op, Store, StoreError, Txn,
+};
+use format::{Assembler, Group, frames};
+
+/// A closing store leaves no log of more frames behind. Each takes a page or more, however little it holds: a few MiB that
+/// are read by every opening, against a table of what they amount to.
+const LONG_FRAMES: u64 = 512;
+
+/// The log being written.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) generation: u64,
+    pub(crate) stream: ObjectId,
+    /// Number the next frame gets.
+    position: u64,
+    /// The last frame is not one that is acknowledged when it and all before it are durable.
+    pub(crate) unsynced: bool,
+}
+
+impl Log {
+    /// Creates the stream of `generation`. Ordered: the first durable frame makes it durable.
+    /// # Errors
+    /// `NoSpace`, or a failed write.
+    pub(crate) fn create(objects: &Store, generation: u64, stream: ObjectId) -> Result<Log, StoreError> {
+        let opts = CreateOptions {
+            kind: ObjectKind::Stream,
+            lifetime: Lifetime::Short,
+            expected_bytes: 0,
+            check: Check::Caller,
+            label: label(Role::Log, generation),
+        };
+        let ops = vec![Op::Create { id: stream, opts }];
+        objects
+            .commit(
+                Txn {
+                    ops,
+                    ..Txn::default()
+                },
+                Ack::Ordered,
+            )
+            .wait()?;
+        Ok(Log {
+            generation,
+            stream,
+            position: 0,
+            unsynced: true,
+        })
+    }
+
+    /// Goes on with a log found at opening, behind its last whole frame.
+    pub(crate) fn resume(generation: u64, stream: ObjectId, position: u64) -> Log {
+        Log {
+            generation,
+            stream,
+            position,
+            unsynced: true,
+        }
+    }
+
+    /// Whether this is the log `stream`, and `frame` its last.
+    pub(crate) fn ends_with(&self, stream: ObjectId, frame: FramePos) -> bool {
+        self.stream == stream && self.position == frame.0 + 1
+    }
+
+    /// Whether nothing was ever appended.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.position == 0
+    }
+
+    /// Whether it is worth a table that the next opening does not read it.
+    pub(crate) fn is_long(&self) -> bool {
+        self.position > LONG_FRAMES
+    }
+
+    /// Appends all frames of a group but the last, and hands out that one's payload: it is to be appended next, and
+    /// [`Log::placed`] to be told. `after`: the group counts only if that commit survives.
+    /// # Errors
+    /// `NoSpace`: the group does not count, though some of its frames may be there. Otherwise a failed write.
+    pub(crate) fn begin_group(
+        &mut self,
+        objects: &Store,
+        first_seq: u64,
+        count: u32,
+        ops: &[u8],
+        after: Option<Lsn>,
+    ) -> Result<Bytes, StoreError> {
+        let mut frames = frames(self.generation, self.position, first_seq, count, ops);
+        let last = frames.pop().expect("a group has a frame, however short it is");
+        for frame in frames {
+            let at = objects
+                .append_frame(self.stream, frame, after, Ack::Ordered)
+                .wait()?;
+            self.placed(at, Ack::Ordered);
+        }
+        Ok(last)
+    }
+
+    /// A frame has its number, and will be acknowledged as `ack`.
+    pub(crate) fn placed(&mut self, FramePos(position): FramePos, ack: Ack) {
+        assert_eq!(position, self.position, "the stream is written by this log alone");
+        self.position += 1;
+        self.unsynced = ack != Ack::Durable;
+    }
+
+    /// Appends a group and waits until it is durable.
+    /// # Errors
+    /// As [`Log::begin_group`].
+    pub(crate) fn append_durably(
+        &mut self,
+        objects: &Store,
+        first_seq: u64,
+        count: u32,
+        ops: &[u8],
+        after: Option<Lsn>,
+    ) -> Result<(), StoreError> {
+        let last = self.begin_group(objects, first_seq, count, ops, after)?;
+        let at = objects
+            .append_frame(self.stream, last, after, Ack::Durable)
+            .wait()?;
+        self.placed(at, Ack::Durable);
+        Ok(())
+    }
+}
+
+/// Copies of a frame while it is read: as it lies on the device, its payload, and its part of a group that grows.
+const COPIES: u64 = 4;
+
+/// Reads a log from its beginning; calls `apply` for each whole group. Returns the number of frames. Blocks.
+/// `held` is told what a frame and the group it belongs to take on their way. With `lost`, frames that cannot be read are
+/// told there and passed over, and so is what is left of their groups.
+/// # Errors
+/// `Corrupt` in the middle of the log, unless there is `lost`; or what `apply` answers. A torn end is no error.
+pub(crate) fn replay(
+    objects: &Store,
+    generation: u64,
+    stream: ObjectId,
+    mut held: impl FnMut(u64),
+    mut apply: impl FnMut(Group) -> Result<(), Error>,
+    mut lost: Option<&mut Vec<String>>,
+) -> Result<u64, Error> {
+    let mut reader = objects.frames(stream, FramePos(0))?;
+    let mut assembler = Assembler::new(generation);
+    let mut position = 0;
+    let named = |error| match error {
+        StoreError::Corrupt { range, .. } => Error::corrupt(
+            format!("log {generation} (object {})", stream.0),
+            format!("frame {} cannot be read", range.start),
+        ),
+        error => Error::from(error),
+    };
+    loop {
+        let (FramePos(at), frame) = match (reader.next_frame(), &mut lost) {
+            (Ok(Some(found)), _) => found,
+            (Ok(None), _) => return Ok(position),
+            (Err(error @ StoreError::Corrupt { .. }), Some(lost)) => {
+                lost.push(named(error).to_string());
+                position += 1;
+                if objects.stat(stream).is_none_or(|stat| position >= stat.len) {
+                    return Ok(position);
+                }
+                assembler = Assembler::new(generation);
+                reader = objects.frames(stream, FramePos(position))?;
+                continue;
+            }
+            (Err(error), _) => return Err(named(error)),
+        };
+        held(COPIES * frame.len() as u64 + assembler.held_bytes());
+        if at != position {
+            return Err(Error::corrupt(
+                format!("log {generation}"),
+                format!("frame {position} is missing"),
+            ));
+        }
+        position += 1;
+        match (assembler.push(at, &frame), &mut lost) {
+            (Ok(Some(group)), _) => apply(group)?,
+            (Ok(None), _) => {}
+            (Err(error), Some(lost)) => {
+                lost.push(error.to_string());
+                assembler = Assembler::new(generation);
+            }
+            (Err(error), None) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The way of a write: commits in groups, the log, the memtable, and what slows writers down.
+
+pub(crate) mod commit;
+pub(crate) mod log;
+pub(crate) mod memtable;
+pub(crate) mod pacing;
+pub(crate) mod page_cache_log;
+pub(crate) mod reserve;
