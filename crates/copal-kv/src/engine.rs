@@ -1,4 +1,7 @@
-//! The engine: what commits, readers and the worker share.
+//! The engine: what commits, readers and the worker share, and the four who own the rest.
+//!
+//! [`WritePath`] has what only writes touch, [`Stored`] the tree and what waits to be freed, [`Compactor`] what flushes and
+//! merges go by, [`Caches`] what is kept in memory of tables.
 //!
 //! Invariants
 //! - Lock order: writer, step, worker's values, direct values, tree, view. Who has the writer may be waiting for a flush:
@@ -9,62 +12,39 @@ use crate::{
     Error, KeyspaceOptions, Options,
     api::stats::Counters,
     broken::Flaw,
-    compact::ingest::Ingests,
     compact::{
-        deletions::Deletions,
-        jobs::{Jobs, TIER_RUNS, tier_bytes},
-        separate::WorkerValues,
+        compactor::Compactor,
+        jobs::{TIER_RUNS, tier_bytes},
     },
-    memory::budget::{Accounts, Charge, Class, StoreCount},
-    memory::cache::TableCache,
-    memory::rows::Rows,
+    memory::{
+        budget::{Accounts, Class, StoreCount},
+        cache::TableCache,
+        caches::Caches,
+    },
     poison::Poison,
     read::record::GetRecorder,
     signal::Signal,
-    table::key::KeyspaceId,
-    table::range_tombstones::RangeTombstones,
-    table::{Damage, Place, ReadOptions, Table, TableError},
-    tree::garbage::{Epochs, Garbage},
-    tree::manifest::{
-        Manifest,
-        format::{Record, TableMeta},
+    table::{
+        Damage, Place, ReadOptions, Table, TableError, key::KeyspaceId, range_tombstones::RangeTombstones,
     },
-    tree::snapshots::Snapshots,
-    tree::version::{Handles, TableHandle, Version},
-    tree::view::View,
-    write::commit::{Write, queue::CommitQueue, values::DirectValues, writer::Writer},
-    write::memtable::Memtable,
-    write::pacing::{self, Throttle},
-    write::reserve::Reserve,
+    tree::{
+        manifest::format::{Record, TableMeta},
+        snapshots::Snapshots,
+        stored::Stored,
+        version::{TableHandle, Version},
+        view::View,
+    },
+    write::{commit::Write, memtable::Memtable, pacing, path::WritePath},
 };
-use bytes::Bytes;
 use copal_object::{Ack, ObjectId, Op, Ownership, Store as Objects, StoreError, Txn};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Instant,
 };
-
-/// The manifest and the tables it names, open.
-pub(crate) struct Tree {
-    pub(crate) manifest: Manifest,
-    pub(crate) handles: Handles,
-    pub(crate) next_epoch: u64,
-    /// Runs below have a number already, be they in the manifest or not yet.
-    pub(crate) next_run: u64,
-    pub(crate) state_charge: Charge,
-}
-
-impl Tree {
-    /// The charge follows what the manifest's state reuse.
-    pub(crate) fn count_state(&mut self) {
-        self.state_charge.set(self.manifest.state.heap_bytes());
-    }
-}
 
 /// See the module.
 pub(crate) struct Engine {
@@ -73,36 +53,21 @@ pub(crate) struct Engine {
     pub(crate) seed: u64,
     /// What a salvaging opening could not read of the logs, in words.
     pub(crate) lost_of_logs: Vec<String>,
-    pub(crate) cache: Arc<TableCache>,
     pub(crate) budget: Accounts,
-    pub(crate) rows: Rows,
+    pub(crate) caches: Caches,
+    pub(crate) writes: WritePath,
+    pub(crate) stored: Stored,
+    pub(crate) compactor: Compactor,
     pub(crate) _store_count: StoreCount,
     /// Of the objects, until the end of the session.
     pub(crate) ownership: Mutex<Option<Ownership>>,
-    pub(crate) queue: Arc<CommitQueue>,
-    pub(crate) writer: Mutex<Writer>,
-    pub(crate) direct_values: Mutex<DirectValues>,
-    /// Held by the worker for the length of a step, so that others can look at the tree between two steps.
-    pub(crate) step: Mutex<()>,
-    /// Held for the length of a flush, and of a step that moves values.
-    pub(crate) worker_values: Mutex<WorkerValues>,
-    pub(crate) tree: Mutex<Tree>,
     pub(crate) view: RwLock<Arc<View>>,
     pub(crate) snapshots: Arc<Snapshots>,
-    pub(crate) epochs: Arc<Epochs>,
-    pub(crate) garbage: Garbage,
-    /// Separated values found damaged, by key: the pointer, and what was found.
-    pub(crate) damaged_values: Mutex<BTreeMap<Bytes, (Bytes, String)>>,
     pub(crate) signal: Arc<Signal>,
-    pub(crate) jobs: Jobs,
     pub(crate) poison: Arc<Poison>,
-    pub(crate) reserve: Reserve,
     pub(crate) counters: Counters,
     pub(crate) recorder: GetRecorder,
-    pub(crate) deletions: Deletions,
     pub(crate) next_object: AtomicU64,
-    pub(crate) ingests: Ingests,
-    pub(crate) throttle: Throttle,
     pub(crate) closed: AtomicBool,
 }
 
@@ -149,15 +114,9 @@ impl Engine {
         done.map(drop).map_err(|error| self.poison.failed_write(error))
     }
 
-    /// Neither flusher nor worker is in the middle of something while this is held.
-    pub(crate) fn stand_still(&self) -> (MutexGuard<'_, ()>, MutexGuard<'_, WorkerValues>) {
-        let step = self.step.lock();
-        (step, self.worker_values.lock())
-    }
-
     /// The number of a new run: greater than that of any before.
     pub(crate) fn new_run(&self) -> u64 {
-        let mut tree = self.tree.lock();
+        let mut tree = self.stored.tree.lock();
         let run = tree.next_run.max(tree.manifest.state.next_run);
         tree.next_run = run + 1;
         run
@@ -206,7 +165,7 @@ impl Engine {
     /// Passes a batch through the log.
     pub(crate) fn commit(&self, write: Write) -> Result<(), Error> {
         self.check_writable()?;
-        self.queue.commit(write, |turn, writes| {
+        self.writes.queue.commit(write, |turn, writes| {
             if let Some(in_flight) = self.lead(turn, writes) {
                 in_flight.wait();
             }
@@ -225,7 +184,7 @@ impl Engine {
             flushed_bytes: load(&self.counters.flushed_bytes),
         };
         let nanos = pacing::delay_nanos(bytes, self.debt().share, measured);
-        if let Some(delay) = self.throttle.add(nanos) {
+        if let Some(delay) = self.writes.throttle.add(nanos) {
             let began = Instant::now();
             self.signal.delay_writer(delay, || self.debt().bytes == 0);
             Counters::add_time(&self.counters.paced_nanos, began);
@@ -252,7 +211,7 @@ impl Engine {
     pub(crate) fn in_reserve<T>(&self, mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
         match attempt() {
             Err(error) if error.is_no_space() => {
-                let _opened = self.reserve.open(&self.objects);
+                let _opened = self.writes.reserve.open(&self.objects);
                 attempt()
             }
             result => result,
@@ -261,7 +220,7 @@ impl Engine {
 
     /// Opens a table that the manifest names.
     pub(crate) fn open_table(&self, meta: &TableMeta) -> Result<Arc<TableHandle>, Error> {
-        open_table(&self.objects, &self.cache, self.read_options(), meta)
+        open_table(&self.objects, &self.caches.cache, self.read_options(), meta)
     }
 
     fn read_options(&self) -> ReadOptions {
@@ -272,7 +231,7 @@ impl Engine {
 
     /// Options of a keyspace; the defaults for one that was dropped.
     pub(crate) fn keyspace_options(&self, id: KeyspaceId) -> KeyspaceOptions {
-        let tree = self.tree.lock();
+        let tree = self.stored.tree.lock();
         tree.manifest
             .state
             .keyspaces
@@ -283,7 +242,7 @@ impl Engine {
 
     /// Commits an edit of the manifest that changes no table.
     pub(crate) fn edit(&self, ops: Vec<Op>, records: &[Record], ack: Ack) -> Result<(), Error> {
-        let mut tree = self.tree.lock();
+        let mut tree = self.stored.tree.lock();
         // Asked with the lock held, which the end of a session takes last.
         self.check_writable()?;
         tree.manifest

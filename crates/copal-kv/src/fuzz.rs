@@ -5,7 +5,6 @@
 
 use crate::{
     open::apply_groups,
-    table::range_tombstones::RangeTombstones,
     table::{
         block::{self, Block},
         block_cursor::BlockCursor,
@@ -13,12 +12,17 @@ use crate::{
         footer::{self, Footer},
         index::{self, IndexPage},
         meta::TableMeta,
+        range_tombstones::RangeTombstones,
         tombstones,
     },
-    tree::manifest::{format as manifest, parse_label, state::State},
-    tree::value::Pointer,
-    write::log::format::{self as log, Assembler},
-    write::page_cache_log::format as page_cache_log,
+    tree::{
+        manifest::{format as manifest, parse_label, state::State},
+        value::Pointer,
+    },
+    write::{
+        log::format::{self as log, Assembler},
+        page_cache_log::format as page_cache_log,
+    },
 };
 use bytes::Bytes;
 use copal_codec::Reader;

@@ -7,9 +7,11 @@ use crate::{
     memory::rows::SpaceStamp,
     read::get::{Kept, Want},
     table::key::{KeyRange, KeyspaceId, MAX_USER_KEY},
-    tree::snapshots::Held,
-    tree::value::pointer::{MAX_VALUE, piece_sums},
-    tree::view::View,
+    tree::{
+        snapshots::Held,
+        value::pointer::{MAX_VALUE, piece_sums},
+        view::View,
+    },
     write::commit::{Write, WriteOp, submitted::Commit, values::GroupKey},
 };
 use bytes::Bytes;
@@ -41,7 +43,7 @@ impl KeyspaceHandle {
             id,
             name: name.to_owned(),
             options,
-            stamp: engine.rows.space(id),
+            stamp: engine.caches.rows.space(id),
             dropped: AtomicBool::new(false),
         }
     }

@@ -13,13 +13,13 @@ impl Engine {
         let mut stats = Stats::default();
         self.counters.fill(&mut stats);
         stats.debt_bytes = self.debt().bytes;
-        let reads = self.cache.counts();
+        let reads = self.caches.cache.counts();
         stats.filter_probes = reads.filter_probes;
         stats.filter_negatives = reads.filter_negatives;
         stats.false_positives = reads.false_positives;
         stats.data_block_reads = reads.data_block_reads;
         stats.index_page_reads = reads.index_page_reads;
-        stats.memory = self.cache.memory().bytes();
+        stats.memory = self.caches.cache.memory().bytes();
         stats.memory_bytes = stats.memory.total();
         stats.filter_page_reads = reads.filter_page_reads;
         self.fill_shape(&mut stats);
@@ -62,7 +62,7 @@ impl Engine {
             }
         }
         drop(view);
-        for value in self.tree.lock().manifest.state.values.values() {
+        for value in self.stored.tree.lock().manifest.state.values.values() {
             stats.value_objects += 1;
             stats.value_bytes += value.meta.accounted;
             stats.dead_value_bytes += value.dead.total();

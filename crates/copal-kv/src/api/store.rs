@@ -9,8 +9,7 @@ use crate::{
     memory::budget::Class as Memory,
     open as recovery,
     table::key::{KeyRange, KeyspaceId},
-    tree::filter_report,
-    tree::manifest::format::Record,
+    tree::{filter_report, manifest::format::Record},
     write::commit::{Write, WriteOp, queue::CommitTicket, submitted::Committers},
 };
 use copal_object::{Ack, Txn};
@@ -78,7 +77,7 @@ impl Store {
             spawn_all(&engine)?
         };
         let keyspaces = {
-            let tree = engine.tree.lock();
+            let tree = engine.stored.tree.lock();
             let handle = |(id, space): (&KeyspaceId, &crate::tree::manifest::state::KeyspaceState)| {
                 let handle = KeyspaceHandle::new(&engine, *id, &space.name, space.options.clone());
                 (space.name.clone(), Arc::new(handle))
@@ -122,7 +121,7 @@ impl Store {
         if name.len() > MAX_NAME {
             return Err(Error::KeyTooLong(name.len()));
         }
-        let id = KeyspaceId(engine.tree.lock().manifest.state.next_keyspace);
+        let id = KeyspaceId(engine.stored.tree.lock().manifest.state.next_keyspace);
         let record = Record::Keyspace {
             id,
             name: name.to_owned(),
@@ -240,14 +239,14 @@ impl Store {
     #[must_use]
     pub fn filters(&self) -> Filters {
         let engine = self.engine();
-        let page_reads = engine.cache.counts().filter_page_reads;
-        filter_report::report(engine.cache.elastic(), &engine.view().version, page_reads)
+        let page_reads = engine.caches.cache.counts().filter_page_reads;
+        filter_report::report(engine.caches.cache.elastic(), &engine.view().version, page_reads)
     }
 
     /// Moves filter units to where the Gets so far want them, on the calling thread; the background thread, if there
     /// is one, does the same by itself. Blocks on reads.
     pub fn adjust_filters(&self) {
-        self.engine().cache.adjust_filters();
+        self.engine().caches.cache.adjust_filters();
     }
 
     /// Makes everything durable and ends the threads; later calls answer `Closed`. The object store stays open.
@@ -276,7 +275,7 @@ impl StoreInner {
         started.map_err(|error| Error::corrupt("thread of a committer", error))?;
         // Its caller goes on and may forget it: from here on all of it is the engine's.
         write.room = Some(engine.budget.charge(Memory::Log, write.held_bytes()));
-        engine.queue.submit(write, engine.budget.waiting_bytes())
+        engine.writes.queue.submit(write, engine.budget.waiting_bytes())
     }
 
     fn join(&self) {
@@ -357,12 +356,18 @@ impl Engine {
             return Ok(());
         }
         // A commit that was under way when the store was closed has named what it made, or taken it back.
-        let _writer = self.writer.lock();
-        let _still = self.stand_still();
+        let _writer = self.writes.writer.lock();
+        let _still = self.compactor.stand_still();
         self.free_garbage()?;
-        let mut tree = self.tree.lock();
+        let mut tree = self.stored.tree.lock();
         // An ingest that nobody finished still owns what it wrote.
-        let unfinished = self.ingests.objects().into_iter().map(|object| object.0).min();
+        let unfinished = self
+            .compactor
+            .ingests
+            .objects()
+            .into_iter()
+            .map(|object| object.0)
+            .min();
         let below = unfinished.unwrap_or(self.next_object.load(Ordering::Acquire));
         if tree.manifest.state.settled_below == below {
             return Ok(());
@@ -376,13 +381,13 @@ impl Engine {
 
     /// The objects are free for the next opening: no thread of ours touches them any more.
     fn let_go(&self) {
-        let handles: Vec<_> = self.tree.lock().handles.values().cloned().collect();
-        let elastic = self.cache.elastic();
+        let handles: Vec<_> = self.stored.tree.lock().handles.values().cloned().collect();
+        let elastic = self.caches.cache.elastic();
         for handle in &handles {
             elastic.retire(&*handle.table, 0..handle.table.partitions());
         }
         elastic.wait_for_the_adjuster();
-        self.reserve.end();
+        self.writes.reserve.end();
         self.ownership.lock().take();
     }
 
@@ -390,7 +395,7 @@ impl Engine {
     /// log long before the memtable is full.
     fn leave_short_log(&self) {
         if !self.options.read_only
-            && self.writer.lock().log.is_long()
+            && self.writes.writer.lock().log.is_long()
             && let Err(error) = self.flush_now()
         {
             // It can be read as it is; whether it could be written is for `seal` to tell.
@@ -403,7 +408,7 @@ impl Engine {
         let target = loop {
             self.poison.check()?;
             {
-                let mut writer = self.writer.lock();
+                let mut writer = self.writes.writer.lock();
                 writer.check_open()?;
                 if self.view().frozen.is_empty() {
                     let generation = writer.log.generation;
@@ -444,7 +449,7 @@ impl Engine {
     /// Flushes, merges `range` to the bottom, frees what that leaves behind.
     pub(crate) fn compact_now(&self, range: KeyRange) -> Result<(), Error> {
         self.flush_now()?;
-        let request = self.jobs.request(range);
+        let request = self.compactor.jobs.request(range);
         self.signal.kick();
         self.signal.wait_for(|| request.result().is_some());
         request.result().unwrap_or(Err(Error::Closed))?;

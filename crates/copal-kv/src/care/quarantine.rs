@@ -18,17 +18,21 @@ use crate::{
     compact::install::{Change, take_out},
     engine::Engine,
     read::get::{Version as Entry, in_memtables, in_runs},
-    table::entry::EntryKind,
-    table::entry_cursor::Cursor,
-    table::key::{keyspace_of, successor, user_key},
-    table::range_tombstones::RangeTombstones,
-    table::{Keep, Scan},
-    tree::value::{
-        interval::IntervalSet,
-        pointer::{Pointer, VALUE_PAGE},
+    table::{
+        Keep, Scan,
+        entry::EntryKind,
+        entry_cursor::Cursor,
+        key::{keyspace_of, successor, user_key},
+        range_tombstones::RangeTombstones,
     },
-    tree::version::{Slice, Version},
-    tree::view::View,
+    tree::{
+        value::{
+            interval::IntervalSet,
+            pointer::{Pointer, VALUE_PAGE},
+        },
+        version::{Slice, Version},
+        view::View,
+    },
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -57,7 +61,7 @@ impl Store {
     pub fn damaged_ranges(&self) -> Vec<DamagedRange> {
         let engine = self.engine();
         let version = engine.view().version.clone();
-        let tree = engine.tree.lock();
+        let tree = engine.stored.tree.lock();
         let mut found = Vec::new();
         for part in parts(&version) {
             for (id, space) in &tree.manifest.state.keyspaces {
@@ -86,7 +90,7 @@ impl Engine {
     fn damaged_values(&self) -> Vec<DamagedRange> {
         let (view, seq) = self.view_now();
         let mut found = Vec::new();
-        let mut noted = self.damaged_values.lock();
+        let mut noted = self.stored.damaged_values.lock();
         noted.retain(|key, (pointer, what)| {
             let current = in_memtables(&view, seq, key)
                 .map_or_else(|| in_runs(&view, seq, key, self.seed, Keep::Nothing), Ok);
@@ -95,7 +99,7 @@ impl Engine {
                 return false;
             }
             let keyspace =
-                keyspace_of(key).map(|id| self.tree.lock().manifest.state.keyspaces.get(&id).cloned());
+                keyspace_of(key).map(|id| self.stored.tree.lock().manifest.state.keyspaces.get(&id).cloned());
             let Some(Some(keyspace)) = keyspace else {
                 return false;
             };
@@ -128,7 +132,7 @@ impl Engine {
         };
         let meta = &part.slice.table.meta;
         let records = {
-            let tree = self.tree.lock();
+            let tree = self.stored.tree.lock();
             take_out(std::slice::from_ref(part.slice), &tree, &part.range)
         };
         tracing::info!(
@@ -153,7 +157,7 @@ impl Engine {
 
     /// Bytes that the manifest accounts for, by object.
     pub(crate) fn accounted(&self, objects: &HashSet<ObjectId>) -> BTreeMap<ObjectId, u64> {
-        let tree = self.tree.lock();
+        let tree = self.stored.tree.lock();
         let values = &tree.manifest.state.values;
         let accounted = |object: &ObjectId| Some((*object, values.get(object)?.meta.accounted));
         objects.iter().filter_map(accounted).collect()
@@ -175,7 +179,7 @@ impl Engine {
             return Ok(());
         }
         let direct: HashSet<ObjectId> = {
-            let tree = self.tree.lock();
+            let tree = self.stored.tree.lock();
             let values = tree.manifest.state.values.values();
             values
                 .filter(|value| !value.meta.by_worker)
@@ -222,7 +226,7 @@ impl Engine {
         }
         let mut change = Change::default();
         {
-            let tree = self.tree.lock();
+            let tree = self.stored.tree.lock();
             for (object, mut known) in live {
                 // What was accounted for since is not in the view.
                 let value = tree.manifest.state.values.get(&object);

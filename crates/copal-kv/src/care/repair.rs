@@ -11,11 +11,13 @@ use crate::{
     Durability, Error, Keyspace,
     memory::budget::{Charge, Class as Memory},
     read::get::{Kept, Want},
-    table::Scan,
-    table::entry::MAX_SEQ,
-    table::entry_cursor::Cursor,
-    table::key::{KeyRange, successor, user_key},
-    table::merge::MergingCursor,
+    table::{
+        Scan,
+        entry::MAX_SEQ,
+        entry_cursor::Cursor,
+        key::{KeyRange, successor, user_key},
+        merge::MergingCursor,
+    },
     tree::view::View,
     write::commit::{Write, WriteOp},
 };

@@ -12,11 +12,12 @@ use crate::{
     Error, Store,
     care::verify::concerns,
     engine::Engine,
-    table::Damaged,
-    table::entry::EntryKind,
-    tree::value::{self, pointer::Pointer},
-    tree::version::Slice,
-    tree::view::View,
+    table::{Damaged, entry::EntryKind},
+    tree::{
+        value::{self, pointer::Pointer},
+        version::Slice,
+        view::View,
+    },
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -302,7 +303,7 @@ impl Engine {
             Err(_) if gone() => Ok(None),
             Err(error) if error.is_corruption() => {
                 let what = error.to_string();
-                let mut damaged = self.damaged_values.lock();
+                let mut damaged = self.stored.damaged_values.lock();
                 damaged.insert(key.clone(), (pointer.clone(), what.clone()));
                 Ok(Some(what))
             }

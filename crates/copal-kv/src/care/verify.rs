@@ -13,21 +13,26 @@
 
 use crate::{
     Error, Store,
-    engine::{Engine, Tree},
+    engine::Engine,
     memory::budget::{Charge, Class as Memory},
     open::leftovers::{Found, Unnamed, unnamed},
-    table::entry::{EntryKind, MAX_SEQ},
-    table::entry_cursor::Cursor,
-    table::key::KeyRange,
-    table::{Damaged, Scan},
-    tree::garbage::Item,
-    tree::manifest::{MANIFEST, state::ValueState},
-    tree::value::{
-        interval::IntervalSet,
-        pointer::{Pointer, VALUE_PAGE},
+    table::{
+        Damaged, Scan,
+        entry::{EntryKind, MAX_SEQ},
+        entry_cursor::Cursor,
+        key::KeyRange,
     },
-    tree::version::{Run, Slice},
-    tree::view::View,
+    tree::{
+        garbage::Item,
+        manifest::{MANIFEST, state::ValueState},
+        stored::Tree,
+        value::{
+            interval::IntervalSet,
+            pointer::{Pointer, VALUE_PAGE},
+        },
+        version::{Run, Slice},
+        view::View,
+    },
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -175,12 +180,12 @@ impl Engine {
     fn verify_names_now(&self, report: &mut VerifyReport) -> Moment {
         // Between two steps of the worker, two flushes and two groups of commits: what they make has a name by then.
         // The flusher begins a log now and then, which has a name when the writer is free again.
-        let _writer = self.writer.lock();
-        let _still = self.stand_still();
-        let _values = self.direct_values.lock();
+        let _writer = self.writes.writer.lock();
+        let _still = self.compactor.stand_still();
+        let _values = self.writes.direct_values.lock();
         // A commit that failed on its way poisons the store; what it left behind is no one's.
-        let _ = self.queue.drain();
-        let tree = self.tree.lock();
+        let _ = self.writes.queue.drain();
+        let tree = self.stored.tree.lock();
         let view = self.view();
         self.verify_names(&tree, &view, report);
         let state = &tree.manifest.state;
@@ -258,8 +263,14 @@ impl Engine {
         for (_, log) in stray_logs.filter(|(_, log)| !named.contains(log)) {
             report.problem(format!("log {} belongs to no one", log.0));
         }
-        let mut waiting: HashSet<ObjectId> = self.garbage.items().into_iter().filter_map(deleted).collect();
-        waiting.extend(self.ingests.objects());
+        let mut waiting: HashSet<ObjectId> = self
+            .stored
+            .garbage
+            .items()
+            .into_iter()
+            .filter_map(deleted)
+            .collect();
+        waiting.extend(self.compactor.ingests.objects());
         for found in unnamed(state, &found, |value| logged.contains_key(value)) {
             let Unnamed {
                 object,

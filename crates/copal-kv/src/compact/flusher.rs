@@ -68,7 +68,7 @@ impl Engine {
 
     /// What a purge left behind may be all the space there is, and a merge under way gives back what it took.
     fn flush_into_what_can_be_freed(&self) -> Result<bool, Error> {
-        let _step = self.step.lock();
+        let _step = self.compactor.step.lock();
         let flushed = self.free_what_can_be().and_then(|()| self.flush_all());
         if flushed.as_ref().is_err_and(Error::is_no_space) {
             self.signal.progressed(Some(true));
@@ -86,7 +86,7 @@ impl Engine {
         if !self.signal.take_rotation_request() {
             return Ok(false);
         }
-        let Some(mut writer) = self.writer.try_lock() else {
+        let Some(mut writer) = self.writes.writer.try_lock() else {
             // Whoever writes now makes progress; ask again after the next kick.
             self.signal.request_rotation_quietly();
             return Ok(false);
@@ -100,7 +100,7 @@ impl Engine {
         if self.poison.check().is_err() {
             return None;
         }
-        let deferred = match self.writer.try_lock() {
+        let deferred = match self.writes.writer.try_lock() {
             Some(writer) => writer
                 .deferred_since()
                 .map(|since| TICK.saturating_sub(since.elapsed()).max(TICK / 8)),
@@ -112,7 +112,7 @@ impl Engine {
 
     /// Makes `Deferred` writes durable when their time has come. Blocks for the device, while others write.
     pub(crate) fn log_deferred(&self) {
-        let Some(mut writer) = self.writer.try_lock() else {
+        let Some(mut writer) = self.writes.writer.try_lock() else {
             // Whoever writes now logs them with its own group, or is called on again soon.
             return;
         };

@@ -9,14 +9,19 @@ use super::output::Written;
 use crate::{
     Error,
     broken::Flaw,
-    engine::{Engine, Tree},
-    memory::budget::Class as Memory,
-    memory::elastic::{AtHand, Predicted},
-    tree::garbage::Item,
-    tree::manifest::format::{Level, Record},
-    tree::value::{interval::page_aligned, pointer::VALUE_PAGE},
-    tree::version::{Slice, Version, filter_level},
-    tree::view::View,
+    engine::Engine,
+    memory::{
+        budget::Class as Memory,
+        elastic::{AtHand, Predicted},
+    },
+    tree::{
+        garbage::Item,
+        manifest::format::{Level, Record},
+        stored::Tree,
+        value::{interval::page_aligned, pointer::VALUE_PAGE},
+        version::{Slice, Version, filter_level},
+        view::View,
+    },
 };
 use copal_object::{Ack, ObjectId, Op, Txn};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
@@ -62,7 +67,7 @@ impl Engine {
     /// Commits a change and shows it to readers.
     pub(crate) fn install(&self, mut change: Change) -> Result<(), Error> {
         self.poison.check()?;
-        let mut tree = self.tree.lock();
+        let mut tree = self.stored.tree.lock();
         for (object, ranges) in &change.dead {
             if tree.manifest.state.values.contains_key(object) || names_value(&change.records, *object) {
                 change.records.push(Record::Dead {
@@ -106,7 +111,7 @@ impl Engine {
             tree.next_epoch,
             &tree.manifest.state,
             &tree.handles,
-            &self.epochs,
+            &self.stored.epochs,
             &self.budget,
         );
         tree.next_epoch += 1;
@@ -123,19 +128,19 @@ impl Engine {
                 .collect(),
             version,
         });
-        self.garbage.add(before, garbage);
+        self.stored.garbage.add(before, garbage);
         Ok(())
     }
 
     /// Frees what no pinned version can reach any more; `true` when there was something.
     pub(crate) fn free_garbage(&self) -> Result<bool, Error> {
-        let items = self.garbage.take(&self.epochs);
+        let items = self.stored.garbage.take(&self.stored.epochs);
         if items.is_empty() {
             return Ok(false);
         }
         let mut ops: Vec<Op> = Vec::new();
         {
-            let mut tree = self.tree.lock();
+            let mut tree = self.stored.tree.lock();
             // An object that the device lost needs no freeing.
             let there = |id: &ObjectId| self.objects.stat(*id).is_some();
             for item in items {
@@ -167,7 +172,7 @@ impl Engine {
             let deleted: Vec<ObjectId> = deleted.collect();
             let freed = self.objects.commit(txn, Ack::Ordered).wait();
             freed.map_err(|error| self.poison.failed_write(error))?;
-            let mut tree = self.tree.lock();
+            let mut tree = self.stored.tree.lock();
             for id in deleted {
                 tree.manifest.state.dropped.remove(&id);
             }

@@ -4,8 +4,10 @@ use crate::{
     Error,
     care::set_apart,
     table::key::KeyRange,
-    tree::manifest::format::Level,
-    tree::version::{Run, Version},
+    tree::{
+        manifest::format::Level,
+        version::{Run, Version},
+    },
 };
 use bytes::Bytes;
 use copal_object::ObjectId;

@@ -13,27 +13,29 @@ use super::{
 };
 use crate::{
     Error,
-    api::options::KeyspaceOptions,
-    api::stats::Counters,
+    api::{options::KeyspaceOptions, stats::Counters},
     broken::Flaw,
     care::set_apart,
     engine::Engine,
     memory::budget::Class as Memory,
-    table::Scan,
-    table::entry::{Entry, EntryKind, RangeTombstone},
-    table::entry_cursor::Cursor,
-    table::key::{KEYSPACE_LEN, KeyRange, KeyspaceId, keyspace_of},
-    table::merge::MergingCursor,
-    table::range_tombstones::tombstones_of,
-    tree::inheritance::Inheritance,
-    tree::manifest::format::{Level, Record},
-    tree::value::{
-        self,
-        pointer::{Pointer, VALUE_PAGE},
+    table::{
+        Scan,
+        entry::{Entry, EntryKind, RangeTombstone},
+        entry_cursor::Cursor,
+        key::{KEYSPACE_LEN, KeyRange, KeyspaceId, keyspace_of},
+        merge::MergingCursor,
+        range_tombstones::tombstones_of,
     },
-    tree::version::{Run, Slice, Version, filter_level},
-    write::commit::values::GroupKey,
-    write::memtable::Memtable,
+    tree::{
+        inheritance::Inheritance,
+        manifest::format::{Level, Record},
+        value::{
+            self,
+            pointer::{Pointer, VALUE_PAGE},
+        },
+        version::{Run, Slice, Version, filter_level},
+    },
+    write::{commit::values::GroupKey, memtable::Memtable},
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -149,7 +151,7 @@ impl Engine {
     /// Makes tables of the oldest frozen memtable, if there is one; `true` when it did.
     pub(crate) fn flush_oldest(&self) -> Result<bool, Error> {
         // Let go of last: who waits for it finds the memory of the memtable given back.
-        let mut values = self.worker_values.lock();
+        let mut values = self.compactor.worker_values.lock();
         let view = self.view();
         let Some(memtable) = view.frozen.last().cloned() else {
             return Ok(false);
@@ -225,7 +227,7 @@ impl Engine {
     /// A step that comes across damage leaves everything as it was, and the next one goes round it.
     pub(crate) fn merge_step(&self, job: &mut Job) -> Result<bool, Error> {
         // Values that are moved and values of a flush would meet in the same objects: then the flush waits.
-        let mut shared = (!job.rewrite.is_empty()).then(|| self.worker_values.lock());
+        let mut shared = (!job.rewrite.is_empty()).then(|| self.compactor.worker_values.lock());
         let mut none = WorkerValues::default();
         let values = shared.as_deref_mut().unwrap_or(&mut none);
         let version = self.view().version.clone();
@@ -351,7 +353,7 @@ impl Engine {
         let Values { separation, dead, .. } = values;
         change.records.extend(metas.into_iter().map(Record::Value));
         {
-            let tree = self.tree.lock();
+            let tree = self.stored.tree.lock();
             change.records.extend(take_out(inputs, &tree, &taken));
             for (object, range) in dead {
                 let direct = tree.manifest.state.values.get(&object).is_some_and(|value| !value.meta.by_worker)
@@ -374,9 +376,9 @@ impl Engine {
         match self.install(change) {
             Ok(()) => {
                 separation.keep(worker);
-                self.deletions.add_found(survivors.found());
+                self.compactor.deletions.add_found(survivors.found());
                 if step.level == Level::BOTTOM {
-                    self.deletions.forget_passed(&taken);
+                    self.compactor.deletions.forget_passed(&taken);
                 }
                 Ok(cut)
             }
@@ -403,7 +405,7 @@ impl Engine {
                     // A flush is not interrupted.
                 } else if self.signal.stopping() {
                     return Err(Error::Closed);
-                } else if self.ingests.is_waiting() {
+                } else if self.compactor.ingests.is_waiting() {
                     output.end_soon();
                 }
             }

@@ -11,6 +11,7 @@
 //!
 //! Not here: which entries survive (`survivors`), where separated values go (`separate`).
 
+pub(crate) mod compactor;
 pub(crate) mod deletions;
 pub(crate) mod flusher;
 pub(crate) mod ingest;

@@ -9,13 +9,19 @@ use super::survivors::Survivors;
 use crate::{
     Error,
     engine::Engine,
-    memory::budget::{Charge, Class},
-    memory::elastic::Predicted,
-    table::entry::{Entry, RangeTombstone},
-    table::key::{KeyRange, KeyspaceId, keyspace_of, successor},
-    table::{TableBuilder, TableOptions},
-    tree::inheritance::{Inheritance, Predictor},
-    tree::manifest::format::TableMeta,
+    memory::{
+        budget::{Charge, Class},
+        elastic::Predicted,
+    },
+    table::{
+        TableBuilder, TableOptions,
+        entry::{Entry, RangeTombstone},
+        key::{KeyRange, KeyspaceId, keyspace_of, successor},
+    },
+    tree::{
+        inheritance::{Inheritance, Predictor},
+        manifest::format::TableMeta,
+    },
 };
 use bytes::Bytes;
 use copal_object::{Lifetime, ObjectId, Staged};
@@ -93,7 +99,7 @@ impl<'a> Output<'a> {
             let predicted = Arc::new(Mutex::new(Vec::new()));
             builder.predict(Predictor {
                 budget: self.engine.budget.clone(),
-                elastic: self.engine.cache.elastic().clone(),
+                elastic: self.engine.caches.cache.elastic().clone(),
                 from: self.heirs.0.clone(),
                 level: self.heirs.1,
                 predicted: predicted.clone(),

@@ -48,7 +48,10 @@ impl Passed {
         let reads = &self.engine.counters.reads;
         reads.add_many(Count::DeletedPassed, self.entries);
         if let Some(oldest) = self.view.version.runs.last() {
-            self.engine.deletions.add_passed(oldest, &self.at, self.bytes);
+            self.engine
+                .compactor
+                .deletions
+                .add_passed(oldest, &self.at, self.bytes);
         }
         (self.entries, self.bytes) = (0, 0);
     }

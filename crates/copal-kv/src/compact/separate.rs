@@ -10,8 +10,10 @@
 use crate::{
     memory::budget::{Accounts, Charge, Class},
     table::key::KeyRange,
-    tree::manifest::format::ValueMeta,
-    tree::value::pointer::{Pointer, piece_sums},
+    tree::{
+        manifest::format::ValueMeta,
+        value::pointer::{Pointer, piece_sums},
+    },
     write::commit::values::{GroupKey, OBJECT_BYTES, OpenObject, create_options},
 };
 use bytes::Bytes;

@@ -8,10 +8,12 @@
 use super::deletions::Found;
 use crate::{
     Error,
-    table::entry::{EntryKind, RangeTombstone},
-    table::entry_cursor::Cursor,
-    table::key::{KeyRange, KeyspaceId, border_between, keyspace_of},
-    table::range_tombstones::RangeTombstones,
+    table::{
+        entry::{EntryKind, RangeTombstone},
+        entry_cursor::Cursor,
+        key::{KeyRange, KeyspaceId, border_between, keyspace_of},
+        range_tombstones::RangeTombstones,
+    },
     tree::snapshots::Stripes,
 };
 use bytes::Bytes;

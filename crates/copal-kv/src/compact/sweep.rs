@@ -11,15 +11,19 @@ use super::{
 use crate::{
     Error,
     engine::Engine,
-    table::key::KeyRange,
-    table::range_tombstones::{RangeTombstones, tombstones_of},
-    tree::manifest::{
-        format::{Record, ValueMeta},
-        state::ValueState,
+    table::{
+        key::KeyRange,
+        range_tombstones::{RangeTombstones, tombstones_of},
     },
-    tree::snapshots::Stripes,
-    tree::value::pointer::VALUE_PAGE,
-    tree::version::{Slice, Version},
+    tree::{
+        manifest::{
+            format::{Record, ValueMeta},
+            state::ValueState,
+        },
+        snapshots::Stripes,
+        value::pointer::VALUE_PAGE,
+        version::{Slice, Version},
+    },
     write::commit::values::GroupKey,
 };
 use copal_object::ObjectId;
@@ -33,7 +37,7 @@ const STALE_LEAST: u64 = 256 << 10;
 impl Engine {
     /// Value objects that something may still be appended to or that memtables point into.
     fn busy_values(&self, values: &WorkerValues) -> HashSet<ObjectId> {
-        let direct = self.direct_values.lock();
+        let direct = self.writes.direct_values.lock();
         let mut busy: HashSet<ObjectId> = direct.open_objects().into_iter().collect();
         let view = self.view();
         drop(direct);
@@ -57,7 +61,7 @@ impl Engine {
     /// What a purge must not do: count on tombstones that are not in tables yet.
     #[cfg(test)]
     pub(crate) fn sweep_too_early(&self) -> Result<(), Error> {
-        let _step = self.step.lock();
+        let _step = self.compactor.step.lock();
         let view = self.view();
         let in_memory = view.memtables().flat_map(|memtable| memtable.range_deletes());
         let covered: Vec<_> = in_memory.collect();
@@ -86,7 +90,7 @@ impl Engine {
             value.dead.total() >= value.meta.accounted && value.meta.accounted > 0 || purged(&value.meta)
         };
         let candidates = || -> Vec<ObjectId> {
-            let tree = self.tree.lock();
+            let tree = self.stored.tree.lock();
             let values = tree.manifest.state.values.values();
             values
                 .filter(|value| gone(value))
@@ -97,7 +101,7 @@ impl Engine {
         if !drops_tables && candidates().is_empty() {
             return Ok(false);
         }
-        let mut values = self.worker_values.lock();
+        let mut values = self.compactor.worker_values.lock();
         // Asked again: the flush that this may have waited for may have appended to one of them.
         let candidates = candidates();
         // Open objects need not stay open for nothing.
@@ -112,7 +116,7 @@ impl Engine {
             .records
             .extend(dropped.iter().map(|object| Record::DropValue { object: *object }));
         if drops_tables {
-            let tree = self.tree.lock();
+            let tree = self.stored.tree.lock();
             let known = |object: &ObjectId| tree.manifest.state.values.contains_key(object);
             for slice in covered_slices(&version, covered, oldest) {
                 let loses = slice
@@ -142,8 +146,8 @@ impl Engine {
         let wasteful = |value: &&ValueState| is_wasteful(value, range);
         // Before a flush is waited for.
         self.wasted_values(range).first()?;
-        let busy = self.busy_values(&self.worker_values.lock());
-        let tree = self.tree.lock();
+        let busy = self.busy_values(&self.compactor.worker_values.lock());
+        let tree = self.stored.tree.lock();
         let stale = |value: &&ValueState| wasteful(value) && !busy.contains(&value.meta.object);
         let first = tree.manifest.state.values.values().find(stale)?;
         let same = |value: &&ValueState| {
@@ -167,7 +171,7 @@ impl Engine {
 
     /// Value objects inside `range` whose dead bytes punching cannot free, if they are many.
     pub(crate) fn wasted_values(&self, range: &KeyRange) -> Vec<ObjectId> {
-        let tree = self.tree.lock();
+        let tree = self.stored.tree.lock();
         let values = tree.manifest.state.values.values();
         let wasted = values.filter(|value| is_wasteful(value, range));
         wasted.map(|value| value.meta.object).collect()
@@ -175,7 +179,7 @@ impl Engine {
 
     /// Flushes append to none of these any more. Waits for a flush.
     pub(crate) fn close_values(&self, objects: &[ObjectId]) {
-        let mut values = self.worker_values.lock();
+        let mut values = self.compactor.worker_values.lock();
         objects.iter().for_each(|object| values.close(*object));
     }
 }

@@ -110,7 +110,7 @@ impl Worker {
     /// One piece of work; `false` when there is none.
     fn step(&mut self) -> Result<bool, Error> {
         let engine = self.engine.clone();
-        let _step = engine.step.lock();
+        let _step = engine.compactor.step.lock();
         engine.poison.check()?;
         if engine.free_garbage()? && engine.signal.flush_is_stuck() {
             engine.signal.kick_one(Sleeper::Flusher);
@@ -127,7 +127,7 @@ impl Worker {
             engine.signal.progressed(None);
             return Ok(true);
         }
-        engine.reserve.refill(&engine.objects);
+        engine.writes.reserve.refill(&engine.objects);
         Ok(false)
     }
 
@@ -135,7 +135,7 @@ impl Worker {
     fn request_step(&mut self) -> Result<bool, Error> {
         let engine = self.engine.clone();
         if self.request.is_none() {
-            let Some(request) = engine.jobs.next() else {
+            let Some(request) = engine.compactor.jobs.next() else {
                 return Ok(false);
             };
             let version = engine.view().version.clone();
@@ -172,7 +172,7 @@ impl Worker {
 
     /// The merge that rewrites a stale group inside `range`, if there is one that was not tried yet.
     fn rewrite_job(&mut self, range: &KeyRange) -> Option<Job> {
-        self.engine.worker_values.lock().close_within(range);
+        self.engine.compactor.worker_values.lock().close_within(range);
         let (group, mut objects) = self.engine.stale_group(range)?;
         objects.retain(|object| self.rewritten.insert(*object));
         let version = self.engine.view().version.clone();
@@ -241,13 +241,13 @@ impl Worker {
         let oldest_snapshot = engine.snapshots.stripes().oldest();
         let of = Some((version.epoch, oldest_snapshot));
         if self.deleted.of != of {
-            let areas = areas(version, oldest_snapshot, &engine.deletions);
+            let areas = areas(version, oldest_snapshot, &engine.compactor.deletions);
             self.deleted = Deleted { of, areas };
         }
         let may_pay = engine.options.merge_for_reads;
         wanted(&self.deleted.areas, |range| {
             if may_pay {
-                engine.deletions.passed_in(range)
+                engine.compactor.deletions.passed_in(range)
             } else {
                 0
             }
@@ -271,7 +271,7 @@ impl Worker {
     fn tidying_job(&mut self) -> Option<Job> {
         let engine = &self.engine;
         // While a flush is under way there are writes.
-        let _no_flush = engine.worker_values.try_lock()?;
+        let _no_flush = engine.compactor.worker_values.try_lock()?;
         let version = engine.view().version.clone();
         let found = tidying(&version, || engine.new_run(), engine.options.bottom_share);
         let writes = engine.counters.writes.load(Ordering::Relaxed);
@@ -337,7 +337,7 @@ impl Worker {
         if let Some((request, _)) = self.request.take() {
             request.finish(Err(error.clone()));
         }
-        while let Some(request) = self.engine.jobs.next() {
+        while let Some(request) = self.engine.compactor.jobs.next() {
             request.finish(Err(error.clone()));
         }
     }

@@ -255,7 +255,7 @@ fn sound(store: &Store) -> Result<(), String> {
         return Err(report.problems.join("; "));
     }
     let engine = store.engine();
-    let tree = engine.tree.lock();
+    let tree = engine.stored.tree.lock();
     for (object, value) in &tree.manifest.state.values {
         let stat = engine.objects.stat(*object).ok_or("a value object is missing")?;
         let live = stat.len.next_multiple_of(VALUE_PAGE) - value.dead.whole_pages(VALUE_PAGE);

@@ -11,9 +11,11 @@ use crate::memory::contents::Key;
 pub(crate) use crate::memory::contents::{Cached as Page, PageKey};
 use crate::{
     api::options::FilterOptions,
-    memory::budget::{Accounts, Charge, Class, Plan},
-    memory::elastic::Elastic,
-    memory::shared::MemoryBudget,
+    memory::{
+        budget::{Accounts, Charge, Class, Plan},
+        elastic::Elastic,
+        shared::MemoryBudget,
+    },
     table::{
         ReadCounts,
         counters::{Count, ReadCounters},

@@ -2,6 +2,7 @@
 
 pub(crate) mod budget;
 pub mod cache;
+pub(crate) mod caches;
 pub(crate) mod contents;
 pub(crate) mod elastic;
 pub(crate) mod rows;

@@ -13,8 +13,10 @@
 //! Not here: what rows weigh and which give way (`contents`).
 
 use crate::{
-    memory::contents::{Cached, Key, Row, RowName},
-    memory::shared::MemoryBudget,
+    memory::{
+        contents::{Cached, Key, Row, RowName},
+        shared::MemoryBudget,
+    },
     table::key::{KeyspaceId, keyspace_of},
 };
 use bytes::Bytes;

@@ -9,9 +9,11 @@
 
 use crate::{
     api::options::FilterOptions,
-    memory::budget::{Accounts, Class, GivesWay, Plan},
-    memory::contents::{CacheName, Cached, Contents, Key},
-    memory::elastic::Elastic,
+    memory::{
+        budget::{Accounts, Class, GivesWay, Plan},
+        contents::{CacheName, Cached, Contents, Key},
+        elastic::Elastic,
+    },
 };
 use std::sync::{
     Arc,

@@ -1,6 +1,6 @@
 //! The log that goes on behind what an opening found in it.
 
-use crate::{write::commit::writer::Writer, write::log::Log, write::memtable::Memtable};
+use crate::write::{commit::writer::Writer, log::Log, memtable::Memtable};
 use std::sync::Arc;
 
 pub(crate) type Current = (Writer, Arc<Memtable>, Vec<Arc<Memtable>>);

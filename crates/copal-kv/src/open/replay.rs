@@ -14,20 +14,26 @@ use crate::{
     engine::Engine,
     memory::budget::{Accounts, Class as Memory},
     open::leftovers::Found,
-    table::entry::{EntryKind, RangeTombstone},
-    table::key::keyspace_of,
-    tree::manifest::{format::ValueMeta, state::State},
-    tree::value::{
-        interval::IntervalSet,
-        pointer::{Pointer, VALUE_PAGE},
+    table::{
+        entry::{EntryKind, RangeTombstone},
+        key::keyspace_of,
     },
-    tree::view::View,
-    write::commit::values::GroupKey,
-    write::log::{
-        format::{Group, LogOp},
-        replay,
+    tree::{
+        manifest::{format::ValueMeta, state::State},
+        value::{
+            interval::IntervalSet,
+            pointer::{Pointer, VALUE_PAGE},
+        },
+        view::View,
     },
-    write::memtable::Memtable,
+    write::{
+        commit::values::GroupKey,
+        log::{
+            format::{Group, LogOp},
+            replay,
+        },
+        memtable::Memtable,
+    },
 };
 use bytes::Bytes;
 use copal_object::{Ack, ObjectId, Op, Store as Objects, Txn};
@@ -231,9 +237,9 @@ impl Engine {
     /// # Errors
     /// `NoSpace`: there is none for the tables; the logs stay. `Corrupt`, or a failed write.
     pub(crate) fn flush_logs(&self, mut replayed: Replayed, found: &Found) -> Result<(), Error> {
-        let _step = self.step.lock();
+        let _step = self.compactor.step.lock();
         let flushed = {
-            let state = &self.tree.lock().manifest.state;
+            let state = &self.stored.tree.lock().manifest.state;
             (replayed.last_seq, replayed.flushed_seq) = (state.last_seq, state.last_seq);
             state.flushed_generation
         };
@@ -247,16 +253,21 @@ impl Engine {
             let mut frame = self.budget.charge(Memory::Log, 0);
             let held = |bytes| frame.set(bytes);
             let apply = |group| {
-                replayed.apply(&self.tree.lock().manifest.state, generation, Some(&part), group)?;
+                replayed.apply(
+                    &self.stored.tree.lock().manifest.state,
+                    generation,
+                    Some(&part),
+                    group,
+                )?;
                 if part.charged_bytes() >= self.budget.memtable_bytes() {
                     self.budget.count_memtables();
-                    self.flush_or_free(|| self.flush_part(&mut self.worker_values.lock(), &part))?;
+                    self.flush_or_free(|| self.flush_part(&mut self.compactor.worker_values.lock(), &part))?;
                     part = begin();
                 }
                 Ok(())
             };
             replay(&self.objects, generation, stream, held, apply, None)?;
-            self.flush_or_free(|| self.flush_log(&mut self.worker_values.lock(), &part))?;
+            self.flush_or_free(|| self.flush_log(&mut self.compactor.worker_values.lock(), &part))?;
         }
         self.budget.count_memtables();
         Ok(())
@@ -286,7 +297,7 @@ impl Engine {
     /// # Errors
     /// `error`, which that answered, unless there was no space and there is room in memory; a failed write.
     pub(crate) fn keep_logs(&self, found: &Found, error: Error) -> Result<(), Error> {
-        let mut writer = self.writer.lock();
+        let mut writer = self.writes.writer.lock();
         let ops = vec![Op::Delete {
             id: writer.log.stream,
         }];
@@ -299,7 +310,7 @@ impl Engine {
             return Err(error);
         }
         deleted.map_err(|error| self.poison.failed_write(error))?;
-        let state = &self.tree.lock().manifest.state;
+        let state = &self.stored.tree.lock().manifest.state;
         let kept = match Replayed::read(&self.objects, state, found, &self.budget, Beyond::Refuse, false) {
             Err(Error::OverBudget { .. }) => return Err(error),
             kept => kept?,

@@ -88,7 +88,7 @@ fn logs(objects: &Objects) -> usize {
 /// The log goes on in a new stream. The caller lets nothing be flushed.
 fn rotate(store: &Store) {
     let engine = store.engine();
-    engine.rotate(&mut engine.writer.lock()).unwrap();
+    engine.rotate(&mut engine.writes.writer.lock()).unwrap();
 }
 
 /// A killed store with all kinds of operations in two logs, and what it holds.
@@ -96,7 +96,7 @@ fn loaded() -> (Image, Content) {
     let (device, store) = new_store();
     let space = space(&store);
     // Whatever the worker is asked for, it does when all is over.
-    let still = store.engine().stand_still();
+    let still = store.engine().compactor.stand_still();
     let mut content = BTreeMap::new();
     let key = |number: u64| [&b"xyz"[(number % 3) as usize..][..1], &number.to_be_bytes()].concat();
     let mut put = |numbers: Range<u64>, len: usize| {
@@ -195,7 +195,7 @@ fn full(bytes: u64) -> (Image, Content) {
     let (device, store) = new_store();
     let space = space(&store);
     let engine = store.engine();
-    let still = engine.stand_still();
+    let still = engine.compactor.stand_still();
     let mut content = BTreeMap::new();
     let mut number = 0;
     for log in 1..=3 {
@@ -212,7 +212,7 @@ fn full(bytes: u64) -> (Image, Content) {
     }
     store.sync().unwrap();
     let objects = store.objects();
-    let opened = engine.reserve.open(objects);
+    let opened = engine.writes.reserve.open(objects);
     let opts = CreateOptions {
         kind: ObjectKind::Plain,
         lifetime: Lifetime::Long,
@@ -299,7 +299,7 @@ fn opens_with(first_seq: u64) -> Result<Store, Error> {
     }
     .encode(&mut ops);
     let stream = {
-        let writer = store.engine().writer.lock();
+        let writer = store.engine().writes.writer.lock();
         let frames = format::frames(writer.log.generation, 1, first_seq, 1, &ops);
         let appended = store
             .objects()

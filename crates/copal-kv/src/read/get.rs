@@ -8,10 +8,11 @@ use crate::{
     Error,
     engine::Engine,
     memory::rows::SpaceStamp,
-    table::entry::EntryKind,
-    table::{Keep, counters::Count},
-    tree::value::{self, Pointer},
-    tree::view::View,
+    table::{Keep, counters::Count, entry::EntryKind},
+    tree::{
+        value::{self, Pointer},
+        view::View,
+    },
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -93,7 +94,7 @@ impl Engine {
     ) -> Result<Option<Bytes>, Error> {
         self.check_open()?;
         self.counters.reads.add(Count::Gets);
-        self.cache.elastic().count_get();
+        self.caches.cache.elastic().count_get();
         if let Some(answer) = in_memtables(view, seq, key) {
             let resolve = |version: Version| self.resolve(version.kind, version.value, want);
             return answer.map(resolve).transpose();
@@ -119,7 +120,7 @@ impl Engine {
     /// The value of `key` for a reader at `seq` out of the row cache.
     pub(crate) fn row(&self, kept: Kept<'_>, key: &[u8], seq: u64) -> Option<Bytes> {
         let Kept::Row(space) = kept else { return None };
-        let row = self.rows.get(space, key, seq)?;
+        let row = self.caches.rows.get(space, key, seq)?;
         self.counters.reads.add(Count::RowHits);
         Some(row)
     }
@@ -141,12 +142,12 @@ impl Engine {
         if let Kept::Row(space) = kept
             && kind == EntryKind::Put
         {
-            self.rows.insert(space, key, &value, found, seq);
+            self.caches.rows.insert(space, key, &value, found, seq);
         }
         let answer = self.resolve(kind, value, want)?;
         // A separated value that was read whole is a row like any other.
         if let (Kept::Row(space), EntryKind::Pointer, true) = (kept, kind, want.is_all()) {
-            self.rows.insert(space, key, &answer, found, seq);
+            self.caches.rows.insert(space, key, &answer, found, seq);
         }
         Ok(answer)
     }

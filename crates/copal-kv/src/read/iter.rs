@@ -11,14 +11,19 @@ use crate::{
     engine::Engine,
     memory::budget::{Charge, Class as Memory},
     read::get::Want,
-    table::entry::{Entry, EntryKind, MAX_SEQ},
-    table::entry_cursor::Cursor,
-    table::key::{KEYSPACE_LEN, KeyRange, successor, user_key},
-    table::merge::MergingCursor,
-    table::{Scan, counters::Count},
-    tree::snapshots::Held,
-    tree::version::{Run, TableHandle},
-    tree::view::View,
+    table::{
+        Scan,
+        counters::Count,
+        entry::{Entry, EntryKind, MAX_SEQ},
+        entry_cursor::Cursor,
+        key::{KEYSPACE_LEN, KeyRange, successor, user_key},
+        merge::MergingCursor,
+    },
+    tree::{
+        snapshots::Held,
+        version::{Run, TableHandle},
+        view::View,
+    },
     write::memtable::Memtable,
 };
 use bytes::Bytes;

@@ -18,12 +18,8 @@ use crate::{
     engine::Engine,
     memory::budget::{Charge, Class as Memory},
     read::get::{Kept, Version, Want, in_memtables, visible},
-    table::entry::EntryKind,
-    table::key::KeyspaceId,
-    table::{Asked, Found, Taken, counters::Count},
-    tree::value::Planned,
-    tree::version::TableHandle,
-    tree::view::View,
+    table::{Asked, Found, Taken, counters::Count, entry::EntryKind, key::KeyspaceId},
+    tree::{value::Planned, version::TableHandle, view::View},
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -188,7 +184,7 @@ impl Call<'_> {
     /// Answers from memtables and rows; else the key is pending.
     fn in_memory(&mut self, at: usize) -> Option<Pending> {
         self.engine.counters.reads.add(Count::Gets);
-        self.engine.cache.elastic().count_get();
+        self.engine.caches.cache.elastic().count_get();
         let key = &self.keys[at];
         if let Some(version) = in_memtables(self.view, self.seq, key) {
             match version {
@@ -401,7 +397,7 @@ impl Call<'_> {
             });
             if let (Ok(bytes), Kept::Row(space), Some(found)) = (&answer, self.kept, value.seq) {
                 let key = &self.keys[value.at];
-                self.engine.rows.insert(space, key, bytes, found, self.seq);
+                self.engine.caches.rows.insert(space, key, bytes, found, self.seq);
             }
             self.answer(value.at, answer.map(Some));
         }

@@ -15,8 +15,7 @@ use crate::{
     Error, Iter,
     engine::Engine,
     read::iter::Found,
-    table::entry::EntryKind,
-    table::key::user_key,
+    table::{entry::EntryKind, key::user_key},
     tree::value::{self, Pointer},
 };
 use bytes::Bytes;

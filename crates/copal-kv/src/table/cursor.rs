@@ -16,8 +16,10 @@ use super::{
 use crate::{
     Error,
     memory::budget::Charge,
-    table::entry::{Entry, MAX_SEQ},
-    table::entry_cursor::Cursor,
+    table::{
+        entry::{Entry, MAX_SEQ},
+        entry_cursor::Cursor,
+    },
 };
 use bytes::Bytes;
 use std::sync::Arc;

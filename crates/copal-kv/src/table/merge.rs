@@ -9,8 +9,10 @@
 
 use crate::{
     Error,
-    table::entry::{Entry, compare},
-    table::entry_cursor::Cursor,
+    table::{
+        entry::{Entry, compare},
+        entry_cursor::Cursor,
+    },
 };
 use bytes::Bytes;
 use std::cmp::Ordering;

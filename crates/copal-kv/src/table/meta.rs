@@ -3,9 +3,9 @@
 //! Format: docs/formats/kv-table.md v1, "Properties"
 
 use super::error::Damage;
-use crate::{
-    table::entry::{MAX_KEY_BYTES, MAX_SEQ},
-    table::key::{short_above, short_below},
+use crate::table::{
+    entry::{MAX_KEY_BYTES, MAX_SEQ},
+    key::{short_above, short_below},
 };
 use bytes::Bytes;
 use copal_codec::{Put, Reader};

@@ -15,8 +15,10 @@ use super::{
     typical_scan::TypicalScan,
 };
 use crate::{
-    memory::cache::TableCache,
-    memory::elastic::{AtHand, Elastic, FilterSlot, FilteredTable, Predicted},
+    memory::{
+        cache::TableCache,
+        elastic::{AtHand, Elastic, FilterSlot, FilteredTable, Predicted},
+    },
     table::entry::RangeTombstone,
 };
 use bytes::Bytes;

@@ -12,8 +12,10 @@ use super::{
     typical_scan::TypicalScan,
 };
 use crate::{
-    memory::cache::{FilterCharge, TableCache, TableCharge},
-    memory::elastic::{AtHand, FilterSlot},
+    memory::{
+        cache::{FilterCharge, TableCache, TableCharge},
+        elastic::{AtHand, FilterSlot},
+    },
     table::entry::RangeTombstone,
 };
 use copal_object::ObjectId;

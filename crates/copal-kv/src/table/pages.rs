@@ -13,10 +13,10 @@ use super::{
     index::{BlockAt, IndexBuilder, IndexPage},
     opened::Table,
 };
-use crate::{
-    memory::budget::{Charge, Class as Memory},
-    memory::cache::{Page, PageKey},
-    memory::elastic::Predicted,
+use crate::memory::{
+    budget::{Charge, Class as Memory},
+    cache::{Page, PageKey},
+    elastic::Predicted,
 };
 use bytes::Bytes;
 use copal_device::{Class, Completion};

@@ -4,7 +4,10 @@
 //! - Fragments ascend and do not overlap; each holds its sequences newest first, without repeats.
 //! - A tombstone covers a version when the version is older (smaller sequence).
 
-use crate::{table::entry::RangeTombstone, table::key::KeyRange, tree::snapshots::Stripes};
+use crate::{
+    table::{entry::RangeTombstone, key::KeyRange},
+    tree::snapshots::Stripes,
+};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 

@@ -19,7 +19,7 @@ use super::{
     scan::{PAGE_BYTES, Scan},
     typical_scan::KEPT_WINDOW_BYTES,
 };
-use crate::{memory::budget::Charge, memory::cache::Page};
+use crate::memory::{budget::Charge, cache::Page};
 use bytes::Bytes;
 use copal_device::Completion;
 use copal_object::StoreError;

@@ -4,10 +4,11 @@
 
 use crate::{
     memory::elastic::{Elastic, Partition, Seen},
-    table::Table,
-    table::key::KeyRange,
-    tree::manifest::format::Level,
-    tree::version::{Run, Version},
+    table::{Table, key::KeyRange},
+    tree::{
+        manifest::format::Level,
+        version::{Run, Version},
+    },
 };
 use bytes::Bytes;
 use copal_filter::rules::RuleKind;

@@ -13,10 +13,11 @@
 //!   are none.
 
 use crate::{
-    memory::budget::{Accounts, Class},
-    memory::elastic::{Elastic, Predicted},
-    table::key::KeyRange,
-    table::{Table, index::IndexPage},
+    memory::{
+        budget::{Accounts, Class},
+        elastic::{Elastic, Predicted},
+    },
+    table::{Table, index::IndexPage, key::KeyRange},
     tree::version::Run,
 };
 use bytes::Bytes;

@@ -5,6 +5,7 @@ pub(crate) mod garbage;
 pub(crate) mod inheritance;
 pub(crate) mod manifest;
 pub(crate) mod snapshots;
+pub(crate) mod stored;
 pub(crate) mod value;
 pub(crate) mod version;
 pub(crate) mod view;

@@ -8,15 +8,19 @@
 use crate::{
     Error,
     memory::budget::{Accounts, Charge, Class},
-    table::entry::{Entry, MAX_SEQ},
-    table::entry_cursor::Cursor,
-    table::key::KeyRange,
-    table::range_tombstones::RangeTombstones,
-    table::{Scan, Table, TableCursor},
-    tree::garbage::Epochs,
-    tree::manifest::{
-        format::{Level, TableMeta},
-        state::State,
+    table::{
+        Scan, Table, TableCursor,
+        entry::{Entry, MAX_SEQ},
+        entry_cursor::Cursor,
+        key::KeyRange,
+        range_tombstones::RangeTombstones,
+    },
+    tree::{
+        garbage::Epochs,
+        manifest::{
+            format::{Level, TableMeta},
+            state::State,
+        },
     },
 };
 use bytes::Bytes;

@@ -10,8 +10,10 @@
 use crate::{
     Error,
     memory::budget::Accounts,
-    table::entry::{Entry, EntryKind, RangeTombstone, compare},
-    table::entry_cursor::Cursor,
+    table::{
+        entry::{Entry, EntryKind, RangeTombstone, compare},
+        entry_cursor::Cursor,
+    },
     tree::manifest::format::ValueMeta,
 };
 use bytes::Bytes;

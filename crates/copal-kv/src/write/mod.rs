@@ -5,4 +5,5 @@ pub(crate) mod log;
 pub(crate) mod memtable;
 pub(crate) mod pacing;
 pub(crate) mod page_cache_log;
+pub(crate) mod path;
 pub(crate) mod reserve;

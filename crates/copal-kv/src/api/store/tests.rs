@@ -24,13 +24,13 @@ fn settling_locks_the_writer_before_the_step_as_an_ingest_does() {
     for _ in 0..300 {
         let begun = Barrier::new(2);
         std::thread::scope(|scope| {
-            let writer = engine.writer.lock();
+            let writer = engine.writes.writer.lock();
             scope.spawn(|| {
                 begun.wait();
                 engine.settle().unwrap();
             });
             begun.wait();
-            let still = engine.stand_still();
+            let still = engine.compactor.stand_still();
             drop((still, writer));
         });
     }

@@ -4,8 +4,10 @@ use super::{Item, Sink, damage, manifest::level, state};
 use crate::{
     Error,
     open::leftovers::{Found, Unnamed, unnamed},
-    tree::manifest::{MANIFEST, format::Level, state::TableState},
-    tree::value::Pointer,
+    tree::{
+        manifest::{MANIFEST, format::Level, state::TableState},
+        value::Pointer,
+    },
     write::log::{format::LogOp, replay},
 };
 use copal_object::{ObjectId, Store as Objects};

@@ -4,8 +4,11 @@ use super::{DumpOptions, Item, Sink, damage, log::pointed, state};
 use crate::{
     Error, MemoryBudget,
     memory::cache::TableCache,
-    table::entry::{Entry, EntryKind},
-    table::{ReadOptions, Table, dump::PartitionView},
+    table::{
+        ReadOptions, Table,
+        dump::PartitionView,
+        entry::{Entry, EntryKind},
+    },
 };
 use copal_device::Class;
 use copal_object::{ObjectId, Store as Objects};

@@ -4,8 +4,10 @@ use super::{DumpOptions, Item, Sink, damage, state, table::open};
 use crate::{
     Error,
     table::entry::EntryKind,
-    tree::manifest::{Role, parse_label},
-    tree::value::{self, Pointer},
+    tree::{
+        manifest::{Role, parse_label},
+        value::{self, Pointer},
+    },
     write::log::{
         format::{Group, LogOp},
         replay,

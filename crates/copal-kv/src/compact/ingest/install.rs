@@ -17,10 +17,11 @@ use crate::{
         output::Written,
     },
     engine::Engine,
-    table::entry::LAST_SEQ,
-    table::key::KeyRange,
-    tree::manifest::format::{Level, Record, ValueMeta},
-    tree::version::Version,
+    table::{entry::LAST_SEQ, key::KeyRange},
+    tree::{
+        manifest::format::{Level, Record, ValueMeta},
+        version::Version,
+    },
     write::commit::writer::Writer,
 };
 use copal_object::{Ack, Txn};
@@ -55,12 +56,12 @@ impl Engine {
         keyspace.handle.check()?;
         // Most of what is in memory goes to tables while others still write.
         self.flush_now()?;
-        let mut writer = self.writer.lock();
+        let mut writer = self.writes.writer.lock();
         writer.check_open()?;
-        self.queue.drain()?;
+        self.writes.queue.drain()?;
         self.empty_memory(&mut writer)?;
-        let waiting = Waiting::new(&self.ingests);
-        let still = self.stand_still();
+        let waiting = Waiting::new(&self.compactor.ingests);
+        let still = self.compactor.stand_still();
         drop(waiting);
         let seq = self.snapshots.visible() + 1;
         if seq > LAST_SEQ {
@@ -93,7 +94,7 @@ impl Engine {
         drop(version);
         // Rows from before must be gone when the sequence becomes visible.
         let KeyRange { start, end } = keyspace.handle.id.range();
-        self.rows.wrote_range(&start, &end, seq);
+        self.caches.rows.wrote_range(&start, &end, seq);
         self.install(change)?;
         let durable = self.objects.commit(Txn::default(), Ack::Durable).wait();
         durable.map_err(|error| self.poison.failed_write(error))?;

@@ -27,10 +27,11 @@ use crate::{
         survivors::Survivors,
     },
     engine::Engine,
-    table::entry::{Entry, EntryKind},
-    table::key::border_between,
-    tree::snapshots::Stripes,
-    tree::value::pointer::MAX_VALUE,
+    table::{
+        entry::{Entry, EntryKind},
+        key::border_between,
+    },
+    tree::{snapshots::Stripes, value::pointer::MAX_VALUE},
     write::commit::values::GroupKey,
 };
 use bytes::Bytes;
@@ -145,7 +146,7 @@ impl<'a> IngestWriter<'a> {
     fn separate(&mut self, group: &GroupKey, value: &[u8]) -> Result<Vec<u8>, Error> {
         let (engine, owned) = (self.engine, &mut self.owned);
         let new_object = || {
-            let object = engine.ingests.own(engine.new_object());
+            let object = engine.compactor.ingests.own(engine.new_object());
             owned.push(object);
             object
         };
@@ -195,7 +196,10 @@ impl Drop for IngestWriter<'_> {
     fn drop(&mut self) {
         // Held, so that the store is not closed meanwhile. Once it is, the next opening frees what was written: it was
         // told that this was not finished.
-        let writer = self.separation.is_some().then(|| self.engine.writer.lock());
+        let writer = self
+            .separation
+            .is_some()
+            .then(|| self.engine.writes.writer.lock());
         if writer.as_ref().is_some_and(|writer| writer.check_open().is_err()) {
             return;
         }
@@ -207,7 +211,7 @@ impl Drop for IngestWriter<'_> {
             let reason = format!("could not take back the values of an ingest: {error}");
             self.engine.poison.set(&reason);
         }
-        self.engine.ingests.forget(&self.owned);
+        self.engine.compactor.ingests.forget(&self.owned);
     }
 }
 

@@ -4,9 +4,7 @@ use super::*;
 use crate::{
     Durability, Options, open as recovery,
     read::get::{Kept, Want},
-    table::counters::Count,
-    table::entry::MAX_SEQ,
-    table::key::KeyspaceId,
+    table::{counters::Count, entry::MAX_SEQ, key::KeyspaceId},
     tree::manifest::format::Level,
     write::commit::{Write, WriteOp},
 };
@@ -48,7 +46,7 @@ impl Worker {
             self.engine.commit(write).unwrap();
         }
         let engine = self.engine.clone();
-        engine.rotate(&mut engine.writer.lock()).unwrap();
+        engine.rotate(&mut engine.writes.writer.lock()).unwrap();
         assert!(engine.flush_all().unwrap());
     }
 
@@ -336,12 +334,12 @@ fn a_flush_logs_deferred_writes_that_are_due() {
         engine.commit(write).unwrap();
     };
     (0..3000).for_each(|i| put(i, Durability::Process));
-    engine.rotate(&mut engine.writer.lock()).unwrap();
+    engine.rotate(&mut engine.writes.writer.lock()).unwrap();
     put(1, Durability::Deferred);
-    engine.writer.lock().make_deferred_due();
+    engine.writes.writer.lock().make_deferred_due();
     assert!(engine.flush_all().unwrap());
     assert_eq!(
-        engine.writer.lock().deferred_since(),
+        engine.writes.writer.lock().deferred_since(),
         None,
         "still not in the log"
     );
@@ -396,14 +394,14 @@ fn a_flush_and_a_merge_go_on_beside_each_other() {
     (1..=4).for_each(|round| worker.flushed_memtable(round));
     let engine = worker.engine.clone();
     {
-        let _flush_under_way = engine.worker_values.lock();
+        let _flush_under_way = engine.compactor.worker_values.lock();
         worker.step().unwrap();
         assert!(worker.job_steps() > 0);
     }
     assert_eq!(worker.runs(0), 0);
     (5..=8).for_each(|round| worker.flushed_memtable(round));
     {
-        let _step_under_way = engine.step.lock();
+        let _step_under_way = engine.compactor.step.lock();
         worker.flushed_memtable(9);
     }
     worker.job_steps();
@@ -421,11 +419,20 @@ fn a_flush_during_a_count_of_dead_values_loses_none() {
         let (key, value) = (Worker::key(i), Bytes::from(vec![i as u8; 5000]));
         let write = Write::new(vec![WriteOp::Put { key, value }], Durability::Process);
         engine.commit(write).unwrap();
-        engine.rotate(&mut engine.writer.lock()).unwrap();
+        engine.rotate(&mut engine.writes.writer.lock()).unwrap();
         assert!(engine.flush_all().unwrap());
     };
     flush(1);
-    let objects: HashSet<ObjectId> = engine.tree.lock().manifest.state.values.keys().copied().collect();
+    let objects: HashSet<ObjectId> = engine
+        .stored
+        .tree
+        .lock()
+        .manifest
+        .state
+        .values
+        .keys()
+        .copied()
+        .collect();
     assert_eq!(objects.len(), 1);
     let (accounted, view) = (engine.accounted(&objects), engine.view());
     flush(2);
@@ -437,6 +444,6 @@ fn a_flush_during_a_count_of_dead_values_loses_none() {
     drop(view);
     engine.free_garbage().unwrap();
     assert_eq!((worker.get(1), worker.get(2)), (Some(1), Some(2)));
-    let state = &engine.tree.lock().manifest.state;
+    let state = &engine.stored.tree.lock().manifest.state;
     assert!(state.values.values().all(|value| value.dead.total() == 0));
 }

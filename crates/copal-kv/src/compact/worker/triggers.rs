@@ -6,10 +6,8 @@ use super::{
 };
 use crate::{
     Durability,
-    read::get::Want,
-    read::iter::Iter,
-    table::counters::Count,
-    table::key::KeyspaceId,
+    read::{get::Want, iter::Iter},
+    table::{counters::Count, key::KeyspaceId},
     write::commit::{Write, WriteOp},
 };
 use bytes::Bytes;
@@ -17,7 +15,7 @@ use bytes::Bytes;
 impl Worker {
     fn flush(&mut self) {
         let engine = self.engine.clone();
-        engine.rotate(&mut engine.writer.lock()).unwrap();
+        engine.rotate(&mut engine.writes.writer.lock()).unwrap();
         assert!(engine.flush_all().unwrap());
     }
 
@@ -253,7 +251,7 @@ fn deletions_of_separated_values_go_down_for_the_space_of_the_values() {
     worker.flush_all_of((0..2400).filter(|i| i % 3 == 0), delete);
     worker.job_steps();
     let dead: u64 = {
-        let tree = worker.engine.tree.lock();
+        let tree = worker.engine.stored.tree.lock();
         let values = tree.manifest.state.values.values();
         values.map(|value| value.dead.total()).sum()
     };

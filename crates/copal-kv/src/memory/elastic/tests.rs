@@ -4,10 +4,11 @@ use super::{FilteredTable, Predicted};
 use crate::{
     MemoryBudget,
     api::options::{FilterMemory, FilterOptions},
-    memory::budget::Class,
-    memory::cache::TableCache,
-    table::entry::{Entry, EntryKind, MAX_SEQ},
-    table::{ReadOptions, Table, TableBuilder, TableOptions},
+    memory::{budget::Class, cache::TableCache},
+    table::{
+        ReadOptions, Table, TableBuilder, TableOptions,
+        entry::{Entry, EntryKind, MAX_SEQ},
+    },
     tree::inheritance::Predictor,
 };
 use bytes::Bytes;

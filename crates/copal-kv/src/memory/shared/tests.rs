@@ -3,8 +3,10 @@
 use super::*;
 use crate::{
     Durability, Error, KeyspaceOptions, Options, Store,
-    memory::budget::Charge,
-    memory::contents::{PageKey, Row},
+    memory::{
+        budget::Charge,
+        contents::{PageKey, Row},
+    },
     table::block::Block,
 };
 use bytes::Bytes;

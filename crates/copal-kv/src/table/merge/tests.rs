@@ -3,8 +3,10 @@
 use super::MergingCursor;
 use crate::{
     Error,
-    table::entry::{Entry, EntryKind, compare},
-    table::entry_cursor::Cursor,
+    table::{
+        entry::{Entry, EntryKind, compare},
+        entry_cursor::Cursor,
+    },
 };
 use copal_testkit::Random;
 use std::cmp::Ordering;

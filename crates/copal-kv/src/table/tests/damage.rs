@@ -7,7 +7,7 @@ use super::{
     },
     support::{ID, Model, Random, SEED, build, cache, cache_with, mixed, open, options},
 };
-use crate::{table::Scan, table::entry::MAX_SEQ, table::entry_cursor::Cursor};
+use crate::table::{Scan, entry::MAX_SEQ, entry_cursor::Cursor};
 use bytes::Bytes;
 use copal_codec::{Reader, crc32c};
 use copal_device::Class;

@@ -1,10 +1,10 @@
 //! Entries of an ingested table have the sequence of the ingest, wherever a reader or a merge comes from.
 
 use super::support::{ID, Model, SEED, build, cache, open, options};
-use crate::{
-    table::Scan,
-    table::entry::{EntryKind, MAX_SEQ},
-    table::entry_cursor::Cursor,
+use crate::table::{
+    Scan,
+    entry::{EntryKind, MAX_SEQ},
+    entry_cursor::Cursor,
 };
 use copal_filter::{KeyHash, Kind};
 use std::cmp::Reverse;

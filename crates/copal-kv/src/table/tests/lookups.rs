@@ -4,9 +4,9 @@ use super::{
     super::{Scan, Table},
     support::{Model, Random, SEED, build, cache, mixed, open, options},
 };
-use crate::{
-    table::entry::{Entry, EntryKind, MAX_SEQ},
-    table::entry_cursor::Cursor,
+use crate::table::{
+    entry::{Entry, EntryKind, MAX_SEQ},
+    entry_cursor::Cursor,
 };
 use copal_filter::{KeyHash, Kind};
 use std::{cmp::Reverse, ops::Bound, sync::Arc};

@@ -4,9 +4,9 @@ use super::{
     super::Scan,
     support::{Model, Random, SEED, build, cache_with, open, open_cold, options},
 };
-use crate::{
-    table::entry::{EntryKind, MAX_SEQ},
-    table::entry_cursor::Cursor,
+use crate::table::{
+    entry::{EntryKind, MAX_SEQ},
+    entry_cursor::Cursor,
 };
 use bytes::Bytes;
 use copal_filter::{KeyHash, Kind};

@@ -4,9 +4,9 @@ use super::{
     super::{ReadOptions, Scan, Table, TableBuilder, TableError},
     support::{ID, Random, SEED, cache, mixed, options},
 };
-use crate::{
-    table::entry::{Entry, MAX_SEQ},
-    table::entry_cursor::Cursor,
+use crate::table::{
+    entry::{Entry, MAX_SEQ},
+    entry_cursor::Cursor,
 };
 use copal_device::{Class, MemoryDevice};
 use copal_filter::{KeyHash, Kind};

@@ -6,8 +6,10 @@ use super::{
 };
 use crate::{
     memory::cache::TableCache,
-    table::entry::{EntryKind, MAX_SEQ},
-    table::entry_cursor::Cursor,
+    table::{
+        entry::{EntryKind, MAX_SEQ},
+        entry_cursor::Cursor,
+    },
 };
 use bytes::Bytes;
 use copal_device::Class;

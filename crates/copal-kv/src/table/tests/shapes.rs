@@ -4,9 +4,9 @@ use super::{
     super::{Scan, Table, TableBuilder},
     support::{ID, Model, Random, SEED, build, cache, open, options},
 };
-use crate::{
-    table::entry::{Entry, EntryKind, MAX_KEY_BYTES, MAX_SEQ, RangeTombstone},
-    table::entry_cursor::Cursor,
+use crate::table::{
+    entry::{Entry, EntryKind, MAX_KEY_BYTES, MAX_SEQ, RangeTombstone},
+    entry_cursor::Cursor,
 };
 use bytes::Bytes;
 use copal_device::Class;

@@ -11,8 +11,10 @@
 use crate::{
     Error,
     api::options::{CacheMode, KeyspaceOptions},
-    table::entry::LAST_SEQ,
-    table::key::{KeyspaceId, MAX_KEY},
+    table::{
+        entry::LAST_SEQ,
+        key::{KeyspaceId, MAX_KEY},
+    },
 };
 use bytes::Bytes;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader, crc32c};

@@ -176,7 +176,7 @@ impl DeferredInFlight<'_> {
         self.tell.complete(durable.clone());
         durable.map_err(|error| self.engine.poison.failed_write(error))?;
         // Whoever has the writer now logs more, or syncs for himself.
-        if let Some(mut writer) = self.engine.writer.try_lock() {
+        if let Some(mut writer) = self.engine.writes.writer.try_lock() {
             writer.is_durable(self.stream, at);
         }
         Ok(())

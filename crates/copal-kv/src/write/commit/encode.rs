@@ -10,11 +10,12 @@ use super::{
 use crate::{
     engine::Engine,
     memory::rows::Rows,
-    table::entry::{EntryKind, RangeTombstone},
-    table::key::KeyRange,
+    table::{
+        entry::{EntryKind, RangeTombstone},
+        key::KeyRange,
+    },
     tree::value::pointer::Pointer,
-    write::log::format::LogOp,
-    write::memtable::Memtable,
+    write::{log::format::LogOp, memtable::Memtable},
 };
 use bytes::Bytes;
 

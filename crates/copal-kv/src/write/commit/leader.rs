@@ -27,8 +27,7 @@ use crate::{
     engine::Engine,
     memory::budget::{Charge, Class as Memory},
     table::entry::LAST_SEQ,
-    write::memtable::Memtable,
-    write::page_cache_log::ReuseAfter,
+    write::{memtable::Memtable, page_cache_log::ReuseAfter},
 };
 use copal_object::{Ack, Lsn, Op, ReservedFrame, StoreError, Txn};
 use parking_lot::MutexGuard;
@@ -105,7 +104,7 @@ impl Engine {
     /// Brings `writes` into log and memtable as one group, where that is possible.
     pub(crate) fn lead(&self, mut turn: Turn, mut writes: Vec<Write>) -> Option<InFlight> {
         self.pace(writes.iter().map(|write| write.user_bytes).sum());
-        let mut writer = self.writer.lock();
+        let mut writer = self.writes.writer.lock();
         match self.bring(&mut writer, Gathered::of(&mut writes)) {
             Ok(placed) => {
                 let completing = turn.place(placed.last_seq);
@@ -134,14 +133,14 @@ impl Engine {
             if let Some(in_flight) = self.launch(placed, completing) {
                 in_flight.wait();
             }
-            self.queue.drain()
+            self.writes.queue.drain()
         };
         let mut results = Vec::with_capacity(writes.len());
         for write in writes {
             let is_full = |result: &Result<(), Error>| result.as_ref().is_err_and(Error::is_no_space);
             let mut result = attempt(write, &mut writer);
             if write.frees_space && is_full(&result) {
-                let opened = self.reserve.open(&self.objects);
+                let opened = self.writes.reserve.open(&self.objects);
                 result = attempt(write, &mut writer);
                 drop(opened);
                 self.signal.kick();
@@ -174,7 +173,7 @@ impl Engine {
     ) -> Result<EncodedGroup<'e, 'w>, Error> {
         self.poison.check()?;
         // While the reserve is open or spent, its space is not for writes that only add.
-        if !gathered.free_space() && !self.reserve.refill(&self.objects) {
+        if !gathered.free_space() && !self.writes.reserve.refill(&self.objects) {
             return Err(Error::NoSpace);
         }
         let charge = self.budget.charge(Memory::Log, 3 * gathered.bytes as u64);
@@ -185,7 +184,7 @@ impl Engine {
         }
         let route = self.route(writer, &gathered, given)?;
         let deferred_bytes = writer.deferred.ops.len();
-        let mut values = self.direct_values.lock();
+        let mut values = self.writes.direct_values.lock();
         let mut placement = Placement::default();
         let log = std::mem::take(&mut writer.deferred.ops);
         let encoded = self.encode(log, &mut values, &mut placement, gathered.writes, given + 1);
@@ -283,7 +282,7 @@ impl Engine {
         let writes = group.gathered.writes;
         insert(
             &group.memtable,
-            &self.rows,
+            &self.caches.rows,
             writes,
             group.encoded,
             group.first_seq,

@@ -15,11 +15,8 @@ use crate::{
     engine::Engine,
     memory::budget::{Charge, Class as Memory},
     signal::Sleeper,
-    tree::manifest::format::Level,
-    tree::version::Slice,
-    tree::view::View,
-    write::log::Log,
-    write::memtable::Memtable,
+    tree::{manifest::format::Level, version::Slice, view::View},
+    write::{log::Log, memtable::Memtable},
 };
 use copal_object::{Ack, Op, Txn};
 use std::{
@@ -109,7 +106,7 @@ impl Engine {
         }
         if self.budget.room_beside_readers().is_err() {
             // A flush and a step of a merge give back what they took when they end.
-            drop(self.stand_still());
+            drop(self.compactor.stand_still());
         }
         self.budget.room_beside_readers()
     }
@@ -155,7 +152,7 @@ impl Engine {
         // The flusher could not: it does not get the writer meanwhile.
         self.log_deferred_now(writer);
         let began = Instant::now();
-        let merged = self.jobs.request(everything());
+        let merged = self.compactor.jobs.request(everything());
         self.signal.kick();
         // A merge that fails for good poisons the store; one may take longer than a closing store has.
         let ends = || self.poison.check().is_err() || self.closed.load(Ordering::Acquire);
@@ -190,7 +187,7 @@ impl Engine {
 
     /// Freezes the active memtable, if it holds anything, and opens a new log and memtable.
     pub(crate) fn rotate(&self, writer: &mut Writer) -> Result<(), Error> {
-        self.queue.drain()?;
+        self.writes.queue.drain()?;
         if self.view().active.is_empty() {
             return Ok(());
         }
@@ -200,7 +197,7 @@ impl Engine {
     /// Freezes the active memtable, empty or not, and opens a new log and memtable.
     pub(crate) fn next_log(&self, writer: &mut Writer) -> Result<(), Error> {
         writer.check_open()?;
-        self.queue.drain()?;
+        self.writes.queue.drain()?;
         let generation = writer.log.generation + 1;
         let fail = |error| self.poison.failed_write(error);
         let log = Log::create(&self.objects, generation, self.new_object()).map_err(fail)?;
@@ -245,14 +242,14 @@ impl Engine {
             return Ok(());
         }
         self.poison.check()?;
-        let mut writer = self.writer.lock();
+        let mut writer = self.writes.writer.lock();
         writer.check_open()?;
         self.sync_log(&mut writer)
     }
 
     /// The last sync: whoever comes later is told that the store is closed.
     pub(crate) fn seal(&self) -> Result<(), Error> {
-        let mut writer = self.writer.lock();
+        let mut writer = self.writes.writer.lock();
         writer.sealed = true;
         if self.options.read_only {
             return Ok(());
@@ -263,7 +260,7 @@ impl Engine {
 
     /// What is on its way has arrived, what was deferred is logged, and all of it is durable.
     pub(crate) fn sync_log(&self, writer: &mut Writer) -> Result<(), Error> {
-        self.queue.drain()?;
+        self.writes.queue.drain()?;
         self.in_reserve(|| {
             let synced = writer.sync(&self.objects, self.snapshots.given());
             synced.map_err(|error| self.poison.failed_write(error))

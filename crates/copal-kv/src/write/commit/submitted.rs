@@ -77,7 +77,7 @@ impl Committers {
 
     /// Waits until what was handed in is on its way.
     pub(crate) fn end(&self, engine: &Engine) {
-        engine.queue.end_submitting();
+        engine.writes.queue.end_submitting();
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 engine.poison.set("a committer panicked");
@@ -87,7 +87,7 @@ impl Committers {
 }
 
 fn serve(engine: &Engine) {
-    while let Some((turn, writes)) = engine.queue.committers_turn() {
+    while let Some((turn, writes)) = engine.writes.queue.committers_turn() {
         let led = catch_unwind(AssertUnwindSafe(|| engine.lead_detached(turn, writes)));
         if led.is_err() {
             // What it left half done is unknown; those who come later are told.

@@ -9,8 +9,10 @@
 
 use crate::{
     table::key::{KeyRange, KeyspaceId},
-    tree::manifest::{Role, format::ValueMeta, label},
-    tree::value::pointer::VALUE_PAGE,
+    tree::{
+        manifest::{Role, format::ValueMeta, label},
+        value::pointer::VALUE_PAGE,
+    },
 };
 use bytes::Bytes;
 use copal_object::{Check, CreateOptions, Lifetime, ObjectId, ObjectKind, Op};

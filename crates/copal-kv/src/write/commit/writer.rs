@@ -5,8 +5,10 @@
 use crate::{
     Error,
     memory::budget::Charge,
-    write::log::Log,
-    write::page_cache_log::{PageCacheLogState, ReuseAfter},
+    write::{
+        log::Log,
+        page_cache_log::{PageCacheLogState, ReuseAfter},
+    },
 };
 use bytes::Bytes;
 use copal_object::{Lsn, ObjectId, Store as Objects, StoreError};

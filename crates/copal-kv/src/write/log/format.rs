@@ -12,8 +12,10 @@
 use crate::{
     Error,
     api::limits::MAX_GROUP_BYTES,
-    table::entry::MAX_SEQ,
-    table::key::{KEYSPACE_LEN, MAX_KEY},
+    table::{
+        entry::MAX_SEQ,
+        key::{KEYSPACE_LEN, MAX_KEY},
+    },
     tree::value::pointer::MAX_VALUE,
 };
 use bytes::Bytes;

@@ -67,7 +67,7 @@ impl Engine {
     fn open_page_cache_log(&self, writer: &mut Writer) -> Result<(), Error> {
         // What is kept back for deletes is not for the page-cache log.
         if !matches!(writer.page_cache_log, PageCacheLogState::NotRequested)
-            || !self.reserve.refill(&self.objects)
+            || !self.writes.reserve.refill(&self.objects)
         {
             return Ok(());
         }

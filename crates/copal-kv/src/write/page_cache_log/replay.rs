@@ -13,8 +13,7 @@ use crate::{
     broken::Flaw,
     engine::Engine,
     memory::budget::Class as Memory,
-    open::leftovers::Found,
-    open::{insert, random_number},
+    open::{insert, leftovers::Found, random_number},
     table::entry::LAST_SEQ,
 };
 
@@ -38,7 +37,7 @@ impl Engine {
             return Ok(());
         };
         let Some(place) = self.objects.place(stream, 0)? else {
-            self.writer.lock().page_cache_stream = Some(stream);
+            self.writes.writer.lock().page_cache_stream = Some(stream);
             return Ok(());
         };
         let header = super::header_of(&place)?;
@@ -56,7 +55,7 @@ impl Engine {
         };
         let cache_log = PageCacheLog::begin(place, session, &self.budget, false);
         let cache_log = cache_log.map_err(|error| self.poison.failed_write(error))?;
-        self.writer.lock().page_cache_log = if has_cache {
+        self.writes.writer.lock().page_cache_log = if has_cache {
             PageCacheLogState::Open(Box::new(cache_log))
         } else {
             PageCacheLogState::Absent
@@ -101,7 +100,7 @@ impl Engine {
         }
         if !self.options.read_only {
             let first_seq = last_seq + 1 - u64::from(count);
-            let log = &mut self.writer.lock().log;
+            let log = &mut self.writes.writer.lock().log;
             self.in_reserve(|| {
                 let logged = log.append_durably(&self.objects, first_seq, count, &ops, None);
                 logged.map_err(|error| self.poison.failed_write(error))
@@ -130,11 +129,11 @@ impl Engine {
 
     fn flush_taken(&self) -> Result<(), Error> {
         let flush = || {
-            let _step = self.step.lock();
+            let _step = self.compactor.step.lock();
             self.flush_all()
         };
         flush()?;
-        self.rotate(&mut self.writer.lock())?;
+        self.rotate(&mut self.writes.writer.lock())?;
         flush().map(drop)
     }
 }

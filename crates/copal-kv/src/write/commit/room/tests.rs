@@ -3,8 +3,10 @@
 use crate::{
     Durability, Error, Keyspace, KeyspaceOptions, Options, Store,
     table::key::KeyspaceId,
-    write::commit::{Write, WriteOp},
-    write::log,
+    write::{
+        commit::{Write, WriteOp},
+        log,
+    },
 };
 use copal_device::{
     Device, Image,
@@ -60,9 +62,9 @@ fn a_crash_before_the_flush_of_the_old_log_leaves_no_gap_between_the_logs() {
         {
             let engine = store.engine();
             // The worker stands still: the old log is not flushed to a table meanwhile.
-            let _still = engine.stand_still();
+            let _still = engine.compactor.stand_still();
             (0..3).for_each(put);
-            engine.rotate(&mut engine.writer.lock()).unwrap();
+            engine.rotate(&mut engine.writes.writer.lock()).unwrap();
             (3..6).for_each(put);
         }
         let history = recorded.history();
@@ -104,6 +106,7 @@ fn a_write_whose_turn_comes_after_the_last_sync_is_refused() {
     };
     let late = Write::new(vec![op], Durability::Deferred);
     let told = engine
+        .writes
         .queue
         .commit(late, |turn, writes| assert!(engine.lead(turn, writes).is_none()));
     assert!(matches!(told, Err(Error::Closed)), "{told:?}");
@@ -135,7 +138,7 @@ fn a_writer_that_waits_for_a_flush_is_told_that_the_flush_failed() {
     let store = open(&dynamic).unwrap();
     let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
     let engine = store.engine();
-    let still = engine.stand_still();
+    let still = engine.compactor.stand_still();
     fill_both(&space, Durability::Process);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| space.put(b"k", b"v", Durability::Process));
@@ -163,9 +166,9 @@ fn deferred_writes_are_in_the_log_before_anyone_waits_for_a_flush() {
     let store = open(&dynamic).unwrap();
     let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
     let engine = store.engine();
-    let still = engine.stand_still();
+    let still = engine.compactor.stand_still();
     fill_both(&space, Durability::Deferred);
-    assert!(engine.writer.lock().deferred_since().is_some());
+    assert!(engine.writes.writer.lock().deferred_since().is_some());
     let given = engine.snapshots.given();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| space.put(b"k", b"v", Durability::Deferred));

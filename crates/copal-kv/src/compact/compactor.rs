@@ -1,0 +1,33 @@
+//! What the threads own that flush and merge, and those that look at the tree between two of their steps.
+
+use super::{deletions::Deletions, ingest::Ingests, jobs::Jobs, separate::WorkerValues};
+use parking_lot::{Mutex, MutexGuard};
+
+/// See the module.
+pub(crate) struct Compactor {
+    /// Held by the worker for the length of a step, so that others can look at the tree between two steps.
+    pub(crate) step: Mutex<()>,
+    /// Held for the length of a flush, and of a step that moves values.
+    pub(crate) worker_values: Mutex<WorkerValues>,
+    pub(crate) jobs: Jobs,
+    pub(crate) deletions: Deletions,
+    pub(crate) ingests: Ingests,
+}
+
+impl Compactor {
+    pub(crate) fn new(worker_values: WorkerValues) -> Compactor {
+        Compactor {
+            step: Mutex::new(()),
+            worker_values: Mutex::new(worker_values),
+            jobs: Jobs::default(),
+            deletions: Deletions::default(),
+            ingests: Ingests::default(),
+        }
+    }
+
+    /// Neither flusher nor worker is in the middle of something while this is held.
+    pub(crate) fn stand_still(&self) -> (MutexGuard<'_, ()>, MutexGuard<'_, WorkerValues>) {
+        let step = self.step.lock();
+        (step, self.worker_values.lock())
+    }
+}

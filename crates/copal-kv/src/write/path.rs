@@ -1,0 +1,18 @@
+//! What the way of a write owns: the queue, who has the turn, open value objects, the reserve, the throttle.
+
+use super::{
+    commit::{queue::CommitQueue, values::DirectValues, writer::Writer},
+    pacing::Throttle,
+    reserve::Reserve,
+};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// See the module.
+pub(crate) struct WritePath {
+    pub(crate) queue: Arc<CommitQueue>,
+    pub(crate) writer: Mutex<Writer>,
+    pub(crate) direct_values: Mutex<DirectValues>,
+    pub(crate) reserve: Reserve,
+    pub(crate) throttle: Throttle,
+}
