@@ -9,12 +9,12 @@
 use crate::check::wrong_length;
 use crate::error::{Error, Result};
 use crate::pack::{PackNumber, Spot};
+use crate::pack_store::Located;
 use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::recipe::{PAGE_SEGMENTS, Page, Ref, Root};
 use crate::request::{CheckReport, SnapshotId, Vm};
 use crate::tree::TreeReader;
-use crate::vault::Located;
 use crate::volumes::Home;
 use std::collections::{HashMap, HashSet};
 
@@ -65,7 +65,7 @@ pub(crate) fn affected_snapshots(
             places,
             cancel,
             home: Home::Recipes(vm.uuid),
-            tree: TreeReader::new(parts.vault(), vm.uuid)?,
+            tree: TreeReader::new(parts.pack_store(), vm.uuid)?,
         };
         let mut before: HashMap<String, Walked> = HashMap::new();
         for published in &state.published {
@@ -158,7 +158,7 @@ impl Walk<'_> {
         is_hurt: &mut bool,
     ) -> Result<Option<Located>> {
         let mut damages = Vec::new();
-        let located = self.parts.vault().first_good(home, reference, |located| {
+        let located = self.parts.pack_store().first_good(home, reference, |located| {
             let known = damages.len();
             damages.extend(self.places.damages(located.spot));
             match damages.len() == known {

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::fetch::Fetcher;
 use crate::manifest::Manifest;
 use crate::pack::{PackKind, reader};
+use crate::pack_store::Located;
 use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::recipe::{PAGE_SEGMENTS, Ref, Root, SegmentRecipe, segment_length};
@@ -20,7 +21,6 @@ use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
 use crate::retention::misdated;
 use crate::scan::scan;
 use crate::tree::TreeReader;
-use crate::vault::Located;
 use crate::volumes::Home;
 use copal_chunk::SEGMENT_BYTES;
 use std::collections::{HashMap, HashSet};
@@ -113,14 +113,14 @@ pub(crate) fn verify(
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<CheckReport> {
-    let vault = parts.vault();
+    let pack_store = parts.pack_store();
     let mut report = CheckReport {
         snapshots: 1,
         ..CheckReport::default()
     };
     let id = manifest.snapshot;
     let mut walker = Walker::new(parts, manifest.vm, cancel)?;
-    let mut fetcher = Fetcher::new(vault)?;
+    let mut fetcher = Fetcher::new(pack_store)?;
     let mut segment = vec![0; SEGMENT_BYTES];
     for disk in &manifest.disks {
         progress.stage(Stage::Verify, &disk.name, disk.data_bytes);
@@ -164,7 +164,7 @@ pub(crate) fn check(
         let state = catalog.examine_vm(vm.uuid, |error| report.note(error, None))?;
         unfinished.extend(state.open.iter().chain(&state.fenced));
         let times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
-        let misdated = misdated(&times, parts.vault().volumes.store.now_ms());
+        let misdated = misdated(&times, parts.pack_store().volumes.store.now_ms());
         let named = state.published.iter().zip(misdated);
         report
             .misdated
@@ -191,7 +191,7 @@ fn check_vm(
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<()> {
-    let vault = parts.vault();
+    let pack_store = parts.pack_store();
     let mut walker = Walker::new(parts, vm, cancel)?;
     let mut before: HashMap<String, Root> = HashMap::new();
     for published in published {
@@ -211,7 +211,7 @@ fn check_vm(
             walker.disk(&root, old, id, report, |report, _, recipe| {
                 for entry in &recipe.entries {
                     let Some(chunk) = &entry.chunk else { continue };
-                    let located = vault.locate(Home::Chunks, chunk);
+                    let located = pack_store.locate(Home::Chunks, chunk);
                     let Some(located) = noted(located, report, id)? else {
                         continue;
                     };
@@ -243,7 +243,7 @@ struct Walker<'a> {
 impl<'a> Walker<'a> {
     fn new(parts: &'a Parts, vm: Uuid, cancel: &'a CancelFlag) -> Result<Walker<'a>> {
         Ok(Walker {
-            tree: TreeReader::new(parts.vault(), vm)?,
+            tree: TreeReader::new(parts.pack_store(), vm)?,
             cancel,
         })
     }
@@ -307,10 +307,10 @@ fn check_packs(
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<Places> {
-    let vault = parts.vault();
+    let pack_store = parts.pack_store();
     let mut places = Places::default();
     let mut total = 0;
-    for_each_pack(vault, |pack| {
+    for_each_pack(pack_store, |pack| {
         total += if is_chosen(read_data, &pack) {
             pack.info.size
         } else {
@@ -319,15 +319,15 @@ fn check_packs(
         Ok(())
     })?;
     progress.stage(Stage::ReadData, "packs", total);
-    for_each_pack(vault, |pack| {
+    for_each_pack(pack_store, |pack| {
         if cancel.is_cancelled() {
             return Err(Error::Cancelled { kept_bytes: None });
         }
         report.packs += 1;
-        match reader::header(&*vault.volumes.store, pack.vid, pack.number) {
+        match reader::header(&*pack_store.volumes.store, pack.vid, pack.number) {
             Ok(header) => {
                 report.unfinished_packs += u64::from(unfinished.contains(&header.session));
-                if header.domain != *vault.volumes.domain.as_bytes() || header.kind != pack.home.kind() {
+                if header.domain != *pack_store.volumes.domain.as_bytes() || header.kind != pack.home.kind() {
                     report.note(
                         reader::damaged(pack.number, "its header does not fit its place"),
                         None,
@@ -336,7 +336,7 @@ fn check_packs(
             }
             Err(error) => report.note(error, None)?,
         }
-        let footer = match vault.footer(pack.home, pack.volume, pack.number) {
+        let footer = match pack_store.footer(pack.home, pack.volume, pack.number) {
             Ok(Some((footer, _))) => footer,
             Ok(None) => return report.note(reader::damaged(pack.number, "it is gone"), None),
             Err(error) => return report.note(error, None),
@@ -344,8 +344,8 @@ fn check_packs(
         if !is_chosen(read_data, &pack) {
             return Ok(());
         }
-        let ids = (footer.kind == PackKind::Chunks).then_some(&vault.keys.id);
-        scan(vault, pack.vid, &footer, ids, report, &mut places)?;
+        let ids = (footer.kind == PackKind::Chunks).then_some(&pack_store.keys.id);
+        scan(pack_store, pack.vid, &footer, ids, report, &mut places)?;
         progress.advance(pack.info.size);
         Ok(())
     })?;

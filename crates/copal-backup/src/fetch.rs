@@ -4,8 +4,8 @@ use crate::broken::{self, Flaw};
 use crate::error::{Error, Result};
 use crate::pack::PackNumber;
 use crate::pack::reader::{Inflater, open_frame};
+use crate::pack_store::{Located, PackStore};
 use crate::recipe::{Ref, SegmentRecipe};
-use crate::vault::{Located, Vault};
 use crate::volumes::Home;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -17,7 +17,7 @@ const READ_BYTES: u64 = 1 << 20;
 
 /// Fetches segments one after another. One per thread.
 pub(crate) struct Fetcher<'a> {
-    vault: &'a Vault,
+    pack_store: &'a PackStore,
     inflater: Inflater,
     sealed: Vec<u8>,
     raw: Vec<u8>,
@@ -34,9 +34,9 @@ struct Wanted {
 }
 
 impl<'a> Fetcher<'a> {
-    pub(crate) fn new(vault: &'a Vault) -> Result<Fetcher<'a>> {
+    pub(crate) fn new(pack_store: &'a PackStore) -> Result<Fetcher<'a>> {
         Ok(Fetcher {
-            vault,
+            pack_store,
             inflater: Inflater::new()?,
             sealed: Vec::new(),
             raw: Vec::new(),
@@ -62,7 +62,7 @@ impl<'a> Fetcher<'a> {
             let place = at..at + entry.length as usize;
             at = place.end;
             let Some(chunk) = &entry.chunk else { continue };
-            match self.vault.locate(Home::Chunks, chunk) {
+            match self.pack_store.locate(Home::Chunks, chunk) {
                 Ok(located) => wanted.push(Wanted {
                     located,
                     chunk: *chunk,
@@ -85,7 +85,7 @@ impl<'a> Fetcher<'a> {
                 .unwrap_or(start);
             let pack = first.located.footer.number;
             self.packs.insert(pack);
-            match self.vault.read(first.located.vid, pack, start..end) {
+            match self.pack_store.read(first.located.vid, pack, start..end) {
                 Ok(bytes) => {
                     self.fetched_bytes += end - start;
                     for wanted in now {
@@ -101,7 +101,7 @@ impl<'a> Fetcher<'a> {
                 Err(_) => {
                     for wanted in now {
                         let (from, to) = (u64::from(wanted.located.row().offset), wanted.located.row().end());
-                        let alone = self.vault.read(wanted.located.vid, pack, from..to);
+                        let alone = self.pack_store.read(wanted.located.vid, pack, from..to);
                         if let Err(error) = alone.and_then(|bytes| self.open(wanted, &bytes, from, segment)) {
                             self.elsewhere(wanted, error, segment).or_else(&mut *fault)?;
                         }
@@ -117,21 +117,21 @@ impl<'a> Fetcher<'a> {
         if !error.is_corruption() {
             return Err(error);
         }
-        let vault = self.vault;
+        let pack_store = self.pack_store;
         let tried = wanted.located.spot;
-        vault.note_damaged(&wanted.located.footer, tried.slot);
-        vault.next_good(Home::Chunks, &wanted.chunk, tried, Some(error), |located| {
+        pack_store.note_damaged(&wanted.located.footer, tried.slot);
+        pack_store.next_good(Home::Chunks, &wanted.chunk, tried, Some(error), |located| {
             let (from, to) = (u64::from(located.row().offset), located.row().end());
             let wanted = Wanted {
                 located: located.clone(),
                 chunk: wanted.chunk,
                 place: wanted.place.clone(),
             };
-            let bytes = vault.read(located.vid, located.footer.number, from..to);
+            let bytes = pack_store.read(located.vid, located.footer.number, from..to);
             self.fetched_bytes += to - from;
             let opened = bytes.and_then(|bytes| self.open(&wanted, &bytes, from, segment));
             if opened.as_ref().is_err_and(Error::is_corruption) {
-                vault.note_damaged(&located.footer, located.spot.slot);
+                pack_store.note_damaged(&located.footer, located.spot.slot);
             }
             opened
         })
@@ -152,7 +152,7 @@ impl<'a> Fetcher<'a> {
         self.inflater
             .inflate(&row, payload, &mut self.raw)
             .map_err(damaged)?;
-        if self.vault.keys.id.id(&self.raw) != wanted.chunk.id && !broken::by(Flaw::NoIdCheck) {
+        if self.pack_store.keys.id.id(&self.raw) != wanted.chunk.id && !broken::by(Flaw::NoIdCheck) {
             return Err(damaged("its bytes do not fit its id".into()));
         }
         if self.raw.len() != wanted.place.len() {

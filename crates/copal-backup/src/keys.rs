@@ -3,7 +3,7 @@
 //! Derivation is BLAKE3 in its key-derivation mode with the context strings below; each use has its
 //! own key, so none of them tells anything about another.
 //!
-//! Not here: how the master key is kept (`key_slot`), how frames are sealed (`seal`).
+//! Not here: how the master key is kept (`key_slot`), how frames are encrypted (`pack_cipher`).
 
 use copal_chunk::{ChunkId, IdKey};
 use uuid::Uuid;
@@ -37,7 +37,7 @@ impl Keys {
         }
     }
 
-    /// The key that seals the frames of one pack.
+    /// The key that encrypts the frames of one pack.
     pub(crate) fn pack_key(&self, pack_id: &[u8; 16]) -> Zeroizing<[u8; 32]> {
         Zeroizing::new(*blake3::keyed_hash(&self.data, pack_id).as_bytes())
     }

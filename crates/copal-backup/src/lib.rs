@@ -2,13 +2,13 @@
 //!
 //! [`Repository`] is the whole of it for a caller: disks go in through [`source::Source`], come out through
 //! [`target::Target`], and lie in between as immutable files of a `copal_volume::VolumeStore`, deduplicated
-//! inside a VM and across VMs, compressed and sealed.
+//! inside a VM and across VMs, compressed and encrypted.
 //!
 //! Paper: low-profile-dedup. Formats: docs/formats/backup-*.md.
 //! Inside, bottom to top:
-//! - `keys`, `key_slot`, `unlock`, `seal`: keys and sealing. `volumes`: what the volumes are called.
+//! - `keys`, `key_slot`, `unlock`, `pack_cipher`: keys and encryption. `volumes`: what the volumes are called.
 //! - `pack`, `recipe`, `manifest`, `catalog`: the formats. `index`: where is this chunk?
-//! - `vault`, `tree`, `fetch`, `stack`: reading frames, trees, segments; writing packs.
+//! - `pack_store`, `tree`, `fetch`, `pack_appender`: reading frames, trees, segments; writing packs.
 //! - `lookup`, `backup`, `restore`, `check`, `affected`, `mark`, `prune`, `reindex`: what a user asks for.
 //!
 //! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`);
@@ -34,25 +34,25 @@ mod lookup;
 mod manifest;
 mod mark;
 mod pack;
+mod pack_appender;
+mod pack_cipher;
+mod pack_store;
 mod parts;
 pub mod progress;
 mod prune;
 mod recipe;
 mod reindex;
 pub mod repository;
+mod repository_locks;
 pub mod request;
 mod restore;
 pub mod retention;
 mod scan;
-mod seal;
 mod seen;
-mod shared;
 pub mod source;
-mod stack;
 pub mod target;
 mod tree;
 mod unlock;
-mod vault;
 mod volumes;
 mod words;
 #[cfg(test)]

@@ -84,7 +84,10 @@ impl Repository {
         let Visible { published, .. } = self.visible(None)?;
         let dated = published.iter().filter(|found| found.misdated.is_none());
         let times = dated.map(|found| found.published.created_ms).collect();
-        Ok(Believed::new(times, self.parts.vault().volumes.store.now_ms()))
+        Ok(Believed::new(
+            times,
+            self.parts.pack_store().volumes.store.now_ms(),
+        ))
     }
 
     /// As [`Repository::clock`], for those who ask whether snapshots are held until then; `None` where none is: then no
@@ -146,7 +149,7 @@ impl Repository {
             Some(name) => vec![self.parts.directory().find(name)?],
             None => self.parts.directory().all()?,
         };
-        let now_ms = self.parts.vault().volumes.store.now_ms();
+        let now_ms = self.parts.pack_store().volumes.store.now_ms();
         let (mut all, mut damaged) = (Vec::new(), Vec::new());
         for vm in vms {
             match self.parts.vm_state(vm.uuid) {

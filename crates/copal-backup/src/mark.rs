@@ -5,7 +5,7 @@
 //! What two consecutive snapshots of a VM share is looked at once.
 //!
 //! Invariants
-//! - Marked is the frame that a reader gets: references are resolved by `vault`. Where several frames of one id are
+//! - Marked is the frame that a reader gets: references are resolved by `pack_store`. Where several frames of one id are
 //!   known, that takes opening them; where there is one, it is marked unopened.
 //! - A reference that leads nowhere is an error: what cannot be understood must not be swept (BAK-8).
 
@@ -13,10 +13,10 @@ use crate::broken::{self, Flaw};
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::pack::{PackNumber, Spot, format};
+use crate::pack_store::{FrameReader, PackStore, nowhere};
 use crate::progress::{CancelFlag, Progress};
 use crate::recipe::{PAGE_SEGMENTS, Ref, Root};
 use crate::tree::TreeReader;
-use crate::vault::{FrameReader, Vault, nowhere};
 use crate::volumes::Home;
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ impl Slice {
 
 /// Bits of the frames that are named.
 pub(crate) struct Marks<'a> {
-    vault: &'a Vault,
+    pack_store: &'a PackStore,
     /// Numbers of all packs there are, ascending.
     present: &'a [PackNumber],
     slice: Slice,
@@ -54,14 +54,18 @@ pub(crate) struct Marks<'a> {
 }
 
 impl<'a> Marks<'a> {
-    pub(crate) fn new(vault: &'a Vault, present: &'a [PackNumber], slice: Slice) -> Result<Marks<'a>> {
+    pub(crate) fn new(
+        pack_store: &'a PackStore,
+        present: &'a [PackNumber],
+        slice: Slice,
+    ) -> Result<Marks<'a>> {
         Ok(Marks {
-            vault,
+            pack_store,
             present,
             slice,
             live: HashMap::new(),
-            sole: vault.index.sole_frames()?,
-            frames: FrameReader::new(vault)?,
+            sole: pack_store.index.sole_frames()?,
+            frames: FrameReader::new(pack_store)?,
         })
     }
 
@@ -88,7 +92,7 @@ impl<'a> Marks<'a> {
             return Ok(false);
         };
         Ok(self
-            .vault
+            .pack_store
             .index
             .pack(pack)?
             .is_some_and(|entry| entry.frames == sole))
@@ -100,7 +104,7 @@ impl<'a> Marks<'a> {
         if is_there && self.is_alone(reference.spot.pack)? {
             return self.mark(reference, reference.spot);
         }
-        let mut spots = self.vault.other_spots(Home::Chunks, reference)?;
+        let mut spots = self.pack_store.other_spots(Home::Chunks, reference)?;
         spots.retain(|spot| self.is_present(spot.pack));
         if is_there {
             spots.insert(0, reference.spot);
@@ -121,8 +125,8 @@ impl<'a> Marks<'a> {
 
     /// Where the frame of a chunk stands that opens.
     fn opened(&mut self, reference: &Ref) -> Result<Spot> {
-        let (vault, frames) = (self.vault, &mut self.frames);
-        vault.first_good(Home::Chunks, reference, |located| {
+        let (pack_store, frames) = (self.pack_store, &mut self.frames);
+        pack_store.first_good(Home::Chunks, reference, |located| {
             match frames.opens_to(located, &reference.id)? {
                 true => Ok(located.spot),
                 false => Err(located.footer.damaged("a frame of it is lost")),
@@ -164,7 +168,7 @@ impl<'a> Marks<'a> {
         let Some(first) = manifests.first() else {
             return Ok(());
         };
-        let mut tree = TreeReader::new(self.vault, first.vm)?;
+        let mut tree = TreeReader::new(self.pack_store, first.vm)?;
         let mut before: HashMap<&str, Root> = HashMap::new();
         for manifest in manifests {
             for disk in &manifest.disks {

@@ -10,10 +10,10 @@ use crate::catalog::vm::{Published, VmState};
 use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::manifest::{self, Manifest};
+use crate::pack_store::PackStore;
 use crate::progress::{CancelFlag, Silent};
 use crate::reindex;
-use crate::shared::Shared;
-use crate::vault::Vault;
+use crate::repository_locks::RepositoryLocks;
 use copal_chunk::Chunker;
 use copal_volume::{ReadOptions, VolumeError};
 use parking_lot::{Mutex, RwLockReadGuard};
@@ -22,11 +22,11 @@ use uuid::Uuid;
 
 /// The parts of an open repository; shared between threads.
 pub(crate) struct Parts {
-    vault: Vault,
+    pack_store: PackStore,
     catalog: Catalog,
     chunker: Chunker,
     /// With all other handles of this repository.
-    shared: Arc<Shared>,
+    locks: Arc<RepositoryLocks>,
     indexed: Mutex<Indexed>,
     changing: Mutex<Changing>,
 }
@@ -53,17 +53,22 @@ struct Changing {
 }
 
 impl Parts {
-    pub(crate) fn new(vault: Vault, catalog: Catalog, chunker: Chunker, shared: Arc<Shared>) -> Parts {
+    pub(crate) fn new(
+        pack_store: PackStore,
+        catalog: Catalog,
+        chunker: Chunker,
+        locks: Arc<RepositoryLocks>,
+    ) -> Parts {
         let indexed = Indexed {
             is_current: false,
-            changes: shared.changes(),
+            changes: locks.changes(),
             epoch: 0,
         };
         Parts {
-            vault,
+            pack_store,
             catalog,
             chunker,
-            shared,
+            locks,
             indexed: Mutex::new(indexed),
             changing: Mutex::default(),
         }
@@ -71,11 +76,11 @@ impl Parts {
 
     /// As a handle in another process would, this one meets no other from now on.
     pub(crate) fn part_from_others(&mut self) {
-        self.shared = Shared::apart();
+        self.locks = RepositoryLocks::apart();
     }
 
-    pub(crate) fn vault(&self) -> &Vault {
-        &self.vault
+    pub(crate) fn pack_store(&self) -> &PackStore {
+        &self.pack_store
     }
 
     pub(crate) fn catalog(&self) -> &Catalog {
@@ -103,7 +108,7 @@ impl Parts {
             detail,
         };
         let missing = || damaged("it is gone".into());
-        let volumes = &self.vault.volumes;
+        let volumes = &self.pack_store.volumes;
         let vid = volumes.meta(vm, false)?.ok_or_else(missing)?;
         let name = manifest::file_name(id);
         let read = ReadOptions::default();
@@ -118,7 +123,7 @@ impl Parts {
         if manifest::hash(&file) != published.manifest {
             return Err(damaged("its bytes are not those its Publish record names".into()));
         }
-        let manifest = Manifest::decode(&file, id, &self.vault.keys).map_err(damaged)?;
+        let manifest = Manifest::decode(&file, id, &self.pack_store.keys).map_err(damaged)?;
         if manifest.vm != vm {
             return Err(damaged("it belongs to another VM".into()));
         }
@@ -134,23 +139,23 @@ impl Parts {
         }
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
+    pub(crate) fn locks(&self) -> &RepositoryLocks {
+        &self.locks
     }
 
     /// Among those who read packs, knowing which there are.
     pub(crate) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
-        let reading = self.shared.reading()?;
+        let reading = self.locks.reading()?;
         self.catch_up();
         Ok(reading)
     }
 
-    /// Drops what this handle knew, if another one has changed it since. The caller holds the gate.
+    /// Drops what this handle knew, if another one has changed it since. The caller holds the lock of packs.
     pub(crate) fn catch_up(&self) {
         let mut indexed = self.indexed.lock();
-        let changes = self.shared.changes();
+        let changes = self.locks.changes();
         if indexed.changes != changes {
-            self.vault.forget_cached();
+            self.pack_store.forget_cached();
             *indexed = Indexed {
                 is_current: false,
                 changes,
@@ -162,15 +167,15 @@ impl Parts {
     /// This handle has made or removed packs, and its index knows.
     pub(crate) fn note_change(&self) {
         let mut indexed = self.indexed.lock();
-        if self.shared.note_change() == indexed.changes {
+        if self.locks.note_change() == indexed.changes {
             indexed.changes += 1;
         }
     }
 
     /// What was noted of damage survives a crash; where nothing can be written, it is for the caller to hand on.
-    pub(crate) fn settle_damage(&self) {
-        if self.vault.index.has_damaged()
-            && let Err(error) = self.vault.index.sync()
+    pub(crate) fn sync_damage(&self) {
+        if self.pack_store.index.has_damaged()
+            && let Err(error) = self.pack_store.index.sync()
         {
             tracing::debug!(%error, "notes of damage are not durable");
         }
@@ -196,8 +201,8 @@ impl Parts {
         let mut indexed = self.indexed.lock();
         if all || !indexed.is_current {
             let epoch = self.catalog.epoch()?;
-            if all || self.vault.index.epoch()? != Some(epoch) {
-                match reindex::reindex(&self.vault, &Silent, &CancelFlag::new()) {
+            if all || self.pack_store.index.epoch()? != Some(epoch) {
+                match reindex::reindex(&self.pack_store, &Silent, &CancelFlag::new()) {
                     // A store opened for reading: what the index has must do.
                     Err(Error::Index(copal_kv::Error::ReadOnly)) => {}
                     outcome => drop(outcome?),
@@ -247,7 +252,7 @@ impl Parts {
             indexed.is_current = false;
             return;
         }
-        if let Err(error) = self.vault.index.note_epoch(changing.epoch) {
+        if let Err(error) = self.pack_store.index.note_epoch(changing.epoch) {
             tracing::warn!(%error, "the next command looks at all packs");
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Decision: docs/decisions/2026-11-21-exact-index-and-mark.md
 //!
-//! Runs alone in its process (the gate), and fences every open session first, so nothing can come to need
+//! Runs alone in its process (under the lock of packs), and fences every open session first, so nothing can come to need
 //! what it removes. Steps, each safe to die in:
 //! 1. fence; bring the index up to date; list the packs; mark (`mark`), slice by slice;
 //! 2. unlink packs without a live frame: index rows first, then the file;
@@ -25,12 +25,12 @@ use crate::mark::{Marks, Slice};
 use crate::pack::reader::{self, Footer};
 use crate::pack::writer::Frame;
 use crate::pack::{PackNumber, Spot, format};
+use crate::pack_appender::PackAppender;
+use crate::pack_store::{FrameReader, Located, PackStore};
 use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::reindex::{StoredPack, for_each_pack};
 use crate::request::{PruneOptions, PruneSummary};
-use crate::stack::PackStack;
-use crate::vault::{FrameReader, Located, Vault};
 use crate::volumes::{Home, for_each_file};
 use copal_kv::Durability;
 use copal_volume::{VolumeError, VolumeId};
@@ -39,7 +39,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Runs a prune. The caller holds the gate alone.
+/// Runs a prune. The caller holds the lock of packs alone.
 pub(crate) fn run(
     parts: &Parts,
     options: &PruneOptions,
@@ -62,8 +62,8 @@ pub(crate) fn run(
             change => Some(change?),
         },
     };
-    let vault = parts.vault();
-    let mut present = list_packs(vault, Some(&mut summary.before_bytes))?;
+    let pack_store = parts.pack_store();
+    let mut present = list_packs(pack_store, Some(&mut summary.before_bytes))?;
     summary.after_bytes = summary.before_bytes;
     summary.mark_passes = Slice::count(present.len() as u64, options.memory_bytes);
     for index in 0..summary.mark_passes {
@@ -74,10 +74,10 @@ pub(crate) fn run(
         progress.stage(Stage::Walk, "", 0);
         if index > 0 {
             // The slice before has removed and made packs.
-            vault.forget_cached();
-            present = list_packs(vault, None)?;
+            pack_store.forget_cached();
+            present = list_packs(pack_store, None)?;
         }
-        let mut marks = Marks::new(vault, &present, slice)?;
+        let mut marks = Marks::new(pack_store, &present, slice)?;
         for vm in &vms {
             marks.vm(&manifests(parts, vm.uuid, options)?, progress, cancel)?;
         }
@@ -96,7 +96,7 @@ pub(crate) fn run(
         }
         remove_empty_volumes(parts)?;
     }
-    vault.forget_cached();
+    pack_store.forget_cached();
     if let Some(change) = change {
         change.entered();
     }
@@ -104,9 +104,9 @@ pub(crate) fn run(
 }
 
 /// Numbers of all packs, ascending; adds up their bytes.
-fn list_packs(vault: &Vault, mut bytes: Option<&mut u64>) -> Result<Vec<PackNumber>> {
+fn list_packs(pack_store: &PackStore, mut bytes: Option<&mut u64>) -> Result<Vec<PackNumber>> {
     let mut present = Vec::new();
-    for_each_pack(vault, |pack| {
+    for_each_pack(pack_store, |pack| {
         present.push(pack.number);
         if let Some(bytes) = &mut bytes {
             **bytes += pack.info.size;
@@ -186,17 +186,17 @@ impl Mixed {
 
 impl Sweep<'_> {
     fn slice(&mut self, marks: &Marks<'_>, slice: Slice) -> Result<()> {
-        let vault = self.parts.vault();
+        let pack_store = self.parts.pack_store();
         let mut dead = Vec::new();
         let mut mixed = Vec::new();
         let mut slice_bytes = 0;
-        for_each_pack(vault, |pack| {
+        for_each_pack(pack_store, |pack| {
             if !slice.has(pack.number) {
                 return Ok(());
             }
             let live = marks.live_frames(pack.number);
             slice_bytes += pack.info.size;
-            let frames = match vault.index.pack(pack.number)? {
+            let frames = match pack_store.index.pack(pack.number)? {
                 Some(entry) => entry.frames,
                 // The footer cannot be read: nothing of it can be moved.
                 None => live,
@@ -279,7 +279,7 @@ impl Sweep<'_> {
 
     /// Whether a live frame of the pack is known to be damaged.
     fn has_lost(&self, marks: &Marks<'_>, pack: PackNumber) -> Result<bool> {
-        let lost = self.parts.vault().index.damaged_slots(pack)?;
+        let lost = self.parts.pack_store().index.damaged_slots(pack)?;
         Ok(lost.into_iter().any(|slot| marks.is_live(pack, slot)))
     }
 
@@ -290,8 +290,8 @@ impl Sweep<'_> {
         home: Home,
         packs: impl Iterator<Item = &'m Mixed>,
     ) -> Result<()> {
-        let vault = self.parts.vault();
-        let mut stack = PackStack::new(vault, home, random()?, Durability::Device);
+        let pack_store = self.parts.pack_store();
+        let mut appender = PackAppender::new(pack_store, home, random()?, Durability::Device);
         let mut moved: Vec<&StoredPack> = Vec::new();
         for Mixed { pack, dead_bytes } in packs {
             self.check_cancel()?;
@@ -303,7 +303,7 @@ impl Sweep<'_> {
                 self.summary.written_bytes += pack.info.size.saturating_sub(*dead_bytes);
                 continue;
             }
-            if let Err(error) = copy_live(self.parts, &mut stack, marks, pack) {
+            if let Err(error) = copy_live(self.parts, &mut appender, marks, pack) {
                 if !error.is_corruption() {
                     return Err(error);
                 }
@@ -314,22 +314,22 @@ impl Sweep<'_> {
                 }
             }
             moved.push(pack);
-            if stack.open_bytes() + (format::TARGET_BYTES / 4) > format::TARGET_BYTES {
-                stack.finish()?;
+            if appender.open_bytes() + (format::TARGET_BYTES / 4) > format::TARGET_BYTES {
+                appender.finish()?;
                 self.unlink_all(&mut moved)?;
             }
         }
-        stack.finish()?;
+        appender.finish()?;
         self.unlink_all(&mut moved)?;
-        self.summary.after_bytes += stack.stored_bytes;
-        self.summary.written_bytes += stack.stored_bytes;
+        self.summary.after_bytes += appender.stored_bytes;
+        self.summary.written_bytes += appender.stored_bytes;
         Ok(())
     }
 
     /// Waits until the space of what was unlinked is there again. A store that is too full to be tidied goes on.
     fn reclaim(&self, volumes: BTreeSet<VolumeId>) -> Result<()> {
         for vid in volumes {
-            match self.parts.vault().volumes.store.reclaim(vid) {
+            match self.parts.pack_store().volumes.store.reclaim(vid) {
                 Ok(()) | Err(VolumeError::NoSpace) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -349,17 +349,17 @@ impl Sweep<'_> {
     }
 
     fn unlink(&self, pack: &StoredPack) -> Result<()> {
-        let vault = self.parts.vault();
+        let pack_store = self.parts.pack_store();
         match self.footer(pack) {
-            Ok(footer) => vault
+            Ok(footer) => pack_store
                 .index
                 .remove_pack(pack.number, footer.rows.iter().map(|row| row.id))?,
             Err(error) if error.is_corruption() => {
-                vault.index.remove_pack(pack.number, std::iter::empty())?
+                pack_store.index.remove_pack(pack.number, std::iter::empty())?
             }
             Err(error) => return Err(error),
         }
-        vault
+        pack_store
             .volumes
             .store
             .delete(pack.vid, pack.number.file_name().as_bytes(), pack.info.fid)?;
@@ -367,7 +367,11 @@ impl Sweep<'_> {
     }
 
     fn footer(&self, pack: &StoredPack) -> Result<Arc<Footer>> {
-        match self.parts.vault().footer(pack.home, pack.volume, pack.number)? {
+        match self
+            .parts
+            .pack_store()
+            .footer(pack.home, pack.volume, pack.number)?
+        {
             Some((footer, _)) => Ok(footer),
             None => Err(Error::Damaged {
                 what: format!("pack {}", pack.number),
@@ -395,12 +399,17 @@ fn homes_of(packs: &[Mixed]) -> Vec<Home> {
     homes
 }
 
-fn copy_live(parts: &Parts, stack: &mut PackStack<'_>, marks: &Marks<'_>, pack: &StoredPack) -> Result<()> {
-    let vault = parts.vault();
-    let Some((footer, vid)) = vault.footer(pack.home, pack.volume, pack.number)? else {
+fn copy_live(
+    parts: &Parts,
+    appender: &mut PackAppender<'_>,
+    marks: &Marks<'_>,
+    pack: &StoredPack,
+) -> Result<()> {
+    let pack_store = parts.pack_store();
+    let Some((footer, vid)) = pack_store.footer(pack.home, pack.volume, pack.number)? else {
         return Ok(());
     };
-    let mut frames = FrameReader::new(vault)?;
+    let mut frames = FrameReader::new(pack_store)?;
     for slot in (0..footer.rows.len() as u32).filter(|&slot| marks.is_live(pack.number, slot)) {
         let spot = Spot {
             volume: pack.volume,
@@ -414,7 +423,7 @@ fn copy_live(parts: &Parts, stack: &mut PackStack<'_>, marks: &Marks<'_>, pack: 
         };
         let row = *located.row();
         let payload = frames.payload(&located)?;
-        stack.append(&Frame {
+        appender.append(&Frame {
             id: row.id,
             raw_bytes: row.raw,
             flags: row.flags,
@@ -426,7 +435,7 @@ fn copy_live(parts: &Parts, stack: &mut PackStack<'_>, marks: &Marks<'_>, pack: 
 
 /// Deletes the manifests of a VM that no Publish record makes visible, then says so in the log.
 fn drop_manifests(parts: &Parts, vm: Uuid) -> Result<()> {
-    let volumes = &parts.vault().volumes;
+    let volumes = &parts.pack_store().volumes;
     let Some(vid) = volumes.meta(vm, false)? else {
         return Ok(());
     };
@@ -458,7 +467,7 @@ fn drop_manifests(parts: &Parts, vm: Uuid) -> Result<()> {
 }
 
 fn remove_empty_volumes(parts: &Parts) -> Result<()> {
-    let volumes = &parts.vault().volumes;
+    let volumes = &parts.pack_store().volumes;
     let mut homes = volumes.recipe_homes()?;
     homes.push(Home::Chunks);
     for home in homes {

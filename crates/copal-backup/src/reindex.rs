@@ -7,9 +7,9 @@
 use crate::error::{Error, Result};
 use crate::index::{Older, PackEntry};
 use crate::pack::PackNumber;
+use crate::pack_store::PackStore;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::request::IndexSummary;
-use crate::vault::Vault;
 use crate::volumes::{Home, for_each_file};
 use copal_kv::Durability;
 use copal_volume::{FileInfo, VolumeId};
@@ -24,13 +24,16 @@ pub(crate) struct StoredPack {
 }
 
 /// Calls `visit` for every pack of the repository.
-pub(crate) fn for_each_pack(vault: &Vault, mut visit: impl FnMut(StoredPack) -> Result<()>) -> Result<()> {
-    let mut homes = vault.volumes.recipe_homes()?;
+pub(crate) fn for_each_pack(
+    pack_store: &PackStore,
+    mut visit: impl FnMut(StoredPack) -> Result<()>,
+) -> Result<()> {
+    let mut homes = pack_store.volumes.recipe_homes()?;
     homes.insert(0, Home::Chunks);
     for home in homes {
-        for (volume, vid) in vault.volumes.numbers(home)? {
+        for (volume, vid) in pack_store.volumes.numbers(home)? {
             for_each_file(
-                &*vault.volumes.store,
+                &*pack_store.volumes.store,
                 vid,
                 b"",
                 |name, info| match PackNumber::from_file_name(name) {
@@ -52,20 +55,24 @@ pub(crate) fn for_each_pack(vault: &Vault, mut visit: impl FnMut(StoredPack) -> 
 /// Enters unknown packs and drops entries without a pack.
 /// # Errors
 /// `Cancelled`; those of the store and the index. A pack that cannot be read is counted, not an error.
-pub(crate) fn reindex(vault: &Vault, progress: &dyn Progress, cancel: &CancelFlag) -> Result<IndexSummary> {
+pub(crate) fn reindex(
+    pack_store: &PackStore,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<IndexSummary> {
     let mut summary = IndexSummary::default();
     // Looked up before the packs are: one that a backup finishes meanwhile is in the index after it is in the store, and
     // is not taken for gone. 8 bytes per pack of 16 MiB here and below: half a megabyte per terabyte stored.
     let mut known = Vec::new();
-    vault.index.for_each_pack(|pack, _| {
+    pack_store.index.for_each_pack(|pack, _| {
         known.push(pack);
         Ok(())
     })?;
     let mut present = Vec::new();
     let mut started = false;
-    for_each_pack(vault, |pack| {
+    for_each_pack(pack_store, |pack| {
         present.push(pack.number);
-        if vault.index.pack(pack.number)?.is_some() {
+        if pack_store.index.pack(pack.number)?.is_some() {
             return Ok(());
         }
         if cancel.is_cancelled() {
@@ -75,7 +82,7 @@ pub(crate) fn reindex(vault: &Vault, progress: &dyn Progress, cancel: &CancelFla
             progress.stage(Stage::Index, "", 0);
             started = true;
         }
-        let footer = match vault.footer(pack.home, pack.volume, pack.number) {
+        let footer = match pack_store.footer(pack.home, pack.volume, pack.number) {
             Ok(Some((footer, _))) => footer,
             Ok(None) => return Ok(()),
             Err(error) if error.is_corruption() => {
@@ -92,7 +99,7 @@ pub(crate) fn reindex(vault: &Vault, progress: &dyn Progress, cancel: &CancelFla
             file_bytes: footer.file_bytes,
         };
         let ids = footer.rows.iter().map(|row| row.id);
-        vault
+        pack_store
             .index
             .add_pack(pack.number, entry, ids, Older::Kept, Durability::Deferred)?;
         summary.packs += 1;
@@ -103,10 +110,10 @@ pub(crate) fn reindex(vault: &Vault, progress: &dyn Progress, cancel: &CancelFla
     present.sort_unstable();
     known.retain(|pack| present.binary_search(pack).is_err());
     for pack in &known {
-        vault.index.remove_pack(*pack, std::iter::empty())?;
+        pack_store.index.remove_pack(*pack, std::iter::empty())?;
     }
     if summary.packs > 0 {
-        vault.index.sync()?;
+        pack_store.index.sync()?;
     }
     Ok(summary)
 }

@@ -2,7 +2,7 @@
 //!
 //! Everything blocks; call from a thread of your own. Safe to share between threads: backups of
 //! different VMs, restores and checks run side by side; `prune` and `delete` run alone and answer `Busy`
-//! when they cannot. That holds for all handles of a repository in a process (`shared`).
+//! when they cannot. That holds for all handles of a repository in a process (`repository_locks`).
 //!
 //! One process at a time opens a repository for writing: the store below sees to that (its file is
 //! locked). What a killed process left is ended by the next one, see `backup::session` and `prune`.
@@ -19,19 +19,19 @@ use crate::index::{Index, IndexHome};
 use crate::key_slot::{self, Cost};
 use crate::keys::{Keys, random};
 use crate::manifest::{Manifest, ManifestDisk};
+use crate::pack_store::PackStore;
 use crate::parts::{Parts, readable};
 use crate::progress::{CancelFlag, Progress};
 use crate::prune;
 use crate::recipe::PAGE_SEGMENTS;
 use crate::reindex;
+use crate::repository_locks::RepositoryLocks;
 use crate::request::*;
 use crate::restore;
 use crate::seen::Seen;
-use crate::shared::Shared;
 use crate::target::Target;
 use crate::tree::TreeReader;
 use crate::unlock::{catalogs, find_catalog, for_each_slot, has_init, unlock_master};
-use crate::vault::Vault;
 use crate::volumes::{Home, Volumes, open_or_make};
 use bytes::Bytes;
 use copal_chunk::Chunker;
@@ -113,7 +113,7 @@ impl Repository {
             }
         };
         let chunker = Chunker::new(profile, &keys.gear);
-        let vault = Vault::new(Volumes::new(volumes, domain), Index::open(&index)?, keys);
+        let pack_store = PackStore::new(Volumes::new(volumes, domain), Index::open(&index)?, keys);
         let info = RepositoryInfo {
             domain,
             profile,
@@ -122,7 +122,7 @@ impl Repository {
             version: 1,
         };
         Ok(Repository {
-            parts: Parts::new(vault, catalog, chunker, Shared::of(domain)),
+            parts: Parts::new(pack_store, catalog, chunker, RepositoryLocks::of(domain)),
             info,
             seen: Mutex::default(),
         })
@@ -186,7 +186,7 @@ impl Repository {
     }
 
     fn listing(&self, manifest: &Manifest, disk: &ManifestDisk) -> Result<DiskListing> {
-        let mut tree = TreeReader::new(self.parts.vault(), manifest.vm)?;
+        let mut tree = TreeReader::new(self.parts.pack_store(), manifest.vm)?;
         let size = disk.size_bytes;
         let (mut data_bytes, mut chunks, mut segments) = (0, 0, 0);
         let root = tree.root(&disk.root, size)?;
@@ -244,7 +244,7 @@ impl Repository {
             }
         };
         let outcome = restore::run(
-            self.parts.vault(),
+            self.parts.pack_store(),
             &manifest,
             disk,
             request,
@@ -252,7 +252,7 @@ impl Repository {
             progress,
             cancel,
         );
-        self.parts.settle_damage();
+        self.parts.sync_damage();
         outcome
     }
 
@@ -279,7 +279,7 @@ impl Repository {
             found => found?,
         };
         let outcome = check::verify(&self.parts, &manifest, progress, cancel);
-        self.parts.settle_damage();
+        self.parts.sync_damage();
         outcome
     }
 
@@ -295,7 +295,7 @@ impl Repository {
         let _shared = self.parts.enter()?;
         let index_error = readable(self.parts.index_all_packs())?;
         let outcome = check::check(&self.parts, read_data, progress, cancel);
-        self.parts.settle_damage();
+        self.parts.sync_damage();
         let mut report = outcome?;
         if let Some(error) = index_error {
             report.note(error, None)?;
@@ -388,10 +388,10 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<PruneSummary> {
-        let _alone = self.parts.shared().alone()?;
+        let _alone = self.parts.locks().alone()?;
         self.parts.catch_up();
         let outcome = prune::run(&self.parts, options, progress, cancel);
-        self.parts.vault().forget_cached();
+        self.parts.pack_store().forget_cached();
         self.parts.note_change();
         outcome
     }
@@ -401,7 +401,7 @@ impl Repository {
     /// `Damaged`; those of the store.
     pub fn stats(&self) -> Result<RepositoryStats> {
         let mut stats = RepositoryStats::default();
-        let store = &*self.parts.vault().volumes.store;
+        let store = &*self.parts.pack_store().volumes.store;
         let bytes_of = |vid: VolumeId| Ok::<_, Error>(store.volume_stats(vid)?.bytes);
         for vm in self.parts.directory().all()? {
             let state = self.parts.vm_state(vm.uuid)?;
@@ -420,18 +420,18 @@ impl Repository {
                     Err(error) => return Err(error),
                 }
             }
-            if let Some(vid) = self.parts.vault().volumes.meta(vm.uuid, false)? {
+            if let Some(vid) = self.parts.pack_store().volumes.meta(vm.uuid, false)? {
                 stats.metadata_bytes += bytes_of(vid)?;
             }
         }
         stats.metadata_bytes += bytes_of(self.parts.catalog().vid)?;
         self.parts.index_for_reading()?;
-        reindex::for_each_pack(self.parts.vault(), |pack| {
+        reindex::for_each_pack(self.parts.pack_store(), |pack| {
             stats.packs += 1;
             match pack.home {
                 Home::Chunks => {
                     stats.chunk_pack_bytes += pack.info.size;
-                    let entry = self.parts.vault().index.pack(pack.number)?;
+                    let entry = self.parts.pack_store().index.pack(pack.number)?;
                     stats.chunks += entry.map_or(0, |entry| u64::from(entry.frames));
                 }
                 Home::Recipes(_) => stats.recipe_pack_bytes += pack.info.size,
@@ -445,11 +445,11 @@ impl Repository {
     /// # Errors
     /// `Busy`: something else runs. `Cancelled`; those of the store and the index.
     pub fn repair_index(&self, progress: &dyn Progress, cancel: &CancelFlag) -> Result<IndexSummary> {
-        let _alone = self.parts.shared().alone()?;
+        let _alone = self.parts.locks().alone()?;
         self.parts.catch_up();
-        self.parts.vault().forget_cached();
-        self.parts.vault().index.clear()?;
-        let summary = reindex::reindex(self.parts.vault(), progress, cancel);
+        self.parts.pack_store().forget_cached();
+        self.parts.pack_store().index.clear()?;
+        let summary = reindex::reindex(self.parts.pack_store(), progress, cancel);
         self.parts.note_indexed(summary.is_ok());
         self.parts.note_change();
         summary
@@ -460,7 +460,7 @@ impl Repository {
     /// # Errors
     /// `Busy`: something else runs. Those of the store.
     pub fn salvage_catalog(&self) -> Result<Vec<String>> {
-        let _alone = self.parts.shared().alone()?;
+        let _alone = self.parts.locks().alone()?;
         let lost = self.parts.catalog().salvage()?;
         self.parts.note_change();
         Ok(lost.iter().map(Error::to_string).collect())
@@ -468,7 +468,7 @@ impl Repository {
 
     /// Damaged frames that were found and could not be noted, as the store is open for reading.
     pub fn lost_frames(&self) -> Vec<LostFrame> {
-        self.parts.vault().unnoted()
+        self.parts.pack_store().unnoted()
     }
 
     /// Notes damaged frames that another handle found: the next backup stores their chunks anew. Durable on return.
@@ -479,8 +479,8 @@ impl Repository {
         self.parts.index_new_packs()?;
         frames
             .iter()
-            .for_each(|frame| self.parts.vault().note_lost(frame));
-        self.parts.vault().index.sync()
+            .for_each(|frame| self.parts.pack_store().note_lost(frame));
+        self.parts.pack_store().index.sync()
     }
 }
 

@@ -6,12 +6,12 @@
 use crate::error::{Error, Result};
 use crate::fetch::Fetcher;
 use crate::manifest::{Manifest, ManifestDisk};
+use crate::pack_store::PackStore;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::recipe::{PAGE_BYTES, PAGE_SEGMENTS, Ref, segment_length};
 use crate::request::{RestoreRequest, RestoreSummary};
 use crate::target::Target;
 use crate::tree::TreeReader;
-use crate::vault::Vault;
 use copal_chunk::SEGMENT_BYTES;
 use crossbeam_channel::{Receiver, bounded};
 use parking_lot::Mutex;
@@ -28,9 +28,9 @@ struct Task {
     reference: Ref,
 }
 
-/// What all workers share.
-struct Shared<'a> {
-    vault: &'a Vault,
+/// The restore of one disk, as all its workers see it.
+struct RestoreJob<'a> {
+    pack_store: &'a PackStore,
     vm: Uuid,
     size_bytes: u64,
     target: &'a dyn Target,
@@ -45,7 +45,7 @@ struct Shared<'a> {
 
 /// Restores one disk.
 pub(crate) fn run(
-    vault: &Vault,
+    pack_store: &PackStore,
     manifest: &Manifest,
     disk: &ManifestDisk,
     request: &RestoreRequest,
@@ -56,8 +56,8 @@ pub(crate) fn run(
     let started = Instant::now();
     progress.stage(Stage::Restore, &disk.name, disk.data_bytes);
     target.begin(disk.size_bytes)?;
-    let shared = Shared {
-        vault,
+    let job = RestoreJob {
+        pack_store,
         vm: manifest.vm,
         size_bytes: disk.size_bytes,
         target,
@@ -70,8 +70,8 @@ pub(crate) fn run(
         chunks: AtomicU64::new(0),
     };
     if target.is_ordered() {
-        let mut worker = Worker::new(&shared)?;
-        shared.walk(disk, |task| worker.segment(&task))?;
+        let mut worker = Worker::new(&job)?;
+        job.walk(disk, |task| worker.segment(&task))?;
     } else {
         let wanted = (request.fetches as u64)
             .min(request.memory_bytes / WORKER_MEMORY_BYTES)
@@ -80,29 +80,29 @@ pub(crate) fn run(
         std::thread::scope(|scope| {
             for _ in 0..wanted {
                 let tasks: Receiver<Task> = task_out.clone();
-                scope.spawn(|| shared.work(tasks));
+                scope.spawn(|| job.work(tasks));
             }
             drop(task_out);
-            let walked = shared.walk(disk, |task| task_in.send(task).map_err(|_| stopped()));
+            let walked = job.walk(disk, |task| task_in.send(task).map_err(|_| stopped()));
             if let Err(error) = walked {
-                shared.fail(error);
+                job.fail(error);
             }
             drop(task_in);
         });
-        if let Some(error) = shared.first_error.lock().take() {
+        if let Some(error) = job.first_error.lock().take() {
             return Err(error);
         }
     }
     target.finish()?;
-    let written_bytes = shared.written_bytes.load(Ordering::Relaxed);
+    let written_bytes = job.written_bytes.load(Ordering::Relaxed);
     Ok(RestoreSummary {
         snapshot: manifest.snapshot,
         disk: disk.name.clone(),
         size_bytes: disk.size_bytes,
         written_bytes,
         hole_bytes: disk.size_bytes - written_bytes,
-        fetched_bytes: shared.fetched_bytes.load(Ordering::Relaxed),
-        chunks: shared.chunks.load(Ordering::Relaxed),
+        fetched_bytes: job.fetched_bytes.load(Ordering::Relaxed),
+        chunks: job.chunks.load(Ordering::Relaxed),
         duration: started.elapsed(),
     })
 }
@@ -114,10 +114,10 @@ fn stopped() -> Error {
     }
 }
 
-impl Shared<'_> {
+impl RestoreJob<'_> {
     /// Hands out the segments that hold data, in order; makes holes of the rest on the way.
     fn walk(&self, disk: &ManifestDisk, mut hand_out: impl FnMut(Task) -> Result<()>) -> Result<()> {
-        let mut tree = TreeReader::new(self.vault, self.vm)?;
+        let mut tree = TreeReader::new(self.pack_store, self.vm)?;
         let root = tree.root(&disk.root, disk.size_bytes)?;
         let size = disk.size_bytes;
         let mut hole = Hole { at: 0, length: 0 };
@@ -198,36 +198,33 @@ impl Hole {
 
 /// Writes segments. One per thread.
 struct Worker<'a> {
-    shared: &'a Shared<'a>,
+    job: &'a RestoreJob<'a>,
     tree: TreeReader<'a>,
     fetcher: Fetcher<'a>,
     segment: Vec<u8>,
 }
 
 impl<'a> Worker<'a> {
-    fn new(shared: &'a Shared<'a>) -> Result<Worker<'a>> {
+    fn new(job: &'a RestoreJob<'a>) -> Result<Worker<'a>> {
         Ok(Worker {
-            shared,
-            tree: TreeReader::new(shared.vault, shared.vm)?,
-            fetcher: Fetcher::new(shared.vault)?,
+            job,
+            tree: TreeReader::new(job.pack_store, job.vm)?,
+            fetcher: Fetcher::new(job.pack_store)?,
             segment: vec![0; SEGMENT_BYTES],
         })
     }
 
     fn segment(&mut self, task: &Task) -> Result<()> {
-        let shared = self.shared;
-        if shared.cancel.is_cancelled() {
+        let job = self.job;
+        if job.cancel.is_cancelled() {
             return Err(Error::Cancelled { kept_bytes: None });
         }
-        let recipe = self
-            .tree
-            .segment(&task.reference, shared.size_bytes, task.number)?;
-        let length = segment_length(shared.size_bytes, task.number);
+        let recipe = self.tree.segment(&task.reference, job.size_bytes, task.number)?;
+        let length = segment_length(job.size_bytes, task.number);
         let before = self.fetcher.fetched_bytes;
         self.fetcher
             .fetch(&recipe, &mut self.segment[..length], &mut Err)?;
-        shared
-            .fetched_bytes
+        job.fetched_bytes
             .fetch_add(self.fetcher.fetched_bytes - before, Ordering::Relaxed);
         let base = task.number * SEGMENT_BYTES as u64;
         let mut at = 0;
@@ -237,14 +234,13 @@ impl<'a> Worker<'a> {
         {
             let bytes: usize = run.iter().map(|entry| entry.length as usize).sum();
             if run[0].chunk.is_some() {
-                shared
-                    .target
+                job.target
                     .write_at(base + at as u64, &self.segment[at..at + bytes])?;
-                shared.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-                shared.chunks.fetch_add(run.len() as u64, Ordering::Relaxed);
-                shared.progress.advance(bytes as u64);
+                job.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                job.chunks.fetch_add(run.len() as u64, Ordering::Relaxed);
+                job.progress.advance(bytes as u64);
             } else {
-                shared.target.hole(base + at as u64, bytes as u64)?;
+                job.target.hole(base + at as u64, bytes as u64)?;
             }
             at += bytes;
         }

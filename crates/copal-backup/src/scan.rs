@@ -4,8 +4,8 @@ use crate::affected::Places;
 use crate::error::Result;
 use crate::pack::format::{self, HEADER_BYTES};
 use crate::pack::reader::{Footer, Inflater, open_frame};
+use crate::pack_store::PackStore;
 use crate::request::CheckReport;
-use crate::vault::Vault;
 use copal_chunk::IdKey;
 use copal_volume::VolumeId;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use std::ops::Range;
 /// # Errors
 /// Those of the store that are no damage.
 pub(crate) fn scan(
-    vault: &Vault,
+    pack_store: &PackStore,
     vid: VolumeId,
     footer: &Footer,
     ids: Option<&IdKey>,
@@ -36,7 +36,7 @@ pub(crate) fn scan(
         let start = (number * format::BLOCK_BYTES) as u64;
         let end = (start + format::BLOCK_BYTES as u64).min(footer.hashed_end);
         let damaged = |detail: String| footer.damaged(format!("block {number}: {detail}"));
-        match vault.read(vid, footer.number, start..end) {
+        match pack_store.read(vid, footer.number, start..end) {
             Ok(bytes) => {
                 if format::block_hash(&bytes)[..] != *hash {
                     let noted = report.note_at(damaged("its bytes do not fit their hash".into()))?;
@@ -71,7 +71,7 @@ pub(crate) fn scan(
                 }
                 Err(error) => {
                     lost.push(slot);
-                    vault.note_damaged(footer, slot);
+                    pack_store.note_damaged(footer, slot);
                     places.add(footer.number, slot, report.note_at(error)?);
                 }
             }

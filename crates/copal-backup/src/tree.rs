@@ -3,15 +3,15 @@
 use crate::error::{Error, Result};
 use crate::keys::RecipeKey;
 use crate::pack::Spot;
+use crate::pack_store::{FrameReader, PackStore};
 use crate::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
 use crate::recipe::{PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, segment_length, segments_of};
-use crate::vault::{FrameReader, Vault};
 use crate::volumes::Home;
 use uuid::Uuid;
 
 /// Reads roots, pages and recipes of one VM. One per thread.
 pub(crate) struct TreeReader<'a> {
-    vault: &'a Vault,
+    pack_store: &'a PackStore,
     frames: FrameReader<'a>,
     home: Home,
     key: RecipeKey,
@@ -19,12 +19,12 @@ pub(crate) struct TreeReader<'a> {
 }
 
 impl<'a> TreeReader<'a> {
-    pub(crate) fn new(vault: &'a Vault, vm: Uuid) -> Result<TreeReader<'a>> {
+    pub(crate) fn new(pack_store: &'a PackStore, vm: Uuid) -> Result<TreeReader<'a>> {
         Ok(TreeReader {
-            vault,
-            frames: FrameReader::new(vault)?,
+            pack_store,
+            frames: FrameReader::new(pack_store)?,
             home: Home::Recipes(vm),
-            key: vault.keys.recipe_key(vm),
+            key: pack_store.keys.recipe_key(vm),
             place: None,
         })
     }
@@ -74,7 +74,7 @@ impl<'a> TreeReader<'a> {
         logical: impl Fn(&T) -> Vec<u8>,
     ) -> Result<T> {
         let (frames, key) = (&mut self.frames, &self.key);
-        let (node, place) = self.vault.first_good(self.home, reference, |located| {
+        let (node, place) = self.pack_store.first_good(self.home, reference, |located| {
             let node = decode(frames.raw(located)?).map_err(|detail| damaged(reference, detail))?;
             if key.id(level, &logical(&node)) != reference.id {
                 return Err(damaged(reference, "its content does not fit its name"));

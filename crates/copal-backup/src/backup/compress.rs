@@ -1,6 +1,6 @@
 //! Second thread of a backup: compresses new chunks.
 
-use super::job::{Job, Numbered, Step, What};
+use super::job::{ChunkState, Job, Numbered, Step};
 use crate::error::{Error, Result};
 use crossbeam_channel::{Receiver, Sender};
 use zstd::zstd_safe::{CParameter, Strategy};
@@ -68,7 +68,7 @@ pub(crate) fn run(jobs: &Receiver<Numbered>, done: &Sender<Numbered>) -> Result<
 fn compress(job: &mut Job, compressor: &mut Compressor) {
     job.packed.clear();
     for entry in &mut job.entries {
-        let What::New(chunk) = &mut entry.what else {
+        let ChunkState::New(chunk) = &mut entry.state else {
             continue;
         };
         if let Some(packed) = compressor.compress(&job.segment[chunk.raw.clone()]) {

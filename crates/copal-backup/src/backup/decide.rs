@@ -1,11 +1,11 @@
 //! What becomes of a segment that was read: its chunks get names, each is known, on its way, or new.
 //!
 //! Order of the questions, cheapest first: is the whole recipe the base's? Is the chunk in the old recipe
-//! of this segment? Was it issued by this backup? Does the index have it?
+//! of this segment? Is it in flight in this backup? Does the index have it?
 
-use super::job::{Job, JobEntry, NewChunk, Step, What};
+use super::job::{ChunkState, Job, JobEntry, NewChunk, Step};
+use super::read_helpers::data_of;
 use super::reader::{Reader, Stopping};
-use super::steps::data_of;
 use crate::error::Result;
 use crate::pack::{PackNumber, Spot};
 use crate::recipe::format::SEGMENT_LEVEL;
@@ -38,7 +38,7 @@ impl Reader<'_> {
                 None => {
                     fresh[index] = true;
                     self.counts.chunks += 1;
-                    let id = self.vault.keys.id.id(&job.segment[piece.range()]);
+                    let id = self.pack_store.keys.id.id(&job.segment[piece.range()]);
                     Some(Ref { id, spot: nowhere })
                 }
             };
@@ -80,14 +80,14 @@ impl Reader<'_> {
         job.recipe_id = recipe_id;
         job.entries.clear();
         for ((entry, fresh), (piece, _)) in recipe.entries.iter().zip(fresh).zip(layout) {
-            let what = match entry.chunk {
-                None => What::Hole,
-                Some(known) if !fresh => What::Known(known),
+            let state = match entry.chunk {
+                None => ChunkState::Hole,
+                Some(known) if !fresh => ChunkState::Known(known),
                 Some(new) => self.decide(new.id, piece, old)?,
             };
             job.entries.push(JobEntry {
                 length: entry.length,
-                what,
+                state,
             });
         }
         self.send(Step::Write(job))?;
@@ -95,7 +95,7 @@ impl Reader<'_> {
     }
 
     /// Is this chunk in the old recipe, in this backup, in the repository, or new?
-    fn decide(&mut self, id: ChunkId, piece: &Piece, old: Option<&SegmentRecipe>) -> Stopping<What> {
+    fn decide(&mut self, id: ChunkId, piece: &Piece, old: Option<&SegmentRecipe>) -> Stopping<ChunkState> {
         let bytes = u64::from(piece.length);
         let mut old_chunks = old
             .into_iter()
@@ -103,27 +103,30 @@ impl Reader<'_> {
             .filter_map(|entry| entry.chunk);
         let known = old_chunks.find(|old| old.id == id);
         if let Some(known) = known
-            && !self.vault.index.is_damaged(known.spot.pack, known.spot.slot)?
+            && !self
+                .pack_store
+                .index
+                .is_damaged(known.spot.pack, known.spot.slot)?
         {
             self.counts.inner_dup_bytes += bytes;
-            return Ok(What::Known(known));
+            return Ok(ChunkState::Known(known));
         }
-        if self.issued.has(&id) {
+        if self.in_flight.has(&id) {
             self.counts.inner_dup_bytes += bytes;
-            return Ok(What::Issued(id));
+            return Ok(ChunkState::InFlight(id));
         }
         if let Some(known) = self.stored(id)? {
-            if self.issued.wrote(known.spot.pack) {
+            if self.in_flight.wrote(known.spot.pack) {
                 self.counts.inner_dup_bytes += bytes;
             } else {
                 self.counts.cross_dup_bytes += bytes;
             }
-            return Ok(What::Known(known));
+            return Ok(ChunkState::Known(known));
         }
-        self.issued.enter(&id);
+        self.in_flight.enter(&id);
         self.counts.new_bytes += bytes;
         self.counts.new_chunks += 1;
-        Ok(What::New(NewChunk {
+        Ok(ChunkState::New(NewChunk {
             id,
             raw: piece.range(),
             packed: None,
@@ -132,7 +135,7 @@ impl Reader<'_> {
 
     /// The frame that the index knows of a chunk; a full backup refers to none that does not open.
     fn stored(&mut self, id: ChunkId) -> Stopping<Option<Ref>> {
-        for (row, entry) in self.vault.index.places(&id.short())? {
+        for (row, entry) in self.pack_store.index.places(&id.short())? {
             if entry.home != Home::Chunks {
                 continue;
             }
@@ -142,7 +145,7 @@ impl Reader<'_> {
                 slot: row.slot,
             };
             let known = Ref { id, spot };
-            if self.issued.wrote(row.pack) || self.opens(&known)? {
+            if self.in_flight.wrote(row.pack) || self.opens(&known)? {
                 return Ok(Some(known));
             }
         }
@@ -153,14 +156,14 @@ impl Reader<'_> {
         let Some(frames) = &mut self.opened else {
             // The index may be behind: a pack counts once it was seen.
             if !self.seen.contains(&known.spot.pack) {
-                if !self.vault.has_pack(Home::Chunks, known.spot)? {
+                if !self.pack_store.has_pack(Home::Chunks, known.spot)? {
                     return Ok(false);
                 }
                 self.seen.insert(known.spot.pack);
             }
             return Ok(true);
         };
-        match self.vault.at(Home::Chunks, known.spot, &known.id.short()) {
+        match self.pack_store.at(Home::Chunks, known.spot, &known.id.short()) {
             Ok(Some(located)) => frames.opens_to(&located, &known.id),
             Ok(None) => Ok(false),
             Err(error) if error.is_corruption() => Ok(false),
@@ -170,7 +173,7 @@ impl Reader<'_> {
 
     /// Whether the base's recipe of a segment, or a chunk it names, is known to be damaged: then it is written anew.
     fn is_hurt(&mut self, reference: &Ref, length: u64) -> Result<bool> {
-        let index = &self.vault.index;
+        let index = &self.pack_store.index;
         if !index.has_damaged() {
             return Ok(false);
         }

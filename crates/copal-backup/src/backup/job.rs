@@ -11,17 +11,17 @@ use std::ops::Range;
 #[derive(Clone, Debug)]
 pub(crate) struct JobEntry {
     pub(crate) length: u32,
-    pub(crate) what: What,
+    pub(crate) state: ChunkState,
 }
 
 /// What is to be done about it.
 #[derive(Clone, Debug)]
-pub(crate) enum What {
+pub(crate) enum ChunkState {
     Hole,
     /// The repository has it there.
     Known(Ref),
     /// This backup has stored it, or is about to: a job before this one carries it.
-    Issued(ChunkId),
+    InFlight(ChunkId),
     /// Nobody has it.
     New(NewChunk),
 }

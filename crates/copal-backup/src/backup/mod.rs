@@ -15,14 +15,14 @@ mod ahead;
 mod changes;
 mod compress;
 mod decide;
-mod issued;
+mod in_flight_chunks;
 mod job;
 mod packer;
 mod plan;
+mod read_helpers;
 mod reader;
 mod session;
 mod spot;
-mod steps;
 
 use crate::error::{Error, Result};
 use crate::keys::random;
@@ -32,7 +32,7 @@ use crate::progress::{CancelFlag, Progress, Stage};
 use crate::request::{BackupCounts, BackupRequest, BackupSummary, DiskSource, SnapshotId};
 use crate::words::is_plain;
 use crossbeam_channel::{bounded, unbounded};
-use issued::Issued;
+use in_flight_chunks::InFlightChunks;
 use job::Job;
 use packer::{BuiltDisk, Packer};
 use plan::{Base, Planned};
@@ -46,7 +46,7 @@ const CHANNEL_STEPS: usize = 64;
 const FIXED_MEMORY_BYTES: u64 = 14 << 20;
 const COMPRESSORS: usize = 2;
 
-/// Runs one backup. The caller holds the gate and the VM.
+/// Runs one backup. The caller holds the lock of packs and the VM.
 pub(crate) fn run(
     parts: &Parts,
     request: &BackupRequest,
@@ -57,7 +57,7 @@ pub(crate) fn run(
     check_request(request)?;
     progress.stage(Stage::Plan, &request.vm, 0);
     let vm = parts.directory().find_or_add(&request.vm)?;
-    let _writer = parts.shared().claim(&vm)?;
+    let _writer = parts.locks().claim(&vm)?;
     let change = parts.begin_change()?;
     let (session, base) = Session::open(parts, vm.uuid)?;
     let outcome = produce(parts, request, &session, base.as_ref(), progress, cancel);
@@ -148,11 +148,11 @@ fn produce(
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<Produced> {
-    let vault = parts.vault();
-    let planned = plan::plan(vault, request, session.vm, base, cancel)?;
-    let issued = Issued::default();
+    let pack_store = parts.pack_store();
+    let planned = plan::plan(pack_store, request, session.vm, base, cancel)?;
+    let in_flight = InFlightChunks::default();
     let bases = planned.iter().map(|plan| plan.base_root.clone()).collect();
-    let mut packer = Packer::new(vault, &issued, progress, session.vm, session.id, bases)?;
+    let mut packer = Packer::new(pack_store, &in_flight, progress, session.vm, session.id, bases)?;
 
     let (free_in, free_out) = unbounded();
     for _ in 0..jobs_within(request.memory_bytes) {
@@ -167,9 +167,9 @@ fn produce(
         pack: pack_in.clone(),
     };
     let mut reader = Reader::new(
-        vault,
+        pack_store,
         parts.chunker(),
-        &issued,
+        &in_flight,
         progress,
         cancel,
         session.vm,
@@ -205,7 +205,7 @@ fn produce(
     match confirmed {
         Ok((mut counts, warnings)) => {
             let disks = packer.finish()?;
-            vault.index.sync()?;
+            pack_store.index.sync()?;
             counts.stored_bytes = packer.stored_bytes();
             counts.spot_check_bytes = planned.iter().map(|plan| plan.checked.read_bytes).sum();
             Ok(Produced {
@@ -218,7 +218,7 @@ fn produce(
         Err(Stop::Cancelled) => {
             packer.abandon_recipes();
             packer.finish_chunks()?;
-            vault.index.sync()?;
+            pack_store.index.sync()?;
             Err(Error::Cancelled {
                 kept_bytes: Some(packer.stored_bytes()),
             })

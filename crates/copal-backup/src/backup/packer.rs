@@ -3,18 +3,18 @@
 //! Steps are taken in the order in which the reader made them, whatever order they come in.
 
 use super::compress::Compressor;
-use super::issued::Issued;
-use super::job::{Job, JobEntry, NewChunk, Numbered, Step, What};
+use super::in_flight_chunks::InFlightChunks;
+use super::job::{ChunkState, Job, JobEntry, NewChunk, Numbered, Step};
 use crate::error::{Error, Result};
 use crate::keys::RecipeKey;
 use crate::pack::format::FLAG_ZSTD;
 use crate::pack::writer::Frame;
 use crate::pack::{Spot, format};
+use crate::pack_appender::PackAppender;
+use crate::pack_store::PackStore;
 use crate::progress::Progress;
 use crate::recipe::format::{PAGE_LEVEL, ROOT_LEVEL};
 use crate::recipe::{Entry, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe};
-use crate::stack::PackStack;
-use crate::vault::Vault;
 use crate::volumes::Home;
 use copal_chunk::ChunkId;
 use copal_kv::Durability;
@@ -31,11 +31,11 @@ pub(crate) struct BuiltDisk {
 
 /// The state of the packing thread.
 pub(crate) struct Packer<'a> {
-    vault: &'a Vault,
-    issued: &'a Issued,
+    pack_store: &'a PackStore,
+    in_flight: &'a InFlightChunks,
     progress: &'a dyn Progress,
-    chunks: PackStack<'a>,
-    recipes: PackStack<'a>,
+    chunks: PackAppender<'a>,
+    recipes: PackAppender<'a>,
     key: RecipeKey,
     compressor: Compressor,
     /// Roots of the base's disks, in the order of the disks to come.
@@ -52,21 +52,21 @@ pub(crate) struct Packer<'a> {
 
 impl<'a> Packer<'a> {
     pub(crate) fn new(
-        vault: &'a Vault,
-        issued: &'a Issued,
+        pack_store: &'a PackStore,
+        in_flight: &'a InFlightChunks,
         progress: &'a dyn Progress,
         vm: Uuid,
         session: [u8; 16],
         bases: Vec<Option<(Ref, Root)>>,
     ) -> Result<Packer<'a>> {
-        let stack = |home| PackStack::new(vault, home, session, Durability::Deferred);
+        let appender = |home| PackAppender::new(pack_store, home, session, Durability::Deferred);
         Ok(Packer {
-            vault,
-            issued,
+            pack_store,
+            in_flight,
             progress,
-            chunks: stack(Home::Chunks),
-            recipes: stack(Home::Recipes(vm)),
-            key: vault.keys.recipe_key(vm),
+            chunks: appender(Home::Chunks),
+            recipes: appender(Home::Recipes(vm)),
+            key: pack_store.keys.recipe_key(vm),
             compressor: Compressor::new()?,
             bases,
             built: Vec::new(),
@@ -98,7 +98,7 @@ impl<'a> Packer<'a> {
     /// Makes chunks durable and known to the index, so that they are kept whatever happens to the session.
     pub(crate) fn finish_chunks(&mut self) -> Result<()> {
         if let Some(written) = self.chunks.finish()? {
-            self.issued.settle(&written);
+            self.in_flight.mark_indexed(&written);
         }
         self.report();
         Ok(())
@@ -155,15 +155,15 @@ impl<'a> Packer<'a> {
 
     fn write_segment(&mut self, job: &mut Job) -> Result<Ref> {
         let mut entries = Vec::with_capacity(job.entries.len());
-        for JobEntry { length, what } in std::mem::take(&mut job.entries) {
-            let chunk = match what {
-                What::Hole => None,
-                What::Known(reference) => Some(reference),
-                What::Issued(id) => Some(Ref {
+        for JobEntry { length, state } in std::mem::take(&mut job.entries) {
+            let chunk = match state {
+                ChunkState::Hole => None,
+                ChunkState::Known(reference) => Some(reference),
+                ChunkState::InFlight(id) => Some(Ref {
                     id,
                     spot: self.spot_of(&id)?,
                 }),
-                What::New(chunk) => Some(Ref {
+                ChunkState::New(chunk) => Some(Ref {
                     id: chunk.id,
                     spot: self.store(job, &chunk)?,
                 }),
@@ -187,18 +187,18 @@ impl<'a> Packer<'a> {
             payload,
         })?;
         if let Some(written) = finished {
-            self.issued.settle(&written);
+            self.in_flight.mark_indexed(&written);
         }
-        self.issued.place(&chunk.id, spot);
+        self.in_flight.place(&chunk.id, spot);
         Ok(spot)
     }
 
     /// Where a chunk is that an earlier job of this session carried.
     fn spot_of(&self, id: &ChunkId) -> Result<Spot> {
-        if let Some(spot) = self.issued.spot(id) {
+        if let Some(spot) = self.in_flight.spot(id) {
             return Ok(spot);
         }
-        match self.vault.index.find(&id.short())? {
+        match self.pack_store.index.find(&id.short())? {
             Some((row, entry)) => Ok(Spot {
                 volume: entry.volume,
                 pack: row.pack,

@@ -12,12 +12,12 @@ use super::spot::{self, Checked, Spots};
 use crate::error::{Error, Result};
 use crate::keys::random;
 use crate::manifest::{Manifest, ManifestDisk};
+use crate::pack_store::PackStore;
 use crate::progress::CancelFlag;
 use crate::recipe::{Ref, Root};
 use crate::request::{BackupRequest, DiskMode, DiskSource, DiskSummary, MIN_DIGITS};
 use crate::source::ChangedExtents;
 use crate::tree::TreeReader;
-use crate::vault::Vault;
 use uuid::Uuid;
 
 /// The plan of one disk.
@@ -61,17 +61,17 @@ pub(crate) struct Base {
 /// # Errors
 /// `FellBack` under `strict_incremental`; those of the store, and of a source that is spot-checked.
 pub(crate) fn plan(
-    vault: &Vault,
+    pack_store: &PackStore,
     request: &BackupRequest,
     vm: Uuid,
     base: Option<&Base>,
     cancel: &CancelFlag,
 ) -> Result<Vec<Planned>> {
-    let mut tree = TreeReader::new(vault, vm)?;
+    let mut tree = TreeReader::new(pack_store, vm)?;
     let mut planned = Vec::with_capacity(request.disks.len());
     for disk in &request.disks {
         let mut plan = plan_disk(&mut tree, request, disk, base)?;
-        spot_check(vault, &mut tree, request, disk, &mut plan, cancel)?;
+        spot_check(pack_store, &mut tree, request, disk, &mut plan, cancel)?;
         if request.strict_incremental && plan.mode != DiskMode::Incremental {
             return Err(Error::FellBack {
                 disk: disk.name.clone(),
@@ -85,7 +85,7 @@ pub(crate) fn plan(
 
 /// Compares some of what an incremental disk would leave unread; a difference makes it be read as a whole.
 fn spot_check(
-    vault: &Vault,
+    pack_store: &PackStore,
     tree: &mut TreeReader<'_>,
     request: &BackupRequest,
     disk: &DiskSource,
@@ -106,7 +106,7 @@ fn spot_check(
         disk,
         base,
         changes,
-        ids: &vault.keys.id,
+        ids: &pack_store.keys.id,
         cancel,
     };
     let share = u128::from(*data_bytes) * u128::from(request.spot_check_millionths) / 1_000_000;

@@ -8,12 +8,13 @@
 //! - What is hashed is what is stored: the bytes are read once.
 
 use super::changes::{Changes, apply_zero_extent, segment_range};
-use super::issued::Issued;
+use super::in_flight_chunks::InFlightChunks;
 use super::job::{Job, Numbered, Step};
-use super::steps::{data_of, pieces_of, read_exactly, read_fully};
+use super::read_helpers::{data_of, pieces_of, read_exactly, read_fully};
 use crate::error::{Error, Result};
 use crate::keys::RecipeKey;
 use crate::pack::PackNumber;
+use crate::pack_store::{FrameReader, PackStore};
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::recipe::{
     Entry, PAGE_BYTES, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, format::MAX_DISK_BYTES, segments_of,
@@ -21,7 +22,6 @@ use crate::recipe::{
 use crate::request::{BackupCounts, DiskSource};
 use crate::source::{Extent, ExtentKind};
 use crate::tree::TreeReader;
-use crate::vault::{FrameReader, Vault};
 use copal_chunk::{BLOCK_BYTES, Chunker, Dirty, Fresh, Piece, SEGMENT_BYTES, rechunk, split};
 use crossbeam_channel::{Receiver, Sender};
 use std::collections::HashSet;
@@ -48,9 +48,9 @@ pub(crate) struct Channels {
 
 /// The state of the reading thread.
 pub(crate) struct Reader<'a> {
-    pub(super) vault: &'a Vault,
+    pub(super) pack_store: &'a PackStore,
     chunker: &'a Chunker,
-    pub(super) issued: &'a Issued,
+    pub(super) in_flight: &'a InFlightChunks,
     progress: &'a dyn Progress,
     cancel: &'a CancelFlag,
     pub(super) key: RecipeKey,
@@ -87,22 +87,22 @@ pub(super) type Stopping<T> = std::result::Result<T, Stop>;
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(
-        vault: &'a Vault,
+        pack_store: &'a PackStore,
         chunker: &'a Chunker,
-        issued: &'a Issued,
+        in_flight: &'a InFlightChunks,
         progress: &'a dyn Progress,
         cancel: &'a CancelFlag,
         vm: Uuid,
         channels: Channels,
     ) -> Result<Reader<'a>> {
         Ok(Reader {
-            vault,
+            pack_store,
             chunker,
-            issued,
+            in_flight,
             progress,
             cancel,
-            key: vault.keys.recipe_key(vm),
-            tree: TreeReader::new(vault, vm)?,
+            key: pack_store.keys.recipe_key(vm),
+            tree: TreeReader::new(pack_store, vm)?,
             opened: None,
             seen: HashSet::new(),
             channels,
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
 
     /// From now on no frame that was stored before is referred to unless it opens.
     pub(crate) fn believe_nothing(&mut self) -> Result<()> {
-        self.opened = Some(FrameReader::new(self.vault)?);
+        self.opened = Some(FrameReader::new(self.pack_store)?);
         Ok(())
     }
 

@@ -97,11 +97,11 @@ impl Session {
 
     /// Writes the manifest, then makes the snapshot visible. Both count as stored, in the manifest too.
     pub(crate) fn publish(&self, parts: &Parts, mut manifest: Manifest) -> Result<PublishedAs> {
-        let volumes = &parts.vault().volumes;
+        let volumes = &parts.pack_store().volumes;
         let vid = volumes.meta(self.vm, true)?.ok_or_else(|| Error::Invalid {
             reason: "the volume of manifests cannot be made".into(),
         })?;
-        let keys = &parts.vault().keys;
+        let keys = &parts.pack_store().keys;
         // Counters have a fixed width: neither length depends on what is counted.
         let lengths =
             manifest.encode(keys).len() + self.publish_record(&manifest, [0; 32], 0).encode("", keys).len();

@@ -9,7 +9,7 @@
 //! share of the pieces, so that a large disk costs reads of its tree as it costs reads of its data.
 
 use super::changes::{Changes, segment_range};
-use super::steps::read_exactly;
+use super::read_helpers::read_exactly;
 use crate::error::{Error, Result};
 use crate::progress::CancelFlag;
 use crate::recipe::{Entry, PAGE_BYTES, Page, Root, SegmentRecipe, segments_of};

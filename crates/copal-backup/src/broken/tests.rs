@@ -54,7 +54,7 @@ fn full(repository: &Repository, disk: &Disk) -> BackupSummary {
 
 /// The first segment of a disk, and its recipe.
 fn first_segment(repository: &Repository, manifest: &Manifest) -> (Ref, Ref, SegmentRecipe) {
-    let mut tree = TreeReader::new(repository.parts.vault(), manifest.vm).unwrap();
+    let mut tree = TreeReader::new(repository.parts.pack_store(), manifest.vm).unwrap();
     let disk = &manifest.disks[0];
     let root = tree.root(&disk.root, disk.size_bytes).unwrap();
     let page = root.pages[0].unwrap();
@@ -77,16 +77,16 @@ fn the_mark_takes_recipes_of_one_name_for_the_same_only_where_they_stand_in_one_
     let ((page, segment, _), (page_again, segment_again, _)) = (&places[0], &places[1]);
     assert_eq!((page.id, segment.id), (page_again.id, segment_again.id));
     assert!(page.spot != page_again.spot && segment.spot != segment_again.spot);
-    let vault = repository.parts.vault();
+    let pack_store = repository.parts.pack_store();
     let mut present = Vec::new();
-    for_each_pack(vault, |pack| {
+    for_each_pack(pack_store, |pack| {
         present.push(pack.number);
         Ok(())
     })
     .unwrap();
     present.sort_unstable();
     control(&[Flaw::MarkByName], || {
-        let mut marks = Marks::new(vault, &present, Slice { index: 0, of: 1 }).unwrap();
+        let mut marks = Marks::new(pack_store, &present, Slice { index: 0, of: 1 }).unwrap();
         marks.vm(&manifests, &Silent, &CancelFlag::new()).unwrap();
         [page, segment, page_again, segment_again]
             .iter()
@@ -232,15 +232,15 @@ fn a_spot_leads_to_the_frame_of_the_id_or_to_none() {
     let chunks: Vec<Ref> = recipe.entries.iter().filter_map(|entry| entry.chunk).collect();
     let (one, other) = (chunks[0], chunks[1]);
     assert_ne!(one.spot, other.spot);
-    let vault = repository.parts.vault();
+    let pack_store = repository.parts.pack_store();
     assert!(
-        vault
+        pack_store
             .at(Home::Chunks, one.spot, &one.id.short())
             .unwrap()
             .is_some()
     );
     control(&[Flaw::AnyRowFits], || {
-        vault
+        pack_store
             .at(Home::Chunks, other.spot, &one.id.short())
             .unwrap()
             .is_none()
@@ -256,9 +256,10 @@ fn a_chunk_that_does_not_fit_its_id_is_no_chunk() {
     let (_, _, recipe) = first_segment(&repository, &manifest);
     let fetch = |recipe: &SegmentRecipe| {
         let mut segment = vec![0; 2 << 20];
-        let fetched = Fetcher::new(repository.parts.vault())
-            .unwrap()
-            .fetch(recipe, &mut segment, &mut Err);
+        let fetched =
+            Fetcher::new(repository.parts.pack_store())
+                .unwrap()
+                .fetch(recipe, &mut segment, &mut Err);
         fetched.map(|()| segment)
     };
     assert!(fetch(&recipe).unwrap() == disk.bytes);

@@ -111,7 +111,7 @@ impl Row {
 
 /// The rows as they stand in the footer before it is sealed.
 pub(crate) fn encode_rows(rows: &[Row]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(rows.len() * ROW_BYTES + super::super::seal::TAG_BYTES);
+    let mut bytes = Vec::with_capacity(rows.len() * ROW_BYTES + crate::pack_cipher::TAG_BYTES);
     for row in rows {
         bytes.put_bytes(&row.id);
         bytes.put_bytes(&row.stored.to_le_bytes()[..3]);

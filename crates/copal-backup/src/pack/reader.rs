@@ -1,12 +1,12 @@
 //! Reads footers and frames of packs.
 //!
-//! Not here: finding the pack of a chunk (`vault`), caching footers (`vault`).
+//! Not here: finding the pack of a chunk (`pack_store`), caching footers (`pack_store`).
 
 use super::format::{self, Header, Row, Trailer};
 use super::{PackKind, PackNumber};
 use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::seal::PackCipher;
+use crate::pack_cipher::PackCipher;
 use copal_volume::{ReadOptions, VolumeId, VolumeStore};
 
 /// Bytes read from the end of a pack at first; most footers lie within.
@@ -87,7 +87,7 @@ pub(crate) fn footer(
     let cipher = PackCipher::new(&keys.pack_key(&trailer.pack_id), trailer.pack_id);
     let mut sealed = sealed.to_vec();
     let rows = cipher
-        .open(format::FOOTER_SLOT, &[0; 16], &mut sealed)
+        .decrypt(format::FOOTER_SLOT, &[0; 16], &mut sealed)
         .ok_or_else(|| damaged(pack, "its footer does not open"))?;
     let rows = format::decode_rows(rows, trailer.footer_at).map_err(|detail| damaged(pack, detail))?;
     Ok(Footer {
@@ -119,7 +119,7 @@ pub(crate) fn header(store: &dyn VolumeStore, vid: VolumeId, pack: PackNumber) -
     Ok(header)
 }
 
-/// Opens one frame in place; the payload as it was before sealing, maybe compressed.
+/// Opens one frame in place; the payload as it was before encryption, maybe compressed.
 /// # Errors
 /// `Damaged` when the seal does not fit.
 pub(crate) fn open_frame<'a>(footer: &Footer, slot: u32, sealed: &'a mut [u8]) -> Result<&'a mut [u8]> {
@@ -129,7 +129,7 @@ pub(crate) fn open_frame<'a>(footer: &Footer, slot: u32, sealed: &'a mut [u8]) -
         .ok_or_else(|| footer.damaged(format!("it has no frame {slot}")))?;
     footer
         .cipher
-        .open(slot, &row.id, sealed)
+        .decrypt(slot, &row.id, sealed)
         .ok_or_else(|| damaged(footer.number, format!("frame {slot} does not open")))
 }
 

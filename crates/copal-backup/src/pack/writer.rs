@@ -9,7 +9,7 @@ use super::format::{self, Header, Row, Trailer};
 use super::{PackNumber, Spot};
 use crate::broken::{self, Flaw};
 use crate::error::{Error, Result};
-use crate::seal::{PackCipher, TAG_BYTES};
+use crate::pack_cipher::{PackCipher, TAG_BYTES};
 use crate::volumes::settled;
 use bytes::{Bytes, BytesMut};
 use copal_volume::{FileInfo, FileWriter, ReadOptions, VolumeError, VolumeId, VolumeStore};
@@ -89,7 +89,7 @@ impl PackWriter {
         let mut sealed = std::mem::take(&mut self.scratch);
         sealed.clear();
         sealed.extend_from_slice(frame.payload);
-        let tag = self.cipher.seal(slot, &frame.id, &mut sealed);
+        let tag = self.cipher.encrypt(slot, &frame.id, &mut sealed);
         sealed.extend_from_slice(&tag);
         let row = Row {
             id: frame.id,
@@ -106,7 +106,7 @@ impl PackWriter {
         if broken::by(Flaw::BadMemory) {
             sealed[0] ^= 1;
         }
-        let opened = self.cipher.open(slot, &frame.id, &mut sealed);
+        let opened = self.cipher.decrypt(slot, &frame.id, &mut sealed);
         if opened.is_none_or(|bytes| bytes != frame.payload) && !broken::by(Flaw::NoSelfCheck) {
             return Err(Error::SelfCheck);
         }
@@ -123,7 +123,7 @@ impl PackWriter {
     pub(crate) fn finish(mut self, store: &dyn VolumeStore, vid: VolumeId) -> Result<WrittenPack> {
         let footer_at = self.offset as u32;
         let mut footer = format::encode_rows(&self.rows);
-        let tag = self.cipher.seal(format::FOOTER_SLOT, &[0; 16], &mut footer);
+        let tag = self.cipher.encrypt(format::FOOTER_SLOT, &[0; 16], &mut footer);
         footer.extend_from_slice(&tag);
         self.put(&footer)?;
         self.end_block()?;

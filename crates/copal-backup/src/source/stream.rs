@@ -10,10 +10,10 @@ use std::io::Read;
 /// A reader as a source.
 pub struct StreamSource {
     what: String,
-    state: Mutex<State>,
+    state: Mutex<PipeState>,
 }
 
-struct State {
+struct PipeState {
     reader: Box<dyn Read + Send>,
     position: u64,
     ended: bool,
@@ -24,7 +24,7 @@ impl StreamSource {
     pub fn new(what: impl Into<String>, reader: Box<dyn Read + Send>) -> StreamSource {
         StreamSource {
             what: what.into(),
-            state: Mutex::new(State {
+            state: Mutex::new(PipeState {
                 reader,
                 position: 0,
                 ended: false,

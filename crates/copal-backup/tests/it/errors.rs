@@ -187,16 +187,16 @@ fn requests_that_make_no_sense_are_refused_before_anything_is_stored() {
 }
 
 /// Waits inside a read until it is let go, so that a backup stays in the middle.
-struct Held {
+struct PausedRead {
     inner: Box<MemorySource>,
     reached: std::sync::Barrier,
     go: std::sync::Barrier,
     once: std::sync::atomic::AtomicBool,
 }
 
-struct Shared(Arc<Held>);
+struct PausedSource(Arc<PausedRead>);
 
-impl Source for Shared {
+impl Source for PausedSource {
     fn size_bytes(&self) -> Option<u64> {
         self.0.inner.size_bytes()
     }
@@ -219,14 +219,14 @@ fn one_vm_has_one_writer_and_prune_waits_for_nobody() {
     Random::new(8).fill(&mut disk.bytes);
     let earlier = back_up(&repository, "web", &disk, false);
     disk.write(0, &[3; 9000]);
-    let held = Arc::new(Held {
+    let held = Arc::new(PausedRead {
         inner: disk.source(),
         reached: std::sync::Barrier::new(2),
         go: std::sync::Barrier::new(2),
         once: Default::default(),
     });
     std::thread::scope(|scope| {
-        let source = Box::new(Shared(Arc::clone(&held)));
+        let source = Box::new(PausedSource(Arc::clone(&held)));
         let disks = vec![DiskSource::new("sda", source)];
         let backup =
             scope.spawn(|| repository.backup(BackupRequest::new("web", disks), &Silent, &CancelFlag::new()));
@@ -262,14 +262,14 @@ fn a_fenced_backup_cannot_publish() {
     let repository = init(&store);
     let mut disk = Disk::new(3 << 20);
     Random::new(9).fill(&mut disk.bytes);
-    let held = Arc::new(Held {
+    let held = Arc::new(PausedRead {
         inner: disk.source(),
         reached: std::sync::Barrier::new(2),
         go: std::sync::Barrier::new(2),
         once: Default::default(),
     });
     std::thread::scope(|scope| {
-        let source = Box::new(Shared(Arc::clone(&held)));
+        let source = Box::new(PausedSource(Arc::clone(&held)));
         let disks = vec![DiskSource::new("sda", source)];
         let backup =
             scope.spawn(|| repository.backup(BackupRequest::new("web", disks), &Silent, &CancelFlag::new()));

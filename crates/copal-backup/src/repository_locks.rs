@@ -13,36 +13,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use uuid::Uuid;
 
-static REPOSITORIES: Mutex<Option<HashMap<Uuid, Weak<Shared>>>> = Mutex::new(None);
+static REPOSITORIES: Mutex<Option<HashMap<Uuid, Weak<RepositoryLocks>>>> = Mutex::new(None);
 
 /// One repository, as this process uses it.
-pub(crate) struct Shared {
+pub(crate) struct RepositoryLocks {
     /// Held by all who read packs, alone by those who remove them.
-    gate: RwLock<()>,
+    packs_lock: RwLock<()>,
     /// VMs that are being backed up.
     writing: Mutex<HashSet<Uuid>>,
     /// Counts what changed which packs there are.
     changes: AtomicU64,
 }
 
-impl Shared {
+impl RepositoryLocks {
     /// That of a domain, whoever else has it open.
-    pub(crate) fn of(domain: Uuid) -> Arc<Shared> {
+    pub(crate) fn of(domain: Uuid) -> Arc<RepositoryLocks> {
         let mut repositories = REPOSITORIES.lock();
         let repositories = repositories.get_or_insert_default();
-        if let Some(shared) = repositories.get(&domain).and_then(Weak::upgrade) {
-            return shared;
+        if let Some(locks) = repositories.get(&domain).and_then(Weak::upgrade) {
+            return locks;
         }
-        repositories.retain(|_, shared| shared.strong_count() > 0);
-        let shared = Shared::apart();
-        repositories.insert(domain, Arc::downgrade(&shared));
-        shared
+        repositories.retain(|_, locks| locks.strong_count() > 0);
+        let locks = RepositoryLocks::apart();
+        repositories.insert(domain, Arc::downgrade(&locks));
+        locks
     }
 
     /// One that nobody else meets.
-    pub(crate) fn apart() -> Arc<Shared> {
-        Arc::new(Shared {
-            gate: RwLock::new(()),
+    pub(crate) fn apart() -> Arc<RepositoryLocks> {
+        Arc::new(RepositoryLocks {
+            packs_lock: RwLock::new(()),
             writing: Mutex::default(),
             changes: AtomicU64::new(0),
         })
@@ -52,14 +52,14 @@ impl Shared {
     /// # Errors
     /// `Busy`.
     pub(crate) fn reading(&self) -> Result<RwLockReadGuard<'_, ()>> {
-        self.gate.try_read().ok_or_else(busy)
+        self.packs_lock.try_read().ok_or_else(busy)
     }
 
     /// Alone.
     /// # Errors
     /// `Busy`.
     pub(crate) fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>> {
-        self.gate.try_write().ok_or_else(busy)
+        self.packs_lock.try_write().ok_or_else(busy)
     }
 
     /// How often packs came or went.
@@ -82,7 +82,7 @@ impl Shared {
             });
         }
         Ok(Claim {
-            shared: self,
+            locks: self,
             vm: vm.uuid,
         })
     }
@@ -90,13 +90,13 @@ impl Shared {
 
 /// A VM taken for writing.
 pub(crate) struct Claim<'a> {
-    shared: &'a Shared,
+    locks: &'a RepositoryLocks,
     vm: Uuid,
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.shared.writing.lock().remove(&self.vm);
+        self.locks.writing.lock().remove(&self.vm);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A stack of packs: appends frames to a pack of one home, and starts the next when it is full.
+//! Packs being written one after another: appends frames to a pack of one home, and starts the next when it is full.
 //!
 //! Each finished pack is entered in the index after it is durable, never before.
 
@@ -8,14 +8,14 @@ use crate::keys::random;
 use crate::pack::format::Header;
 use crate::pack::writer::{Frame, PackWriter, WrittenPack};
 use crate::pack::{PackNumber, Spot};
-use crate::vault::Vault;
+use crate::pack_store::PackStore;
 use crate::volumes::Home;
 use copal_kv::Durability;
 use copal_volume::{PutOptions, VolumeId};
 
 /// Packs being written one after another.
-pub(crate) struct PackStack<'a> {
-    vault: &'a Vault,
+pub(crate) struct PackAppender<'a> {
+    pack_store: &'a PackStore,
     home: Home,
     session: [u8; 16],
     durability: Durability,
@@ -24,15 +24,15 @@ pub(crate) struct PackStack<'a> {
     pub(crate) stored_bytes: u64,
 }
 
-impl<'a> PackStack<'a> {
+impl<'a> PackAppender<'a> {
     pub(crate) fn new(
-        vault: &'a Vault,
+        pack_store: &'a PackStore,
         home: Home,
         session: [u8; 16],
         durability: Durability,
-    ) -> PackStack<'a> {
-        PackStack {
-            vault,
+    ) -> PackAppender<'a> {
+        PackAppender {
+            pack_store,
             home,
             session,
             durability,
@@ -50,7 +50,7 @@ impl<'a> PackStack<'a> {
         let finished = if full { self.finish()? } else { None };
         let (_, pack) = match &mut self.open {
             Some(open) => open,
-            None => self.open.insert(start(self.vault, self.home, self.session)?),
+            None => self.open.insert(start(self.pack_store, self.home, self.session)?),
         };
         Ok((pack.append(frame)?, finished))
     }
@@ -60,7 +60,7 @@ impl<'a> PackStack<'a> {
         let Some((vid, pack)) = self.open.take() else {
             return Ok(None);
         };
-        let written = pack.finish(&*self.vault.volumes.store, vid)?;
+        let written = pack.finish(&*self.pack_store.volumes.store, vid)?;
         self.stored_bytes += written.info.size;
         let entry = PackEntry {
             home: self.home,
@@ -69,7 +69,7 @@ impl<'a> PackStack<'a> {
             file_bytes: written.info.size,
         };
         let ids = written.rows.iter().map(|row| row.id);
-        self.vault
+        self.pack_store
             .index
             .add_pack(written.number, entry, ids, Older::Replaced, self.durability)?;
         Ok(Some(written))
@@ -86,19 +86,19 @@ impl<'a> PackStack<'a> {
     }
 }
 
-fn start(vault: &Vault, home: Home, session: [u8; 16]) -> Result<(VolumeId, PackWriter)> {
-    let (volume, vid) = vault.volumes.current(home)?;
+fn start(pack_store: &PackStore, home: Home, session: [u8; 16]) -> Result<(VolumeId, PackWriter)> {
+    let (volume, vid) = pack_store.volumes.current(home)?;
     let header = Header {
-        domain: *vault.volumes.domain.as_bytes(),
+        domain: *pack_store.volumes.domain.as_bytes(),
         pack_id: random()?,
         session,
         kind: home.kind(),
     };
     let name = PackNumber::of(&header.pack_id).file_name();
-    let file = vault
+    let file = pack_store
         .volumes
         .store
         .writer(vid, name.as_bytes(), &PutOptions::default())?;
-    let key = vault.keys.pack_key(&header.pack_id);
+    let key = pack_store.keys.pack_key(&header.pack_id);
     Ok((vid, PackWriter::start(file, &key, header, volume)?))
 }

@@ -1,4 +1,4 @@
-//! Sealing: one AES-256-GCM frame per chunk, keyed per pack.
+//! Encryption of packs: one AES-256-GCM frame per chunk, keyed per pack.
 //!
 //! The nonce is the slot: a pack key is derived from a random 128-bit pack id that is used for one
 //! attempt only, so no (key, nonce) pair occurs twice. Associated data are the pack id, the slot and the
@@ -7,7 +7,7 @@
 use aes_gcm::aead::{AeadInOut, inout::InOutBuf};
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce, Tag};
 
-/// Bytes a sealed frame is longer than what it seals.
+/// Bytes an encrypted frame is longer than what is in it.
 pub(crate) const TAG_BYTES: usize = 16;
 
 /// The cipher of one pack.
@@ -24,20 +24,25 @@ impl PackCipher {
         }
     }
 
-    /// Seals `bytes` in place; the tag goes behind them.
-    pub(crate) fn seal(&self, slot: u32, id: &[u8; 16], bytes: &mut [u8]) -> [u8; TAG_BYTES] {
+    /// Encrypts `bytes` in place; the tag goes behind them.
+    pub(crate) fn encrypt(&self, slot: u32, id: &[u8; 16], bytes: &mut [u8]) -> [u8; TAG_BYTES] {
         let tag = self
             .cipher
             .encrypt_inout_detached(&nonce(slot), &self.associated(slot, id), InOutBuf::from(bytes))
-            .expect("a frame is far below the 64 GiB that GCM can seal");
+            .expect("a frame is far below the 64 GiB that GCM can encrypt");
         tag.into()
     }
 
-    /// Opens what `seal` made; `None` when it is not that. `bytes` is then worthless.
+    /// Decrypts what `encrypt` made; `None` when it is not that. `bytes` is then worthless.
     #[must_use]
-    pub(crate) fn open<'a>(&self, slot: u32, id: &[u8; 16], sealed: &'a mut [u8]) -> Option<&'a mut [u8]> {
-        let at = sealed.len().checked_sub(TAG_BYTES)?;
-        let (bytes, tag) = sealed.split_at_mut(at);
+    pub(crate) fn decrypt<'a>(
+        &self,
+        slot: u32,
+        id: &[u8; 16],
+        encrypted: &'a mut [u8],
+    ) -> Option<&'a mut [u8]> {
+        let at = encrypted.len().checked_sub(TAG_BYTES)?;
+        let (bytes, tag) = encrypted.split_at_mut(at);
         let tag = Tag::try_from(&*tag).ok()?;
         self.cipher
             .decrypt_inout_detached(

@@ -1,6 +1,6 @@
 //! Chunks this backup has decided to store, before and after the index has them.
 //!
-//! The reader enters an id when it decides; the packer adds the spot when the frame is sealed, and takes
+//! The reader enters an id when it decides; the packer adds the spot when the frame is encrypted, and takes
 //! the id out after its pack is in the index. So an id is always found in one of the two, and which packs
 //! are this backup's stays known.
 //!
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 
 #[derive(Default)]
-pub(crate) struct Issued {
+pub(crate) struct InFlightChunks {
     chunks: Mutex<Chunks>,
 }
 
@@ -24,7 +24,7 @@ struct Chunks {
     packs: HashSet<PackNumber>,
 }
 
-impl Issued {
+impl InFlightChunks {
     /// Whether the id was entered and not taken out.
     pub(crate) fn has(&self, id: &ChunkId) -> bool {
         self.chunks.lock().spots.contains_key(&id.short())
@@ -33,16 +33,16 @@ impl Issued {
     pub(crate) fn enter(&self, id: &ChunkId) {
         self.chunks.lock().spots.insert(id.short(), None);
     }
-    /// The frame of an id was sealed.
+    /// The frame of an id was encrypted.
     pub(crate) fn place(&self, id: &ChunkId, spot: Spot) {
         self.chunks.lock().spots.insert(id.short(), Some(spot));
     }
-    /// Where the frame is, if it was sealed and is not in the index.
+    /// Where the frame is, if it was encrypted and is not in the index.
     pub(crate) fn spot(&self, id: &ChunkId) -> Option<Spot> {
         self.chunks.lock().spots.get(&id.short()).copied().flatten()
     }
     /// The index has this pack and its chunks now.
-    pub(crate) fn settle(&self, pack: &WrittenPack) {
+    pub(crate) fn mark_indexed(&self, pack: &WrittenPack) {
         let mut chunks = self.chunks.lock();
         chunks.packs.insert(pack.number);
         for row in &pack.rows {

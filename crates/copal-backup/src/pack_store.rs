@@ -1,8 +1,8 @@
-//! The vault: finds and opens frames, given what they are called and where they were put.
+//! The pack store: finds and opens frames, given what they are called and where they were put.
 //!
 //! Invariants
 //! - A reference's spot is tried first, then where the index says: when the pack of the spot is gone or damaged, holds
-//!   something else there, or its frame does not open. Whoever reads goes through [`Vault::first_good`], and the mark
+//!   something else there, or its frame does not open. Whoever reads goes through [`PackStore::first_good`], and the mark
 //!   (`mark`) asks it which frame that is, so what it keeps is what is read (BAK-6).
 //! - An error that is no damage ends the search: what may be well in a moment is never passed over for another copy.
 //! - Memory: footers up to a fixed budget, and one window per reader.
@@ -14,9 +14,9 @@ use crate::keys::Keys;
 use crate::pack::format::Row;
 use crate::pack::reader::{self, Footer, Inflater};
 use crate::pack::{PackNumber, Spot};
+use crate::pack_cipher::TAG_BYTES;
 use crate::recipe::Ref;
 use crate::request::LostFrame;
-use crate::seal::TAG_BYTES;
 use crate::volumes::{Home, Volumes};
 use bytes::Bytes;
 use copal_chunk::ChunkId;
@@ -51,7 +51,7 @@ impl Located {
 }
 
 /// Everything that is needed to read a repository; shared between threads.
-pub(crate) struct Vault {
+pub(crate) struct PackStore {
     pub(crate) volumes: Volumes,
     pub(crate) index: Index,
     pub(crate) keys: Arc<Keys>,
@@ -68,9 +68,9 @@ struct Footers {
     clock: u64,
 }
 
-impl Vault {
-    pub(crate) fn new(volumes: Volumes, index: Index, keys: Arc<Keys>) -> Vault {
-        Vault {
+impl PackStore {
+    pub(crate) fn new(volumes: Volumes, index: Index, keys: Arc<Keys>) -> PackStore {
+        PackStore {
             volumes,
             index,
             keys,
@@ -93,7 +93,7 @@ impl Vault {
         self.note_lost(&lost);
     }
 
-    /// As [`Vault::note_damaged`], for a frame that was found before.
+    /// As [`PackStore::note_damaged`], for a frame that was found before.
     pub(crate) fn note_lost(&self, lost: &LostFrame) {
         match self
             .index
@@ -235,7 +235,7 @@ impl Vault {
         self.next_good(home, reference, reference.spot, first, take)
     }
 
-    /// As [`Vault::first_good`] behind the place `tried`, which failed for the reason `first`.
+    /// As [`PackStore::first_good`] behind the place `tried`, which failed for the reason `first`.
     pub(crate) fn next_good<T>(
         &self,
         home: Home,
@@ -346,7 +346,7 @@ impl Footers {
 
 /// Reads frames one after another; neighbours come from one fetch. One per thread.
 pub(crate) struct FrameReader<'a> {
-    vault: &'a Vault,
+    pack_store: &'a PackStore,
     inflater: Inflater,
     window: Option<(PackNumber, u64, Bytes)>,
     sealed: Vec<u8>,
@@ -354,9 +354,9 @@ pub(crate) struct FrameReader<'a> {
 }
 
 impl<'a> FrameReader<'a> {
-    pub(crate) fn new(vault: &'a Vault) -> Result<FrameReader<'a>> {
+    pub(crate) fn new(pack_store: &'a PackStore) -> Result<FrameReader<'a>> {
         Ok(FrameReader {
-            vault,
+            pack_store,
             inflater: Inflater::new()?,
             window: None,
             sealed: Vec::new(),
@@ -373,7 +373,7 @@ impl<'a> FrameReader<'a> {
         let payload = &self.sealed[..self.sealed.len() - TAG_BYTES];
         let inflated = self.inflater.inflate(&row, payload, &mut self.raw);
         inflated.map_err(|detail| {
-            self.vault.note_damaged(&located.footer, located.spot.slot);
+            self.pack_store.note_damaged(&located.footer, located.spot.slot);
             located
                 .footer
                 .damaged(format!("frame {}: {detail}", located.spot.slot))
@@ -385,11 +385,11 @@ impl<'a> FrameReader<'a> {
     /// # Errors
     /// Those of the store that are no damage.
     pub(crate) fn opens_to(&mut self, located: &Located, id: &ChunkId) -> Result<bool> {
-        let vault = self.vault;
+        let pack_store = self.pack_store;
         match self.raw(located) {
-            Ok(raw) if vault.keys.id.id(raw) == *id => Ok(true),
+            Ok(raw) if pack_store.keys.id.id(raw) == *id => Ok(true),
             Ok(_) => {
-                vault.note_damaged(&located.footer, located.spot.slot);
+                pack_store.note_damaged(&located.footer, located.spot.slot);
                 Ok(false)
             }
             Err(error) if error.is_corruption() => Ok(false),
@@ -403,7 +403,7 @@ impl<'a> FrameReader<'a> {
     pub(crate) fn payload(&mut self, located: &Located) -> Result<&[u8]> {
         self.open(located).inspect_err(|error| {
             if error.is_corruption() {
-                self.vault.note_damaged(&located.footer, located.spot.slot);
+                self.pack_store.note_damaged(&located.footer, located.spot.slot);
             }
         })?;
         let opened = self.sealed.len() - TAG_BYTES;
@@ -424,10 +424,10 @@ impl<'a> FrameReader<'a> {
             None => {
                 let last = located.footer.rows.last().map_or(end, Row::end);
                 let until = end.max((start + WINDOW_BYTES).min(last));
-                let bytes = match self.vault.read(located.vid, pack, start..until) {
+                let bytes = match self.pack_store.read(located.vid, pack, start..until) {
                     // One bad place must not hide its neighbours.
                     Err(error) if error.is_corruption() && until > end => {
-                        self.vault.read(located.vid, pack, start..end)?
+                        self.pack_store.read(located.vid, pack, start..end)?
                     }
                     bytes => bytes?,
                 };
