@@ -25,9 +25,9 @@ mod format;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
-mod gate;
 mod keys;
 mod local;
+mod name_locks;
 mod rescue;
 mod spaces;
 mod spare;

@@ -24,10 +24,10 @@ const AHEAD_MS: u64 = 1000;
 /// The store's generator of ids.
 pub(crate) struct Times {
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<MarkState>,
 }
 
-struct State {
+struct MarkState {
     ids: FileIds,
     /// Highest mark known to be durable.
     durable_ms: u64,
@@ -52,7 +52,7 @@ impl Times {
         let floor_ms = if marks.is_empty() { 0 } else { durable_ms + 1 };
         Times {
             clock,
-            state: Mutex::new(State {
+            state: Mutex::new(MarkState {
                 ids: FileIds::new(incarnation, floor_ms),
                 durable_ms,
                 drawn_ms: durable_ms,
@@ -109,7 +109,7 @@ impl Times {
 
     /// For a clean close: replaces the marks by the exact time of the last operation. `false` when
     /// there is nothing to write.
-    pub(crate) fn settle(&self, spaces: &Spaces, batch: &mut Batch) -> bool {
+    pub(crate) fn note_exact_time(&self, spaces: &Spaces, batch: &mut Batch) -> bool {
         let mut state = self.state.lock();
         let exact_ms = state.ids.high_ms();
         if state.marks.is_empty() || state.marks == [exact_ms] {

@@ -46,7 +46,7 @@ pub(crate) enum RowError {
     Value { field: &'static str, value: u64 },
 }
 
-/// Starts a row; the checksum is set by [`seal`].
+/// Starts a row; the checksum is set by [`set_checksum`].
 pub(super) fn start(kind: Kind, flags: u16, capacity: usize) -> Vec<u8> {
     let mut row = Vec::with_capacity(FRAME_LEN + capacity);
     row.put_u8(VERSION);
@@ -57,7 +57,7 @@ pub(super) fn start(kind: Kind, flags: u16, capacity: usize) -> Vec<u8> {
 }
 
 /// Sets the checksum over the key and all of the row so far.
-pub(super) fn seal(key: &[u8], row: &mut [u8]) {
+pub(super) fn set_checksum(key: &[u8], row: &mut [u8]) {
     let sum = checksum(key, row);
     row[SUM_AT..FRAME_LEN].copy_from_slice(&sum.to_le_bytes());
 }
@@ -115,6 +115,6 @@ pub(crate) fn crafted(kind: u8, flags: u16, key: &[u8], fields: &[u8]) -> Vec<u8
     let mut row = start(Kind::Number, flags, fields.len());
     row[1] = kind;
     row.put_bytes(fields);
-    seal(key, &mut row);
+    set_checksum(key, &mut row);
     row
 }

@@ -3,7 +3,7 @@
 //! Format: docs/formats/data-rows.md v1
 
 use super::INLINE_BYTES;
-use super::frame::{Kind, RowError, open, seal, start, verify};
+use super::frame::{Kind, RowError, open, set_checksum, start, verify};
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
 use copal_volume::{FileId, FileInfo, MAX_FILE_BYTES, MAX_METADATA_BYTES, OpId};
@@ -37,7 +37,7 @@ impl FileHead {
         row.put_u16(self.metadata.len() as u16);
         row.put_zeros(2);
         row.put_bytes(&self.metadata);
-        seal(key, &mut row);
+        set_checksum(key, &mut row);
         if let Some(body) = &self.inline {
             row.put_bytes(body);
         }
@@ -104,7 +104,7 @@ fn value(field: &'static str, value: u64) -> RowError {
 pub(crate) fn upload_row(key: &[u8], started_ms: u64) -> Bytes {
     let mut row = start(Kind::Upload, 0, 8);
     row.put_u64(started_ms);
-    seal(key, &mut row);
+    set_checksum(key, &mut row);
     Bytes::from(row)
 }
 

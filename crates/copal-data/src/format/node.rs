@@ -2,7 +2,7 @@
 //!
 //! Format: docs/formats/data-rows.md v1
 
-use super::frame::{Kind, RowError, open, seal, start, verify};
+use super::frame::{Kind, RowError, open, set_checksum, start, verify};
 use bytes::Bytes;
 use copal_codec::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, Put, Reader};
 use copal_volume::LAST_ID_MS;
@@ -60,7 +60,7 @@ pub(crate) fn parse_identity(row: &[u8]) -> Result<StoreIdentity, EnvelopeError>
 pub(crate) fn number_row(key: &[u8], number: u64) -> Bytes {
     let mut row = start(Kind::Number, 0, 8);
     row.put_u64(number);
-    seal(key, &mut row);
+    set_checksum(key, &mut row);
     Bytes::from(row)
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn mark_key(mark_ms: u64) -> [u8; 13] {
 /// The row of a clock mark; its time is in the key.
 pub(crate) fn mark_row(key: &[u8]) -> Bytes {
     let mut row = start(Kind::Mark, 0, 0);
-    seal(key, &mut row);
+    set_checksum(key, &mut row);
     Bytes::from(row)
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn group_row(key: &[u8], epoch: u64) -> Bytes {
     row.put_u64(epoch);
     row.put_u8(b'N');
     row.put_zeros(7);
-    seal(key, &mut row);
+    set_checksum(key, &mut row);
     Bytes::from(row)
 }
 

@@ -3,7 +3,7 @@
 //! Format: docs/formats/data-rows.md v1
 //! Paper:  beanfs §3.4.4 (payload checksums; here kept on disk too)
 
-use super::frame::{FRAME_LEN, Kind, RowError, open, seal, start, verify};
+use super::frame::{FRAME_LEN, Kind, RowError, open, set_checksum, start, verify};
 use super::{BLOCK_BYTES, PIECE_BYTES};
 use bytes::Bytes;
 use copal_codec::{Put, Reader, crc32c};
@@ -22,7 +22,7 @@ pub(crate) fn sums_row(key: &[u8], piece: &[u8]) -> Bytes {
     for (index, block) in blocks.enumerate() {
         row.put_u32(block_sum(key, index as u32, block));
     }
-    seal(key, &mut row);
+    set_checksum(key, &mut row);
     Bytes::from(row)
 }
 

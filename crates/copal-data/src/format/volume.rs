@@ -2,7 +2,7 @@
 //!
 //! Format: docs/formats/data-rows.md v1
 
-use super::frame::{Kind, RowError, open, seal, start, verify};
+use super::frame::{Kind, RowError, open, set_checksum, start, verify};
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
 use copal_volume::{MAX_VOLUME_NAME_BYTES, VolumeId, VolumeOptions};
@@ -65,7 +65,7 @@ impl VolumeRow {
         row.put_zeros(4);
         row.put_bytes(self.name.as_bytes());
         row.put_bytes(class.as_bytes());
-        seal(key, &mut row);
+        set_checksum(key, &mut row);
         Bytes::from(row)
     }
 
@@ -125,7 +125,7 @@ fn text(field: &'static str, bytes: &[u8]) -> Result<String, RowError> {
 pub(crate) fn name_row(key: &[u8], vid: VolumeId) -> Bytes {
     let mut row = start(Kind::Name, 0, 8);
     row.put_u64(vid.0);
-    seal(key, &mut row);
+    set_checksum(key, &mut row);
     Bytes::from(row)
 }
 

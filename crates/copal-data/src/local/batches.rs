@@ -1,10 +1,10 @@
 //! Several small files in one durable write, or in a few where the engine has no room for all of them at once.
 
 use super::create::NewFile;
-use super::{CommitError, Inner};
+use super::{CommitError, LocalCore};
 use crate::format::FileHead;
-use crate::gate::Inside;
 use crate::keys;
+use crate::name_locks::Inside;
 use crate::times::Stamp;
 use bytes::Bytes;
 use copal_kv::Batch;
@@ -28,7 +28,7 @@ struct Part {
 }
 
 impl Part {
-    fn new(inner: &Inner) -> Part {
+    fn new(inner: &LocalCore) -> Part {
         Part {
             batch: inner.kv.batch(),
             answers: Vec::new(),
@@ -38,7 +38,7 @@ impl Part {
     }
 }
 
-impl Inner {
+impl LocalCore {
     pub(super) fn put_batch(
         &self,
         vid: VolumeId,
@@ -56,9 +56,9 @@ impl Inner {
             });
         }
         self.writable()?;
-        let inside = self.gate.enter(vid, self)?;
+        let inside = self.name_locks.enter(vid, self)?;
         let names = files.iter().map(|(name, _, _)| keys::named(vid, name));
-        let _reserved = self.gate.reserve(names.collect());
+        let _reserved = self.name_locks.reserve(names.collect());
         let stamp = self.times.stamp();
         let is_spared = self.is_spared(vid);
         let mut part = Part::new(self);

@@ -1,12 +1,12 @@
 //! Creating a file whose body is in memory.
 
-use super::Inner;
+use super::LocalCore;
 use super::body::{add_piece, is_alone};
 use super::writer::Upload;
 use crate::error::{corrupt, of_engine};
 use crate::format::{FileHead, INLINE_BYTES, PIECE_BYTES};
-use crate::gate::Inside;
 use crate::keys;
+use crate::name_locks::Inside;
 use crate::spare::{self, Of};
 use bytes::Bytes;
 use copal_codec::crc32c;
@@ -48,7 +48,7 @@ impl NewFile {
     /// Adds the rows that make the file visible to a batch; returns the head.
     pub(super) fn put(
         &self,
-        inner: &Inner,
+        inner: &LocalCore,
         batch: &mut copal_kv::Batch,
         vid: VolumeId,
         key: &[u8],
@@ -78,7 +78,7 @@ impl NewFile {
     }
 }
 
-impl Inner {
+impl LocalCore {
     pub(super) fn put(
         self: &Arc<Self>,
         vid: VolumeId,
@@ -92,12 +92,12 @@ impl Inner {
         self.writable()?;
         let key = keys::named(vid, name);
         if body.len() as u64 <= PIECE_BYTES {
-            let inside = self.gate.enter(vid, &**self)?;
+            let inside = self.name_locks.enter(vid, &**self)?;
             let file = NewFile::small(self.times.file(), body, options.metadata.clone());
             return self.create(&inside, vid, key, &file);
         }
         // Above one piece: look before moving megabytes, stage, and look again under the name.
-        drop(self.gate.enter(vid, &**self)?);
+        drop(self.name_locks.enter(vid, &**self)?);
         self.must_be_free(&key)?;
         let mut upload = Upload::start(self, vid);
         upload.append(body)?;
@@ -113,7 +113,7 @@ impl Inner {
         key: Vec<u8>,
         file: &NewFile,
     ) -> Result<FileInfo, VolumeError> {
-        let reserved = self.gate.reserve(vec![key.clone()]);
+        let reserved = self.name_locks.reserve(vec![key.clone()]);
         self.must_be_free(&key)?;
         inside.take(file.size)?;
         let stamp = self.times.stamp();

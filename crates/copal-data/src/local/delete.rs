@@ -1,13 +1,13 @@
 //! Deleting files by id.
 
 use super::body::delete_pieces;
-use super::{CommitError, Inner};
+use super::{CommitError, LocalCore};
 use crate::keys;
 use crate::spare::{self, Of};
 use bytes::Bytes;
 use copal_volume::{FileId, MAX_BATCH_BYTES, VolumeError, VolumeId, check_file_name};
 
-impl Inner {
+impl LocalCore {
     pub(super) fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {
         check_file_name(name)?;
         self.writable()?;
@@ -41,9 +41,9 @@ impl Inner {
 
     /// Deletes those files whose names still mean them, in one durable batch, or in several where one has no room for all.
     fn delete_keys(&self, vid: VolumeId, files: &[(Vec<u8>, FileId)]) -> Result<(), VolumeError> {
-        let inside = self.gate.enter(vid, self)?;
+        let inside = self.name_locks.enter(vid, self)?;
         let _reserved = self
-            .gate
+            .name_locks
             .reserve(files.iter().map(|(key, _)| key.clone()).collect());
         if self.is_spared(vid) {
             let mut spares = self.kv.batch();

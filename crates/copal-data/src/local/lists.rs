@@ -1,13 +1,13 @@
 //! Walking the heads of a volume: list, totals, and what became of a file.
 
-use super::Inner;
+use super::LocalCore;
 use crate::error::{corrupt, of_engine};
 use crate::format::FileHead;
 use crate::keys;
 use bytes::Bytes;
 use copal_volume::{FileId, FileInfo, Outcome, VolumeError, VolumeId, VolumeStats};
 
-impl Inner {
+impl LocalCore {
     pub(super) fn list(
         &self,
         vid: VolumeId,

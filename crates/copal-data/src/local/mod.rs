@@ -29,8 +29,8 @@ pub use open::LocalOptions;
 use crate::check::{self, CheckOptions, CheckReport};
 use crate::error::{of_engine, refused_cleanly};
 use crate::format::{VolumeRow, VolumeState};
-use crate::gate::{Gate, Load};
 use crate::keys;
+use crate::name_locks::{Load, NameLocks};
 use crate::spaces::Spaces;
 use crate::times::Times;
 use bytes::Bytes;
@@ -47,13 +47,13 @@ use std::sync::Arc;
 /// All of [`VolumeStore`] on one `copal-kv` store: no network, no runtime. Cheap to clone.
 #[derive(Clone)]
 pub struct LocalStore {
-    inner: Arc<Inner>,
+    inner: Arc<LocalCore>,
 }
 
-struct Inner {
+struct LocalCore {
     kv: Store,
     spaces: Spaces,
-    gate: Gate,
+    name_locks: NameLocks,
     times: Times,
     /// Held by whoever changes the tree of volumes.
     tree: Mutex<()>,
@@ -108,13 +108,13 @@ impl LocalStore {
     }
 }
 
-impl Drop for Inner {
+impl Drop for LocalCore {
     fn drop(&mut self) {
         self.note_time();
     }
 }
 
-impl Inner {
+impl LocalCore {
     /// Refuses when an earlier write failed.
     fn writable(&self) -> Result<(), VolumeError> {
         match &*self.failed.lock() {
@@ -176,7 +176,7 @@ impl Inner {
             return;
         }
         let mut batch = self.kv.batch();
-        if self.times.settle(&self.spaces, &mut batch)
+        if self.times.note_exact_time(&self.spaces, &mut batch)
             && let Err(error) = batch.commit(Durability::Deferred)
         {
             tracing::debug!(%error, "the exact time of the last operation was not noted");
@@ -198,7 +198,7 @@ impl Inner {
     /// `VolumeGone` unless the volume is there now. Reads ask *after* they read: then it was
     /// there all the while.
     fn alive(&self, vid: VolumeId) -> Result<(), VolumeError> {
-        if self.gate.remembers(vid) {
+        if self.name_locks.remembers(vid) {
             return Ok(());
         }
         match self.volume_row(vid) {
@@ -237,7 +237,7 @@ impl CommitError {
     }
 }
 
-impl Load for Inner {
+impl Load for LocalCore {
     fn row(&self, vid: VolumeId) -> Result<Option<VolumeRow>, VolumeError> {
         self.volume_row(vid)
     }

@@ -1,13 +1,13 @@
 //! Opening: identity, clock marks, and freeing what a crash left behind.
 
-use super::{Inner, LocalStore};
+use super::{LocalCore, LocalStore};
 use crate::error::{corrupt, of_engine, read_only};
 use crate::format::{
     GROUP_KEY_LEN, IDENTITY_KEY, MARK_PREFIX, NEXT_VID_KEY, StoreIdentity, VolumeRow, VolumeState, group_row,
     number_row, parse_group_row, parse_identity, parse_mark,
 };
-use crate::gate::Gate;
 use crate::keys::{self, GROUP};
+use crate::name_locks::NameLocks;
 use crate::spaces::Spaces;
 use crate::spare;
 use crate::times::Times;
@@ -51,9 +51,9 @@ impl LocalStore {
         let spaces = Spaces::open(&kv)?;
         found(&kv, &spaces, &*clock)?;
         let marks = marks(&spaces)?;
-        let inner = Inner {
+        let inner = LocalCore {
             times: Times::new(clock, incarnation, marks),
-            gate: Gate::default(),
+            name_locks: NameLocks::default(),
             tree: Mutex::new(()),
             spared: Mutex::default(),
             failed: Mutex::new(None),
@@ -145,7 +145,7 @@ fn marks(spaces: &Spaces) -> Result<Vec<u64>, VolumeError> {
     Ok(marks)
 }
 
-impl Inner {
+impl LocalCore {
     /// Frees dead uploads and finishes removals. What is damaged stays for `check` to report.
     fn sweep(&self) -> Result<(), VolumeError> {
         let mut uploads = Vec::new();

@@ -1,13 +1,13 @@
 //! Reading files.
 
-use super::{Inner, body};
+use super::{LocalCore, body};
 use crate::format::FileHead;
 use crate::keys;
 use bytes::Bytes;
 use copal_volume::{FileInfo, ReadOptions, VolumeError, VolumeId, check_file_name};
 use std::ops::Range;
 
-impl Inner {
+impl LocalCore {
     pub(super) fn get(
         &self,
         vid: VolumeId,

@@ -2,7 +2,7 @@
 //!
 //! Changes of the tree are rare and hold one lock; files are not concerned by it.
 
-use super::Inner;
+use super::LocalCore;
 use crate::error::{corrupt, of_engine};
 use crate::format::{
     NEXT_VID_KEY, VolumeRow, VolumeState, name_row, number_row, parse_name_row, parse_number_row,
@@ -15,7 +15,7 @@ use copal_volume::{
     split_path,
 };
 
-impl Inner {
+impl LocalCore {
     /// The volume of that name below `parent`.
     fn child(&self, parent: VolumeId, name: &str) -> Result<Option<VolumeId>, VolumeError> {
         let key = keys::named(parent, name.as_bytes());
@@ -150,7 +150,7 @@ impl Inner {
     pub(super) fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError> {
         self.writable()?;
         let _tree = self.tree.lock();
-        let closed = self.gate.close(vid, self)?;
+        let closed = self.name_locks.close(vid, self)?;
         let row = self.volume_row(vid)?.ok_or(VolumeError::VolumeGone)?;
         let holds = |space: &copal_kv::Keyspace| {
             let first = space.prefix(&keys::volume(vid)).keys_only().next();

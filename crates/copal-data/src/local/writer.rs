@@ -6,7 +6,7 @@
 //! - The upload's row is committed with or before its first piece.
 //! - Nothing staged outlives its writer: a commit that fails and a drop free it at once.
 
-use super::Inner;
+use super::LocalCore;
 use super::body::{add_piece, delete_first_pieces};
 use super::create::{Body, NewFile, check_size};
 use crate::format::{PIECE_BYTES, upload_row};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// Starts a writer for a name that looks free now.
 pub(super) fn start(
-    inner: &Arc<Inner>,
+    inner: &Arc<LocalCore>,
     vid: VolumeId,
     name: &[u8],
     options: &PutOptions,
@@ -28,7 +28,7 @@ pub(super) fn start(
     check_file_name(name)?;
     check_metadata(&options.metadata)?;
     inner.writable()?;
-    drop(inner.gate.enter(vid, &**inner)?);
+    drop(inner.name_locks.enter(vid, &**inner)?);
     let key = keys::named(vid, name);
     inner.must_be_free(&key)?;
     Ok(Box::new(LocalWriter {
@@ -56,7 +56,7 @@ impl FileWriter for LocalWriter {
 
 /// A body on its way into the store.
 pub(super) struct Upload {
-    inner: Arc<Inner>,
+    inner: Arc<LocalCore>,
     vid: VolumeId,
     fid: FileId,
     /// Bytes appended.
@@ -73,7 +73,7 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    pub(super) fn start(inner: &Arc<Inner>, vid: VolumeId) -> Upload {
+    pub(super) fn start(inner: &Arc<LocalCore>, vid: VolumeId) -> Upload {
         Upload {
             inner: Arc::clone(inner),
             vid,
@@ -102,7 +102,10 @@ impl Upload {
     fn try_append(&mut self, mut data: Bytes) -> Result<(), VolumeError> {
         let size = self.size + data.len() as u64;
         check_size(size)?;
-        self.inner.gate.enter(self.vid, &*self.inner)?.would_fit(size)?;
+        self.inner
+            .name_locks
+            .enter(self.vid, &*self.inner)?
+            .would_fit(size)?;
         self.crc32c = crc32c(self.crc32c, &data);
         self.size = size;
         const PIECE: usize = PIECE_BYTES as usize;
@@ -126,7 +129,7 @@ impl Upload {
     fn stage(&mut self, piece: Bytes) -> Result<(), VolumeError> {
         let inner = &*self.inner;
         inner.writable()?;
-        let _inside = inner.gate.enter(self.vid, inner)?;
+        let _inside = inner.name_locks.enter(self.vid, inner)?;
         let mut batch = inner.kv.batch();
         if self.staged == 0 {
             let key = keys::upload(self.vid, self.fid);
@@ -163,7 +166,7 @@ impl Upload {
                 body: Body::Staged,
             }
         };
-        let inside = inner.gate.enter(self.vid, &*inner)?;
+        let inside = inner.name_locks.enter(self.vid, &*inner)?;
         let created = inner.create(&inside, self.vid, key, &file);
         // After an unknown outcome the pieces may belong to a visible file.
         self.done = match &created {
@@ -181,7 +184,7 @@ impl Drop for Upload {
         }
         let inner = &*self.inner;
         // A removed volume took the pieces along.
-        let Ok(_inside) = inner.gate.enter(self.vid, inner) else {
+        let Ok(_inside) = inner.name_locks.enter(self.vid, inner) else {
             return;
         };
         let mut batch = inner.kv.batch();

@@ -1,7 +1,7 @@
 //! Who may touch which name and volume right now.
 //!
 //! A create looks whether its name is free and then writes; two creators of one name must not do
-//! that at the same time. The gate reserves names for as long as one operation takes, without a
+//! that at the same time. Names are reserved for as long as one operation takes, without a
 //! lock across the engine's flush: operations on different names run side by side, and the engine
 //! commits them in one group.
 //!
@@ -9,7 +9,7 @@
 //! - A name is reserved by at most one operation; whoever wants several takes them in one order,
 //!   so reservations cannot wait in a circle.
 //! - While a volume is closed nobody is inside it, and nobody enters.
-//! - What the gate remembers of a volume is dropped with it; an entry loaded while any volume was
+//! - What is remembered of a volume is dropped with it; an entry loaded while any volume was
 //!   being removed is not kept.
 //!
 //! Not here: what is written (`local`), the rows (`format`).
@@ -25,13 +25,13 @@ const REMEMBERED_VOLUMES: usize = 4096;
 
 /// Reservations of names and volumes.
 #[derive(Default)]
-pub(crate) struct Gate {
-    state: Mutex<State>,
+pub(crate) struct NameLocks {
+    state: Mutex<Reservations>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct Reservations {
     names: HashSet<Vec<u8>>,
     volumes: HashMap<VolumeId, Entry>,
     /// Raised by every removal.
@@ -58,23 +58,23 @@ pub(crate) trait Load {
 
 /// An operation inside a volume; leaves on drop.
 pub(crate) struct Inside<'a> {
-    gate: &'a Gate,
+    locks: &'a NameLocks,
     vid: VolumeId,
 }
 
 /// The volume is closed; opens on drop unless it was removed.
 pub(crate) struct Closed<'a> {
-    gate: &'a Gate,
+    locks: &'a NameLocks,
     vid: VolumeId,
 }
 
 /// Reserved names; free on drop.
 pub(crate) struct Names<'a> {
-    gate: &'a Gate,
+    locks: &'a NameLocks,
     keys: Vec<Vec<u8>>,
 }
 
-impl Gate {
+impl NameLocks {
     /// Enters a volume: it stays until the answer is dropped. Waits while it is closed.
     pub(crate) fn enter(&self, vid: VolumeId, load: &dyn Load) -> Result<Inside<'_>, VolumeError> {
         loop {
@@ -85,7 +85,7 @@ impl Gate {
                 }
                 if let Some(entry) = state.volumes.get_mut(&vid) {
                     entry.users += 1;
-                    return Ok(Inside { gate: self, vid });
+                    return Ok(Inside { locks: self, vid });
                 }
                 state.removals
             };
@@ -152,7 +152,7 @@ impl Gate {
         while state.volumes.get(&vid).is_some_and(|entry| entry.users > 0) {
             self.changed.wait(&mut state);
         }
-        Ok(Closed { gate: self, vid })
+        Ok(Closed { locks: self, vid })
     }
 
     /// Reserves the rows of these names, waiting for whoever holds them. Keys may repeat.
@@ -166,7 +166,7 @@ impl Gate {
             }
             state.names.insert(key.clone());
         }
-        Names { gate: self, keys }
+        Names { locks: self, keys }
     }
 
     /// Whether the volume is known to be there, without asking the engine.
@@ -176,7 +176,7 @@ impl Gate {
     }
 }
 
-impl State {
+impl Reservations {
     fn forget_some(&mut self) {
         if self.volumes.len() >= REMEMBERED_VOLUMES {
             self.volumes.retain(|_, entry| entry.users > 0 || entry.closed);
@@ -197,7 +197,7 @@ impl Inside<'_> {
     }
 
     fn quota(&self, wanted: u64, take: bool) -> Result<(), VolumeError> {
-        let mut state = self.gate.state.lock();
+        let mut state = self.locks.state.lock();
         let Some(entry) = state.volumes.get_mut(&self.vid) else {
             return Err(VolumeError::VolumeGone);
         };
@@ -216,7 +216,7 @@ impl Inside<'_> {
 
     /// Gives bytes of the quota back.
     pub(crate) fn give_back(&self, bytes: u64) {
-        let mut state = self.gate.state.lock();
+        let mut state = self.locks.state.lock();
         if let Some(entry) = state.volumes.get_mut(&self.vid) {
             entry.used_bytes = entry.used_bytes.map(|used| used.saturating_sub(bytes));
         }
@@ -225,11 +225,11 @@ impl Inside<'_> {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        let mut state = self.gate.state.lock();
+        let mut state = self.locks.state.lock();
         if let Some(entry) = state.volumes.get_mut(&self.vid) {
             entry.users -= 1;
             if entry.users == 0 && entry.closed {
-                self.gate.changed.notify_all();
+                self.locks.changed.notify_all();
             }
         }
     }
@@ -238,7 +238,7 @@ impl Drop for Inside<'_> {
 impl Closed<'_> {
     /// The volume is gone for good: whoever waits will look and not find it.
     pub(crate) fn removed(self) {
-        let mut state = self.gate.state.lock();
+        let mut state = self.locks.state.lock();
         state.removals += 1;
         state.volumes.remove(&self.vid);
     }
@@ -246,21 +246,21 @@ impl Closed<'_> {
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        let mut state = self.gate.state.lock();
+        let mut state = self.locks.state.lock();
         if let Some(entry) = state.volumes.get_mut(&self.vid) {
             entry.closed = false;
         }
-        self.gate.changed.notify_all();
+        self.locks.changed.notify_all();
     }
 }
 
 impl Drop for Names<'_> {
     fn drop(&mut self) {
-        let mut state = self.gate.state.lock();
+        let mut state = self.locks.state.lock();
         for key in &self.keys {
             state.names.remove(key);
         }
-        self.gate.changed.notify_all();
+        self.locks.changed.notify_all();
     }
 }
 

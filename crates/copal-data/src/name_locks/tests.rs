@@ -37,16 +37,16 @@ const VID: VolumeId = VolumeId(1);
 
 #[test]
 fn a_name_is_held_by_one_at_a_time() {
-    let gate = Gate::default();
+    let locks = NameLocks::default();
     let holders = AtomicU64::new(0);
     thread::scope(|scope| {
         for n in 0..8_u8 {
-            let (gate, holders) = (&gate, &holders);
+            let (locks, holders) = (&locks, &holders);
             scope.spawn(move || {
                 for round in 0..200_u8 {
                     // Different sets in different orders, one name in common, one twice.
                     let keys = [vec![n, round], b"common".to_vec(), vec![round], vec![round]];
-                    let reserved = gate.reserve(keys.to_vec());
+                    let reserved = locks.reserve(keys.to_vec());
                     assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0);
                     holders.fetch_sub(1, Ordering::SeqCst);
                     drop(reserved);
@@ -54,19 +54,19 @@ fn a_name_is_held_by_one_at_a_time() {
             });
         }
     });
-    assert!(gate.state.lock().names.is_empty());
+    assert!(locks.state.lock().names.is_empty());
 }
 
 #[test]
 fn a_closed_volume_has_nobody_inside() {
-    let (gate, rows) = (Gate::default(), Rows::default());
+    let (locks, rows) = (NameLocks::default(), Rows::default());
     let inside = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..4 {
-            let (gate, rows, inside) = (&gate, &rows, &inside);
+            let (locks, rows, inside) = (&locks, &rows, &inside);
             scope.spawn(move || {
                 for _ in 0..300 {
-                    let guard = gate.enter(VID, rows).expect("the volume is there");
+                    let guard = locks.enter(VID, rows).expect("the volume is there");
                     inside.fetch_add(1, Ordering::SeqCst);
                     thread::yield_now();
                     inside.fetch_sub(1, Ordering::SeqCst);
@@ -75,10 +75,10 @@ fn a_closed_volume_has_nobody_inside() {
             });
         }
         for _ in 0..2 {
-            let (gate, rows, inside) = (&gate, &rows, &inside);
+            let (locks, rows, inside) = (&locks, &rows, &inside);
             scope.spawn(move || {
                 for _ in 0..100 {
-                    let closed = gate.close(VID, rows).expect("the volume is there");
+                    let closed = locks.close(VID, rows).expect("the volume is there");
                     assert_eq!(inside.load(Ordering::SeqCst), 0);
                     drop(closed);
                 }
@@ -90,28 +90,28 @@ fn a_closed_volume_has_nobody_inside() {
 
 #[test]
 fn whoever_waited_for_a_removed_volume_does_not_find_it() {
-    let (gate, rows) = (Gate::default(), Rows::default());
-    let closed = gate.close(VID, &rows).expect("the volume is there");
-    assert!(!gate.remembers(VID), "reads must ask the engine now");
+    let (locks, rows) = (NameLocks::default(), Rows::default());
+    let closed = locks.close(VID, &rows).expect("the volume is there");
+    assert!(!locks.remembers(VID), "reads must ask the engine now");
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| gate.enter(VID, &rows).map(drop));
+        let waiting = scope.spawn(|| locks.enter(VID, &rows).map(drop));
         rows.gone.store(true, Ordering::SeqCst);
         closed.removed();
         let answer = waiting.join().expect("no panic");
         assert_eq!(answer, Err(VolumeError::VolumeGone));
     });
-    assert_eq!(gate.close(VID, &rows).map(drop), Err(VolumeError::VolumeGone));
+    assert_eq!(locks.close(VID, &rows).map(drop), Err(VolumeError::VolumeGone));
 }
 
 #[test]
 fn quotas_are_taken_and_given_back() {
-    let gate = Gate::default();
+    let locks = NameLocks::default();
     let rows = Rows {
         quota_bytes: Some(100),
         used_bytes: 40,
         ..Rows::default()
     };
-    let inside = gate.enter(VID, &rows).expect("the volume is there");
+    let inside = locks.enter(VID, &rows).expect("the volume is there");
     assert_eq!(inside.would_fit(60), Ok(()));
     assert_eq!(inside.take(50), Ok(()));
     let refused = VolumeError::QuotaExceeded {
@@ -128,13 +128,13 @@ fn quotas_are_taken_and_given_back() {
 
 #[test]
 fn idle_volumes_are_forgotten_and_found_again() {
-    let (gate, rows) = (Gate::default(), Rows::default());
-    let held = gate.enter(VID, &rows).expect("the volume is there");
+    let (locks, rows) = (NameLocks::default(), Rows::default());
+    let held = locks.enter(VID, &rows).expect("the volume is there");
     for vid in 2..2 * REMEMBERED_VOLUMES as u64 {
-        drop(gate.enter(VolumeId(vid), &rows).expect("there"));
-        assert!(gate.state.lock().volumes.len() <= REMEMBERED_VOLUMES);
+        drop(locks.enter(VolumeId(vid), &rows).expect("there"));
+        assert!(locks.state.lock().volumes.len() <= REMEMBERED_VOLUMES);
     }
-    assert!(gate.remembers(VID), "somebody is inside");
+    assert!(locks.remembers(VID), "somebody is inside");
     drop(held);
-    drop(gate.enter(VolumeId(2), &rows).expect("found again"));
+    drop(locks.enter(VolumeId(2), &rows).expect("found again"));
 }
