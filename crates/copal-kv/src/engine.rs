@@ -14,7 +14,7 @@ use crate::{
     broken::Flaw,
     compact::{
         compactor::Compactor,
-        jobs::{TIER_RUNS, tier_bytes},
+        picker::{TIER_RUNS, tier_bytes},
     },
     memory::{
         budget::{Accounts, Class, StoreCount},
@@ -25,14 +25,14 @@ use crate::{
     read::record::GetRecorder,
     signal::Signal,
     table::{
-        Damage, Place, ReadOptions, Table, TableError, key::KeyspaceId, range_tombstones::RangeTombstones,
+        Damage, DamageAt, ReadOptions, Table, TableError, key::KeyspaceId, range_tombstones::RangeTombstones,
     },
     tree::{
         manifest::format::{Record, TableMeta},
         snapshots::Snapshots,
         stored::Stored,
+        super_version::SuperVersion,
         version::{TableHandle, Version},
-        view::View,
     },
     write::{commit::Write, memtable::Memtable, pacing, path::WritePath},
 };
@@ -61,7 +61,7 @@ pub(crate) struct Engine {
     pub(crate) _store_count: StoreCount,
     /// Of the objects, until the end of the session.
     pub(crate) ownership: Mutex<Option<Ownership>>,
-    pub(crate) view: RwLock<Arc<View>>,
+    pub(crate) view: RwLock<Arc<SuperVersion>>,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) signal: Arc<Signal>,
     pub(crate) poison: Arc<Poison>,
@@ -72,18 +72,18 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn view(&self) -> Arc<View> {
+    pub(crate) fn super_version(&self) -> Arc<SuperVersion> {
         self.view.read().clone()
     }
 
     /// A view and the newest sequence it may be read at.
-    pub(crate) fn view_now(&self) -> (Arc<View>, u64) {
+    pub(crate) fn super_version_now(&self) -> (Arc<SuperVersion>, u64) {
         let view = self.view.read();
         (view.clone(), self.snapshots.visible())
     }
 
     /// Replaces the view by one made from it.
-    pub(crate) fn change_view(&self, change: impl FnOnce(&View) -> View) {
+    pub(crate) fn change_super_version(&self, change: impl FnOnce(&SuperVersion) -> SuperVersion) {
         let mut view = self.view.write();
         let new = Arc::new(change(&view));
         let old = std::mem::replace(&mut *view, new);
@@ -195,7 +195,7 @@ impl Engine {
     pub(crate) fn debt(&self) -> pacing::Debt {
         let tiers = self.counters.tier_bytes.each_ref();
         let tiers = tiers.map(|tier| tier.load(Ordering::Relaxed));
-        let view = self.view();
+        let view = self.super_version();
         let memtables = view.memtables().map(|memtable| memtable.charged_bytes()).sum();
         pacing::debt(&tiers, memtables, self.budget.memtable_bytes(), TIER_RUNS as u64)
     }
@@ -272,7 +272,7 @@ pub(crate) fn open_or_set_apart(
 ) -> Result<Arc<TableHandle>, Error> {
     let id = meta.object;
     let opened = Table::open_object(objects, id, cache.clone(), options).map_err(|error| match error {
-        TableError::Object(StoreError::NotFound(_)) => Damage::Missing.at(id, Place::Object),
+        TableError::Object(StoreError::NotFound(_)) => Damage::Missing.at(id, DamageAt::Object),
         error => error,
     });
     let table = match opened {
@@ -301,8 +301,12 @@ fn handle(table: Arc<Table>, meta: &TableMeta, cache: &TableCache) -> Arc<TableH
 }
 
 /// The first view of an opened store.
-pub(crate) fn first_view(active: Arc<Memtable>, frozen: Vec<Arc<Memtable>>, version: Version) -> View {
-    View {
+pub(crate) fn first_super_version(
+    active: Arc<Memtable>,
+    frozen: Vec<Arc<Memtable>>,
+    version: Version,
+) -> SuperVersion {
+    SuperVersion {
         active,
         frozen,
         version: Arc::new(version),

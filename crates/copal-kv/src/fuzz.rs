@@ -16,7 +16,7 @@ use crate::{
         tombstones,
     },
     tree::{
-        manifest::{format as manifest, parse_label, state::State},
+        manifest::{format as manifest, parse_label, state::ManifestState},
         value::Pointer,
     },
     write::{
@@ -92,7 +92,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("manifest edit behind its sum", |bytes| {
         if let Ok(records) = manifest::parse_edits(&manifest::crafted(bytes)) {
             // What decodes is applied, and written again by the next rewrite.
-            let mut state = State::default();
+            let mut state = ManifestState::default();
             records.iter().for_each(|record| state.apply(record));
             let _ = manifest::encode_edit(0, &state.records().collect::<Vec<_>>());
         }

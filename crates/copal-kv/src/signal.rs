@@ -14,7 +14,7 @@ pub(crate) enum Sleeper {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct SignalState {
     /// There may be something to do, for either of the sleepers.
     kicked: [bool; 2],
     stop: bool,
@@ -32,7 +32,7 @@ struct Inner {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
-    inner: Mutex<Inner>,
+    inner: Mutex<SignalState>,
     sleepers: [Condvar; 2],
     waiters: Condvar,
 }
@@ -125,16 +125,16 @@ impl Signal {
         self.wait_until(|_| done());
     }
 
-    fn wait_until(&self, done: impl Fn(&Inner) -> bool) {
+    fn wait_until(&self, done: impl Fn(&SignalState) -> bool) {
         loop {
             let before = self.inner.lock().progress;
             // `done` may take other locks, so it is asked without this one; `progress` tells what was missed.
             let snapshot = {
                 let inner = self.inner.lock();
-                Inner {
+                SignalState {
                     flush_stuck: inner.flush_stuck,
                     stop: inner.stop,
-                    ..Inner::default()
+                    ..SignalState::default()
                 }
             };
             if snapshot.stop || done(&snapshot) {

@@ -4,13 +4,13 @@ use crate::{
     CacheMode, Durability, Error, Iter, KeyspaceOptions, RangeChecksum, Store,
     compact::merge::group_of,
     engine::Engine,
-    memory::rows::SpaceStamp,
+    memory::rows::RowEpoch,
     read::get::{Kept, Want},
     table::key::{KeyRange, KeyspaceId, MAX_USER_KEY},
     tree::{
         snapshots::Held,
+        super_version::SuperVersion,
         value::pointer::{MAX_VALUE, piece_sums},
-        view::View,
     },
     write::commit::{Write, WriteOp, submitted::Commit, values::GroupKey},
 };
@@ -28,7 +28,7 @@ pub(crate) struct KeyspaceHandle {
     pub(crate) id: KeyspaceId,
     name: String,
     options: KeyspaceOptions,
-    stamp: Arc<SpaceStamp>,
+    row_epoch: Arc<RowEpoch>,
     pub(crate) dropped: AtomicBool,
 }
 
@@ -43,7 +43,7 @@ impl KeyspaceHandle {
             id,
             name: name.to_owned(),
             options,
-            stamp: engine.caches.rows.space(id),
+            row_epoch: engine.caches.rows.space(id),
             dropped: AtomicBool::new(false),
         }
     }
@@ -58,7 +58,7 @@ impl KeyspaceHandle {
     /// What look-ups leave in the cache.
     fn kept(&self) -> Kept<'_> {
         match self.options.cache {
-            CacheMode::Rows => Kept::Row(&self.stamp),
+            CacheMode::Rows => Kept::Row(&self.row_epoch),
             CacheMode::Blocks => Kept::Block,
             CacheMode::Nothing => Kept::Nothing,
         }
@@ -67,7 +67,7 @@ impl KeyspaceHandle {
     fn multi_get<K: AsRef<[u8]>>(
         &self,
         engine: &Engine,
-        view: &View,
+        view: &SuperVersion,
         seq: u64,
         keys: &[K],
     ) -> Vec<Result<Option<Bytes>, Error>> {
@@ -167,7 +167,7 @@ impl Keyspace {
     fn look_up(&self, key: &[u8], want: &Want) -> Result<Option<Bytes>, Error> {
         self.handle.check()?;
         let engine = self.store.engine();
-        let (view, seq) = engine.view_now();
+        let (view, seq) = engine.super_version_now();
         engine.get(&view, seq, &self.handle.id.key(key), want, self.handle.kept())
     }
 
@@ -184,7 +184,7 @@ impl Keyspace {
     /// Of each key as [`Keyspace::get`]: damage of one does not hide the others.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Bytes>, Error>> {
         let engine = self.store.engine();
-        let (view, seq) = engine.view_now();
+        let (view, seq) = engine.super_version_now();
         self.handle.multi_get(engine, &view, seq, keys)
     }
 
@@ -265,7 +265,7 @@ impl Keyspace {
 
     fn walk(&self, range: KeyRange) -> Iter {
         let engine = self.store.engine();
-        let (view, seq) = engine.view_now();
+        let (view, seq) = engine.super_version_now();
         Iter::new(
             engine,
             view,
@@ -450,7 +450,7 @@ impl Snapshot {
     /// As [`Keyspace::get`].
     pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, Error> {
         let engine = self.store.engine();
-        let view = engine.view();
+        let view = engine.super_version();
         let (key, kept) = (keyspace.handle.id.key(key), keyspace.handle.kept());
         engine.get(&view, self.held.seq, &key, &Want::all(), kept)
     }
@@ -481,7 +481,7 @@ impl Snapshot {
         let engine = self.store.engine();
         keyspace
             .handle
-            .multi_get(engine, &engine.view(), self.held.seq, keys)
+            .multi_get(engine, &engine.super_version(), self.held.seq, keys)
     }
 
     /// Walks a range at the snapshot.
@@ -491,7 +491,7 @@ impl Snapshot {
         let range = keyspace.handle.id.between(range);
         Iter::new(
             engine,
-            engine.view(),
+            engine.super_version(),
             Some(self.held.clone()),
             self.held.seq,
             range,

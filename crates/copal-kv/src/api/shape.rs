@@ -34,7 +34,7 @@ impl Engine {
         stats.device_writes = device.writes;
         stats.device_write_bytes = device.write_bytes;
         stats.device_flushes = device.flushes + device.fua_writes;
-        let view = self.view();
+        let view = self.super_version();
         stats.frozen_memtables = view.frozen.len() as u64;
         stats.damaged_ranges = set_apart::parts(&view.version).len() as u64;
         for run in &view.version.runs {

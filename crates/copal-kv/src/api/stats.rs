@@ -4,7 +4,7 @@
 
 use crate::{
     MemoryBytes,
-    compact::jobs::TIERS,
+    compact::picker::TIERS,
     table::counters::{Count, ReadCounters},
 };
 use std::{

@@ -240,7 +240,11 @@ impl Store {
     pub fn filters(&self) -> Filters {
         let engine = self.engine();
         let page_reads = engine.caches.cache.counts().filter_page_reads;
-        filter_report::report(engine.caches.cache.elastic(), &engine.view().version, page_reads)
+        filter_report::report(
+            engine.caches.cache.elastic(),
+            &engine.super_version().version,
+            page_reads,
+        )
     }
 
     /// Moves filter units to where the Gets so far want them, on the calling thread; the background thread, if there
@@ -258,11 +262,11 @@ impl Store {
         }
         self.inner.committers.end(self.engine());
         self.engine().leave_short_log();
-        let synced = self.engine().seal();
+        let synced = self.engine().end_writes();
         self.inner.join();
-        let settled = synced.and_then(|()| self.engine().settle());
+        let ended = synced.and_then(|()| self.engine().end_session());
         self.engine().let_go();
-        settled
+        ended
     }
 }
 
@@ -299,7 +303,7 @@ impl Drop for StoreInner {
             tracing::warn!(%error, "deferred writes may be lost: the store was dropped and could not be synced");
         }
         self.join();
-        if let Err(error) = self.engine.settle() {
+        if let Err(error) = self.engine.end_session() {
             tracing::warn!(%error, "the store was dropped and could not note that nothing is left over");
         }
         self.engine.let_go();
@@ -351,7 +355,7 @@ impl Drop for PanicGuard {
 impl Engine {
     /// The end of a clean session: frees what nobody reads any more, and notes that nothing else is without a
     /// name. What is found later was then not left behind by a kill.
-    fn settle(&self) -> Result<(), Error> {
+    fn end_session(&self) -> Result<(), Error> {
         if self.options.read_only || self.poison.check().is_err() {
             return Ok(());
         }
@@ -410,17 +414,17 @@ impl Engine {
             {
                 let mut writer = self.writes.writer.lock();
                 writer.check_open()?;
-                if self.view().frozen.is_empty() {
+                if self.super_version().frozen.is_empty() {
                     let generation = writer.log.generation;
                     self.in_reserve(|| self.rotate(&mut writer))?;
                     break generation;
                 }
             }
-            self.wait_flushed(|engine| engine.view().frozen.is_empty())?;
+            self.wait_flushed(|engine| engine.super_version().frozen.is_empty())?;
         };
         self.wait_flushed(|engine| {
             engine
-                .view()
+                .super_version()
                 .frozen
                 .iter()
                 .all(|memtable| memtable.generation > target)

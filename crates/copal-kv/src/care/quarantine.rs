@@ -26,12 +26,12 @@ use crate::{
         range_tombstones::RangeTombstones,
     },
     tree::{
+        super_version::SuperVersion,
         value::{
             interval::IntervalSet,
             pointer::{Pointer, VALUE_PAGE},
         },
         version::{Slice, Version},
-        view::View,
     },
 };
 use bytes::Bytes;
@@ -60,7 +60,7 @@ impl Store {
     #[must_use]
     pub fn damaged_ranges(&self) -> Vec<DamagedRange> {
         let engine = self.engine();
-        let version = engine.view().version.clone();
+        let version = engine.super_version().version.clone();
         let tree = engine.stored.tree.lock();
         let mut found = Vec::new();
         for part in parts(&version) {
@@ -88,7 +88,7 @@ impl Store {
 impl Engine {
     /// Separated values found damaged that are still what their key has; forgets the others.
     fn damaged_values(&self) -> Vec<DamagedRange> {
-        let (view, seq) = self.view_now();
+        let (view, seq) = self.super_version_now();
         let mut found = Vec::new();
         let mut noted = self.stored.damaged_values.lock();
         noted.retain(|key, (pointer, what)| {
@@ -151,7 +151,7 @@ impl Engine {
     /// them. Objects that a damaged table may point to wait until that is gone.
     fn recount(&self, objects: HashSet<ObjectId>) -> Result<(), Error> {
         let accounted = self.accounted(&objects);
-        let view = self.view();
+        let view = self.super_version();
         self.recount_in(&view, objects, &accounted)
     }
 
@@ -163,10 +163,10 @@ impl Engine {
         objects.iter().filter_map(accounted).collect()
     }
 
-    /// `view` is not older than `accounted`: all that lives below these lengths is in it.
+    /// `super_version` is not older than `accounted`: all that lives below these lengths is in it.
     pub(crate) fn recount_in(
         &self,
-        view: &View,
+        view: &SuperVersion,
         mut objects: HashSet<ObjectId>,
         accounted: &BTreeMap<ObjectId, u64>,
     ) -> Result<(), Error> {

@@ -18,7 +18,7 @@ use crate::{
         key::{KeyRange, successor, user_key},
         merge::MergingCursor,
     },
-    tree::view::View,
+    tree::super_version::SuperVersion,
     write::commit::{Write, WriteOp},
 };
 use bytes::Bytes;
@@ -113,7 +113,7 @@ impl Keyspace {
     }
 
     fn answering(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Answering<'_> {
-        let (view, seq) = self.engine().view_now();
+        let (view, seq) = self.engine().super_version_now();
         Answering {
             keyspace: self,
             view,
@@ -127,7 +127,7 @@ impl Keyspace {
 /// Rows of a range that a look-up answers, ascending.
 struct Answering<'a> {
     keyspace: &'a Keyspace,
-    view: Arc<View>,
+    view: Arc<SuperVersion>,
     seq: u64,
     /// What was not passed yet.
     range: KeyRange,

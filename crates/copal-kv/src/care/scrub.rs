@@ -14,9 +14,9 @@ use crate::{
     engine::Engine,
     table::{Damaged, entry::EntryKind},
     tree::{
+        super_version::SuperVersion,
         value::{self, pointer::Pointer},
         version::Slice,
-        view::View,
     },
 };
 use bytes::Bytes;
@@ -49,12 +49,12 @@ pub struct ScrubProgress {
 
 /// A scrub under way; ends when it is done, cancelled or dropped, or the store is closed.
 pub struct Scrub {
-    shared: Arc<Shared>,
+    shared: Arc<ScrubState>,
     thread: Option<JoinHandle<Result<(), Error>>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ScrubState {
     progress: Mutex<ScrubProgress>,
     cancelled: Mutex<bool>,
     wake: Condvar,
@@ -70,7 +70,7 @@ impl Store {
         if engine.signal.stopping() {
             return Err(Error::Closed);
         }
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(ScrubState::default());
         let worker = Worker {
             engine,
             shared: shared.clone(),
@@ -162,7 +162,7 @@ impl Pace {
 
 struct Worker {
     engine: Arc<Engine>,
-    shared: Arc<Shared>,
+    shared: Arc<ScrubState>,
     pace: Pace,
     began: Instant,
 }
@@ -171,7 +171,7 @@ impl Worker {
     fn run(mut self) -> Result<(), Error> {
         // Only the names: a version held for so long would keep dead tables from being freed.
         let tables: BTreeMap<ObjectId, u64> = {
-            let view = self.engine.view();
+            let view = self.engine.super_version();
             let slices = view.version.runs.iter().flat_map(|run| &run.slices);
             let weigh = |slice: &Slice| {
                 let meta = &slice.table.meta;
@@ -197,7 +197,7 @@ impl Worker {
     fn table(&mut self, object: ObjectId) -> Result<bool, Error> {
         let mut partition = 0;
         loop {
-            let view = self.engine.view();
+            let view = self.engine.super_version();
             let Some(slice) = find(&view, object) else {
                 return Ok(true);
             };
@@ -214,7 +214,7 @@ impl Worker {
     }
 
     /// Reads one partition and the values it points to; how many bytes that were, and whether there is another.
-    fn partition(&self, view: &View, slice: &Slice, partition: u32) -> Result<(u64, bool), Error> {
+    fn partition(&self, view: &SuperVersion, slice: &Slice, partition: u32) -> Result<(u64, bool), Error> {
         let table = &slice.table.table;
         let mut pointers: Vec<(Bytes, u64, Bytes)> = Vec::new();
         let found = table.verify_partition(partition, Class::Background, &mut |entry| {
@@ -274,7 +274,7 @@ impl Worker {
     }
 }
 
-fn find(view: &View, object: ObjectId) -> Option<&Slice> {
+fn find(view: &SuperVersion, object: ObjectId) -> Option<&Slice> {
     let mut slices = view.version.runs.iter().flat_map(|run| &run.slices);
     slices.find(|slice| slice.table.meta.object == object)
 }
@@ -284,7 +284,7 @@ impl Engine {
     /// `damaged_ranges`. Values under a tombstone may be gone: those are fine.
     pub(crate) fn check_value(
         &self,
-        view: &View,
+        view: &SuperVersion,
         key: &Bytes,
         seq: u64,
         pointer: &Bytes,

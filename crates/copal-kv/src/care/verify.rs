@@ -26,12 +26,12 @@ use crate::{
         garbage::Item,
         manifest::{MANIFEST, state::ValueState},
         stored::Tree,
+        super_version::SuperVersion,
         value::{
             interval::IntervalSet,
             pointer::{Pointer, VALUE_PAGE},
         },
         version::{Run, Slice},
-        view::View,
     },
 };
 use bytes::Bytes;
@@ -109,7 +109,7 @@ impl Store {
 
 /// The store at one moment.
 struct Moment {
-    view: Arc<View>,
+    view: Arc<SuperVersion>,
     /// Last sequence that a commit took; memtables go on filling.
     newest: u64,
     /// Accounts of the value objects.
@@ -186,12 +186,12 @@ impl Engine {
         // A commit that failed on its way poisons the store; what it left behind is no one's.
         let _ = self.writes.queue.drain();
         let tree = self.stored.tree.lock();
-        let view = self.view();
+        let view = self.super_version();
         self.verify_names(&tree, &view, report);
         let state = &tree.manifest.state;
         Moment {
             view,
-            newest: self.snapshots.given(),
+            newest: self.snapshots.allocated_seq(),
             values: state.values.clone(),
             _charge: self.budget.charge(Memory::Manifest, state.heap_bytes()),
         }
@@ -200,7 +200,7 @@ impl Engine {
     /// Counts the entries of a slice round its damaged parts; `false`: there are such parts.
     fn walk_slice(
         &self,
-        view: &View,
+        view: &SuperVersion,
         run: &Run,
         slice: &Slice,
         to: &mut Verifying<'_>,
@@ -240,7 +240,7 @@ impl Engine {
     }
 
     /// Every object of ours has a name, every name an object.
-    fn verify_names(&self, tree: &Tree, view: &View, report: &mut VerifyReport) {
+    fn verify_names(&self, tree: &Tree, view: &SuperVersion, report: &mut VerifyReport) {
         let state = &tree.manifest.state;
         let found = Found::list(&self.objects);
         let mut named: HashSet<ObjectId> = state.tables.keys().chain(state.values.keys()).copied().collect();
@@ -297,7 +297,7 @@ impl Engine {
     /// Counts the entries of a cursor up to `newest` and notes where their values lie; a deep verify reads the values.
     fn collect(
         &self,
-        view: &View,
+        view: &SuperVersion,
         newest: u64,
         cursor: &mut impl Cursor,
         to: &mut Verifying<'_>,
@@ -362,7 +362,7 @@ fn deleted(item: Item) -> Option<ObjectId> {
 }
 
 /// Whether a range tombstone hides the entry.
-pub(crate) fn is_purged(view: &View, key: &[u8], seq: u64) -> bool {
+pub(crate) fn is_purged(view: &SuperVersion, key: &[u8], seq: u64) -> bool {
     let in_memtables = view
         .memtables()
         .any(|memtable| memtable.cover(key, MAX_SEQ) > seq);

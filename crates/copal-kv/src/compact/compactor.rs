@@ -1,6 +1,6 @@
 //! What the threads own that flush and merge, and those that look at the tree between two of their steps.
 
-use super::{deletions::Deletions, ingest::Ingests, jobs::Jobs, separate::WorkerValues};
+use super::{deletions::Deletions, ingest::Ingests, picker::Jobs, value_separation::WorkerValues};
 use parking_lot::{Mutex, MutexGuard};
 
 /// See the module.

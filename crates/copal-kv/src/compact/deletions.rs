@@ -143,7 +143,7 @@ mod tests {
             slices,
         };
         deletions.add_passed(&run, b"b", 5);
-        let everything = crate::compact::jobs::everything();
+        let everything = crate::compact::picker::everything();
         assert_eq!(deletions.passed_in(&everything), 5);
         {
             let mut passed = deletions.passed.lock();

@@ -136,7 +136,7 @@ impl Engine {
     /// Makes tables of all frozen memtables; `true` when there was one. A full store may use the reserve.
     pub(crate) fn flush_all(&self) -> Result<bool, Error> {
         let mut flushed = false;
-        while !self.view().frozen.is_empty() {
+        while !self.super_version().frozen.is_empty() {
             flushed |= self.in_reserve(|| self.flush_oldest())?;
             self.signal.progressed(Some(false));
             // There is a run more: merges may be due.

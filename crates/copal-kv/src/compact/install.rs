@@ -18,9 +18,9 @@ use crate::{
         garbage::Item,
         manifest::format::{Level, Record},
         stored::Tree,
+        super_version::SuperVersion,
         value::{interval::page_aligned, pointer::VALUE_PAGE},
         version::{Slice, Version, filter_level},
-        view::View,
     },
 };
 use copal_object::{Ack, ObjectId, Op, Txn};
@@ -115,10 +115,10 @@ impl Engine {
             &self.budget,
         );
         tree.next_epoch += 1;
-        let before = self.view().version.epoch;
+        let before = self.super_version().version.epoch;
         self.count_tiers(&version);
         let version = Arc::new(version);
-        self.change_view(|view| View {
+        self.change_super_version(|view| SuperVersion {
             active: view.active.clone(),
             frozen: view
                 .frozen
@@ -205,12 +205,12 @@ fn hand_over_filters(tree: &Tree, change: &mut Change) {
     let mut at_hand = AtHand::default();
     for (handle, level, _) in &tables {
         if let Some(mut predicted) = change.predicted.remove(&handle.meta.object) {
-            handle.table.adopt_index_pages(&mut predicted);
-            handle.table.adopt_filters(*level, &mut predicted, &mut at_hand);
+            handle.table.attach_index_pages(&mut predicted);
+            handle.table.attach_filters(*level, &mut predicted, &mut at_hand);
         }
     }
     if let Some((handle, ..)) = tables.first() {
-        handle.table.elastic().settle(&at_hand);
+        handle.table.elastic().adjust_to_budget(&at_hand);
     }
 }
 

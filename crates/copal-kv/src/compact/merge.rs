@@ -6,10 +6,10 @@
 
 use super::{
     install::{Change, take_out},
-    jobs::{Job, everything},
     output::Output,
-    separate::{Separation, WorkerValues},
-    survivors::{Survivors, Verdict},
+    picker::{Job, everything},
+    value_separation::{Separation, WorkerValues},
+    version_gc::{Survivors, Verdict},
 };
 use crate::{
     Error,
@@ -152,7 +152,7 @@ impl Engine {
     pub(crate) fn flush_oldest(&self) -> Result<bool, Error> {
         // Let go of last: who waits for it finds the memory of the memtable given back.
         let mut values = self.compactor.worker_values.lock();
-        let view = self.view();
+        let view = self.super_version();
         let Some(memtable) = view.frozen.last().cloned() else {
             return Ok(false);
         };
@@ -193,7 +193,7 @@ impl Engine {
         generation: u64,
         mut change: Change,
     ) -> Result<(), Error> {
-        let view = self.view();
+        let view = self.super_version();
         let bottom = view.version.runs.is_empty();
         let heat_of = Inheritance(view.version.runs.clone());
         drop(view);
@@ -230,7 +230,7 @@ impl Engine {
         let mut shared = (!job.rewrite.is_empty()).then(|| self.compactor.worker_values.lock());
         let mut none = WorkerValues::default();
         let values = shared.as_deref_mut().unwrap_or(&mut none);
-        let version = self.view().version.clone();
+        let version = self.super_version().version.clone();
         let known = set_apart::parts(&version).len();
         match self.try_merge_step(&version, values, job) {
             Err(error) if error.is_corruption() && set_apart::parts(&version).len() > known => Ok(true),

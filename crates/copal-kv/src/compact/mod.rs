@@ -9,20 +9,20 @@
 //! - Only the worker changes what is in the tree, so a step never meets another's changes; a flush adds a run at the top
 //!   at any time.
 //!
-//! Not here: which entries survive (`survivors`), where separated values go (`separate`).
+//! Not here: which entries survive (`version_gc`), where separated values go (`value_separation`).
 
 pub(crate) mod compactor;
 pub(crate) mod deletions;
 pub(crate) mod flusher;
 pub(crate) mod ingest;
 pub(crate) mod install;
-pub(crate) mod jobs;
 pub(crate) mod merge;
 pub(crate) mod output;
 pub(crate) mod passed;
 mod pause;
-pub(crate) mod separate;
-pub(crate) mod survivors;
+pub(crate) mod picker;
 pub(crate) mod sweep;
+pub(crate) mod value_separation;
+pub(crate) mod version_gc;
 pub(crate) mod worker;
 pub(crate) mod worth;

@@ -5,7 +5,7 @@
 //! - The ranges of the tables of one step are disjoint and together cover the step's range; range tombstones
 //!   are clipped to them.
 
-use super::survivors::Survivors;
+use super::version_gc::Survivors;
 use crate::{
     Error,
     engine::Engine,

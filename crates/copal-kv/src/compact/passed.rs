@@ -1,6 +1,6 @@
 //! What a walk passes over because of deletions, told to those who choose merges.
 
-use crate::{engine::Engine, table::counters::Count, tree::view::View};
+use crate::{engine::Engine, table::counters::Count, tree::super_version::SuperVersion};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ const TOLD_BYTES: u64 = 64 << 10;
 /// What one walk passed over and has not told yet; told when it is dropped.
 pub(crate) struct Passed {
     engine: Arc<Engine>,
-    view: Arc<View>,
+    view: Arc<SuperVersion>,
     /// Where it was passed.
     at: Bytes,
     entries: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    pub(crate) fn new(engine: Arc<Engine>, view: Arc<View>) -> Passed {
+    pub(crate) fn new(engine: Arc<Engine>, view: Arc<SuperVersion>) -> Passed {
         Passed {
             engine,
             view,

@@ -6,7 +6,7 @@
 
 use super::{
     install::{Change, take_out},
-    separate::WorkerValues,
+    value_separation::WorkerValues,
 };
 use crate::{
     Error,
@@ -39,7 +39,7 @@ impl Engine {
     fn busy_values(&self, values: &WorkerValues) -> HashSet<ObjectId> {
         let direct = self.writes.direct_values.lock();
         let mut busy: HashSet<ObjectId> = direct.open_objects().into_iter().collect();
-        let view = self.view();
+        let view = self.super_version();
         drop(direct);
         busy.extend(
             view.memtables()
@@ -53,7 +53,7 @@ impl Engine {
     /// Drops what is wholly dead or wholly covered; `true` when something went.
     /// The caller has the step.
     pub(crate) fn sweep(&self) -> Result<bool, Error> {
-        let version = self.view().version.clone();
+        let version = self.super_version().version.clone();
         let covered = all_tombstones(&version, &self.snapshots.stripes());
         self.sweep_covered(version, &covered)
     }
@@ -62,7 +62,7 @@ impl Engine {
     #[cfg(test)]
     pub(crate) fn sweep_too_early(&self) -> Result<(), Error> {
         let _step = self.compactor.step.lock();
-        let view = self.view();
+        let view = self.super_version();
         let in_memory = view.memtables().flat_map(|memtable| memtable.range_deletes());
         let covered: Vec<_> = in_memory.collect();
         let covered = RangeTombstones::new(&covered);

@@ -9,8 +9,8 @@
 //! - It never waits for the writer lock: the writer may be waiting for a flush, and a flush in a full store for it.
 
 use super::{
-    jobs::{Job, Request, Urgency, everything, pick, tidying, to_bottom},
     pause::{LONGEST_PAUSE, TICK},
+    picker::{Job, Request, Urgency, everything, pick, read_triggered, to_bottom},
     worth::{Area, areas, wanted},
 };
 use crate::{
@@ -36,7 +36,7 @@ const WALKS_PER_BLOCK: u64 = 4;
 
 /// Since when the tree is as it is, in walks, and nothing was written besides, in searches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Still {
+struct IdleSince {
     epoch: u64,
     writes: u64,
     searches: u64,
@@ -61,9 +61,9 @@ struct Worker {
     /// The version that was swept last.
     swept: Option<u64>,
     deleted: Deleted,
-    still: Still,
+    idle_since: IdleSince,
     /// Readers would gain by a merge, and have not paid for it yet.
-    may_tidy: bool,
+    may_be_read_triggered: bool,
     /// Much is dead of value objects, some of which may still be appended to.
     may_rewrite: bool,
     /// After a failure: the pause before merges are tried again, and when that is.
@@ -99,8 +99,8 @@ impl Worker {
             rewritten: HashSet::new(),
             swept: None,
             deleted: Deleted::default(),
-            still: Still::default(),
-            may_tidy: false,
+            idle_since: IdleSince::default(),
+            may_be_read_triggered: false,
             may_rewrite: false,
             pause: TICK,
             merges_from: None,
@@ -115,7 +115,7 @@ impl Worker {
         if engine.free_garbage()? && engine.signal.flush_is_stuck() {
             engine.signal.kick_one(Sleeper::Flusher);
         }
-        let epoch = Some(engine.view().version.epoch);
+        let epoch = Some(engine.super_version().version.epoch);
         if self.swept != epoch {
             self.swept = epoch;
             if engine.in_reserve(|| engine.sweep())? {
@@ -138,7 +138,7 @@ impl Worker {
             let Some(request) = engine.compactor.jobs.next() else {
                 return Ok(false);
             };
-            let version = engine.view().version.clone();
+            let version = engine.super_version().version.clone();
             let job = to_bottom(&version, request.range.clone(), HashSet::new());
             self.request = Some((request, job));
         }
@@ -175,7 +175,7 @@ impl Worker {
         self.engine.compactor.worker_values.lock().close_within(range);
         let (group, mut objects) = self.engine.stale_group(range)?;
         objects.retain(|object| self.rewritten.insert(*object));
-        let version = self.engine.view().version.clone();
+        let version = self.engine.super_version().version.clone();
         (!objects.is_empty()).then(|| to_bottom(&version, group, objects))
     }
 
@@ -187,7 +187,7 @@ impl Worker {
         };
         // A merge in front of it takes from the same runs: what is left of it is planned again.
         if next.is_some() {
-            self.jobs.retain(|job| job.urgency != Urgency::Tidying);
+            self.jobs.retain(|job| job.urgency != Urgency::ReadTriggered);
         }
         self.jobs.extend(next);
         let Some(job) = self.jobs.last_mut() else {
@@ -202,8 +202,8 @@ impl Worker {
 
     /// The merge of a tier that is full and above all that the merge under way takes from.
     fn more_urgent(&self, than: &Job) -> Option<Job> {
-        let version = self.engine.view().version.clone();
-        let unfinished = (than.urgency == Urgency::Tidying).then_some(than.target.run);
+        let version = self.engine.super_version().version.clone();
+        let unfinished = (than.urgency == Urgency::ReadTriggered).then_some(than.target.run);
         let job = pick(
             &version,
             || self.engine.new_run(),
@@ -214,7 +214,7 @@ impl Worker {
     }
 
     fn next_job(&mut self) -> Option<Job> {
-        let version = self.engine.view().version.clone();
+        let version = self.engine.super_version().version.clone();
         if let Some(job) = pick(
             &version,
             || self.engine.new_run(),
@@ -230,7 +230,7 @@ impl Worker {
         self.close_wasted();
         let (range, mut objects) = self.engine.stale_group(&everything())?;
         // Asked again: a flush that this waited for may point to them.
-        let version = self.engine.view().version.clone();
+        let version = self.engine.super_version().version.clone();
         objects.retain(|object| self.rewritten.insert(*object));
         (!objects.is_empty()).then(|| to_bottom(&version, range, objects))
     }
@@ -258,7 +258,7 @@ impl Worker {
     /// while writes go on it fills up, and more of it dies before it is moved.
     fn close_wasted(&mut self) {
         let wasted = self.engine.wasted_values(&everything());
-        let is_idle = self.still.writes == self.engine.counters.writes.load(Ordering::Relaxed);
+        let is_idle = self.idle_since.writes == self.engine.counters.writes.load(Ordering::Relaxed);
         if is_idle && !wasted.is_empty() {
             self.engine.close_values(&wasted);
         }
@@ -272,26 +272,26 @@ impl Worker {
         let engine = &self.engine;
         // While a flush is under way there are writes.
         let _no_flush = engine.compactor.worker_values.try_lock()?;
-        let version = engine.view().version.clone();
-        let found = tidying(&version, || engine.new_run(), engine.options.bottom_share);
+        let version = engine.super_version().version.clone();
+        let found = read_triggered(&version, || engine.new_run(), engine.options.bottom_share);
         let writes = engine.counters.writes.load(Ordering::Relaxed);
         let searches = engine.counters.searches(version.runs.len() as u64);
         let walked = engine.counters.walked(version.runs.len() as u64);
-        if self.still.epoch != version.epoch {
-            self.still = Still {
+        if self.idle_since.epoch != version.epoch {
+            self.idle_since = IdleSince {
                 epoch: version.epoch,
                 writes,
                 searches,
                 walked,
             };
         }
-        if self.still.writes != writes {
-            (self.still.writes, self.still.searches) = (writes, searches);
+        if self.idle_since.writes != writes {
+            (self.idle_since.writes, self.idle_since.searches) = (writes, searches);
         }
-        self.may_tidy = engine.options.merge_for_reads && found.is_some();
-        let (job, blocks) = found.filter(|_| self.may_tidy)?;
-        let paid = searches - self.still.searches >= blocks
-            || walked - self.still.walked >= WALKS_PER_BLOCK * blocks;
+        self.may_be_read_triggered = engine.options.merge_for_reads && found.is_some();
+        let (job, blocks) = found.filter(|_| self.may_be_read_triggered)?;
+        let paid = searches - self.idle_since.searches >= blocks
+            || walked - self.idle_since.walked >= WALKS_PER_BLOCK * blocks;
         paid.then_some(job)
     }
 
@@ -313,8 +313,8 @@ impl Worker {
             .merges_from
             .map(|from| from.saturating_duration_since(Instant::now()).max(TICK));
         let may_clear = engine.options.merge_for_reads && !self.deleted.areas.is_empty();
-        let tidying = (self.may_tidy || self.may_rewrite || may_clear).then_some(LOOK);
-        [merges, tidying].into_iter().flatten().min()
+        let read_triggered = (self.may_be_read_triggered || self.may_rewrite || may_clear).then_some(LOOK);
+        [merges, read_triggered].into_iter().flatten().min()
     }
 
     /// A failed step: a full store and damage are tried again after a pause, anything else has poisoned the store.

@@ -8,7 +8,7 @@
 //! - *Walks*: they have passed as many bytes in vain as the merge moves, so that it never costs more than twice what they
 //!   spent by then.
 //!
-//! Not here: full tiers, which take deletions along (`jobs`); value objects that are partly dead (`sweep`).
+//! Not here: full tiers, which take deletions along (`picker`); value objects that are partly dead (`sweep`).
 
 use super::deletions::Deletions;
 use crate::{
@@ -174,7 +174,7 @@ pub(crate) fn areas(version: &Version, oldest_snapshot: u64, deletions: &Deletio
 
 /// The tables of a run and the gaps between them: all keys, in order.
 fn areas_of(run: &Run) -> Vec<Area> {
-    let all = super::jobs::everything();
+    let all = super::picker::everything();
     let mut areas = Vec::new();
     let mut start = all.start;
     let mut push = |start: &Bytes, end: &Bytes| {

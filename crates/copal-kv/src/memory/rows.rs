@@ -98,13 +98,13 @@ impl Shelf for BudgetShelf {
 
 /// The newest range operation of one keyspace, shared with its handles.
 #[derive(Debug, Default)]
-pub(crate) struct SpaceStamp(AtomicU64);
+pub(crate) struct RowEpoch(AtomicU64);
 
 /// See the module.
 pub(crate) struct Rows<S = BudgetShelf, G = Mutex<Shard>> {
     shelf: S,
     shards: Box<[G]>,
-    spaces: RwLock<BTreeMap<KeyspaceId, Arc<SpaceStamp>>>,
+    spaces: RwLock<BTreeMap<KeyspaceId, Arc<RowEpoch>>>,
     /// Some row was inserted since the opening: until then nothing has to be hashed or removed.
     used: AtomicBool,
 }
@@ -129,7 +129,7 @@ impl<S: Shelf, G: Guard> Rows<S, G> {
     }
 
     /// The stamp of a keyspace, for those who read in it.
-    pub(crate) fn space(&self, id: KeyspaceId) -> Arc<SpaceStamp> {
+    pub(crate) fn space(&self, id: KeyspaceId) -> Arc<RowEpoch> {
         self.spaces.write().entry(id).or_default().clone()
     }
 
@@ -160,7 +160,7 @@ impl<S: Shelf, G: Guard> Rows<S, G> {
     }
 
     /// The value of `key` for a reader at `seq`, if it is known without looking.
-    pub(crate) fn get(&self, space: &SpaceStamp, key: &[u8], seq: u64) -> Option<Bytes> {
+    pub(crate) fn get(&self, space: &RowEpoch, key: &[u8], seq: u64) -> Option<Bytes> {
         if !self.used.load(SeqCst) {
             return None;
         }
@@ -170,7 +170,7 @@ impl<S: Shelf, G: Guard> Rows<S, G> {
 
     /// Keeps the version `seq` of `key`, the newest that a reader at `read_at` found, unless something was written
     /// since.
-    pub(crate) fn insert(&self, space: &SpaceStamp, key: &[u8], value: &[u8], seq: u64, read_at: u64) {
+    pub(crate) fn insert(&self, space: &RowEpoch, key: &[u8], value: &[u8], seq: u64, read_at: u64) {
         if value.len() > MAX_ROW_BYTES || read_at < space.0.load(SeqCst) {
             return;
         }

@@ -11,7 +11,7 @@
 //!
 //! [`Record::Settled`]: crate::tree::manifest::format::Record::Settled
 
-use crate::tree::manifest::{Role, parse_label, rewrite::BESIDE, state::State};
+use crate::tree::manifest::{Role, parse_label, rewrite::BESIDE, state::ManifestState};
 use copal_object::{ObjectId, Stat, Store as Objects};
 use std::collections::BTreeMap;
 
@@ -83,7 +83,11 @@ pub(crate) struct Unnamed {
 
 /// Everything in `found` that `state` and the logs behind it do not name. `logged`: value objects that a log
 /// points into.
-pub(crate) fn unnamed(state: &State, found: &Found, logged: impl Fn(&ObjectId) -> bool) -> Vec<Unnamed> {
+pub(crate) fn unnamed(
+    state: &ManifestState,
+    found: &Found,
+    logged: impl Fn(&ObjectId) -> bool,
+) -> Vec<Unnamed> {
     let logs = found.logs.range(..=state.flushed_generation).map(|(_, log)| *log);
     let logs = logs.chain(found.second_logs.iter().copied());
     let tables = found.tables.iter().copied();

@@ -15,8 +15,8 @@ mod replay;
 use crate::{
     Error, MemoryBudget, Options,
     api::stats::Counters,
-    compact::{compactor::Compactor, separate::WorkerValues},
-    engine::{Engine, first_view, open_or_set_apart},
+    compact::{compactor::Compactor, value_separation::WorkerValues},
+    engine::{Engine, first_super_version, open_or_set_apart},
     memory::{
         budget::{Accounts, Class},
         cache::TableCache,
@@ -35,7 +35,7 @@ use crate::{
             Manifest, Role,
             format::{Record, ValueMeta},
             rewrite,
-            state::State,
+            state::ManifestState,
         },
         snapshots::Snapshots,
         stored::{Stored, Tree},
@@ -107,11 +107,11 @@ pub(crate) fn open(
         let handle = open_or_set_apart(&objects, &cache, read, &table.meta)?;
         let level = filter_level(table.level, table.run);
         let none = &mut AtHand::default();
-        handle.table.adopt_filters(level, &mut Vec::new(), none);
+        handle.table.attach_filters(level, &mut Vec::new(), none);
         handles.insert(*object, handle);
         budget.check_used()?;
     }
-    cache.elastic().settle(&AtHand::default());
+    cache.elastic().adjust_to_budget(&AtHand::default());
     let beyond = if options.read_only {
         Beyond::RefuseToRead
     } else {
@@ -141,7 +141,7 @@ pub(crate) fn open(
         rewrite::discard(&objects).map_err(|error| poison.failed_write(error))?;
         let sweep = Sweep::new(&tree.manifest.state, &found, &replayed);
         sweep.run(&objects, &poison, &mut tree.manifest)?;
-        adopt(
+        resume_values(
             &objects,
             &tree.manifest.state,
             &mut direct_values,
@@ -190,7 +190,7 @@ pub(crate) fn open(
         compactor: Compactor::new(worker_values),
         _store_count: store_count,
         ownership: Mutex::new(Some(ownership)),
-        view: RwLock::new(Arc::new(first_view(active, frozen, version))),
+        view: RwLock::new(Arc::new(first_super_version(active, frozen, version))),
         snapshots,
         signal,
         poison,
@@ -200,7 +200,7 @@ pub(crate) fn open(
         closed: AtomicBool::new(false),
         options,
     };
-    let version = engine.view().version.clone();
+    let version = engine.super_version().version.clone();
     engine.count_tiers(&version);
     drop(version);
     if replayed.is_too_much
@@ -227,7 +227,7 @@ struct Sweep {
 }
 
 impl Sweep {
-    fn new(state: &State, found: &Found, replayed: &Replayed) -> Sweep {
+    fn new(state: &ManifestState, found: &Found, replayed: &Replayed) -> Sweep {
         let mut sweep = Sweep::default();
         for Unnamed {
             object,
@@ -257,7 +257,7 @@ impl Sweep {
     }
 
     /// Frees what of a named value object nobody names: its tail, or pages inside.
-    fn value(&mut self, state: &State, object: ObjectId, stat: &Stat, named: Option<&Named>) {
+    fn value(&mut self, state: &ManifestState, object: ObjectId, stat: &Stat, named: Option<&Named>) {
         let known = state.values.get(&object);
         let mut meta = match (known, named) {
             (None, None) => return,
@@ -322,12 +322,17 @@ impl Sweep {
 }
 
 /// The first id that nothing ever had.
-fn next_object(state: &State, found: &Found) -> u64 {
+fn next_object(state: &ManifestState, found: &Found) -> u64 {
     (found.highest + 1).max(state.next_object)
 }
 
 /// Takes up the newest value object of each group again.
-fn adopt(objects: &Objects, state: &State, direct: &mut DirectValues, worker: &mut WorkerValues) {
+fn resume_values(
+    objects: &Objects,
+    state: &ManifestState,
+    direct: &mut DirectValues,
+    worker: &mut WorkerValues,
+) {
     for value in state.values.values() {
         let meta = &value.meta;
         // The object must end where the accounts end, or the next append would not meet its place.
@@ -347,9 +352,9 @@ fn adopt(objects: &Objects, state: &State, direct: &mut DirectValues, worker: &m
             max_seq: meta.max_seq,
         };
         if meta.by_worker {
-            worker.adopt(group, open);
+            worker.resume(group, open);
         } else if meta.accounted.is_multiple_of(VALUE_PAGE) {
-            direct.adopt(group, open);
+            direct.resume(group, open);
         }
     }
 }

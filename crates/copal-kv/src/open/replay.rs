@@ -19,12 +19,12 @@ use crate::{
         key::keyspace_of,
     },
     tree::{
-        manifest::{format::ValueMeta, state::State},
+        manifest::{format::ValueMeta, state::ManifestState},
+        super_version::SuperVersion,
         value::{
             interval::IntervalSet,
             pointer::{Pointer, VALUE_PAGE},
         },
-        view::View,
     },
     write::{
         commit::values::GroupKey,
@@ -72,7 +72,7 @@ pub(crate) struct Named {
 }
 
 impl Replayed {
-    fn behind(state: &State) -> Replayed {
+    fn behind(state: &ManifestState) -> Replayed {
         Replayed {
             memtables: Vec::new(),
             last_seq: state.last_seq,
@@ -88,7 +88,7 @@ impl Replayed {
     /// `Corrupt`. `OverBudget`: what must stay in memory has no room there.
     pub(crate) fn read(
         objects: &Objects,
-        state: &State,
+        state: &ManifestState,
         found: &Found,
         budget: &Accounts,
         beyond: Beyond,
@@ -145,7 +145,7 @@ impl Replayed {
 
     fn apply(
         &mut self,
-        state: &State,
+        state: &ManifestState,
         generation: u64,
         memtable: Option<&Memtable>,
         group: Group,
@@ -179,7 +179,7 @@ impl Replayed {
     /// Notes that the log names a value.
     fn name(
         &mut self,
-        state: &State,
+        state: &ManifestState,
         memtable: Option<&Memtable>,
         key: &[u8],
         pointer: &[u8],
@@ -319,7 +319,7 @@ impl Engine {
             return Err(error);
         };
         *writer = log;
-        self.change_view(|view| View {
+        self.change_super_version(|view| SuperVersion {
             active,
             frozen,
             version: view.version.clone(),
@@ -331,9 +331,9 @@ impl Engine {
 /// Applies groups as an opening does whose tables end at sequence 3.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn apply_groups(groups: impl Iterator<Item = Group>) -> Result<u64, Error> {
-    let state = State {
+    let state = ManifestState {
         last_seq: 3,
-        ..State::default()
+        ..ManifestState::default()
     };
     let memtable = Memtable::new(1, ObjectId(1));
     let mut replayed = Replayed::behind(&state);

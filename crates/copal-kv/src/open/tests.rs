@@ -379,7 +379,7 @@ fn keeps_what_it_acknowledges(device: &Arc<dyn Device>, store: Store, refusal: f
 /// accepted. Cause: sequences up to 2^63 were read, up to any were given, and logs and tables hold 56 bits. Fix: what is
 /// given and what is read end at the same number; a write behind it is refused.
 #[test]
-fn sequences_that_end_refuse_writes_and_lose_none() {
+fn sequences_that_end_end_writes_and_lose_none() {
     let flushed = |last_seq| Record::Flushed {
         generation: 1,
         last_seq,
@@ -391,7 +391,7 @@ fn sequences_that_end_refuse_writes_and_lose_none() {
 
 /// The same of runs and ids of objects: a record that the reader would refuse is not written.
 #[test]
-fn runs_and_ids_that_end_refuse_writes_and_lose_none() {
+fn runs_and_ids_that_end_end_writes_and_lose_none() {
     let counters = |next_object, next_run| Record::Counters {
         next_object,
         next_run,

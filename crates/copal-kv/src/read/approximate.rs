@@ -12,7 +12,7 @@ impl Keyspace {
         if range.is_empty() {
             return 0;
         }
-        let version = self.engine().view().version.clone();
+        let version = self.engine().super_version().version.clone();
         let slices = version.runs.iter().flat_map(|run| run.overlapping(&range));
         slices.map(|slice| bytes_within(slice, &range)).sum()
     }

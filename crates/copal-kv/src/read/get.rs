@@ -7,11 +7,11 @@
 use crate::{
     Error,
     engine::Engine,
-    memory::rows::SpaceStamp,
+    memory::rows::RowEpoch,
     table::{Keep, counters::Count, entry::EntryKind},
     tree::{
+        super_version::SuperVersion,
         value::{self, Pointer},
-        view::View,
     },
 };
 use bytes::Bytes;
@@ -44,7 +44,7 @@ impl Want {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kept<'a> {
     /// The row, unless something was written to the keyspace meanwhile.
-    Row(&'a SpaceStamp),
+    Row(&'a RowEpoch),
     /// The block.
     Block,
     Nothing,
@@ -68,10 +68,10 @@ pub(crate) struct Version {
 }
 
 impl Engine {
-    /// The value of internal key `key` as a reader at `seq` sees it in `view`. Blocks on reads.
+    /// The value of internal key `key` as a reader at `seq` sees it in `super_version`. Blocks on reads.
     pub(crate) fn get(
         &self,
-        view: &View,
+        view: &SuperVersion,
         seq: u64,
         key: &[u8],
         want: &Want,
@@ -86,7 +86,7 @@ impl Engine {
 
     fn look_up(
         &self,
-        view: &View,
+        view: &SuperVersion,
         seq: u64,
         key: &[u8],
         want: &Want,
@@ -183,7 +183,7 @@ pub(crate) fn part_of(value: &Bytes, want: &Want) -> Bytes {
 }
 
 /// What the memtables say of `key`; inner `None`: it is deleted; outer: they do not know.
-pub(crate) fn in_memtables(view: &View, seq: u64, key: &[u8]) -> Option<Option<Version>> {
+pub(crate) fn in_memtables(view: &SuperVersion, seq: u64, key: &[u8]) -> Option<Option<Version>> {
     for memtable in view.memtables() {
         let cover = memtable.cover(key, seq);
         if let Some((found, version)) = memtable.get(key, seq) {
@@ -198,7 +198,7 @@ pub(crate) fn in_memtables(view: &View, seq: u64, key: &[u8]) -> Option<Option<V
 
 /// The newest visible version of `key` in tables that no tombstone covers.
 pub(crate) fn in_runs(
-    view: &View,
+    view: &SuperVersion,
     seq: u64,
     key: &[u8],
     seed: u64,

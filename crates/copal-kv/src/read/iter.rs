@@ -21,8 +21,8 @@ use crate::{
     },
     tree::{
         snapshots::Held,
+        super_version::SuperVersion,
         version::{Run, TableHandle},
-        view::View,
     },
     write::memtable::Memtable,
 };
@@ -45,7 +45,7 @@ type Merged = MergingCursor<Box<dyn Cursor + Send>>;
 /// which the budget has no room beside those that are open is `OverBudget`.
 pub struct Iter {
     engine: Arc<Engine>,
-    view: Arc<View>,
+    view: Arc<SuperVersion>,
     /// Keeps a snapshot's sequence held as long as the iterator lives.
     _held: Option<Arc<Held>>,
     seq: u64,
@@ -80,7 +80,7 @@ enum Source {
 impl Iter {
     pub(crate) fn new(
         engine: &Arc<Engine>,
-        view: Arc<View>,
+        view: Arc<SuperVersion>,
         held: Option<Arc<Held>>,
         seq: u64,
         range: KeyRange,
@@ -181,11 +181,11 @@ impl Iter {
             return self.end();
         }
         let step = self.step_front();
-        self.settle(step)
+        self.end_or_entry(step)
     }
 
     /// After an error the iterator ends.
-    fn settle<T>(&mut self, step: Result<Option<T>, Error>) -> Option<Result<T, Error>> {
+    fn end_or_entry<T>(&mut self, step: Result<Option<T>, Error>) -> Option<Result<T, Error>> {
         match step {
             Ok(item) => item.map(Ok),
             Err(error) => {
@@ -302,7 +302,7 @@ impl Iterator for Iter {
     fn next(&mut self) -> Option<Self::Item> {
         let found = self.next_entry()?;
         let item = found.and_then(|found| self.item(&found).map(Some));
-        self.settle(item)
+        self.end_or_entry(item)
     }
 }
 
@@ -312,8 +312,8 @@ impl DoubleEndedIterator for Iter {
             return self.end();
         }
         let step = self.step_back();
-        let found = self.settle(step)?;
+        let found = self.end_or_entry(step)?;
         let item = found.and_then(|found| self.item(&found).map(Some));
-        self.settle(item)
+        self.end_or_entry(item)
     }
 }

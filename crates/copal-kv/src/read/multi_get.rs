@@ -19,7 +19,7 @@ use crate::{
     memory::budget::{Charge, Class as Memory},
     read::get::{Kept, Version, Want, in_memtables, visible},
     table::{Asked, Found, Taken, counters::Count, entry::EntryKind, key::KeyspaceId},
-    tree::{value::Planned, version::TableHandle, view::View},
+    tree::{super_version::SuperVersion, value::Planned, version::TableHandle},
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -46,7 +46,7 @@ const OF_A_KEY: usize = 256;
 type Answer = Result<Option<Bytes>, Error>;
 
 /// A key that was neither in memory nor in a run so far.
-struct Pending {
+struct Unanswered {
     /// Its place among the keys of the caller.
     at: usize,
     hash: KeyHash,
@@ -56,7 +56,7 @@ struct Pending {
 
 /// A key whose filter let it pass in one table.
 struct Probe {
-    pending: Pending,
+    pending: Unanswered,
     table: Arc<TableHandle>,
     asked: Asked,
     /// Newest range tombstone of that run over the key.
@@ -74,7 +74,7 @@ struct Separated {
 /// One call.
 struct Call<'a> {
     engine: &'a Engine,
-    view: &'a View,
+    view: &'a SuperVersion,
     seq: u64,
     keys: &'a [Bytes],
     kept: Kept<'a>,
@@ -83,11 +83,11 @@ struct Call<'a> {
 }
 
 impl Engine {
-    /// The values of `keys` of a keyspace as a reader at `seq` sees them in `view`, in the order of the keys. Blocks on
+    /// The values of `keys` of a keyspace as a reader at `seq` sees them in `super_version`, in the order of the keys. Blocks on
     /// reads.
     pub(crate) fn multi_get<K: AsRef<[u8]>>(
         &self,
-        view: &View,
+        view: &SuperVersion,
         seq: u64,
         keyspace: KeyspaceId,
         keys: &[K],
@@ -115,7 +115,7 @@ impl Engine {
         answers
     }
 
-    fn look_up_together(&self, view: &View, seq: u64, keys: &[Bytes], kept: Kept<'_>) -> Vec<Answer> {
+    fn look_up_together(&self, view: &SuperVersion, seq: u64, keys: &[Bytes], kept: Kept<'_>) -> Vec<Answer> {
         let mut call = Call {
             engine: self,
             view,
@@ -166,7 +166,7 @@ impl Call<'_> {
     fn run(&mut self) {
         let mut order: Vec<usize> = (0..self.keys.len()).collect();
         order.sort_by(|a, b| self.keys[*a].cmp(&self.keys[*b]));
-        let mut pending: Vec<Pending> = order.into_iter().filter_map(|at| self.in_memory(at)).collect();
+        let mut pending: Vec<Unanswered> = order.into_iter().filter_map(|at| self.in_memory(at)).collect();
         while !pending.is_empty() {
             let probes: Vec<Probe> = pending
                 .into_iter()
@@ -182,7 +182,7 @@ impl Call<'_> {
     }
 
     /// Answers from memtables and rows; else the key is pending.
-    fn in_memory(&mut self, at: usize) -> Option<Pending> {
+    fn in_memory(&mut self, at: usize) -> Option<Unanswered> {
         self.engine.counters.reads.add(Count::Gets);
         self.engine.caches.cache.elastic().count_get();
         let key = &self.keys[at];
@@ -198,11 +198,11 @@ impl Call<'_> {
             return None;
         }
         let hash = KeyHash::new(key, self.engine.seed);
-        Some(Pending { at, hash, run: 0 })
+        Some(Unanswered { at, hash, run: 0 })
     }
 
     /// The next run whose filter lets the key pass. Answers when there is none.
-    fn next_probe(&mut self, mut pending: Pending) -> Option<Probe> {
+    fn next_probe(&mut self, mut pending: Unanswered) -> Option<Probe> {
         let (key, view) = (&self.keys[pending.at], self.view);
         while let Some(run) = view.version.runs.get(pending.run) {
             pending.run += 1;
@@ -231,7 +231,7 @@ impl Call<'_> {
     }
 
     /// Looks for all probes in their partitions; returns the keys that were not there.
-    fn look(&mut self, probes: Vec<Probe>) -> Vec<Pending> {
+    fn look(&mut self, probes: Vec<Probe>) -> Vec<Unanswered> {
         let mut pending = Vec::new();
         let mut probes = probes.into_iter();
         while probes.len() > 0 {

@@ -96,9 +96,9 @@ impl BlockBuilder {
             Vec::new()
         };
         if compress && packed.len() < self.raw.len() - self.raw.len() / 8 {
-            seal(out, CODEC_LZ4, &packed, self.raw.len());
+            append_block(out, CODEC_LZ4, &packed, self.raw.len());
         } else {
-            seal(out, CODEC_NONE, &self.raw, self.raw.len());
+            append_block(out, CODEC_NONE, &self.raw, self.raw.len());
         }
         let sum = crc32c(seed(uid, number), &out[from..]);
         out.put_u32(sum);
@@ -109,7 +109,7 @@ impl BlockBuilder {
     }
 }
 
-fn seal(out: &mut Vec<u8>, codec: u8, stored: &[u8], raw_len: usize) {
+fn append_block(out: &mut Vec<u8>, codec: u8, stored: &[u8], raw_len: usize) {
     out.put_bytes(stored);
     out.put_u8(codec);
     out.put_u32(stored.len() as u32);

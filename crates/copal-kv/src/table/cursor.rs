@@ -7,7 +7,7 @@
 
 use super::{
     block_cursor::BlockCursor,
-    error::{Damage, Place, TableError},
+    error::{Damage, DamageAt, TableError},
     index::{BlockAt, IndexPage},
     opened::Table,
     readahead::{ReadAhead, Way},
@@ -64,14 +64,14 @@ impl TableCursor {
         self.table.fences.len() as u32
     }
 
-    fn place(&self) -> Place {
-        Place::Block {
+    fn place(&self) -> DamageAt {
+        DamageAt::Block {
             partition: self.partition,
             block: self.block_number,
         }
     }
 
-    fn damaged(&mut self, damage: Damage, place: Place) -> TableError {
+    fn damaged(&mut self, damage: Damage, place: DamageAt) -> TableError {
         self.block = None;
         self.table.blame(self.partition, damage.at(self.table.id, place))
     }
@@ -111,7 +111,7 @@ impl TableCursor {
         let index = self.enter(partition)?;
         let at = index
             .block(number)
-            .map_err(|damage| self.damaged(damage, Place::Index(partition)))?;
+            .map_err(|damage| self.damaged(damage, DamageAt::Index(partition)))?;
         self.take(at, way)?;
         let place = self.place();
         let Some(block) = &mut self.block else {
@@ -193,7 +193,7 @@ impl TableCursor {
         let index = self.enter(partition as u32)?;
         let at = index
             .find(key, seq)
-            .map_err(|damage| self.damaged(damage, Place::Index(self.partition)))?;
+            .map_err(|damage| self.damaged(damage, DamageAt::Index(self.partition)))?;
         self.take(at, way)?;
         Ok(true)
     }
@@ -214,7 +214,7 @@ impl TableCursor {
     }
 
     /// Whatever the step was, an error leaves the cursor not valid.
-    fn settle(&mut self, moved: Result<(), TableError>) -> Result<(), Error> {
+    fn note_end(&mut self, moved: Result<(), TableError>) -> Result<(), Error> {
         moved.map_err(|error| {
             self.block = None;
             error.into()
@@ -306,32 +306,32 @@ impl TableCursor {
 impl Cursor for TableCursor {
     fn first(&mut self) -> Result<(), Error> {
         let moved = self.try_first();
-        self.settle(moved)
+        self.note_end(moved)
     }
 
     fn last(&mut self) -> Result<(), Error> {
         let moved = self.try_last();
-        self.settle(moved)
+        self.note_end(moved)
     }
 
     fn seek(&mut self, key: &[u8], seq: u64) -> Result<(), Error> {
         let moved = self.try_seek(key, seq.min(MAX_SEQ));
-        self.settle(moved)
+        self.note_end(moved)
     }
 
     fn seek_for_prev(&mut self, key: &[u8], seq: u64) -> Result<(), Error> {
         let moved = self.try_seek_for_prev(key, seq.min(MAX_SEQ));
-        self.settle(moved)
+        self.note_end(moved)
     }
 
     fn next(&mut self) -> Result<(), Error> {
         let moved = self.try_next();
-        self.settle(moved)
+        self.note_end(moved)
     }
 
     fn prev(&mut self) -> Result<(), Error> {
         let moved = self.try_prev();
-        self.settle(moved)
+        self.note_end(moved)
     }
 
     fn entry(&self) -> Option<Entry<'_>> {

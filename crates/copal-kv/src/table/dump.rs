@@ -1,7 +1,7 @@
 //! The parts of a table for those who look at it.
 
 use super::{
-    error::{Damage, Place, TableError},
+    error::{Damage, DamageAt, TableError},
     footer::Section,
     index::IndexPage,
     opened::Table,
@@ -51,13 +51,13 @@ impl Table {
         let index = self.read(at.index(), Class::Background)?;
         let blocks = IndexPage::decode(&index, at.uid, at.data_len)
             .map(|page| page.blocks())
-            .map_err(|damage| damage.at(self.id, Place::Index(partition)));
+            .map_err(|damage| damage.at(self.id, DamageAt::Index(partition)));
         let filter = if at.filter_len == 0 {
             None
         } else {
             let page = self.read(at.filter(), Class::Background)?;
             let checked = FilterPage::verify(&page, at.uid, self.options.store_seed);
-            let damaged = |damage| Damage::Filter(damage).at(self.id, Place::Filter(partition));
+            let damaged = |damage| Damage::Filter(damage).at(self.id, DamageAt::Filter(partition));
             let kind = self.meta.filter;
             let unit_bytes = at.filter_len.saturating_sub(HEADER_BYTES as u32) / u32::from(kind.units());
             Some(checked.map(|()| FilterView { kind, unit_bytes }).map_err(damaged))

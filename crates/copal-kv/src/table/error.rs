@@ -18,7 +18,7 @@ pub enum TableError {
         /// The table.
         object: ObjectId,
         /// Where in it.
-        place: Place,
+        place: DamageAt,
         /// What differs.
         damage: Damage,
     },
@@ -65,7 +65,7 @@ impl From<TableError> for crate::Error {
 /// Part of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Place {
+pub enum DamageAt {
     /// Both footers.
     Footer,
     /// A section behind the partitions.
@@ -87,16 +87,16 @@ pub enum Place {
     Object,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DamageAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Footer => write!(f, "its footers"),
-            Place::Section(name) => write!(f, "its {name}"),
-            Place::Block { partition, block } => write!(f, "partition {partition}, block {block}"),
-            Place::Partition(partition) => write!(f, "partition {partition}"),
-            Place::Index(partition) => write!(f, "the index page of partition {partition}"),
-            Place::Filter(partition) => write!(f, "the filter page of partition {partition}"),
-            Place::Object => write!(f, "the object as a whole"),
+            DamageAt::Footer => write!(f, "its footers"),
+            DamageAt::Section(name) => write!(f, "its {name}"),
+            DamageAt::Block { partition, block } => write!(f, "partition {partition}, block {block}"),
+            DamageAt::Partition(partition) => write!(f, "partition {partition}"),
+            DamageAt::Index(partition) => write!(f, "the index page of partition {partition}"),
+            DamageAt::Filter(partition) => write!(f, "the filter page of partition {partition}"),
+            DamageAt::Object => write!(f, "the object as a whole"),
         }
     }
 }
@@ -138,7 +138,7 @@ pub enum Damage {
 
 impl Damage {
     /// The error naming where this damage was found.
-    pub(crate) fn at(self, object: ObjectId, place: Place) -> TableError {
+    pub(crate) fn at(self, object: ObjectId, place: DamageAt) -> TableError {
         TableError::Corrupt {
             object,
             place,

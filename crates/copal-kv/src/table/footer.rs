@@ -2,7 +2,7 @@
 //!
 //! Format: docs/formats/kv-table.md v1, "Footer"
 
-use super::error::{Damage, Place, TableError};
+use super::error::{Damage, DamageAt, TableError};
 use copal_codec::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, Put, Reader, crc32c};
 use copal_object::ObjectId;
 use std::ops::Range;
@@ -110,20 +110,20 @@ impl Footer {
 
     /// Decodes the footer from the last [`FOOTER_BYTES`] x 2 of an object, whichever copy is intact.
     pub(crate) fn from_tail(tail: &[u8], object: ObjectId, object_len: u64) -> Result<Footer, TableError> {
-        let mut error = Damage::Field("length").at(object, Place::Footer);
+        let mut error = Damage::Field("length").at(object, DamageAt::Footer);
         if object_len < 2 * FOOTER_BYTES as u64 {
             return Err(error);
         }
         for copy in tail.rchunks_exact(FOOTER_BYTES).take(2) {
             match Footer::decode(copy, object_len) {
                 Ok(footer) if footer.object == object => return Ok(footer),
-                Ok(_) => error = Damage::Field("object number").at(object, Place::Footer),
+                Ok(_) => error = Damage::Field("object number").at(object, DamageAt::Footer),
                 Err(Damage::Envelope(
                     source @ (EnvelopeError::Version { .. }
                     | EnvelopeError::Flags { .. }
                     | EnvelopeError::Reserved { .. }),
                 )) => error = TableError::Unsupported { object, source },
-                Err(damage) => error = damage.at(object, Place::Footer),
+                Err(damage) => error = damage.at(object, DamageAt::Footer),
             }
         }
         Err(error)

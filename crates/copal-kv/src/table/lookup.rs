@@ -13,7 +13,7 @@ use super::{
     block::Block,
     block_cursor::BlockCursor,
     counters::Count,
-    error::{Damage, Place, TableError},
+    error::{Damage, DamageAt, TableError},
     index::{BlockAt, IndexPage},
     opened::Table,
 };
@@ -90,7 +90,7 @@ impl Table {
         key: &[u8],
     ) -> Result<BlockAt, TableError> {
         let found = index.find(key, asked.read_seq);
-        found.map_err(|damage| damage.at(self.id, Place::Index(asked.partition)))
+        found.map_err(|damage| damage.at(self.id, DamageAt::Index(asked.partition)))
     }
 
     /// The index page of a partition if it is in the cache.
@@ -174,7 +174,12 @@ impl Table {
     ) -> Result<Option<Found>, TableError> {
         let Asked { partition, read_seq } = *asked;
         let damaged = |block| {
-            move |damage: Damage| self.blame(partition, damage.at(self.id, Place::Block { partition, block }))
+            move |damage: Damage| {
+                self.blame(
+                    partition,
+                    damage.at(self.id, DamageAt::Block { partition, block }),
+                )
+            }
         };
         let mut cursor = BlockCursor::new(taken.block.clone());
         cursor.seek(key, read_seq).map_err(damaged(taken.at.number))?;
@@ -185,7 +190,7 @@ impl Table {
             if cursor.entry().is_some_and(|entry| entry.key == key) {
                 let next = index
                     .block(taken.at.number + 1)
-                    .map_err(|damage| damage.at(self.id, Place::Index(partition)))?;
+                    .map_err(|damage| damage.at(self.id, DamageAt::Index(partition)))?;
                 taken = self.take(partition, next)?;
                 cursor = BlockCursor::new(taken.block.clone());
                 cursor.seek(key, read_seq).map_err(damaged(next.number))?;

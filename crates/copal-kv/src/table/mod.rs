@@ -47,7 +47,7 @@ mod verify;
 pub use builder::{TableBuilder, TableOptions};
 pub use counters::ReadCounts;
 pub use cursor::TableCursor;
-pub use error::{Damage, Place, TableError};
+pub use error::{Damage, DamageAt, TableError};
 pub use io::Sink;
 pub use lookup::Found;
 pub(crate) use lookup::{Asked, Keep, Taken};

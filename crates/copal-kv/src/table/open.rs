@@ -4,7 +4,7 @@
 
 use super::{
     damage::Damages,
-    error::{Damage, Place, TableError},
+    error::{Damage, DamageAt, TableError},
     fences::Fences,
     footer::{FOOTER_BYTES, Footer, Section},
     io::{ObjectSource, ReadAt},
@@ -44,12 +44,12 @@ impl Table {
         options: ReadOptions,
     ) -> Result<Arc<Table>, TableError> {
         let table = Table::open_object(objects, id, cache, options)?;
-        table.adopt_filters(0, &mut Vec::new(), &mut AtHand::default());
-        table.elastic().settle(&AtHand::default());
+        table.attach_filters(0, &mut Vec::new(), &mut AtHand::default());
+        table.elastic().adjust_to_budget(&AtHand::default());
         Ok(table)
     }
 
-    /// As [`Table::open`], without a part in the adjusting of filters until [`Table::adopt_filters`].
+    /// As [`Table::open`], without a part in the adjusting of filters until [`Table::attach_filters`].
     pub(crate) fn open_object(
         objects: &Store,
         id: ObjectId,
@@ -65,7 +65,7 @@ impl Table {
 
     /// Lets the partitions compete for filter units from now on, beginning with those predicted. `level`: what
     /// tables of the same run have in common.
-    pub(crate) fn adopt_filters(
+    pub(crate) fn attach_filters(
         self: &Arc<Self>,
         level: u8,
         predicted: &mut Vec<Predicted>,
@@ -86,8 +86,8 @@ impl Table {
         options: ReadOptions,
     ) -> Result<Arc<Table>, TableError> {
         let table = Table::open_source(Box::new(bytes), id, cache, options)?;
-        table.adopt_filters(0, &mut Vec::new(), &mut AtHand::default());
-        table.elastic().settle(&AtHand::default());
+        table.attach_filters(0, &mut Vec::new(), &mut AtHand::default());
+        table.elastic().adjust_to_budget(&AtHand::default());
         Ok(table)
     }
 
@@ -116,7 +116,9 @@ impl Table {
         })?;
         let (object_crc, mut meta) = tail.section(&*source, footer.properties, "properties", properties)?;
         if meta.object != id || meta.partitions as usize != fences.len() {
-            return Err(Damage::Field("object or number of partitions").at(id, Place::Section("properties")));
+            return Err(
+                Damage::Field("object or number of partitions").at(id, DamageAt::Section("properties"))
+            );
         }
         meta.bytes = len;
         meta.cut_bounds();
@@ -259,7 +261,7 @@ impl Tail {
         }
         again_if_damaged(|| {
             let bytes = source.read_at(section.range(), Class::Foreground)?;
-            decode(&bytes).map_err(|damage| damage.at(self.id, Place::Section(name)))
+            decode(&bytes).map_err(|damage| damage.at(self.id, DamageAt::Section(name)))
         })
     }
 }

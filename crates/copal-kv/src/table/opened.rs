@@ -110,6 +110,6 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         self.elastic().retire(self, 0..self.partitions());
-        self.elastic().settle(&AtHand::default());
+        self.elastic().adjust_to_budget(&AtHand::default());
     }
 }

@@ -8,7 +8,7 @@ use super::{
     block::{Block, len_of_last},
     block_cursor::BlockCursor,
     counters::Count,
-    error::{Damage, Place, TableError},
+    error::{Damage, DamageAt, TableError},
     fences::Partition,
     index::{BlockAt, IndexBuilder, IndexPage},
     opened::Table,
@@ -70,7 +70,7 @@ impl Table {
         let once = || {
             let bytes = self.read(at.index(), class)?;
             let decoded = IndexPage::decode(&bytes, at.uid, at.data_len);
-            decoded.map_err(|damage| damage.at(self.id, Place::Index(partition)))
+            decoded.map_err(|damage| damage.at(self.id, DamageAt::Index(partition)))
         };
         match again_if_damaged(once) {
             Err(error) if error.is_corruption() => self
@@ -81,7 +81,7 @@ impl Table {
     }
 
     /// Puts the index pages that were kept as the table was written into the cache.
-    pub(crate) fn adopt_index_pages(&self, predicted: &mut [Predicted]) {
+    pub(crate) fn attach_index_pages(&self, predicted: &mut [Predicted]) {
         for Predicted { index, page, .. } in predicted {
             if let Some(page) = page.take() {
                 page.hand_over(|page| drop(self.keep_index(self.index_key(*index), page)));
@@ -115,7 +115,7 @@ impl Table {
         self.cache.count(Count::RebuiltIndexes);
         let _reading = self.charge_read(at.data_len);
         let data = self.read(at.data(), class)?;
-        let broken = |damage: Damage| damage.at(self.id, Place::Partition(partition));
+        let broken = |damage: Damage| damage.at(self.id, DamageAt::Partition(partition));
         let mut starts = Vec::new();
         let mut end = data.len();
         while end > 0 {
@@ -126,7 +126,7 @@ impl Table {
         let (mut index, mut last, mut first_key) = (IndexBuilder::default(), None::<Vec<u8>>, Vec::new());
         for (number, &start) in starts.iter().enumerate() {
             let end = starts.get(number + 1).copied().unwrap_or(data.len());
-            let place = Place::Block {
+            let place = DamageAt::Block {
                 partition,
                 block: number as u32,
             };
@@ -178,7 +178,7 @@ impl Table {
         let once = || {
             let stored = self.read(range.clone(), class)?;
             let decoded = Block::decode(&stored, uid, block);
-            decoded.map_err(|damage| damage.at(self.id, Place::Block { partition, block }))
+            decoded.map_err(|damage| damage.at(self.id, DamageAt::Block { partition, block }))
         };
         again_if_damaged(once).map_err(|error| self.blame(partition, error))
     }

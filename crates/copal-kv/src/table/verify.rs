@@ -5,7 +5,7 @@
 use super::{
     block::Block,
     block_cursor::BlockCursor,
-    error::{Damage, Place, TableError},
+    error::{Damage, DamageAt, TableError},
     footer::FOOTER_BYTES,
     index::{BlockAt, IndexPage},
     opened::Table,
@@ -167,7 +167,7 @@ impl Table {
         ] {
             let once = || {
                 let checked = section.check(&self.read(section.range(), class)?);
-                checked.map_err(|damage| damage.at(self.id, Place::Section(name)))
+                checked.map_err(|damage| damage.at(self.id, DamageAt::Section(name)))
             };
             if let Err(error) = again_if_damaged(once) {
                 report.found(error, Some((self.meta.smallest.clone(), None)))?;
@@ -198,7 +198,7 @@ impl Table {
         let at = self.partition(partition);
         let index = self.read(at.index(), class).and_then(|bytes| {
             let decoded = IndexPage::decode(&bytes, at.uid, at.data_len);
-            decoded.map_err(|damage| damage.at(self.id, Place::Index(partition)))
+            decoded.map_err(|damage| damage.at(self.id, DamageAt::Index(partition)))
         });
         if let Err(error) = index {
             report.found(error, None)?;
@@ -208,7 +208,7 @@ impl Table {
         }
         let filter = self.read(at.filter(), class).and_then(|bytes| {
             let checked = FilterPage::verify(&bytes, at.uid, self.options.store_seed);
-            checked.map_err(|damage| Damage::Filter(damage).at(self.id, Place::Filter(partition)))
+            checked.map_err(|damage| Damage::Filter(damage).at(self.id, DamageAt::Filter(partition)))
         });
         match filter {
             Ok(()) => Ok(()),
@@ -229,7 +229,7 @@ impl Table {
         for number in 0..index.blocks() {
             let at = index
                 .block(number)
-                .map_err(|damage| damage.at(self.id, Place::Index(partition)))?;
+                .map_err(|damage| damage.at(self.id, DamageAt::Index(partition)))?;
             if at.offset < start || at.range().end > start + window.len() as u64 {
                 (window, start) = (self.read(self.step_from(partition, at), class)?, at.offset);
             }
@@ -251,7 +251,7 @@ impl Table {
                 Err(damage) => {
                     let error = damage.at(
                         self.id,
-                        Place::Block {
+                        DamageAt::Block {
                             partition,
                             block: number,
                         },
@@ -307,7 +307,7 @@ impl Table {
     /// Counts, and the checksum over the object up to its properties, padding and sections included.
     fn verify_whole(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
         if report.entries != self.meta.entries {
-            let error = Damage::Field("number of entries").at(self.id, Place::Object);
+            let error = Damage::Field("number of entries").at(self.id, DamageAt::Object);
             report.found(error, Some((self.meta.smallest.clone(), None)))?;
         }
         let (mut computed, mut at) = (0, 0);
@@ -322,7 +322,7 @@ impl Table {
                 stored: self.object_crc,
                 computed,
             };
-            report.found(damage.at(self.id, Place::Object), None)?;
+            report.found(damage.at(self.id, DamageAt::Object), None)?;
         }
         self.verify_tail(class, report)
     }
@@ -333,13 +333,13 @@ impl Table {
         let tail = self.read(properties.offset..self.meta.bytes, class)?;
         let (section, rest) = tail.split_at((properties.len as usize).min(tail.len()));
         if let Err(damage) = properties.check(section) {
-            report.found(damage.at(self.id, Place::Section("properties")), None)?;
+            report.found(damage.at(self.id, DamageAt::Section("properties")), None)?;
         }
         let (zeros, footers) = rest.split_at(rest.len().saturating_sub(2 * FOOTER_BYTES));
         let written = self.footer.encode();
         if zeros.iter().any(|&byte| byte != 0) || !footers.chunks(FOOTER_BYTES).eq([&written[..]; 2]) {
             let damage = Damage::Field("padding or one of its two copies");
-            report.found(damage.at(self.id, Place::Footer), None)?;
+            report.found(damage.at(self.id, DamageAt::Footer), None)?;
         }
         Ok(())
     }

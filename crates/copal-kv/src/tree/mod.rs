@@ -6,6 +6,6 @@ pub(crate) mod inheritance;
 pub(crate) mod manifest;
 pub(crate) mod snapshots;
 pub(crate) mod stored;
+pub(crate) mod super_version;
 pub(crate) mod value;
 pub(crate) mod version;
-pub(crate) mod view;

@@ -35,12 +35,12 @@ impl Snapshots {
     }
 
     /// Last sequence that a commit took, visible or not yet.
-    pub(crate) fn given(&self) -> u64 {
+    pub(crate) fn allocated_seq(&self) -> u64 {
         self.given.load(Ordering::Acquire)
     }
 
     /// A commit on its way takes the sequences up to `seq`.
-    pub(crate) fn give(&self, seq: u64) {
+    pub(crate) fn allocate_up_to(&self, seq: u64) {
         let before = self.given.swap(seq, Ordering::AcqRel);
         assert!(
             before <= seq,

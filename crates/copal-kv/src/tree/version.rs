@@ -19,7 +19,7 @@ use crate::{
         garbage::Epochs,
         manifest::{
             format::{Level, TableMeta},
-            state::State,
+            state::ManifestState,
         },
     },
 };
@@ -135,7 +135,7 @@ impl Version {
     /// The version that `state` describes; `handles` holds all its tables.
     pub(crate) fn new(
         epoch: u64,
-        state: &State,
+        state: &ManifestState,
         handles: &Handles,
         epochs: &Arc<Epochs>,
         budget: &Accounts,

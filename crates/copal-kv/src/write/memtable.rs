@@ -35,60 +35,60 @@ const ENTRY_OVERHEAD: u64 = 112;
 /// Entries a cursor takes out under one lock.
 const BATCH: usize = 64;
 
-/// Place of a version: key ascending, newest first.
+/// VersionKey of a version: key ascending, newest first.
 #[derive(Clone, Debug)]
-struct Place {
+struct VersionKey {
     key: Bytes,
     seq: u64,
 }
 
 /// A place by reference, so that a search allocates nothing.
-trait AsPlace {
+trait AsVersionKey {
     fn place(&self) -> (&[u8], u64);
 }
-impl AsPlace for Place {
+impl AsVersionKey for VersionKey {
     fn place(&self) -> (&[u8], u64) {
         (&self.key, self.seq)
     }
 }
-impl AsPlace for (&[u8], u64) {
+impl AsVersionKey for (&[u8], u64) {
     fn place(&self) -> (&[u8], u64) {
         *self
     }
 }
-impl<'a> Borrow<dyn AsPlace + 'a> for Place {
-    fn borrow(&self) -> &(dyn AsPlace + 'a) {
+impl<'a> Borrow<dyn AsVersionKey + 'a> for VersionKey {
+    fn borrow(&self) -> &(dyn AsVersionKey + 'a) {
         self
     }
 }
-impl PartialEq for dyn AsPlace + '_ {
+impl PartialEq for dyn AsVersionKey + '_ {
     fn eq(&self, other: &Self) -> bool {
         self.place() == other.place()
     }
 }
-impl Eq for dyn AsPlace + '_ {}
-impl PartialOrd for dyn AsPlace + '_ {
+impl Eq for dyn AsVersionKey + '_ {}
+impl PartialOrd for dyn AsVersionKey + '_ {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for dyn AsPlace + '_ {
+impl Ord for dyn AsVersionKey + '_ {
     fn cmp(&self, other: &Self) -> Ordering {
         compare(self.place(), other.place())
     }
 }
-impl PartialEq for Place {
+impl PartialEq for VersionKey {
     fn eq(&self, other: &Self) -> bool {
         self.place() == other.place()
     }
 }
-impl Eq for Place {}
-impl PartialOrd for Place {
+impl Eq for VersionKey {}
+impl PartialOrd for VersionKey {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Place {
+impl Ord for VersionKey {
     fn cmp(&self, other: &Self) -> Ordering {
         compare(self.place(), other.place())
     }
@@ -101,7 +101,7 @@ pub(crate) struct Version {
     pub(crate) value: Bytes,
 }
 
-type Entries = BTreeMap<Place, Version>;
+type Entries = BTreeMap<VersionKey, Version>;
 
 /// See the module.
 pub(crate) struct Memtable {
@@ -219,7 +219,7 @@ impl Memtable {
         let charge = (key.len() + value.len()) as u64 + ENTRY_OVERHEAD;
         self.entries
             .write()
-            .insert(Place { key, seq }, Version { kind, value });
+            .insert(VersionKey { key, seq }, Version { kind, value });
         self.charge(charge, seq);
     }
 
@@ -261,9 +261,9 @@ impl Memtable {
     /// The newest version of `key` at or below `snapshot`.
     pub(crate) fn get(&self, key: &[u8], snapshot: u64) -> Option<(u64, Version)> {
         let entries = self.entries.read();
-        let from: &dyn AsPlace = &(key, snapshot);
+        let from: &dyn AsVersionKey = &(key, snapshot);
         let (place, version) = entries
-            .range::<dyn AsPlace, _>((Bound::Included(from), Bound::Unbounded))
+            .range::<dyn AsVersionKey, _>((Bound::Included(from), Bound::Unbounded))
             .next()?;
         (place.key[..] == *key).then(|| (place.seq, version.clone()))
     }
@@ -298,16 +298,16 @@ impl Memtable {
 pub(crate) struct MemtableCursor {
     table: Arc<Memtable>,
     /// In walking order: ascending or descending places.
-    batch: Vec<(Place, Version)>,
+    batch: Vec<(VersionKey, Version)>,
     at: usize,
     ascending: bool,
 }
 
 impl MemtableCursor {
-    fn fill(&mut self, bounds: (Bound<&dyn AsPlace>, Bound<&dyn AsPlace>), ascending: bool) {
+    fn fill(&mut self, bounds: (Bound<&dyn AsVersionKey>, Bound<&dyn AsVersionKey>), ascending: bool) {
         let entries = self.table.entries.read();
-        let range = entries.range::<dyn AsPlace, _>(bounds);
-        let take = |(place, version): (&Place, &Version)| (place.clone(), version.clone());
+        let range = entries.range::<dyn AsVersionKey, _>(bounds);
+        let take = |(place, version): (&VersionKey, &Version)| (place.clone(), version.clone());
         self.batch = if ascending {
             range.take(BATCH).map(take).collect()
         } else {
@@ -318,7 +318,7 @@ impl MemtableCursor {
         self.ascending = ascending;
     }
 
-    fn current(&self) -> Option<&(Place, Version)> {
+    fn current(&self) -> Option<&(VersionKey, Version)> {
         self.batch.get(self.at)
     }
 
@@ -329,7 +329,7 @@ impl MemtableCursor {
             return;
         }
         let place = place.clone();
-        let here: &dyn AsPlace = &place;
+        let here: &dyn AsVersionKey = &place;
         let bounds = if ascending {
             (Bound::Excluded(here), Bound::Unbounded)
         } else {
@@ -351,13 +351,13 @@ impl Cursor for MemtableCursor {
     }
 
     fn seek(&mut self, key: &[u8], seq: u64) -> Result<(), Error> {
-        let from: &dyn AsPlace = &(key, seq);
+        let from: &dyn AsVersionKey = &(key, seq);
         self.fill((Bound::Included(from), Bound::Unbounded), true);
         Ok(())
     }
 
     fn seek_for_prev(&mut self, key: &[u8], seq: u64) -> Result<(), Error> {
-        let to: &dyn AsPlace = &(key, seq);
+        let to: &dyn AsVersionKey = &(key, seq);
         self.fill((Bound::Unbounded, Bound::Included(to)), false);
         Ok(())
     }

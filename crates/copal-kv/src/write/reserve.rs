@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 /// See the module.
 pub(crate) struct Reserve {
     bytes: u64,
-    state: Mutex<State>,
+    state: Mutex<ReserveState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ReserveState {
     held: Option<Reservation>,
     /// Operations that use the space now.
     users: u32,

@@ -27,7 +27,7 @@ fn settling_locks_the_writer_before_the_step_as_an_ingest_does() {
             let writer = engine.writes.writer.lock();
             scope.spawn(|| {
                 begun.wait();
-                engine.settle().unwrap();
+                engine.end_session().unwrap();
             });
             begun.wait();
             let still = engine.compactor.stand_still();

@@ -78,8 +78,10 @@ pub fn object(
 }
 
 /// The manifest's state as far as it can be read, and what stopped that.
-fn state(objects: &Objects) -> Result<(crate::tree::manifest::state::State, u64, Option<Error>), Error> {
-    let mut state = crate::tree::manifest::state::State::default();
+fn state(
+    objects: &Objects,
+) -> Result<(crate::tree::manifest::state::ManifestState, u64, Option<Error>), Error> {
+    let mut state = crate::tree::manifest::state::ManifestState::default();
     let mut edits = match Edits::open(objects, MANIFEST, Class::Background) {
         Err(error) if error.is_corruption() => return Ok((state, 0, Some(error))),
         edits => edits?,

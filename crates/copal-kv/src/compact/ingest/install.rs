@@ -13,8 +13,8 @@ use crate::{
     broken::Flaw,
     compact::{
         install::Change,
-        jobs::{TIERS, bottom_target},
         output::Written,
+        picker::{TIERS, bottom_target},
     },
     engine::Engine,
     table::{entry::LAST_SEQ, key::KeyRange},
@@ -67,7 +67,7 @@ impl Engine {
         if seq > LAST_SEQ {
             return Err(Error::NumbersUsedUp);
         }
-        let version = self.view().version.clone();
+        let version = self.super_version().version.clone();
         let run = self.new_run();
         let mut change = Change::default();
         let settled = |meta: ValueMeta| Record::Value(ValueMeta { max_seq: seq, ..meta });
@@ -109,8 +109,8 @@ impl Engine {
     fn empty_memory(&self, writer: &mut Writer) -> Result<(), Error> {
         loop {
             self.log_deferred_now(writer);
-            self.wait_flushed(|engine| engine.view().frozen.is_empty())?;
-            if self.view().active.is_empty() && writer.log.is_empty() {
+            self.wait_flushed(|engine| engine.super_version().frozen.is_empty())?;
+            if self.super_version().active.is_empty() && writer.log.is_empty() {
                 return Ok(());
             }
             self.in_reserve(|| self.next_log(writer))?;

@@ -23,8 +23,8 @@ use crate::{
     compact::{
         merge::group_of,
         output::Output,
-        separate::{Separation, WorkerValues},
-        survivors::Survivors,
+        value_separation::{Separation, WorkerValues},
+        version_gc::Survivors,
     },
     engine::Engine,
     table::{

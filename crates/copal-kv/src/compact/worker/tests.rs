@@ -51,11 +51,11 @@ impl Worker {
     }
 
     fn runs(&self, level: u8) -> usize {
-        self.engine.view().version.level(Level(level)).count()
+        self.engine.super_version().version.level(Level(level)).count()
     }
 
     pub(super) fn all_runs(&self) -> usize {
-        self.engine.view().version.runs.len()
+        self.engine.super_version().version.runs.len()
     }
 
     pub(super) fn job_steps(&mut self) -> usize {
@@ -68,7 +68,7 @@ impl Worker {
 
     pub(super) fn get(&self, key: u64) -> Option<u64> {
         let engine = &self.engine;
-        let (view, key) = (engine.view(), Worker::key(key));
+        let (view, key) = (engine.super_version(), Worker::key(key));
         let found = engine.get(&view, MAX_SEQ, &key, &Want::all(), Kept::Nothing);
         found.unwrap().map(|value| u64::from(value[0]))
     }
@@ -104,7 +104,7 @@ fn runs_that_no_tier_asks_for_become_one_once_look_ups_have_paid_for_it() {
     assert_eq!((worker.runs(0), worker.all_runs()), (2, 3));
     let blocks = worker
         .engine
-        .view()
+        .super_version()
         .version
         .level(Level(0))
         .map(|run| run.bytes())
@@ -141,8 +141,8 @@ fn walks_pay_for_a_merge_by_the_runs_they_search() {
         worker.job_steps();
     }
     let (engine, runs) = (worker.engine.clone(), worker.all_runs() as u64);
-    let version = engine.view().version.clone();
-    let (_, blocks) = tidying(&version, || 0, 0).unwrap();
+    let version = engine.super_version().version.clone();
+    let (_, blocks) = read_triggered(&version, || 0, 0).unwrap();
     drop(version);
     worker.job_steps();
     for _ in 0..blocks.div_ceil(runs) - 1 {
@@ -165,7 +165,7 @@ fn walks_pay_for_a_merge_between_writes_and_look_ups_do_not() {
         worker.job_steps();
     }
     let (engine, runs) = (worker.engine.clone(), worker.all_runs() as u64);
-    let (_, blocks) = tidying(&engine.view().version, || 0, 0).unwrap();
+    let (_, blocks) = read_triggered(&engine.super_version().version, || 0, 0).unwrap();
     let mut written = 5000;
     let mut write = || {
         written += 1;
@@ -206,7 +206,10 @@ fn a_full_tier_ends_a_merge_for_readers() {
     }
     worker.look_up(1 << 14);
     assert!(worker.job_step().unwrap());
-    assert_eq!(worker.jobs.last().map(|job| job.urgency), Some(Urgency::Tidying));
+    assert_eq!(
+        worker.jobs.last().map(|job| job.urgency),
+        Some(Urgency::ReadTriggered)
+    );
     round += 1;
     worker.flushed_memtable(round);
     worker.job_step().unwrap();
@@ -241,8 +244,11 @@ fn merges_for_readers_move_no_large_run_for_a_small_one() {
     worker.job_steps();
     assert_eq!(worker.all_runs(), 1, "a fourth of the bottom goes into it");
     worker.check(5);
-    let version = worker.engine.view().version.clone();
-    assert!(tidying(&version, || 0, 10).is_none(), "nothing is left to do");
+    let version = worker.engine.super_version().version.clone();
+    assert!(
+        read_triggered(&version, || 0, 10).is_none(),
+        "nothing is left to do"
+    );
 }
 
 /// Symptom: ten runs above a bottom that they are a tenth of stayed until walks had paid for moving the bottom as well.
@@ -258,8 +264,8 @@ fn many_runs_become_one_before_the_bottom_is_moved() {
     worker.job_steps();
     (5..=7).for_each(|round| worker.flushed_memtable(round));
     assert_eq!((worker.runs(0), worker.all_runs()), (3, 4));
-    let version = worker.engine.view().version.clone();
-    let (_, blocks) = tidying(&version, || 0, 10).unwrap();
+    let version = worker.engine.super_version().version.clone();
+    let (_, blocks) = read_triggered(&version, || 0, 10).unwrap();
     let above: u64 = version.level(Level(0)).map(|run| run.bytes()).sum();
     assert_eq!(blocks, above.div_ceil(4096));
     drop(version);
@@ -285,7 +291,7 @@ fn runs_above_no_bottom_become_it_for_readers() {
     worker.look_up(1 << 14);
     worker.job_steps();
     assert_eq!((worker.runs(0), worker.all_runs()), (0, 1));
-    assert!(worker.engine.view().version.bottom().is_some());
+    assert!(worker.engine.super_version().version.bottom().is_some());
     worker.check(3);
 }
 
@@ -372,7 +378,7 @@ fn a_merge_takes_twelve_runs_of_a_tier_at_most() {
     (1..=4).for_each(|round| worker.flushed_memtable(round));
     worker.job_steps();
     (5..=19).for_each(|round| worker.flushed_memtable(round));
-    let version = worker.engine.view().version.clone();
+    let version = worker.engine.super_version().version.clone();
     let mut oldest: Vec<u64> = version.level(Level(0)).map(|run| run.id).collect();
     assert_eq!(oldest.len(), 15);
     oldest.drain(..3);
@@ -434,7 +440,7 @@ fn a_flush_during_a_count_of_dead_values_loses_none() {
         .copied()
         .collect();
     assert_eq!(objects.len(), 1);
-    let (accounted, view) = (engine.accounted(&objects), engine.view());
+    let (accounted, view) = (engine.accounted(&objects), engine.super_version());
     flush(2);
     assert!(
         engine.accounted(&objects).values().sum::<u64>() >= 10_000,

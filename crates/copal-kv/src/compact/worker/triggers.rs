@@ -29,14 +29,14 @@ impl Worker {
     }
 
     fn entries(&self) -> u64 {
-        let version = self.engine.view().version.clone();
+        let version = self.engine.super_version().version.clone();
         let slices = version.runs.iter().flat_map(|run| &run.slices);
         slices.map(|slice| slice.table.meta.entries).sum()
     }
 
     fn table_bytes(&self) -> u64 {
         self.engine
-            .view()
+            .super_version()
             .version
             .runs
             .iter()
@@ -51,7 +51,7 @@ impl Worker {
 
     /// Walks over all keys, which are as many, from either end.
     fn walk_all(&self, backward: bool, keys: u64) {
-        let (view, seq) = self.engine.view_now();
+        let (view, seq) = self.engine.super_version_now();
         let range = KeyspaceId(1).range();
         let mut walk = Iter::new(&self.engine, view, None, seq, range, Want::Presence);
         let mut found = 0;
@@ -69,7 +69,7 @@ impl Worker {
             worker.flush_all_of(from..from + 500, |i| put(i, VALUE_BYTES));
             worker.job_steps();
         }
-        let version = worker.engine.view().version.clone();
+        let version = worker.engine.super_version().version.clone();
         let mut job = to_bottom(&version, everything(), HashSet::new());
         drop(version);
         while worker.engine.merge_step(&mut job).unwrap() {}

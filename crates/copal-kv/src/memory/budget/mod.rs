@@ -40,10 +40,10 @@ pub(crate) trait GivesWay: Send + Sync {
 /// See the module; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Accounts {
-    shared: Arc<Shared>,
+    shared: Arc<AccountBook>,
 }
 
-struct Shared {
+struct AccountBook {
     plan: Plan,
     used: [AtomicU64; Class::ALL.len()],
     /// Sum over the classes of what they use, or of their reserve where that is more.
@@ -66,7 +66,7 @@ impl Accounts {
     pub(crate) fn new(plan: Plan, gives_way: Arc<dyn GivesWay>) -> Accounts {
         let charged = plan.reserved();
         Accounts {
-            shared: Arc::new(Shared {
+            shared: Arc::new(AccountBook {
                 plan,
                 used: Default::default(),
                 charged: AtomicU64::new(charged),
@@ -351,7 +351,7 @@ impl std::fmt::Debug for Accounts {
     }
 }
 
-impl Shared {
+impl AccountBook {
     fn add(&self, class: Class, bytes: u64) {
         let old = self.used[class as usize].fetch_add(bytes, SeqCst);
         self.moved(class, old, old + bytes);

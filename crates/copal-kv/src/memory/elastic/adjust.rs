@@ -12,7 +12,7 @@ use super::{
     predicted::{AtHand, Predicted},
     sample::Sampler,
     slot::PartitionNumber,
-    state::{Part, State, Wanted},
+    state::{ElasticState, Part, Wanted},
     wake::Wake,
 };
 use crate::{
@@ -46,7 +46,7 @@ struct Load {
 pub(crate) struct Elastic {
     pub(super) options: FilterOptions,
     pub(super) sampler: Sampler,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<ElasticState>,
     pub(super) moves: Moves,
     pub(super) wake: Wake,
     /// Gets of all stores; striped, as threads count at once.
@@ -62,7 +62,7 @@ impl Elastic {
     pub(crate) fn new(options: FilterOptions, limit_bytes: u64) -> Arc<Elastic> {
         Arc::new(Elastic {
             sampler: Sampler::new(),
-            state: Mutex::new(State::new(options.rule.build())),
+            state: Mutex::new(ElasticState::new(options.rule.build())),
             moves: Moves::default(),
             wake: Wake::default(),
             gets: ReadCounters::default(),
@@ -74,7 +74,7 @@ impl Elastic {
     }
 
     /// Bytes that one partition costs, its units apart.
-    pub(crate) const PART_BYTES: u64 = State::PART_BYTES;
+    pub(crate) const PART_BYTES: u64 = ElasticState::PART_BYTES;
 
     /// Gets so far.
     pub(super) fn now(&self) -> u64 {
@@ -87,7 +87,7 @@ impl Elastic {
     }
 
     /// What all units together may take.
-    pub(super) fn budget(&self, state: &State) -> u64 {
+    pub(super) fn budget(&self, state: &ElasticState) -> u64 {
         self.budget_of(state.keys, state.partitions())
     }
 
@@ -103,11 +103,11 @@ impl Elastic {
         })
     }
 
-    fn room(&self, state: &State) -> u64 {
+    fn room(&self, state: &ElasticState) -> u64 {
         self.budget(state).saturating_sub(state.charged)
     }
 
-    fn note_room(&self, state: &State) {
+    fn note_room(&self, state: &ElasticState) {
         self.room_bytes.store(self.room(state), Ordering::Relaxed);
     }
 
@@ -208,7 +208,7 @@ impl Elastic {
 
     /// Tells the rule what it may spend now and carries out at once what needs no read: releases, and loads of units that
     /// are at hand. Other loads wait for the adjuster.
-    pub(crate) fn settle(&self, at_hand: &AtHand) {
+    pub(crate) fn adjust_to_budget(&self, at_hand: &AtHand) {
         // Dropped without the lock: they may be the last of their tables.
         let mut tables = Vec::new();
         {
@@ -239,7 +239,7 @@ impl Elastic {
         self.stir();
     }
 
-    fn step(&self, state: &mut State) {
+    fn step(&self, state: &mut ElasticState) {
         let (now, budget) = (self.now(), self.budget(state));
         state.ask(budget, now);
     }
@@ -363,7 +363,7 @@ impl Elastic {
     /// A page that cannot be used will not be tried again: the partition keeps what it has.
     fn give_up(
         &self,
-        state: &mut State,
+        state: &mut ElasticState,
         table: &dyn FilteredTable,
         number: PartitionNumber,
         index: u32,
@@ -481,7 +481,12 @@ impl Elastic {
 
     /// Carries out a release at once; charges what a load will bring and says what to read: units there are, units
     /// wanted.
-    fn begin(&self, state: &mut State, table: &dyn FilteredTable, wanted: &Wanted) -> Option<(u8, u8)> {
+    fn begin(
+        &self,
+        state: &mut ElasticState,
+        table: &dyn FilteredTable,
+        wanted: &Wanted,
+    ) -> Option<(u8, u8)> {
         let part = state.wants(wanted)?;
         let (number, index, moving) = (wanted.number, part.index, part.moving);
         let (shape, have) = (part.shape, part.units);

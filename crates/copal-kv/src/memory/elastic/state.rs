@@ -65,7 +65,7 @@ pub(super) struct Wanted {
 }
 
 /// See the module.
-pub(super) struct State {
+pub(super) struct ElasticState {
     pub(super) rule: Box<dyn Rule>,
     parts: Vec<Option<Part>>,
     free: Vec<PartitionNumber>,
@@ -78,13 +78,13 @@ pub(super) struct State {
     told: u64,
 }
 
-impl State {
+impl ElasticState {
     /// Bytes that one partition costs here and in the table, its units apart, more or less: entry, slot, head of
     /// the units, and what a rule keeps.
     pub(super) const PART_BYTES: u64 = (size_of::<Option<Part>>() + 64 + 64) as u64;
 
-    pub(super) fn new(rule: Box<dyn Rule>) -> State {
-        State {
+    pub(super) fn new(rule: Box<dyn Rule>) -> ElasticState {
+        ElasticState {
             rule,
             parts: Vec::new(),
             free: Vec::new(),

@@ -121,7 +121,7 @@ mod orders {
     /// Newest versions and what is visible of them, as commits publish them.
     struct World {
         rows: Checked,
-        space: Arc<SpaceStamp>,
+        space: Arc<RowEpoch>,
         versions: Lock<Versions>,
         visible: AtomicU64,
     }

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        Place, ReadOptions, Table, TableError, block::Block, block_cursor::BlockCursor, fences::Fences,
+        DamageAt, ReadOptions, Table, TableError, block::Block, block_cursor::BlockCursor, fences::Fences,
         index::IndexPage, io::ReadAt, meta::TableMeta, tombstones,
     },
     support::{ID, Model, Random, SEED, build, cache, cache_with, mixed, open, options},
@@ -93,7 +93,7 @@ fn one_footer_is_enough() {
     changed[bytes.len() - 1024..].fill(0);
     let Err(TableError::Corrupt {
         object,
-        place: Place::Footer,
+        place: DamageAt::Footer,
         ..
     }) = try_open(changed)
     else {
@@ -187,7 +187,7 @@ fn a_damaged_block_is_named_and_the_rest_is_read() {
     let [damaged] = &report.damaged[..] else {
         panic!("{:?}", report.damaged)
     };
-    let place = Place::Block {
+    let place = DamageAt::Block {
         partition: 1,
         block: 3,
     };

@@ -133,7 +133,7 @@ pub(crate) enum Record {
     },
 }
 
-/// Place of the cache mode in the byte that begins with `compress`.
+/// DamageAt of the cache mode in the byte that begins with `compress`.
 const CACHE_SHIFT: u32 = 1;
 
 const KEYSPACE: u8 = 1;
@@ -179,7 +179,7 @@ pub(crate) fn encode_edit(offset: u64, records: &[Record]) -> Vec<u8> {
     for record in records {
         record.encode(&mut out);
     }
-    seal_edit(offset, &mut out);
+    append_checksum(offset, &mut out);
     out
 }
 
@@ -205,14 +205,14 @@ impl EditWriter {
     /// Its bytes, as they will stand at `offset`; none without records.
     pub(crate) fn end(mut self, offset: u64) -> Vec<u8> {
         if !self.bytes.is_empty() {
-            seal_edit(offset, &mut self.bytes);
+            append_checksum(offset, &mut self.bytes);
         }
         self.bytes
     }
 }
 
 /// Writes length and sum in front of the records of an edit.
-fn seal_edit(offset: u64, edit: &mut [u8]) {
+fn append_checksum(offset: u64, edit: &mut [u8]) {
     let (header, records) = edit.split_at_mut(EDIT_HEADER);
     let len = records.len() as u32;
     header[..4].copy_from_slice(&len.to_le_bytes());
@@ -592,7 +592,7 @@ fn list<T>(
 pub(crate) fn crafted(records: &[u8]) -> Bytes {
     let mut edit = vec![0; EDIT_HEADER];
     edit.put_bytes(records);
-    seal_edit(HEADER_LEN as u64, &mut edit);
+    append_checksum(HEADER_LEN as u64, &mut edit);
     let mut manifest = header(0);
     manifest.put_bytes(&edit);
     Bytes::from(manifest)

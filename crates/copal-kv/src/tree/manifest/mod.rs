@@ -4,7 +4,7 @@
 //! piece beside what stands, whose place it takes in one transaction.
 //! Invariants
 //! - A rewrite waits for nothing but space: its memory does not grow with the state, so the manifest's length is bounded.
-//! - State in memory changes only after the transaction that carries its edit was accepted (KV-17).
+//! - ManifestState in memory changes only after the transaction that carries its edit was accepted (KV-17).
 
 mod copy;
 pub(crate) mod format;
@@ -22,7 +22,7 @@ use copal_device::Class;
 use copal_object::{Ack, ObjectId, Op, Store, StoreError, Txn};
 use format::{Record, encode_edit, header};
 use read::Edits;
-use state::State;
+use state::ManifestState;
 
 /// Where the manifest lives.
 pub(crate) const MANIFEST: ObjectId = ObjectId(1);
@@ -47,7 +47,7 @@ enum Copied {
 
 /// The manifest as it stands on disk and the state it describes.
 pub(crate) struct Manifest {
-    pub(crate) state: State,
+    pub(crate) state: ManifestState,
     /// Seed of the filters' hash, chosen when the store was made.
     pub(crate) seed: u64,
     len: u64,
@@ -104,9 +104,9 @@ impl Manifest {
 
     fn read(objects: &Store, id: ObjectId, budget: &Accounts) -> Result<(Manifest, Charge), Error> {
         let mut edits = Edits::open(objects, id, Class::Foreground)?;
-        let mut state = State::default();
+        let mut state = ManifestState::default();
         let mut charge = budget.charge(Memory::Manifest, 0);
-        let mut room = |state: &State, piece: u64| {
+        let mut room = |state: &ManifestState, piece: u64| {
             // Refused is what no session could hold: a state that has no room, or an edit longer than all there is.
             let held = state.heap_bytes();
             charge.set(held.max(piece));
@@ -162,11 +162,11 @@ impl Manifest {
                 Ack::Durable,
             )
             .wait()?;
-        let state = State {
+        let state = ManifestState {
             next_object: MANIFEST.0 + 1,
             next_run: 1,
             next_keyspace: 1,
-            ..State::default()
+            ..ManifestState::default()
         };
         Ok(Manifest {
             state,

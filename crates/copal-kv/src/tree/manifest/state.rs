@@ -1,7 +1,7 @@
 //! What the manifest says: keyspaces, tables and their slices, value objects and their dead bytes.
 //!
 //! Invariants
-//! - Applying the records of [`State::records`] to an empty state gives an equal state.
+//! - Applying the records of [`ManifestState::records`] to an empty state gives an equal state.
 //! - A record about something unknown (a value object dropped meanwhile) changes nothing.
 
 use super::format::{Level, Record, TableMeta, ValueMeta};
@@ -57,7 +57,7 @@ pub(crate) struct KeyspaceState {
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct ManifestState {
     pub(crate) keyspaces: BTreeMap<KeyspaceId, KeyspaceState>,
     pub(crate) tables: BTreeMap<ObjectId, TableState>,
     pub(crate) values: BTreeMap<ObjectId, ValueState>,
@@ -72,7 +72,7 @@ pub(crate) struct State {
     pub(crate) settled_below: u64,
 }
 
-impl State {
+impl ManifestState {
     /// Bytes of memory behind the state, more or less: keys, lists and nodes of maps that are half full.
     pub(crate) fn heap_bytes(&self) -> u64 {
         let table = |table: &TableState| {
@@ -238,7 +238,7 @@ impl State {
         named.chain(dropped).chain(numbers)
     }
 
-    /// Bytes that [`State::records`] take in an edit, at most.
+    /// Bytes that [`ManifestState::records`] take in an edit, at most.
     pub(crate) fn encoded_bytes(&self) -> u64 {
         const NUMBERS: usize = 96;
         const RANGE: usize = 20;
@@ -289,7 +289,7 @@ mod tests {
             run: 5,
             parts,
         };
-        let mut state = State::default();
+        let mut state = ManifestState::default();
         let options = KeyspaceOptions::default();
         for record in [
             Record::Keyspace {
@@ -338,7 +338,7 @@ mod tests {
             (state.next_object, state.next_run, state.next_keyspace),
             (13, 6, 2)
         );
-        let mut again = State::default();
+        let mut again = ManifestState::default();
         for record in state.records() {
             again.apply(&record);
         }

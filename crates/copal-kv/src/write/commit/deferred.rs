@@ -117,7 +117,7 @@ impl Engine {
     /// # Errors
     /// `NoSpace`: they go on waiting. `Poisoned`.
     pub(crate) fn log_deferred_durably(&self, writer: &mut Writer) -> Result<DeferredInFlight<'_>, Error> {
-        let frame = self.reserve_deferred(writer, self.snapshots.given(), Ack::Durable)?;
+        let frame = self.reserve_deferred(writer, self.snapshots.allocated_seq(), Ack::Durable)?;
         // The half of these groups waits for what is told when the frame is there.
         let (tell, told) = Completion::pair(None);
         self.deferred_placed(writer, frame.at(), told);

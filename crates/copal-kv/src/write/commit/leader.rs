@@ -177,7 +177,7 @@ impl Engine {
             return Err(Error::NoSpace);
         }
         let charge = self.budget.charge(Memory::Log, 3 * gathered.bytes as u64);
-        let given = self.snapshots.given();
+        let given = self.snapshots.allocated_seq();
         let count: u64 = gathered.writes.iter().map(|write| write.ops.len() as u64).sum();
         if given + count > LAST_SEQ {
             return Err(Error::NumbersUsedUp);
@@ -221,7 +221,7 @@ impl Engine {
         writer: &mut Writer,
         mut group: EncodedGroup<'_, 'w>,
     ) -> Result<PlacedGroup<'w>, Error> {
-        let memtable = self.view().active.clone();
+        let memtable = self.super_version().active.clone();
         let last_seq = group.last_seq();
         let frame = match self.reserve_place(writer, &mut group) {
             Ok(frame) => frame,
@@ -230,7 +230,7 @@ impl Engine {
                 return Err(self.take_back(group.values, group.placement, error));
             }
         };
-        self.snapshots.give(last_seq);
+        self.snapshots.allocate_up_to(last_seq);
         for meta in group.placement.touched.into_values() {
             memtable.note_value(meta);
         }

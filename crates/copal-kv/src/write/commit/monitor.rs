@@ -32,19 +32,19 @@ impl Monitors for Threads {
 /// See [`Threads`].
 #[derive(Debug)]
 pub(crate) struct ThreadMonitor<T> {
-    inner: Mutex<Inner<T>>,
+    inner: Mutex<Watched<T>>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Inner<T> {
+struct Watched<T> {
     value: T,
     waiting: u32,
 }
 
 impl<T> ThreadMonitor<T> {
     /// A panic of another holder left the value whole: nothing that is called under the lock is half done.
-    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
+    fn lock(&self) -> MutexGuard<'_, Watched<T>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -52,7 +52,7 @@ impl<T> ThreadMonitor<T> {
 impl<T: Send> Monitor<T> for ThreadMonitor<T> {
     fn new(value: T) -> ThreadMonitor<T> {
         ThreadMonitor {
-            inner: Mutex::new(Inner { value, waiting: 0 }),
+            inner: Mutex::new(Watched { value, waiting: 0 }),
             changed: Condvar::new(),
         }
     }

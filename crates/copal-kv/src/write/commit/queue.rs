@@ -310,7 +310,7 @@ impl<M: Monitors> CommitQueue<M> {
             if let Some(flight) = line.in_flight.iter_mut().find(|flight| flight.number == number) {
                 flight.completed = Some(result);
             }
-            (line.settle(&self.snapshots), line.next_turn(self.width))
+            (line.take_effect(&self.snapshots), line.next_turn(self.width))
         });
         self.call(next);
         for (group, result) in told {
@@ -367,7 +367,7 @@ impl<M: Monitors> Line<M> {
     }
 
     /// Lets the groups in front take effect that have completed; returns who is to be told.
-    fn settle(&mut self, snapshots: &Snapshots) -> Vec<Told<M>> {
+    fn take_effect(&mut self, snapshots: &Snapshots) -> Vec<Told<M>> {
         let mut told = Vec::new();
         #[cfg(test)]
         self.move_completed_to_the_front();

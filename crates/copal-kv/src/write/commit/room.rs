@@ -11,11 +11,11 @@ use super::{Write, writer::Writer};
 use crate::{
     Error,
     api::stats::Counters,
-    compact::jobs::everything,
+    compact::picker::everything,
     engine::Engine,
     memory::budget::{Charge, Class as Memory},
     signal::Sleeper,
-    tree::{manifest::format::Level, version::Slice, view::View},
+    tree::{manifest::format::Level, super_version::SuperVersion, version::Slice},
     write::{log::Log, memtable::Memtable},
 };
 use copal_object::{Ack, Op, Txn};
@@ -60,7 +60,7 @@ impl Engine {
             if self.signal.stopping() {
                 return Err(Error::Closed);
             }
-            let view = self.view();
+            let view = self.super_version();
             let limit = self.budget.memtable_bytes();
             let charged = view.active.charged_bytes();
             let is_full = charged >= limit;
@@ -118,7 +118,7 @@ impl Engine {
         let began = Instant::now();
         // A flush that fails poisons the store: it will not come.
         self.signal
-            .wait_for_flush(|| self.view().frozen.len() < frozen || self.poison.check().is_err());
+            .wait_for_flush(|| self.super_version().frozen.len() < frozen || self.poison.check().is_err());
         Counters::add_time(&self.counters.stalled_nanos, began);
     }
 
@@ -135,7 +135,7 @@ impl Engine {
         if goes || frees_space {
             return goes;
         }
-        let version = self.view().version.clone();
+        let version = self.super_version().version.clone();
         let bytes_of = |is_new: bool| -> u64 {
             let runs = version
                 .runs
@@ -166,7 +166,7 @@ impl Engine {
     /// Whether a merge of everything would find nothing to bring together or to drop.
     fn stands_at_the_bottom(&self) -> bool {
         let oldest = self.snapshots.stripes().oldest();
-        let version = self.view().version.clone();
+        let version = self.super_version().version.clone();
         let is_clean = |slice: &Slice| slice.table.meta.droppable == 0 || slice.table.meta.max_seq > oldest;
         match &version.runs[..] {
             [] => true,
@@ -177,18 +177,18 @@ impl Engine {
 
     /// Waits for the flush under way, which gives the space of its log back; whether there was one, and it succeeded.
     pub(super) fn wait_for_space(&self, writer: &mut Writer) -> bool {
-        let frozen = self.view().frozen.len();
+        let frozen = self.super_version().frozen.len();
         if frozen == 0 || self.signal.flush_is_stuck() {
             return false;
         }
         self.wait_for_a_flush(writer, frozen);
-        self.view().frozen.len() < frozen
+        self.super_version().frozen.len() < frozen
     }
 
     /// Freezes the active memtable, if it holds anything, and opens a new log and memtable.
     pub(crate) fn rotate(&self, writer: &mut Writer) -> Result<(), Error> {
         self.writes.queue.drain()?;
-        if self.view().active.is_empty() {
+        if self.super_version().active.is_empty() {
             return Ok(());
         }
         self.next_log(writer)
@@ -201,7 +201,7 @@ impl Engine {
         let generation = writer.log.generation + 1;
         let fail = |error| self.poison.failed_write(error);
         let log = Log::create(&self.objects, generation, self.new_object()).map_err(fail)?;
-        if let Err(error) = writer.sync(&self.objects, self.snapshots.given()) {
+        if let Err(error) = writer.sync(&self.objects, self.snapshots.allocated_seq()) {
             let ops = vec![Op::Delete { id: log.stream }];
             let error = self.poison.failed_write(error);
             if let Err(second) = self
@@ -223,10 +223,10 @@ impl Engine {
         self.budget.watch(&active);
         writer.log = log;
         writer.has_room = false;
-        self.change_view(|view| {
+        self.change_super_version(|view| {
             let mut frozen = view.frozen.clone();
             frozen.insert(0, view.active.clone());
-            View {
+            SuperVersion {
                 active,
                 frozen,
                 version: view.version.clone(),
@@ -248,9 +248,9 @@ impl Engine {
     }
 
     /// The last sync: whoever comes later is told that the store is closed.
-    pub(crate) fn seal(&self) -> Result<(), Error> {
+    pub(crate) fn end_writes(&self) -> Result<(), Error> {
         let mut writer = self.writes.writer.lock();
-        writer.sealed = true;
+        writer.closed = true;
         if self.options.read_only {
             return Ok(());
         }
@@ -262,7 +262,7 @@ impl Engine {
     pub(crate) fn sync_log(&self, writer: &mut Writer) -> Result<(), Error> {
         self.writes.queue.drain()?;
         self.in_reserve(|| {
-            let synced = writer.sync(&self.objects, self.snapshots.given());
+            let synced = writer.sync(&self.objects, self.snapshots.allocated_seq());
             synced.map_err(|error| self.poison.failed_write(error))
         })
     }

@@ -190,7 +190,7 @@ impl DirectValues {
     }
 
     /// Goes on appending to an object found at opening.
-    pub(crate) fn adopt(&mut self, group: GroupKey, open: OpenObject) {
+    pub(crate) fn resume(&mut self, group: GroupKey, open: OpenObject) {
         if self.open.len() < MAX_OPEN && open.len < OBJECT_BYTES / 2 {
             self.open.insert(group, open);
         }

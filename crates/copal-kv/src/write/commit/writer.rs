@@ -38,7 +38,7 @@ pub(crate) struct Writer {
     /// The last merge of everything did not make that room.
     pub(super) merged_in_vain: bool,
     /// The store is closed: nothing more is written.
-    pub(super) sealed: bool,
+    pub(super) closed: bool,
 }
 
 impl Writer {
@@ -50,14 +50,14 @@ impl Writer {
             page_cache_stream: None,
             has_room: false,
             merged_in_vain: false,
-            sealed: false,
+            closed: false,
         }
     }
 
     /// # Errors
     /// `Closed`: the objects belong to the next opening, and nothing is written to them any more.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        if self.sealed { Err(Error::Closed) } else { Ok(()) }
+        if self.closed { Err(Error::Closed) } else { Ok(()) }
     }
 
     /// Copies a group, which takes sequences behind `given`, to the page-cache log, and with it what was deferred before

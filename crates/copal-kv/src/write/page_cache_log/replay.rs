@@ -71,7 +71,7 @@ impl Engine {
         let gathered_bytes = 3 * GATHERED_BYTES as u64;
         let mut held = |bytes| charge.set(gathered_bytes + bytes);
         let mut gathered = Gathered::default();
-        let mut last_seq = self.snapshots.given();
+        let mut last_seq = self.snapshots.allocated_seq();
         while let Some(record) = records.next(last_seq, &mut held)? {
             if gathered.ops.len() + record.encoded.len() > GATHERED_BYTES {
                 self.log_gathered(&mut gathered, last_seq)?;
@@ -82,7 +82,7 @@ impl Engine {
             }
             gathered.ops.extend_from_slice(&record.encoded);
             gathered.count += record.ops.len() as u32;
-            let active = self.view().active.clone();
+            let active = self.super_version().active.clone();
             for op in record.ops {
                 last_seq += 1;
                 insert(&active, op, last_seq);
@@ -116,7 +116,7 @@ impl Engine {
         if self.options.read_only {
             return self.budget.check_used();
         }
-        if self.view().active.charged_bytes() < self.budget.memtable_bytes() {
+        if self.super_version().active.charged_bytes() < self.budget.memtable_bytes() {
             return Ok(());
         }
         let made = self.flush_taken();

@@ -100,7 +100,7 @@ fn a_write_whose_turn_comes_after_the_last_sync_is_refused() {
     Objects::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
     let store = open(&dynamic).unwrap();
     let engine = store.engine();
-    engine.seal().unwrap();
+    engine.end_writes().unwrap();
     let op = WriteOp::Delete {
         key: KeyspaceId(1).key(b"k"),
     };
@@ -117,7 +117,7 @@ fn fill_both(space: &Keyspace, durability: Durability) {
     let engine = space.engine();
     let mut i = 0u64;
     loop {
-        let view = engine.view();
+        let view = engine.super_version();
         let full = view.active.charged_bytes() >= engine.budget.memtable_bytes();
         if full && !view.frozen.is_empty() {
             return;
@@ -169,13 +169,13 @@ fn deferred_writes_are_in_the_log_before_anyone_waits_for_a_flush() {
     let still = engine.compactor.stand_still();
     fill_both(&space, Durability::Deferred);
     assert!(engine.writes.writer.lock().deferred_since().is_some());
-    let given = engine.snapshots.given();
+    let given = engine.snapshots.allocated_seq();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| space.put(b"k", b"v", Durability::Deferred));
         while !engine.signal.someone_waits() {
             std::thread::yield_now();
         }
-        let active = engine.view().active.clone();
+        let active = engine.super_version().active.clone();
         let mut logged = 0;
         log::replay(
             &engine.objects,

@@ -41,7 +41,7 @@ pub(crate) enum Urgency {
     /// Something could be dropped or moved together.
     Collection,
     /// Readers alone gain by it.
-    Tidying,
+    ReadTriggered,
 }
 
 /// A merge under way.
@@ -155,7 +155,7 @@ const FEW_RUNS: usize = 2;
 /// From the newest on, a run takes part if it holds at most four times the bytes in front of it, as a full tier's next
 /// does: what a merge writes again is a fixed multiple of what came in. No flush is under way: its run would be older
 /// than that of `new_run`, and is newer.
-pub(crate) fn tidying(
+pub(crate) fn read_triggered(
     version: &Version,
     new_run: impl FnOnce() -> u64,
     bottom_share: u32,
@@ -192,7 +192,7 @@ pub(crate) fn tidying(
             run: new_run(),
         }
     };
-    let job = Job::new(inputs, everything(), target, Urgency::Tidying);
+    let job = Job::new(inputs, everything(), target, Urgency::ReadTriggered);
     Some((job, bytes.div_ceil(BLOCK_BYTES)))
 }
 

@@ -4,7 +4,7 @@ use crate::{tree::version::Version, write::memtable::Memtable};
 use std::sync::Arc;
 
 /// Everything that is searched, newest first.
-pub(crate) struct View {
+pub(crate) struct SuperVersion {
     /// The memtable that commits insert into.
     pub(crate) active: Arc<Memtable>,
     /// Full memtables, newest first, until their flush is installed.
@@ -12,7 +12,7 @@ pub(crate) struct View {
     pub(crate) version: Arc<Version>,
 }
 
-impl View {
+impl SuperVersion {
     /// All memtables, newest first.
     pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
         std::iter::once(&self.active).chain(&self.frozen)
