@@ -9,6 +9,9 @@ use copal_chunk::{ChunkId, IdKey};
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
+/// Length of the code that authenticates a record, a checkpoint or a manifest.
+pub(crate) const MAC_BYTES: usize = 32;
+
 const GEAR: &str = "copal v1 gear table key";
 const ID: &str = "copal v1 chunk id key";
 const DATA: &str = "copal v1 pack data key";
@@ -52,7 +55,7 @@ impl Keys {
     }
 
     /// Authenticates a record or manifest. `name` says what it is and where it stands.
-    pub(crate) fn mac(&self, name: &str, body: &[u8]) -> [u8; 32] {
+    pub(crate) fn mac(&self, name: &str, body: &[u8]) -> [u8; MAC_BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(&self.mac);
         hasher.update(&(name.len() as u64).to_le_bytes());
         hasher.update(name.as_bytes());

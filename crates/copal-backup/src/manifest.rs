@@ -6,7 +6,7 @@
 //! - No number that is added up later, or counted on from, comes near the end of its type.
 
 use crate::catalog::record::{SessionId, option, put_option};
-use crate::keys::Keys;
+use crate::keys::{Keys, MAC_BYTES};
 use crate::pack::{PackNumber, Spot};
 use crate::recipe::{Ref, format::MAX_DISK_BYTES};
 use crate::request::{BackupCounts, DiskMode, SnapshotId};
@@ -23,7 +23,6 @@ pub(crate) const FORMAT: Format = Format {
     known_flags: 0,
 };
 
-const MAC_BYTES: usize = 32;
 /// Most disks of a VM.
 pub(crate) const MAX_DISKS: usize = 256;
 /// Above the file of any manifest that keeps the other bounds.

@@ -11,8 +11,6 @@ use std::ops::Bound;
 
 /// The only group of an embedded store.
 pub(crate) const GROUP: u32 = 0;
-/// Parent of the volumes at the top.
-pub(crate) const ROOT: VolumeId = VolumeId(0);
 /// Bytes of group and volume: rows that share them share value objects.
 pub(crate) const VOLUME_PREFIX_LEN: usize = 12;
 

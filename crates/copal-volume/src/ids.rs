@@ -27,6 +27,11 @@ pub const LAST_ID_MS: u64 = MAX_MS - (1 << 40);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VolumeId(pub u64);
 
+impl VolumeId {
+    /// Parent of the volumes at the top; holds no files.
+    pub const ROOT: VolumeId = VolumeId(0);
+}
+
 /// Identity of one file for ever: 48-bit ms, 16-bit counter, 64-bit client incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u128);

@@ -4,7 +4,7 @@
 //! Not here: when one is written and what goes then (`replay`), what the states are (`domain`, `vm`).
 
 use super::fold::Fold;
-use crate::keys::Keys;
+use crate::keys::{Keys, MAC_BYTES};
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 
 pub(crate) const FORMAT: Format = Format {
@@ -15,7 +15,6 @@ pub(crate) const FORMAT: Format = Format {
     known_flags: 0,
 };
 
-const MAC_BYTES: usize = 32;
 /// No checkpoint is longer: 200,000 VMs of the longest names. A log that needs more goes on without.
 pub(crate) const MAX_CHECKPOINT_BYTES: u64 = 64 << 20;
 

@@ -2,7 +2,7 @@
 //!
 //! Format: docs/formats/backup-catalog.md v2
 
-use crate::keys::Keys;
+use crate::keys::{Keys, MAC_BYTES};
 use crate::manifest::MAX_SEQUENCE;
 use crate::request::SnapshotId;
 use copal_chunk::Profile;
@@ -17,7 +17,6 @@ pub(crate) const FORMAT: Format = Format {
     known_flags: 0,
 };
 
-const MAC_BYTES: usize = 32;
 /// Longest name of a VM, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 /// Most snapshots one record names.

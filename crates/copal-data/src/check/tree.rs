@@ -5,7 +5,7 @@ use crate::format::{
     IDENTITY_KEY, MARK_PREFIX, NEXT_VID_KEY, VolumeRow, VolumeState, parse_group_row, parse_identity,
     parse_mark, parse_name_row, parse_number_row,
 };
-use crate::keys::{self, GROUP, ROOT};
+use crate::keys::{self, GROUP};
 use crate::spaces::Spaces;
 use bytes::Bytes;
 use copal_kv::Keyspace;
@@ -126,7 +126,7 @@ pub(super) fn check(spaces: &Spaces, report: &mut CheckReport) -> Vec<VolumeId> 
                     report.found(Some(parent), None, what);
                 }
             }
-            if parent != ROOT && volumes.binary_search(&parent).is_err() {
+            if parent != VolumeId::ROOT && volumes.binary_search(&parent).is_err() {
                 let what = format!("the name \"{name}\" is below it, but it has no row");
                 report.found(Some(parent), None, what);
             }

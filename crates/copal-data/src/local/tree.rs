@@ -7,7 +7,7 @@ use crate::error::{corrupt, of_engine};
 use crate::format::{
     NEXT_VID_KEY, VolumeRow, VolumeState, name_row, number_row, parse_name_row, parse_number_row,
 };
-use crate::keys::{self, ROOT};
+use crate::keys;
 use crate::spare::{self, Of};
 use copal_kv::Durability;
 use copal_volume::{
@@ -28,7 +28,7 @@ impl LocalCore {
     }
 
     fn resolve(&self, path: &[&str]) -> Result<VolumeId, VolumeError> {
-        path.iter().try_fold(ROOT, |parent, name| {
+        path.iter().try_fold(VolumeId::ROOT, |parent, name| {
             self.child(parent, name)?.ok_or(VolumeError::NotFound)
         })
     }
@@ -89,7 +89,7 @@ impl LocalCore {
         let _tree = self.tree.lock();
         let old_parent = self.resolve(&from_parent)?;
         let vid = self.child(old_parent, from_name)?.ok_or(VolumeError::NotFound)?;
-        let mut new_parent = ROOT;
+        let mut new_parent = VolumeId::ROOT;
         for name in &to_parent {
             new_parent = self.child(new_parent, name)?.ok_or(VolumeError::NotFound)?;
             if new_parent == vid {

@@ -18,7 +18,7 @@ impl Load for Rows {
         self.loads.fetch_add(1, Ordering::SeqCst);
         let row = VolumeRow {
             state: VolumeState::Live,
-            parent: keys::ROOT,
+            parent: VolumeId::ROOT,
             name: "v".to_owned(),
             created_ms: 0,
             replicas: None,

@@ -9,6 +9,7 @@ use crate::{
     memory::budget::Class as Memory,
     open as recovery,
     table::key::{KeyRange, KeyspaceId},
+    tree::manifest::{format::MAX_NAME, state::KeyspaceState},
     tree::{filter_report, manifest::format::Record},
     write::commit::{Write, WriteOp, queue::CommitTicket, submitted::Committers},
 };
@@ -20,9 +21,6 @@ use std::{
     sync::{Arc, atomic::Ordering},
     thread::JoinHandle,
 };
-
-/// Longest name of a keyspace, bytes.
-const MAX_NAME: usize = 255;
 
 /// Open engine; cheap to clone, safe to share between threads.
 ///
@@ -78,7 +76,7 @@ impl Store {
         };
         let keyspaces = {
             let tree = engine.stored.tree.lock();
-            let handle = |(id, space): (&KeyspaceId, &crate::tree::manifest::state::KeyspaceState)| {
+            let handle = |(id, space): (&KeyspaceId, &KeyspaceState)| {
                 let handle = KeyspaceHandle::new(&engine, *id, &space.name, space.options.clone());
                 (space.name.clone(), Arc::new(handle))
             };

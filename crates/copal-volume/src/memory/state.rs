@@ -10,8 +10,6 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-const ROOT: VolumeId = VolumeId(0);
-
 pub(super) struct File {
     pub(super) info: FileInfo,
     pub(super) body: Bytes,
@@ -56,7 +54,7 @@ impl State {
     }
 
     fn resolve(&self, path: &[&str]) -> Result<VolumeId, VolumeError> {
-        path.iter().try_fold(ROOT, |parent, name| {
+        path.iter().try_fold(VolumeId::ROOT, |parent, name| {
             let key = (parent, (*name).to_owned());
             self.names.get(&key).copied().ok_or(VolumeError::NotFound)
         })

@@ -32,7 +32,8 @@ pub(crate) const FORMAT: Format = Format {
 /// Envelope and its body: the store's seed.
 pub(crate) const HEADER_LEN: usize = ENVELOPE_LEN + 8;
 const EDIT_HEADER: usize = 8;
-const MAX_NAME: usize = 255;
+/// Longest name of a keyspace, bytes.
+pub(crate) const MAX_NAME: usize = 255;
 const MAX_ITEMS: usize = 1 << 24;
 /// Above every id, run, generation and sequence that is ever given: whoever reads one may count on from it.
 const MAX_NUMBER: u64 = u64::MAX >> 1;
