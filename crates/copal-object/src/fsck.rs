@@ -398,7 +398,7 @@ impl Inner {
         if count == 0 {
             return Ok(());
         }
-        crate::open::checkpoint_now(self)?;
+        crate::close::checkpoint_now(self)?;
         crate::open::repair_superblocks(self, &[0, 1, 2, 3])?;
         report.repaired = count;
         Ok(())

@@ -20,6 +20,7 @@ mod allocator;
 mod broken;
 mod checkpoint;
 mod checkpointer;
+mod close;
 mod coverage;
 #[cfg(test)]
 mod crashes;

@@ -18,9 +18,9 @@
 use crate::{
     StoreError,
     broken::Flaw,
+    close::checkpoint_now,
     engine::discard_io,
     format::superblock::STORE_BYTES_MIN,
-    open::checkpoint_now,
     run::{RUN_PAGES_MAX, Run},
     state::{Inner, State},
 };

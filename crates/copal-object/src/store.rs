@@ -5,7 +5,7 @@
 use crate::{
     Ack, CheckOptions, CheckReport, Covered, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions,
     ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, Ownership, Place, RecoveryReport,
-    Reservation, ReservedFrame, Shrunk, Space, Stat, StoreError, Txn,
+    Reservation, ReservedFrame, Shrunk, Space, Stat, StoreError, Txn, close,
     entropy::Entropy,
     format::superblock::{BACKEND_COW, BACKEND_HOSTFS},
     hostfs::HostFiles,
@@ -275,7 +275,7 @@ impl Store {
         if self.inner.shape.read_only {
             return Err(StoreError::ReadOnly);
         }
-        open::checkpoint_now(&self.inner)
+        close::checkpoint_now(&self.inner)
     }
 
     /// Gives space that nothing lies in back to the file system: the end of the file by cutting it, runs inside by punching
@@ -339,7 +339,7 @@ impl Store {
     /// # Errors
     /// `Device`: what was not acknowledged as durable may be lost.
     pub fn close(&self) -> Result<(), StoreError> {
-        open::close(&self.inner)
+        close::close(&self.inner)
     }
 
     /// Takes the store for an engine that must be the only one of its kind, or, `read_only`, one of several that change

@@ -1,6 +1,6 @@
 //! Stores whose every sum is right and whose sizes are impossible: refused, never computed with.
 
-use super::hold;
+use super::mount::hold;
 use crate::{
     MkfsOptions, OpenError, OpenOptions, RecoveryReport, Store,
     allocator::Allocator,

@@ -4,8 +4,9 @@
 //! Invariants
 //! - A page counts only if it is the one its parent names, wherever it was read.
 
-use super::{OpenError, Source};
+use super::Source;
 use crate::{
+    OpenError,
     format::{
         checkpoint::{ChainError, Link, decode_page},
         superblock::Superblock,

@@ -3,8 +3,8 @@
 //! Invariants
 //! - No page has two owners, clones apart (OBJ-24); otherwise the store is damaged.
 
-use super::OpenError;
 use crate::{
+    OpenError,
     format::superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
     placement::{Home, Placement},
     run::Run,

@@ -1,0 +1,210 @@
+//! The mount: its record, or a checkpoint in its place, makes what was recovered the only state there is.
+//!
+//! Design: docs/design/object.md#recovery OBJ-4, OBJ-9, OBJ-13
+
+use crate::{
+    StoreError,
+    broken::Flaw,
+    format::{
+        ops::{Cut, RecordOp},
+        record,
+    },
+    hostfs::HostFiles,
+    placement::Placement,
+    run::Run,
+    state::{Inner, State},
+};
+use copal_device::DeviceError;
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+
+/// What makes the mount durable.
+enum Step {
+    /// The record, with the flush of this epoch.
+    Record { epoch: u64 },
+    /// The checkpoint behind so many finished ones. The pages `held` stay as they are until then.
+    Checkpoint { finished: u64, held: Vec<Run> },
+}
+
+impl Step {
+    fn is_done(&self, state: &State) -> bool {
+        match self {
+            Step::Record { epoch } => state.epochs.flushed >= *epoch,
+            Step::Checkpoint { finished, .. } => state.checkpointer.finished > *finished,
+        }
+    }
+
+    /// Whether the checkpoint did not begin, and will not: it finds no space.
+    fn is_stuck(&self, state: &State) -> bool {
+        let is_checkpoint = matches!(self, Step::Checkpoint { .. });
+        is_checkpoint && state.outbox.is_empty() && state.checkpointer.is_idle()
+    }
+}
+
+/// Writes the mount record and waits until it is durable; when the journal has no room for it, a checkpoint with a new
+/// chain seed stands in for it (OBJ-9). The pages `needed` are not written before.
+pub(super) fn mount(inner: &Arc<Inner>, needed: &[Run]) -> Result<(), StoreError> {
+    let mut state = inner.state.lock();
+    let mount = state.entropy.next();
+    let cuts = cut_streams(inner, &mut state);
+    let op = RecordOp::Mount { mount, cuts };
+    let old_mount = std::mem::replace(&mut state.journal.mount, mount);
+    let has_room = has_room(inner, &state, &op);
+    let lsn = state.groups.last_lsn;
+    state.enter(&op, lsn);
+    let step = if has_room {
+        by_record(inner, &mut state)
+    } else {
+        by_checkpoint(inner, &mut state, old_mount, needed)?
+    };
+    await_step(inner, &mut state, &step)?;
+    if let Step::Checkpoint { held, .. } = &step {
+        held.iter().for_each(|&run| state.space.allocator.release(run));
+    }
+    state.mounted = true;
+    // Mounts may have filled the journal: a checkpoint starts before the first group stands in its way.
+    drop(state);
+    inner.pump();
+    Ok(())
+}
+
+/// Whether the record goes into the journal exactly at the head, where a dropped record may still stand: skipped over, it
+/// would be found again.
+fn has_room(inner: &Inner, state: &State, op: &RecordOp) -> bool {
+    let mut encoded = Vec::new();
+    op.encode(&mut encoded);
+    let pages = record::pages_for(encoded.len(), inner.shape.page_bytes);
+    pages * inner.shape.page_bytes <= state.journal.record_bytes_max()
+        && state.journal.place(pages as u64, 0) == Some(state.journal.head)
+        && !inner.shape.mount_by_checkpoint
+}
+
+fn by_record(inner: &Inner, state: &mut State) -> Step {
+    let epoch = state.epochs.open;
+    state.groups.open.forced = true;
+    state.groups.open.releasing = true;
+    let closed = inner.close_group(state);
+    debug_assert!(closed, "the record was measured");
+    state.epochs.want(epoch);
+    Step::Record { epoch }
+}
+
+/// The tables are as the record would have left them; a checkpoint says so instead.
+fn by_checkpoint(
+    inner: &Inner,
+    state: &mut State,
+    old_mount: u64,
+    needed: &[Run],
+) -> Result<Step, StoreError> {
+    let epoch = state.epochs.open;
+    state.groups.open.ops.clear();
+    let freed = std::mem::take(&mut state.groups.open.freed);
+    state.space.quarantine(epoch, freed);
+    // Should this be cut short, the next recovery reads the same pages again: the checkpoint goes elsewhere.
+    let files = inner
+        .files
+        .as_deref()
+        .map(|files| (files, inner.shape.page_bytes as u64));
+    let held = hold(&mut state.space.allocator, files, needed)?;
+    if inner.shape.broken.by(Flaw::KeepChain) {
+        state.journal.mount = old_mount;
+    } else {
+        state.journal.previous = state.entropy.next();
+        // It takes the record's number: from an older superblock on, this one is missing.
+        state.journal.seq += 1;
+    }
+    state.checkpointer.forced = true;
+    let finished = state.checkpointer.finished;
+    Ok(Step::Checkpoint { finished, held })
+}
+
+fn await_step(inner: &Arc<Inner>, state: &mut MutexGuard<'_, State>, step: &Step) -> Result<(), StoreError> {
+    loop {
+        if let Some(error) = &state.failure {
+            return Err(StoreError::Device(error.clone()));
+        }
+        inner.advance(state);
+        if step.is_done(state) {
+            return Ok(());
+        }
+        if step.is_stuck(state) {
+            let page = inner.shape.page_bytes as u64;
+            return Err(StoreError::NoSpace {
+                needed_bytes: page,
+                free_bytes: 0,
+            });
+        }
+        inner.wait_change(state);
+    }
+}
+
+/// Takes those of `runs` that are free, each page looked at once. Dropped records may name pages that no store of this
+/// size has, or that the files of a directory, given with the bytes of a page, do not reach: nothing was read there,
+/// nothing has to stay.
+pub(super) fn hold(
+    space: &mut Placement,
+    files: Option<(&HostFiles, u64)>,
+    runs: &[Run],
+) -> Result<Vec<Run>, DeviceError> {
+    let clipped = runs
+        .iter()
+        .filter_map(|&run| space.clip(run))
+        .filter_map(|run| match files {
+            Some((files, page_bytes)) => files.clip(run, page_bytes).transpose(),
+            None => Some(Ok(run)),
+        });
+    let mut runs = clipped.collect::<Result<Vec<Run>, DeviceError>>()?;
+    runs.sort_unstable();
+    let mut held: Vec<Run> = Vec::new();
+    let mut from = 0;
+    for run in runs {
+        let first = held.len();
+        for at in run.at.max(from)..run.end() {
+            let page = Run::new(at, 1);
+            if !space.take(page) {
+                continue;
+            }
+            match held[first..].last_mut() {
+                Some(last) if last.end() == at => last.pages += 1,
+                _ => held.push(page),
+            }
+        }
+        from = from.max(run.end());
+    }
+    Ok(held)
+}
+
+/// Where each open stream goes on, under a new incarnation (OBJ-13). A damaged one stays as it is, so that the damage is
+/// found again.
+fn cut_streams(inner: &Inner, state: &mut State) -> Vec<Cut> {
+    let mut ids: Vec<u64> = state.tails.keys().copied().collect();
+    ids.sort_unstable();
+    let mut cuts = Vec::new();
+    for id in ids {
+        let (Some(tail), Some(stream)) = (state.tails.get_mut(&id), state.tables.stream(id)) else {
+            continue;
+        };
+        let Some(piece) = stream.pieces.get(tail.piece) else {
+            continue;
+        };
+        if tail.damaged {
+            continue;
+        }
+        let incarnation = if inner.shape.broken.by(Flaw::KeepIncarnation) {
+            piece.incarnation
+        } else {
+            state.entropy.next()
+        };
+        cuts.push(Cut {
+            id,
+            piece: tail.piece as u32,
+            kept: tail.used,
+            next: tail.next,
+            incarnation,
+        });
+        if tail.used < piece.run.pages {
+            tail.used = 0;
+        }
+    }
+    cuts
+}
