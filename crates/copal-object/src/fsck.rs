@@ -12,12 +12,13 @@
 //! Not here: damage that recovery met (`OpenError`, `RecoveryReport`).
 
 use crate::{
-    FramePos, ObjectId, StoreError,
+    FramePos, ObjectId, OpenError, StoreError,
     broken::Broken,
     coverage::{Covered, SeeRange, Summed, Unused, Witness, rest_of},
-    format::superblock::{COPIES, SUPERBLOCK_LEN},
-    recovery::{self, FoundCheckpoint, Source, chunks, damaged_units, derive_space, unit_damage},
+    format::superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
+    recovery::{self, Source, chunks, damaged_units, derive_space, unit_damage},
     run::{Run, pages_of},
+    snapshot::Position,
     state::Inner,
     tables::{Entry, Object, Stream},
 };
@@ -105,6 +106,63 @@ impl CheckReport {
     }
 }
 
+/// What a look at the metadata found; it counts once no checkpoint has finished meanwhile.
+#[derive(Default)]
+struct Found {
+    damages: Vec<Damage>,
+    seen: Vec<(Run, Covered)>,
+}
+
+impl Found {
+    /// The checkpoint `superblock` names, and the journal behind it.
+    /// # Errors
+    /// What of the checkpoint, or of the journal at all, cannot be read.
+    fn look_at_state(
+        &mut self,
+        source: &Source<'_>,
+        superblock: &Superblock,
+        flushed_seq: u64,
+    ) -> Result<(), OpenError> {
+        let found = recovery::read_checkpoint(source, superblock, recovery::Copies::Both)?;
+        let chain = found.runs.iter();
+        self.seen
+            .extend(chain.map(|&run| (run, Covered::Summed(Summed::Checkpoint))));
+        let copy = |run: &Run| Damage::CheckpointCopy { page: run.at };
+        self.damages.extend(found.damaged.iter().map(copy));
+        self.look_at_journal(source, superblock, &found.position, flushed_seq)
+    }
+
+    fn look_at_journal(
+        &mut self,
+        source: &Source<'_>,
+        superblock: &Superblock,
+        position: &Position,
+        flushed_seq: u64,
+    ) -> Result<(), OpenError> {
+        let walked = recovery::walk_journal(source, superblock, position)?;
+        let end = position.next_seq + walked.records.len() as u64;
+        if end < flushed_seq {
+            self.damages.push(Damage::Journal { seq: end });
+        }
+        let mut records: Vec<(Run, u64)> = walked
+            .records
+            .iter()
+            .map(|record| (record.run(superblock), record.header.seq))
+            .collect();
+        records.sort_unstable();
+        let runs: Vec<Run> = records.iter().map(|&(run, _)| run).collect();
+        let summed = |(run, seq)| (run, Covered::Summed(Summed::Record { seq }));
+        self.seen.extend(records.into_iter().map(summed));
+        // Behind damage, what stands there has not been understood.
+        if end >= flushed_seq {
+            let journal = Run::new(superblock.journal_at, superblock.journal_pages as u32);
+            let unused = |run| (run, Covered::Unused(Unused::Journal));
+            self.seen.extend(rest_of(journal, &runs).into_iter().map(unused));
+        }
+        Ok(())
+    }
+}
+
 impl Inner {
     /// See `Store::check` and `Store::check_coverage`.
     pub(crate) fn check(
@@ -140,70 +198,30 @@ impl Inner {
             let live = &state.checkpointer;
             (live.finished, live.superblock.clone(), state.journal.flushed_seq)
         };
-        let mut damages = Vec::new();
-        let mut seen: Vec<(Run, Covered)> = Vec::new();
-        for (copy, found) in recovery::read_superblocks(self.device.as_ref())
+        let mut found = Found::default();
+        for (copy, read) in recovery::read_superblocks(self.device.as_ref())
             .into_iter()
             .enumerate()
         {
-            let intact = matches!(found, Some(Ok(found)) if found.uuid == superblock.uuid);
+            let intact = matches!(read, Some(Ok(read)) if read.uuid == superblock.uuid);
             if !intact {
-                damages.push(Damage::Superblock { copy });
+                found.damages.push(Damage::Superblock { copy });
             }
         }
-        let journal = Run::new(superblock.journal_at, superblock.journal_pages as u32);
-        let source = self.source();
-        match recovery::read_checkpoint(&source, &superblock, recovery::Copies::Both) {
-            Err(error) => damages.push(Damage::Checkpoint {
-                what: error.to_string(),
-            }),
-            Ok(FoundCheckpoint {
-                position,
-                runs,
-                damaged,
-                ..
-            }) => {
-                let chain = runs.iter().map(|&run| (run, Covered::Summed(Summed::Checkpoint)));
-                seen.extend(chain);
-                let copy = |run: &Run| Damage::CheckpointCopy { page: run.at };
-                damages.extend(damaged.iter().map(copy));
-                match recovery::walk_journal(&source, &superblock, &position) {
-                    Ok(walked) => {
-                        let end = position.next_seq + walked.records.len() as u64;
-                        if end < flushed_seq {
-                            damages.push(Damage::Journal { seq: end });
-                        }
-                        let mut records: Vec<(Run, u64)> = walked
-                            .records
-                            .iter()
-                            .map(|record| (record.run(&superblock), record.header.seq))
-                            .collect();
-                        records.sort_unstable();
-                        let runs: Vec<Run> = records.iter().map(|&(run, _)| run).collect();
-                        let summed = |(run, seq)| (run, Covered::Summed(Summed::Record { seq }));
-                        seen.extend(records.into_iter().map(summed));
-                        // Behind damage, what stands there has not been understood.
-                        if end >= flushed_seq {
-                            let unused = |run| (run, Covered::Unused(Unused::Journal));
-                            seen.extend(rest_of(journal, &runs).into_iter().map(unused));
-                        }
-                    }
-                    Err(error) => damages.push(Damage::Checkpoint {
-                        what: error.to_string(),
-                    }),
-                }
-            }
+        if let Err(error) = found.look_at_state(&self.source(), &superblock, flushed_seq) {
+            let what = error.to_string();
+            found.damages.push(Damage::Checkpoint { what });
         }
         // Another checkpoint finished meanwhile: what was read may have been reused, so the look was for nothing.
         if self.state.lock().checkpointer.finished != before {
             return self.check_metadata(report, witness);
         }
-        report.damages.append(&mut damages);
+        report.damages.append(&mut found.damages);
         for (copy, at) in COPIES.into_iter().enumerate() {
             let range = at..at + SUPERBLOCK_LEN as u64;
             witness.bytes(range, Covered::Summed(Summed::Superblock { copy }));
         }
-        for (run, covered) in seen {
+        for (run, covered) in found.seen {
             witness.run(run, covered);
         }
     }

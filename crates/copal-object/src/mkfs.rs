@@ -8,6 +8,7 @@ use crate::{
     checkpoint::{capacity, encode_chain, superblock_io},
     checkpointer::ChainPlace,
     entropy::Entropy,
+    format::checkpoint::Link,
     format::superblock::{
         BACKEND_COW, BACKEND_HOSTFS, COPIES, PAGE_SIZES, STORE_BYTES_MAX, STORE_BYTES_MIN, SUPERBLOCK_LEN,
         Superblock,
@@ -17,7 +18,7 @@ use crate::{
     snapshot::{self, Position},
     tables::Tables,
 };
-use copal_device::{Class, Device, DeviceError, Io, IoKind};
+use copal_device::{AlignedBuf, Class, Device, DeviceError, Io, IoKind};
 use std::{collections::HashMap, sync::Arc};
 
 /// Space written at mkfs for the first stream extents.
@@ -112,55 +113,10 @@ pub(crate) fn mkfs(
         );
         return Err(OpenError::Options { what });
     }
-    let zero = |run: Run| Io {
-        at: run.at * page,
-        kind: IoKind::WriteZeroes(u64::from(run.pages) * page),
-        class: Class::Foreground,
-    };
-    let old: Vec<Io> = COPIES
-        .iter()
-        .map(|&at| Io {
-            at,
-            kind: IoKind::WriteZeroes(SUPERBLOCK_LEN as u64),
-            class: Class::Foreground,
-        })
-        .collect();
-    run(device, old)?;
-    run(device, vec![flush()])?;
-
+    write(device, forget_store())?;
     let uuid = u128::from(entropy.next()) << 64 | u128::from(entropy.next());
-    let tables = Tables::new(page as usize, layout.pages);
-    let position = Position {
-        uuid,
-        lsn: 0,
-        next_seq: 1,
-        journal_head: 0,
-        epoch: 1,
-    };
-    // The zones around a superblock copy were written by it and by these zeros; either way they are written space.
-    let zone_pages = crate::allocator::ZONE_PAGES;
-    let first_zone = layout.streams.at.div_ceil(zone_pages);
-    let zones = (layout.streams.end() / zone_pages).saturating_sub(first_zone);
-    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[(first_zone, zones)], &[]);
-    debug_assert!(capacity(&[layout.checkpoint], page as usize) >= body.len());
-    let (head, chain) = encode_chain(0, &body, &[layout.checkpoint], page as usize);
-    let mut writes: Vec<Io> = chain
-        .into_iter()
-        .map(|(run, buf)| Io {
-            at: run.at * page,
-            kind: IoKind::Write { buf, fua: false },
-            class: Class::Foreground,
-        })
-        .collect();
-    // In a directory this makes the journal's blocks too, as its file reaches to the checkpoint behind it by now: a
-    // record must not need space.
-    writes.push(zero(layout.journal));
-    if backend == BACKEND_COW {
-        writes.push(zero(layout.streams));
-    }
-    run(device, writes)?;
-    run(device, vec![flush()])?;
-
+    let (head, chain) = empty_checkpoint(&layout, uuid);
+    write(device, first_writes(&layout, chain, backend))?;
     let superblock = Superblock {
         uuid,
         generation: 1,
@@ -178,12 +134,73 @@ pub(crate) fn mkfs(
         chain_seed: entropy.next(),
         mount: entropy.next(),
     };
-    run(
+    let copies = 0..COPIES.len();
+    write(
         device,
-        (0..COPIES.len())
-            .map(|copy| superblock_io(&superblock, copy))
-            .collect(),
-    )?;
+        copies.map(|copy| superblock_io(&superblock, copy)).collect(),
+    )
+}
+
+/// Zeros over the superblocks of whatever store was there.
+fn forget_store() -> Vec<Io> {
+    COPIES
+        .iter()
+        .map(|&at| Io {
+            at,
+            kind: IoKind::WriteZeroes(SUPERBLOCK_LEN as u64),
+            class: Class::Foreground,
+        })
+        .collect()
+}
+
+/// The checkpoint of a store that holds nothing, and its pages.
+fn empty_checkpoint(layout: &Layout, uuid: u128) -> (Link, Vec<(Run, AlignedBuf)>) {
+    let page_bytes = layout.page_bytes as usize;
+    let tables = Tables::new(page_bytes, layout.pages);
+    let position = Position {
+        uuid,
+        lsn: 0,
+        next_seq: 1,
+        journal_head: 0,
+        epoch: 1,
+    };
+    // The zones around a superblock copy were written by it and by these zeros; either way they are written space.
+    let zone_pages = crate::allocator::ZONE_PAGES;
+    let first_zone = layout.streams.at.div_ceil(zone_pages);
+    let zones = (layout.streams.end() / zone_pages).saturating_sub(first_zone);
+    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[(first_zone, zones)], &[]);
+    debug_assert!(capacity(&[layout.checkpoint], page_bytes) >= body.len());
+    encode_chain(0, &body, &[layout.checkpoint], page_bytes)
+}
+
+/// The pages of the checkpoint, and zeros where the journal and the first streams go.
+fn first_writes(layout: &Layout, checkpoint: Vec<(Run, AlignedBuf)>, backend: u8) -> Vec<Io> {
+    let page = layout.page_bytes;
+    let zero = |run: Run| Io {
+        at: run.at * page,
+        kind: IoKind::WriteZeroes(u64::from(run.pages) * page),
+        class: Class::Foreground,
+    };
+    let mut writes: Vec<Io> = checkpoint
+        .into_iter()
+        .map(|(run, buf)| Io {
+            at: run.at * page,
+            kind: IoKind::Write { buf, fua: false },
+            class: Class::Foreground,
+        })
+        .collect();
+    // In a directory this makes the journal's blocks too, as its file reaches to the checkpoint behind it by now: a
+    // record must not need space.
+    writes.push(zero(layout.journal));
+    if backend == BACKEND_COW {
+        writes.push(zero(layout.streams));
+    }
+    writes
+}
+
+/// Writes, and flushes behind the writes.
+fn write(device: &Arc<dyn Device>, ios: Vec<Io>) -> Result<(), OpenError> {
+    run(device, ios)?;
     run(device, vec![flush()])
 }
 

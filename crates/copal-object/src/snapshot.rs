@@ -162,22 +162,7 @@ pub(crate) struct Body {
 /// Reads a body back.
 pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<Body, DecodeError> {
     let mut input = Reader::new(body);
-    let uuid = input.u128()?;
-    let position = Position {
-        uuid,
-        lsn: input.u64()?,
-        next_seq: input.u64()?,
-        journal_head: input.u64()?,
-        epoch: input.u64()?,
-    };
-    for counter in [
-        position.lsn,
-        position.next_seq,
-        position.journal_head,
-        position.epoch,
-    ] {
-        bound(input.position(), counter, COUNTER_MAX)?;
-    }
+    let position = take_position(&mut input)?;
     let at = input.position();
     let pages = input.u64()?;
     bound(at, pages, store_pages_max(page_bytes))?;
@@ -188,32 +173,7 @@ pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<Body, DecodeError
         bound(at, count, u64::from(u32::MAX) / ZONE_PAGES)?;
         Ok(Run::new(first * ZONE_PAGES, (count * ZONE_PAGES) as u32))
     })?;
-    let mut tables = Tables::new(page_bytes, pages);
-    let count = input.u64()?;
-    let mut before = None;
-    for _ in 0..count {
-        let at = input.position();
-        let id = input.u64()?;
-        if before.is_some_and(|before| before >= id) {
-            let what = "id, above the one before it,";
-            return Err(DecodeError::Invalid { at, what });
-        }
-        before = Some(id);
-        let at = input.position();
-        let entry = match input.u8()? {
-            OBJECT => Entry::Object(take_object(&mut input, page_bytes, pages)?),
-            STREAM => Entry::Stream(take_stream(&mut input, pages)?),
-            unknown => {
-                return Err(DecodeError::UnknownKind {
-                    at,
-                    kind: unknown.into(),
-                    newest: STREAM.into(),
-                });
-            }
-        };
-        tables.entry_bytes += entry_bytes(&entry, page_bytes);
-        tables.entries.insert(id, entry);
-    }
+    let tables = take_tables(&mut input, page_bytes, pages)?;
     // Versions before the third end here.
     let hollow = if input.remaining() == 0 {
         Vec::new()
@@ -232,6 +192,56 @@ pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<Body, DecodeError
         zones,
         hollow,
     })
+}
+
+fn take_position(input: &mut Reader<'_>) -> Result<Position, DecodeError> {
+    let position = Position {
+        uuid: input.u128()?,
+        lsn: input.u64()?,
+        next_seq: input.u64()?,
+        journal_head: input.u64()?,
+        epoch: input.u64()?,
+    };
+    for counter in [
+        position.lsn,
+        position.next_seq,
+        position.journal_head,
+        position.epoch,
+    ] {
+        bound(input.position(), counter, COUNTER_MAX)?;
+    }
+    Ok(position)
+}
+
+/// Objects and streams, in the order of their ids.
+fn take_tables(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<Tables, DecodeError> {
+    let mut tables = Tables::new(page_bytes, pages);
+    let count = input.u64()?;
+    let mut before = None;
+    for _ in 0..count {
+        let at = input.position();
+        let id = input.u64()?;
+        if before.is_some_and(|before| before >= id) {
+            let what = "id, above the one before it,";
+            return Err(DecodeError::Invalid { at, what });
+        }
+        before = Some(id);
+        let at = input.position();
+        let entry = match input.u8()? {
+            OBJECT => Entry::Object(take_object(input, page_bytes, pages)?),
+            STREAM => Entry::Stream(take_stream(input, pages)?),
+            unknown => {
+                return Err(DecodeError::UnknownKind {
+                    at,
+                    kind: unknown.into(),
+                    newest: STREAM.into(),
+                });
+            }
+        };
+        tables.entry_bytes += entry_bytes(&entry, page_bytes);
+        tables.entries.insert(id, entry);
+    }
+    Ok(tables)
 }
 
 fn bound(at: usize, value: u64, max: u64) -> Result<(), DecodeError> {

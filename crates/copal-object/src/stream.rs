@@ -36,6 +36,17 @@ const EXTENT_OP_BYTES: usize = 64;
 /// Placement class of stream extents.
 pub(crate) const STREAM_CLASS: usize = 0;
 
+/// A frame before it has its number.
+struct NewFrame<'a> {
+    stream: u64,
+    payload: &'a Bytes,
+    /// Pages it takes with its header.
+    pages: u32,
+    /// The commit it comes after; 0: none.
+    after: u64,
+    ack: Ack,
+}
+
 impl Inner {
     /// See `Store::reserve_frame`.
     pub(crate) fn reserve_frame(
@@ -93,7 +104,14 @@ impl Inner {
                 None => self.extend_stream(&mut state, stream.0, pages, extents, expected)?,
             }
         };
-        Ok(self.number_frame(state, stream.0, piece, payload, pages, after, ack))
+        let frame = NewFrame {
+            stream: stream.0,
+            payload,
+            pages,
+            after,
+            ack,
+        };
+        Ok(self.number_frame(state, &frame, piece))
     }
 
     /// Enters one more extent for the stream, or prepares one; the caller looks again.
@@ -187,24 +205,23 @@ impl Inner {
     }
 
     /// Gives the frame its number and place, and enters it among what is on its way.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one step of reserve_frame, cut out for its length"
-    )]
     fn number_frame(
         self: &Arc<Inner>,
         mut state: MutexGuard<'_, State>,
-        stream: u64,
+        frame: &NewFrame<'_>,
         piece: Piece,
-        payload: &Bytes,
-        pages: u32,
-        after: u64,
-        ack: Ack,
     ) -> ReservedFrame {
+        let &NewFrame {
+            stream, pages, ack, ..
+        } = frame;
         let (durable_lsn, wanted_lsn) = (state.groups.durable_lsn, state.wanted_lsn);
         let idle = state.epochs.flushing.is_none() && wanted_lsn <= durable_lsn;
         let early = self.shape.broken.by(Flaw::ThroughEarly);
-        let after = if after <= durable_lsn { 0 } else { after };
+        let after = if frame.after <= durable_lsn {
+            0
+        } else {
+            frame.after
+        };
         let needs_lsn = piece.lsn.max(after);
         let tail = state.tails.entry(stream).or_default();
         // What is on its way before it must become durable without a flush as well.
@@ -221,7 +238,7 @@ impl Inner {
         tail.next += 1;
         tail.used += pages;
         let mut buf = AlignedBuf::stale(pages as usize * self.shape.page_bytes);
-        frame::encode(&header, payload, &mut buf);
+        frame::encode(&header, frame.payload, &mut buf);
         let at = FramePos(number);
         if through {
             let pin = state.space.pin(vec![run]);
@@ -236,6 +253,21 @@ impl Inner {
             };
             return ReservedFrame::new(self, at, way);
         }
+        let completion = self.queue_frame(&mut state, frame, at, run, needs_lsn, buf);
+        ReservedFrame::new(self, at, Way::Queued { completion })
+    }
+
+    /// Puts the write of a frame among those that go to the device next; it counts with their flush.
+    fn queue_frame(
+        &self,
+        state: &mut State,
+        frame: &NewFrame<'_>,
+        at: FramePos,
+        run: Run,
+        needs_lsn: u64,
+        buf: AlignedBuf,
+    ) -> Completion<Result<FramePos, StoreError>> {
+        let &NewFrame { stream, ack, .. } = frame;
         let bytes = buf.len() as u64;
         let epoch = state.epochs.begin_write();
         let (waiter, completion) = if ack == Ack::Ordered {
@@ -249,7 +281,7 @@ impl Inner {
             state.wanted_lsn = state.wanted_lsn.max(needs_lsn);
         }
         let ticket = state.take_frame_ticket();
-        let mut frame = FrameState::new(ticket, number, Some(epoch), needs_lsn);
+        let mut frame = FrameState::new(ticket, at.0, Some(epoch), needs_lsn);
         frame.waiter = waiter;
         state.enter_frame(stream, frame);
         state.in_flight.insert(run.at, run.pages);
@@ -264,7 +296,7 @@ impl Inner {
         };
         let io = self.write_io(run.at, buf, Class::Commit);
         state.outbox.push((tag, vec![io]));
-        ReservedFrame::new(self, at, Way::Queued { completion })
+        completion
     }
 
     /// The hot path: one write that is durable when it returns, on the caller's thread. It is acknowledged with it,

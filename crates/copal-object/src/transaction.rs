@@ -10,6 +10,7 @@
 
 use crate::{
     Ack, Lsn, ObjectId, Op, StoreError, Txn,
+    group::Admitted,
     run::Run,
     state::{Inner, State, Waiter},
 };
@@ -79,17 +80,35 @@ impl Inner {
             }
         }
         join_appends(&mut txn.ops);
-        let mut fetched = Fetched::default();
-        let mut pins = Pins {
-            inner: self,
-            tickets: Vec::new(),
-        };
+        let mut old = OldBytes::of(self);
         let mut state = self.state.lock();
-        let (needs, runs, admitted) = loop {
+        let Granted {
+            needs,
+            runs,
+            admitted,
+        } = self.grant(&mut state, &txn, &mut old)?;
+        let bytes = self.apply(&mut state, txn, &needs, runs, &old.fetched, admitted);
+        let lsn = state.groups.last_lsn;
+        old.pins.release(&mut state);
+        let completion = self.acknowledge(&mut state, lsn, ack, bytes);
+        drop(state);
+        self.pump();
+        Ok(completion)
+    }
+
+    /// Checks the transaction until it has all it needs at one moment: its old bytes, its pages, its place in a record.
+    /// Releases the mutex whenever something is missing.
+    fn grant(
+        self: &Arc<Inner>,
+        state: &mut MutexGuard<'_, State>,
+        txn: &Txn,
+        old: &mut OldBytes<'_>,
+    ) -> Result<Granted, StoreError> {
+        loop {
             state.writable()?;
-            let needs = check::check(&state, &txn, &self.shape)?;
+            let needs = check::check(state, txn, &self.shape)?;
             if state.in_flight_bytes > state.in_flight_limit {
-                self.wait_change(&mut state);
+                self.wait_change(state);
                 continue;
             }
             let available = if needs.releases {
@@ -98,47 +117,43 @@ impl Inner {
                 state.space.available_pages()
             };
             if needs.pages > available {
-                // What this transaction has pinned itself must not keep room from it.
-                pins.release(&mut state);
-                fetched = Fetched::default();
-                self.make_room(&mut state, needs.pages, needs.pages)?;
+                old.forget(state);
+                self.make_room(state, needs.pages, needs.pages)?;
                 continue;
             }
-            if let Some(unit) = needs.units.iter().find(|unit| !fetched.has(unit.run)) {
-                self.fetch(&mut state, unit, &mut fetched, &mut pins)?;
+            if let Some(unit) = needs.units.iter().find(|unit| !old.fetched.has(unit.run)) {
+                self.fetch(state, unit, old)?;
                 continue;
             }
-            let Some(runs) = take_pages(&mut state, &needs) else {
+            let Some(runs) = take_pages(state, &needs) else {
                 // As many pages are free, but a directory has no number left for another file.
-                return Err(self.no_space(&state, needs.pages));
+                return Err(self.no_space(state, needs.pages));
             };
             let ops_bytes = needs.ops_bytes_with(&runs);
             let missing = state.pages_for_tables(needs.table_bytes_with(ops_bytes), needs.releases);
             if missing > 0 {
                 // The next checkpoint would not fit any more.
-                give_back(&mut state, runs);
-                pins.release(&mut state);
-                fetched = Fetched::default();
+                give_back(state, runs);
+                old.forget(state);
                 let needed = needs.pages + missing;
-                self.make_room(&mut state, needed, needed)?;
+                self.make_room(state, needed, needed)?;
                 continue;
             }
-            match self.admit(&mut state, ops_bytes, needs.releases && !txn.ops.is_empty()) {
-                Ok(Some(admitted)) => break (needs, runs, admitted),
-                Ok(None) => give_back(&mut state, runs),
+            match self.admit(state, ops_bytes, needs.releases && !txn.ops.is_empty()) {
+                Ok(Some(admitted)) => {
+                    return Ok(Granted {
+                        needs,
+                        runs,
+                        admitted,
+                    });
+                }
+                Ok(None) => give_back(state, runs),
                 Err(error) => {
-                    give_back(&mut state, runs);
+                    give_back(state, runs);
                     return Err(error);
                 }
             }
-        };
-        let bytes = self.apply(&mut state, txn, &needs, runs, &fetched, admitted);
-        let lsn = state.groups.last_lsn;
-        pins.release(&mut state);
-        let completion = self.acknowledge(&mut state, lsn, ack, bytes);
-        drop(state);
-        self.pump();
-        Ok(completion)
+        }
     }
 
     fn acknowledge(
@@ -169,14 +184,13 @@ impl Inner {
         self: &Arc<Inner>,
         state: &mut MutexGuard<'_, State>,
         unit: &Unit,
-        fetched: &mut Fetched,
-        pins: &mut Pins<'_>,
+        old: &mut OldBytes<'_>,
     ) -> Result<(), StoreError> {
         let page_bytes = self.shape.page_bytes;
         if unit.run.pages == 1
             && let Some(page) = state.recent.get(unit.run.at)
         {
-            fetched.put(unit.run, Bytes::from_owner(page), page_bytes);
+            old.fetched.put(unit.run, Bytes::from_owner(page), page_bytes);
             return Ok(());
         }
         if state.is_in_flight(unit.run) {
@@ -184,7 +198,7 @@ impl Inner {
             return Ok(());
         }
         // The unit stays where it is while it is pinned, even if another transaction frees it meanwhile.
-        pins.tickets.push(state.space.pin(vec![unit.run]));
+        old.pins.tickets.push(state.space.pin(vec![unit.run]));
         let bytes = MutexGuard::unlocked(state, || self.read_pages(unit.run))?;
         if copal_codec::crc32c(0, &bytes) != unit.sum {
             let from = self.shape.byte(unit.at);
@@ -194,8 +208,39 @@ impl Inner {
                 range,
             });
         }
-        fetched.put(unit.run, Bytes::from(bytes), page_bytes);
+        old.fetched.put(unit.run, Bytes::from(bytes), page_bytes);
         Ok(())
+    }
+}
+
+/// What a transaction got that may be carried out now.
+struct Granted {
+    needs: check::Needs,
+    runs: Runs,
+    admitted: Admitted,
+}
+
+/// The old bytes a transaction has read so far; the pages they came from stay as they are.
+struct OldBytes<'a> {
+    fetched: Fetched,
+    pins: Pins<'a>,
+}
+
+impl OldBytes<'_> {
+    fn of(inner: &Arc<Inner>) -> OldBytes<'_> {
+        OldBytes {
+            fetched: Fetched::default(),
+            pins: Pins {
+                inner,
+                tickets: Vec::new(),
+            },
+        }
+    }
+
+    /// They are read again: what a transaction has pinned itself must not keep room from it.
+    fn forget(&mut self, state: &mut State) {
+        self.pins.release(state);
+        self.fetched = Fetched::default();
     }
 }
 

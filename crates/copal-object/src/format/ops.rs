@@ -205,8 +205,7 @@ impl RecordOp {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             RecordOp::Create { id, what } => {
-                out.put_u8(CREATE);
-                out.put_u64(*id);
+                put_words(out, CREATE, &[*id]);
                 what.put(out);
             }
             RecordOp::Map {
@@ -216,13 +215,10 @@ impl RecordOp {
                 epoch,
                 sums,
             } => {
-                out.put_u8(MAP);
-                out.put_u64(*id);
-                out.put_u64(*at);
+                put_words(out, MAP, &[*id, *at]);
                 put_run(out, *run);
                 out.put_u64(*epoch);
-                out.put_u32(sums.len() as u32);
-                sums.iter().for_each(|&sum| out.put_u32(sum));
+                put_list(out, sums, |out, &sum| out.put_u32(sum));
             }
             RecordOp::Publish {
                 id,
@@ -232,12 +228,10 @@ impl RecordOp {
                 trailer,
                 epoch,
             } => {
-                out.put_u8(PUBLISH);
-                out.put_u64(*id);
+                put_words(out, PUBLISH, &[*id]);
                 what.put(out);
                 out.put_u64(*len);
-                out.put_u32(runs.len() as u32);
-                runs.iter().for_each(|&run| put_run(out, run));
+                put_list(out, runs, |out, &run| put_run(out, run));
                 out.put_u128(*trailer);
                 out.put_u64(*epoch);
             }
@@ -257,8 +251,7 @@ impl RecordOp {
                 first,
                 incarnation,
             } => {
-                out.put_u8(STREAM_EXTENT);
-                out.put_u64(*id);
+                put_words(out, STREAM_EXTENT, &[*id]);
                 put_run(out, *run);
                 out.put_u64(*first);
                 out.put_u64(*incarnation);
@@ -267,22 +260,14 @@ impl RecordOp {
             RecordOp::Dep { id, frame } => put_words(out, DEP, &[*id, *frame]),
             RecordOp::Durable { streams } => {
                 out.put_u8(DURABLE);
-                out.put_u32(streams.len() as u32);
-                for (id, frame) in streams {
+                put_list(out, streams, |out, (id, frame)| {
                     out.put_u64(*id);
                     out.put_u64(*frame);
-                }
+                });
             }
             RecordOp::Mount { mount, cuts } => {
                 put_words(out, MOUNT, &[*mount]);
-                out.put_u32(cuts.len() as u32);
-                for cut in cuts {
-                    out.put_u64(cut.id);
-                    out.put_u32(cut.piece);
-                    out.put_u32(cut.kept);
-                    out.put_u64(cut.next);
-                    out.put_u64(cut.incarnation);
-                }
+                put_list(out, cuts, put_cut);
             }
             RecordOp::Grow { pages } => put_words(out, GROW, &[*pages]),
         }
@@ -354,14 +339,16 @@ impl RecordOp {
                 cuts: take_list(input, 32, take_cut)?,
             },
             GROW => RecordOp::Grow { pages: input.u64()? },
-            unknown => {
-                return Err(DecodeError::UnknownKind {
-                    at,
-                    kind: unknown.into(),
-                    newest: GROW.into(),
-                });
-            }
+            unknown => return Err(unknown_op(at, unknown)),
         })
+    }
+}
+
+fn unknown_op(at: usize, kind: u8) -> DecodeError {
+    DecodeError::UnknownKind {
+        at,
+        kind: kind.into(),
+        newest: GROW.into(),
     }
 }
 
@@ -389,6 +376,14 @@ pub(crate) fn take_run(input: &mut Reader<'_>) -> Result<Run, DecodeError> {
     Ok(run)
 }
 
+fn put_cut(out: &mut Vec<u8>, cut: &Cut) {
+    out.put_u64(cut.id);
+    out.put_u32(cut.piece);
+    out.put_u32(cut.kept);
+    out.put_u64(cut.next);
+    out.put_u64(cut.incarnation);
+}
+
 fn take_cut(input: &mut Reader<'_>) -> Result<Cut, DecodeError> {
     Ok(Cut {
         id: input.u64()?,
@@ -397,6 +392,12 @@ fn take_cut(input: &mut Reader<'_>) -> Result<Cut, DecodeError> {
         next: input.u64()?,
         incarnation: input.u64()?,
     })
+}
+
+/// A u32 count and that many items.
+fn put_list<T>(out: &mut Vec<u8>, items: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
+    out.put_u32(items.len() as u32);
+    items.iter().for_each(|item| put(out, item));
 }
 
 /// A u32 count and that many items of at least `item_len` bytes.

@@ -11,6 +11,7 @@ use crate::{
     map::OBJECT_PAGES_MAX,
     placement::Home,
     snapshot::{ENTRY_BYTES_MAX, entry_bytes, published_bytes_max},
+    staged::Staged,
     state::{Shape, State},
     sums::placement_class,
     tables::{Entry, Object, unit_pages},
@@ -142,6 +143,26 @@ impl Checker<'_> {
         })
     }
 
+    fn publish(&mut self, staged: &Staged) -> Result<OpNeed, StoreError> {
+        self.vacant(staged.id())?;
+        let shadow = Shadow {
+            id: staged.id().0,
+            kind: ObjectKind::Sealed,
+            sealed: true,
+            published: true,
+            check: staged.traits().check,
+            lifetime: staged.traits().lifetime,
+            len: staged.len(),
+            source: None,
+        };
+        self.shadows.insert(staged.id().0, Some(shadow));
+        self.needs.table_bytes += published_bytes_max(staged.runs());
+        Ok(OpNeed {
+            fixed_bytes: 80 + 12 * staged.runs().len(),
+            ..OpNeed::default()
+        })
+    }
+
     fn op(&mut self, op: &Op) -> Result<OpNeed, StoreError> {
         let releases = matches!(
             op,
@@ -151,25 +172,7 @@ impl Checker<'_> {
         self.needs.shrinks &= matches!(op, Op::TrimStream { .. } | Op::Delete { .. } | Op::Seal { .. });
         match op {
             Op::Create { id, opts } => self.create(*id, opts),
-            Op::Publish(staged) => {
-                self.vacant(staged.id())?;
-                let shadow = Shadow {
-                    id: staged.id().0,
-                    kind: ObjectKind::Sealed,
-                    sealed: true,
-                    published: true,
-                    check: staged.traits().check,
-                    lifetime: staged.traits().lifetime,
-                    len: staged.len(),
-                    source: None,
-                };
-                self.shadows.insert(staged.id().0, Some(shadow));
-                self.needs.table_bytes += published_bytes_max(staged.runs());
-                Ok(OpNeed {
-                    fixed_bytes: 80 + 12 * staged.runs().len(),
-                    ..OpNeed::default()
-                })
-            }
+            Op::Publish(staged) => self.publish(staged),
             Op::Write { id, at, data } => {
                 self.writable(*id)?;
                 self.write(*id, *at, data.len() as u64)
