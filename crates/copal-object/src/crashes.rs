@@ -11,9 +11,13 @@
 //! `COPAL_CRASH_SEEDS` histories from `COPAL_CRASH_FROM` on are tried; the usual number fits into `make test`.
 
 mod check;
+mod enumerate;
 mod files;
 mod model;
 mod script;
+mod stores;
+mod streams;
+mod transactions;
 
 use crate::{
     broken::{Broken, Flaw},

@@ -57,7 +57,7 @@ pub(super) fn check(
         .list(ObjectId(0), usize::MAX)
         .iter()
         .map(|stat| stat.id.0)
-        .filter(|&id| id != super::script::FILLER)
+        .filter(|&id| id != super::stores::FILLER)
         .collect();
     if !ids.iter().eq(snapshot.keys()) {
         return Err(format!(

@@ -8,7 +8,8 @@
 use super::{
     check::{check, outcome},
     number,
-    script::{Plan, Random, Runner, World},
+    script::{Plan, Random, Runner},
+    stores::World,
 };
 use crate::{
     MkfsOptions, OpenError, OpenOptions, Store,
@@ -112,6 +113,11 @@ fn run(seed: u64, deaf: Deaf) -> Result<usize, String> {
         runner.world = World::Files(twin.clone());
         runner.settle(store, step, !is_kill)?;
     }
+    enumerate(&mut runner, &twin)
+}
+
+/// Power losses at every event of the last life, each followed by another one right behind the recovery.
+fn enumerate(runner: &mut Runner<'_>, twin: &Twin) -> Result<usize, String> {
     let mut tried = 0;
     let last = twin.step();
     for step in runner.start..=last {

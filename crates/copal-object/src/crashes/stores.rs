@@ -1,0 +1,148 @@
+//! What histories run on: a store made once, one that is nearly full, and the devices and directories below them.
+
+use crate::{
+    Ack, Check, CreateOptions, MkfsOptions, ObjectId, Op, OpenError, OpenOptions, Store, Txn, broken::Broken,
+    entropy::Entropy, format::superblock::BACKEND_COW, hostfs::twin::Twin, open::Tuning,
+};
+use copal_device::{
+    Device, Image,
+    fault::{FaultDevice, FaultOptions, Order},
+};
+use copal_testkit::Random;
+use std::{sync::Arc, sync::OnceLock};
+
+pub(super) const PAGE: usize = 4096;
+const SIZE: u64 = 64 << 20;
+const JOURNAL_PAGES: u64 = 16;
+
+pub(super) fn empty_store() -> Image {
+    static EMPTY: OnceLock<Image> = OnceLock::new();
+    let make = || {
+        let device = FaultDevice::with_options(
+            Image::zeroed(SIZE),
+            FaultOptions {
+                order: Order::Immediate,
+                record: false,
+                ..FaultOptions::default()
+            },
+        );
+        let dyn_device: Arc<dyn Device> = device.clone();
+        let options = MkfsOptions {
+            journal_bytes: Some(JOURNAL_PAGES * PAGE as u64),
+            ..MkfsOptions::default()
+        };
+        crate::mkfs::mkfs(
+            &dyn_device,
+            &options,
+            &mut Entropy::Seed(Random::new(1)),
+            BACKEND_COW,
+        )
+        .unwrap();
+        device.image()
+    };
+    EMPTY.get_or_init(make).clone()
+}
+
+/// An object that leaves little room, so that stores drain and grow. Not looked at.
+pub(super) const FILLER: u64 = 5000;
+
+pub(super) fn nearly_full_store() -> Image {
+    static FULL: OnceLock<Image> = OnceLock::new();
+    let make = || {
+        let options = FaultOptions {
+            order: Order::Immediate,
+            record: false,
+            ..FaultOptions::default()
+        };
+        let device = FaultDevice::with_options(empty_store(), options);
+        let store = open(device.clone(), tuning(Broken::default(), false, false, 3)).unwrap();
+        let opts = CreateOptions {
+            check: Check::Caller,
+            ..CreateOptions::default()
+        };
+        let mut writer = store.writer(ObjectId(FILLER), opts).unwrap();
+        let len = store.space().free_bytes - 30 * PAGE as u64;
+        for _ in 0..len >> 20 {
+            writer.append(&vec![0; 1 << 20]).unwrap();
+        }
+        writer.append(&vec![0; (len % (1 << 20)) as usize]).unwrap();
+        let ops = vec![Op::Publish(writer.finish().unwrap())];
+        store
+            .commit(
+                Txn {
+                    ops,
+                    after: Vec::new(),
+                },
+                Ack::Durable,
+            )
+            .wait()
+            .unwrap();
+        store.close().unwrap();
+        device.image()
+    };
+    FULL.get_or_init(make).clone()
+}
+
+/// What the store lies on.
+#[derive(Clone)]
+pub(super) enum World {
+    Device(Arc<FaultDevice>),
+    Files(Twin),
+}
+
+impl World {
+    pub(super) fn step(&self) -> usize {
+        match self {
+            World::Device(device) => device.step(),
+            World::Files(twin) => twin.step(),
+        }
+    }
+
+    /// Files do what they are asked at once.
+    pub(super) fn drive(&self) -> bool {
+        match self {
+            World::Device(device) => device.drive(),
+            World::Files(_) => false,
+        }
+    }
+
+    pub(super) fn device(&self) -> &Arc<FaultDevice> {
+        match self {
+            World::Device(device) => device,
+            World::Files(_) => unreachable!("histories of files have lives of their own"),
+        }
+    }
+}
+
+pub(super) fn fault_device(image: Image, seed: u64) -> Arc<FaultDevice> {
+    FaultDevice::with_options(
+        image,
+        FaultOptions {
+            seed,
+            full_host: true,
+            ..FaultOptions::default()
+        },
+    )
+}
+
+pub(super) fn tuning(broken: Broken, eager: bool, mount_by_checkpoint: bool, seed: u64) -> Tuning {
+    Tuning {
+        entropy: Entropy::Seed(Random::new(seed)),
+        broken,
+        eager,
+        stream_extent_pages: Some(3),
+        mount_by_checkpoint,
+        lowest_first: true,
+        gives_lowest: seed.is_multiple_of(2),
+    }
+}
+
+pub(super) fn open(device: Arc<dyn Device>, tuning: Tuning) -> Result<Store, OpenError> {
+    let (store, report) = Store::open_tuned(device, &OpenOptions::default(), tuning)?;
+    if let Some(stream) = report.damaged_streams.first() {
+        return Err(OpenError::Damaged {
+            what: format!("stream {} after a crash", stream.0),
+        });
+    }
+    Ok(store)
+}

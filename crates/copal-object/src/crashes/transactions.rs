@@ -1,0 +1,294 @@
+//! Transactions of a history: what they do to the store and to the model.
+
+use super::{
+    model::{Commit, Promise, Promised, Snapshot, Thing},
+    script::{Awaited, Runner},
+    stores::PAGE,
+};
+use crate::{Ack, Check, CreateOptions, FramePos, ObjectId, ObjectKind, Op, StoreError, Txn};
+use bytes::Bytes;
+use std::rc::Rc;
+
+/// What may happen to an object; drawn whole, whichever of it is used.
+struct Change {
+    choice: u64,
+    data: Vec<u8>,
+    at: u64,
+    /// Object that a clone becomes.
+    copy: u64,
+}
+
+impl Change {
+    /// Whether it changes the bytes of an object that has `bytes` and is open for changes.
+    fn is_inside(&self, bytes: &[u8]) -> bool {
+        match self.choice {
+            0..=2 => bytes.len() < 30_000,
+            choice => choice <= 6,
+        }
+    }
+
+    fn inside(self, id: ObjectId, bytes: &mut Vec<u8>, ops: &mut Vec<Op>) {
+        let (at, data) = (self.at as usize, self.data);
+        ops.push(match self.choice {
+            0..=2 => {
+                let at = bytes.len() as u64;
+                bytes.extend(&data);
+                let data = Bytes::from(data);
+                Op::Append { id, at, data }
+            }
+            3 | 4 => {
+                bytes.resize(bytes.len().max(at + data.len()), 0);
+                bytes[at..at + data.len()].copy_from_slice(&data);
+                Op::Write {
+                    id,
+                    at: at as u64,
+                    data: Bytes::from(data),
+                }
+            }
+            5 => {
+                bytes.resize(at, 0);
+                Op::Truncate { id, len: at as u64 }
+            }
+            _ => {
+                let end = at + data.len();
+                let first = at.next_multiple_of(PAGE);
+                let last = if end >= bytes.len() {
+                    bytes.len()
+                } else {
+                    end / PAGE * PAGE
+                };
+                if first < last {
+                    bytes[first..last].fill(0);
+                }
+                Op::Punch {
+                    id,
+                    range: at as u64..end as u64,
+                }
+            }
+        });
+    }
+}
+
+fn create(id: u64, bytes: Vec<u8>, now: &mut Snapshot, ops: &mut Vec<Op>) {
+    let check = if id.is_multiple_of(2) {
+        Check::Pages
+    } else {
+        Check::Caller
+    };
+    ops.push(Op::Create {
+        id: ObjectId(id),
+        opts: CreateOptions {
+            check,
+            ..CreateOptions::default()
+        },
+    });
+    ops.push(Op::Append {
+        id: ObjectId(id),
+        at: 0,
+        data: Bytes::from(bytes.clone()),
+    });
+    let sealed = false;
+    now.insert(id, Thing::Object { bytes, sealed });
+}
+
+impl Runner<'_> {
+    pub(super) fn transaction(&mut self) {
+        let mut now = self.model.now();
+        let mut ops = Vec::new();
+        for _ in 0..1 + self.random.below(3) {
+            self.op(&mut now, &mut ops);
+        }
+        let mut deps = Vec::new();
+        if self.random.one_in(4) {
+            let streams: Vec<u64> = streams(&self.model.now());
+            if let Some(&stream) = streams.first() {
+                let frames = self.model.frames.get(&stream).map_or(0, Vec::len) as u64;
+                if frames > 0 && now.contains_key(&stream) {
+                    deps.push((stream, frames - 1));
+                }
+            }
+        }
+        self.commit(now, ops, deps);
+    }
+
+    fn commit(&mut self, after: Snapshot, ops: Vec<Op>, deps: Vec<(u64, u64)>) {
+        let ack = self.ack();
+        let after_frames = deps
+            .iter()
+            .map(|&(stream, frame)| (ObjectId(stream), FramePos(frame)))
+            .collect();
+        let before = self.store.inner.state.lock().groups.last_lsn;
+        let mut completion = self.store.commit(
+            Txn {
+                ops,
+                after: after_frames,
+            },
+            ack,
+        );
+        if let Some(result) = completion.try_take() {
+            match result {
+                Ok(lsn) => {
+                    self.model.commits.push(Commit {
+                        lsn: lsn.0,
+                        after: Rc::new(after),
+                        deps,
+                    });
+                    let what = Promised::Commit { lsn: lsn.0 };
+                    if ack != Ack::Ordered {
+                        let step = self.world.step();
+                        self.model.promises.push(Promise {
+                            step,
+                            what,
+                            durable: ack == Ack::Durable,
+                        });
+                    }
+                }
+                Err(StoreError::TooLarge | StoreError::NoSpace { .. }) => {}
+                Err(error) => panic!("a transaction was refused: {error}"),
+            }
+            return;
+        }
+        let lsn = self.store.inner.state.lock().groups.last_lsn;
+        assert!(lsn > before, "a commit that waits has its place");
+        self.model.commits.push(Commit {
+            lsn,
+            after: Rc::new(after),
+            deps,
+        });
+        self.awaited.push(Awaited::Commit(lsn, ack, completion));
+    }
+
+    fn op(&mut self, now: &mut Snapshot, ops: &mut Vec<Op>) {
+        let id = 1 + self.random.below(4);
+        let oid = ObjectId(id);
+        if self.random.one_in(5) {
+            self.stream_op(now, ops);
+            return;
+        }
+        let change = Change {
+            choice: self.random.below(10),
+            data: {
+                let len = [300, 4096, 5000, 9000][self.random.below(4) as usize];
+                self.bytes(len)
+            },
+            at: self.random.below(9000),
+            copy: 1 + self.random.below(4),
+        };
+        match now.get_mut(&id) {
+            None => create(id, change.data, now, ops),
+            Some(Thing::Object { bytes, sealed: false }) if change.is_inside(bytes) => {
+                change.inside(oid, bytes, ops);
+            }
+            Some(Thing::Object { sealed, .. }) if !*sealed && change.choice == 7 => {
+                *sealed = true;
+                ops.push(Op::Seal { id: oid });
+            }
+            Some(Thing::Object { .. }) if change.choice == 8 => {
+                let thing = now[&id].clone();
+                if let std::collections::btree_map::Entry::Vacant(slot) = now.entry(change.copy) {
+                    slot.insert(thing);
+                    ops.push(Op::Clone {
+                        from: oid,
+                        to: ObjectId(change.copy),
+                    });
+                }
+            }
+            Some(Thing::Object { .. }) => {
+                now.remove(&id);
+                ops.push(Op::Delete { id: oid });
+            }
+            Some(Thing::Stream { .. }) => {}
+        }
+    }
+
+    fn stream_op(&mut self, now: &mut Snapshot, ops: &mut Vec<Op>) {
+        let streams = streams(now);
+        match self.random.below(4) {
+            0 | 1 if streams.len() < 2 => {
+                let id = self.next_stream;
+                self.next_stream += 1;
+                let opts = CreateOptions {
+                    kind: ObjectKind::Stream,
+                    ..CreateOptions::default()
+                };
+                ops.push(Op::Create {
+                    id: ObjectId(id),
+                    opts,
+                });
+                now.insert(id, Thing::Stream { trimmed: 0 });
+                self.model.frames.insert(id, Vec::new());
+            }
+            2 => {
+                let Some(&id) = streams.first() else { return };
+                let frames = self.model.frames[&id].len() as u64;
+                if let Some(Thing::Stream { trimmed }) = now.get_mut(&id) {
+                    let kept = frames - *trimmed;
+                    let some = self.random.below(kept + 1);
+                    // Up to the last frame, which may be on its way yet.
+                    *trimmed += if self.plan.seed % 8 == 6 { kept } else { some };
+                    ops.push(Op::TrimStream {
+                        id: ObjectId(id),
+                        upto: FramePos(*trimmed),
+                    });
+                }
+            }
+            3 if self.random.one_in(3) => {
+                let Some(&id) = streams.first() else { return };
+                now.remove(&id);
+                ops.push(Op::Delete { id: ObjectId(id) });
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn publish(&mut self) {
+        let id = 10 + self.random.below(3);
+        let mut now = self.model.now();
+        let mut ops = Vec::new();
+        if now.remove(&id).is_some() {
+            ops.push(Op::Delete { id: ObjectId(id) });
+        }
+        let len = 1 + self.random.below(12_000) as usize;
+        let data = self.bytes(len);
+        let check = if self.random.one_in(2) {
+            Check::Pages
+        } else {
+            Check::Caller
+        };
+        let mut writer = self
+            .store
+            .writer(
+                ObjectId(id),
+                CreateOptions {
+                    check,
+                    ..CreateOptions::default()
+                },
+            )
+            .unwrap();
+        writer.append(&data).unwrap();
+        let staged = writer.finish().unwrap();
+        self.poll();
+        if self.random.one_in(8) {
+            return;
+        }
+        let events = self.random.below(5);
+        self.drive(events);
+        ops.push(Op::Publish(staged));
+        now.insert(
+            id,
+            Thing::Object {
+                bytes: data,
+                sealed: true,
+            },
+        );
+        self.commit(now, ops, Vec::new());
+    }
+}
+
+pub(super) fn streams(snapshot: &Snapshot) -> Vec<u64> {
+    snapshot
+        .iter()
+        .filter(|(_, thing)| matches!(thing, Thing::Stream { .. }))
+        .map(|(&id, _)| id)
+        .collect()
+}
