@@ -45,7 +45,7 @@ pub(crate) fn is_delivering_thread() -> bool {
 
 type Hook<T> = Box<dyn FnOnce(T) + Send>;
 
-enum State<T> {
+enum SlotState<T> {
     Pending {
         hook: Option<Hook<T>>,
         waker: Option<Waker>,
@@ -56,7 +56,7 @@ enum State<T> {
 }
 
 struct Slot<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<SlotState<T>>,
     changed: Condvar,
     driver: Option<Arc<dyn Drive>>,
 }
@@ -64,10 +64,10 @@ struct Slot<T> {
 /// One value that arrives later. Dropping it detaches the operation.
 #[must_use = "dropping a completion detaches its operation; wait() for it, or hang a hook on it"]
 pub struct Completion<T> {
-    inner: Inner<T>,
+    source: ValueSource<T>,
 }
 
-enum Inner<T> {
+enum ValueSource<T> {
     Ready(Option<T>),
     Waiting(Arc<Slot<T>>),
 }
@@ -84,13 +84,13 @@ impl<T> Completion<T> {
     /// A value that is already there.
     pub fn ready(value: T) -> Completion<T> {
         Completion {
-            inner: Inner::Ready(Some(value)),
+            source: ValueSource::Ready(Some(value)),
         }
     }
 
     /// A completion and the end that delivers it. With a `driver`, waiting drives it.
     pub fn pair(driver: Option<Arc<dyn Drive>>) -> (Completer<T>, Completion<T>) {
-        let state = Mutex::new(State::Pending {
+        let state = Mutex::new(SlotState::Pending {
             hook: None,
             waker: None,
         });
@@ -105,7 +105,7 @@ impl<T> Completion<T> {
         (
             completer,
             Completion {
-                inner: Inner::Waiting(slot),
+                source: ValueSource::Waiting(slot),
             },
         )
     }
@@ -119,7 +119,7 @@ impl<T> Completion<T> {
             if let Some(value) = self.try_take() {
                 return value;
             }
-            let Inner::Waiting(slot) = &self.inner else {
+            let ValueSource::Waiting(slot) = &self.source else {
                 panic!("the value of this completion was taken before");
             };
             slot.block();
@@ -128,18 +128,18 @@ impl<T> Completion<T> {
 
     /// The value if it is there. Drives nothing and never blocks.
     pub fn try_take(&mut self) -> Option<T> {
-        match &mut self.inner {
-            Inner::Ready(value) => value.take(),
-            Inner::Waiting(slot) => slot.take(),
+        match &mut self.source {
+            ValueSource::Ready(value) => value.take(),
+            ValueSource::Waiting(slot) => slot.take(),
         }
     }
 
     /// Whether the value is there to be taken.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        match &self.inner {
-            Inner::Ready(value) => value.is_some(),
-            Inner::Waiting(slot) => matches!(*slot.state.lock(), State::Ready(_)),
+        match &self.source {
+            ValueSource::Ready(value) => value.is_some(),
+            ValueSource::Waiting(slot) => matches!(*slot.state.lock(), SlotState::Ready(_)),
         }
     }
 }
@@ -152,19 +152,19 @@ impl<T: Send + 'static> Completion<T> {
     /// # Panics
     /// When the value was taken before.
     pub fn on_complete(self, hook: impl FnOnce(T) + Send + 'static) {
-        match self.inner {
-            Inner::Ready(Some(value)) => hook(value),
-            Inner::Ready(None) => panic!("the value of this completion was taken before"),
-            Inner::Waiting(slot) => slot.hang(hook),
+        match self.source {
+            ValueSource::Ready(Some(value)) => hook(value),
+            ValueSource::Ready(None) => panic!("the value of this completion was taken before"),
+            ValueSource::Waiting(slot) => slot.hang(hook),
         }
     }
 
     /// The completion of `change` applied to the value; `change` runs as a hook does.
     pub fn map<U: Send + 'static>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Completion<U> {
-        match self.inner {
-            Inner::Ready(Some(value)) => Completion::ready(change(value)),
-            Inner::Ready(None) => panic!("the value of this completion was taken before"),
-            Inner::Waiting(slot) => {
+        match self.source {
+            ValueSource::Ready(Some(value)) => Completion::ready(change(value)),
+            ValueSource::Ready(None) => panic!("the value of this completion was taken before"),
+            ValueSource::Waiting(slot) => {
                 let (completer, mapped) = Completion::pair(slot.driver.clone());
                 slot.hang(move |value| completer.complete(change(value)));
                 mapped
@@ -174,9 +174,9 @@ impl<T: Send + 'static> Completion<T> {
 
     /// All values in the order of `parts`, when the last has arrived.
     pub fn join(parts: Vec<Completion<T>>) -> Completion<Vec<T>> {
-        let driver = parts.iter().find_map(|part| match &part.inner {
-            Inner::Ready(_) => None,
-            Inner::Waiting(slot) => Some(slot.driver.clone()),
+        let driver = parts.iter().find_map(|part| match &part.source {
+            ValueSource::Ready(_) => None,
+            ValueSource::Waiting(slot) => Some(slot.driver.clone()),
         });
         let Some(driver) = driver else {
             return Completion::ready(parts.into_iter().map(Completion::wait).collect());
@@ -222,11 +222,11 @@ impl<T> Gather<T> {
 impl<T> Slot<T> {
     fn take(&self) -> Option<T> {
         let mut state = self.state.lock();
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Ready(value) => Some(value),
-            State::Taken => panic!("the value of this completion was taken before"),
-            State::Abandoned => panic!("an operation was dropped before it completed"),
-            pending @ State::Pending { .. } => {
+        match std::mem::replace(&mut *state, SlotState::Taken) {
+            SlotState::Ready(value) => Some(value),
+            SlotState::Taken => panic!("the value of this completion was taken before"),
+            SlotState::Abandoned => panic!("an operation was dropped before it completed"),
+            pending @ SlotState::Pending { .. } => {
                 *state = pending;
                 None
             }
@@ -244,7 +244,7 @@ impl<T> Slot<T> {
             "a completion's hook waits for another completion, which this very thread may have to deliver"
         );
         let mut state = self.state.lock();
-        if !matches!(*state, State::Pending { .. }) {
+        if !matches!(*state, SlotState::Pending { .. }) {
             return;
         }
         if driven {
@@ -259,19 +259,19 @@ impl<T> Slot<T> {
         T: 'static,
     {
         let mut state = self.state.lock();
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Pending { waker, .. } => {
-                *state = State::Pending {
+        match std::mem::replace(&mut *state, SlotState::Taken) {
+            SlotState::Pending { waker, .. } => {
+                *state = SlotState::Pending {
                     hook: Some(Box::new(hook)),
                     waker,
                 }
             }
-            State::Ready(value) => {
+            SlotState::Ready(value) => {
                 drop(state);
                 hook(value);
             }
-            State::Taken => panic!("the value of this completion was taken before"),
-            State::Abandoned => {}
+            SlotState::Taken => panic!("the value of this completion was taken before"),
+            SlotState::Abandoned => {}
         }
     }
 }
@@ -281,13 +281,13 @@ impl<T> Completer<T> {
     pub fn complete(mut self, value: T) {
         let Some(slot) = self.slot.take() else { return };
         let mut state = slot.state.lock();
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Pending { hook: Some(hook), .. } => {
+        match std::mem::replace(&mut *state, SlotState::Taken) {
+            SlotState::Pending { hook: Some(hook), .. } => {
                 drop(state);
                 hook(value);
             }
-            State::Pending { hook: None, waker } => {
-                *state = State::Ready(value);
+            SlotState::Pending { hook: None, waker } => {
+                *state = SlotState::Ready(value);
                 drop(state);
                 slot.changed.notify_all();
                 if let Some(waker) = waker {
@@ -303,7 +303,7 @@ impl<T> Drop for Completer<T> {
     fn drop(&mut self) {
         let Some(slot) = self.slot.take() else { return };
         let mut state = slot.state.lock();
-        if let State::Pending { hook, waker } = std::mem::replace(&mut *state, State::Abandoned) {
+        if let SlotState::Pending { hook, waker } = std::mem::replace(&mut *state, SlotState::Abandoned) {
             drop(state);
             slot.changed.notify_all();
             if let Some(waker) = waker {
@@ -322,13 +322,13 @@ impl<T> Future for Completion<T> {
             if let Some(value) = self.try_take() {
                 return Poll::Ready(value);
             }
-            let Inner::Waiting(slot) = &self.inner else {
+            let ValueSource::Waiting(slot) = &self.source else {
                 panic!("the value of this completion was taken before");
             };
             if slot.driver.as_ref().is_some_and(|driver| driver.drive()) {
                 continue;
             }
-            if let State::Pending { waker, .. } = &mut *slot.state.lock() {
+            if let SlotState::Pending { waker, .. } = &mut *slot.state.lock() {
                 *waker = Some(cx.waker().clone());
                 return Poll::Pending;
             }

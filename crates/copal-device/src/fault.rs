@@ -96,16 +96,16 @@ pub struct PendingIo {
     pub class: Class,
 }
 
-struct Pending {
+struct InFlightIo {
     id: u64,
     io: Io,
     plan: Plan,
     completer: Completer<IoDone>,
 }
 
-struct State {
+struct DiskState {
     medium: Medium,
-    queue: Vec<Pending>,
+    queue: Vec<InFlightIo>,
     /// Handles of earlier generations are dead.
     generation: u64,
     /// What other threads do while the next write-through is on its way.
@@ -117,7 +117,7 @@ type Beside = Box<dyn FnOnce() + Send>;
 
 /// What all handles share: the medium, and what is in flight to it.
 struct Disk {
-    state: Mutex<State>,
+    state: Mutex<DiskState>,
     tally: Tally,
     options: FaultOptions,
 }
@@ -162,7 +162,7 @@ impl FaultDevice {
             "the size of a device is a multiple of its block"
         );
         let medium = Medium::new(image, &options);
-        let state = Mutex::new(State {
+        let state = Mutex::new(DiskState {
             medium,
             queue: Vec::new(),
             generation: 0,
@@ -282,12 +282,12 @@ impl FaultDevice {
 
 impl Disk {
     /// Runs the pending I/O that `choose` names.
-    fn run(&self, choose: impl FnOnce(&[Pending]) -> Option<usize>) -> bool {
+    fn run(&self, choose: impl FnOnce(&[InFlightIo]) -> Option<usize>) -> bool {
         let mut state = self.state.lock();
         let Some(index) = choose(&state.queue) else {
             return false;
         };
-        let Pending {
+        let InFlightIo {
             io, plan, completer, ..
         } = state.queue.remove(index);
         let mut kind = io.kind;
@@ -329,7 +329,7 @@ impl Drive for Disk {
     }
 }
 
-impl State {
+impl DiskState {
     fn admit(&mut self, geometry: &Geometry, generation: u64, io: &Io) -> Result<(u64, Plan), DeviceError> {
         check_io(geometry, io)?;
         if generation != self.generation {
@@ -355,7 +355,7 @@ impl Device for FaultDevice {
                 Ok((id, plan)) => {
                     let driver: Arc<dyn Drive> = self.disk.clone();
                     let (completer, part) = Completion::pair(Some(driver));
-                    state.queue.push(Pending {
+                    state.queue.push(InFlightIo {
                         id,
                         io,
                         plan,

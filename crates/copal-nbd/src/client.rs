@@ -8,7 +8,7 @@ use crate::{
     Context, ExportInfo, Map, NbdError, Uri,
     assemble::Assembly,
     handshake,
-    receive::{self, Body, Pending, Shared, StatusReply},
+    receive::{self, Body, RequestTable, StatusReply, WireRequest},
     stream::Stream,
     wire::{self, Command, limits},
 };
@@ -73,7 +73,7 @@ impl PendingRead {
 /// Ends the connection when a request takes too long.
 #[derive(Clone)]
 struct Waiter {
-    shared: Arc<Shared>,
+    table: Arc<RequestTable>,
     socket: Arc<Stream>,
     timeout: Duration,
 }
@@ -94,7 +94,7 @@ impl Waiter {
                 let error = NbdError::TimedOut {
                     seconds: self.timeout.as_secs(),
                 };
-                self.shared.end(error.clone());
+                self.table.end(error.clone());
                 self.socket.shutdown();
                 Err(error)
             }
@@ -137,14 +137,14 @@ impl Client {
         // From here on the receiver may idle for as long as nothing is asked; requests have the
         // limit instead.
         stream.set_timeout(None)?;
-        let shared = Arc::new(Shared::default());
+        let table = Arc::new(RequestTable::default());
         let reader = std::io::BufReader::with_capacity(16 << 10, stream.try_clone()?);
         let socket = Arc::new(stream.try_clone()?);
         let receiver = std::thread::Builder::new()
             .name("nbd-receive".to_owned())
             .spawn({
-                let shared = Arc::clone(&shared);
-                move || receive::run(reader, &shared, session.structured)
+                let table = Arc::clone(&table);
+                move || receive::run(reader, &table, session.structured)
             })?;
         Ok(Client {
             export: session.export,
@@ -153,7 +153,7 @@ impl Client {
             writer: Mutex::new(stream),
             cookie: AtomicU64::new(1),
             waiter: Waiter {
-                shared,
+                table,
                 socket,
                 timeout: options.timeout,
             },
@@ -270,7 +270,7 @@ impl Client {
         let goodbye = wire::encode_request(Command::Disconnect, 0, 0, 0);
         // The peer may have gone already.
         let _ = self.writer.lock().write_all(&goodbye);
-        self.waiter.shared.end(NbdError::Closed);
+        self.waiter.table.end(NbdError::Closed);
         self.waiter.socket.shutdown();
     }
 
@@ -286,22 +286,22 @@ impl Client {
 
     fn send(&self, command: Command, offset: u64, len: u32, body: Body) -> Result<(), NbdError> {
         let cookie = self.cookie.fetch_add(1, Ordering::Relaxed);
-        let shared = &self.waiter.shared;
+        let table = &self.waiter.table;
         {
-            let mut state = shared.state.lock();
+            let mut state = table.state.lock();
             while state.dead.is_none() && state.on_wire >= limits::IN_FLIGHT {
-                shared.room.wait(&mut state);
+                table.left.wait(&mut state);
             }
             if let Some(error) = &state.dead {
                 return Err(error.clone());
             }
             state.on_wire += 1;
-            state.pending.insert(cookie, Pending { body, failed: None });
+            state.pending.insert(cookie, WireRequest { body, failed: None });
         }
         let request = wire::encode_request(command, cookie, offset, len);
         if let Err(error) = self.writer.lock().write_all(&request) {
             let error = NbdError::from(error);
-            shared.end(error.clone());
+            table.end(error.clone());
             return Err(error);
         }
         Ok(())

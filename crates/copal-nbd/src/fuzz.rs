@@ -7,7 +7,7 @@ use crate::{
     Uri,
     assemble::Assembly,
     handshake,
-    receive::{self, Body, Pending, Shared},
+    receive::{self, Body, RequestTable, WireRequest},
     wire::{self, limits},
 };
 use std::{
@@ -149,7 +149,7 @@ fn chunks(mut bytes: &[u8]) -> Vec<u8> {
 /// Two reads and a block status wait for what comes.
 fn receive_all(bytes: &[u8]) {
     for structured in [false, true] {
-        let shared = Shared::default();
+        let table = RequestTable::default();
         let (reads, _read) = sync_channel(2);
         let (statuses, _status) = sync_channel(1);
         let read = |offset| Body::Read {
@@ -164,11 +164,11 @@ fn receive_all(bytes: &[u8]) {
             answer: statuses,
         };
         for (cookie, body) in [read(0), read(1 << 40), status].into_iter().enumerate() {
-            let pending = Pending { body, failed: None };
-            shared.state.lock().pending.insert(cookie as u64, pending);
+            let pending = WireRequest { body, failed: None };
+            table.state.lock().pending.insert(cookie as u64, pending);
         }
-        receive::run(bytes, &shared, structured);
-        assert!(shared.state.lock().pending.is_empty(), "everyone was answered");
+        receive::run(bytes, &table, structured);
+        assert!(table.state.lock().pending.is_empty(), "everyone was answered");
     }
 }
 

@@ -20,7 +20,7 @@ use std::{
 pub(crate) type StatusReply = Vec<(u32, Vec<(u32, u32)>)>;
 
 /// A request on the wire.
-pub(crate) struct Pending {
+pub(crate) struct WireRequest {
     pub(crate) body: Body,
     /// First error the server reported; the answer once the reply is complete.
     pub(crate) failed: Option<NbdError>,
@@ -42,7 +42,7 @@ pub(crate) enum Body {
     },
 }
 
-impl Pending {
+impl WireRequest {
     fn describe(&self) -> (&'static str, u64, u32) {
         match &self.body {
             Body::Read { assembly, .. } => ("read", assembly.offset(), assembly.len()),
@@ -67,7 +67,7 @@ impl Pending {
     }
 
     /// Answers the caller; one who has stopped waiting is not missed.
-    fn settle(self, lost: Option<&NbdError>) {
+    fn answer(self, lost: Option<&NbdError>) {
         let failed = lost.cloned().or(self.failed);
         match self.body {
             Body::Read { assembly, answer } => {
@@ -91,40 +91,40 @@ impl Pending {
     }
 }
 
-/// What the sending and the receiving half share.
+/// The requests on the wire, which the sending and the receiving half share.
 #[derive(Default)]
-pub(crate) struct Shared {
-    pub(crate) state: Mutex<State>,
+pub(crate) struct RequestTable {
+    pub(crate) state: Mutex<Requests>,
     /// Signalled when a request leaves the wire or the connection ends.
-    pub(crate) room: Condvar,
+    pub(crate) left: Condvar,
 }
 
 /// Requests on the wire, and why there will be no more.
 #[derive(Default)]
-pub(crate) struct State {
-    pub(crate) pending: HashMap<u64, Pending>,
+pub(crate) struct Requests {
+    pub(crate) pending: HashMap<u64, WireRequest>,
     /// Requests on the wire, including one whose chunk is being read right now.
     pub(crate) on_wire: usize,
     pub(crate) dead: Option<NbdError>,
 }
 
-impl Shared {
-    fn take(&self, cookie: u64) -> Result<Pending, NbdError> {
+impl RequestTable {
+    fn take(&self, cookie: u64) -> Result<WireRequest, NbdError> {
         let found = self.state.lock().pending.remove(&cookie);
         found.ok_or_else(|| NbdError::protocol("a reply to a request that was not made"))
     }
 
-    fn put_back(&self, cookie: u64, pending: Pending) {
+    fn put_back(&self, cookie: u64, pending: WireRequest) {
         self.state.lock().pending.insert(cookie, pending);
     }
 
-    fn finish(&self, pending: Pending) {
-        pending.settle(None);
+    fn finish(&self, pending: WireRequest) {
+        pending.answer(None);
         let mut state = self.state.lock();
         // `end` may have emptied the table while this reply was being read.
         state.on_wire = state.on_wire.saturating_sub(1);
         drop(state);
-        self.room.notify_all();
+        self.left.notify_all();
     }
 
     /// Ends the connection: whoever waits, and whoever asks later, gets `error`.
@@ -136,30 +136,30 @@ impl Shared {
             std::mem::take(&mut state.pending)
         };
         for pending in waiting.into_values() {
-            pending.settle(Some(&error));
+            pending.answer(Some(&error));
         }
-        self.room.notify_all();
+        self.left.notify_all();
     }
 }
 
 /// Reads replies until the connection ends.
-pub(crate) fn run<R: Read>(mut reader: R, shared: &Shared, structured: bool) {
+pub(crate) fn run<R: Read>(mut reader: R, table: &RequestTable, structured: bool) {
     loop {
-        if let Err(error) = one_reply(&mut reader, shared, structured) {
-            return shared.end(error);
+        if let Err(error) = one_reply(&mut reader, table, structured) {
+            return table.end(error);
         }
     }
 }
 
-fn one_reply<R: Read>(reader: &mut R, shared: &Shared, structured: bool) -> Result<(), NbdError> {
+fn one_reply<R: Read>(reader: &mut R, table: &RequestTable, structured: bool) -> Result<(), NbdError> {
     let mut magic = [0; 4];
     reader.read_exact(&mut magic)?;
     match u32::from_be_bytes(magic) {
-        wire::SIMPLE_REPLY_MAGIC => simple_reply(reader, shared, structured),
+        wire::SIMPLE_REPLY_MAGIC => simple_reply(reader, table, structured),
         wire::STRUCTURED_REPLY_MAGIC if structured => {
             let mut header = [0; 16];
             reader.read_exact(&mut header)?;
-            chunk(reader, shared, wire::decode_chunk_header(&header)?)
+            chunk(reader, table, wire::decode_chunk_header(&header)?)
         }
         other => Err(NbdError::protocol(format!("a reply begins with {other:#010x}"))),
     }
@@ -167,28 +167,28 @@ fn one_reply<R: Read>(reader: &mut R, shared: &Shared, structured: bool) -> Resu
 
 /// Runs `work` on a request taken off the table; an error ends the connection and answers it too.
 fn with_pending(
-    shared: &Shared,
+    table: &RequestTable,
     cookie: u64,
-    work: impl FnOnce(&mut Pending) -> Result<bool, NbdError>,
+    work: impl FnOnce(&mut WireRequest) -> Result<bool, NbdError>,
 ) -> Result<(), NbdError> {
-    let mut pending = shared.take(cookie)?;
+    let mut pending = table.take(cookie)?;
     match work(&mut pending) {
-        Ok(true) => shared.finish(pending),
-        Ok(false) => shared.put_back(cookie, pending),
+        Ok(true) => table.finish(pending),
+        Ok(false) => table.put_back(cookie, pending),
         Err(error) => {
-            pending.settle(Some(&error));
+            pending.answer(Some(&error));
             return Err(error);
         }
     }
     Ok(())
 }
 
-fn simple_reply<R: Read>(reader: &mut R, shared: &Shared, structured: bool) -> Result<(), NbdError> {
+fn simple_reply<R: Read>(reader: &mut R, table: &RequestTable, structured: bool) -> Result<(), NbdError> {
     let mut rest = [0; 12];
     reader.read_exact(&mut rest)?;
     let mut cursor = Cursor::new(&rest);
     let (errno, cookie) = (cursor.u32()?, cursor.u64()?);
-    with_pending(shared, cookie, |pending| {
+    with_pending(table, cookie, |pending| {
         if errno != 0 {
             pending.fail(errno, "");
             return Ok(true);
@@ -201,8 +201,8 @@ fn simple_reply<R: Read>(reader: &mut R, shared: &Shared, structured: bool) -> R
     })
 }
 
-fn chunk<R: Read>(reader: &mut R, shared: &Shared, header: ChunkHeader) -> Result<(), NbdError> {
-    with_pending(shared, header.cookie, |pending| {
+fn chunk<R: Read>(reader: &mut R, table: &RequestTable, header: ChunkHeader) -> Result<(), NbdError> {
+    with_pending(table, header.cookie, |pending| {
         match header.kind {
             wire::CHUNK_NONE => {
                 if !header.done || header.len != 0 {
@@ -254,14 +254,14 @@ fn chunk<R: Read>(reader: &mut R, shared: &Shared, header: ChunkHeader) -> Resul
     })
 }
 
-fn read_of(pending: &mut Pending) -> Result<&mut Assembly, NbdError> {
+fn read_of(pending: &mut WireRequest) -> Result<&mut Assembly, NbdError> {
     match &mut pending.body {
         Body::Read { assembly, .. } => Ok(assembly),
         Body::Status { .. } => Err(NbdError::protocol("data answers a block status")),
     }
 }
 
-fn data_chunk<R: Read>(reader: &mut R, pending: &mut Pending, len: u32) -> Result<(), NbdError> {
+fn data_chunk<R: Read>(reader: &mut R, pending: &mut WireRequest, len: u32) -> Result<(), NbdError> {
     let mut offset = [0; 8];
     let len = len
         .checked_sub(offset.len() as u32)

@@ -22,22 +22,22 @@ use std::{
 
 /// Receives progress and shows it until dropped.
 pub(crate) struct Meter {
-    shared: Arc<Shared>,
+    display: Arc<MeterDisplay>,
     shower: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct MeterDisplay {
     output: Output,
     style: ProgressStyle,
     cancel: CancelFlag,
     done: AtomicU64,
     stored: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<StageProgress>,
     wake: Condvar,
     bar: Option<ProgressBar>,
 }
 
-struct State {
+struct StageProgress {
     stage: Option<Stage>,
     what: String,
     total: u64,
@@ -74,7 +74,7 @@ impl Meter {
             bar.set_style(BarStyle::default_spinner());
             bar
         });
-        let state = State {
+        let state = StageProgress {
             stage: None,
             what: String::new(),
             total: 0,
@@ -82,7 +82,7 @@ impl Meter {
             ended: false,
             told_interrupted: false,
         };
-        let shared = Arc::new(Shared {
+        let display = Arc::new(MeterDisplay {
             output,
             style,
             cancel: cancel.clone(),
@@ -93,21 +93,21 @@ impl Meter {
             bar,
         });
         let shower = (style != ProgressStyle::None).then(|| {
-            let shared = Arc::clone(&shared);
-            std::thread::spawn(move || shared.show())
+            let display = Arc::clone(&display);
+            std::thread::spawn(move || display.show())
         });
-        Meter { shared, shower }
+        Meter { display, shower }
     }
 }
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        self.shared.state.lock().ended = true;
-        self.shared.wake.notify_all();
+        self.display.state.lock().ended = true;
+        self.display.wake.notify_all();
         if let Some(shower) = self.shower.take() {
             let _ = shower.join();
         }
-        if let Some(bar) = &self.shared.bar {
+        if let Some(bar) = &self.display.bar {
             bar.finish_and_clear();
         }
     }
@@ -115,29 +115,29 @@ impl Drop for Meter {
 
 impl Progress for Meter {
     fn stage(&self, stage: Stage, what: &str, total: u64) {
-        let mut state = self.shared.state.lock();
-        self.shared.done.store(0, Ordering::Relaxed);
+        let mut state = self.display.state.lock();
+        self.display.done.store(0, Ordering::Relaxed);
         state.stage = Some(stage);
         state.what = human::visible(what).into_owned();
         state.total = total;
         state.stage_began = Instant::now();
-        if let Some(bar) = &self.shared.bar {
+        if let Some(bar) = &self.display.bar {
             set_style(bar, stage, total);
         }
     }
 
     fn advance(&self, delta: u64) {
-        self.shared.done.fetch_add(delta, Ordering::Relaxed);
+        self.display.done.fetch_add(delta, Ordering::Relaxed);
     }
 
     fn stored(&self, delta_bytes: u64) {
-        self.shared.stored.fetch_add(delta_bytes, Ordering::Relaxed);
+        self.display.stored.fetch_add(delta_bytes, Ordering::Relaxed);
     }
 
     fn notice(&self, message: &str) {
-        match &self.shared.bar {
+        match &self.display.bar {
             Some(bar) => bar.println(human::visible(message)),
-            None => self.shared.output.notice(message),
+            None => self.display.output.notice(message),
         }
     }
 }
@@ -160,7 +160,7 @@ fn set_style(bar: &ProgressBar, stage: Stage, total: u64) {
     bar.set_length(total);
 }
 
-impl Shared {
+impl MeterDisplay {
     fn show(&self) {
         let step = match self.style {
             ProgressStyle::Bar => Duration::from_millis(100),
@@ -191,7 +191,7 @@ impl Shared {
         }
     }
 
-    fn show_once(&self, state: &State) {
+    fn show_once(&self, state: &StageProgress) {
         let Some(stage) = state.stage else { return };
         let (done, stored) = (
             self.done.load(Ordering::Relaxed),
@@ -222,7 +222,7 @@ impl Shared {
     }
 }
 
-fn line(stage: Stage, state: &State, done: u64, stored: u64, seconds: f64) -> String {
+fn line(stage: Stage, state: &StageProgress, done: u64, stored: u64, seconds: f64) -> String {
     let mut line = format!("{} {}: ", stage_word(stage), state.what);
     let count = |n: u64| {
         if counts_bytes(stage) {
@@ -277,7 +277,7 @@ fn saved(stage: Stage, done: u64, stored: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Stage, State, line, savings};
+    use super::{Stage, StageProgress, line, savings};
     use std::time::Instant;
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
     /// Cause: what is to be read is told before it is read. Fix: there is no more than all of it.
     #[test]
     fn more_than_was_told_is_all_of_it() {
-        let state = State {
+        let state = StageProgress {
             stage: Some(Stage::Read),
             what: "web".to_owned(),
             total: 200,

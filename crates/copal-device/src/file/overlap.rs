@@ -23,22 +23,22 @@ pub use mounts::mounted_on;
 #[must_use]
 pub fn share_bytes(one: &Path, other: &Path) -> bool {
     let kernel = Listing::of_the_kernel();
-    match (Place::of(one), Place::of(other)) {
+    match (StorageId::of(one), StorageId::of(other)) {
         (Some(one), Some(other)) => kernel.share_bytes(one, other),
         _ => false,
     }
 }
 
 /// The first other device that shares bytes with `device` and that somebody has locked, as an open store has, be it for
-/// reading. `None` also when `device` is no block device. Blocks for up to two seconds, see [`Held::Shared`].
+/// reading. `None` also when `device` is no block device. Blocks for up to two seconds, see [`DeviceLock::Shared`].
 #[must_use]
 pub fn overlap_in_use(device: &Path) -> Option<PathBuf> {
-    let place = Place::of(device)?;
-    let Place::Device(_) = place else { return None };
+    let id = StorageId::of(device)?;
+    let StorageId::Device(_) = id else { return None };
     let kernel = Listing::of_the_kernel();
-    let others = kernel.devices().into_iter().filter(|&other| other != place);
+    let others = kernel.devices().into_iter().filter(|&other| other != id);
     others
-        .filter(|&other| kernel.share_bytes(place, other))
+        .filter(|&other| kernel.share_bytes(id, other))
         .filter_map(|other| kernel.node(other))
         .find(|node| is_locked(node))
 }
@@ -49,7 +49,7 @@ const STEP: Duration = Duration::from_millis(10);
 
 /// Whose lock is on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
+enum DeviceLock {
     Free,
     /// A store that is read, or the device manager, which locks a disk for the moment in which it looks at it.
     Shared,
@@ -60,34 +60,34 @@ enum Held {
 fn is_locked(node: &Path) -> bool {
     let began = Instant::now();
     loop {
-        match held(node) {
-            Held::Free => return false,
-            Held::Exclusive => return true,
-            Held::Shared if began.elapsed() >= PATIENCE => return true,
-            Held::Shared => std::thread::park_timeout(STEP),
+        match lock_on(node) {
+            DeviceLock::Free => return false,
+            DeviceLock::Exclusive => return true,
+            DeviceLock::Shared if began.elapsed() >= PATIENCE => return true,
+            DeviceLock::Shared => std::thread::park_timeout(STEP),
         }
     }
 }
 
 /// Looks by taking the lock, for as long as looking takes.
-fn held(node: &Path) -> Held {
+fn lock_on(node: &Path) -> DeviceLock {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let Ok(fd) = rustix::fs::open(node, flags, Mode::empty()) else {
-        return Held::Free;
+        return DeviceLock::Free;
     };
     let refused = |operation| rustix::fs::flock(&fd, operation) == Err(Errno::WOULDBLOCK);
     if !refused(FlockOperation::NonBlockingLockExclusive) {
-        Held::Free
+        DeviceLock::Free
     } else if refused(FlockOperation::NonBlockingLockShared) {
-        Held::Exclusive
+        DeviceLock::Exclusive
     } else {
-        Held::Shared
+        DeviceLock::Shared
     }
 }
 
 /// Something that holds bytes, whatever its names are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum StorageId {
     Device(Dev),
     /// Anything that has a name in a file system.
     File {
@@ -96,13 +96,13 @@ enum Place {
     },
 }
 
-impl Place {
-    fn of(path: &Path) -> Option<Place> {
+impl StorageId {
+    fn of(path: &Path) -> Option<StorageId> {
         let meta = path.metadata().ok()?;
         Some(if meta.file_type().is_block_device() {
-            Place::Device(meta.rdev())
+            StorageId::Device(meta.rdev())
         } else {
-            Place::File {
+            StorageId::File {
                 device: meta.dev(),
                 inode: meta.ino(),
             }
@@ -122,20 +122,20 @@ impl Listing {
         }
     }
 
-    fn share_bytes(&self, one: Place, other: Place) -> bool {
+    fn share_bytes(&self, one: StorageId, other: StorageId) -> bool {
         self.lies_on(one, other) || self.lies_on(other, one)
     }
 
-    fn lies_on(&self, upper: Place, lower: Place) -> bool {
+    fn lies_on(&self, upper: StorageId, lower: StorageId) -> bool {
         let mut seen = vec![upper];
         let mut next = 0;
-        while let Some(&place) = seen.get(next) {
-            if place == lower {
+        while let Some(&id) = seen.get(next) {
+            if id == lower {
                 return true;
             }
-            for place in self.below(place) {
-                if !seen.contains(&place) {
-                    seen.push(place);
+            for id in self.below(id) {
+                if !seen.contains(&id) {
+                    seen.push(id);
                 }
             }
             next += 1;
@@ -144,11 +144,11 @@ impl Listing {
     }
 
     /// One step down.
-    fn below(&self, place: Place) -> Vec<Place> {
-        if let Place::File { device, .. } = place {
-            return vec![Place::Device(device)];
+    fn below(&self, id: StorageId) -> Vec<StorageId> {
+        if let StorageId::File { device, .. } = id {
+            return vec![StorageId::Device(device)];
         }
-        let Some(entry) = self.entry(place) else {
+        let Some(entry) = self.entry(id) else {
             return Vec::new();
         };
         let mut below = Vec::new();
@@ -160,18 +160,20 @@ impl Listing {
         let slaves = slaves.into_iter().flatten().flatten();
         below.extend(slaves.filter_map(|slave| device_in(&slave.path().join("dev"))));
         if let Ok(file) = std::fs::read(entry.join("loop/backing_file")) {
-            below.extend(Place::of(Path::new(OsStr::from_bytes(file.trim_ascii_end()))));
+            below.extend(StorageId::of(Path::new(OsStr::from_bytes(file.trim_ascii_end()))));
         }
         below
     }
 
-    fn entry(&self, place: Place) -> Option<PathBuf> {
-        let Place::Device(number) = place else { return None };
+    fn entry(&self, id: StorageId) -> Option<PathBuf> {
+        let StorageId::Device(number) = id else {
+            return None;
+        };
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
         Some(self.root.join(format!("{major}:{minor}")))
     }
 
-    fn devices(&self) -> Vec<Place> {
+    fn devices(&self) -> Vec<StorageId> {
         let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
         entries
             .filter_map(|entry| device_named(entry.file_name().to_str()?))
@@ -179,21 +181,21 @@ impl Listing {
     }
 
     /// The file that opens a device, by the name the kernel gave it.
-    fn node(&self, place: Place) -> Option<PathBuf> {
-        let event = std::fs::read_to_string(self.entry(place)?.join("uevent")).ok()?;
+    fn node(&self, id: StorageId) -> Option<PathBuf> {
+        let event = std::fs::read_to_string(self.entry(id)?.join("uevent")).ok()?;
         let name = event.lines().find_map(|line| line.strip_prefix("DEVNAME="))?;
         Some(Path::new("/dev").join(name))
     }
 }
 
-fn device_in(file: &Path) -> Option<Place> {
+fn device_in(file: &Path) -> Option<StorageId> {
     device_named(std::fs::read_to_string(file).ok()?.trim_end())
 }
 
 /// From "259:3".
-fn device_named(number: &str) -> Option<Place> {
+fn device_named(number: &str) -> Option<StorageId> {
     let (major, minor) = number.split_once(':')?;
-    Some(Place::Device(rustix::fs::makedev(
+    Some(StorageId::Device(rustix::fs::makedev(
         major.parse().ok()?,
         minor.parse().ok()?,
     )))

@@ -195,13 +195,13 @@ impl Classes {
     fn find_payers(&mut self, partition: PartitionId, shape: Shape, gain: f64) -> bool {
         self.payers.clear();
         let needed = u64::from(shape.unit_bytes);
-        let mut room = self.ledger.room();
+        let mut free = self.ledger.free_bytes();
         let mut loss = 0.0;
         if self.ledger.over_budget() {
             return false;
         }
         for payer in self.loss.nodes_upwards().map(PartitionId) {
-            if room >= needed {
+            if free >= needed {
                 break;
             }
             let Some((of, units)) = self.ledger.get(payer) else {
@@ -214,15 +214,15 @@ impl Classes {
             if gain < self.options.gain_over_loss * loss || self.payers.len() == MAX_PAYERS {
                 return false;
             }
-            room += u64::from(of.unit_bytes);
+            free += u64::from(of.unit_bytes);
             self.payers.push(payer);
         }
-        room >= needed
+        free >= needed
     }
 
     /// Loss per byte of the cheapest unit there is; 0 while a unit of `bytes` is free.
     fn price(&self, bytes: u64) -> f64 {
-        if self.ledger.room() >= bytes {
+        if self.ledger.free_bytes() >= bytes {
             return 0.0;
         }
         let payer = self.loss.nodes_upwards().map(PartitionId).next();
@@ -276,7 +276,7 @@ impl Rule for Classes {
     fn predict(&self, shape: Shape, heat: Heat, now: u64) -> u8 {
         let bytes = u64::from(shape.unit_bytes.max(1));
         let even = (self.ledger.budget() / (self.unit_bytes + bytes)).min(u64::from(shape.units)) as u8;
-        let even_is_free = self.ledger.room() >= u64::from(even) * bytes;
+        let even_is_free = self.ledger.free_bytes() >= u64::from(even) * bytes;
         let price = self.price(bytes);
         let weighted = heat.0 * self.clock.weight_at(now, self.half_life());
         // They come without a read, so they need not save one; free memory is not given for nothing, though.

@@ -43,14 +43,14 @@ impl Fixed {
     fn rebalance(&mut self) {
         let everywhere = self.everywhere();
         self.everywhere = everywhere;
-        let mut room = self.ledger.budget().saturating_sub(self.bytes_at(everywhere));
+        let mut free = self.ledger.budget().saturating_sub(self.bytes_at(everywhere));
         let wanted: Vec<(PartitionId, u8)> = self
             .ledger
             .iter()
             .map(|(partition, shape, _)| {
                 let bytes = u64::from(shape.unit_bytes);
-                let one_more = everywhere < self.units.min(shape.units) && bytes <= room;
-                room -= if one_more { bytes } else { 0 };
+                let one_more = everywhere < self.units.min(shape.units) && bytes <= free;
+                free -= if one_more { bytes } else { 0 };
                 (partition, everywhere.min(shape.units) + u8::from(one_more))
             })
             .collect();

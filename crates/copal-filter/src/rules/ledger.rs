@@ -101,7 +101,7 @@ impl Ledger {
     }
 
     /// Bytes still free under the budget.
-    pub(super) fn room(&self) -> u64 {
+    pub(super) fn free_bytes(&self) -> u64 {
         self.budget.saturating_sub(self.granted)
     }
 

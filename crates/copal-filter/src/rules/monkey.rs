@@ -65,7 +65,7 @@ impl Monkey {
             sum.unit_bytes += u64::from(shape.unit_bytes);
             keys_of_level[usize::from(shape.level)] += u64::from(shape.keys);
         }
-        let mut room = self.ledger.budget();
+        let mut free = self.ledger.budget();
         loop {
             let gain = |(part, sum): &(&Part, &Sum)| sum.gain_per_byte(keys_of_level[usize::from(part.0)]);
             let best = parts
@@ -75,9 +75,9 @@ impl Monkey {
                 .map(|(&part, sum)| (part, sum.unit_bytes));
             match best {
                 None => return (parts, None),
-                Some((part, bytes)) if bytes > room => return (parts, Some((part, room))),
+                Some((part, bytes)) if bytes > free => return (parts, Some((part, free))),
                 Some((part, bytes)) => {
-                    room -= bytes;
+                    free -= bytes;
                     parts.entry(part).and_modify(|sum| sum.granted += 1);
                 }
             }
@@ -92,8 +92,8 @@ impl Monkey {
             let units = self.predict(shape, Heat(0.0), 0);
             let bytes = u64::from(shape.unit_bytes);
             let one_more = match &mut rest {
-                Some((lucky, room)) if *lucky == part(shape) && bytes <= *room && units < shape.units => {
-                    *room -= bytes;
+                Some((lucky, free)) if *lucky == part(shape) && bytes <= *free && units < shape.units => {
+                    *free -= bytes;
                     1
                 }
                 _ => 0,

@@ -32,7 +32,7 @@ impl Ord for Next {
 /// Units for each partition, under a budget of bytes; of equals the first one gains.
 pub fn units(partitions: &[(Shape, Heat)], budget_bytes: u64) -> Vec<u8> {
     let mut units = vec![0u8; partitions.len()];
-    let mut room = budget_bytes;
+    let mut free = budget_bytes;
     let next = |item: usize, units: u8| {
         let (shape, heat) = partitions[item];
         let gain = marginal(shape.kind, heat.0, units) / f64::from(shape.unit_bytes.max(1));
@@ -44,8 +44,8 @@ pub fn units(partitions: &[(Shape, Heat)], budget_bytes: u64) -> Vec<u8> {
     let mut heap: BinaryHeap<Next> = (0..partitions.len()).filter_map(|item| next(item, 0)).collect();
     while let Some(Next { item, .. }) = heap.pop() {
         let bytes = u64::from(partitions[item].0.unit_bytes);
-        if bytes <= room {
-            room -= bytes;
+        if bytes <= free {
+            free -= bytes;
             units[item] += 1;
             heap.extend(next(item, units[item]));
         }

@@ -176,26 +176,26 @@ impl PaperMq {
 
     /// Enables one more unit if expired tables make room for it and E falls.
     fn adjust(&mut self, partition: PartitionId, shape: Shape, units: u8, now: u64) {
-        let mut room = self.ledger.room();
+        let mut free = self.ledger.free_bytes();
         let mut loss = 0.0;
         let mut payers = std::mem::take(&mut self.payers);
         payers.clear();
         for queue in (1..=usize::from(MAX_UNITS)).rev() {
             for payer in self.queues.iter(queue).map(PartitionId) {
-                if room >= u64::from(shape.unit_bytes) || !self.is_expired(payer, now) {
+                if free >= u64::from(shape.unit_bytes) || !self.is_expired(payer, now) {
                     break;
                 }
                 let Some((of, held)) = self.ledger.get(payer) else {
                     break;
                 };
-                room += u64::from(of.unit_bytes);
+                free += u64::from(of.unit_bytes);
                 loss += marginal(of.kind, self.tables[payer.0 as usize].frequency, held - 1);
                 payers.push(payer);
             }
         }
         let gain = marginal(shape.kind, self.tables[partition.0 as usize].frequency, units);
         let wanted = self.options.min_relative_gain * self.expected_extra_io;
-        if room >= u64::from(shape.unit_bytes) && gain - loss > wanted {
+        if free >= u64::from(shape.unit_bytes) && gain - loss > wanted {
             for &payer in &payers {
                 self.release(payer, now);
             }

@@ -5,7 +5,7 @@ mod classes;
 mod optimum;
 mod paper;
 mod plain;
+mod slow_rule;
 mod support;
-mod twin;
 
 pub(in crate::rules) use support::Random;

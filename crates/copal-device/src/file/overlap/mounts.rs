@@ -2,7 +2,7 @@
 //!
 //! The kernel's own table says it, `/proc/self/mountinfo`. A file system that cannot be written changes nothing.
 
-use super::{Listing, Place, device_named};
+use super::{Listing, StorageId, device_named};
 use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
@@ -12,12 +12,12 @@ use std::{
 /// Where a file system that may be written is mounted that lies on `device`, a block device.
 #[must_use]
 pub fn mounted_on(device: &Path) -> Option<PathBuf> {
-    let place = Place::of(device)?;
-    let Place::Device(_) = place else { return None };
+    let id = StorageId::of(device)?;
+    let StorageId::Device(_) = id else { return None };
     let kernel = Listing::of_the_kernel();
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     let mut mounts = table.split(|&byte| byte == b'\n').filter_map(Mount::parse);
-    let above = mounts.find(|mount| mount.device().is_some_and(|device| kernel.lies_on(device, place)));
+    let above = mounts.find(|mount| mount.device().is_some_and(|device| kernel.lies_on(device, id)));
     above.map(|mount| mount.point)
 }
 
@@ -45,10 +45,10 @@ impl Mount {
     }
 
     /// A file system over several devices has a number of its own, and one of them as its source.
-    fn device(&self) -> Option<Place> {
+    fn device(&self) -> Option<StorageId> {
         match device_named(&self.number)? {
-            Place::Device(number) if rustix::fs::major(number) == 0 => Place::of(&self.source),
-            place => Some(place),
+            StorageId::Device(number) if rustix::fs::major(number) == 0 => StorageId::of(&self.source),
+            id => Some(id),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Devices as the kernel lists them, in a directory made for it; their numbers are none that this machine has. Real ones
 //! stand in the tests of `copal`.
 
-use super::{Listing, Place};
+use super::{Listing, StorageId};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn device(root: &Path, number: &str, name: &str, of: Option<&str>, slaves: &[&st
     symlink(directory, root.join("numbers").join(number)).unwrap();
 }
 
-fn place(number: &str) -> Place {
+fn id(number: &str) -> StorageId {
     super::device_named(number).unwrap()
 }
 
@@ -55,8 +55,8 @@ fn what_lies_on_one_another_shares_bytes_and_neighbours_do_not() {
         root: root.join("numbers"),
     };
     let share = |one: &str, other: &str| {
-        let both = listing.share_bytes(place(one), place(other));
-        assert_eq!(both, listing.share_bytes(place(other), place(one)));
+        let both = listing.share_bytes(id(one), id(other));
+        assert_eq!(both, listing.share_bytes(id(other), id(one)));
         both
     };
     for (one, other) in [
@@ -81,17 +81,17 @@ fn what_lies_on_one_another_shares_bytes_and_neighbours_do_not() {
     ] {
         assert!(!share(one, other), "{one} and {other}");
     }
-    let image = Place::of(&image).unwrap();
-    let Place::File { device: home, .. } = image else {
+    let image = StorageId::of(&image).unwrap();
+    let StorageId::File { device: home, .. } = image else {
         panic!("a file")
     };
-    let beside = Place::of(&root.join("devices/sda/dev")).unwrap();
-    for (lower, shared) in [(image, true), (Place::Device(home), true), (beside, false)] {
-        assert_eq!(listing.share_bytes(place("2259:0"), lower), shared, "{lower:?}");
+    let beside = StorageId::of(&root.join("devices/sda/dev")).unwrap();
+    for (lower, shared) in [(image, true), (StorageId::Device(home), true), (beside, false)] {
+        assert_eq!(listing.share_bytes(id("2259:0"), lower), shared, "{lower:?}");
     }
     assert_eq!(listing.devices().len(), 8);
-    assert_eq!(listing.node(place("2008:1")).unwrap(), Path::new("/dev/sda1"));
-    assert_eq!(listing.node(place("2009:9")), None);
+    assert_eq!(listing.node(id("2008:1")).unwrap(), Path::new("/dev/sda1"));
+    assert_eq!(listing.node(id("2009:9")), None);
 }
 
 #[test]
@@ -117,14 +117,17 @@ fn a_shared_lock_is_waited_for_and_an_exclusive_one_is_not() {
     let scratch = tempfile::tempdir().unwrap();
     let node = scratch.path().join("node");
     fs::write(&node, "").unwrap();
-    assert_eq!(super::held(&node), super::Held::Free);
-    assert_eq!(super::held(&scratch.path().join("none")), super::Held::Free);
+    assert_eq!(super::lock_on(&node), super::DeviceLock::Free);
+    assert_eq!(
+        super::lock_on(&scratch.path().join("none")),
+        super::DeviceLock::Free
+    );
     let holder = fs::File::open(&node).unwrap();
     rustix::fs::flock(&holder, FlockOperation::LockExclusive).unwrap();
-    assert_eq!(super::held(&node), super::Held::Exclusive);
+    assert_eq!(super::lock_on(&node), super::DeviceLock::Exclusive);
     assert!(super::is_locked(&node));
     rustix::fs::flock(&holder, FlockOperation::LockShared).unwrap();
-    assert_eq!(super::held(&node), super::Held::Shared);
+    assert_eq!(super::lock_on(&node), super::DeviceLock::Shared);
     // Who looks asks for the lock again and again; by chance it is let go before the first time, and the answer is the same.
     let look = std::thread::spawn({
         let node = node.clone();

@@ -27,11 +27,11 @@ pub(super) struct Walk<'a> {
     to: &'a dyn Progress,
     /// Bytes in use, which each layer below reads about once; 0 when only structure is looked at.
     store_bytes: u64,
-    state: Mutex<State>,
+    state: Mutex<WalkProgress>,
 }
 
 #[derive(Default)]
-struct State {
+struct WalkProgress {
     /// The total was announced, and no other stage since.
     is_announced: bool,
     /// Bytes of the packs.
@@ -92,7 +92,7 @@ impl Walk<'_> {
         self.reached(u64::MAX);
     }
 
-    fn advance_to(&self, state: &mut State, done: u64) {
+    fn advance_to(&self, state: &mut WalkProgress, done: u64) {
         if done > state.done {
             self.to.advance(done - state.done);
             state.done = done;
@@ -103,7 +103,7 @@ impl Walk<'_> {
 impl Progress for Walk<'_> {
     fn stage(&self, stage: Stage, what: &str, total: u64) {
         let mut state = self.state.lock();
-        *state = State::default();
+        *state = WalkProgress::default();
         if stage == Stage::ReadData && self.store_bytes > 0 {
             state.is_announced = true;
             state.packs_bytes = total;

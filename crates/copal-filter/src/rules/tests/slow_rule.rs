@@ -1,4 +1,4 @@
-//! The class rule beside its slow twin, which keeps no lists: it looks at every partition for each decision.
+//! The class rule beside a slow form of it, which keeps no lists: it looks at every partition for each decision.
 
 use super::support::{Random, Store, shape};
 use crate::{
@@ -35,7 +35,7 @@ impl Part {
 }
 
 /// Only for less than 40 half-lives: it does not let classes sink together.
-struct Twin {
+struct SlowRule {
     options: ClassesOptions,
     parts: BTreeMap<u32, Part>,
     clock: Clock,
@@ -44,10 +44,10 @@ struct Twin {
     budget: u64,
 }
 
-impl Twin {
+impl SlowRule {
     fn advance(&mut self, now: u64) {
         let half_life = self.options.half_life_gets * self.parts.len().max(1) as f64;
-        assert!(!self.clock.advance(now, half_life), "too long for the twin");
+        assert!(!self.clock.advance(now, half_life), "too long for the slow rule");
     }
 
     fn granted(&self) -> u64 {
@@ -129,15 +129,15 @@ impl Twin {
             if self.granted() > self.budget {
                 break;
             }
-            let (mut room, mut loss, mut chosen) = (self.budget - self.granted(), 0.0, Vec::new());
+            let (mut free, mut loss, mut chosen) = (self.budget - self.granted(), 0.0, Vec::new());
             for payer in self.payers() {
-                if room < needed && payer != id && chosen.len() < 64 {
+                if free < needed && payer != id && chosen.len() < 64 {
                     loss += self.parts[&payer].loss();
-                    room += u64::from(self.parts[&payer].shape.unit_bytes);
+                    free += u64::from(self.parts[&payer].shape.unit_bytes);
                     chosen.push(payer);
                 }
             }
-            if room < needed || (!chosen.is_empty() && gain < self.options.gain_over_loss * loss) {
+            if free < needed || (!chosen.is_empty() && gain < self.options.gain_over_loss * loss) {
                 break;
             }
             chosen.into_iter().for_each(|payer| self.release(payer));
@@ -182,7 +182,7 @@ fn agree(seed: u64, kinds: &[Kind]) -> u64 {
         ..ClassesOptions::default()
     };
     let mut fast = Classes::new(options);
-    let mut slow = Twin {
+    let mut slow = SlowRule {
         options,
         parts: BTreeMap::new(),
         clock: Clock::new(),
