@@ -4,7 +4,7 @@
 #   restic   the one in PATH, else Debian's package
 #   rustic   crates.io, built here (about 10 minutes on two cores)
 #   borg     PyPI in a virtual environment, else Debian's package
-# and what the key-value duels (`elasticbf-*`, `kv-*`) need to build their peers:
+# and what the comparisons of key-value engines (`elasticbf-*`, `kv-*`) need to build their peers:
 #   LevelDB  Debian's libleveldb-dev, reached through its C API
 #   RocksDB, fjall  crates.io, built with the suites (RocksDB's C++ takes half an hour on two cores)
 # `install-peers.sh kv` installs the latter only. versions.txt records what came from where.

@@ -16,8 +16,8 @@ pub(crate) struct Suite {
     package: Package,
 }
 
-/// Which binary of the workspace holds it. The peers of the key-value duels are C++ that takes half an hour to
-/// build, which no other suite should wait for.
+/// Which binary of the workspace holds it. The key-value engines that Copal is compared with are C++
+/// that takes half an hour to build, which no other suite should wait for.
 #[derive(Clone, Copy)]
 enum Package {
     Bench,

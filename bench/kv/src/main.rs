@@ -1,19 +1,19 @@
-//! Duels of key-value engines: copal beside LevelDB, RocksDB and fjall, one suite per module of `suites`.
+//! Comparisons of key-value engines: copal beside LevelDB, RocksDB and fjall, one suite per module of `suites`.
 //! `cargo xtask bench NAME` builds and runs this.
 //!
-//! Each engine runs in a process of its own (this binary again), in a memory cage, and does short slices of
-//! work in turn with the others: `peer`, `cage`, `protocol`. What it does there is in `work`, how it is called
+//! Each engine runs in a process of its own (this binary again), under a memory cap, and does short slices of
+//! work in turn with the others: `peer`, `memory_cap`, `protocol`. What it does there is in `worker`, how it is called
 //! in `engine`, and with which keys in `keys`.
 
-mod cage;
 mod engine;
 mod keys;
-mod lab;
 mod latency;
+mod memory_cap;
 mod peer;
 mod protocol;
+mod suite_runner;
 mod suites;
-mod work;
+mod worker;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -22,7 +22,7 @@ use std::{path::Path, process::ExitCode};
 #[derive(Parser)]
 #[command(
     name = "cargo xtask bench",
-    about = "Duels of key-value engines, each with its targets"
+    about = "Comparisons of key-value engines, each with its targets"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -62,7 +62,7 @@ enum Suite {
 fn main() -> ExitCode {
     let first = std::env::args().nth(1);
     let done = if first.as_deref() == Some(peer::CHILD) {
-        work::serve()
+        worker::serve()
     } else {
         run()
     };

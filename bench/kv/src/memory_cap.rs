@@ -1,11 +1,11 @@
-//! The cage of an engine's process: a memory cap that counts everything, page cache too, and the kernel's count
+//! The memory cap of an engine's process, one that counts everything, page cache too, and the kernel's count
 //! of the reads that reached a block device.
 //!
 //! Version 1 of cgroups (`memory` and `blkio` below /sys/fs/cgroup) or version 2 (`memory.max`, `io.stat`).
 //! Version 1 counts I/O only of groups with a limit, so one far beyond any device is set.
 //! Version 1 books buffered writes on the group that writes them back, which is nobody's; written bytes
 //! therefore come from `/proc/<pid>/io`, where the writer is charged when it dirties a page.
-//! Needs root; the suite refuses to run without, since a duel without a cap says nothing.
+//! Needs root; the suite refuses to run without, since a comparison without a cap says nothing.
 
 use anyhow::{Context, Result, bail};
 use std::{
@@ -35,30 +35,30 @@ impl std::ops::Sub for Traffic {
 }
 
 /// Removed on drop, which must come after the process has ended.
-pub(crate) struct Cage {
+pub(crate) struct MemoryCap {
     memory: PathBuf,
     /// Of version 1; version 2 has one directory for both.
     blkio: Option<PathBuf>,
 }
 
-impl Cage {
-    /// An empty cage without a cap; `device` (major:minor) is the one whose reads count.
-    pub(crate) fn make(name: &str, device: &str) -> Result<Cage> {
+impl MemoryCap {
+    /// A control group without a cap yet; `device` (major:minor) is the one whose reads count.
+    pub(crate) fn make(name: &str, device: &str) -> Result<MemoryCap> {
         let name = format!("copal-bench-{}-{name}", std::process::id());
         if Path::new(ROOT).join("memory/memory.limit_in_bytes").exists() {
-            let cage = Cage {
+            let memory_cap = MemoryCap {
                 memory: Path::new(ROOT).join("memory").join(&name),
                 blkio: Some(Path::new(ROOT).join("blkio").join(&name)),
             };
-            make_directory(&cage.memory)?;
-            if let Some(blkio) = &cage.blkio {
+            make_directory(&memory_cap.memory)?;
+            if let Some(blkio) = &memory_cap.blkio {
                 make_directory(blkio)?;
                 write(
                     &blkio.join("blkio.throttle.read_iops_device"),
                     &format!("{device} 2000000000"),
                 )?;
             }
-            return Ok(cage);
+            return Ok(memory_cap);
         }
         if Path::new(ROOT).join("cgroup.controllers").exists() {
             // Children get the controllers their parent delegates; failing that, the files below are missing
@@ -66,9 +66,9 @@ impl Cage {
             let _ = fs::write(Path::new(ROOT).join("cgroup.subtree_control"), "+memory +io");
             let memory = Path::new(ROOT).join(&name);
             make_directory(&memory)?;
-            return Ok(Cage { memory, blkio: None });
+            return Ok(MemoryCap { memory, blkio: None });
         }
-        bail!("no memory controller below {ROOT}; the duels need root and cgroups")
+        bail!("no memory controller below {ROOT}; the suites need root and cgroups")
     }
 
     /// Moves the process in.
@@ -80,7 +80,7 @@ impl Cage {
     }
 
     /// Caps all memory from now on; `None`: no cap.
-    pub(crate) fn cap(&self, bytes: Option<u64>) -> Result<()> {
+    pub(crate) fn set(&self, bytes: Option<u64>) -> Result<()> {
         let (file, none) = if self.blkio.is_some() {
             ("memory.limit_in_bytes", "-1")
         } else {
@@ -146,7 +146,7 @@ impl Cage {
     }
 }
 
-impl Drop for Cage {
+impl Drop for MemoryCap {
     fn drop(&mut self) {
         for directory in [Some(&self.memory), self.blkio.as_ref()].into_iter().flatten() {
             // The process has been waited for; a group left behind is empty and costs nothing.
@@ -194,8 +194,12 @@ fn sum_of_field(text: &str, name: &str) -> u64 {
 }
 
 fn make_directory(path: &Path) -> Result<()> {
-    fs::create_dir(path)
-        .with_context(|| format!("making the control group {}; the duels need root", path.display()))
+    fs::create_dir(path).with_context(|| {
+        format!(
+            "making the control group {}; the suites need root",
+            path.display()
+        )
+    })
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

@@ -1,11 +1,11 @@
 //! An engine in a process of its own, as the suite holds it.
 //!
 //! Invariants
-//! - The process is in its cage before the engine opens anything, and no page of its files is in memory then.
+//! - The process is under its cap before the engine opens anything, and no page of its files is in memory then.
 //! - A process that ends before its answer is an answer too: `Fallen`, most often killed at the cap.
 
 use crate::{
-    cage::{Cage, Traffic, forget_pages},
+    memory_cap::{MemoryCap, Traffic, forget_pages},
     protocol::{Answer, Filters, Kind, Request, Spec},
 };
 use anyhow::{Context, Result, bail};
@@ -41,7 +41,7 @@ pub(crate) struct Peer {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    cage: Cage,
+    memory_cap: MemoryCap,
     pub(crate) version: String,
     pub(crate) options: String,
 }
@@ -62,11 +62,11 @@ impl Outcome {
 }
 
 impl Peer {
-    /// Starts the process in a new cage, caps it, opens the engine.
+    /// Starts the process in a new control group, caps it, opens the engine.
     pub(crate) fn open(spec: &Spec, cap_bytes: Option<u64>) -> Result<Peer> {
         std::fs::create_dir_all(&spec.directory)?;
         forget_pages(&spec.directory)?;
-        let cage = Cage::make(&spec.name, &device_of(&spec.directory)?)?;
+        let memory_cap = MemoryCap::make(&spec.name, &device_of(&spec.directory)?)?;
         let mut command = Command::new(std::env::current_exe()?);
         if (spec.kind, spec.filters) == (Kind::Rocksdb, Filters::Tuned) {
             // Its blocks are read by one thread and given back by another: glibc keeps what each of its arenas once
@@ -86,12 +86,12 @@ impl Peer {
             child,
             input,
             output,
-            cage,
+            memory_cap,
             version: String::new(),
             options: String::new(),
         };
-        peer.cage.enter(peer.child.id())?;
-        peer.cage.cap(cap_bytes)?;
+        peer.memory_cap.enter(peer.child.id())?;
+        peer.memory_cap.set(cap_bytes)?;
         let opened = peer.ask(&Request::Open(spec.clone()))?.answer;
         peer.version = opened.version;
         peer.options = opened.options;
@@ -101,8 +101,8 @@ impl Peer {
     /// Has the engine do it. Blocks until it is done.
     pub(crate) fn ask(&mut self, request: &Request) -> Result<Outcome> {
         let pid = self.child.id();
-        let before = self.cage.traffic(pid)?;
-        self.cage.take_peak()?;
+        let before = self.memory_cap.traffic(pid)?;
+        self.memory_cap.take_peak()?;
         let fallen = || Fallen(self.spec.name.clone());
         let input = self.input.as_mut().with_context(fallen)?;
         let mut line = serde_json::to_string(request)?;
@@ -121,15 +121,15 @@ impl Peer {
         }
         Ok(Outcome {
             answer,
-            traffic: self.cage.traffic(pid)? - before,
-            peak_bytes: self.cage.take_peak()?,
-            anonymous_bytes: self.cage.anonymous()?,
+            traffic: self.memory_cap.traffic(pid)? - before,
+            peak_bytes: self.memory_cap.take_peak()?,
+            anonymous_bytes: self.memory_cap.anonymous()?,
         })
     }
 
     /// Closes the engine in good order.
     pub(crate) fn close(mut self) -> Result<()> {
-        self.cage.cap(None)?;
+        self.memory_cap.set(None)?;
         self.ask(&Request::Close)?;
         self.input = None;
         let status = self.child.wait()?;

@@ -1,4 +1,4 @@
-//! What all duels share: scale, specs of the engines, loaded stores, interleaved slices, the report.
+//! What all comparisons share: scale, specs of the engines, loaded stores, interleaved slices, the report.
 //!
 //! Invariants
 //! - All engines get the same keys, the same memory and the same cap: data x share + one fixed allowance for
@@ -88,7 +88,7 @@ impl Scale {
 }
 
 /// A suite at work.
-pub(crate) struct Lab<'a> {
+pub(crate) struct SuiteRunner<'a> {
     pub(crate) root: &'a Path,
     pub(crate) scratch: PathBuf,
     pub(crate) scale: Scale,
@@ -96,7 +96,7 @@ pub(crate) struct Lab<'a> {
     suite: &'static str,
 }
 
-/// One engine of a duel and what its slices came to.
+/// One engine of a comparison and what its slices came to.
 pub(crate) struct Entrant {
     pub(crate) name: String,
     /// `None` after it fell.
@@ -104,8 +104,8 @@ pub(crate) struct Entrant {
     pub(crate) outcomes: Vec<Outcome>,
 }
 
-impl<'a> Lab<'a> {
-    pub(crate) fn new(root: &'a Path, suite: &'static str, scale: &Scale) -> Result<Lab<'a>> {
+impl<'a> SuiteRunner<'a> {
+    pub(crate) fn new(root: &'a Path, suite: &'static str, scale: &Scale) -> Result<SuiteRunner<'a>> {
         let scratch = scale
             .scratch
             .clone()
@@ -115,7 +115,7 @@ impl<'a> Lab<'a> {
         report.fact("keys", scale.keys() as f64, "");
         report.fact("value", scale.value as f64, "B");
         report.fact("allowance on top of each cap", scale.allowance as f64, "MiB");
-        Ok(Lab {
+        Ok(SuiteRunner {
             root,
             scratch,
             scale: scale.clone(),
@@ -137,7 +137,7 @@ impl<'a> Lab<'a> {
         Ok(offered.iter().filter(wanted).copied().collect())
     }
 
-    /// Opens one engine for a duel. One that falls or refuses while opening takes part as fallen.
+    /// Opens one engine for a comparison. One that falls or refuses while opening takes part as fallen.
     pub(crate) fn entrant(&mut self, name: &str, role: &Role) -> Result<Entrant> {
         let spec = self.spec(name, role)?;
         let peer = match Peer::open(&spec, role.cap_bytes) {

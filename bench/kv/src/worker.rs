@@ -2,7 +2,7 @@
 //!
 //! Invariant: between two requests nothing runs here but the engine's own threads.
 
-mod beside;
+mod background_load;
 mod churn;
 mod queue;
 mod reads;
@@ -123,7 +123,7 @@ fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
         Request::Ycsb { .. } => ycsb::perform(engine, request),
         Request::Churn(_) => churn::perform(engine, request),
         Request::Queue { .. } => queue::perform(engine, request),
-        Request::ReadsBesideWrites { .. } => beside::perform(engine, request),
+        Request::ReadsBesideWrites { .. } => background_load::perform(engine, request),
         Request::Purge { prefix } => {
             engine.purge(&[*prefix])?;
             Ok(Done::new())

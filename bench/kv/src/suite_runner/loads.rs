@@ -3,7 +3,7 @@
 //! A store is named by what shapes its files (engine, kind of filter, bits, keys, sizes, the code for copal);
 //! beside it lies `<name>.json` with what the load cost. A half-loaded store has no such file and is made anew.
 
-use super::{Lab, Role};
+use super::{Role, SuiteRunner};
 use crate::{
     peer::Peer,
     protocol::{Filters, Kind, Request, Safety, Spec},
@@ -67,7 +67,7 @@ impl LoadFacts {
 /// What a load may use: enough that no engine waits for memory.
 const LOAD_CAP: u64 = 512 << 20;
 
-impl Lab<'_> {
+impl SuiteRunner<'_> {
     /// Role of a load with the tree of the large set in proportion; closed again when it returns.
     pub(crate) fn loading_role(&self, bits: f64) -> Role {
         let buffer = self.scaled_buffer();

@@ -1,6 +1,6 @@
 //! The engines by name, and how each is opened in a role.
 
-use super::Lab;
+use super::SuiteRunner;
 use crate::protocol::{Filters, Kind, Spec};
 use anyhow::{Result, bail};
 
@@ -41,11 +41,11 @@ pub(crate) struct Role {
     /// Whether copal caches blocks, not rows.
     pub(crate) cache_blocks: bool,
     pub(crate) cap_bytes: Option<u64>,
-    /// Opens the store that `Lab::loaded` made (of this name), or a copy of it.
+    /// Opens the store that `SuiteRunner::loaded` made (of this name), or a copy of it.
     pub(crate) store: String,
 }
 
-impl Lab<'_> {
+impl SuiteRunner<'_> {
     /// Write buffer and tables in the proportion of the design's base set (16 MiB and 10 GB), so that a small
     /// set has the tree of a large one.
     pub(crate) fn scaled_buffer(&self) -> u64 {

@@ -11,9 +11,9 @@
 use super::{BITS, PEERS};
 use crate::{
     keys::{KEY_BYTES, Skew},
-    lab::{Lab, Role, Scale},
     peer::{Outcome, Peer},
     protocol::{Churn, Kind, Request, Safety, Spec},
+    suite_runner::{Role, Scale, SuiteRunner},
 };
 use anyhow::Result;
 use clap::Args;
@@ -125,14 +125,14 @@ struct Scans {
 }
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut lab = Lab::new(root, "kv-deletes", &options.scale)?;
-    let names = lab.chosen(&NAMES)?;
+    let mut runner = SuiteRunner::new(root, "kv-deletes", &options.scale)?;
+    let names = runner.chosen(&NAMES)?;
     let mut all: HashMap<(&str, &str), Vec<Facts>> = HashMap::new();
-    for round in 0..lab.scale.rounds {
+    for round in 0..runner.scale.rounds {
         for step in 0..names.len() {
             let name = names[(round + step) % names.len()];
             for load in &LOADS {
-                let facts = one(&lab, options, name, load, round as u64)?;
+                let facts = one(&runner, options, name, load, round as u64)?;
                 all.entry((name, load.name)).or_default().push(facts);
             }
         }
@@ -140,7 +140,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     for load in &LOADS {
         for name in &names {
             if let Some(facts) = all.get(&(*name, load.name)) {
-                tell(&mut lab, name, load, facts);
+                tell(&mut runner, name, load, facts);
             }
         }
         let Some(ours) = all.get(&("copal", load.name)) else {
@@ -153,30 +153,33 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             let ratio = |figure: fn(&Facts) -> f64| of(ours, figure) / of(theirs, figure);
             let label = format!("{}: bytes written: copal / {peer}", load.name);
             if JUDGES.contains(&peer) {
-                lab.report.at_most(label, ratio(|one| one.written), "x", MOST);
+                runner.report.at_most(label, ratio(|one| one.written), "x", MOST);
             } else {
-                lab.report.fact(label, ratio(|one| one.written), "x");
+                runner.report.fact(label, ratio(|one| one.written), "x");
             }
             if load.draws == Draws::Queue {
                 let label = format!("queue: median processor time of a look at the head: copal / {peer}");
                 let looks = ratio(|one| one.looks.map_or(0.0, |looks| looks.0));
-                lab.report.fact(label, looks, "x");
+                runner.report.fact(label, looks, "x");
             }
             if ours.iter().all(|one| one.scans.is_some()) {
                 let ratio = |figure: fn(Scans) -> f64| of_scans(ours, figure) / of_scans(theirs, figure);
                 let label = |what| format!("scans over what was deleted: {what}: copal / {peer}");
-                lab.report
+                runner
+                    .report
                     .at_most(label("reads"), ratio(|scans| scans.reads), "x", 1.0);
-                lab.report
+                runner
+                    .report
                     .fact(label("bytes read"), ratio(|scans| scans.read_bytes), "x");
-                lab.report
+                runner
+                    .report
                     .at_most(label("processor time"), ratio(|scans| scans.cpu_micros), "x", 1.0);
                 let speed = ratio(|scans| scans.entries_per_second);
-                lab.report.fact(label("speed"), speed, "x");
+                runner.report.fact(label("speed"), speed, "x");
             }
         }
     }
-    lab.finish()
+    runner.finish()
 }
 
 fn of(facts: &[Facts], figure: impl Fn(&Facts) -> f64) -> f64 {
@@ -188,21 +191,21 @@ fn of_scans(facts: &[Facts], figure: impl Fn(Scans) -> f64) -> f64 {
 }
 
 /// Loads a store, does the work, and removes the store.
-fn one(lab: &Lab<'_>, options: &Options, name: &str, load: &Load, round: u64) -> Result<Facts> {
+fn one(runner: &SuiteRunner<'_>, options: &Options, name: &str, load: &Load, round: u64) -> Result<Facts> {
     let role = Role {
         store: format!("deletes-{name}"),
-        ..lab.loading_role(BITS)
+        ..runner.loading_role(BITS)
     };
-    let spec = lab.spec(name, &role)?;
+    let spec = runner.spec(name, &role)?;
     if spec.directory.exists() {
         fs::remove_dir_all(&spec.directory)?;
     }
     let cap = role.cap_bytes.unwrap_or(512 << 20);
-    lab.load(&spec, cap, Safety::Bulk)?;
+    runner.load(&spec, cap, Safety::Bulk)?;
     let mut peer = Peer::open(&spec, Some(cap))?;
-    let (keys, turn) = (lab.scale.keys(), load.creates + load.reads + load.deletes);
+    let (keys, turn) = (runner.scale.keys(), load.creates + load.reads + load.deletes);
     let turns = (keys as f64 * load.per_key / f64::from(turn)) as u64;
-    let (value_bytes, safety) = (lab.scale.value, Safety::Bulk);
+    let (value_bytes, safety) = (runner.scale.value, Safety::Bulk);
     let worked = peer.ask(&if load.draws == Draws::Queue {
         Request::Queue {
             waiting: WAITING,
@@ -226,7 +229,7 @@ fn one(lab: &Lab<'_>, options: &Options, name: &str, load: &Load, round: u64) ->
     let flushed = peer.ask(&Request::Flush)?;
     let parts = [worked.clone(), flushed, peer.ask(&Request::Settle)?];
     let mut facts = Facts::default();
-    let entry = (lab.scale.value + KEY_BYTES) as f64;
+    let entry = (runner.scale.value + KEY_BYTES) as f64;
     let waiting = if load.draws == Draws::Queue { WAITING } else { 0 };
     let user = waiting as f64 * entry
         + turns as f64 * (f64::from(load.creates) * entry + f64::from(load.deletes) * KEY_BYTES as f64);
@@ -244,9 +247,9 @@ fn one(lab: &Lab<'_>, options: &Options, name: &str, load: &Load, round: u64) ->
     }
     peer.close()?;
     if load.creates == 0 {
-        let role = lab.reading_role(BITS, options.cap, true, role.store);
-        let mut peer = Peer::open(&lab.spec(name, &role)?, role.cap_bytes)?;
-        facts.scans = Some(scans(lab, options, &mut peer)?);
+        let role = runner.reading_role(BITS, options.cap, true, role.store);
+        let mut peer = Peer::open(&runner.spec(name, &role)?, role.cap_bytes)?;
+        facts.scans = Some(scans(runner, options, &mut peer)?);
         peer.close()?;
     }
     fs::remove_dir_all(&spec.directory)?;
@@ -266,14 +269,14 @@ fn living(load: &Load, keys: u64, turns: u64) -> f64 {
 }
 
 /// Scans for three slices.
-fn scans(lab: &Lab<'_>, options: &Options, peer: &mut Peer) -> Result<Scans> {
+fn scans(runner: &SuiteRunner<'_>, options: &Options, peer: &mut Peer) -> Result<Scans> {
     let (mut found, mut seconds, mut sums) = (0.0, 0.0, Scans::default());
     for seed in 1..=3 {
         let scanned: Outcome = peer.ask(&Request::Scans {
-            keys: lab.scale.keys(),
+            keys: runner.scale.keys(),
             skew: Skew::Uniform,
             entries: options.entries,
-            seconds: lab.scale.slice_seconds(),
+            seconds: runner.scale.slice_seconds(),
             seed,
         })?;
         found += scanned.answer.found as f64;
@@ -289,7 +292,7 @@ fn scans(lab: &Lab<'_>, options: &Options, peer: &mut Peer) -> Result<Scans> {
         reads: sums.reads / thousands,
         read_bytes: sums.read_bytes / thousands,
         cpu_micros: sums.cpu_micros / thousands,
-        written: sums.written / (found * (lab.scale.value + KEY_BYTES) as f64),
+        written: sums.written / (found * (runner.scale.value + KEY_BYTES) as f64),
     })
 }
 
@@ -315,9 +318,9 @@ fn held_bytes(spec: &Spec, peer: &mut Peer) -> Result<f64> {
     Ok(bytes as f64)
 }
 
-fn tell(lab: &mut Lab<'_>, name: &str, load: &Load, facts: &[Facts]) {
+fn tell(runner: &mut SuiteRunner<'_>, name: &str, load: &Load, facts: &[Facts]) {
     let label = format!("{name}: {}", load.name);
-    let report = &mut lab.report;
+    let report = &mut runner.report;
     report.fact(
         format!("{label}: bytes written / user bytes"),
         of(facts, |one| one.written),

@@ -5,11 +5,11 @@
 
 mod resident;
 
-use super::{BITS, contestants, cpu_micros, duels, name_the_fallen, ratio_row};
+use super::{BITS, compare_with_peers, contestants, cpu_micros, name_the_fallen, ratio_row};
 use crate::{
     keys::Skew,
-    lab::{Entrant, Lab, Scale},
     protocol::Request,
+    suite_runner::{Entrant, Scale, SuiteRunner},
 };
 use anyhow::Result;
 use clap::Args;
@@ -38,76 +38,81 @@ const NAMES: [&str; 9] = [
 ];
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut lab = Lab::new(root, "elasticbf-fig5", &options.scale)?;
-    let names = lab.chosen(&NAMES)?;
+    let mut runner = SuiteRunner::new(root, "elasticbf-fig5", &options.scale)?;
+    let names = runner.chosen(&NAMES)?;
     for (value, which) in PAPER.into_iter().zip(["least", "most"]) {
         let label =
             format!("paper: ElasticBF / LevelDB, Gets/s, {which} of four workloads (uniform to zipf 1.20)");
-        lab.report.fact(label, value, "x");
+        runner.report.fact(label, value, "x");
     }
-    for percent in lab.scale.caps.clone() {
+    for percent in runner.scale.caps.clone() {
         // All four skews at the cap the targets are about, the two that matter most elsewhere.
         let skews = if (percent - 1.0).abs() < 1e-9 {
             &Skew::PAPER[..]
         } else {
             &Skew::PAPER[..2]
         };
-        let mut entrants = contestants(&mut lab, &names, BITS, percent)?;
-        lab.describe(&entrants);
+        let mut entrants = contestants(&mut runner, &names, BITS, percent)?;
+        runner.describe(&entrants);
         for &skew in skews {
             let gets = |round: usize| Request::Gets {
-                keys: lab.scale.keys(),
+                keys: runner.scale.keys(),
                 skew,
                 missing: 0.5,
                 ops: 0,
-                seconds: lab.scale.slice_seconds(),
+                seconds: runner.scale.slice_seconds(),
                 threads: 1,
                 seed: round as u64 + 1,
             };
             // Caches and filters follow the new skew before anything counts.
-            lab.rounds(&mut entrants, 2, |round| gets(round + 100))?;
-            lab.settle(&mut entrants)?;
-            lab.rounds(&mut entrants, lab.scale.rounds, gets)?;
-            report(&mut lab, &entrants, &format!("cap {percent} %, {}", skew.name()));
+            runner.rounds(&mut entrants, 2, |round| gets(round + 100))?;
+            runner.settle(&mut entrants)?;
+            runner.rounds(&mut entrants, runner.scale.rounds, gets)?;
+            report(
+                &mut runner,
+                &entrants,
+                &format!("cap {percent} %, {}", skew.name()),
+            );
         }
         if (percent - 1.0).abs() < 1e-9 {
-            many_at_once(&mut lab, &mut entrants)?;
+            many_at_once(&mut runner, &mut entrants)?;
         }
         for entrant in entrants {
             entrant.close()?;
         }
     }
-    resident::resident(&mut lab)?;
-    lab.finish()
+    resident::resident(&mut runner)?;
+    runner.finish()
 }
 
 /// Keys of one call.
 const BATCH: usize = 32;
 
 /// Engines that can read for several keys at once do it here; the others look up one after the other.
-fn many_at_once(lab: &mut Lab<'_>, entrants: &mut [Entrant]) -> Result<()> {
+fn many_at_once(runner: &mut SuiteRunner<'_>, entrants: &mut [Entrant]) -> Result<()> {
     let gets = |round: usize| Request::MultiGets {
-        keys: lab.scale.keys(),
+        keys: runner.scale.keys(),
         skew: Skew::Uniform,
         missing: 0.5,
         batch: BATCH,
-        seconds: lab.scale.slice_seconds(),
+        seconds: runner.scale.slice_seconds(),
         seed: round as u64 + 1,
     };
-    lab.rounds(entrants, lab.scale.rounds, gets)?;
+    runner.rounds(entrants, runner.scale.rounds, gets)?;
     let label = format!("cap 1 %, {BATCH} keys a call, uniform");
     for entrant in entrants.iter() {
         if let Some(speed) = entrant.per_second() {
-            lab.report
+            runner
+                .report
                 .fact(format!("{label}: {}", entrant.name), speed, "Gets/s");
         }
     }
-    duels(&mut lab.report, &label, entrants, Entrant::per_second);
+    compare_with_peers(&mut runner.report, &label, entrants, Entrant::per_second);
     Ok(())
 }
 
-fn report(lab: &mut Lab<'_>, entrants: &[Entrant], label: &str) {
-    let report = &mut lab.report;
+fn report(runner: &mut SuiteRunner<'_>, entrants: &[Entrant], label: &str) {
+    let report = &mut runner.report;
     for entrant in entrants {
         let Some(speed) = entrant.per_second() else {
             continue;
@@ -138,7 +143,7 @@ fn report(lab: &mut Lab<'_>, entrants: &[Entrant], label: &str) {
             }
         }
     }
-    duels(report, label, entrants, Entrant::per_second);
+    compare_with_peers(report, label, entrants, Entrant::per_second);
     for ours in ["copal-bloom-paper", "copal-ribbon-classes"] {
         let pair = (ours, "copal-bloom-fixed");
         ratio_row(report, label, entrants, pair, Entrant::per_second, PAPER[0]);

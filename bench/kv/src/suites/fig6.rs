@@ -4,11 +4,11 @@
 //! Copal's files hold every unit, so one load serves all bits; the peers are loaded once for each.
 //! The paper's pair is `copal-bloom-paper` and `copal-bloom-fixed`: its units and rule, and neither, in one engine.
 
-use super::{contestants, duels, name_the_fallen, ratio_row};
+use super::{compare_with_peers, contestants, name_the_fallen, ratio_row};
 use crate::{
     keys::Skew,
-    lab::{Entrant, Lab, Scale},
     protocol::Request,
+    suite_runner::{Entrant, Scale, SuiteRunner},
 };
 use anyhow::Result;
 use clap::Args;
@@ -45,69 +45,71 @@ const PAPER: [(&str, f64); 3] = [
 ];
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut lab = Lab::new(root, "elasticbf-fig6", &options.scale)?;
+    let mut runner = SuiteRunner::new(root, "elasticbf-fig6", &options.scale)?;
     for (what, value) in PAPER {
-        lab.report.fact(format!("paper: {what}"), value, "x");
+        runner.report.fact(format!("paper: {what}"), value, "x");
     }
-    let names = lab.chosen(&NAMES)?;
+    let names = runner.chosen(&NAMES)?;
     let mut at_four = HashMap::new();
     for &bits in &options.bits {
         // Our Bloom units come in steps of 4 bits; a rule may give one to every second partition, a fixed number not.
         let possible = |name: &&str| *name != "copal-bloom-fixed" || bits % 4 == 0;
         let names: Vec<&str> = names.iter().copied().filter(possible).collect();
-        let mut entrants = contestants(&mut lab, &names, f64::from(bits), options.cap)?;
-        lab.describe(&entrants);
+        let mut entrants = contestants(&mut runner, &names, f64::from(bits), options.cap)?;
+        runner.describe(&entrants);
         for skew in [Skew::Uniform, Skew::Zipf(0.99)] {
             let gets = |round: usize| Request::Gets {
-                keys: lab.scale.keys(),
+                keys: runner.scale.keys(),
                 skew,
                 missing: 0.5,
                 ops: 0,
-                seconds: lab.scale.slice_seconds(),
+                seconds: runner.scale.slice_seconds(),
                 threads: 1,
                 seed: round as u64 + 1,
             };
-            lab.rounds(&mut entrants, 1, |round| gets(round + 100))?;
-            lab.settle(&mut entrants)?;
-            lab.rounds(&mut entrants, lab.scale.rounds, gets)?;
+            runner.rounds(&mut entrants, 1, |round| gets(round + 100))?;
+            runner.settle(&mut entrants)?;
+            runner.rounds(&mut entrants, runner.scale.rounds, gets)?;
             let label = format!("{bits} bits, {}", skew.name());
             for entrant in &entrants {
                 if let Some(speed) = entrant.per_second() {
-                    lab.report
+                    runner
+                        .report
                         .fact(format!("{label}: {}", entrant.name), speed, "Gets/s");
                 }
                 if let Some(reads) = entrant.per_op(|one| one.traffic.reads as f64) {
-                    lab.report
+                    runner
+                        .report
                         .detail(format!("{label}: {}: reads per Get", entrant.name), reads, "");
                 }
             }
-            duels(&mut lab.report, &label, &entrants, Entrant::per_second);
-            name_the_fallen(&mut lab.report, &label, &entrants);
+            compare_with_peers(&mut runner.report, &label, &entrants, Entrant::per_second);
+            name_the_fallen(&mut runner.report, &label, &entrants);
             let gets_per_read = |entrant: &Entrant| {
                 let reads = entrant.per_op(|one| one.traffic.reads as f64);
                 reads.filter(|&reads| reads > 0.0).map(|reads| 1.0 / reads)
             };
             ratio_row(
-                &mut lab.report,
+                &mut runner.report,
                 &format!("{label}: Gets per read"),
                 &entrants,
                 ("copal-ribbon-classes", "copal-bloom-fixed"),
                 gets_per_read,
                 1.0,
             );
-            as_in_the_paper(&mut lab, &entrants, (bits, skew), &mut at_four);
+            as_in_the_paper(&mut runner, &entrants, (bits, skew), &mut at_four);
         }
         for entrant in entrants {
             entrant.close()?;
         }
     }
-    lab.finish()
+    runner.finish()
 }
 
 /// What the paper says of elastic filters beside fixed ones, of its own elastic filters and of ours. `at_four`: Gets/s
 /// at 4 bits, by engine and skew.
 fn as_in_the_paper(
-    lab: &mut Lab<'_>,
+    runner: &mut SuiteRunner<'_>,
     entrants: &[Entrant],
     (bits, skew): (u32, Skew),
     at_four: &mut HashMap<(&'static str, String), f64>,
@@ -121,7 +123,7 @@ fn as_in_the_paper(
             at_four.insert((name, skew.name()), ours);
         }
         let Some(fixed) = fixed else { continue };
-        lab.report.at_least(
+        runner.report.at_least(
             format!("{bits} bits, {}: {name} / copal-bloom-fixed", skew.name()),
             ours / fixed,
             "x",
@@ -129,7 +131,7 @@ fn as_in_the_paper(
         );
         if let (8, Some(four)) = (bits, at_four.get(&(name, skew.name()))) {
             let label = format!("{}: {name} at 4 bits / copal-bloom-fixed at 8 bits", skew.name());
-            lab.report.at_least(label, four / fixed, "x", PAPER[1].1);
+            runner.report.at_least(label, four / fixed, "x", PAPER[1].1);
         }
     }
 }

@@ -4,8 +4,8 @@
 //! Loads alternate; processor time stands beside wall time, which on a shared disk wanders by more than 1 %.
 
 use crate::{
-    lab::{Lab, LoadFacts, Role, Scale},
     protocol::Safety,
+    suite_runner::{LoadFacts, Role, Scale, SuiteRunner},
 };
 use anyhow::Result;
 use clap::Args;
@@ -45,43 +45,44 @@ const CAP: u64 = 512 << 20;
 const PAPER: [(&str, f64); 2] = [("ElasticBF", 4.818), ("LevelDB", 4.823)];
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut lab = Lab::new(root, "elasticbf-fig7", &options.scale)?;
+    let mut runner = SuiteRunner::new(root, "elasticbf-fig7", &options.scale)?;
     for (name, speed) in PAPER {
         // Printed with three digits, they would be one number.
         let label = format!("paper: {name}: load ({speed} MB/s)");
-        lab.report.fact(label, speed * 1000.0, "kB/s");
+        runner.report.fact(label, speed * 1000.0, "kB/s");
     }
     let [(_, elastic), (_, fixed)] = PAPER;
-    lab.report
+    runner
+        .report
         .fact("paper: time to load, ElasticBF / LevelDB", fixed / elastic, "x");
-    let names = lab.chosen(&NAMES)?;
+    let names = runner.chosen(&NAMES)?;
     for &bits in &options.bits {
         // Our Bloom units come in steps of 4 bits.
         let possible = |name: &&str| !name.starts_with("copal-bloom") || bits % 4 == 0;
         let names: Vec<&str> = names.iter().copied().filter(possible).collect();
         let mut loads: HashMap<&str, Vec<LoadFacts>> = HashMap::new();
-        for round in 0..lab.scale.rounds {
+        for round in 0..runner.scale.rounds {
             for step in 0..names.len() {
                 let name = names[(round + step) % names.len()];
                 let role = Role {
                     store: format!("fig7-{name}"),
-                    ..lab.loading_role(f64::from(bits))
+                    ..runner.loading_role(f64::from(bits))
                 };
-                let spec = lab.spec(name, &role)?;
+                let spec = runner.spec(name, &role)?;
                 if spec.directory.exists() {
                     fs::remove_dir_all(&spec.directory)?;
                 }
-                let facts = lab.load(&spec, CAP, Safety::Bulk)?;
+                let facts = runner.load(&spec, CAP, Safety::Bulk)?;
                 loads.entry(name).or_default().push(facts);
                 fs::remove_dir_all(&spec.directory)?;
             }
         }
-        report(&mut lab, bits, &names, &loads);
+        report(&mut runner, bits, &names, &loads);
     }
-    lab.finish()
+    runner.finish()
 }
 
-fn report(lab: &mut Lab<'_>, bits: u32, names: &[&str], loads: &HashMap<&str, Vec<LoadFacts>>) {
+fn report(runner: &mut SuiteRunner<'_>, bits: u32, names: &[&str], loads: &HashMap<&str, Vec<LoadFacts>>) {
     let of =
         |name: &str, figure: fn(&LoadFacts) -> f64| median(loads.get(name)?.iter().map(figure).collect());
     let seconds: fn(&LoadFacts) -> f64 = |facts| facts.load_seconds + facts.settle_seconds;
@@ -89,21 +90,21 @@ fn report(lab: &mut Lab<'_>, bits: u32, names: &[&str], loads: &HashMap<&str, Ve
     for &name in names {
         let label = format!("{bits} bits: {name}");
         if let Some(speed) = of(name, LoadFacts::megabytes_per_second_settled) {
-            lab.report.fact(format!("{label}: load"), speed, "MB/s");
+            runner.report.fact(format!("{label}: load"), speed, "MB/s");
         }
         if let Some(cpu) = of(name, cpu) {
-            lab.report.detail(format!("{label}: processor time"), cpu, "s");
+            runner.report.detail(format!("{label}: processor time"), cpu, "s");
         }
     }
     for (elastic, fixed) in PAIRS {
         let ratio = |figure| Some(of(elastic, figure)? / of(fixed, figure)?);
         if let Some(ratio) = ratio(seconds) {
             let label = format!("T10 {bits} bits: time to load, {elastic} / {fixed}");
-            lab.report.at_most(label, ratio, "x", 1.01);
+            runner.report.at_most(label, ratio, "x", 1.01);
         }
         if let Some(ratio) = ratio(cpu) {
             let label = format!("{bits} bits: processor time to load, {elastic} / {fixed}");
-            lab.report.fact(label, ratio, "x");
+            runner.report.fact(label, ratio, "x");
         }
     }
 }

@@ -9,8 +9,8 @@ mod overwrite;
 
 use super::PEERS;
 use crate::{
-    lab::{Lab, LoadFacts, Role, Scale},
     protocol::Safety,
+    suite_runner::{LoadFacts, Role, Scale, SuiteRunner},
 };
 use anyhow::Result;
 use clap::Args;
@@ -39,19 +39,19 @@ pub(crate) struct Options {
 const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut lab = Lab::new(root, "kv-load", &options.scale)?;
+    let mut runner = SuiteRunner::new(root, "kv-load", &options.scale)?;
     let mut speeds: HashMap<(&str, bool), f64> = HashMap::new();
     let mut merged: HashMap<(&str, bool), f64> = HashMap::new();
     let mut overwritten: HashMap<&str, Vec<Overwritten>> = HashMap::new();
     let mut plans: Vec<(&str, Safety, &str)> = Vec::new();
-    for name in lab.chosen(&NAMES)? {
+    for name in runner.chosen(&NAMES)? {
         plans.push((name, Safety::Bulk, "load"));
         if name == "copal" {
             plans.push((name, Safety::Process, "load, safe from a kill"));
         }
     }
     let mut loads: Vec<Vec<LoadFacts>> = plans.iter().map(|_| Vec::new()).collect();
-    for round in 0..lab.scale.rounds {
+    for round in 0..runner.scale.rounds {
         // Another one is first in each round.
         for step in 0..plans.len() {
             let which = (round + step) % plans.len();
@@ -61,15 +61,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 write_buffer_bytes: options.memory << 17,
                 table_bytes: 0,
                 store: format!("load-{name}"),
-                ..lab.loading_role(10.0)
+                ..runner.loading_role(10.0)
             };
-            let spec = lab.spec(name, &role)?;
+            let spec = runner.spec(name, &role)?;
             if spec.directory.exists() {
                 fs::remove_dir_all(&spec.directory)?;
             }
-            loads[which].push(lab.load(&spec, options.cap << 20, safety)?);
+            loads[which].push(runner.load(&spec, options.cap << 20, safety)?);
             if safety == Safety::Bulk {
-                let one = overwrite(&lab, options, &spec)?;
+                let one = overwrite(&runner, options, &spec)?;
                 overwritten.entry(name).or_default().push(one);
             }
             fs::remove_dir_all(&spec.directory)?;
@@ -78,23 +78,23 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     for ((name, safety, what), facts) in plans.into_iter().zip(loads) {
         let facts = LoadFacts::median(&facts);
         let label = format!("{name}: {what}");
-        report_load(&mut lab, &label, &facts);
+        report_load(&mut runner, &label, &facts);
         if safety == Safety::Bulk
             && let Some(rounds) = overwritten.get(name)
         {
-            overwrite::tell(&mut lab.report, name, rounds);
+            overwrite::tell(&mut runner.report, name, rounds);
         }
         let of = (name, safety == Safety::Process);
         speeds.insert(of, facts.megabytes_per_second());
         merged.insert(of, facts.megabytes_per_second_settled());
         if safety == Safety::Bulk && name == "copal" {
-            lab.report.at_most(
+            runner.report.at_most(
                 "T8 copal: write amplification of the load",
                 facts.amplification(),
                 "x",
                 10.0,
             );
-            lab.report.at_most(
+            runner.report.at_most(
                 "T9 copal: longest put of the load",
                 facts.put_max / 1e3,
                 "ms",
@@ -111,17 +111,17 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             for peer in PEERS {
                 if let Some(theirs) = speeds.get(&(peer, false)) {
                     let label = format!("T8 {what}{until}: copal / {peer}");
-                    lab.report.at_least(label, ours / theirs, "x", 1.0);
+                    runner.report.at_least(label, ours / theirs, "x", 1.0);
                 }
             }
         }
     }
-    overwrite::judge(&mut lab.report, &overwritten);
-    lab.finish()
+    overwrite::judge(&mut runner.report, &overwritten);
+    runner.finish()
 }
 
-fn report_load(lab: &mut Lab<'_>, label: &str, facts: &LoadFacts) {
-    let report = &mut lab.report;
+fn report_load(runner: &mut SuiteRunner<'_>, label: &str, facts: &LoadFacts) {
+    let report = &mut runner.report;
     report.fact(label, facts.megabytes_per_second(), "MB/s");
     report.fact(
         format!("{label}: until merged"),

@@ -5,12 +5,12 @@
 //! allocator, and still judged: beside it stands what copal counts itself. Then the same under each cap: speed, peak, and
 //! who does not survive.
 
-use super::{BITS, PEERS, contestants, duels, name_the_fallen};
+use super::{BITS, PEERS, compare_with_peers, contestants, name_the_fallen};
 use crate::{
     keys::Skew,
-    lab::{Entrant, Lab, Role, Scale},
     peer::{Outcome, Peer},
     protocol::{Request, Safety, Spec},
+    suite_runner::{Entrant, Role, Scale, SuiteRunner},
 };
 use anyhow::{Context, Result};
 use clap::Args;
@@ -38,38 +38,38 @@ const NAMES: [&str; 6] = [
 const ROOMY: u64 = 64 << 20;
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut lab = Lab::new(root, "kv-memory", &options.scale)?;
-    let names = lab.chosen(&NAMES)?;
+    let mut runner = SuiteRunner::new(root, "kv-memory", &options.scale)?;
+    let names = runner.chosen(&NAMES)?;
     let mut shares: HashMap<&str, f64> = HashMap::new();
     for &name in &names {
         let role = Role {
             memory_bytes: ROOMY,
             cache_data: false,
-            store: lab.loaded(name, BITS, false)?,
-            ..lab.loading_role(BITS)
+            store: runner.loaded(name, BITS, false)?,
+            ..runner.loading_role(BITS)
         };
-        let full = lab.spec(name, &role)?;
+        let full = runner.spec(name, &role)?;
         let empty = Spec {
-            directory: lab.scratch.join("memory-empty"),
+            directory: runner.scratch.join("memory-empty"),
             ..full.clone()
         };
         remove(&empty.directory)?;
         // The same calls on a store of one key, so that code and pools are warm in both.
-        let baseline = settled_memory(&lab, &empty, options.gets, 1)?.anonymous_bytes as f64;
+        let baseline = settled_memory(&runner, &empty, options.gets, 1)?.anonymous_bytes as f64;
         remove(&empty.directory)?;
-        let steady = settled_memory(&lab, &full, options.gets, 0)?;
+        let steady = settled_memory(&runner, &full, options.gets, 0)?;
         let loaded = steady.anonymous_bytes as f64;
-        let share = (loaded - baseline).max(0.0) / lab.scale.data_bytes() as f64;
-        lab.report.detail(
+        let share = (loaded - baseline).max(0.0) / runner.scale.data_bytes() as f64;
+        runner.report.detail(
             format!("{name}: anonymous memory, nothing stored"),
             baseline / f64::from(1 << 20),
             "MiB",
         );
         let label = format!("{name}: memory that grows with the data, share of the data");
-        lab.report.fact(label, share * 100.0, "%");
+        runner.report.fact(label, share * 100.0, "%");
         shares.insert(name, share);
         if name == "copal" {
-            lab.report.at_most(
+            runner.report.at_most(
                 "T5 copal: memory that grows with the data, as the kernel sees it, share of the data",
                 share * 100.0,
                 "%",
@@ -78,14 +78,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             // Of a small set the difference above is mostly buffers and the allocator; the target is about these.
             let classes = ["filter_bytes_now", "index_bytes_now", "table_bytes_now"];
             let counted: f64 = classes.iter().map(|class| steady.answer.counter(class)).sum();
-            lab.report.at_most(
+            runner.report.at_most(
                 "T5 copal: filters, indexes and descriptors by its own count, share of the data",
-                counted / lab.scale.data_bytes() as f64 * 100.0,
+                counted / runner.scale.data_bytes() as f64 * 100.0,
                 "%",
                 0.2,
             );
         }
-        lab.report.fact(
+        runner.report.fact(
             format!("{name}: memory per 10 GB of data"),
             share * 10_000.0,
             "MB",
@@ -96,46 +96,46 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             let label = format!("memory that grows with the data: {peer} / copal");
             // A millionth for each, so that two that did not grow at all are even.
             let ratio = (theirs + 1e-6) / (ours + 1e-6);
-            lab.report.at_least(label, ratio, "x", 1.0);
+            runner.report.at_least(label, ratio, "x", 1.0);
         }
     }
-    for percent in lab.scale.caps.clone() {
-        let mut entrants = contestants(&mut lab, &names, BITS, percent)?;
+    for percent in runner.scale.caps.clone() {
+        let mut entrants = contestants(&mut runner, &names, BITS, percent)?;
         let mixed = |round: usize| Request::Ycsb {
             workload: 'B',
             safety: Safety::Bulk,
-            keys: lab.scale.keys(),
-            value_bytes: lab.scale.value,
-            seconds: lab.scale.slice_seconds(),
+            keys: runner.scale.keys(),
+            value_bytes: runner.scale.value,
+            seconds: runner.scale.slice_seconds(),
             threads: 2,
             seed: round as u64 + 1,
         };
-        lab.rounds(&mut entrants, 1 + lab.scale.rounds, mixed)?;
-        under_cap(&mut lab, &entrants, percent);
+        runner.rounds(&mut entrants, 1 + runner.scale.rounds, mixed)?;
+        under_cap(&mut runner, &entrants, percent);
         for entrant in entrants {
             entrant.close()?;
         }
     }
-    lab.finish()
+    runner.finish()
 }
 
-fn under_cap(lab: &mut Lab<'_>, entrants: &[Entrant], percent: f64) {
+fn under_cap(runner: &mut SuiteRunner<'_>, entrants: &[Entrant], percent: f64) {
     let label = format!("cap {percent} %, 95 % reads");
     for entrant in entrants {
         let name = &entrant.name;
         if let Some(speed) = entrant.per_second() {
-            lab.report.fact(format!("{label}: {name}"), speed, "ops/s");
+            runner.report.fact(format!("{label}: {name}"), speed, "ops/s");
         }
         let most = |figure: fn(&Outcome) -> f64| entrant.outcomes.iter().map(figure).fold(0.0, f64::max);
         if !entrant.outcomes.is_empty() {
             let anonymous = most(|one| one.anonymous_bytes as f64);
-            lab.report.fact(
+            runner.report.fact(
                 format!("{label}: {name}: anonymous memory"),
                 anonymous / f64::from(1 << 20),
                 "MiB",
             );
             let peak = most(|one| one.peak_bytes as f64);
-            lab.report.detail(
+            runner.report.detail(
                 format!("{label}: {name}: peak with page cache"),
                 peak / f64::from(1 << 20),
                 "MiB",
@@ -143,13 +143,13 @@ fn under_cap(lab: &mut Lab<'_>, entrants: &[Entrant], percent: f64) {
             if name == "copal" {
                 let counted = most(|one| one.answer.counter("memory_bytes_now"));
                 let budget = entrant.peer.as_ref().map_or(0, |peer| peer.spec.memory_bytes) as f64;
-                lab.report.at_most(
+                runner.report.at_most(
                     format!("T5 {label}: copal's own count of its memory / its budget"),
                     counted / budget,
                     "",
                     1.0,
                 );
-                lab.report.at_most(
+                runner.report.at_most(
                     format!("T5 {label}: copal's anonymous memory beyond its budget: code's, threads', the allocator's"),
                     (anonymous - budget).max(0.0) / f64::from(1 << 20),
                     "MiB",
@@ -158,25 +158,25 @@ fn under_cap(lab: &mut Lab<'_>, entrants: &[Entrant], percent: f64) {
             }
         }
     }
-    duels(&mut lab.report, &label, entrants, Entrant::per_second);
-    name_the_fallen(&mut lab.report, &label, entrants);
+    compare_with_peers(&mut runner.report, &label, entrants, Entrant::per_second);
+    name_the_fallen(&mut runner.report, &label, entrants);
 }
 
 /// The state after steady look-ups; stores `keys` keys first when there are any to store.
-fn settled_memory(lab: &Lab<'_>, spec: &Spec, gets: u64, store: u64) -> Result<Outcome> {
+fn settled_memory(runner: &SuiteRunner<'_>, spec: &Spec, gets: u64, store: u64) -> Result<Outcome> {
     let mut peer = Peer::open(spec, Some(512 << 20))?;
     let keys = if store > 0 {
         peer.ask(&Request::Load {
             first: 0,
             count: store,
-            value_bytes: lab.scale.value,
+            value_bytes: runner.scale.value,
             batch: 1,
             safety: Safety::Bulk,
         })?;
         peer.ask(&Request::Flush)?;
         store
     } else {
-        lab.scale.keys()
+        runner.scale.keys()
     };
     let outcome = peer.ask(&Request::Gets {
         keys,

@@ -13,27 +13,32 @@ pub(crate) mod table1;
 pub(crate) mod ycsb;
 
 use crate::{
-    lab::{Entrant, Lab},
     peer::Outcome,
+    suite_runner::{Entrant, SuiteRunner},
 };
 use anyhow::Result;
 use copal_bench_harness::report::Report;
 
-/// Filter bits per key in the paper's main experiment and in every duel that does not vary them.
+/// Filter bits per key in the paper's main experiment and in every comparison that does not vary them.
 const BITS: f64 = 4.0;
 
 /// Opens every engine on a loaded base set of its own with that many filter bits and that share of the data as memory.
-fn contestants(lab: &mut Lab<'_>, names: &[&str], bits: f64, percent: f64) -> Result<Vec<Entrant>> {
+fn contestants(
+    runner: &mut SuiteRunner<'_>,
+    names: &[&str],
+    bits: f64,
+    percent: f64,
+) -> Result<Vec<Entrant>> {
     let mut entrants = Vec::new();
     let mut taken: Vec<String> = Vec::new();
     for &name in names {
-        let mut store = lab.loaded(name, bits, true)?;
+        let mut store = runner.loaded(name, bits, true)?;
         if taken.contains(&store) {
-            store = lab.copied(&store, name)?;
+            store = runner.copied(&store, name)?;
         }
         taken.push(store.clone());
-        let role = lab.reading_role(bits, percent, true, store);
-        entrants.push(lab.entrant(name, &role)?);
+        let role = runner.reading_role(bits, percent, true, store);
+        entrants.push(runner.entrant(name, &role)?);
     }
     Ok(entrants)
 }
@@ -67,8 +72,13 @@ fn ratio_row(
 /// Every engine that is not ours.
 const PEERS: [&str; 5] = ["leveldb", "rocksdb", "rocksdb-tuned", "fjall", "fjall-tuned"];
 
-/// A row of copal against each peer there is, of a figure that is better the larger it is: a lost duel says so.
-fn duels(report: &mut Report, label: &str, entrants: &[Entrant], figure: impl Fn(&Entrant) -> Option<f64>) {
+/// A row of copal against each peer there is, of a figure that is better the larger it is: a lost comparison says so.
+fn compare_with_peers(
+    report: &mut Report,
+    label: &str,
+    entrants: &[Entrant],
+    figure: impl Fn(&Entrant) -> Option<f64>,
+) {
     for peer in PEERS {
         ratio_row(report, label, entrants, ("copal", peer), &figure, 1.0);
     }

@@ -5,9 +5,9 @@
 //! files dropped and the range merged; LevelDB and fjall delete key by key.
 
 use crate::{
-    lab::{Lab, Role, Scale},
     peer::Peer,
     protocol::Request,
+    suite_runner::{Role, Scale, SuiteRunner},
 };
 use anyhow::Result;
 use clap::Args;
@@ -26,8 +26,8 @@ const NAMES: [&str; 4] = ["copal", "leveldb", "rocksdb", "fjall"];
 const CAP: u64 = 512 << 20;
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut lab = Lab::new(root, "kv-purge", &options.scale)?;
-    for name in lab.chosen(&NAMES)? {
+    let mut runner = SuiteRunner::new(root, "kv-purge", &options.scale)?;
+    for name in runner.chosen(&NAMES)? {
         for value_bytes in [1008, 65_536] {
             // LevelDB writes large values through every level: the small ones tell enough.
             if name == "leveldb" && value_bytes > 4096 {
@@ -39,9 +39,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 memory_bytes: 64 << 20,
                 write_buffer_bytes: 8 << 20,
                 store,
-                ..lab.loading_role(10.0)
+                ..runner.loading_role(10.0)
             };
-            let mut spec = lab.spec(name, &role)?;
+            let mut spec = runner.spec(name, &role)?;
             spec.data_bytes = options.data << 21;
             if spec.directory.exists() {
                 fs::remove_dir_all(&spec.directory)?;
@@ -69,25 +69,26 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             let label = format!("{name}, {value_bytes} B values");
             let (small, large) = (measured[0], measured[1]);
             let data = (options.data << 20) as f64;
-            lab.report.detail(
+            runner.report.detail(
                 format!("{label}: purge of {} MiB", options.data / 4),
                 small.0 * 1e3,
                 "ms",
             );
-            lab.report.fact(
+            runner.report.fact(
                 format!("{label}: purge of {} MiB", options.data),
                 large.0 * 1e3,
                 "ms",
             );
-            lab.report.fact(
+            runner.report.fact(
                 format!("{label}: bytes of I/O / bytes purged"),
                 large.1 / data,
                 "",
             );
             if name == "copal" {
-                lab.report
+                runner
+                    .report
                     .at_most(format!("T11 {label}: purge"), large.0, "s", 1.0);
-                lab.report.at_most(
+                runner.report.at_most(
                     format!("T11 {label}: bytes of I/O / bytes purged"),
                     large.1 / data,
                     "",
@@ -96,5 +97,5 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             }
         }
     }
-    lab.finish()
+    runner.finish()
 }

@@ -5,8 +5,8 @@
 use super::{BITS, contestants, cpu_micros, name_the_fallen, ratio_row};
 use crate::{
     keys::Skew,
-    lab::{Entrant, Lab, Scale},
     protocol::Request,
+    suite_runner::{Entrant, Scale, SuiteRunner},
 };
 use anyhow::Result;
 use clap::Args;
@@ -35,23 +35,23 @@ const TARGETS: [(&str, f64); 4] = [
 ];
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut lab = Lab::new(root, "kv-scan", &options.scale)?;
-    let names = lab.chosen(&NAMES)?;
-    let mut entrants = contestants(&mut lab, &names, BITS, options.cap)?;
-    lab.describe(&entrants);
+    let mut runner = SuiteRunner::new(root, "kv-scan", &options.scale)?;
+    let names = runner.chosen(&NAMES)?;
+    let mut entrants = contestants(&mut runner, &names, BITS, options.cap)?;
+    runner.describe(&entrants);
     let mut costs = Vec::new();
     for &entries in &options.entries {
         let scans = |round: usize| Request::Scans {
-            keys: lab.scale.keys(),
+            keys: runner.scale.keys(),
             skew: Skew::Uniform,
             entries,
-            seconds: lab.scale.slice_seconds(),
+            seconds: runner.scale.slice_seconds(),
             seed: round as u64 + 1,
         };
         // Caches fill, and whoever merges for readers does.
-        lab.rounds(&mut entrants, 1, |round| scans(round + 100))?;
-        lab.settle(&mut entrants)?;
-        lab.rounds(&mut entrants, lab.scale.rounds, scans)?;
+        runner.rounds(&mut entrants, 1, |round| scans(round + 100))?;
+        runner.settle(&mut entrants)?;
+        runner.rounds(&mut entrants, runner.scale.rounds, scans)?;
         let label = format!("scans of {entries}");
         let per_second =
             |entrant: &Entrant| entrant.median(|one| one.answer.found as f64 / one.answer.seconds.max(1e-9));
@@ -60,7 +60,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             let Some(speed) = per_second(entrant) else {
                 continue;
             };
-            lab.report
+            runner
+                .report
                 .fact(format!("{label}: {name}"), speed / 1000.0, "k entries/s");
             for (what, unit, value) in [
                 (
@@ -76,13 +77,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 ("processor time per scan", "us", entrant.per_op(cpu_micros)),
             ] {
                 if let Some(value) = value {
-                    lab.report.detail(format!("{label}: {name}: {what}"), value, unit);
+                    runner
+                        .report
+                        .detail(format!("{label}: {name}: {what}"), value, unit);
                 }
             }
         }
         for (peer, target) in TARGETS {
             ratio_row(
-                &mut lab.report,
+                &mut runner.report,
                 &label,
                 &entrants,
                 ("copal", peer),
@@ -90,16 +93,16 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 target,
             );
         }
-        name_the_fallen(&mut lab.report, &label, &entrants);
+        name_the_fallen(&mut runner.report, &label, &entrants);
         if let Some(lazy) = super::find(&entrants, "copal").and_then(Cost::of) {
             costs.push((entries, lazy));
         }
     }
-    against_one_run(&mut lab, &mut entrants, costs)?;
+    against_one_run(&mut runner, &mut entrants, costs)?;
     for entrant in entrants {
         entrant.close()?;
     }
-    lab.finish()
+    runner.finish()
 }
 
 /// What a scan costs whatever minute it is: one store cannot be both trees at once, so speeds would be those of
@@ -119,7 +122,11 @@ impl Cost {
 }
 
 /// Scans of a tree of one run, which no leveled tree can beat: what lazy leveling costs at most.
-fn against_one_run(lab: &mut Lab<'_>, entrants: &mut [Entrant], lazy: Vec<(usize, Cost)>) -> Result<()> {
+fn against_one_run(
+    runner: &mut SuiteRunner<'_>,
+    entrants: &mut [Entrant],
+    lazy: Vec<(usize, Cost)>,
+) -> Result<()> {
     let Some(ours) = entrants.iter_mut().find(|entrant| entrant.name == "copal") else {
         return Ok(());
     };
@@ -127,12 +134,12 @@ fn against_one_run(lab: &mut Lab<'_>, entrants: &mut [Entrant], lazy: Vec<(usize
     peer.ask(&Request::Compact)?;
     for (entries, lazy) in lazy {
         let (mut ops, mut cpu, mut reads) = (0.0, 0.0, 0.0);
-        for round in 0..=lab.scale.rounds {
+        for round in 0..=runner.scale.rounds {
             let scanned = peer.ask(&Request::Scans {
-                keys: lab.scale.keys(),
+                keys: runner.scale.keys(),
                 skew: Skew::Uniform,
                 entries,
-                seconds: lab.scale.slice_seconds(),
+                seconds: runner.scale.slice_seconds(),
                 seed: round as u64 + 1,
             })?;
             // The first fills the cache.
@@ -144,7 +151,7 @@ fn against_one_run(lab: &mut Lab<'_>, entrants: &mut [Entrant], lazy: Vec<(usize
         }
         if ops > 0.0 {
             let label = format!("criterion: scans of {entries}: lazy leveling / one run");
-            let report = &mut lab.report;
+            let report = &mut runner.report;
             report.at_most(
                 format!("{label}, processor time"),
                 lazy.cpu_micros / (cpu / ops),

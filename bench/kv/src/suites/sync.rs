@@ -5,8 +5,8 @@
 
 use crate::{
     keys::Skew,
-    lab::{Entrant, Lab, Role, Scale},
     protocol::{Request, Safety},
+    suite_runner::{Entrant, Role, Scale, SuiteRunner},
 };
 use anyhow::{Context, Result};
 use clap::Args;
@@ -58,10 +58,10 @@ const TARGETS: [(&str, &str, &str, f64); 18] = [
 ];
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut lab = Lab::new(root, "kv-sync", &options.scale)?;
-    let names = lab.chosen(&NAMES)?;
-    let mut entrants = enter(&mut lab, &names, options)?;
-    lab.describe(&entrants);
+    let mut runner = SuiteRunner::new(root, "kv-sync", &options.scale)?;
+    let names = runner.chosen(&NAMES)?;
+    let mut entrants = enter(&mut runner, &names, options)?;
+    runner.describe(&entrants);
     let mut speeds: HashMap<(&str, String), f64> = HashMap::new();
     for (threads, outstanding, shape) in SHAPES {
         let writes = |round: usize| Request::Writes {
@@ -70,7 +70,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             value_bytes: VALUE_BYTES,
             safety: Safety::Device,
             ops: 0,
-            seconds: lab.scale.slice_seconds(),
+            seconds: runner.scale.slice_seconds(),
             threads,
             outstanding,
             seed: (round * 100 + threads * 10 + outstanding) as u64,
@@ -80,7 +80,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         for entrant in entrants.iter_mut() {
             entrant.outcomes.clear();
         }
-        for round in 0..lab.scale.rounds {
+        for round in 0..runner.scale.rounds {
             for step in 0..count {
                 let index = (round + step) % count;
                 let entrant = &mut entrants[index];
@@ -89,9 +89,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                     continue;
                 }
                 let Some(peer) = &mut entrant.peer else { continue };
-                let before = disk_flushes(&lab.scratch)?;
+                let before = disk_flushes(&runner.scratch)?;
                 let outcome = peer.ask(&writes(round))?;
-                let flushed = disk_flushes(&lab.scratch)? - before;
+                let flushed = disk_flushes(&runner.scratch)? - before;
                 flushes[index].push(outcome.answer.ops as f64 / (flushed as f64).max(1.0));
                 entrant.outcomes.push(outcome);
             }
@@ -100,14 +100,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             .into_iter()
             .map(copal_bench_harness::report::median)
             .collect::<Vec<_>>();
-        report(&mut lab, &entrants, &per_flush, shape);
+        report(&mut runner, &entrants, &per_flush, shape);
         for entrant in &entrants {
             if let Some(speed) = entrant.per_second() {
                 speeds.insert((shape, entrant.name.clone()), speed);
             }
         }
     }
-    judge(&mut lab.report, &speeds);
+    judge(&mut runner.report, &speeds);
     for entrant in entrants {
         let directory = entrant.peer.as_ref().map(|peer| peer.spec.directory.clone());
         entrant.close()?;
@@ -115,15 +115,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             fs::remove_dir_all(directory)?;
         }
     }
-    lab.finish()
+    runner.finish()
 }
 
 /// A fresh store for each engine.
-fn enter(lab: &mut Lab<'_>, names: &[&'static str], options: &Options) -> Result<Vec<Entrant>> {
+fn enter(runner: &mut SuiteRunner<'_>, names: &[&'static str], options: &Options) -> Result<Vec<Entrant>> {
     let mut entrants = Vec::new();
     for &name in names {
         let store = format!("sync-{name}");
-        let directory = lab.scratch.join(&store);
+        let directory = runner.scratch.join(&store);
         if directory.exists() {
             fs::remove_dir_all(&directory)?;
         }
@@ -133,9 +133,9 @@ fn enter(lab: &mut Lab<'_>, names: &[&'static str], options: &Options) -> Result
             table_bytes: 0,
             cap_bytes: Some(512 << 20),
             store,
-            ..lab.loading_role(10.0)
+            ..runner.loading_role(10.0)
         };
-        entrants.push(lab.entrant(name, &role)?);
+        entrants.push(runner.entrant(name, &role)?);
     }
     Ok(entrants)
 }
@@ -156,8 +156,8 @@ fn judge(report: &mut Report, speeds: &HashMap<(&str, String), f64>) {
     }
 }
 
-fn report(lab: &mut Lab<'_>, entrants: &[Entrant], per_flush: &[Option<f64>], shape: &str) {
-    let report = &mut lab.report;
+fn report(runner: &mut SuiteRunner<'_>, entrants: &[Entrant], per_flush: &[Option<f64>], shape: &str) {
+    let report = &mut runner.report;
     for (entrant, per_flush) in entrants.iter().zip(per_flush) {
         let name = &entrant.name;
         if let Some(speed) = entrant.per_second() {

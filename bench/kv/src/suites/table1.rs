@@ -15,9 +15,9 @@ mod leveldb;
 use super::BITS;
 use crate::{
     keys::Skew,
-    lab::{ALL, Lab, Role, Scale},
     peer::{Outcome, Peer},
     protocol::Request,
+    suite_runner::{ALL, Role, Scale, SuiteRunner},
 };
 use anyhow::Result;
 use clap::Args;
@@ -63,23 +63,23 @@ struct Figures {
 const ROOMY_LEVELDB: &str = "leveldb with room for filters and indexes";
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut lab = Lab::new(root, "elasticbf-table1", &options.scale)?;
+    let mut runner = SuiteRunner::new(root, "elasticbf-table1", &options.scale)?;
     let mut all = HashMap::new();
-    for name in lab.chosen(&ALL)? {
+    for name in runner.chosen(&ALL)? {
         // Our variants differ in filters only; copal itself has, like the peers, all of its memory for what it wants.
         let cache_data = name == "copal";
-        let store = lab.loaded(name, BITS, cache_data)?;
-        let role = lab.reading_role(BITS, options.cap, cache_data, store);
-        measure(&mut lab, options, (name, name), &role, &mut all)?;
+        let store = runner.loaded(name, BITS, cache_data)?;
+        let role = runner.reading_role(BITS, options.cap, cache_data, store);
+        measure(&mut runner, options, (name, name), &role, &mut all)?;
         if name == "leveldb" {
-            let bytes = leveldb::filter_and_index_bytes(&lab.scratch.join(&role.store))?;
-            lab.report.fact(
+            let bytes = leveldb::filter_and_index_bytes(&runner.scratch.join(&role.store))?;
+            runner.report.fact(
                 "leveldb: filters and indexes of its tables",
                 bytes as f64 / f64::from(1 << 20),
                 "MiB",
             );
             let cap = role.cap_bytes.unwrap_or(u64::MAX).saturating_add(bytes);
-            if lab.scale.data_bytes() / 8 < cap - bytes {
+            if runner.scale.data_bytes() / 8 < cap - bytes {
                 eprintln!(
                     "too few keys for {ROOMY_LEVELDB}: the page cache of its cap would answer for the disk"
                 );
@@ -89,7 +89,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 cap_bytes: Some(cap),
                 ..role
             };
-            measure(&mut lab, options, (name, ROOMY_LEVELDB), &role, &mut all)?;
+            measure(&mut runner, options, (name, ROOMY_LEVELDB), &role, &mut all)?;
             for skew in Skew::PAPER {
                 if let Some(figures) = all.get_mut(&(ROOMY_LEVELDB.to_owned(), skew.name())) {
                     figures.filter_and_index_bytes = bytes as f64;
@@ -97,23 +97,23 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             }
         }
     }
-    judge(&mut lab, &all);
-    lab.finish()
+    judge(&mut runner, &all);
+    runner.finish()
 }
 
 /// Looks up at each skew, with the store opened anew for each: no filter is loaded, no heat is known.
 fn measure(
-    lab: &mut Lab<'_>,
+    runner: &mut SuiteRunner<'_>,
     options: &Options,
     (engine, name): (&str, &str),
     role: &Role,
     all: &mut HashMap<(String, String), Figures>,
 ) -> Result<()> {
     for skew in Skew::PAPER {
-        let spec = lab.spec(engine, role)?;
+        let spec = runner.spec(engine, role)?;
         let mut peer = Peer::open(&spec, role.cap_bytes)?;
         let gets = |ops, seed| Request::Gets {
-            keys: lab.scale.keys(),
+            keys: runner.scale.keys(),
             skew,
             missing: 0.5,
             ops,
@@ -134,19 +134,24 @@ fn measure(
             warm.wasted,
             steady.answer.seconds * 1e6 / steady.answer.ops as f64
         );
-        lab.report
+        runner
+            .report
             .detail(format!("{label}: reads per Get from cold"), cold.reads, "");
-        lab.report.fact(format!("{label}: reads per Get"), warm.reads, "");
-        lab.report
+        runner
+            .report
+            .fact(format!("{label}: reads per Get"), warm.reads, "");
+        runner
+            .report
             .detail(format!("{label}: wasted reads per Get"), warm.wasted, "");
         let probes = steady.answer.counter("filter_probes") / steady.answer.ops as f64;
         if probes > 0.0 {
             // Of those that err, negative or not: what the tree's shape asks of the filters.
-            lab.report
+            runner
+                .report
                 .fact(format!("{label}: filters asked per Get"), probes, "");
         }
         for (counter, value) in &steady.answer.counters {
-            lab.report.detail(format!("{label}: {counter}"), *value, "");
+            runner.report.detail(format!("{label}: {counter}"), *value, "");
         }
         all.insert((name.to_owned(), skew.name()), warm);
     }
@@ -177,8 +182,8 @@ fn figures(name: &str, outcome: &Outcome) -> Figures {
     }
 }
 
-fn judge(lab: &mut Lab<'_>, all: &HashMap<(String, String), Figures>) {
-    let report = &mut lab.report;
+fn judge(runner: &mut SuiteRunner<'_>, all: &HashMap<(String, String), Figures>) {
+    let report = &mut runner.report;
     for (index, skew) in Skew::PAPER.into_iter().enumerate() {
         let skew_name = skew.name();
         let of = |name: &str| all.get(&(name.to_owned(), skew_name.clone())).copied();

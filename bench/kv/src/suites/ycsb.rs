@@ -1,9 +1,9 @@
 //! YCSB A to F under a cap: zipf .99, 1 KB, two threads, writes that survive the process.
 
-use super::{BITS, contestants, cpu_micros, duels, name_the_fallen};
+use super::{BITS, compare_with_peers, contestants, cpu_micros, name_the_fallen};
 use crate::{
-    lab::{Entrant, Lab, Scale},
     protocol::{Request, Safety},
+    suite_runner::{Entrant, Scale, SuiteRunner},
 };
 use anyhow::Result;
 use clap::Args;
@@ -26,10 +26,10 @@ pub(crate) struct Options {
 const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut lab = Lab::new(root, "kv-ycsb", &options.scale)?;
-    let names = lab.chosen(&NAMES)?;
-    let mut entrants = contestants(&mut lab, &names, BITS, options.cap)?;
-    lab.describe(&entrants);
+    let mut runner = SuiteRunner::new(root, "kv-ycsb", &options.scale)?;
+    let names = runner.chosen(&NAMES)?;
+    let mut entrants = contestants(&mut runner, &names, BITS, options.cap)?;
+    runner.describe(&entrants);
     // The slices change the stores, also that of an engine that falls: the next suite loads its own.
     for entrant in &entrants {
         if let Some(peer) = &entrant.peer {
@@ -47,13 +47,13 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             } else {
                 Safety::Process
             },
-            keys: lab.scale.keys(),
-            value_bytes: lab.scale.value,
-            seconds: lab.scale.slice_seconds(),
+            keys: runner.scale.keys(),
+            value_bytes: runner.scale.value,
+            seconds: runner.scale.slice_seconds(),
             threads: options.threads,
             seed: round as u64 + 1,
         };
-        lab.rounds(&mut entrants, 1 + lab.scale.rounds, slice)?;
+        runner.rounds(&mut entrants, 1 + runner.scale.rounds, slice)?;
         let how = if options.deferred { ", deferred" } else { "" };
         let label = format!("YCSB {workload}{how}");
         for entrant in &entrants {
@@ -61,7 +61,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             let Some(speed) = entrant.per_second() else {
                 continue;
             };
-            lab.report.fact(format!("{label}: {name}"), speed, "ops/s");
+            runner.report.fact(format!("{label}: {name}"), speed, "ops/s");
             let longest = entrant.outcomes.iter().map(|one| one.answer.write_latency.max);
             for (what, unit, value) in [
                 ("read p99", "us", entrant.median(|one| one.answer.latency.p99)),
@@ -85,15 +85,17 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 ),
             ] {
                 if let Some(value) = value {
-                    lab.report.detail(format!("{label}: {name}: {what}"), value, unit);
+                    runner
+                        .report
+                        .detail(format!("{label}: {name}: {what}"), value, unit);
                 }
             }
         }
-        duels(&mut lab.report, &label, &entrants, Entrant::per_second);
-        name_the_fallen(&mut lab.report, &label, &entrants);
+        compare_with_peers(&mut runner.report, &label, &entrants, Entrant::per_second);
+        name_the_fallen(&mut runner.report, &label, &entrants);
     }
     for entrant in entrants {
         entrant.close()?;
     }
-    lab.finish()
+    runner.finish()
 }

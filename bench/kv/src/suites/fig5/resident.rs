@@ -7,8 +7,8 @@
 
 use crate::{
     keys::Skew,
-    lab::{Lab, Role},
     protocol::Request,
+    suite_runner::{Role, SuiteRunner},
     suites::{BITS, find},
 };
 use anyhow::Result;
@@ -21,41 +21,41 @@ const HOT_KEYS: u64 = 4000;
 /// Allowed by the design, microseconds.
 const CRITERION: f64 = 5.0;
 
-pub(super) fn resident(lab: &mut Lab<'_>) -> Result<()> {
+pub(super) fn resident(runner: &mut SuiteRunner<'_>) -> Result<()> {
     let mut entrants = Vec::new();
-    for name in lab.chosen(&NAMES)? {
+    for name in runner.chosen(&NAMES)? {
         let loading = Role {
             cache_blocks: true,
-            ..lab.loading_role(BITS)
+            ..runner.loading_role(BITS)
         };
         let role = Role {
             memory_bytes: MEMORY,
             cap_bytes: None,
-            store: lab.loaded_for(name, &loading)?,
+            store: runner.loaded_for(name, &loading)?,
             ..loading
         };
-        entrants.push(lab.entrant(name, &role)?);
+        entrants.push(runner.entrant(name, &role)?);
     }
-    let hot = HOT_KEYS.min(lab.scale.keys() / 10);
+    let hot = HOT_KEYS.min(runner.scale.keys() / 10);
     let gets = |round: usize| Request::Gets {
-        keys: lab.scale.keys(),
+        keys: runner.scale.keys(),
         skew: Skew::Hot(hot),
         missing: 0.5,
         ops: 0,
-        seconds: lab.scale.slice_seconds(),
+        seconds: runner.scale.slice_seconds(),
         threads: 1,
         seed: round as u64 + 1,
     };
     // Blocks, index pages and units come into memory.
-    lab.rounds(&mut entrants, 2, |round| gets(round + 100))?;
-    lab.settle(&mut entrants)?;
-    lab.rounds(&mut entrants, lab.scale.rounds, gets)?;
+    runner.rounds(&mut entrants, 2, |round| gets(round + 100))?;
+    runner.settle(&mut entrants)?;
+    runner.rounds(&mut entrants, runner.scale.rounds, gets)?;
     for name in NAMES {
         let Some(entrant) = find(&entrants, name) else {
             continue;
         };
         let label = format!("everything resident: {name}");
-        let report = &mut lab.report;
+        let report = &mut runner.report;
         if let Some(reads) = entrant.per_op(|one| one.traffic.reads as f64) {
             // One in a hundred would be the percentile.
             report.at_most(format!("{label}: reads per Get"), reads, "", 0.001);

@@ -6,9 +6,9 @@
 use super::Options;
 use crate::{
     keys::{KEY_BYTES, Skew},
-    lab::Lab,
     peer::{Outcome, Peer},
     protocol::{Request, Safety, Spec},
+    suite_runner::SuiteRunner,
     suites::PEERS,
 };
 use anyhow::Result;
@@ -27,12 +27,12 @@ pub(super) struct Overwritten {
 }
 
 /// Overwrites a loaded store, and looks up meanwhile.
-pub(super) fn overwrite(lab: &Lab<'_>, options: &Options, spec: &Spec) -> Result<Overwritten> {
+pub(super) fn overwrite(runner: &SuiteRunner<'_>, options: &Options, spec: &Spec) -> Result<Overwritten> {
     let started = Instant::now();
     let mut peer = Peer::open(spec, Some(options.cap << 20))?;
     let open_seconds = started.elapsed().as_secs_f64();
     let gets = |seconds| Request::Gets {
-        keys: lab.scale.keys(),
+        keys: runner.scale.keys(),
         skew: Skew::Uniform,
         missing: 0.5,
         ops: 0,
@@ -41,12 +41,12 @@ pub(super) fn overwrite(lab: &Lab<'_>, options: &Options, spec: &Spec) -> Result
         seed: 1,
     };
     peer.ask(&gets(1.0))?;
-    let idle = peer.ask(&gets(lab.scale.slice_seconds()))?;
-    let ops = (lab.scale.keys() as f64 * options.overwrite) as u64;
+    let idle = peer.ask(&gets(runner.scale.slice_seconds()))?;
+    let ops = (runner.scale.keys() as f64 * options.overwrite) as u64;
     let written = peer.ask(&Request::Writes {
-        keys: lab.scale.keys(),
+        keys: runner.scale.keys(),
         skew: Skew::Uniform,
-        value_bytes: lab.scale.value,
+        value_bytes: runner.scale.value,
         safety: Safety::Bulk,
         ops,
         seconds: 0.0,
@@ -58,10 +58,10 @@ pub(super) fn overwrite(lab: &Lab<'_>, options: &Options, spec: &Spec) -> Result
     let settled = peer.ask(&Request::Settle)?;
     let mixed_seconds = options
         .minutes
-        .map_or(lab.scale.slice_seconds().max(3.0), |minutes| minutes * 60.0);
+        .map_or(runner.scale.slice_seconds().max(3.0), |minutes| minutes * 60.0);
     let busy = peer.ask(&Request::ReadsBesideWrites {
-        keys: lab.scale.keys(),
-        value_bytes: lab.scale.value,
+        keys: runner.scale.keys(),
+        value_bytes: runner.scale.value,
         safety: Safety::Bulk,
         seconds: mixed_seconds,
         seed: 9,
@@ -69,7 +69,7 @@ pub(super) fn overwrite(lab: &Lab<'_>, options: &Options, spec: &Spec) -> Result
     peer.close()?;
     Ok(Overwritten {
         open_seconds,
-        user_bytes: ops as f64 * (lab.scale.value + KEY_BYTES) as f64,
+        user_bytes: ops as f64 * (runner.scale.value + KEY_BYTES) as f64,
         mixed_seconds,
         idle,
         written,
