@@ -234,7 +234,7 @@ pub trait Device: Send + Sync {
 
     /// Waits until everything that was submitted is answered and the hooks of the answers have returned: what they held is
     /// let go then. Called by who means to give the device up; from a hook it returns at once.
-    fn settle(&self) {}
+    fn wait_idle(&self) {}
 
     /// What does the work: "memory", "io_uring", "thread pool". For a person to read.
     fn engine(&self) -> &'static str {

@@ -248,7 +248,7 @@ impl FaultDevice {
     }
 
     /// Runs events until nothing is in flight.
-    pub fn settle(&self) {
+    pub fn run_until_idle(&self) {
         while self.disk.drive() {}
     }
 

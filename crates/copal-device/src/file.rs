@@ -178,10 +178,10 @@ impl Device for FileDevice {
         }
     }
 
-    fn settle(&self) {
+    fn wait_idle(&self) {
         let queues = self.engine.queues();
         // A hook may submit to the other queue.
-        while queues.iter().any(|queue| queue.settle()) {}
+        while queues.iter().any(|queue| queue.wait_idle()) {}
     }
 
     fn page_cache(&self) -> Option<&dyn PageCache> {

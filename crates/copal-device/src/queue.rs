@@ -219,7 +219,7 @@ impl JobQueue {
 
     /// Waits until every answer was delivered; whether there was one to wait for. An engine's own thread does not wait: it
     /// may be the one to deliver.
-    pub(crate) fn settle(&self) -> bool {
+    pub(crate) fn wait_idle(&self) -> bool {
         let mut waiting = self.waiting.lock();
         let busy = waiting.unanswered > 0 && !is_delivering_thread();
         while busy && waiting.unanswered > 0 {

@@ -29,7 +29,7 @@ impl IdleMarker {
             while matches!(ended.recv_timeout(IDLE), Err(RecvTimeoutError::Timeout)) {
                 let now = store.activity();
                 if now == before
-                    && let Err(error) = store.seal()
+                    && let Err(error) = store.write_clean_mark()
                 {
                     // Whoever writes next is told; there is nothing to mark any more.
                     tracing::debug!(%error, "the idle store is not marked");
@@ -86,6 +86,6 @@ mod tests {
             std::thread::yield_now();
         }
         drop(marker);
-        assert!(!store.seal().unwrap(), "it is marked already");
+        assert!(!store.write_clean_mark().unwrap(), "it is marked already");
     }
 }

@@ -17,7 +17,7 @@
 
 use crate::{
     broken::Flaw,
-    checkpointer::{ChainPlace, Pending, Step},
+    checkpointer::{ChainPlace, NewCheckpoint, Step},
     format::{
         checkpoint::{CHAIN_PAGE_MAX, HEAD_LEN, Link, encode_page},
         superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
@@ -25,7 +25,7 @@ use crate::{
     placement::Home,
     run::Run,
     snapshot,
-    state::{Inner, State, Tag},
+    state::{StoreCore, StoreState, Tag},
 };
 use copal_device::{AlignedBuf, Class, Io, IoKind};
 
@@ -45,9 +45,9 @@ const COPY_HOME: Home = Home {
     owner: Home::STORE_COPY,
 };
 
-impl Inner {
+impl StoreCore {
     /// A record was just submitted: tables and journal agree now.
-    pub(crate) fn after_close(&self, state: &mut State) {
+    pub(crate) fn after_close(&self, state: &mut StoreState) {
         let due = self.checkpoint_is_due(state);
         if due && state.checkpointer.is_idle() {
             self.start_checkpoint(state);
@@ -55,13 +55,13 @@ impl Inner {
     }
 
     /// Not before the mount is durable: a checkpoint takes pages.
-    fn checkpoint_is_due(&self, state: &State) -> bool {
+    fn checkpoint_is_due(&self, state: &StoreState) -> bool {
         let used = state.journal.used_pages();
         let half_full = used * 2 > state.journal.pages || self.shape.byte(used) > REPLAY_BYTES_MAX;
         (half_full && state.mounted) || state.checkpointer.forced
     }
 
-    fn start_checkpoint(&self, state: &mut State) {
+    fn start_checkpoint(&self, state: &mut StoreState) {
         // What the open group did is in the tables: without a record of it, this is what makes it durable.
         let absorbs = !state.groups.is_open_empty();
         let journal = &state.journal;
@@ -107,7 +107,7 @@ impl Inner {
             mount: state.journal.mount,
             ..state.checkpointer.superblock.clone()
         };
-        let pending = Pending {
+        let pending = NewCheckpoint {
             superblock,
             runs,
             tail: position.journal_head,
@@ -123,7 +123,7 @@ impl Inner {
 
     /// Space for the chain of a body: two runs per chain page, shorter ones where free space is in pieces, one where
     /// there is no second.
-    fn chain_space(&self, state: &mut State, body_len: usize) -> Option<Vec<ChainPlace>> {
+    fn chain_space(&self, state: &mut StoreState, body_len: usize) -> Option<Vec<ChainPlace>> {
         let page_bytes = self.shape.page_bytes;
         if self.shape.broken.by(Flaw::CheckpointInPlace) {
             let live = state.checkpointer.runs.iter();
@@ -161,7 +161,7 @@ impl Inner {
     }
 
     /// Takes the next step when what it waits for is flushed.
-    pub(crate) fn step_checkpoint(&self, state: &mut State) -> bool {
+    pub(crate) fn step_checkpoint(&self, state: &mut StoreState) -> bool {
         if state.checkpointer.is_idle()
             && self.checkpoint_is_due(state)
             && (state.groups.is_open_empty() || !self.can_close(state))
@@ -203,14 +203,14 @@ impl Inner {
 
     /// Whether every commit in the checkpoint, and every other of an epoch that it says is durable, would be there without
     /// it (OBJ-15).
-    fn is_complete(&self, state: &State, pending: &Pending) -> bool {
+    fn is_complete(&self, state: &StoreState, pending: &NewCheckpoint) -> bool {
         self.shape.broken.by(Flaw::CheckpointAheadOfFrames)
             || state
                 .groups
                 .is_complete(pending.last_group, pending.epoch, pending.absorbed)
     }
 
-    fn finish_checkpoint(&self, state: &mut State, pending: Pending) {
+    fn finish_checkpoint(&self, state: &mut StoreState, pending: NewCheckpoint) {
         state.journal.tail = pending.tail;
         state.journal.flushed_seq = state.journal.flushed_seq.max(pending.next_seq);
         state.epochs.durable_flushed = state.epochs.durable_flushed.max(pending.epoch);
@@ -229,7 +229,7 @@ impl Inner {
     }
 
     /// The chain is on the device: it carries the epoch open now.
-    pub(crate) fn checkpoint_written(&self, state: &mut State) {
+    pub(crate) fn checkpoint_written(&self, state: &mut StoreState) {
         if let Step::Writing(pending) = std::mem::take(&mut state.checkpointer.step) {
             let epoch = state.epochs.open.max(pending.epoch);
             state.epochs.want(epoch);
@@ -238,7 +238,7 @@ impl Inner {
     }
 
     /// The superblock is on the device, not yet durable.
-    pub(crate) fn superblock_written(&self, state: &mut State) {
+    pub(crate) fn superblock_written(&self, state: &mut StoreState) {
         if let Step::Switching(pending) = std::mem::take(&mut state.checkpointer.step) {
             if self.shape.broken.by(Flaw::JournalReusedEarly) {
                 state.journal.tail = pending.tail;
@@ -259,7 +259,7 @@ pub(crate) fn capacity(places: &[ChainPlace], page_bytes: usize) -> usize {
 }
 
 /// Encodes a body as a chain in `places`; returns the link to its first page and the writes, last page first.
-pub(crate) fn chain(inner: &Inner, lsn: u64, body: &[u8], places: &[ChainPlace]) -> (Link, Vec<Io>) {
+pub(crate) fn chain(inner: &StoreCore, lsn: u64, body: &[u8], places: &[ChainPlace]) -> (Link, Vec<Io>) {
     let page_bytes = inner.shape.page_bytes;
     let (head, pages) = encode_chain(lsn, body, places, page_bytes);
     let ios = pages

@@ -27,18 +27,18 @@ pub(crate) enum Step {
     #[default]
     Idle,
     /// Chain pages are on their way.
-    Writing(Pending),
+    Writing(NewCheckpoint),
     /// The chain has to be flushed first.
-    Flushing(Pending, u64),
+    Flushing(NewCheckpoint, u64),
     /// The superblock is on its way.
-    Switching(Pending),
+    Switching(NewCheckpoint),
     /// The superblock has to be flushed.
-    Finishing(Pending, u64),
+    Finishing(NewCheckpoint, u64),
 }
 
 /// What becomes true when the new superblock is durable.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct NewCheckpoint {
     pub(crate) superblock: Superblock,
     pub(crate) runs: Vec<Run>,
     /// The journal starts here, with the record of this number.
@@ -79,7 +79,7 @@ impl Checkpointer {
         matches!(self.step, Step::Idle)
     }
 
-    pub(crate) fn pending(&self) -> Option<&Pending> {
+    pub(crate) fn pending(&self) -> Option<&NewCheckpoint> {
         match &self.step {
             Step::Idle => None,
             Step::Writing(pending)

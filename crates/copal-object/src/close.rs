@@ -2,11 +2,11 @@
 //!
 //! Not here: when a checkpoint is due, and its steps (`checkpointer`, `engine`).
 
-use crate::{StoreError, state::Inner};
+use crate::{StoreError, state::StoreCore};
 use std::sync::Arc;
 
 /// Writes a checkpoint of everything up to now and waits until it is durable.
-pub(crate) fn checkpoint_now(inner: &Arc<Inner>) -> Result<(), StoreError> {
+pub(crate) fn checkpoint_now(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
     let mut state = inner.state.lock();
     state.writable()?;
     let mut goal = None;
@@ -28,16 +28,16 @@ pub(crate) fn checkpoint_now(inner: &Arc<Inner>) -> Result<(), StoreError> {
 }
 
 /// Waiting for everything to be durable, checkpointing, and refusing writes from then on.
-pub(crate) fn close(inner: &Arc<Inner>) -> Result<(), StoreError> {
+pub(crate) fn close(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
     let closed = write_all(inner);
     // The thread that delivers an answer holds the store until its hook returns: whoever drops the last handle now gives
     // up the device, and its lock, at once.
-    inner.device.settle();
+    inner.device.wait_idle();
     closed
 }
 
 /// Makes everything durable and takes the last checkpoint; nothing is written any more.
-fn write_all(inner: &Arc<Inner>) -> Result<(), StoreError> {
+fn write_all(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
     let mut state = inner.state.lock();
     if inner.shape.read_only || state.closed {
         state.closed = true;

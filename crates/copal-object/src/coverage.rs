@@ -14,7 +14,7 @@ use crate::{
     ObjectId,
     format::superblock::{COPIES, SUPERBLOCK_LEN},
     run::Run,
-    state::Inner,
+    state::StoreCore,
 };
 use std::ops::Range;
 
@@ -115,7 +115,7 @@ impl<'a> Witness<'a> {
     }
 }
 
-impl Inner {
+impl StoreCore {
     /// What nothing lies in, outside journal and streams: as the allocator has it, not as what the check left over.
     pub(crate) fn see_unused(&self, witness: &mut Witness<'_>) {
         if !witness.is_asked() {

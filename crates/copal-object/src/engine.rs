@@ -16,15 +16,15 @@ use crate::{
     group::{Admitted, ClosedGroup, OpenGroup},
     journal::NewRecord,
     run::Run,
-    state::{Inner, Shape, State, Tag, UNFLUSHED_BYTES_MAX, Waiter},
+    state::{Shape, StoreCore, StoreState, Tag, UNFLUSHED_BYTES_MAX, Waiter},
 };
 use copal_device::{AlignedBuf, Class, DeviceError, Io, IoKind};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
-impl Inner {
+impl StoreCore {
     /// Does everything that can be done now.
-    pub(crate) fn advance(&self, state: &mut State) {
+    pub(crate) fn advance(&self, state: &mut StoreState) {
         if state.failure.is_some() {
             self.fail_waiters(state);
             return;
@@ -39,11 +39,11 @@ impl Inner {
                 break;
             }
         }
-        self.settle(state);
+        self.publish_landed(state);
     }
 
     /// Turns what callers wait for into epochs that have to be flushed.
-    fn want_what_is_needed(&self, state: &mut State) -> bool {
+    fn want_what_is_needed(&self, state: &mut StoreState) -> bool {
         if state.unflushed_bytes > UNFLUSHED_BYTES_MAX {
             let open = state.epochs.open;
             state.epochs.want(open);
@@ -84,14 +84,14 @@ impl Inner {
     }
 
     /// The last epoch that a record may call durable.
-    fn trusted_epoch(&self, state: &State) -> u64 {
+    fn trusted_epoch(&self, state: &StoreState) -> u64 {
         if self.shape.broken.by(Flaw::FlushedAheadOfFrames) {
             return state.epochs.flushed;
         }
         state.groups.trusted_epoch(state.epochs.flushed)
     }
 
-    fn may_close_group(&self, state: &State) -> bool {
+    fn may_close_group(&self, state: &StoreState) -> bool {
         if state.groups.is_open_empty() {
             return false;
         }
@@ -102,14 +102,19 @@ impl Inner {
     }
 
     /// Where the journal has room for a record of so many bytes of operations.
-    pub(crate) fn record_position(&self, state: &State, ops_bytes: usize, releasing: bool) -> Option<u64> {
+    pub(crate) fn record_position(
+        &self,
+        state: &StoreState,
+        ops_bytes: usize,
+        releasing: bool,
+    ) -> Option<u64> {
         let pages = record::pages_for(ops_bytes, self.shape.page_bytes) as u64;
         let keep = if releasing { 0 } else { state.journal.kept_pages() };
         state.journal.place(pages, keep)
     }
 
     /// Writes the record of the open group; `false` when the journal has no room for it.
-    pub(crate) fn close_group(&self, state: &mut State) -> bool {
+    pub(crate) fn close_group(&self, state: &mut StoreState) -> bool {
         // What a checkpoint without a record stands for comes before any record (OBJ-16).
         if state.checkpointer.absorbed().is_some() {
             return false;
@@ -180,7 +185,7 @@ impl Inner {
     }
 
     /// Whether a flush should start as soon as none is under way.
-    fn flush_is_due(&self, state: &State) -> bool {
+    fn flush_is_due(&self, state: &StoreState) -> bool {
         if state.epochs.flushing.is_some() {
             return false;
         }
@@ -188,7 +193,7 @@ impl Inner {
     }
 
     /// Closes the open epoch when somebody waits for something in it.
-    fn start_flush(&self, state: &mut State) -> bool {
+    fn start_flush(&self, state: &mut StoreState) -> bool {
         if state.epochs.flushing.is_some() {
             return false;
         }
@@ -208,7 +213,7 @@ impl Inner {
         true
     }
 
-    fn submit_flush(&self, state: &mut State) -> bool {
+    fn submit_flush(&self, state: &mut StoreState) -> bool {
         let Some(epoch) = state.epochs.take_ready() else {
             return false;
         };
@@ -224,7 +229,7 @@ impl Inner {
     }
 
     /// An I/O has completed. Takes the mutex; the caller pumps afterwards.
-    pub(crate) fn completed(self: &Arc<Inner>, tag: Tag, result: Result<(), DeviceError>) {
+    pub(crate) fn completed(self: &Arc<StoreCore>, tag: Tag, result: Result<(), DeviceError>) {
         let mut state = self.state.lock();
         if let Tag::Discard { run } = tag {
             if let Err(error) = &result {
@@ -294,7 +299,7 @@ impl Inner {
         }
     }
 
-    fn flush_completed(&self, state: &mut State, epoch: u64) {
+    fn flush_completed(&self, state: &mut StoreState, epoch: u64) {
         state.epochs.end_flush(epoch);
         let flushed = state.epochs.flushed;
         state.space.allocator.flushed(flushed);
@@ -302,7 +307,7 @@ impl Inner {
     }
 
     /// Groups whose epoch is flushed and whose writes, the frames they depend on among them, have completed.
-    fn settle_groups(&self, state: &mut State) {
+    fn note_durable_groups(&self, state: &mut StoreState) {
         let flushed = state.epochs.flushed;
         if let Some((carried, seq)) = state.groups.flushed(flushed) {
             state.epochs.durable_flushed = state.epochs.durable_flushed.max(carried);
@@ -311,10 +316,10 @@ impl Inner {
     }
 
     /// Gives back what may be reused, and answers those whose turn has come.
-    pub(crate) fn settle(&self, state: &mut State) {
-        self.settle_groups(state);
+    pub(crate) fn publish_landed(&self, state: &mut StoreState) {
+        self.note_durable_groups(state);
         self.drain_quarantine(state);
-        state.settle_frames();
+        state.acknowledge_frames();
         let (written, durable) = (state.groups.written_lsn, state.groups.durable_lsn);
         while state
             .written_waiters
@@ -338,7 +343,7 @@ impl Inner {
         }
     }
 
-    fn drain_quarantine(&self, state: &mut State) {
+    fn drain_quarantine(&self, state: &mut StoreState) {
         let broken = self.shape.broken;
         let reusable = if broken.by(Flaw::ReuseAtOnce) {
             u64::MAX
@@ -354,7 +359,7 @@ impl Inner {
         self.give_back(state);
     }
 
-    fn fail_waiters(&self, state: &mut State) {
+    fn fail_waiters(&self, state: &mut StoreState) {
         let Some(failure) = state.failure.clone() else {
             return;
         };
@@ -396,8 +401,8 @@ impl Inner {
     /// # Errors
     /// `TooLarge`: longer than any record. `NoSpace`: neither the journal nor a checkpoint can take it. `Fenced`.
     pub(crate) fn admit(
-        self: &Arc<Inner>,
-        state: &mut MutexGuard<'_, State>,
+        self: &Arc<StoreCore>,
+        state: &mut MutexGuard<'_, StoreState>,
         ops_bytes: usize,
         releasing: bool,
     ) -> Result<Option<Admitted>, StoreError> {
@@ -426,10 +431,10 @@ impl Inner {
         Ok(Some(admitted))
     }
 
-    /// As [`Inner::admit`], for one operation of the store's own.
+    /// As [`StoreCore::admit`], for one operation of the store's own.
     pub(crate) fn admit_op(
-        self: &Arc<Inner>,
-        state: &mut MutexGuard<'_, State>,
+        self: &Arc<StoreCore>,
+        state: &mut MutexGuard<'_, StoreState>,
         op: &RecordOp,
     ) -> Result<Option<Admitted>, StoreError> {
         let mut encoded = Vec::new();
@@ -438,7 +443,7 @@ impl Inner {
     }
 
     /// Enters an internal transaction of one operation; returns its position.
-    pub(crate) fn enter_internal(&self, state: &mut State, op: &RecordOp, admitted: Admitted) -> u64 {
+    pub(crate) fn enter_internal(&self, state: &mut StoreState, op: &RecordOp, admitted: Admitted) -> u64 {
         let lsn = state.groups.take_lsn(admitted);
         state.enter(op, lsn);
         lsn
@@ -448,8 +453,8 @@ impl Inner {
     /// # Errors
     /// `NoSpace`: there is none for a checkpoint either, and nothing is under way that could change that. `Fenced`.
     pub(crate) fn wait_journal(
-        self: &Arc<Inner>,
-        state: &mut MutexGuard<'_, State>,
+        self: &Arc<StoreCore>,
+        state: &mut MutexGuard<'_, StoreState>,
     ) -> Result<(), StoreError> {
         let before = (state.groups.open.number, state.space.allocator.free_pages());
         self.advance(state);
@@ -465,14 +470,14 @@ impl Inner {
     }
 
     /// Whether the journal has room for the open group's record.
-    pub(crate) fn can_close(&self, state: &State) -> bool {
+    pub(crate) fn can_close(&self, state: &StoreState) -> bool {
         let group = &state.groups.open;
         self.record_position(state, group.ops.len(), group.releasing)
             .is_some()
     }
 
     /// The refusal where no checkpoint fits.
-    pub(crate) fn no_checkpoint(&self, state: &State) -> StoreError {
+    pub(crate) fn no_checkpoint(&self, state: &StoreState) -> StoreError {
         let page = self.shape.page_bytes as u64;
         StoreError::NoSpace {
             needed_bytes: state.space.checkpoint_pages * page,

@@ -52,8 +52,8 @@ pub enum StoreError {
         /// The commit, for a frame.
         lsn: u64,
     },
-    /// A frame for a stream whose space somebody uses as a place of raw bytes.
-    #[error("stream {} is in use as a place of raw bytes and takes no frames", .0.0)]
+    /// A frame for a stream whose space somebody uses as a raw extent.
+    #[error("stream {} is in use as a raw extent and takes no frames", .0.0)]
     InUse(ObjectId),
     /// The bytes on the device are not those that were written.
     #[error("object {} is damaged at bytes {} to {}: restore it from another copy", .id.0, .range.start, .range.end)]

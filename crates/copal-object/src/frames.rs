@@ -2,13 +2,13 @@
 //!
 //! Not here: finding the end after a crash (`walk`); a reader of an open store knows where its stream ends.
 
-use crate::{FramePos, ObjectId, StoreError, run::Run, state::Inner, tables::Piece, walk::ReadAhead};
+use crate::{FramePos, ObjectId, StoreError, run::Run, state::StoreCore, tables::Piece, walk::ReadAhead};
 use bytes::Bytes;
 use std::sync::Arc;
 
 /// Frames in order. Ends at the end of the log (`Ok(None)`) or at damage (`Err(Corrupt)`), told apart.
 pub struct FrameReader {
-    inner: Arc<Inner>,
+    inner: Arc<StoreCore>,
     id: u64,
     next: u64,
     /// Incarnation of the piece that is being read, page in it, and number of the frame there.
@@ -19,7 +19,11 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    pub(crate) fn new(inner: &Arc<Inner>, id: ObjectId, from: FramePos) -> Result<FrameReader, StoreError> {
+    pub(crate) fn new(
+        inner: &Arc<StoreCore>,
+        id: ObjectId,
+        from: FramePos,
+    ) -> Result<FrameReader, StoreError> {
         let state = inner.state.lock();
         let Some(stream) = state.tables.stream(id.0) else {
             let known = state.tables.entries.contains_key(&id.0);

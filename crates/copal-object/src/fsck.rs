@@ -19,7 +19,7 @@ use crate::{
     recovery::{self, Source, chunks, damaged_units, derive_space, unit_damage},
     run::{Run, pages_of},
     snapshot::Position,
-    state::Inner,
+    state::StoreCore,
     tables::{Entry, Object, Stream},
 };
 use std::{ops::Range, sync::Arc};
@@ -163,10 +163,10 @@ impl Found {
     }
 }
 
-impl Inner {
+impl StoreCore {
     /// See `Store::check` and `Store::check_coverage`.
     pub(crate) fn check(
-        self: &Arc<Inner>,
+        self: &Arc<StoreCore>,
         options: &CheckOptions,
         see: Option<SeeRange<'_>>,
     ) -> Result<CheckReport, StoreError> {
@@ -192,7 +192,7 @@ impl Inner {
     }
 
     /// What the next open reads first. While a checkpoint is in the making the one before it is still live.
-    fn check_metadata(self: &Arc<Inner>, report: &mut CheckReport, witness: &mut Witness<'_>) {
+    fn check_metadata(self: &Arc<StoreCore>, report: &mut CheckReport, witness: &mut Witness<'_>) {
         let (before, superblock, flushed_seq) = {
             let state = self.state.lock();
             let live = &state.checkpointer;
@@ -251,7 +251,7 @@ impl Inner {
     }
 
     fn check_entries(
-        self: &Arc<Inner>,
+        self: &Arc<StoreCore>,
         options: &CheckOptions,
         report: &mut CheckReport,
         witness: &mut Witness<'_>,
@@ -348,7 +348,7 @@ impl Inner {
     }
 
     fn check_stream(
-        self: &Arc<Inner>,
+        self: &Arc<StoreCore>,
         id: u64,
         stream: &Stream,
         report: &mut CheckReport,
@@ -402,7 +402,7 @@ impl Inner {
     }
 
     /// A new checkpoint of what is in memory, and all superblock copies.
-    fn repair(self: &Arc<Inner>, report: &mut CheckReport) -> Result<(), StoreError> {
+    fn repair(self: &Arc<StoreCore>, report: &mut CheckReport) -> Result<(), StoreError> {
         let repairable = |damage: &Damage| {
             matches!(
                 damage,

@@ -104,7 +104,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
     ("checkpoint body", |bytes| {
         if let Ok(body) = snapshot::decode(bytes, PAGE_BYTES) {
-            settle(body.tables);
+            derive(body.tables);
         }
     }),
     ("record operations, applied", |bytes| {
@@ -116,24 +116,24 @@ pub const DECODERS: &[(&str, Decoder)] = &[
 const DEVICE_BYTES: u64 = 256 << 20;
 
 /// What was derived from operations that fit: the tables, and the pages that nothing owns.
-struct Settled {
+struct Derived {
     tables: Tables,
     free_pages: u64,
 }
 
 /// Replays operations as recovery does, onto a small store. `None`: they are refused as damage.
-fn replay(bytes: &[u8]) -> Option<Settled> {
+fn replay(bytes: &[u8]) -> Option<Derived> {
     let mut tables = small_store().ok()?;
     let mut input = Reader::new(bytes);
     let mut effect = Effect::default();
     while let Ok(op) = RecordOp::decode(&mut input) {
         tables.apply(&op, 3, &mut effect).ok()?;
     }
-    settle(tables)
+    derive(tables)
 }
 
 /// What opening does behind a replay. What it accepts can be written down and read again.
-fn settle(tables: Tables) -> Option<Settled> {
+fn derive(tables: Tables) -> Option<Derived> {
     if tables.size_bytes()? > DEVICE_BYTES {
         return None;
     }
@@ -150,7 +150,7 @@ fn settle(tables: Tables) -> Option<Settled> {
     let body = snapshot::encode(&tables, &position, &HashMap::new(), &[], &[]);
     let read = snapshot::decode(&body, PAGE_BYTES);
     assert!(read.is_ok(), "a checkpoint of it is refused: {:?}", read.err());
-    Some(Settled {
+    Some(Derived {
         free_pages: space.free_pages(),
         tables,
     })

@@ -20,6 +20,7 @@ mod allocator;
 mod broken;
 mod checkpoint;
 mod checkpointer;
+mod clean_mark;
 mod close;
 mod coverage;
 #[cfg(test)]
@@ -35,6 +36,7 @@ mod fsck;
 #[doc(hidden)]
 pub mod fuzz;
 mod group;
+mod grow;
 mod hollow;
 mod hostfs;
 mod interface;
@@ -46,18 +48,15 @@ mod open;
 mod operations;
 mod owner;
 mod owners;
-mod pending;
+mod pending_frames;
 mod pins;
-mod place;
 mod placement;
+mod raw_extent;
 mod read;
 mod recent;
 mod recovery;
 mod reserved_frame;
-mod room;
 mod run;
-mod seal;
-mod sealed;
 mod shared;
 mod shrink;
 mod snapshot;
@@ -72,20 +71,21 @@ mod tables;
 mod tail;
 mod transaction;
 mod walk;
+mod write_clean_mark;
 
 pub use coverage::{Covered, Summed, Unused};
 pub use error::{OpenError, StoreError};
 pub use frames::FrameReader;
 pub use fsck::{CheckOptions, CheckReport, Damage};
+pub use grow::Reservation;
 pub use interface::{
     Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, MkfsOptions, ObjectId, ObjectKind, OlderState,
     OpenOptions, RecoveryReport, Space, Stat,
 };
 pub use operations::{Op, Txn};
 pub use owner::Ownership;
-pub use place::Place;
+pub use raw_extent::RawExtent;
 pub use reserved_frame::ReservedFrame;
-pub use room::Reservation;
 pub use shrink::Shrunk;
 pub use staged::{ObjectWriter, Staged};
 pub use store::Store;

@@ -7,37 +7,37 @@
 
 use crate::{
     OpenError, OpenOptions, RecoveryReport, StoreError, broken::Flaw, checkpoint::superblock_io,
-    close::checkpoint_now, format::superblock::Superblock, run::Run, state::Inner,
+    close::checkpoint_now, format::superblock::Superblock, run::Run, state::StoreCore,
 };
 use copal_device::{Class, Device, DeviceError, Io, IoKind};
 use found::Lengths;
 use std::sync::Arc;
 
 mod assemble;
+mod backend;
 mod found;
-mod ground;
 mod mount;
 mod tuning;
 
-pub(crate) use ground::Ground;
+pub(crate) use backend::Backend;
 pub(crate) use tuning::Tuning;
 
-/// Opens the store on `ground`.
+/// Opens the store on `backend`.
 pub(crate) fn open(
-    ground: Ground,
+    backend: Backend,
     options: &OpenOptions,
     tuning: Tuning,
-) -> Result<(Arc<Inner>, RecoveryReport), OpenError> {
-    let device = ground.device(options);
+) -> Result<(Arc<StoreCore>, RecoveryReport), OpenError> {
+    let device = backend.device(options);
     if !options.read_only && !tuning.broken.by(Flaw::NoFlushAtOpen) {
         // What a killed process left in the cache is read next: it must not vanish later (OBJ-11).
         flush(device.as_ref())?;
     }
-    let (recovered, lengths) = found::find(&ground, device.as_ref(), options, tuning.broken)?;
+    let (recovered, lengths) = found::find(&backend, device.as_ref(), options, tuning.broken)?;
     let mut report = recovered.report.clone();
     let stale = recovered.stale_copies.clone();
     let needed = recovered.needed.clone();
-    let inner = assemble::assemble(ground, options, tuning, recovered)?;
+    let inner = assemble::assemble(backend, options, tuning, recovered)?;
     if options.read_only {
         report.superblock_copies_repaired = 0;
         report.checkpoint_pages_repaired = 0;
@@ -49,7 +49,7 @@ pub(crate) fn open(
 
 /// Makes what was recovered the only state there is, and writes anew what was found damaged on the way.
 fn take_over(
-    inner: &Arc<Inner>,
+    inner: &Arc<StoreCore>,
     lengths: &Lengths,
     needed: &[Run],
     stale_superblocks: &[usize],
@@ -81,7 +81,7 @@ fn take_over(
 }
 
 /// Somebody cut off what held nothing: the store is as long as before, and what came back was never written.
-fn grow_back(inner: &Inner, lengths: &Lengths) -> Result<(), OpenError> {
+fn grow_back(inner: &StoreCore, lengths: &Lengths) -> Result<(), OpenError> {
     inner.device.grow(lengths.store_bytes).map_err(|error| {
         tracing::warn!(%error, "the store cannot get the space back that was cut off it");
         lengths.truncated()
@@ -92,7 +92,7 @@ fn grow_back(inner: &Inner, lengths: &Lengths) -> Result<(), OpenError> {
 }
 
 /// Writes the newest superblock into the copies `stale`. Blocks.
-pub(crate) fn repair_superblocks(inner: &Inner, stale: &[usize]) -> Result<(), DeviceError> {
+pub(crate) fn repair_superblocks(inner: &StoreCore, stale: &[usize]) -> Result<(), DeviceError> {
     let superblock: Superblock = inner.state.lock().checkpointer.superblock.clone();
     let ios = stale
         .iter()

@@ -3,17 +3,17 @@
 //! Invariant: either one owner who writes, or any number who only read.
 //! Not here: processes, which the lock of the device keeps apart.
 
-use crate::state::Inner;
+use crate::state::StoreCore;
 use std::sync::Arc;
 
 /// A store is owned until this is dropped.
 pub struct Ownership {
-    inner: Arc<Inner>,
+    inner: Arc<StoreCore>,
     read_only: bool,
 }
 
 impl Ownership {
-    pub(crate) fn take(inner: &Arc<Inner>, read_only: bool) -> Option<Ownership> {
+    pub(crate) fn take(inner: &Arc<StoreCore>, read_only: bool) -> Option<Ownership> {
         let mut owners = inner.owners.0.lock();
         if owners.writer || !read_only && owners.readers > 0 {
             return None;

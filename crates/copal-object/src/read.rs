@@ -10,7 +10,7 @@ use crate::{
     Check, ObjectId, StoreError,
     format::hash128,
     run::Run,
-    state::{Inner, pieces},
+    state::{StoreCore, pieces},
     tables::{Object, trailer_pages, unit_pages},
 };
 use bytes::Bytes;
@@ -50,10 +50,10 @@ struct Trailer {
     hash: u128,
 }
 
-impl Inner {
+impl StoreCore {
     /// See `Store::read`.
     pub(crate) fn read(
-        self: &Arc<Inner>,
+        self: &Arc<StoreCore>,
         id: ObjectId,
         range: &Range<u64>,
         class: Class,
@@ -62,7 +62,7 @@ impl Inner {
     }
 
     fn start_read(
-        self: &Arc<Inner>,
+        self: &Arc<StoreCore>,
         id: ObjectId,
         range: &Range<u64>,
         class: Class,
@@ -119,7 +119,7 @@ impl Inner {
 
     /// See `Store::read_many`.
     pub(crate) fn read_many(
-        self: &Arc<Inner>,
+        self: &Arc<StoreCore>,
         reads: &[(ObjectId, Range<u64>)],
         class: Class,
     ) -> Vec<Completion<Result<Bytes, StoreError>>> {
@@ -129,7 +129,7 @@ impl Inner {
             .collect()
     }
 
-    fn plan_read(self: &Arc<Inner>, id: ObjectId, range: &Range<u64>) -> Result<Plan, StoreError> {
+    fn plan_read(self: &Arc<StoreCore>, id: ObjectId, range: &Range<u64>) -> Result<Plan, StoreError> {
         let mut state = self.state.lock();
         loop {
             let Some(object) = state.tables.object(id.0) else {

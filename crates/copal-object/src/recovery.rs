@@ -18,7 +18,7 @@ mod checkpoint;
 mod ends;
 mod free;
 mod histories;
-mod settle;
+mod log_end;
 mod source;
 mod superblocks;
 mod verify;
@@ -26,7 +26,7 @@ mod verify;
 pub(crate) use chain::{Ops, Walked, WalkedRecord, apply, walk_journal};
 pub(crate) use checkpoint::{Copies, FoundCheckpoint, read_checkpoint};
 pub(crate) use free::derive_space;
-use settle::Settled;
+use log_end::LogEnd;
 pub(crate) use source::Source;
 pub(crate) use superblocks::{newest_superblock, older_superblocks, read_superblocks};
 pub(crate) use verify::{chunks, damaged_units, unit_damage};
@@ -79,7 +79,7 @@ pub(crate) fn recover(
             what: format!("journal record {seq}"),
         });
     }
-    let settled = settle::settle(
+    let log_end = log_end::find_log_end(
         source,
         &superblock,
         &walked,
@@ -90,40 +90,40 @@ pub(crate) fn recover(
     let report = RecoveryReport {
         superblock_copies_repaired: stale_copies.len() as u32,
         checkpoint_pages_repaired: damaged_checkpoint.len() as u32,
-        ..report(&walked, &settled)
+        ..report(&walked, &log_end)
     };
-    let last = walked.records[..settled.kept].last();
+    let last = walked.records[..log_end.kept].last();
     Ok(Recovered {
         last_lsn: last.map_or(position.lsn, |record| record.last_lsn().max(position.lsn)),
         next_seq: last.map_or(position.next_seq, |record| record.header.seq + 1),
         head: last.map_or(position.journal_head, |record| record.end),
         tail: position.journal_head,
         previous: last.map_or(superblock.chain_seed, |record| record.hash),
-        epoch: largest_epoch(source, &walked, settled.kept).max(position.epoch),
+        epoch: largest_epoch(source, &walked, log_end.kept).max(position.epoch),
         superblock,
         stale_copies,
         checkpoint_runs,
-        tables: settled.tables,
-        needed: settled.needed,
+        tables: log_end.tables,
+        needed: log_end.needed,
         zones,
         hollow,
-        ends: settled.ends,
+        ends: log_end.ends,
         report,
     })
 }
 
 /// What counts of the journal and the streams, and why the rest does not.
-fn report(walked: &Walked, settled: &Settled) -> RecoveryReport {
+fn report(walked: &Walked, log_end: &LogEnd) -> RecoveryReport {
     let lost_durable = walked
         .lost_durable
         .map(|seq| format!("journal record {seq} is gone, and later ones say it was durable"));
-    let damaged = settled.ends.iter().filter(|(_, end)| end.damaged);
+    let damaged = log_end.ends.iter().filter(|(_, end)| end.damaged);
     let mut damaged_streams: Vec<ObjectId> = damaged.map(|(&id, _)| ObjectId(id)).collect();
     damaged_streams.sort_unstable();
     RecoveryReport {
-        records_replayed: settled.kept as u64,
-        tail_dropped: settled.dropped.clone().or(walked.end_reason.clone()),
-        tail_lost: settled.lost.clone().or(lost_durable),
+        records_replayed: log_end.kept as u64,
+        tail_dropped: log_end.dropped.clone().or(walked.end_reason.clone()),
+        tail_lost: log_end.lost.clone().or(lost_durable),
         damaged_streams,
         ..RecoveryReport::default()
     }

@@ -6,7 +6,7 @@
 //!
 //! Not here: where the frame lies and when it counts (`stream`).
 
-use crate::{FramePos, StoreError, run::Run, state::Inner};
+use crate::{FramePos, StoreError, run::Run, state::StoreCore};
 use copal_device::{AlignedBuf, Completion};
 use std::sync::Arc;
 
@@ -29,13 +29,13 @@ pub(crate) enum Way {
 /// A frame that has its number and place in its stream, from [`crate::Store::reserve_frame`]. Dropping it writes it, too.
 #[must_use = "write() brings the frame to the device and tells when it is there"]
 pub struct ReservedFrame {
-    inner: Arc<Inner>,
+    inner: Arc<StoreCore>,
     at: FramePos,
     way: Option<Way>,
 }
 
 impl ReservedFrame {
-    pub(crate) fn new(inner: &Arc<Inner>, at: FramePos, way: Way) -> ReservedFrame {
+    pub(crate) fn new(inner: &Arc<StoreCore>, at: FramePos, way: Way) -> ReservedFrame {
         ReservedFrame {
             inner: Arc::clone(inner),
             at,

@@ -22,7 +22,7 @@ use crate::{
     engine::discard_io,
     format::superblock::STORE_BYTES_MIN,
     run::{RUN_PAGES_MAX, Run},
-    state::{Inner, State},
+    state::{StoreCore, StoreState},
 };
 use copal_device::Io;
 use parking_lot::MutexGuard;
@@ -52,9 +52,9 @@ pub struct Shrunk {
     pub hollow_bytes: u64,
 }
 
-impl Inner {
+impl StoreCore {
     /// See `Store::shrink`.
-    pub(crate) fn shrink(self: &Arc<Inner>) -> Result<Shrunk, StoreError> {
+    pub(crate) fn shrink(self: &Arc<StoreCore>) -> Result<Shrunk, StoreError> {
         if !self.shape.broken.by(Flaw::GiveBackEarly) {
             checkpoint_now(self)?;
         }
@@ -87,7 +87,7 @@ impl Inner {
     }
 
     /// Chooses what goes: all but what has to stay is no longer free. Returns the bytes that are hollow now.
-    fn let_go(&self, state: &mut State) -> u64 {
+    fn let_go(&self, state: &mut StoreState) -> u64 {
         let page = self.shape.page_bytes as u64;
         let (geometry, pages) = (self.device.geometry(), state.tables.pages);
         let stays = self.staying_pages(state);
@@ -129,7 +129,7 @@ impl Inner {
     }
 
     /// Free pages that stay: what the store keeps of what is left, what is reserved, and some for what comes next.
-    fn staying_pages(&self, state: &State) -> u64 {
+    fn staying_pages(&self, state: &StoreState) -> u64 {
         let space = &state.space;
         let owned = space.allocator.pages() - space.allocator.hollow_pages() - space.allocator.free_pages();
         let some = if self.shape.gives_lowest {
@@ -184,7 +184,7 @@ impl Inner {
     }
 
     /// Fills hollow runs, the lowest first, until about `wanted` pages are available; `false` when none could be.
-    pub(crate) fn fill(self: &Arc<Inner>, state: &mut MutexGuard<'_, State>, wanted: u64) -> bool {
+    pub(crate) fn fill(self: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>, wanted: u64) -> bool {
         let missing = wanted.saturating_sub(state.space.available_pages());
         let step = FILL_STEP_BYTES / self.shape.page_bytes as u64;
         // Of what is added the store keeps its share.
@@ -220,7 +220,7 @@ impl Inner {
     }
 
     /// The hollow runs as a checkpoint lists them.
-    pub(crate) fn hollow_to_say(&self, state: &State) -> Vec<Range<u64>> {
+    pub(crate) fn hollow_to_say(&self, state: &StoreState) -> Vec<Range<u64>> {
         if self.shape.broken.by(Flaw::HollowUnsaid) {
             return Vec::new();
         }
@@ -228,7 +228,7 @@ impl Inner {
     }
 
     /// What a flaw gives back besides: pages in quarantine.
-    fn early(&self, state: &State) -> Vec<Run> {
+    fn early(&self, state: &StoreState) -> Vec<Run> {
         if !self.shape.broken.by(Flaw::GiveBackEarly) {
             return Vec::new();
         }

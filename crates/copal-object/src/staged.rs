@@ -15,7 +15,7 @@ use crate::{
     },
     placement::Home,
     run::Run,
-    state::Inner,
+    state::StoreCore,
     sums::{placement_class, unit_sums},
     tables::unit_pages,
 };
@@ -37,7 +37,7 @@ pub struct Staged {
 
 /// Pages that are given back unless they are published.
 struct StagedSpace {
-    inner: Arc<Inner>,
+    inner: Arc<StoreCore>,
     runs: Vec<Run>,
 }
 
@@ -78,7 +78,7 @@ impl Staged {
         &self.space.runs
     }
 
-    pub(crate) fn belongs_to(&self, inner: &Arc<Inner>) -> bool {
+    pub(crate) fn belongs_to(&self, inner: &Arc<StoreCore>) -> bool {
         Arc::ptr_eq(&self.space.inner, inner)
     }
 
@@ -115,7 +115,7 @@ pub struct ObjectWriter {
 }
 
 impl ObjectWriter {
-    pub(crate) fn new(inner: &Arc<Inner>, id: ObjectId, opts: &CreateOptions) -> ObjectWriter {
+    pub(crate) fn new(inner: &Arc<StoreCore>, id: ObjectId, opts: &CreateOptions) -> ObjectWriter {
         let what = Traits {
             kind: ObjectKind::Sealed,
             ..Traits::of(opts)
@@ -247,7 +247,7 @@ impl ObjectWriter {
                     None => return Err(inner.no_space(&state, pages)),
                 }
             }
-            inner.make_room(&mut state, pages, pages)?;
+            inner.make_available(&mut state, pages, pages)?;
         };
         state.space.staged_pages += pages;
         let submitted_in = inner

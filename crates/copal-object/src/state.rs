@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - The mutex is never held across a device call. What must be submitted or delivered is put on `outbox` and
-//!   `deliveries`; `Inner::pump` takes it from there with the mutex released.
+//!   `deliveries`; `StoreCore::pump` takes it from there with the mutex released.
 //!
 //! Not here: the steps (`engine`), planning a transaction (`transaction`).
 
@@ -10,6 +10,7 @@ use crate::{
     Lsn, StoreError,
     broken::{Broken, Flaw},
     checkpointer::{self, Checkpointer},
+    clean_mark::CleanMark,
     entropy::Entropy,
     epoch::Epochs,
     format::ops::RecordOp,
@@ -17,10 +18,9 @@ use crate::{
     hostfs::HostFiles,
     journal::Journal,
     owners::Owners,
-    pending::FrameState,
+    pending_frames::FrameState,
     recent::RecentPages,
     run::Run,
-    sealed::Sealed,
     snapshot,
     space::SpaceMap,
     tables::{Effect, Tables},
@@ -74,13 +74,13 @@ impl Shape {
 }
 
 /// The open store.
-pub(crate) struct Inner {
+pub(crate) struct StoreCore {
     pub(crate) device: Arc<dyn Device>,
     /// The device, when it is a directory.
     pub(crate) files: Option<Arc<HostFiles>>,
     pub(crate) driver: Option<Arc<dyn Drive>>,
     pub(crate) shape: Shape,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<StoreState>,
     pub(crate) changed: Condvar,
     pub(crate) owners: Owners,
 }
@@ -126,7 +126,7 @@ pub(crate) struct Waiter {
 type Delivery = Box<dyn FnOnce() + Send>;
 
 /// Everything that changes.
-pub(crate) struct State {
+pub(crate) struct StoreState {
     pub(crate) tables: Tables,
     pub(crate) space: SpaceMap,
     pub(crate) epochs: Epochs,
@@ -134,8 +134,8 @@ pub(crate) struct State {
     pub(crate) groups: Groups,
     pub(crate) checkpointer: Checkpointer,
     pub(crate) tails: BTreeMap<u64, Tail>,
-    /// Places that somebody holds: by pin, the stream and its pages.
-    pub(crate) places: BTreeMap<u64, (u64, Run)>,
+    /// Raw extents that somebody holds: by pin, the stream and its pages.
+    pub(crate) raw_extents: BTreeMap<u64, (u64, Run)>,
     /// Frames of deleted streams that commits still wait for.
     pub(crate) orphans: Vec<FrameState>,
     pub(crate) frame_tickets: u64,
@@ -153,8 +153,8 @@ pub(crate) struct State {
     pub(crate) durable_waiters: VecDeque<Waiter>,
     /// Somebody waits for this commit to be durable.
     pub(crate) wanted_lsn: u64,
-    /// What the last seal covers.
-    pub(crate) sealed: Sealed,
+    /// What the last clean mark covers.
+    pub(crate) clean_mark: CleanMark,
     /// The quarantine up to this epoch has to be drained.
     pub(crate) drain_epoch: u64,
     /// The device's length, or what of it is hollow, is being changed: one at a time.
@@ -169,7 +169,7 @@ pub(crate) struct State {
     pub(crate) deliveries: Vec<Delivery>,
 }
 
-impl State {
+impl StoreState {
     /// Whether writes are accepted.
     pub(crate) fn writable(&self) -> Result<(), StoreError> {
         if self.closed || self.failure.is_some() {
@@ -257,10 +257,10 @@ impl State {
     }
 }
 
-impl Inner {
+impl StoreCore {
     /// Takes what is to be submitted and delivered, and does it with the mutex released. A hook that runs inside a
     /// submission leaves its own consequences on the queue for the pump that is already running on this thread.
-    pub(crate) fn pump(self: &Arc<Inner>) {
+    pub(crate) fn pump(self: &Arc<StoreCore>) {
         thread_local! {
             static PUMPING: std::cell::Cell<*const ()> = const { std::cell::Cell::new(std::ptr::null()) };
         }
@@ -291,7 +291,7 @@ impl Inner {
         PUMPING.set(before);
     }
 
-    fn submit(self: &Arc<Inner>, tag: Tag, ios: Vec<Io>) {
+    fn submit(self: &Arc<StoreCore>, tag: Tag, ios: Vec<Io>) {
         let inner = Arc::clone(self);
         self.device.submit(ios).on_complete(move |done: Vec<IoDone>| {
             let result = done.into_iter().try_for_each(|done| done.result);
@@ -306,7 +306,7 @@ impl Inner {
     }
 
     /// Releases the mutex until something may have changed.
-    pub(crate) fn wait_change(self: &Arc<Inner>, state: &mut MutexGuard<'_, State>) {
+    pub(crate) fn wait_change(self: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>) {
         if let Some(driver) = &self.driver {
             let drove = MutexGuard::unlocked(state, || {
                 self.pump();

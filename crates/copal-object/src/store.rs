@@ -4,14 +4,14 @@
 
 use crate::{
     Ack, CheckOptions, CheckReport, Covered, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions,
-    ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, Ownership, Place, RecoveryReport,
+    ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, Ownership, RawExtent, RecoveryReport,
     Reservation, ReservedFrame, Shrunk, Space, Stat, StoreError, Txn, close,
     entropy::Entropy,
     format::superblock::{BACKEND_COW, BACKEND_HOSTFS},
     hostfs::HostFiles,
-    open::{self, Ground, Tuning},
+    open::{self, Backend, Tuning},
     run::pages_of,
-    state::{IN_FLIGHT_BYTES_MAX, Inner},
+    state::{IN_FLIGHT_BYTES_MAX, StoreCore},
     tables::{Entry, Tables},
 };
 use bytes::Bytes;
@@ -25,7 +25,7 @@ const FILES_JOURNAL_BYTES: u64 = 8 << 20;
 /// but only [`Store::close`] makes the next open cheap and later damage of the last commits detectable.
 #[derive(Clone)]
 pub struct Store {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<StoreCore>,
 }
 
 impl Store {
@@ -62,7 +62,7 @@ impl Store {
     /// As [`Store::open`]. `Open`: the directory is not there, or somebody else has it open.
     pub fn open_dir(dir: &Path, options: &OpenOptions) -> Result<(Store, RecoveryReport), OpenError> {
         let files = HostFiles::open(dir, options.read_only)?;
-        let (inner, report) = open::open(Ground::Files(files), options, Tuning::default())?;
+        let (inner, report) = open::open(Backend::Files(files), options, Tuning::default())?;
         Ok((Store { inner }, report))
     }
 
@@ -71,7 +71,7 @@ impl Store {
         options: &OpenOptions,
         tuning: Tuning,
     ) -> Result<(Store, RecoveryReport), OpenError> {
-        let (inner, report) = open::open(Ground::Device(dev), options, tuning)?;
+        let (inner, report) = open::open(Backend::Device(dev), options, tuning)?;
         Ok((Store { inner }, report))
     }
 
@@ -174,8 +174,8 @@ impl Store {
     /// is open read-only. Blocks while space is prepared.
     /// # Errors
     /// `NotFound`, `WrongKind`, `NoSpace`, `Fenced`, `Device`.
-    pub fn place(&self, stream: ObjectId, bytes: u64) -> Result<Option<Place>, StoreError> {
-        self.inner.place(stream, bytes)
+    pub fn raw_extent(&self, stream: ObjectId, bytes: u64) -> Result<Option<RawExtent>, StoreError> {
+        self.inner.raw_extent(stream, bytes)
     }
 
     /// Keeps `bytes` of space for the caller until the reservation is dropped; to use it, drop it and commit.
@@ -303,7 +303,7 @@ impl Store {
         self.inner.driver.is_some()
     }
 
-    /// Whether [`Place::write`] ends in the kernel's page cache and waits for no device.
+    /// Whether [`RawExtent::write`] ends in the kernel's page cache and waits for no device.
     #[must_use]
     pub fn has_page_cache(&self) -> bool {
         self.inner.device.page_cache().is_some()
@@ -317,18 +317,18 @@ impl Store {
 
     /// Writes down what is durable, so that damage that comes to it later is reported and not taken for a crash; makes
     /// durable first what was only ordered. One record and one flush, or nothing when nothing happened since the last
-    /// seal: then `false`. Blocks.
+    /// mark: then `false`. Blocks.
     ///
     /// Without it the acknowledged commits of the last epoch, and the last durable frame of each stream, can be damaged
     /// unnoticed between a kill and the next open. [`Store::close`] needs none. See [`Store::activity`] for when.
     /// # Errors
     /// `Fenced`, `Device`.
-    pub fn seal(&self) -> Result<bool, StoreError> {
-        self.inner.seal()
+    pub fn write_clean_mark(&self) -> Result<bool, StoreError> {
+        self.inner.write_clean_mark()
     }
 
     /// A number that grows with every commit and every frame: whoever sees it twice the same, a tenth of a second apart,
-    /// seals.
+    /// writes the clean mark.
     #[must_use]
     pub fn activity(&self) -> u64 {
         let state = self.inner.state.lock();

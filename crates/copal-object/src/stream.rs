@@ -17,12 +17,12 @@ use crate::{
         frame::{self, FrameHeader},
         ops::RecordOp,
     },
-    pending::FrameState,
+    pending_frames::FrameState,
     placement::Home,
     reserved_frame::{ReservedFrame, Way},
     run::Run,
     space,
-    state::{Inner, State, Tag},
+    state::{StoreCore, StoreState, Tag},
     tables::Piece,
 };
 use bytes::Bytes;
@@ -47,10 +47,10 @@ struct NewFrame<'a> {
     ack: Ack,
 }
 
-impl Inner {
+impl StoreCore {
     /// See `Store::reserve_frame`.
     pub(crate) fn reserve_frame(
-        self: &Arc<Inner>,
+        self: &Arc<StoreCore>,
         stream: ObjectId,
         payload: &Bytes,
         after: Option<Lsn>,
@@ -94,8 +94,13 @@ impl Inner {
                 let range = tail.next..tail.next + 1;
                 return Err(StoreError::Corrupt { id: stream, range });
             }
-            let is_place = |piece: &Piece| state.places.values().any(|held| *held == (stream.0, piece.run));
-            if last.as_ref().is_some_and(is_place) {
+            let is_raw = |piece: &Piece| {
+                state
+                    .raw_extents
+                    .values()
+                    .any(|held| *held == (stream.0, piece.run))
+            };
+            if last.as_ref().is_some_and(is_raw) {
                 return Err(StoreError::InUse(stream));
             }
             let tail = state.tails.entry(stream.0).or_default();
@@ -116,8 +121,8 @@ impl Inner {
 
     /// Enters one more extent for the stream, or prepares one; the caller looks again.
     pub(crate) fn extend_stream(
-        self: &Arc<Inner>,
-        state: &mut MutexGuard<'_, State>,
+        self: &Arc<StoreCore>,
+        state: &mut MutexGuard<'_, StoreState>,
         stream: u64,
         pages: u32,
         extents: usize,
@@ -125,7 +130,7 @@ impl Inner {
     ) -> Result<(), StoreError> {
         let missing = state.pages_for_tables(EXTENT_OP_BYTES as u64, false);
         if missing > 0 {
-            return self.make_room(state, missing, missing);
+            return self.make_available(state, missing, missing);
         }
         let Some(admitted) = self.admit(state, EXTENT_OP_BYTES, false)? else {
             return Ok(());
@@ -172,8 +177,8 @@ impl Inner {
 
     /// Takes space that was never written, writes zeros over it, and sets it aside.
     fn prepare_extent(
-        self: &Arc<Inner>,
-        state: &mut MutexGuard<'_, State>,
+        self: &Arc<StoreCore>,
+        state: &mut MutexGuard<'_, StoreState>,
         home: Home,
         wanted: u64,
         pages: u32,
@@ -184,7 +189,7 @@ impl Inner {
             .filter(|&size| size <= available)
             .find_map(|size| state.space.allocator.allocate_run(size as u32, home, false));
         let Some(run) = found else {
-            return self.make_room(state, wanted.max(pages.into()), pages.into());
+            return self.make_available(state, wanted.max(pages.into()), pages.into());
         };
         state.space.staged_pages += u64::from(run.pages);
         let len = run.pages as usize * self.shape.page_bytes;
@@ -206,8 +211,8 @@ impl Inner {
 
     /// Gives the frame its number and place, and enters it among what is on its way.
     fn number_frame(
-        self: &Arc<Inner>,
-        mut state: MutexGuard<'_, State>,
+        self: &Arc<StoreCore>,
+        mut state: MutexGuard<'_, StoreState>,
         frame: &NewFrame<'_>,
         piece: Piece,
     ) -> ReservedFrame {
@@ -260,7 +265,7 @@ impl Inner {
     /// Puts the write of a frame among those that go to the device next; it counts with their flush.
     fn queue_frame(
         &self,
-        state: &mut State,
+        state: &mut StoreState,
         frame: &NewFrame<'_>,
         at: FramePos,
         run: Run,
@@ -302,7 +307,7 @@ impl Inner {
     /// The hot path: one write that is durable when it returns, on the caller's thread. It is acknowledged with it,
     /// unless frames before it are still on their way.
     pub(crate) fn write_frame_through(
-        self: &Arc<Inner>,
+        self: &Arc<StoreCore>,
         at: FramePos,
         stream: u64,
         ticket: u64,
@@ -348,7 +353,7 @@ impl Inner {
     }
 }
 
-impl State {
+impl StoreState {
     fn enter_frame(&mut self, stream: u64, frame: FrameState) {
         self.tails.entry(stream).or_default().pending.push(frame);
     }
@@ -391,7 +396,7 @@ impl State {
         if let Some(state) = self.pending_frame(stream, ticket) {
             state.durable = true;
         }
-        self.settle_frames();
+        self.acknowledge_frames();
     }
 
     /// Everything of epochs up to `flushed` is durable.
@@ -402,12 +407,12 @@ impl State {
     }
 
     /// Acknowledges frames whose turn has come, in the order of each stream.
-    pub(crate) fn settle_frames(&mut self) {
+    pub(crate) fn acknowledge_frames(&mut self) {
         let (written_lsn, durable_lsn) = (self.groups.written_lsn, self.groups.durable_lsn);
         let mut answers = Vec::new();
         for tail in self.tails.values_mut() {
-            tail.pending.settle_written(written_lsn, &mut answers);
-            if let Some(end) = tail.pending.settle_durable(durable_lsn, &mut answers) {
+            tail.pending.acknowledge_written(written_lsn, &mut answers);
+            if let Some(end) = tail.pending.take_durable(durable_lsn, &mut answers) {
                 tail.durable = end;
             }
         }

@@ -2,14 +2,14 @@
 
 use crate::{
     Lsn, StoreError,
-    state::{Inner, Waiter},
+    state::{StoreCore, Waiter},
 };
 use copal_device::Completion;
 use std::sync::Arc;
 
-impl Inner {
+impl StoreCore {
     /// See `Store::sync`.
-    pub(crate) fn sync(self: &Arc<Inner>, upto: Lsn) -> Completion<Result<(), StoreError>> {
+    pub(crate) fn sync(self: &Arc<StoreCore>, upto: Lsn) -> Completion<Result<(), StoreError>> {
         let mut state = self.state.lock();
         let lsn = upto.0.min(state.groups.last_lsn);
         if lsn <= state.groups.durable_lsn {

@@ -1,6 +1,6 @@
 //! The end of an open stream, and what is on its way to it.
 
-use crate::pending::Pending;
+use crate::pending_frames::PendingFrames;
 
 /// The end of an open stream.
 #[derive(Default)]
@@ -15,5 +15,5 @@ pub(crate) struct Tail {
     pub(crate) durable: u64,
     /// Recovery found acknowledged frames damaged at `next`.
     pub(crate) damaged: bool,
-    pub(crate) pending: Pending,
+    pub(crate) pending: PendingFrames,
 }

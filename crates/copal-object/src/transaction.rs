@@ -12,7 +12,7 @@ use crate::{
     Ack, Lsn, ObjectId, Op, StoreError, Txn,
     group::Admitted,
     run::Run,
-    state::{Inner, State, Waiter},
+    state::{StoreCore, StoreState, Waiter},
 };
 use bytes::Bytes;
 use copal_device::Completion;
@@ -55,9 +55,9 @@ pub(crate) struct Unit {
     pub(crate) sum: u32,
 }
 
-impl Inner {
+impl StoreCore {
     /// See `Store::commit`.
-    pub(crate) fn commit(self: &Arc<Inner>, txn: Txn, ack: Ack) -> Completion<Result<Lsn, StoreError>> {
+    pub(crate) fn commit(self: &Arc<StoreCore>, txn: Txn, ack: Ack) -> Completion<Result<Lsn, StoreError>> {
         match self.try_commit(txn, ack) {
             Ok(completion) => completion,
             Err(error) => Completion::ready(Err(error)),
@@ -65,7 +65,7 @@ impl Inner {
     }
 
     fn try_commit(
-        self: &Arc<Inner>,
+        self: &Arc<StoreCore>,
         mut txn: Txn,
         ack: Ack,
     ) -> Result<Completion<Result<Lsn, StoreError>>, StoreError> {
@@ -99,8 +99,8 @@ impl Inner {
     /// Checks the transaction until it has all it needs at one moment: its old bytes, its pages, its place in a record.
     /// Releases the mutex whenever something is missing.
     fn grant(
-        self: &Arc<Inner>,
-        state: &mut MutexGuard<'_, State>,
+        self: &Arc<StoreCore>,
+        state: &mut MutexGuard<'_, StoreState>,
         txn: &Txn,
         old: &mut OldBytes<'_>,
     ) -> Result<Granted, StoreError> {
@@ -118,7 +118,7 @@ impl Inner {
             };
             if needs.pages > available {
                 old.forget(state);
-                self.make_room(state, needs.pages, needs.pages)?;
+                self.make_available(state, needs.pages, needs.pages)?;
                 continue;
             }
             if let Some(unit) = needs.units.iter().find(|unit| !old.fetched.has(unit.run)) {
@@ -136,7 +136,7 @@ impl Inner {
                 give_back(state, runs);
                 old.forget(state);
                 let needed = needs.pages + missing;
-                self.make_room(state, needed, needed)?;
+                self.make_available(state, needed, needed)?;
                 continue;
             }
             match self.admit(state, ops_bytes, needs.releases && !txn.ops.is_empty()) {
@@ -158,7 +158,7 @@ impl Inner {
 
     fn acknowledge(
         &self,
-        state: &mut State,
+        state: &mut StoreState,
         lsn: u64,
         ack: Ack,
         bytes: u64,
@@ -181,8 +181,8 @@ impl Inner {
 
     /// Brings the old bytes of one unit in, verified. Releases the mutex.
     fn fetch(
-        self: &Arc<Inner>,
-        state: &mut MutexGuard<'_, State>,
+        self: &Arc<StoreCore>,
+        state: &mut MutexGuard<'_, StoreState>,
         unit: &Unit,
         old: &mut OldBytes<'_>,
     ) -> Result<(), StoreError> {
@@ -227,7 +227,7 @@ struct OldBytes<'a> {
 }
 
 impl OldBytes<'_> {
-    fn of(inner: &Arc<Inner>) -> OldBytes<'_> {
+    fn of(inner: &Arc<StoreCore>) -> OldBytes<'_> {
         OldBytes {
             fetched: Fetched::default(),
             pins: Pins {
@@ -238,7 +238,7 @@ impl OldBytes<'_> {
     }
 
     /// They are read again: what a transaction has pinned itself must not keep room from it.
-    fn forget(&mut self, state: &mut State) {
+    fn forget(&mut self, state: &mut StoreState) {
         self.pins.release(state);
         self.fetched = Fetched::default();
     }
@@ -246,12 +246,12 @@ impl OldBytes<'_> {
 
 /// Pins that end with the transaction, also when it is refused.
 struct Pins<'a> {
-    inner: &'a Arc<Inner>,
+    inner: &'a Arc<StoreCore>,
     tickets: Vec<u64>,
 }
 
 impl Pins<'_> {
-    fn release(&mut self, state: &mut State) {
+    fn release(&mut self, state: &mut StoreState) {
         for ticket in self.tickets.drain(..) {
             state.unpin(ticket);
         }
@@ -268,7 +268,7 @@ impl Drop for Pins<'_> {
 pub(crate) type Runs = Vec<Vec<Run>>;
 
 /// The pages of a checked transaction; `None`, and nothing is taken, when they cannot be had.
-fn take_pages(state: &mut State, needs: &check::Needs) -> Option<Runs> {
+fn take_pages(state: &mut StoreState, needs: &check::Needs) -> Option<Runs> {
     let mut runs = Vec::with_capacity(needs.per_op.len());
     for need in &needs.per_op {
         let taken = if need.pages == 0 {
@@ -285,7 +285,7 @@ fn take_pages(state: &mut State, needs: &check::Needs) -> Option<Runs> {
     Some(runs)
 }
 
-fn give_back(state: &mut State, runs: Runs) {
+fn give_back(state: &mut StoreState, runs: Runs) {
     for run in runs.into_iter().flatten() {
         state.space.allocator.release(run);
     }

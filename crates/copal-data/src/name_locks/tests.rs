@@ -1,6 +1,5 @@
 use super::*;
 use crate::format::VolumeState;
-use crate::keys;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 

@@ -144,7 +144,7 @@ fn a_flush_covers_only_what_completed_before_it_began() {
     let dev = device(2, Order::Fifo);
     let first = submit(&dev, 0, write(1, 1));
     let early = submit(&dev, 0, IoKind::Flush);
-    dev.settle();
+    dev.run_until_idle();
     assert_eq!(
         reachable(&dev.history(), dev.step()),
         BTreeSet::from([vec![0, 0], vec![1, 0]])
@@ -392,7 +392,7 @@ fn the_cut_points_reach_every_state_that_any_step_reaches() {
                 dev.drive();
             }
         }
-        dev.settle();
+        dev.run_until_idle();
         let history = dev.history();
         let points = history.cut_points();
         for step in 0..=history.len() {

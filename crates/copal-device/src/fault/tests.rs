@@ -71,7 +71,7 @@ fn completions_come_in_the_order_asked_for() {
             dev.submit(io(at, kind))
                 .on_complete(move |_| seen.lock().push(at));
         }
-        dev.settle();
+        dev.run_until_idle();
         seen.lock().clone()
     };
     assert_eq!(sequence(Order::Immediate, 0), [0, 1, 2, 3, 4, 5, 6, 7]);

@@ -2,9 +2,9 @@
 
 mod block_device;
 mod conformance;
+mod idle;
 mod open;
 mod seccomp;
-mod settling;
 
 use std::path::Path;
 

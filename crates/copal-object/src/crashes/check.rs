@@ -5,7 +5,7 @@ use crate::{FramePos, ObjectId, Store};
 use copal_device::Class;
 use std::collections::BTreeMap;
 
-/// What recovery settled on.
+/// What recovery found.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Outcome {
     pub(super) lsn: u64,

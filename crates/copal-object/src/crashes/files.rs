@@ -1,6 +1,6 @@
 //! The same histories on files of a host: kills, and power losses that take any subset of unsynced bytes and names.
 //!
-//! One life after another on the recording twin of a directory (`hostfs::twin`); the last one is cut at every event.
+//! One life after another on the recording simulated directory (`hostfs::sim_directory`); the last one is cut at every event.
 //! Negative controls: each sync left out on its own.
 //!
 //! `COPAL_CRASH_SEEDS` and `COPAL_CRASH_FROM` as in `crashes`.
@@ -18,9 +18,9 @@ use crate::{
     format::superblock::BACKEND_HOSTFS,
     hostfs::{
         HostFiles,
-        twin::{Contents, Deaf, Twin},
+        sim_directory::{Contents, Deaf, SimDirectory},
     },
-    open::{self, Ground, Tuning},
+    open::{self, Backend, Tuning},
 };
 use copal_device::Device;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ const SEEDS: u64 = 300;
 /// States tried at each cut.
 const DRAWS: u64 = 4;
 
-fn make(twin: &Twin) -> Result<(), OpenError> {
-    let files: Arc<dyn Device> = HostFiles::on(Box::new(twin.clone()), false);
+fn make(sim: &SimDirectory) -> Result<(), OpenError> {
+    let files: Arc<dyn Device> = HostFiles::on(Box::new(sim.clone()), false);
     let options = MkfsOptions {
         journal_bytes: Some(16 * 4096),
         ..MkfsOptions::default()
@@ -44,9 +44,9 @@ fn make(twin: &Twin) -> Result<(), OpenError> {
     )
 }
 
-fn open(twin: &Twin, tuning: Tuning) -> Result<Store, OpenError> {
-    let files = HostFiles::on(Box::new(twin.clone()), false);
-    let (inner, report) = open::open(Ground::Files(files), &OpenOptions::default(), tuning)?;
+fn open(sim: &SimDirectory, tuning: Tuning) -> Result<Store, OpenError> {
+    let files = HostFiles::on(Box::new(sim.clone()), false);
+    let (inner, report) = open::open(Backend::Files(files), &OpenOptions::default(), tuning)?;
     if let Some(stream) = report.damaged_streams.first() {
         let what = format!("stream {} after a crash", stream.0);
         return Err(OpenError::Damaged { what });
@@ -56,9 +56,9 @@ fn open(twin: &Twin, tuning: Tuning) -> Result<Store, OpenError> {
 
 /// A store that was made and everything of it synced.
 fn empty() -> Contents {
-    let twin = Twin::new(Contents::default(), Deaf::No);
-    make(&twin).unwrap();
-    twin.survivors(twin.step(), &mut || true)
+    let sim = SimDirectory::new(Contents::default(), Deaf::No);
+    make(&sim).unwrap();
+    sim.survivors(sim.step(), &mut || true)
 }
 
 /// A subset, by its draw: nothing, everything, or each part with some chance.
@@ -81,15 +81,15 @@ fn run(seed: u64, deaf: Deaf) -> Result<usize, String> {
         busy: false,
     };
     let random = Random::new(seed.wrapping_mul(0x1234_5677).wrapping_add(991));
-    let twin = Twin::new(empty(), deaf);
+    let sim = SimDirectory::new(empty(), deaf);
     let tuning = Tuning {
         entropy: Entropy::Seed(Random::new(seed + 7)),
         stream_extent_pages: Some(3),
         ..Tuning::default()
     };
-    let store = open(&twin, tuning).map_err(|error| format!("first open: {error}"))?;
-    let mut runner = Runner::new(&plan, random, World::Files(twin.clone()), store);
-    let mut twin = twin;
+    let store = open(&sim, tuning).map_err(|error| format!("first open: {error}"))?;
+    let mut runner = Runner::new(&plan, random, World::Files(sim.clone()), store);
+    let mut sim = sim;
     let lives = 1 + runner.random.below(3);
     for life in 0..lives {
         for _ in 0..3 + runner.random.below(12) {
@@ -101,35 +101,35 @@ fn run(seed: u64, deaf: Deaf) -> Result<usize, String> {
         }
         let step = runner.world.step();
         runner.forget_awaited();
-        // A kill loses nothing, but what was not synced is still not: the twin goes on with its history.
+        // A kill loses nothing, but what was not synced is still not: the simulation goes on with its history.
         let is_kill = runner.random.one_in(2);
         if !is_kill {
             let draw = runner.random.below(5);
             let mut keep = keep(draw, &mut runner.random);
-            twin = Twin::new(twin.survivors(step, &mut keep), deaf);
+            sim = SimDirectory::new(sim.survivors(step, &mut keep), deaf);
         }
         let tuning = runner.tuning();
-        let store = open(&twin, tuning).map_err(|error| format!("after a crash: {error}"))?;
-        runner.world = World::Files(twin.clone());
-        runner.settle(store, step, !is_kill)?;
+        let store = open(&sim, tuning).map_err(|error| format!("after a crash: {error}"))?;
+        runner.world = World::Files(sim.clone());
+        runner.go_on_with(store, step, !is_kill)?;
     }
-    enumerate(&mut runner, &twin)
+    enumerate(&mut runner, &sim)
 }
 
 /// Power losses at every event of the last life, each followed by another one right behind the recovery.
-fn enumerate(runner: &mut Runner<'_>, twin: &Twin) -> Result<usize, String> {
+fn enumerate(runner: &mut Runner<'_>, sim: &SimDirectory) -> Result<usize, String> {
     let mut tried = 0;
-    let last = twin.step();
+    let last = sim.step();
     for step in runner.start..=last {
         // Behind a write come the same subsets as before the sync that follows it.
-        if step < last && !twin.is_sync(step) && !runner.random.one_in(4) {
+        if step < last && !sim.is_sync(step) && !runner.random.one_in(4) {
             continue;
         }
         for draw in 0..DRAWS {
             let mut keep = keep(draw, &mut runner.random);
-            let survivors = twin.survivors(step, &mut keep);
+            let survivors = sim.survivors(step, &mut keep);
             let what = |violation: String| format!("{violation}; power loss at {step}, draw {draw}");
-            let survivor = Twin::new(survivors, Deaf::No);
+            let survivor = SimDirectory::new(survivors, Deaf::No);
             let tuning = runner.tuning();
             let store = open(&survivor, tuning).map_err(|error| what(error.to_string()))?;
             let first = outcome(&store);
@@ -139,7 +139,7 @@ fn enumerate(runner: &mut Runner<'_>, twin: &Twin) -> Result<usize, String> {
             let end = survivor.step();
             let draw_again = runner.random.below(4);
             let mut keep = super::files::keep(draw_again, &mut runner.random);
-            let again = Twin::new(survivor.survivors(end, &mut keep), Deaf::No);
+            let again = SimDirectory::new(survivor.survivors(end, &mut keep), Deaf::No);
             let tuning = runner.tuning();
             let store = open(&again, tuning).map_err(|error| what(format!("OBJ-30: {error}")))?;
             if outcome(&store) != first {
@@ -180,14 +180,14 @@ fn names_of_objects_that_are_not_synced_are_caught() {
 
 /// Whether every power loss inside or behind `mkfs` leaves no store, or the store once `mkfs` has returned.
 fn making_survives(deaf: Deaf) -> bool {
-    let twin = Twin::new(Contents::default(), deaf);
-    make(&twin).unwrap();
+    let sim = SimDirectory::new(Contents::default(), deaf);
+    make(&sim).unwrap();
     let mut random = Random::new(5);
-    let last = twin.step();
+    let last = sim.step();
     (0..=last).all(|step| {
         (0..DRAWS).all(|draw| {
             let mut keep = keep(draw, &mut random);
-            let survivor = Twin::new(twin.survivors(step, &mut keep), Deaf::No);
+            let survivor = SimDirectory::new(sim.survivors(step, &mut keep), Deaf::No);
             match open(&survivor, Tuning::default()) {
                 Ok(_) => true,
                 Err(OpenError::NotAStore | OpenError::Damaged { .. }) => step < last,

@@ -69,8 +69,8 @@ impl Model {
         (**self.at(u64::MAX)).clone()
     }
 
-    /// Recovery settled on `lsn` and these ends of streams: that is certain from now on.
-    pub(super) fn settle(&mut self, lsn: u64, ends: &BTreeMap<u64, u64>) {
+    /// Recovery found `lsn` and these ends of streams: that is certain from now on.
+    pub(super) fn recovered_to(&mut self, lsn: u64, ends: &BTreeMap<u64, u64>) {
         self.base = Rc::clone(self.at(lsn));
         self.commits.clear();
         self.promises = vec![Promise {

@@ -187,8 +187,11 @@ impl Runner<'_> {
                 }
             }
             9 if self.plan.seed % 4 == 3 && self.random.one_in(2) => {
-                self.store.seal().expect("an idle store is sealed");
-                assert!(!self.store.seal().expect("twice"), "a sealed store needs no seal");
+                self.store.write_clean_mark().expect("an idle store is marked");
+                assert!(
+                    !self.store.write_clean_mark().expect("twice"),
+                    "a marked store needs no mark"
+                );
             }
             10 if self.random.one_in(3) => match self.store.shrink() {
                 Ok(_) | Err(StoreError::NoSpace { .. }) => {}
@@ -250,7 +253,7 @@ impl Runner<'_> {
             }
         }
         self.world = World::Device(device);
-        self.settle(store, step, false)
+        self.go_on_with(store, step, false)
     }
 
     /// Power is lost; the device is left in one of its possible states.
@@ -272,14 +275,14 @@ impl Runner<'_> {
         let store = open(device.clone(), tuning)
             .map_err(|error| format!("after a power loss: {error}; {}", state.describe()))?;
         self.world = World::Device(device);
-        self.settle(store, step, true)
+        self.go_on_with(store, step, true)
     }
 
-    pub(super) fn settle(&mut self, store: Store, step: usize, durable_only: bool) -> Result<(), String> {
+    pub(super) fn go_on_with(&mut self, store: Store, step: usize, durable_only: bool) -> Result<(), String> {
         self.store = store;
         let outcome = outcome(&self.store);
         check(&self.store, &outcome, &self.model, step, durable_only)?;
-        self.model.settle(outcome.lsn, &outcome.ends);
+        self.model.recovered_to(outcome.lsn, &outcome.ends);
         self.start = self.world.step();
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     Ack, Check, CreateOptions, MkfsOptions, ObjectId, Op, OpenError, OpenOptions, Store, Txn, broken::Broken,
-    entropy::Entropy, format::superblock::BACKEND_COW, hostfs::twin::Twin, open::Tuning,
+    entropy::Entropy, format::superblock::BACKEND_COW, hostfs::sim_directory::SimDirectory, open::Tuning,
 };
 use copal_device::{
     Device, Image,
@@ -87,14 +87,14 @@ pub(super) fn nearly_full_store() -> Image {
 #[derive(Clone)]
 pub(super) enum World {
     Device(Arc<FaultDevice>),
-    Files(Twin),
+    Files(SimDirectory),
 }
 
 impl World {
     pub(super) fn step(&self) -> usize {
         match self {
             World::Device(device) => device.step(),
-            World::Files(twin) => twin.step(),
+            World::Files(sim) => sim.step(),
         }
     }
 

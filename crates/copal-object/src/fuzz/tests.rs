@@ -193,10 +193,10 @@ fn operations_that_decode_fit_or_are_refused() {
             let at = random.below(bytes.len() as u64) as usize;
             bytes[at] = random.next() as u8;
         }
-        if let Some(settled) = replay(&bytes) {
+        if let Some(derived) = replay(&bytes) {
             accepted += 1;
-            let owned = STORE_PAGES + owned_pages(&settled.tables);
-            assert_eq!(settled.free_pages + owned, settled.tables.pages, "seed {seed}");
+            let owned = STORE_PAGES + owned_pages(&derived.tables);
+            assert_eq!(derived.free_pages + owned, derived.tables.pages, "seed {seed}");
         }
     }
     assert!(accepted > 1000, "only {accepted} histories fit");

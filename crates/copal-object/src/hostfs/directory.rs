@@ -1,6 +1,6 @@
 //! The host's file system as the backend sees it: files by number, their bytes, their names, and what syncs which.
 //!
-//! A seam, so that a twin in memory can lose whatever no sync covers (`twin`); the other implementation is a real
+//! A seam, so that a simulated one can lose whatever no sync covers (`sim_directory`); the other implementation is a real
 //! directory. File 0 is `store` in the directory itself, the others are `objects/<number>`; `reserve` is a file of
 //! nothing that takes blocks, and gives them when the file system has no others; `lock` is locked by whoever has the
 //! store open, and nobody else may open it.

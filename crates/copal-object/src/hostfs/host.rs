@@ -3,14 +3,14 @@
 use crate::{
     engine::discard_io,
     placement::Placement,
-    state::{Inner, State, Tag},
+    state::{StoreCore, StoreState, Tag},
 };
 use copal_device::DeviceError;
 use std::sync::Arc;
 
-impl Inner {
+impl StoreCore {
     /// Removes files that no record names. After the mount: until then recovery may still change its mind.
-    pub(crate) fn remove_unknown_files(self: &Arc<Inner>) -> Result<(), DeviceError> {
+    pub(crate) fn remove_unknown_files(self: &Arc<StoreCore>) -> Result<(), DeviceError> {
         let Some(files) = &self.files else { return Ok(()) };
         files.refill();
         let numbers = files
@@ -28,7 +28,7 @@ impl Inner {
     }
 
     /// Queues what the device may forget: blocks and files that nothing owns any more.
-    pub(crate) fn give_back(&self, state: &mut State) {
+    pub(crate) fn give_back(&self, state: &mut StoreState) {
         for run in state.space.allocator.take_gone() {
             let io = discard_io(&self.shape, run);
             state.outbox.push((Tag::Discard { run }, vec![io]));
@@ -36,7 +36,7 @@ impl Inner {
     }
 
     /// Looks at the host's file system again; whether `pages` more are available now.
-    pub(crate) fn ask_host(&self, state: &mut State, pages: u64) -> bool {
+    pub(crate) fn ask_host(&self, state: &mut StoreState, pages: u64) -> bool {
         if let Placement::Files(space) = &mut state.space.allocator {
             space.look();
         }

@@ -15,12 +15,12 @@ mod directory;
 mod files;
 mod host;
 mod numbers;
+#[cfg(test)]
+pub(crate) mod sim_directory;
 mod space;
 mod syncs;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-pub(crate) mod twin;
 
 pub(crate) use files::{FILE_BYTES, HostFiles};
 pub(crate) use space::FileSpace;

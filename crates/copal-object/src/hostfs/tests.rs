@@ -2,26 +2,26 @@
 
 use super::{
     HostFiles,
-    twin::{Contents, Deaf, Twin},
+    sim_directory::{Contents, Deaf, SimDirectory},
 };
 use crate::{
     Ack, Check, CreateOptions, MkfsOptions, ObjectId, ObjectKind, Op, OpenError, OpenOptions, Store,
     StoreError, Txn,
     entropy::Entropy,
     format::superblock::BACKEND_HOSTFS,
-    open::{self, Ground, Tuning},
+    open::{self, Backend, Tuning},
 };
 use bytes::Bytes;
 use copal_device::{Class, Device};
 use std::{path::Path, sync::Arc};
 
-fn files(twin: &Twin) -> Arc<HostFiles> {
-    HostFiles::on(Box::new(twin.clone()), false)
+fn files(sim: &SimDirectory) -> Arc<HostFiles> {
+    HostFiles::on(Box::new(sim.clone()), false)
 }
 
-fn open(twin: &Twin) -> Store {
+fn open(sim: &SimDirectory) -> Store {
     let (inner, _) = open::open(
-        Ground::Files(files(twin)),
+        Backend::Files(files(sim)),
         &OpenOptions::default(),
         Tuning::default(),
     )
@@ -29,13 +29,13 @@ fn open(twin: &Twin) -> Store {
     Store { inner }
 }
 
-fn made() -> Twin {
-    let twin = Twin::new(Contents::default(), Deaf::No);
+fn made() -> SimDirectory {
+    let sim = SimDirectory::new(Contents::default(), Deaf::No);
     let options = MkfsOptions {
         journal_bytes: Some(256 * 4096),
         ..MkfsOptions::default()
     };
-    let device: Arc<dyn Device> = files(&twin);
+    let device: Arc<dyn Device> = files(&sim);
     crate::mkfs::mkfs(
         &device,
         &options,
@@ -43,7 +43,7 @@ fn made() -> Twin {
         BACKEND_HOSTFS,
     )
     .unwrap();
-    twin
+    sim
 }
 
 fn commit(store: &Store, ops: Vec<Op>) -> Result<(), StoreError> {
@@ -75,30 +75,30 @@ fn delete(store: &Store, id: u64) -> Result<(), StoreError> {
 /// Fix: a file `reserve` has it, and gives it to writes that find no blocks.
 #[test]
 fn a_store_deletes_checkpoints_and_opens_where_not_one_byte_is_left() {
-    let twin = made();
-    let store = open(&twin);
+    let sim = made();
+    let store = open(&sim);
     for id in 1..=400 {
         create(&store, id, 8192).unwrap();
     }
-    twin.leave_free(0);
+    sim.leave_free(0);
     for id in 1..=200 {
         if id % 20 == 1 {
             // What was freed goes to others.
-            twin.leave_free(0);
+            sim.leave_free(0);
             store.checkpoint().unwrap();
         }
         delete(&store, id).unwrap();
     }
-    twin.leave_free(0);
+    sim.leave_free(0);
     store.close().unwrap();
-    let store = open(&twin);
-    twin.leave_free(0);
+    let store = open(&sim);
+    sim.leave_free(0);
     let full = create(&store, 1000, 64 << 20);
     assert!(matches!(full, Err(StoreError::NoSpace { .. })), "{full:?}");
     (201..=399).for_each(|id| delete(&store, id).unwrap());
     store.close().unwrap();
-    twin.leave_free(1 << 30);
-    let store = open(&twin);
+    sim.leave_free(1 << 30);
+    let store = open(&sim);
     create(&store, 1000, 8 << 20).unwrap();
     let last = store
         .read(ObjectId(400), 0..8192, Class::Foreground)
@@ -113,39 +113,39 @@ fn a_store_deletes_checkpoints_and_opens_where_not_one_byte_is_left() {
 /// Fix: it is asked again every 4 MiB; what was admitted before finds its blocks in the reserve.
 #[test]
 fn others_who_fill_the_file_system_meanwhile_end_commits_cleanly() {
-    let twin = made();
-    let store = open(&twin);
+    let sim = made();
+    let store = open(&sim);
     create(&store, 1, 8192).unwrap();
-    twin.leave_free(0);
+    sim.leave_free(0);
     let full = (2..100).find_map(|id| create(&store, id, 1 << 20).err());
     assert!(matches!(full, Some(StoreError::NoSpace { .. })), "{full:?}");
     delete(&store, 1).unwrap();
-    twin.leave_free(1 << 30);
+    sim.leave_free(1 << 30);
     create(&store, 200, 8 << 20).unwrap();
     store.close().unwrap();
 }
 
 #[test]
 fn files_are_made_again_under_numbers_of_removed_ones() {
-    let twin = made();
-    let store = open(&twin);
+    let sim = made();
+    let store = open(&sim);
     for id in 1..=300 {
         create(&store, id, 8192).unwrap();
         if id > 2 {
             delete(&store, id - 2).unwrap();
         }
     }
-    let largest = twin_numbers(&twin).last().copied();
+    let largest = numbers_of(&sim).last().copied();
     assert!(largest < Some(40), "{largest:?}");
     store.close().unwrap();
     drop(store);
-    let store = open(&twin);
+    let store = open(&sim);
     create(&store, 301, 8192).unwrap();
-    assert!(twin_numbers(&twin).last() < Some(&40));
+    assert!(numbers_of(&sim).last() < Some(&40));
 }
 
-fn twin_numbers(twin: &Twin) -> Vec<u32> {
-    files(twin).numbers().unwrap()
+fn numbers_of(sim: &SimDirectory) -> Vec<u32> {
+    files(sim).numbers().unwrap()
 }
 
 fn real(dir: &Path) -> Result<Store, OpenError> {

@@ -1,22 +1,22 @@
 //! The open store as it stands in memory, made from what recovery found.
 
-use super::{Ground, Tuning};
+use super::{Backend, Tuning};
 use crate::{
     OpenError, OpenOptions,
     broken::Flaw,
     checkpointer::Checkpointer,
+    clean_mark::CleanMark,
     epoch::Epochs,
     group::Groups,
     journal::Journal,
     owners::Owners,
-    pending::Pending,
+    pending_frames::PendingFrames,
     placement::Placement,
     recent::RecentPages,
     recovery::{self, Recovered},
-    sealed::Sealed,
     shared::SharedRuns,
     space::{SpaceMap, stream_extent_smallest},
-    state::{IN_FLIGHT_BYTES_MAX, Inner, Shape, State},
+    state::{IN_FLIGHT_BYTES_MAX, Shape, StoreCore, StoreState},
     tail::Tail,
     walk::End,
 };
@@ -27,17 +27,17 @@ use std::{
     sync::Arc,
 };
 
-/// The store on `ground` in the state `recovered`; nothing is written.
+/// The store on `backend` in the state `recovered`; nothing is written.
 pub(super) fn assemble(
-    ground: Ground,
+    backend: Backend,
     options: &OpenOptions,
     tuning: Tuning,
     mut recovered: Recovered,
-) -> Result<Arc<Inner>, OpenError> {
+) -> Result<Arc<StoreCore>, OpenError> {
     let page_bytes = recovered.tables.page_bytes;
-    let device = ground.device(options);
+    let device = backend.device(options);
     let max_bytes = options.max_size_bytes.unwrap_or(u64::MAX);
-    let (files, empty) = ground.into_empty_space(recovered.tables.pages, page_bytes, max_bytes, &tuning)?;
+    let (files, empty) = backend.into_empty_space(recovered.tables.pages, page_bytes, max_bytes, &tuning)?;
     let only_saves = options.salvage && options.read_only;
     let (space, shared) = space(&recovered, empty, only_saves)?;
     recovered.tables.shared = shared;
@@ -45,7 +45,7 @@ pub(super) fn assemble(
     let mut state = state(recovered, space, tuning);
     state.reckon_checkpoint();
     let driver = device.driver();
-    Ok(Arc::new(Inner {
+    Ok(Arc::new(StoreCore {
         files,
         device,
         driver,
@@ -98,9 +98,9 @@ fn shape(recovered: &Recovered, options: &OpenOptions, tuning: &Tuning, geometry
 }
 
 /// Nothing is on its way, nobody waits.
-fn state(recovered: Recovered, space: Placement, tuning: Tuning) -> State {
+fn state(recovered: Recovered, space: Placement, tuning: Tuning) -> StoreState {
     let journal = journal(&recovered);
-    State {
+    StoreState {
         tables: recovered.tables,
         space: SpaceMap::new(space),
         epochs: Epochs::new(recovered.epoch),
@@ -124,14 +124,14 @@ fn state(recovered: Recovered, space: Placement, tuning: Tuning) -> State {
         written_waiters: VecDeque::new(),
         durable_waiters: VecDeque::new(),
         wanted_lsn: 0,
-        sealed: Sealed::at_open(recovered.last_lsn),
+        clean_mark: CleanMark::at_open(recovered.last_lsn),
         drain_epoch: 0,
         resizing: false,
         failure: None,
         closed: false,
         broken: tuning.broken,
         mounted: tuning.broken.by(Flaw::NoMount),
-        places: BTreeMap::new(),
+        raw_extents: BTreeMap::new(),
         outbox: Vec::new(),
         deliveries: Vec::new(),
     }
@@ -160,6 +160,6 @@ fn tail(end: &End) -> Tail {
         piece: end.piece,
         durable: end.next,
         damaged: end.damaged,
-        pending: Pending::default(),
+        pending: PendingFrames::default(),
     }
 }

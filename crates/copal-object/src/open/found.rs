@@ -2,7 +2,7 @@
 //!
 //! Not here: how a state is recovered (`recovery`).
 
-use super::Ground;
+use super::Backend;
 use crate::{
     OlderState, OpenError, OpenOptions,
     broken::Broken,
@@ -36,13 +36,13 @@ impl Lengths {
 
 /// Reads what is on `device`, decides what counts, and looks whether all of it is there. Writes nothing.
 pub(super) fn find(
-    ground: &Ground,
+    backend: &Backend,
     device: &dyn Device,
     options: &OpenOptions,
     broken: Broken,
 ) -> Result<(Recovered, Lengths), OpenError> {
     let (superblock, stale_copies) = recovery::newest_superblock(device)?;
-    ground.fits(superblock.backend)?;
+    backend.fits(superblock.backend)?;
     let source = Source {
         device,
         page_bytes: superblock.page_bytes as usize,

@@ -12,7 +12,7 @@ use crate::{
     hostfs::HostFiles,
     placement::Placement,
     run::Run,
-    state::{Inner, State},
+    state::{StoreCore, StoreState},
 };
 use copal_device::DeviceError;
 use parking_lot::MutexGuard;
@@ -27,7 +27,7 @@ enum Step {
 }
 
 impl Step {
-    fn is_done(&self, state: &State) -> bool {
+    fn is_done(&self, state: &StoreState) -> bool {
         match self {
             Step::Record { epoch } => state.epochs.flushed >= *epoch,
             Step::Checkpoint { finished, .. } => state.checkpointer.finished > *finished,
@@ -35,7 +35,7 @@ impl Step {
     }
 
     /// Whether the checkpoint did not begin, and will not: it finds no space.
-    fn is_stuck(&self, state: &State) -> bool {
+    fn is_stuck(&self, state: &StoreState) -> bool {
         let is_checkpoint = matches!(self, Step::Checkpoint { .. });
         is_checkpoint && state.outbox.is_empty() && state.checkpointer.is_idle()
     }
@@ -43,7 +43,7 @@ impl Step {
 
 /// Writes the mount record and waits until it is durable; when the journal has no room for it, a checkpoint with a new
 /// chain seed stands in for it (OBJ-9). The pages `needed` are not written before.
-pub(super) fn mount(inner: &Arc<Inner>, needed: &[Run]) -> Result<(), StoreError> {
+pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[Run]) -> Result<(), StoreError> {
     let mut state = inner.state.lock();
     let mount = state.entropy.next();
     let cuts = cut_streams(inner, &mut state);
@@ -70,7 +70,7 @@ pub(super) fn mount(inner: &Arc<Inner>, needed: &[Run]) -> Result<(), StoreError
 
 /// Whether the record goes into the journal exactly at the head, where a dropped record may still stand: skipped over, it
 /// would be found again.
-fn has_room(inner: &Inner, state: &State, op: &RecordOp) -> bool {
+fn has_room(inner: &StoreCore, state: &StoreState, op: &RecordOp) -> bool {
     let mut encoded = Vec::new();
     op.encode(&mut encoded);
     let pages = record::pages_for(encoded.len(), inner.shape.page_bytes);
@@ -79,7 +79,7 @@ fn has_room(inner: &Inner, state: &State, op: &RecordOp) -> bool {
         && !inner.shape.mount_by_checkpoint
 }
 
-fn by_record(inner: &Inner, state: &mut State) -> Step {
+fn by_record(inner: &StoreCore, state: &mut StoreState) -> Step {
     let epoch = state.epochs.open;
     state.groups.open.forced = true;
     state.groups.open.releasing = true;
@@ -91,8 +91,8 @@ fn by_record(inner: &Inner, state: &mut State) -> Step {
 
 /// The tables are as the record would have left them; a checkpoint says so instead.
 fn by_checkpoint(
-    inner: &Inner,
-    state: &mut State,
+    inner: &StoreCore,
+    state: &mut StoreState,
     old_mount: u64,
     needed: &[Run],
 ) -> Result<Step, StoreError> {
@@ -118,7 +118,11 @@ fn by_checkpoint(
     Ok(Step::Checkpoint { finished, held })
 }
 
-fn await_step(inner: &Arc<Inner>, state: &mut MutexGuard<'_, State>, step: &Step) -> Result<(), StoreError> {
+fn await_step(
+    inner: &Arc<StoreCore>,
+    state: &mut MutexGuard<'_, StoreState>,
+    step: &Step,
+) -> Result<(), StoreError> {
     loop {
         if let Some(error) = &state.failure {
             return Err(StoreError::Device(error.clone()));
@@ -176,7 +180,7 @@ pub(super) fn hold(
 
 /// Where each open stream goes on, under a new incarnation (OBJ-13). A damaged one stays as it is, so that the damage is
 /// found again.
-fn cut_streams(inner: &Inner, state: &mut State) -> Vec<Cut> {
+fn cut_streams(inner: &StoreCore, state: &mut StoreState) -> Vec<Cut> {
     let mut ids: Vec<u64> = state.tails.keys().copied().collect();
     ids.sort_unstable();
     let mut cuts = Vec::new();

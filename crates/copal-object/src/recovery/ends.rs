@@ -58,9 +58,9 @@ fn ends_in_sight(source: &Source<'_>, pieces: &[Piece], end: &End, trimmed: u64)
     let is_last = end.piece + 1 == pieces.len();
     // Where trimmed frames are gone, the page of the next one is not known.
     let is_passed_over = end.used == 0 && end.next <= trimmed && end.next > piece.first;
-    // A stream without frames may be a place: all of it is somebody's, and nothing says which bytes count.
-    let is_place = end.used == 0 && end.piece == 0;
-    if end.damaged || !is_last || is_passed_over || is_place {
+    // A stream without frames may be a raw extent: all of it is somebody's, and nothing says which bytes count.
+    let is_raw = end.used == 0 && end.piece == 0;
+    if end.damaged || !is_last || is_passed_over || is_raw {
         return Ok(false);
     }
     if end.used == piece.run.pages {

@@ -9,7 +9,7 @@ use crate::{
     format::ops::{RecordOp, Traits},
     group::Admitted,
     run::{Run, pages_of},
-    state::{Inner, State, Tag},
+    state::{StoreCore, StoreState, Tag},
     sums::unit_sums,
 };
 use bytes::Bytes;
@@ -18,19 +18,19 @@ use std::sync::Arc;
 
 /// Work on one transaction.
 struct Applier<'a> {
-    inner: &'a Inner,
-    state: &'a mut State,
+    inner: &'a StoreCore,
+    state: &'a mut StoreState,
     fetched: &'a Fetched,
     lsn: u64,
     /// Data of this transaction, not yet submitted.
     writes: Vec<(Run, AlignedBuf)>,
 }
 
-impl Inner {
+impl StoreCore {
     /// Carries out a checked transaction with the pages it was given; returns the bytes of its data.
     pub(crate) fn apply(
         &self,
-        state: &mut State,
+        state: &mut StoreState,
         txn: Txn,
         needs: &Needs,
         runs: Runs,
@@ -60,7 +60,7 @@ impl Inner {
         self.submit_data(state, writes)
     }
 
-    fn submit_data(&self, state: &mut State, writes: Vec<(Run, AlignedBuf)>) -> u64 {
+    fn submit_data(&self, state: &mut StoreState, writes: Vec<(Run, AlignedBuf)>) -> u64 {
         if writes.is_empty() {
             return 0;
         }

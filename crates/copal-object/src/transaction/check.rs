@@ -12,7 +12,7 @@ use crate::{
     placement::Home,
     snapshot::{ENTRY_BYTES_MAX, entry_bytes, published_bytes_max},
     staged::Staged,
-    state::{Shape, State},
+    state::{Shape, StoreState},
     sums::placement_class,
     tables::{Entry, Object, unit_pages},
 };
@@ -91,7 +91,7 @@ struct Shadow {
 }
 
 struct Checker<'a> {
-    state: &'a State,
+    state: &'a StoreState,
     page: u64,
     page_bytes: usize,
     shadows: HashMap<u64, Option<Shadow>>,
@@ -99,7 +99,7 @@ struct Checker<'a> {
 }
 
 /// Checks a transaction against the tables.
-pub(crate) fn check(state: &State, txn: &Txn, shape: &Shape) -> Result<Needs, StoreError> {
+pub(crate) fn check(state: &StoreState, txn: &Txn, shape: &Shape) -> Result<Needs, StoreError> {
     let mut checker = Checker {
         state,
         page: shape.page_bytes as u64,
@@ -380,7 +380,7 @@ impl Checker<'_> {
     }
 }
 
-fn shadow_of(state: &State, id: ObjectId) -> Option<Shadow> {
+fn shadow_of(state: &StoreState, id: ObjectId) -> Option<Shadow> {
     let of = |what: &Traits| Shadow {
         id: id.0,
         kind: what.kind,

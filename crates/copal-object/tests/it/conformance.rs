@@ -9,34 +9,34 @@ use copal_object::*;
 use std::sync::Arc;
 
 /// What a store lies on, so that it can be opened again.
-pub(crate) enum Ground {
+pub(crate) enum Backend {
     Memory(Arc<dyn Device>),
     Directory(tempfile::TempDir),
 }
 
-impl Ground {
+impl Backend {
     pub(crate) fn open(&self) -> Store {
         match self {
-            Ground::Memory(device) => open(device),
-            Ground::Directory(dir) => Store::open_dir(dir.path(), &OpenOptions::default()).unwrap().0,
+            Backend::Memory(device) => open(device),
+            Backend::Directory(dir) => Store::open_dir(dir.path(), &OpenOptions::default()).unwrap().0,
         }
     }
 }
 
 /// Makes a new store.
-pub(crate) type Make = fn() -> (Ground, Store);
+pub(crate) type Make = fn() -> (Backend, Store);
 
-pub(crate) fn in_memory() -> (Ground, Store) {
+pub(crate) fn in_memory() -> (Backend, Store) {
     let (device, store) = fresh();
-    (Ground::Memory(device), store)
+    (Backend::Memory(device), store)
 }
 
-pub(crate) fn in_a_directory() -> (Ground, Store) {
+pub(crate) fn in_a_directory() -> (Backend, Store) {
     let dir = tempfile::tempdir().unwrap();
     Store::mkfs_dir(dir.path(), &MkfsOptions::default()).unwrap();
-    let ground = Ground::Directory(dir);
-    let store = ground.open();
-    (ground, store)
+    let backend = Backend::Directory(dir);
+    let store = backend.open();
+    (backend, store)
 }
 
 #[test]
@@ -62,7 +62,7 @@ const B: ObjectId = ObjectId(2);
 
 fn what_was_written_is_read_before_and_after_a_reopen(make: Make) {
     for check in [Check::Pages, Check::Caller] {
-        let (ground, store) = make();
+        let (backend, store) = make();
         let data = bytes(300_000, 1);
         commit(
             &store,
@@ -93,7 +93,7 @@ fn what_was_written_is_read_before_and_after_a_reopen(make: Make) {
         );
         assert_eq!(read(&store, 1), data);
         drop(store);
-        let store = ground.open();
+        let store = backend.open();
         assert_eq!(read(&store, 1), data);
         store.close().unwrap();
         assert_eq!(
@@ -105,7 +105,7 @@ fn what_was_written_is_read_before_and_after_a_reopen(make: Make) {
             StoreError::Fenced.to_string()
         );
         drop(store);
-        let store = ground.open();
+        let store = backend.open();
         assert_eq!(read(&store, 1), data);
         let part = store.read(A, 99_000..101_000, Class::Foreground).wait().unwrap();
         assert_eq!(part, data.slice(99_000..101_000));
@@ -113,7 +113,7 @@ fn what_was_written_is_read_before_and_after_a_reopen(make: Make) {
 }
 
 fn frames_come_back_in_order(make: Make) {
-    let (ground, store) = make();
+    let (backend, store) = make();
     commit(
         &store,
         vec![Op::Create {
@@ -143,7 +143,7 @@ fn frames_come_back_in_order(make: Make) {
     };
     check(&store);
     drop(store);
-    let store = ground.open();
+    let store = backend.open();
     check(&store);
     store
         .append_frame(A, bytes(10, 99), None, Ack::Durable)
@@ -151,14 +151,14 @@ fn frames_come_back_in_order(make: Make) {
         .unwrap();
     store.close().unwrap();
     drop(store);
-    let store = ground.open();
+    let store = backend.open();
     let mut reader = store.frames(A, FramePos(50)).unwrap();
     assert_eq!(reader.next_frame().unwrap().unwrap().1, bytes(10, 99));
 }
 
 fn a_published_object_is_read_and_deleted(make: Make) {
     for check in [Check::Pages, Check::Caller] {
-        let (ground, store) = make();
+        let (backend, store) = make();
         let data = bytes(5_000_123, 4);
         let live = store.space().live_bytes;
         let mut writer = store.writer(A, plain(check)).unwrap();
@@ -169,7 +169,7 @@ fn a_published_object_is_read_and_deleted(make: Make) {
         commit(&store, vec![Op::Publish(staged)]);
         assert_eq!(read(&store, 1), data);
         drop(store);
-        let store = ground.open();
+        let store = backend.open();
         assert_eq!(read(&store, 1), data);
         let part = store
             .read(A, 3_000_000..3_001_000, Class::Foreground)
@@ -181,6 +181,6 @@ fn a_published_object_is_read_and_deleted(make: Make) {
         assert!(store.stat(A).is_none());
         commit(&store, vec![Op::Delete { id: B }]);
         drop(store);
-        assert!(ground.open().space().live_bytes <= live + (64 << 10));
+        assert!(backend.open().space().live_bytes <= live + (64 << 10));
     }
 }

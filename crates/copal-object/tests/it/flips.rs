@@ -17,7 +17,7 @@ enum Left {
     /// Killed, and opened again since.
     Opened,
     /// Killed after it had been idle.
-    Sealed,
+    Marked,
 }
 
 /// A small store with one thing of each kind.
@@ -86,9 +86,9 @@ fn image(left: Left) -> Image {
             drop(store);
             drop(open(&dyn_device));
         }
-        Left::Sealed => {
-            assert!(store.seal().unwrap());
-            assert!(!store.seal().unwrap(), "nothing happened since");
+        Left::Marked => {
+            assert!(store.write_clean_mark().unwrap());
+            assert!(!store.write_clean_mark().unwrap(), "nothing happened since");
             drop(store);
         }
     }
@@ -288,7 +288,7 @@ fn map_of(image: &Image) -> Vec<(Range<u64>, Covered)> {
 
 #[test]
 fn each_byte_is_under_a_sum_or_in_space_that_holds_nothing() {
-    for left in [Left::Closed, Left::Opened, Left::Sealed] {
+    for left in [Left::Closed, Left::Opened, Left::Marked] {
         let image = image(left);
         let mut map = map_of(&image);
         map.sort_by_key(|(range, _)| (range.start, range.end));
@@ -317,15 +317,15 @@ fn each_byte_is_under_a_sum_or_in_space_that_holds_nothing() {
     }
 }
 
-/// After an idle seal nothing that was acknowledged can be damaged unnoticed, though the store was never closed: only
-/// the seal itself, which holds nothing, looks like a crash when it rots.
+/// After the clean mark of an idle store nothing that was acknowledged can be damaged unnoticed, though the store was never closed: only
+/// the mark itself, which holds nothing, looks like a crash when it rots.
 #[test]
-fn each_sum_of_a_sealed_store_that_was_killed_is_reported() {
-    let image = image(Left::Sealed);
+fn each_sum_of_a_marked_store_that_was_killed_is_reported() {
+    let image = image(Left::Marked);
     let device = MemoryDevice::from_image(image.clone(), u64::MAX);
     let expected = contents(&open(&device));
     let map = map_of(&image);
-    let seal = map
+    let mark = map
         .iter()
         .filter_map(|(_, covered)| match covered {
             Covered::Summed(Summed::Record { seq }) => Some(*seq),
@@ -350,7 +350,7 @@ fn each_sum_of_a_sealed_store_that_was_killed_is_reported() {
                         "byte {at}: {fate:?}"
                     );
                 }
-                Covered::Summed(Summed::Record { seq }) if seq == seal => {
+                Covered::Summed(Summed::Record { seq }) if seq == mark => {
                     assert_eq!(fate, Fate::Free, "byte {at}");
                 }
                 Covered::Summed(what) => {

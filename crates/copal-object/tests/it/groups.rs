@@ -108,7 +108,7 @@ fn a_growth_enters_a_nearly_full_group_as_everything_else_does() {
     drop(store.reserve(60 << 20).unwrap());
     assert!(store.space().size_bytes > before, "the store has grown");
     commit(&store, vec![create(7)]);
-    device.settle();
+    device.run_until_idle();
     drop(store);
     let reopened: Arc<dyn Device> = device.reopen();
     let store = open(&reopened);

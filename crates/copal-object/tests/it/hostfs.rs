@@ -60,12 +60,12 @@ fn a_file_goes_with_its_object_and_leftovers_go_at_open() {
 
 #[test]
 fn an_object_goes_on_in_its_file_after_a_reopen() {
-    let (ground, store) = in_a_directory();
+    let (backend, store) = in_a_directory();
     commit(&store, create(1, bytes(8192, 1)));
     store.close().unwrap();
     drop(store);
-    let store = ground.open();
-    let crate::conformance::Ground::Directory(dir) = &ground else {
+    let store = backend.open();
+    let crate::conformance::Backend::Directory(dir) = &backend else {
         unreachable!()
     };
     let before = names(dir.path());
@@ -108,9 +108,9 @@ fn a_limit_is_kept_and_deleting_makes_room() {
 
 #[test]
 fn a_store_is_opened_as_what_it_is() {
-    let (ground, store) = in_a_directory();
+    let (backend, store) = in_a_directory();
     drop(store);
-    let crate::conformance::Ground::Directory(dir) = &ground else {
+    let crate::conformance::Backend::Directory(dir) = &backend else {
         unreachable!()
     };
     let head = std::fs::read(dir.path().join("store")).unwrap();
@@ -128,7 +128,7 @@ fn a_store_is_opened_as_what_it_is() {
 
 #[test]
 fn checking_finds_nothing_wrong_and_then_what_is() {
-    let (ground, store) = in_a_directory();
+    let (backend, store) = in_a_directory();
     commit(&store, create(1, bytes(500_000, 1)));
     let all = CheckOptions {
         data: true,
@@ -137,7 +137,7 @@ fn checking_finds_nothing_wrong_and_then_what_is() {
     assert!(store.check(&all).unwrap().damages.is_empty());
     store.close().unwrap();
     drop(store);
-    let crate::conformance::Ground::Directory(dir) = &ground else {
+    let crate::conformance::Backend::Directory(dir) = &backend else {
         unreachable!()
     };
     for name in names(dir.path()) {
@@ -148,7 +148,7 @@ fn checking_finds_nothing_wrong_and_then_what_is() {
             std::fs::write(&path, content).unwrap();
         }
     }
-    let store = ground.open();
+    let store = backend.open();
     assert_eq!(store.check(&all).unwrap().damages.len(), 1);
 }
 
@@ -166,19 +166,19 @@ fn sizes(dir: &Path) -> (u64, u64) {
 
 #[test]
 fn opening_and_closing_leaves_a_store_as_large_as_it_was() {
-    let (ground, store) = in_a_directory();
+    let (backend, store) = in_a_directory();
     commit(&store, create(1, bytes(8192, 1)));
     store.close().unwrap();
     drop(store);
-    let crate::conformance::Ground::Directory(dir) = &ground else {
+    let crate::conformance::Backend::Directory(dir) = &backend else {
         unreachable!()
     };
     for _ in 0..3 {
-        ground.open().close().unwrap();
+        backend.open().close().unwrap();
     }
     let before = sizes(dir.path());
     for _ in 0..50 {
-        ground.open().close().unwrap();
+        backend.open().close().unwrap();
     }
     assert_eq!(sizes(dir.path()), before);
 }

@@ -222,7 +222,7 @@ fn compare(store: &Store, model: &BTreeMap<u64, Thing>) {
 }
 
 fn run(make: Make, seed: u64, steps: u32) {
-    let (ground, mut store) = make();
+    let (backend, mut store) = make();
     let mut choices = Choices(Random::new(seed));
     let mut model = BTreeMap::new();
     for index in 0..steps {
@@ -260,12 +260,12 @@ fn run(make: Make, seed: u64, steps: u32) {
             0 => {
                 // Nothing was flushed perhaps, but the device keeps what was written: a kill.
                 drop(store);
-                store = ground.open();
+                store = backend.open();
             }
             1 => {
                 store.close().unwrap();
                 drop(store);
-                store = ground.open();
+                store = backend.open();
             }
             2 => store.sync(Lsn(u64::MAX)).wait().unwrap(),
             _ => {}

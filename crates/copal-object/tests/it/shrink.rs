@@ -156,12 +156,12 @@ fn what_somebody_looks_at_is_not_given_back() {
     let (_device, store) = fresh();
     let (log, opts) = (ObjectId(7), stream());
     commit(&store, vec![Op::Create { id: log, opts }]);
-    let place = store.place(log, 20 * MIB).unwrap().unwrap();
+    let extent = store.raw_extent(log, 20 * MIB).unwrap().unwrap();
     delete(&store, [7].into_iter());
     store.shrink().unwrap();
     assert!(store.space().quarantine_bytes >= 20 * MIB);
     expect_clean(&store);
-    drop(place);
+    drop(extent);
     let given = store.shrink().unwrap();
     assert!(given.hollow_bytes > 19 * MIB, "{given:?}");
     assert_eq!(store.space().quarantine_bytes, 0);

@@ -303,7 +303,7 @@ fn rot_in_trimmed_frames_harms_no_kept_one() {
     assert_eq!(next.unwrap(), FramePos(10));
 }
 
-/// Symptom: in a store that cannot grow, a commit never returned while somebody held a place of a deleted stream. Cause: the
+/// Symptom: in a store that cannot grow, a commit never returned while somebody held a raw extent of a deleted stream. Cause: the
 /// pages under it were taken for pages that a look keeps, and looks end by themselves. Fix: what is kept for as long as its
 /// owner likes is counted apart, and nobody waits for it.
 #[test]
@@ -311,7 +311,7 @@ fn a_commit_does_not_wait_for_the_place_of_a_deleted_stream() {
     let (_device, store) = limited(64 << 20);
     let id = ObjectId(1);
     commit(&store, vec![Op::Create { id, opts: stream() }]);
-    let place = store.place(id, 4 << 20).unwrap().unwrap();
+    let extent = store.raw_extent(id, 4 << 20).unwrap().unwrap();
     commit(&store, vec![Op::Delete { id }]);
     let other = store.clone();
     let filled = unless_it_hangs(move || {
@@ -323,8 +323,8 @@ fn a_commit_does_not_wait_for_the_place_of_a_deleted_stream() {
     });
     let (id, refused) = filled.expect("the commit returns").expect("the store is full");
     assert!(refused.is_no_space(), "{refused}");
-    // The pages are there for others as soon as the place is given up.
-    drop(place);
+    // The pages are there for others as soon as the extent is given up.
+    drop(extent);
     let data = bytes(1 << 20, id.0);
     let again = unless_it_hangs(move || ordered(&store, vec![create(id.0), Op::Append { id, at: 0, data }]));
     again.expect("the commit returns").unwrap();

@@ -5,10 +5,10 @@ use crate::{Error, write::page_cache_log};
 use copal_object::{ObjectId, Store as Objects};
 
 pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<bool, Error> {
-    let Some(place) = objects.place(id, 0)? else {
+    let Some(extent) = objects.raw_extent(id, 0)? else {
         return Ok(true);
     };
-    match page_cache_log::header_of(&place) {
+    match page_cache_log::header_of(&extent) {
         Ok(None) => Ok(true),
         Ok(Some(header)) => Ok(sink(
             Item::new(1, "session")

@@ -24,7 +24,7 @@ use crate::{
 };
 use copal_device::Completion;
 use copal_object::{
-    Ack, Check, CreateOptions, FramePos, Lifetime, ObjectId, ObjectKind, Op, Place, Store as Objects,
+    Ack, Check, CreateOptions, FramePos, Lifetime, ObjectId, ObjectKind, Op, RawExtent, Store as Objects,
     StoreError, Txn,
 };
 use format::{FRONT_BYTES, HALVES, HEADER_LEN, Header, RECORD_LEN};
@@ -63,7 +63,7 @@ pub(crate) enum PageCacheLogState {
 
 /// See the module.
 pub(crate) struct PageCacheLog {
-    place: Place,
+    extent: RawExtent,
     header: Header,
     /// The half that gathers, and the bytes of it in use.
     current: usize,
@@ -79,22 +79,22 @@ pub(crate) struct PageCacheLog {
 }
 
 impl PageCacheLog {
-    /// Begins a session in `place`: what stands there counts no more. `unwatched`: there may be frames on their way.
+    /// Begins a session in `extent`: what stands there counts no more. `unwatched`: there may be frames on their way.
     /// Blocks for a flush.
     pub(crate) fn begin(
-        place: Place,
+        extent: RawExtent,
         session: u64,
         budget: &Accounts,
         unwatched: bool,
     ) -> Result<PageCacheLog, StoreError> {
-        let header = Header::new(session, place.len_bytes());
-        place.prepare();
-        place.write(0, &header.encode())?;
+        let header = Header::new(session, extent.len_bytes());
+        extent.prepare();
+        extent.write(0, &header.encode())?;
         // Whatever a power loss leaves of this session is not to be read as the last one's.
-        place.flush()?;
+        extent.flush()?;
         let _charge = budget.charge(Memory::Log, JOINED_BYTES as u64);
         Ok(PageCacheLog {
-            place,
+            extent,
             header,
             current: 0,
             used: 0,
@@ -160,10 +160,10 @@ impl PageCacheLog {
             self.joined.clear();
             self.joined.extend_from_slice(&head);
             self.joined.extend_from_slice(ops);
-            self.place.write(at, &self.joined)?;
+            self.extent.write(at, &self.joined)?;
         } else {
-            self.place.write(at, &head)?;
-            self.place.write(at + RECORD_LEN as u64, ops)?;
+            self.extent.write(at, &head)?;
+            self.extent.write(at + RECORD_LEN as u64, ops)?;
         }
         self.used += len as u64;
         self.copied = buffer.len();
@@ -241,21 +241,21 @@ pub(crate) fn make(
         commit(vec![Op::Create { id, opts }], Ack::Ordered)?;
         id
     };
-    let Some(place) = objects.place(stream, bytes)? else {
+    let Some(extent) = objects.raw_extent(stream, bytes)? else {
         return Ok(None);
     };
     // Before the space is the page-cache log's for good: what it held before is not to be read as one.
-    let cache_log = PageCacheLog::begin(place, session, budget, true)?;
+    let cache_log = PageCacheLog::begin(extent, session, budget, true)?;
     commit(Vec::new(), Ack::Durable)?;
     Ok(Some(cache_log))
 }
 
-/// Header of the page-cache log in `place`.
-pub(crate) fn header_of(place: &Place) -> Result<Option<Header>, crate::Error> {
-    if place.len_bytes() < FRONT_BYTES {
+/// Header of the page-cache log in `extent`.
+pub(crate) fn header_of(extent: &RawExtent) -> Result<Option<Header>, crate::Error> {
+    if extent.len_bytes() < FRONT_BYTES {
         return Ok(None);
     }
     let mut bytes = [0; HEADER_LEN];
-    place.read(0, &mut bytes)?;
-    Header::decode(&bytes, place.len_bytes())
+    extent.read(0, &mut bytes)?;
+    Header::decode(&bytes, extent.len_bytes())
 }

@@ -36,13 +36,13 @@ impl Engine {
         let Some(stream) = found.page_cache_log else {
             return Ok(());
         };
-        let Some(place) = self.objects.place(stream, 0)? else {
+        let Some(extent) = self.objects.raw_extent(stream, 0)? else {
             self.writes.writer.lock().page_cache_stream = Some(stream);
             return Ok(());
         };
-        let header = super::header_of(&place)?;
+        let header = super::header_of(&extent)?;
         if let Some(header) = header {
-            let records = Records::new(header, |at, out: &mut [u8]| Ok(place.read(at, out)?));
+            let records = Records::new(header, |at, out: &mut [u8]| Ok(extent.read(at, out)?));
             self.take_records(records)?;
         }
         if self.options.read_only {
@@ -53,7 +53,7 @@ impl Engine {
             Some(header) if self.broken(Flaw::SessionGoesOn) => header.session,
             _ => random_number()?,
         };
-        let cache_log = PageCacheLog::begin(place, session, &self.budget, false);
+        let cache_log = PageCacheLog::begin(extent, session, &self.budget, false);
         let cache_log = cache_log.map_err(|error| self.poison.failed_write(error))?;
         self.writes.writer.lock().page_cache_log = if has_cache {
             PageCacheLogState::Open(Box::new(cache_log))

@@ -1,4 +1,4 @@
-//! Making room: draining the quarantine, filling hollow space, growing the store, reservations.
+//! Making pages available: draining the quarantine, filling hollow space, growing the store, reservations.
 //!
 //! Design: docs/design/object.md#space
 //! Invariants
@@ -9,14 +9,14 @@ use crate::{
     StoreError,
     format::{ops::RecordOp, superblock::STORE_BYTES_MAX},
     space::growth_step_bytes,
-    state::{Inner, State},
+    state::{StoreCore, StoreState},
 };
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
 /// Space kept for its owner until dropped.
 pub struct Reservation {
-    inner: Arc<Inner>,
+    inner: Arc<StoreCore>,
     pages: u64,
 }
 
@@ -42,14 +42,14 @@ impl std::fmt::Debug for Reservation {
     }
 }
 
-impl Inner {
+impl StoreCore {
     /// Keeps space for the caller.
-    pub(crate) fn reserve(self: &Arc<Inner>, bytes: u64) -> Result<Reservation, StoreError> {
+    pub(crate) fn reserve(self: &Arc<StoreCore>, bytes: u64) -> Result<Reservation, StoreError> {
         let pages = bytes.div_ceil(self.shape.page_bytes as u64);
         let mut state = self.state.lock();
         while pages > state.space.available_pages() {
             state.writable()?;
-            self.make_room(&mut state, pages, pages)?;
+            self.make_available(&mut state, pages, pages)?;
         }
         state.space.reserved_pages += pages;
         Ok(Reservation {
@@ -60,9 +60,9 @@ impl Inner {
 
     /// Gets closer to `wanted` available pages, so that the caller looks again; with fewer than `needed` to be had it is
     /// `NoSpace`. Releases the mutex meanwhile.
-    pub(crate) fn make_room(
-        self: &Arc<Inner>,
-        state: &mut MutexGuard<'_, State>,
+    pub(crate) fn make_available(
+        self: &Arc<StoreCore>,
+        state: &mut MutexGuard<'_, StoreState>,
         wanted: u64,
         needed: u64,
     ) -> Result<(), StoreError> {
@@ -84,7 +84,7 @@ impl Inner {
         }
         let passing = held - state.space.lasting_pages();
         if passing > 0 && state.space.available_pages() + passing >= needed {
-            // Looks at them end by themselves; a place ends when its owner likes.
+            // Looks at them end by themselves; a raw extent ends when its owner likes.
             self.wait_change(state);
             return Ok(());
         }
@@ -92,7 +92,7 @@ impl Inner {
     }
 
     /// The refusal of something that needs `pages` pages.
-    pub(crate) fn no_space(&self, state: &State, pages: u64) -> StoreError {
+    pub(crate) fn no_space(&self, state: &StoreState, pages: u64) -> StoreError {
         let page = self.shape.page_bytes as u64;
         StoreError::NoSpace {
             needed_bytes: pages.saturating_mul(page),
@@ -101,7 +101,7 @@ impl Inner {
     }
 
     /// Waits until what is in quarantine now is reusable, or some of it: a flush, an empty record, a flush (OBJ-3).
-    fn drain(self: &Arc<Inner>, state: &mut MutexGuard<'_, State>) -> Result<(), StoreError> {
+    fn drain(self: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>) -> Result<(), StoreError> {
         if !state.groups.is_open_empty() && !self.close_group(state) {
             return self.wait_journal(state);
         }
@@ -122,8 +122,8 @@ impl Inner {
     /// Fills hollow space, or makes the store larger by a step that covers `wanted` more available pages, or `needed` where that is too much;
     /// `false` when it cannot, and nothing has grown then.
     fn grow(
-        self: &Arc<Inner>,
-        state: &mut MutexGuard<'_, State>,
+        self: &Arc<StoreCore>,
+        state: &mut MutexGuard<'_, StoreState>,
         wanted: u64,
         needed: u64,
     ) -> Result<bool, StoreError> {
@@ -146,10 +146,10 @@ impl Inner {
         resized
     }
 
-    /// As [`Inner::grow`], by a longer device alone.
+    /// As [`StoreCore::grow`], by a longer device alone.
     fn lengthen(
-        self: &Arc<Inner>,
-        state: &mut MutexGuard<'_, State>,
+        self: &Arc<StoreCore>,
+        state: &mut MutexGuard<'_, StoreState>,
         wanted: u64,
         needed: u64,
     ) -> Result<bool, StoreError> {
@@ -190,7 +190,7 @@ impl Inner {
     }
 
     /// Bytes of the store with `wanted` available pages, at least with `needed`; `None` where it would be too large.
-    fn grown_size(&self, state: &State, wanted: u64, needed: u64) -> Option<u64> {
+    fn grown_size(&self, state: &StoreState, wanted: u64, needed: u64) -> Option<u64> {
         let page = self.shape.page_bytes as u64;
         let size = state.tables.pages * page;
         let most = self.largest_size();

@@ -46,7 +46,7 @@ impl FrameState {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Pending {
+pub(crate) struct PendingFrames {
     frames: VecDeque<FrameState>,
     told: usize,
     /// Frames looked at, for the test that this does not grow with those that wait.
@@ -57,7 +57,7 @@ pub(crate) struct Pending {
 /// Who is to be told of which frame.
 type Answer = (FrameCompleter, u64);
 
-impl Pending {
+impl PendingFrames {
     pub(crate) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
@@ -100,7 +100,7 @@ impl Pending {
 
     /// Adds to `answers` whoever waits for a write that has completed behind completed ones, `written_lsn` being the
     /// last commit that is written.
-    pub(crate) fn settle_written(&mut self, written_lsn: u64, answers: &mut Vec<Answer>) {
+    pub(crate) fn acknowledge_written(&mut self, written_lsn: u64, answers: &mut Vec<Answer>) {
         while let Some(state) = self.frames.get_mut(self.told) {
             #[cfg(test)]
             {
@@ -119,7 +119,7 @@ impl Pending {
 
     /// Takes out the durable ones in front, `durable_lsn` being the last commit that is; returns the number behind the
     /// last of them.
-    pub(crate) fn settle_durable(&mut self, durable_lsn: u64, answers: &mut Vec<Answer>) -> Option<u64> {
+    pub(crate) fn take_durable(&mut self, durable_lsn: u64, answers: &mut Vec<Answer>) -> Option<u64> {
         let mut end = None;
         while let Some(state) = self
             .frames

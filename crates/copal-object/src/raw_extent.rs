@@ -1,11 +1,11 @@
-//! A place of a caller's own inside the store: raw bytes in the first extent of a stream that has no frames.
+//! A raw extent, space of a caller's own inside the store: raw bytes in the first extent of a stream that has no frames.
 //!
 //! For what has to survive a kill and may be lost with the power: written through the page cache, so that no device is
 //! waited for, at any offset, again and again, in place. No sum and no order stands over these bytes; a stream's extents
-//! carry none in the metadata, so neither format nor recovery knows of places: they find a stream without frames.
+//! carry none in the metadata, so neither format nor recovery know of raw extents: they find a stream without frames.
 //!
 //! Invariants
-//! - Its pages are pinned while there is a [`Place`]: when its stream was deleted they are nobody else's, and the place
+//! - Its pages are pinned while there is a [`RawExtent`]: when its stream was deleted they are nobody else's, and the extent
 //!   answers `NotFound`. A stream takes no frames meanwhile.
 //! - Its pages are used through the page cache alone while the store is open; the walk that looks for frames has read
 //!   them before.
@@ -17,7 +17,7 @@ use crate::{
     ObjectId, StoreError,
     frames::FrameReader,
     run::Run,
-    state::{Inner, State},
+    state::{StoreCore, StoreState},
     tables::Stream,
 };
 use copal_device::{AlignedBuf, Class, DeviceError, Io, IoKind};
@@ -29,30 +29,30 @@ const PAGE: u64 = 4096;
 
 /// See the module.
 #[derive(Clone)]
-pub struct Place {
-    bound: Arc<Bound>,
+pub struct RawExtent {
+    pinned: Arc<PinnedRun>,
     at: u64,
     len: u64,
 }
 
-/// A place and the stream it lies in: shared by all copies of a [`Place`], ends with the last of them.
-struct Bound {
-    inner: Arc<Inner>,
+/// A raw extent and the stream it lies in: shared by all copies of a [`RawExtent`], ends with the last of them.
+struct PinnedRun {
+    inner: Arc<StoreCore>,
     stream: ObjectId,
     run: Run,
     pin: u64,
 }
 
-impl Drop for Bound {
+impl Drop for PinnedRun {
     fn drop(&mut self) {
-        self.inner.state.lock().places.remove(&self.pin);
+        self.inner.state.lock().raw_extents.remove(&self.pin);
         self.inner.unpin(self.pin);
     }
 }
 
-impl Bound {
+impl PinnedRun {
     /// Refuses where the stream is gone, or another one has its name.
-    fn expect_stream(&self, state: &State) -> Result<(), StoreError> {
+    fn expect_stream(&self, state: &StoreState) -> Result<(), StoreError> {
         match first_run(state, self.stream) {
             Some(run) if run == self.run => Ok(()),
             _ => Err(StoreError::NotFound(self.stream)),
@@ -60,7 +60,7 @@ impl Bound {
     }
 }
 
-impl Place {
+impl RawExtent {
     /// Bytes it has; a multiple of 4096.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
@@ -68,20 +68,20 @@ impl Place {
     }
 
     /// Writes `bytes` at `offset`. They survive a kill when this returns, and a power loss, in any subset of their
-    /// blocks, only behind [`Place::flush`]. Does not wait for the device where there is a page cache
+    /// blocks, only behind [`RawExtent::flush`]. Does not wait for the device where there is a page cache
     /// (`Store::has_page_cache`), and otherwise does, for each block.
     /// # Errors
     /// `Device`: writing ends until the store is reopened. `NotFound`: the stream was deleted. `Fenced`, `ReadOnly`.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        if self.bound.inner.shape.read_only {
+        if self.pinned.inner.shape.read_only {
             return Err(StoreError::ReadOnly);
         }
         self.expect_writable()?;
         let written = self.range("cached write", offset, bytes.len()).and_then(|at| {
-            match self.bound.inner.device.page_cache() {
+            match self.pinned.inner.device.page_cache() {
                 Some(cache) => cache.write_cached(at, bytes),
                 None => self.each_page(at, bytes.len(), |page, within, part| {
-                    let device = &self.bound.inner.device;
+                    let device = &self.pinned.inner.device;
                     let mut buf = device.read_now(page, AlignedBuf::zeroed(PAGE as usize))?;
                     buf[within..within + part.len()].copy_from_slice(&bytes[part]);
                     device.write_through(page, buf).map(drop)
@@ -95,13 +95,13 @@ impl Place {
     /// # Errors
     /// `Device`. `NotFound`: the stream was deleted.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
-        self.bound.expect_stream(&self.bound.inner.state.lock())?;
+        self.pinned.expect_stream(&self.pinned.inner.state.lock())?;
         let at = self.range("cached read", offset, out.len())?;
-        let read = match self.bound.inner.device.page_cache() {
+        let read = match self.pinned.inner.device.page_cache() {
             Some(cache) => cache.read_cached(at, out),
             None => self.each_page(at, out.len(), |page, within, part| {
                 let buf = self
-                    .bound
+                    .pinned
                     .inner
                     .device
                     .read_now(page, AlignedBuf::zeroed(PAGE as usize))?;
@@ -134,7 +134,7 @@ impl Place {
     /// Writes from now on wait for no other command on the same file, where the device can do that. Blocks for reading
     /// what stands here.
     pub fn prepare(&self) {
-        if let Some(cache) = self.bound.inner.device.page_cache() {
+        if let Some(cache) = self.pinned.inner.device.page_cache() {
             cache.prepare(self.at, self.len);
         }
     }
@@ -149,19 +149,19 @@ impl Place {
             kind: IoKind::Flush,
             class: Class::Commit,
         };
-        let done = self.bound.inner.device.submit(vec![flush]).wait();
+        let done = self.pinned.inner.device.submit(vec![flush]).wait();
         let flushed = done.into_iter().try_for_each(|done| done.result);
         flushed.map_err(|error| self.failed(error))
     }
 
     fn expect_writable(&self) -> Result<(), StoreError> {
-        let state = self.bound.inner.state.lock();
+        let state = self.pinned.inner.state.lock();
         state.writable()?;
-        self.bound.expect_stream(&state)
+        self.pinned.expect_stream(&state)
     }
 
     fn failed(&self, error: DeviceError) -> StoreError {
-        let mut state = self.bound.inner.state.lock();
+        let mut state = self.pinned.inner.state.lock();
         state.failure.get_or_insert(error.clone());
         StoreError::Device(error)
     }
@@ -177,21 +177,21 @@ impl Place {
     }
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for RawExtent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Place")
+        f.debug_struct("RawExtent")
             .field("len", &self.len)
             .finish_non_exhaustive()
     }
 }
 
-impl Inner {
-    /// See `Store::place`.
-    pub(crate) fn place(
-        self: &Arc<Inner>,
+impl StoreCore {
+    /// See `Store::raw_extent`.
+    pub(crate) fn raw_extent(
+        self: &Arc<StoreCore>,
         stream: ObjectId,
         bytes: u64,
-    ) -> Result<Option<Place>, StoreError> {
+    ) -> Result<Option<RawExtent>, StoreError> {
         // Asked as a reader of its frames would: what is no stream is told apart.
         drop(FrameReader::new(self, stream, crate::FramePos(0))?);
         let mut state = self.state.lock();
@@ -201,22 +201,22 @@ impl Inner {
             None => self.take_run(&mut state, stream, bytes)?,
         };
         let pin = state.space.pin_lasting(vec![run]);
-        state.places.insert(pin, (stream.0, run));
+        state.raw_extents.insert(pin, (stream.0, run));
         drop(state);
         let (at, len) = (self.shape.byte(run.at), self.shape.byte(run.pages.into()));
-        let bound = Arc::new(Bound {
+        let pinned = Arc::new(PinnedRun {
             inner: Arc::clone(self),
             stream,
             run,
             pin,
         });
-        Ok(Some(Place { bound, at, len }))
+        Ok(Some(RawExtent { pinned, at, len }))
     }
 
     /// Enters the first extent of a stream: space that was written before, or zeros.
     fn take_run(
-        self: &Arc<Inner>,
-        state: &mut MutexGuard<'_, State>,
+        self: &Arc<StoreCore>,
+        state: &mut MutexGuard<'_, StoreState>,
         stream: ObjectId,
         bytes: u64,
     ) -> Result<Run, StoreError> {
@@ -235,7 +235,7 @@ impl Inner {
     }
 }
 
-fn first_run(state: &State, stream: ObjectId) -> Option<Run> {
+fn first_run(state: &StoreState, stream: ObjectId) -> Option<Run> {
     let stream: &Stream = state.tables.stream(stream.0)?;
     stream.pieces.first().map(|piece| piece.run)
 }
@@ -251,7 +251,7 @@ mod tests {
     };
     use std::sync::Arc;
 
-    const ROOM: ObjectId = ObjectId(9);
+    const LOG: ObjectId = ObjectId(9);
 
     fn open(device: &Arc<FaultDevice>) -> Store {
         let device: Arc<dyn Device> = device.clone();
@@ -267,7 +267,7 @@ mod tests {
             kind: ObjectKind::Stream,
             ..CreateOptions::default()
         };
-        let ops = vec![Op::Create { id: ROOM, opts }];
+        let ops = vec![Op::Create { id: LOG, opts }];
         let txn = Txn {
             ops,
             ..Txn::default()
@@ -277,22 +277,25 @@ mod tests {
     }
 
     fn read(store: &Store, offset: u64, len: usize) -> Vec<u8> {
-        let place = store.place(ROOM, 0).unwrap().unwrap();
+        let extent = store.raw_extent(LOG, 0).unwrap().unwrap();
         let mut out = vec![0xee; len];
-        place.read(offset, &mut out).unwrap();
+        extent.read(offset, &mut out).unwrap();
         out
     }
 
     #[test]
     fn a_place_survives_a_kill_with_its_bytes_and_the_store_checks_clean() {
         let (device, store) = store_with_a_stream();
-        assert!(store.place(ROOM, 0).unwrap().is_none(), "nothing was asked for");
-        let place = store.place(ROOM, 300_000).unwrap().unwrap();
-        assert!(place.len_bytes() >= 300_000);
+        assert!(
+            store.raw_extent(LOG, 0).unwrap().is_none(),
+            "nothing was asked for"
+        );
+        let extent = store.raw_extent(LOG, 300_000).unwrap().unwrap();
+        assert!(extent.len_bytes() >= 300_000);
         store.commit(Txn::default(), Ack::Durable).wait().unwrap();
-        place.write(5000, b"waiting").unwrap();
+        extent.write(5000, b"waiting").unwrap();
         let device = device.reopen();
-        drop((place, store));
+        drop((extent, store));
         for _ in 0..3 {
             let store = open(&device);
             assert_eq!(read(&store, 4999, 9), b"\0waiting\0");
@@ -302,15 +305,15 @@ mod tests {
         }
     }
 
-    /// Symptom: whoever still held the place of a deleted stream wrote into the pages of the object that had them next.
-    /// Cause: a place was an address and a length, which nobody looked at again. Fix: its pages stay pinned as long as
-    /// there is a place, which answers that its stream is gone; and a stream takes no frames over it.
+    /// Symptom: whoever still held the raw extent of a deleted stream wrote into the pages of the object that had them next.
+    /// Cause: a raw extent was an address and a length, which nobody looked at again. Fix: its pages stay pinned as long as
+    /// there is a raw extent, which answers that its stream is gone; and a stream takes no frames over it.
     #[test]
     fn a_place_ends_with_its_stream_and_never_reaches_into_another_object() {
         let (_device, store) = store_with_a_stream();
-        let place = store.place(ROOM, 4 << 20).unwrap().unwrap();
-        let frame = store.append_frame(ROOM, b"frame".as_slice().into(), None, Ack::Ordered);
-        assert!(matches!(frame.wait(), Err(StoreError::InUse(ROOM))));
+        let extent = store.raw_extent(LOG, 4 << 20).unwrap().unwrap();
+        let frame = store.append_frame(LOG, b"frame".as_slice().into(), None, Ack::Ordered);
+        assert!(matches!(frame.wait(), Err(StoreError::InUse(LOG))));
         let commit = |ops| {
             let txn = Txn {
                 ops,
@@ -318,7 +321,7 @@ mod tests {
             };
             store.commit(txn, Ack::Durable).wait().map(drop)
         };
-        commit(vec![Op::Delete { id: ROOM }]).unwrap();
+        commit(vec![Op::Delete { id: LOG }]).unwrap();
         // Everything that is free is used again; whatever does not fit is refused.
         for id in (100..160).map(ObjectId) {
             let opts = CreateOptions::default();
@@ -330,20 +333,20 @@ mod tests {
         }
         for _ in 0..2 {
             assert!(matches!(
-                place.write(0, &[0xee; 1 << 20]),
-                Err(StoreError::NotFound(ROOM))
+                extent.write(0, &[0xee; 1 << 20]),
+                Err(StoreError::NotFound(LOG))
             ));
             assert!(matches!(
-                place.read(0, &mut [0; 9]),
-                Err(StoreError::NotFound(ROOM))
+                extent.read(0, &mut [0; 9]),
+                Err(StoreError::NotFound(LOG))
             ));
-            assert!(matches!(place.flush(), Err(StoreError::NotFound(ROOM))));
+            assert!(matches!(extent.flush(), Err(StoreError::NotFound(LOG))));
             // The name again, for another stream.
             let opts = CreateOptions {
                 kind: ObjectKind::Stream,
                 ..CreateOptions::default()
             };
-            let _ = commit(vec![Op::Create { id: ROOM, opts }]);
+            let _ = commit(vec![Op::Create { id: LOG, opts }]);
         }
         let looked = crate::CheckOptions {
             data: true,
@@ -353,7 +356,7 @@ mod tests {
         assert!(report.is_clean(), "{:?}", report.damages);
         let held = store.space().quarantine_bytes;
         assert!(held >= 4 << 20, "the pages are pinned: {held}");
-        drop(place);
+        drop(extent);
         store.commit(Txn::default(), Ack::Durable).wait().unwrap();
         assert!(store.space().quarantine_bytes < 4 << 20);
     }
@@ -361,25 +364,25 @@ mod tests {
     #[test]
     fn nothing_is_written_outside_or_after_a_failure() {
         let (device, store) = store_with_a_stream();
-        let place = store.place(ROOM, 8192).unwrap().unwrap();
+        let extent = store.raw_extent(LOG, 8192).unwrap().unwrap();
         store.commit(Txn::default(), Ack::Durable).wait().unwrap();
         device.inject(Fault::Write {
             skip: 0,
             fault: WriteFault::Error,
         });
-        assert!(matches!(place.write(0, b"x"), Err(StoreError::Device(_))));
-        assert!(matches!(place.write(0, b"x"), Err(StoreError::Fenced)));
+        assert!(matches!(extent.write(0, b"x"), Err(StoreError::Device(_))));
+        assert!(matches!(extent.write(0, b"x"), Err(StoreError::Fenced)));
         let fenced = store.commit(Txn::default(), Ack::Ordered).wait();
         assert!(fenced.is_err(), "a store that lost a write takes no more");
         let store = open(&device.reopen());
-        let place = store.place(ROOM, 0).unwrap().unwrap();
-        assert!(place.write(place.len_bytes() - 1, b"xy").is_err());
+        let extent = store.raw_extent(LOG, 0).unwrap().unwrap();
+        assert!(extent.write(extent.len_bytes() - 1, b"xy").is_err());
     }
 
     #[test]
     fn only_a_stream_has_a_place() {
         let (_device, store) = store_with_a_stream();
-        let missing = store.place(ObjectId(77), 4096);
+        let missing = store.raw_extent(ObjectId(77), 4096);
         assert!(matches!(missing, Err(StoreError::NotFound(_))));
         let create = Op::Create {
             id: ObjectId(10),
@@ -390,7 +393,7 @@ mod tests {
             ..Txn::default()
         };
         store.commit(txn, Ack::Ordered).wait().unwrap();
-        let plain = store.place(ObjectId(10), 4096);
+        let plain = store.raw_extent(ObjectId(10), 4096);
         assert!(matches!(plain, Err(StoreError::WrongKind(_))));
     }
 }

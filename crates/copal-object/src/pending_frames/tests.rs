@@ -1,6 +1,6 @@
 //! What a frame costs does not depend on how many wait for the next flush; and when one counts as written.
 
-use super::{FrameState, Pending};
+use super::{FrameState, PendingFrames};
 use crate::{
     Ack, Check, CreateOptions, Lifetime, MkfsOptions, ObjectId, ObjectKind, Op, OpenOptions, Store, Txn,
 };
@@ -59,7 +59,7 @@ fn what_a_written_frame_costs_does_not_grow_with_those_that_wait() {
 /// Fix: whoever asks waits for the commits of all frames in front.
 #[test]
 fn a_frame_is_written_when_the_commits_of_all_before_it_are() {
-    let mut pending = Pending::default();
+    let mut pending = PendingFrames::default();
     let (completer, _completion) = Completion::pair(None);
     for (frame, needs_lsn, waiter) in [(0, 9, None), (1, 3, Some((Ack::Written, completer)))] {
         pending.push(FrameState {
@@ -75,7 +75,7 @@ fn a_frame_is_written_when_the_commits_of_all_before_it_are() {
     }
     for (written_lsn, told) in [(3, 0), (8, 0), (9, 1)] {
         let mut answers = Vec::new();
-        pending.settle_written(written_lsn, &mut answers);
+        pending.acknowledge_written(written_lsn, &mut answers);
         assert_eq!(answers.len(), told, "with commits up to {written_lsn} written");
     }
 }

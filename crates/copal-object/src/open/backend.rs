@@ -13,18 +13,18 @@ use copal_device::{Device, DeviceError};
 use std::sync::Arc;
 
 /// What a store lies on.
-pub(crate) enum Ground {
+pub(crate) enum Backend {
     /// A device of its own.
     Device(Arc<dyn Device>),
     /// Files of a directory.
     Files(Arc<HostFiles>),
 }
 
-impl Ground {
+impl Backend {
     pub(super) fn device(&self, options: &OpenOptions) -> Arc<dyn Device> {
         let device: Arc<dyn Device> = match self {
-            Ground::Device(device) => Arc::clone(device),
-            Ground::Files(files) => Arc::<HostFiles>::clone(files),
+            Backend::Device(device) => Arc::clone(device),
+            Backend::Files(files) => Arc::<HostFiles>::clone(files),
         };
         if options.salvage && options.read_only {
             return Lenient::over(device);
@@ -33,14 +33,14 @@ impl Ground {
     }
 
     /// Whether the store was made for this.
-    pub(super) fn fits(&self, backend: u8) -> Result<(), OpenError> {
+    pub(super) fn fits(&self, made_for: u8) -> Result<(), OpenError> {
         let (device, directory) = ("on a device", "in a directory");
         match self {
-            Ground::Device(_) if backend == BACKEND_HOSTFS => Err(OpenError::Backend {
+            Backend::Device(_) if made_for == BACKEND_HOSTFS => Err(OpenError::Backend {
                 is: directory,
                 given: device,
             }),
-            Ground::Files(_) if backend != BACKEND_HOSTFS => Err(OpenError::Backend {
+            Backend::Files(_) if made_for != BACKEND_HOSTFS => Err(OpenError::Backend {
                 is: device,
                 given: directory,
             }),
@@ -58,12 +58,12 @@ impl Ground {
         tuning: &Tuning,
     ) -> Result<(Option<Arc<HostFiles>>, Placement), OpenError> {
         match self {
-            Ground::Device(_) => {
+            Backend::Device(_) => {
                 let mut pages = Allocator::new(pages);
                 pages.lowest_first = tuning.lowest_first;
                 Ok((None, Placement::Pages(pages)))
             }
-            Ground::Files(files) => {
+            Backend::Files(files) => {
                 let numbers = files
                     .numbers_taken()
                     .map_err(|error| DeviceError::io("list", 0, 0, error))?;

@@ -1,4 +1,4 @@
-//! A directory in memory that remembers what a power loss may take: the twin of the host's file system.
+//! A directory in memory that remembers what a power loss may take: a simulation of the host's file system.
 //!
 //! POSIX promises little: bytes written and not synced, and names made or removed while their directory was not synced,
 //! survive in any subset. Bytes tear at blocks of 4 KiB. A file whose name is lost is lost; a name that survives without
@@ -80,16 +80,16 @@ struct Inside {
     reserve_bytes: u64,
 }
 
-/// The twin.
+/// The simulated directory.
 #[derive(Clone, Debug)]
-pub(crate) struct Twin {
+pub(crate) struct SimDirectory {
     inside: Arc<Mutex<Inside>>,
     deaf: Deaf,
 }
 
-impl Twin {
+impl SimDirectory {
     /// A file system that durably holds `start`.
-    pub(crate) fn new(start: Contents, deaf: Deaf) -> Twin {
+    pub(crate) fn new(start: Contents, deaf: Deaf) -> SimDirectory {
         let next_inode = start.inodes.keys().max().map_or(1, |inode| inode + 1);
         let inside = Inside {
             now: start.clone(),
@@ -99,7 +99,7 @@ impl Twin {
             capacity_bytes: 1 << 40,
             reserve_bytes: 0,
         };
-        Twin {
+        SimDirectory {
             inside: Arc::new(Mutex::new(inside)),
             deaf,
         }
@@ -200,7 +200,7 @@ impl Contents {
     }
 }
 
-impl Directory for Twin {
+impl Directory for SimDirectory {
     fn open(&self, number: u32, make: bool) -> io::Result<Option<(Arc<dyn HostFile>, bool)>> {
         let mut inside = self.inside.lock();
         let found = inside.now.names.get(&number).copied();
@@ -214,8 +214,8 @@ impl Directory for Twin {
                 (inode, true)
             }
         };
-        let twin = self.clone();
-        Ok(Some((Arc::new(TwinFile { twin, inode }), is_new)))
+        let sim = self.clone();
+        Ok(Some((Arc::new(SimFile { sim, inode }), is_new)))
     }
 
     fn remove(&self, number: u32) -> io::Result<bool> {
@@ -270,15 +270,15 @@ impl Directory for Twin {
     }
 }
 
-/// An open file of the twin; it outlives its name.
-struct TwinFile {
-    twin: Twin,
+/// An open file of the simulation; it outlives its name.
+struct SimFile {
+    sim: SimDirectory,
     inode: u64,
 }
 
-impl HostFile for TwinFile {
+impl HostFile for SimFile {
     fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
-        let inside = self.twin.inside.lock();
+        let inside = self.sim.inside.lock();
         let Some(inode) = inside.now.inodes.get(&self.inode) else {
             return Ok(0);
         };
@@ -293,7 +293,7 @@ impl HostFile for TwinFile {
     }
 
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        let mut inside = self.twin.inside.lock();
+        let mut inside = self.sim.inside.lock();
         for (part, block) in bytes.chunks(BLOCK as usize).zip(at / BLOCK..) {
             let inode = inside.now.inodes.get(&self.inode);
             let is_new = inode.is_none_or(|inode| !inode.blocks.contains_key(&block));
@@ -305,26 +305,26 @@ impl HostFile for TwinFile {
                 block,
                 bytes: Some(Arc::from(part)),
             };
-            self.twin.note(&mut inside, event);
+            self.sim.note(&mut inside, event);
         }
         Ok(())
     }
 
     fn len(&self) -> io::Result<u64> {
-        let inside = self.twin.inside.lock();
+        let inside = self.sim.inside.lock();
         Ok(inside.now.inodes.get(&self.inode).map_or(0, |inode| inode.len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        if self.twin.deaf != Deaf::Data {
+        if self.sim.deaf != Deaf::Data {
             let event = Event::SyncData { inode: self.inode };
-            self.twin.note(&mut self.twin.inside.lock(), event);
+            self.sim.note(&mut self.sim.inside.lock(), event);
         }
         Ok(())
     }
 
     fn punch(&self, at: u64, len: u64) {
-        let mut inside = self.twin.inside.lock();
+        let mut inside = self.sim.inside.lock();
         let end = inside
             .now
             .inodes
@@ -337,7 +337,7 @@ impl HostFile for TwinFile {
                 block,
                 bytes: None,
             };
-            self.twin.note(&mut inside, event);
+            self.sim.note(&mut inside, event);
         }
     }
 }

@@ -15,7 +15,7 @@ use std::{
 /// Symptom: a file that was closed could not be opened again at once. Cause: a thread of the device was still inside a hook
 /// that held the file. Fix: whoever gives a device up waits until hooks have returned.
 #[test]
-fn hooks_have_returned_when_a_device_is_settled() {
+fn hooks_have_returned_when_a_device_is_idle() {
     let directory = scratch();
     for force_pread in [false, true] {
         let path = directory.path().join(format!("device-{force_pread}"));
@@ -49,7 +49,7 @@ fn hooks_have_returned_when_a_device_is_settled() {
                 returns.store(true, Ordering::Release);
             });
             let elsewhere = began.recv().unwrap();
-            device.settle();
+            device.wait_idle();
             let has_returned = returned.load(Ordering::Acquire);
             let _ = settle.send(());
             assert!(has_returned, "a hook is still running");

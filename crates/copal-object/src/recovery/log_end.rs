@@ -21,7 +21,7 @@ use crate::{
 use std::collections::HashMap;
 
 /// The certain state.
-pub(crate) struct Settled {
+pub(crate) struct LogEnd {
     pub(crate) tables: Tables,
     /// Records that count.
     pub(crate) kept: usize,
@@ -37,14 +37,14 @@ pub(crate) struct Settled {
 /// Reads the records, drops the first that does not count with all behind it, and begins again, until nothing is
 /// dropped any more. Each round reads the whole journal again: a crash takes a round or two, but a journal made so that
 /// each record depends on a frame that counts only with the record behind it takes as many rounds as it has records.
-pub(crate) fn settle(
+pub(crate) fn find_log_end(
     source: &Source<'_>,
     superblock: &Superblock,
     walked: &Walked,
     checkpoint: Tables,
     position: &Position,
     accept_tail_loss: bool,
-) -> Result<Settled, OpenError> {
+) -> Result<LogEnd, OpenError> {
     let mut rounds = Rounds {
         source,
         walked,
@@ -171,7 +171,7 @@ impl Rounds<'_> {
     }
 
     /// Nothing was dropped in the last round: where the streams end, and what was read on the way.
-    fn end(mut self, replayed: Replayed) -> Result<Settled, OpenError> {
+    fn end(mut self, replayed: Replayed) -> Result<LogEnd, OpenError> {
         let Replayed {
             tables, mut needed, ..
         } = replayed;
@@ -187,7 +187,7 @@ impl Rounds<'_> {
         for record in &self.walked.records[self.kept..] {
             needed.extend(self.reader.of(record)?.iter().flat_map(runs_of));
         }
-        Ok(Settled {
+        Ok(LogEnd {
             tables,
             kept: self.kept,
             ends,
