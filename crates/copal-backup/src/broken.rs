@@ -14,7 +14,7 @@ pub(crate) enum Flaw {
     FencedPublishes,
     /// BAK-11: A frame is not opened again before it leaves.
     NoSelfCheck,
-    /// No rule: a bit flips between sealing a frame and opening it.
+    /// No rule: a bit flips between encrypting a frame and decrypting it.
     BadMemory,
     /// BAK-7: A pack whose live frames could not be copied is unlinked.
     UnlinksUncopied,

@@ -19,7 +19,7 @@ const READ_BYTES: u64 = 1 << 20;
 pub(crate) struct Fetcher<'a> {
     pack_store: &'a PackStore,
     inflater: Inflater,
-    sealed: Vec<u8>,
+    encrypted: Vec<u8>,
     raw: Vec<u8>,
     /// Bytes read from packs.
     pub(crate) fetched_bytes: u64,
@@ -38,7 +38,7 @@ impl<'a> Fetcher<'a> {
         Ok(Fetcher {
             pack_store,
             inflater: Inflater::new()?,
-            sealed: Vec::new(),
+            encrypted: Vec::new(),
             raw: Vec::new(),
             fetched_bytes: 0,
             packs: HashSet::new(),
@@ -143,12 +143,12 @@ impl<'a> Fetcher<'a> {
         let slot = wanted.located.spot.slot;
         let from = (u64::from(row.offset) - start) as usize;
         let damaged = |detail: String| footer.damaged(format!("frame {slot}: {detail}"));
-        let sealed = bytes
+        let encrypted = bytes
             .get(from..from + row.stored as usize)
             .ok_or_else(|| damaged("it lies outside of what was read".into()))?;
-        self.sealed.clear();
-        self.sealed.extend_from_slice(sealed);
-        let payload = open_frame(footer, slot, &mut self.sealed)?;
+        self.encrypted.clear();
+        self.encrypted.extend_from_slice(encrypted);
+        let payload = open_frame(footer, slot, &mut self.encrypted)?;
         self.inflater
             .inflate(&row, payload, &mut self.raw)
             .map_err(damaged)?;

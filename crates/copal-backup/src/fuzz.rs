@@ -21,7 +21,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = pack::Header::decode(bytes);
     }),
     ("pack header behind its sum", |bytes| {
-        let _ = pack::Header::decode(&sealed(&pack::FORMAT, bytes));
+        let _ = pack::Header::decode(&enveloped(&pack::FORMAT, bytes));
     }),
     ("pack trailer", |bytes| {
         // The size that would fit comes from the trailer itself, so that chance finds one.
@@ -68,7 +68,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = key_slot::decode(bytes);
     }),
     ("key slot behind its sum", |bytes| {
-        let _ = key_slot::decode(&sealed(&key_slot::FORMAT, bytes));
+        let _ = key_slot::decode(&enveloped(&key_slot::FORMAT, bytes));
     }),
     ("rows of the chunk index", |bytes| {
         let _ = index::decode_rows(bytes);
@@ -80,7 +80,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
 ];
 
 /// Any bytes as a body under the right envelope.
-fn sealed(format: &Format, body: &[u8]) -> Vec<u8> {
+fn enveloped(format: &Format, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; ENVELOPE_LEN];
     bytes.put_bytes(body);
     Envelope::seal(format, 0, 0, &mut bytes);

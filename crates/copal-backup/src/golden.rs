@@ -111,9 +111,9 @@ fn the_pack_of_the_document() {
         .map(|row| (row.offset, row.stored, row.raw, row.flags))
         .collect();
     assert_eq!(raw, [(96, 27, 11, 0), (123, 22, 6, 0)]);
-    let mut sealed = bytes[96..123].to_vec();
+    let mut encrypted = bytes[96..123].to_vec();
     assert_eq!(
-        reader::open_frame(&footer, 0, &mut sealed).unwrap(),
+        reader::open_frame(&footer, 0, &mut encrypted).unwrap(),
         b"first chunk"
     );
 }

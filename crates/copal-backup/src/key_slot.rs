@@ -1,10 +1,10 @@
-//! Key slots: the master key, sealed by a password, or in the clear for `--insecure-no-password`.
+//! Key slots: the master key, encrypted by a password, or in the clear for `--insecure-no-password`.
 //!
 //! Format: docs/formats/backup-key-slot.md v1
 //! Invariants
 //! - What makes the password hash expensive is bounded before it is used: a forged slot cannot make a
 //!   reader allocate more than 1 GiB or compute for more than minutes.
-//! - Everything in the clear is associated data of the seal: a changed slot does not open.
+//! - Everything in the clear is associated data of the encryption: a changed slot does not open.
 
 use crate::broken::{self, Flaw};
 use crate::error::{Error, Result};
@@ -70,7 +70,7 @@ pub(crate) fn encode(
             let body = &bytes[ENVELOPE_LEN..];
             let tag = Aes256Gcm::new((&*key).into())
                 .encrypt_inout_detached(&Nonce::default(), body, InOutBuf::from(&mut secret[..]))
-                .expect("32 bytes are far below the 64 GiB that GCM can seal");
+                .expect("32 bytes are far below the 64 GiB that GCM can encrypt");
             tag.into()
         }
     };
@@ -87,7 +87,7 @@ pub(crate) struct Slot<'a> {
     salt: [u8; 16],
     pub(crate) domain: [u8; 16],
     clear: &'a [u8],
-    sealed: [u8; 32],
+    encrypted: [u8; 32],
     tag: [u8; 16],
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Slot<'_>, String> {
     };
     let salt = input.array().map_err(text)?;
     let domain = input.array().map_err(text)?;
-    let sealed = input.array().map_err(text)?;
+    let encrypted = input.array().map_err(text)?;
     let tag = input.array().map_err(text)?;
     input.finish().map_err(text)?;
     if kind != KIND_ARGON2ID && kind != KIND_CLEAR {
@@ -123,7 +123,7 @@ pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Slot<'_>, String> {
         salt,
         domain,
         clear: &body[..CLEAR_BYTES],
-        sealed,
+        encrypted,
         tag,
     })
 }
@@ -136,7 +136,7 @@ impl Slot<'_> {
 
     /// The master key; `None` when the password is another one.
     pub(crate) fn open(&self, unlock: &Unlock) -> Result<Option<Zeroizing<[u8; 32]>>> {
-        let mut secret = Zeroizing::new(self.sealed);
+        let mut secret = Zeroizing::new(self.encrypted);
         match (unlock, self.needs_password()) {
             (Unlock::Insecure, true) => Err(Error::PasswordNeeded),
             (Unlock::Password(_), false) => Err(Error::PasswordNotUsed),

@@ -349,7 +349,7 @@ pub(crate) struct FrameReader<'a> {
     pack_store: &'a PackStore,
     inflater: Inflater,
     window: Option<(PackNumber, u64, Bytes)>,
-    sealed: Vec<u8>,
+    encrypted: Vec<u8>,
     raw: Vec<u8>,
 }
 
@@ -359,18 +359,18 @@ impl<'a> FrameReader<'a> {
             pack_store,
             inflater: Inflater::new()?,
             window: None,
-            sealed: Vec::new(),
+            encrypted: Vec::new(),
             raw: Vec::new(),
         })
     }
 
-    /// The raw bytes of a located frame, as sealed: the caller compares them with their id.
+    /// The raw bytes of a located frame, as encrypted: the caller compares them with their id.
     /// # Errors
     /// `Damaged`, and those of the store.
     pub(crate) fn raw(&mut self, located: &Located) -> Result<&[u8]> {
         self.payload(located)?;
         let row = *located.row();
-        let payload = &self.sealed[..self.sealed.len() - TAG_BYTES];
+        let payload = &self.encrypted[..self.encrypted.len() - TAG_BYTES];
         let inflated = self.inflater.inflate(&row, payload, &mut self.raw);
         inflated.map_err(|detail| {
             self.pack_store.note_damaged(&located.footer, located.spot.slot);
@@ -406,11 +406,11 @@ impl<'a> FrameReader<'a> {
                 self.pack_store.note_damaged(&located.footer, located.spot.slot);
             }
         })?;
-        let opened = self.sealed.len() - TAG_BYTES;
-        Ok(&self.sealed[..opened])
+        let opened = self.encrypted.len() - TAG_BYTES;
+        Ok(&self.encrypted[..opened])
     }
 
-    /// Fills `sealed` with the frame and opens it there.
+    /// Fills `encrypted` with the frame and opens it there.
     fn open(&mut self, located: &Located) -> Result<()> {
         let row = *located.row();
         let pack = located.footer.number;
@@ -434,9 +434,9 @@ impl<'a> FrameReader<'a> {
                 self.window.insert((pack, start, bytes))
             }
         };
-        self.sealed.clear();
-        self.sealed
+        self.encrypted.clear();
+        self.encrypted
             .extend_from_slice(&bytes[(start - *at) as usize..(end - *at) as usize]);
-        reader::open_frame(&located.footer, located.spot.slot, &mut self.sealed).map(drop)
+        reader::open_frame(&located.footer, located.spot.slot, &mut self.encrypted).map(drop)
     }
 }

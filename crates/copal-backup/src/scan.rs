@@ -1,4 +1,4 @@
-//! Reads a whole pack from front to back: block hashes, seals, compression, ids.
+//! Reads a whole pack from front to back: block hashes, encryption, compression, ids.
 
 use crate::affected::Places;
 use crate::error::Result;
@@ -55,8 +55,8 @@ pub(crate) fn scan(
             let slot = next_slot as u32;
             next_slot += 1;
             let from = (u64::from(row.offset) - held_at) as usize;
-            let sealed = &mut held[from..from + row.stored as usize];
-            let opened = open_frame(footer, slot, sealed).and_then(|payload| {
+            let encrypted = &mut held[from..from + row.stored as usize];
+            let opened = open_frame(footer, slot, encrypted).and_then(|payload| {
                 let inflated = inflater.inflate(row, payload, &mut raw);
                 inflated.map_err(|detail| footer.damaged(format!("frame {slot}: {detail}")))?;
                 if ids.is_some_and(|key| key.id(&raw).short() != row.id) {

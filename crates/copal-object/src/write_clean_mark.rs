@@ -4,7 +4,7 @@
 //! says they were durable: when they rot, an open takes it for a write that a crash cut short. A clean mark is the record
 //! behind them. It carries the flushed epoch, the flushed records and every stream's durable frames; rot in the mark
 //! itself loses nothing. A clean close needs none, its checkpoint says the same.
-//! Design: docs/design/object.md#idle-mark
+//! Design: docs/design/object.md#clean-mark
 //! Invariants
 //! - A mark claims only what was durable when it was written.
 //! - Nothing happened since the last one: no write, no flush.

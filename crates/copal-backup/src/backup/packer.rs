@@ -1,4 +1,4 @@
-//! Third thread of a backup: seals chunks into packs, writes recipes, builds the trees.
+//! Third thread of a backup: encrypts chunks into packs, writes recipes, builds the trees.
 //!
 //! Steps are taken in the order in which the reader made them, whatever order they come in.
 

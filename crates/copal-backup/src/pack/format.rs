@@ -109,7 +109,7 @@ impl Row {
     }
 }
 
-/// The rows as they stand in the footer before it is sealed.
+/// The rows as they stand in the footer before it is encrypted.
 pub(crate) fn encode_rows(rows: &[Row]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(rows.len() * ROW_BYTES + crate::pack_cipher::TAG_BYTES);
     for row in rows {
@@ -163,9 +163,9 @@ pub(crate) fn decode_rows(bytes: &[u8], frames_end: u32) -> Result<Vec<Row>, Str
 pub(crate) struct Trailer {
     pub(crate) pack_id: [u8; 16],
     pub(crate) kind: PackKind,
-    /// Where the frames end and the sealed footer begins.
+    /// Where the frames end and the encrypted footer begins.
     pub(crate) footer_at: u32,
-    /// Bytes of the sealed footer, tag included.
+    /// Bytes of the encrypted footer, tag included.
     pub(crate) footer_bytes: u32,
     /// Bytes of the clear table of block hashes that follows it.
     pub(crate) table_bytes: u32,

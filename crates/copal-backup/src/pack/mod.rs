@@ -1,4 +1,4 @@
-//! Packs: the files that hold sealed chunks and recipes.
+//! Packs: the files that hold encrypted chunks and recipes.
 //!
 //! Format: docs/formats/backup-pack.md v1
 //! - [`format`]: the bytes. [`writer`]: streams a pack into a volume. [`reader`]: footers and frames.
@@ -6,7 +6,7 @@
 //! Invariants
 //! - A pack is whole or absent, and never changes.
 //! - The pack id is random and new for every attempt; packs are named by its first 8 bytes.
-//! - Every byte of a pack is covered by a hash that needs no key, and by an authenticated seal or a check
+//! - Every byte of a pack is covered by a hash that needs no key, and by an authentication tag or a check
 //!   of the envelope that does.
 
 pub(crate) mod format;

@@ -79,15 +79,15 @@ pub(crate) fn footer(
         .checked_sub(wanted)
         .map(|from| &tail[from..])
         .ok_or_else(|| damaged(pack, "its end cannot be read"))?;
-    let (sealed, rest) = end.split_at(trailer.footer_bytes as usize);
+    let (encrypted, rest) = end.split_at(trailer.footer_bytes as usize);
     let table = &rest[..trailer.table_bytes as usize];
     if !format::trailer_fits(table, &trailer_bytes) {
         return Err(damaged(pack, "its table of hashes does not fit its trailer"));
     }
     let cipher = PackCipher::new(&keys.pack_key(&trailer.pack_id), trailer.pack_id);
-    let mut sealed = sealed.to_vec();
+    let mut encrypted = encrypted.to_vec();
     let rows = cipher
-        .decrypt(format::FOOTER_SLOT, &[0; 16], &mut sealed)
+        .decrypt(format::FOOTER_SLOT, &[0; 16], &mut encrypted)
         .ok_or_else(|| damaged(pack, "its footer does not open"))?;
     let rows = format::decode_rows(rows, trailer.footer_at).map_err(|detail| damaged(pack, detail))?;
     Ok(Footer {
@@ -121,15 +121,15 @@ pub(crate) fn header(store: &dyn VolumeStore, vid: VolumeId, pack: PackNumber) -
 
 /// Opens one frame in place; the payload as it was before encryption, maybe compressed.
 /// # Errors
-/// `Damaged` when the seal does not fit.
-pub(crate) fn open_frame<'a>(footer: &Footer, slot: u32, sealed: &'a mut [u8]) -> Result<&'a mut [u8]> {
+/// `Damaged` when the tag does not fit.
+pub(crate) fn open_frame<'a>(footer: &Footer, slot: u32, encrypted: &'a mut [u8]) -> Result<&'a mut [u8]> {
     let row = footer
         .rows
         .get(slot as usize)
         .ok_or_else(|| footer.damaged(format!("it has no frame {slot}")))?;
     footer
         .cipher
-        .decrypt(slot, &row.id, sealed)
+        .decrypt(slot, &row.id, encrypted)
         .ok_or_else(|| damaged(footer.number, format!("frame {slot} does not open")))
 }
 

@@ -86,15 +86,15 @@ impl PackWriter {
     /// Seals a frame and appends it; where it stands.
     pub(crate) fn append(&mut self, frame: &Frame<'_>) -> Result<Spot> {
         let slot = self.rows.len() as u32;
-        let mut sealed = std::mem::take(&mut self.scratch);
-        sealed.clear();
-        sealed.extend_from_slice(frame.payload);
-        let tag = self.cipher.encrypt(slot, &frame.id, &mut sealed);
-        sealed.extend_from_slice(&tag);
+        let mut encrypted = std::mem::take(&mut self.scratch);
+        encrypted.clear();
+        encrypted.extend_from_slice(frame.payload);
+        let tag = self.cipher.encrypt(slot, &frame.id, &mut encrypted);
+        encrypted.extend_from_slice(&tag);
         let row = Row {
             id: frame.id,
             offset: self.offset as u32,
-            stored: sealed.len() as u32,
+            stored: encrypted.len() as u32,
             raw: frame.raw_bytes,
             flags: frame.flags,
         };
@@ -102,15 +102,15 @@ impl PackWriter {
             row.stored < 1 << 24 && row.raw < 1 << 24,
             "a frame is below 16 MiB"
         );
-        self.put(&sealed)?;
+        self.put(&encrypted)?;
         if broken::by(Flaw::BadMemory) {
-            sealed[0] ^= 1;
+            encrypted[0] ^= 1;
         }
-        let opened = self.cipher.decrypt(slot, &frame.id, &mut sealed);
+        let opened = self.cipher.decrypt(slot, &frame.id, &mut encrypted);
         if opened.is_none_or(|bytes| bytes != frame.payload) && !broken::by(Flaw::NoSelfCheck) {
             return Err(Error::SelfCheck);
         }
-        self.scratch = sealed;
+        self.scratch = encrypted;
         self.rows.push(row);
         Ok(Spot {
             volume: self.volume,

@@ -1,6 +1,6 @@
 //! Recipes: what a disk consists of, as a tree of three levels that snapshots share.
 //!
-//! Disk root -> pages of 512 segments (1 GiB) -> segment recipes -> chunks. Each is a sealed frame in a
+//! Disk root -> pages of 512 segments (1 GiB) -> segment recipes -> chunks. Each is an encrypted frame in a
 //! recipe pack of its VM, named by a keyed hash of what it says about the disk. Where things are stored is
 //! not part of the name: moving a chunk renames nothing.
 //!
