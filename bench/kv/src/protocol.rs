@@ -185,7 +185,7 @@ pub(crate) enum Request {
     /// Write buffers to tables.
     Flush,
     /// Returns when nothing is left to merge.
-    Settle,
+    AwaitMerges,
     /// Merges everything into one run.
     Compact,
     /// Nothing but the engine's counters.

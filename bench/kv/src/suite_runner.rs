@@ -185,10 +185,10 @@ impl<'a> SuiteRunner<'a> {
     }
 
     /// Lets every entrant finish what goes on in its background.
-    pub(crate) fn settle(&self, entrants: &mut [Entrant]) -> Result<()> {
+    pub(crate) fn await_merges(&self, entrants: &mut [Entrant]) -> Result<()> {
         for entrant in entrants {
             let Some(peer) = &mut entrant.peer else { continue };
-            peer.ask(&Request::Settle)?;
+            peer.ask(&Request::AwaitMerges)?;
         }
         Ok(())
     }

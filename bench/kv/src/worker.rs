@@ -132,8 +132,8 @@ fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
             engine.flush()?;
             Ok(Done::new())
         }
-        Request::Settle => {
-            engine.settle()?;
+        Request::AwaitMerges => {
+            engine.await_merges()?;
             Ok(Done::new())
         }
         Request::Compact => {

@@ -195,7 +195,7 @@ impl Engine for Copal {
     }
 
     /// The tree has its shape once nothing was written for a while: each step may find the next one due.
-    fn settle(&self) -> Result<()> {
+    fn await_merges(&self) -> Result<()> {
         self.store.flush()?;
         until_still(|| {
             let stats = self.store.stats();

@@ -132,7 +132,7 @@ impl Engine for Fjall {
         Ok(self.space.rotate_memtable_and_wait()?)
     }
 
-    fn settle(&self) -> Result<()> {
+    fn await_merges(&self) -> Result<()> {
         self.flush()?;
         until_still(|| {
             // Work in flight never stands still.

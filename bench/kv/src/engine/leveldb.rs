@@ -100,7 +100,7 @@ impl Engine for Leveldb {
     }
 
     /// There is no call for it either: waits until the statistics stand still.
-    fn settle(&self) -> Result<()> {
+    fn await_merges(&self) -> Result<()> {
         until_still(|| self.stats());
         Ok(())
     }

@@ -59,7 +59,7 @@ pub(crate) trait Engine: Send + Sync {
     fn flush(&self) -> Result<()>;
 
     /// Returns when nothing is left to merge.
-    fn settle(&self) -> Result<()>;
+    fn await_merges(&self) -> Result<()>;
 
     /// Merges everything into one run. Asked only of copal.
     fn compact(&self) -> Result<()> {

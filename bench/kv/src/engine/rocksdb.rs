@@ -149,7 +149,7 @@ impl Engine for Rocks {
         Ok(self.db.flush()?)
     }
 
-    fn settle(&self) -> Result<()> {
+    fn await_merges(&self) -> Result<()> {
         let mut options = WaitForCompactOptions::default();
         options.set_flush(true);
         Ok(self.db.wait_for_compact(&options)?)

@@ -20,7 +20,8 @@ pub(crate) struct LoadFacts {
     /// Until the last write returned.
     pub(crate) load_seconds: f64,
     /// Until nothing was left to merge.
-    pub(crate) settle_seconds: f64,
+    #[serde(alias = "settle_seconds")]
+    pub(crate) merge_seconds: f64,
     pub(crate) write_bytes: u64,
     pub(crate) cpu_seconds: f64,
     pub(crate) peak_bytes: u64,
@@ -39,7 +40,7 @@ impl LoadFacts {
         LoadFacts {
             user_bytes: of(|facts| facts.user_bytes as f64) as u64,
             load_seconds: of(|facts| facts.load_seconds),
-            settle_seconds: of(|facts| facts.settle_seconds),
+            merge_seconds: of(|facts| facts.merge_seconds),
             write_bytes: of(|facts| facts.write_bytes as f64) as u64,
             cpu_seconds: of(|facts| facts.cpu_seconds),
             peak_bytes: of(|facts| facts.peak_bytes as f64) as u64,
@@ -59,8 +60,8 @@ impl LoadFacts {
     }
 
     /// Including the merges that were still due.
-    pub(crate) fn megabytes_per_second_settled(&self) -> f64 {
-        self.user_bytes as f64 / 1e6 / (self.load_seconds + self.settle_seconds).max(1e-9)
+    pub(crate) fn megabytes_per_second_merged(&self) -> f64 {
+        self.user_bytes as f64 / 1e6 / (self.load_seconds + self.merge_seconds).max(1e-9)
     }
 }
 
@@ -170,7 +171,7 @@ impl SuiteRunner<'_> {
             // A tier is full after each fourth, and merged before the next comes.
             self.load_part(&mut peer, &mut facts, (first, count), Safety::Bulk, step % 4 == 3)?;
         }
-        peer.ask(&Request::Settle)?;
+        peer.ask(&Request::AwaitMerges)?;
         peer.close()?;
         Ok(facts)
     }
@@ -181,7 +182,7 @@ impl SuiteRunner<'_> {
         facts: &mut LoadFacts,
         (first, count): (u64, u64),
         safety: Safety,
-        settle: bool,
+        awaits_merges: bool,
     ) -> Result<()> {
         let loaded = peer.ask(&Request::Load {
             first,
@@ -191,14 +192,18 @@ impl SuiteRunner<'_> {
             safety,
         })?;
         let flushed = peer.ask(&Request::Flush)?;
-        let settled = peer.ask(if settle { &Request::Settle } else { &Request::Facts })?;
+        let merged = peer.ask(if awaits_merges {
+            &Request::AwaitMerges
+        } else {
+            &Request::Facts
+        })?;
         facts.load_seconds += loaded.answer.seconds;
-        facts.settle_seconds += flushed.answer.seconds + settled.answer.seconds;
+        facts.merge_seconds += flushed.answer.seconds + merged.answer.seconds;
         facts.put_p99 = facts.put_p99.max(loaded.answer.latency.p99);
         facts.put_max = facts.put_max.max(loaded.answer.latency.max);
         let counter = |name| loaded.answer.counter(name) / 1e9;
         facts.held_back_seconds += counter("paced_nanos") + counter("stalled_nanos");
-        for part in [&loaded, &flushed, &settled] {
+        for part in [&loaded, &flushed, &merged] {
             facts.write_bytes += part.traffic.write_bytes;
             facts.cpu_seconds += part.answer.cpu_seconds;
             facts.peak_bytes = facts.peak_bytes.max(part.peak_bytes);

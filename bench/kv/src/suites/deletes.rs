@@ -227,7 +227,7 @@ fn one(runner: &SuiteRunner<'_>, options: &Options, name: &str, load: &Load, rou
         })
     })?;
     let flushed = peer.ask(&Request::Flush)?;
-    let parts = [worked.clone(), flushed, peer.ask(&Request::Settle)?];
+    let parts = [worked.clone(), flushed, peer.ask(&Request::AwaitMerges)?];
     let mut facts = Facts::default();
     let entry = (runner.scale.value + KEY_BYTES) as f64;
     let waiting = if load.draws == Draws::Queue { WAITING } else { 0 };

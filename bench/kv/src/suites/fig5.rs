@@ -66,7 +66,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             };
             // Caches and filters follow the new skew before anything counts.
             runner.rounds(&mut entrants, 2, |round| gets(round + 100))?;
-            runner.settle(&mut entrants)?;
+            runner.await_merges(&mut entrants)?;
             runner.rounds(&mut entrants, runner.scale.rounds, gets)?;
             report(
                 &mut runner,

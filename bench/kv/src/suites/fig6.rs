@@ -68,7 +68,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 seed: round as u64 + 1,
             };
             runner.rounds(&mut entrants, 1, |round| gets(round + 100))?;
-            runner.settle(&mut entrants)?;
+            runner.await_merges(&mut entrants)?;
             runner.rounds(&mut entrants, runner.scale.rounds, gets)?;
             let label = format!("{bits} bits, {}", skew.name());
             for entrant in &entrants {

@@ -85,11 +85,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 fn report(runner: &mut SuiteRunner<'_>, bits: u32, names: &[&str], loads: &HashMap<&str, Vec<LoadFacts>>) {
     let of =
         |name: &str, figure: fn(&LoadFacts) -> f64| median(loads.get(name)?.iter().map(figure).collect());
-    let seconds: fn(&LoadFacts) -> f64 = |facts| facts.load_seconds + facts.settle_seconds;
+    let seconds: fn(&LoadFacts) -> f64 = |facts| facts.load_seconds + facts.merge_seconds;
     let cpu: fn(&LoadFacts) -> f64 = |facts| facts.cpu_seconds;
     for &name in names {
         let label = format!("{bits} bits: {name}");
-        if let Some(speed) = of(name, LoadFacts::megabytes_per_second_settled) {
+        if let Some(speed) = of(name, LoadFacts::megabytes_per_second_merged) {
             runner.report.fact(format!("{label}: load"), speed, "MB/s");
         }
         if let Some(cpu) = of(name, cpu) {

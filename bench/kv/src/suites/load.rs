@@ -86,7 +86,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         }
         let of = (name, safety == Safety::Process);
         speeds.insert(of, facts.megabytes_per_second());
-        merged.insert(of, facts.megabytes_per_second_settled());
+        merged.insert(of, facts.megabytes_per_second_merged());
         if safety == Safety::Bulk && name == "copal" {
             runner.report.at_most(
                 "T8 copal: write amplification of the load",
@@ -125,7 +125,7 @@ fn report_load(runner: &mut SuiteRunner<'_>, label: &str, facts: &LoadFacts) {
     report.fact(label, facts.megabytes_per_second(), "MB/s");
     report.fact(
         format!("{label}: until merged"),
-        facts.megabytes_per_second_settled(),
+        facts.megabytes_per_second_merged(),
         "MB/s",
     );
     report.fact(

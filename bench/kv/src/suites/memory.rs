@@ -55,9 +55,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         };
         remove(&empty.directory)?;
         // The same calls on a store of one key, so that code and pools are warm in both.
-        let baseline = settled_memory(&runner, &empty, options.gets, 1)?.anonymous_bytes as f64;
+        let baseline = memory_after_merges(&runner, &empty, options.gets, 1)?.anonymous_bytes as f64;
         remove(&empty.directory)?;
-        let steady = settled_memory(&runner, &full, options.gets, 0)?;
+        let steady = memory_after_merges(&runner, &full, options.gets, 0)?;
         let loaded = steady.anonymous_bytes as f64;
         let share = (loaded - baseline).max(0.0) / runner.scale.data_bytes() as f64;
         runner.report.detail(
@@ -163,7 +163,7 @@ fn under_cap(runner: &mut SuiteRunner<'_>, entrants: &[Entrant], percent: f64) {
 }
 
 /// The state after steady look-ups; stores `keys` keys first when there are any to store.
-fn settled_memory(runner: &SuiteRunner<'_>, spec: &Spec, gets: u64, store: u64) -> Result<Outcome> {
+fn memory_after_merges(runner: &SuiteRunner<'_>, spec: &Spec, gets: u64, store: u64) -> Result<Outcome> {
     let mut peer = Peer::open(spec, Some(512 << 20))?;
     let keys = if store > 0 {
         peer.ask(&Request::Load {

@@ -56,9 +56,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                     value_bytes,
                 })?;
                 peer.ask(&Request::Flush)?;
-                peer.ask(&Request::Settle)?;
+                peer.ask(&Request::AwaitMerges)?;
                 let purged = peer.ask(&Request::Purge { prefix })?;
-                let after = peer.ask(&Request::Settle)?;
+                let after = peer.ask(&Request::AwaitMerges)?;
                 let bytes = |outcome: &crate::peer::Outcome| {
                     (outcome.traffic.read_bytes + outcome.traffic.write_bytes) as f64
                 };

@@ -50,7 +50,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         };
         // Caches fill, and whoever merges for readers does.
         runner.rounds(&mut entrants, 1, |round| scans(round + 100))?;
-        runner.settle(&mut entrants)?;
+        runner.await_merges(&mut entrants)?;
         runner.rounds(&mut entrants, runner.scale.rounds, scans)?;
         let label = format!("scans of {entries}");
         let per_second =

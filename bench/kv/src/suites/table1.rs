@@ -122,7 +122,7 @@ fn measure(
             seed,
         };
         let first = peer.ask(&gets(options.gets, 1))?;
-        peer.ask(&Request::Settle)?;
+        peer.ask(&Request::AwaitMerges)?;
         let steady = peer.ask(&gets(options.gets, 2))?;
         peer.close()?;
         let label = format!("{name}, {}", skew.name());

@@ -48,7 +48,7 @@ pub(super) fn resident(runner: &mut SuiteRunner<'_>) -> Result<()> {
     };
     // Blocks, index pages and units come into memory.
     runner.rounds(&mut entrants, 2, |round| gets(round + 100))?;
-    runner.settle(&mut entrants)?;
+    runner.await_merges(&mut entrants)?;
     runner.rounds(&mut entrants, runner.scale.rounds, gets)?;
     for name in NAMES {
         let Some(entrant) = find(&entrants, name) else {

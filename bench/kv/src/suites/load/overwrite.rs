@@ -22,7 +22,7 @@ pub(super) struct Overwritten {
     mixed_seconds: f64,
     idle: Outcome,
     written: Outcome,
-    settled: Outcome,
+    merged: Outcome,
     busy: Outcome,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn overwrite(runner: &SuiteRunner<'_>, options: &Options, spec: &Spec
         seed: 7,
     })?;
     // What the overwriting left to merge is its own; what is written beside the look-ups is not.
-    let settled = peer.ask(&Request::Settle)?;
+    let merged = peer.ask(&Request::AwaitMerges)?;
     let mixed_seconds = options
         .minutes
         .map_or(runner.scale.slice_seconds().max(3.0), |minutes| minutes * 60.0);
@@ -73,7 +73,7 @@ pub(super) fn overwrite(runner: &SuiteRunner<'_>, options: &Options, spec: &Spec
         mixed_seconds,
         idle,
         written,
-        settled,
+        merged,
         busy,
     })
 }
@@ -84,7 +84,7 @@ impl Overwritten {
     }
 
     fn amplification(&self) -> f64 {
-        let bytes = self.written.traffic.write_bytes + self.settled.traffic.write_bytes;
+        let bytes = self.written.traffic.write_bytes + self.merged.traffic.write_bytes;
         bytes as f64 / self.user_bytes
     }
 
