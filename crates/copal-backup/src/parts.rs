@@ -181,7 +181,7 @@ impl Parts {
         }
     }
 
-    /// As [`Repository::index_new_packs`], for those who hardly need the index: a damaged one stops nobody from
+    /// As [`Parts::index_new_packs`], for those who hardly need the index: a damaged one stops nobody from
     /// reading what the recipes lead to. Returns the damage.
     pub(crate) fn index_for_reading(&self) -> Result<Option<Error>> {
         readable(self.index_new_packs())
@@ -192,7 +192,7 @@ impl Parts {
         self.index_packs(false)
     }
 
-    /// As [`Repository::index_new_packs`], looking at every pack.
+    /// As [`Parts::index_new_packs`], looking at every pack.
     pub(crate) fn index_all_packs(&self) -> Result<()> {
         self.index_packs(true)
     }
