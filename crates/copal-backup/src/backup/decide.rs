@@ -22,31 +22,7 @@ impl Reader<'_> {
         reference: Option<Ref>,
         old: Option<&SegmentRecipe>,
     ) -> Stopping<u64> {
-        let nowhere = Spot {
-            volume: 0,
-            pack: PackNumber(0),
-            slot: 0,
-        };
-        let mut recipe = SegmentRecipe {
-            entries: Vec::with_capacity(layout.len()),
-        };
-        let mut fresh = vec![false; layout.len()];
-        for (index, (piece, kept)) in layout.iter().enumerate() {
-            let chunk = match kept {
-                _ if piece.hole => None,
-                Some(kept) => Some(*kept),
-                None => {
-                    fresh[index] = true;
-                    self.counts.chunks += 1;
-                    let id = self.pack_store.keys.id.id(&job.segment[piece.range()]);
-                    Some(Ref { id, spot: nowhere })
-                }
-            };
-            recipe.entries.push(Entry {
-                length: piece.length,
-                chunk,
-            });
-        }
+        let (recipe, fresh) = self.name_chunks(&job, layout);
         let data = data_of(&recipe.entries);
         if data == 0 {
             self.spare = Some(job);
@@ -92,6 +68,34 @@ impl Reader<'_> {
         }
         self.send(Step::Write(job))?;
         Ok(data)
+    }
+
+    /// The recipe of a segment, its new chunks by name and in no place yet; and which of the entries those are.
+    fn name_chunks(&mut self, job: &Job, layout: &[(Piece, Option<Ref>)]) -> (SegmentRecipe, Vec<bool>) {
+        let nowhere = Spot {
+            volume: 0,
+            pack: PackNumber(0),
+            slot: 0,
+        };
+        let mut entries = Vec::with_capacity(layout.len());
+        let mut fresh = vec![false; layout.len()];
+        for (index, (piece, kept)) in layout.iter().enumerate() {
+            let chunk = match kept {
+                _ if piece.hole => None,
+                Some(kept) => Some(*kept),
+                None => {
+                    fresh[index] = true;
+                    self.counts.chunks += 1;
+                    let id = self.pack_store.keys.id.id(&job.segment[piece.range()]);
+                    Some(Ref { id, spot: nowhere })
+                }
+            };
+            entries.push(Entry {
+                length: piece.length,
+                chunk,
+            });
+        }
+        (SegmentRecipe { entries }, fresh)
     }
 
     /// Is this chunk in the old recipe, in this backup, in the repository, or new?

@@ -8,7 +8,7 @@
 //! Order of durability: packs of chunks, packs of recipes, index rows, manifest, Publish record. Before
 //! the last nothing refers to any of it; after it all of it is there.
 //!
-//! - [`plan`]: how each disk is read (after a look at what need not be, [`spot`]), [`ahead`]: how much of it. [`reader`] (with [`decide`]), [`compress`], [`packer`]: the three threads.
+//! - [`plan`]: how each disk is read (after a look at what need not be, [`spot`]), [`ahead`]: how much of it. [`reader`] (with [`decide`]), [`compress`], [`packer`]: the three threads, on one [`line`].
 //! - [`session`]: the records at the beginning and at the end.
 
 mod ahead;
@@ -17,34 +17,33 @@ mod compress;
 mod decide;
 mod in_flight_chunks;
 mod job;
+mod line;
 mod packer;
 mod plan;
 mod read_helpers;
 mod reader;
+mod request_check;
 mod session;
 mod spot;
 
 use crate::error::{Error, Result};
 use crate::keys::random;
-use crate::manifest::{MAX_DISKS, MAX_TAGS, MAX_TEXT_BYTES, MAX_WORD_BYTES, Manifest, ManifestDisk};
+use crate::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
+use crate::pack_store::PackStore;
 use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
-use crate::request::{BackupCounts, BackupRequest, BackupSummary, DiskSource, SnapshotId};
-use crate::words::is_plain;
-use crossbeam_channel::{bounded, unbounded};
+use crate::request::{BackupCounts, BackupRequest, BackupSummary, DiskSource, DiskSummary, SnapshotId};
 use in_flight_chunks::InFlightChunks;
 use job::Job;
+use line::Line;
 use packer::{BuiltDisk, Packer};
 use plan::{Base, Planned};
-use reader::{Channels, Reader, Stop};
+use reader::{Reader, Stop};
 use session::Session;
 use std::time::Instant;
 
-/// Steps that may wait between two threads.
-const CHANNEL_STEPS: usize = 64;
 /// Fixed memory of a backup: pack blocks, footers, compression, pages of the base.
 const FIXED_MEMORY_BYTES: u64 = 14 << 20;
-const COMPRESSORS: usize = 2;
 
 /// Runs one backup. The caller holds the lock of packs and the VM.
 pub(crate) fn run(
@@ -54,7 +53,7 @@ pub(crate) fn run(
     cancel: &CancelFlag,
 ) -> Result<BackupSummary> {
     let started = Instant::now();
-    check_request(request)?;
+    request_check::check(request)?;
     progress.stage(Stage::Plan, &request.vm, 0);
     let vm = parts.directory().find_or_add(&request.vm)?;
     let _writer = parts.locks().claim(&vm)?;
@@ -72,42 +71,21 @@ pub(crate) fn run(
         }
     };
     progress.stage(Stage::Publish, &vm.name, 0);
-    let Produced {
-        disks,
-        planned,
-        mut counts,
-        warnings,
-    } = produced;
-    let snapshot = SnapshotId(random()?);
     let manifest = Manifest {
         vm: vm.uuid,
-        snapshot,
+        snapshot: SnapshotId(random()?),
         session: session.id,
         sequence: session.sequence(),
         base: base.as_ref().map(|base| base.manifest.snapshot),
-        disks: disks
-            .iter()
-            .zip(&planned)
-            .zip(&request.disks)
-            .map(|((built, planned), disk)| ManifestDisk {
-                name: disk.name.clone(),
-                size_bytes: built.size_bytes,
-                data_bytes: built.data_bytes,
-                root: built.root,
-                mode: planned.mode,
-                reason: clip(&planned.reason),
-                serial: disk.serial.clone(),
-                bitmap: disk.starts.clone(),
-            })
-            .collect(),
-        counts,
+        disks: produced.manifest_disks(request),
+        counts: produced.counts,
         tags: request.tags.clone(),
         description: request.description.clone(),
         tool: format!("copal {}", env!("CARGO_PKG_VERSION")),
     };
+    let snapshot = manifest.snapshot;
     let published = session.publish(parts, manifest)?;
     change.entered();
-    counts.stored_bytes = published.stored_bytes;
     if published.misdated > 0 {
         progress.notice(&format!(
             "{} snapshots of {} bear a time that cannot be: the clock of this machine is wrong, or was; they stay until \
@@ -120,24 +98,56 @@ pub(crate) fn run(
         base: base.map(|base| base.manifest.snapshot),
         created_ms: published.created_ms,
         misdated: published.misdated,
-        disks: disks
-            .iter()
-            .zip(&planned)
-            .zip(&request.disks)
-            .map(|((built, planned), disk)| planned.summary(disk, built.size_bytes))
-            .collect(),
+        disks: produced.summaries(request),
         vm,
-        counts,
-        warnings,
+        counts: BackupCounts {
+            stored_bytes: published.stored_bytes,
+            ..produced.counts
+        },
+        warnings: produced.warnings,
         duration: started.elapsed(),
     })
 }
 
+/// What was read and stored; nothing refers to it yet.
 struct Produced {
     disks: Vec<BuiltDisk>,
     planned: Vec<Planned>,
     counts: BackupCounts,
     warnings: Vec<String>,
+}
+
+impl Produced {
+    /// The disks of the snapshot as its manifest names them.
+    fn manifest_disks(&self, request: &BackupRequest) -> Vec<ManifestDisk> {
+        self.of(request)
+            .map(|(built, planned, disk)| ManifestDisk {
+                name: disk.name.clone(),
+                size_bytes: built.size_bytes,
+                data_bytes: built.data_bytes,
+                root: built.root,
+                mode: planned.mode,
+                reason: clip(&planned.reason),
+                serial: disk.serial.clone(),
+                bitmap: disk.starts.clone(),
+            })
+            .collect()
+    }
+
+    fn summaries(&self, request: &BackupRequest) -> Vec<DiskSummary> {
+        self.of(request)
+            .map(|(built, planned, disk)| planned.summary(disk, built.size_bytes))
+            .collect()
+    }
+
+    /// Each disk as it was stored, planned and asked for.
+    fn of<'a>(
+        &'a self,
+        request: &'a BackupRequest,
+    ) -> impl Iterator<Item = (&'a BuiltDisk, &'a Planned, &'a DiskSource)> {
+        let disks = self.disks.iter().zip(&self.planned).zip(&request.disks);
+        disks.map(|((built, planned), disk)| (built, planned, disk))
+    }
 }
 
 fn produce(
@@ -154,18 +164,7 @@ fn produce(
     let bases = planned.iter().map(|plan| plan.base_root.clone()).collect();
     let mut packer = Packer::new(pack_store, &in_flight, progress, session.vm, session.id, bases)?;
 
-    let (free_in, free_out) = unbounded();
-    for _ in 0..jobs_within(request.memory_bytes) {
-        // The receiver is alive: it is moved into the reader below.
-        let _ = free_in.send(Job::new());
-    }
-    let (compress_in, compress_out) = bounded(CHANNEL_STEPS);
-    let (pack_in, pack_out) = bounded(CHANNEL_STEPS);
-    let channels = Channels {
-        free: free_out,
-        compress: compress_in,
-        pack: pack_in.clone(),
-    };
+    let (line, channels) = Line::with_jobs(jobs_within(request.memory_bytes));
     let mut reader = Reader::new(
         pack_store,
         parts.chunker(),
@@ -179,59 +178,54 @@ fn produce(
         reader.believe_nothing()?;
     }
 
-    let (read, compressed, packed) = std::thread::scope(|scope| {
-        let compressors: Vec<_> = (0..COMPRESSORS)
-            .map(|_| {
-                let (jobs, done) = (compress_out.clone(), pack_in.clone());
-                scope.spawn(move || compress::run(&jobs, &done))
-            })
-            .collect();
-        drop((compress_out, pack_in));
-        let packer = &mut packer;
-        let packing = scope.spawn(move || packer.run(&pack_out, &free_in));
-        let read = request
-            .disks
-            .iter()
-            .zip(&planned)
-            .try_for_each(|(disk, plan)| reader.disk(disk, &plan.plan));
-        let counts = reader.counts;
-        drop(reader); // closes the channels: the others run dry and end
-        let compressed = compressors.into_iter().map(join).collect::<Result<Vec<()>>>();
-        (read.map(|()| counts), compressed, join(packing))
-    });
-    packed?;
-    compressed?;
-    let confirmed = read.and_then(|counts| Ok((counts, confirm(&request.disks, &planned)?)));
-    match confirmed {
-        Ok((mut counts, warnings)) => {
-            let disks = packer.finish()?;
-            pack_store.index.sync()?;
-            counts.stored_bytes = packer.stored_bytes();
-            counts.spot_check_bytes = planned.iter().map(|plan| plan.checked.read_bytes).sum();
-            Ok(Produced {
-                disks,
-                planned,
-                counts,
-                warnings,
-            })
+    let read = line.run(&mut packer, || {
+        let disks = request.disks.iter().zip(&planned);
+        // With the reader its channels go: the others run dry and end.
+        let mut reader = reader;
+        for (disk, plan) in disks {
+            reader.disk(disk, &plan.plan)?;
         }
-        Err(Stop::Cancelled) => {
+        Ok(reader.counts)
+    })?;
+    let confirmed = read.and_then(|counts| Ok((counts, confirm(&request.disks, &planned)?)));
+    let (mut counts, warnings) = match confirmed {
+        Ok(confirmed) => confirmed,
+        Err(stop) => return Err(abandon(pack_store, &mut packer, stop)?),
+    };
+    let disks = packer.finish()?;
+    pack_store.index.sync()?;
+    counts.stored_bytes = packer.stored_bytes();
+    counts.spot_check_bytes = planned.iter().map(|plan| plan.checked.read_bytes).sum();
+    Ok(Produced {
+        disks,
+        planned,
+        counts,
+        warnings,
+    })
+}
+
+/// Keeps what was read well for the next try. Returns why the backup has ended.
+/// # Errors
+/// After a cancellation, what cannot be kept.
+fn abandon(pack_store: &PackStore, packer: &mut Packer<'_>, stop: Stop) -> Result<Error> {
+    match stop {
+        Stop::Cancelled => {
             packer.abandon_recipes();
             packer.finish_chunks()?;
             pack_store.index.sync()?;
-            Err(Error::Cancelled {
+            Ok(Error::Cancelled {
                 kept_bytes: Some(packer.stored_bytes()),
             })
         }
-        Err(Stop::Failed(error)) => {
+        Stop::Failed(error) => {
             packer.abandon_recipes();
-            // What was read well is kept for the next try; if that fails too, the first error counts.
+            // If that fails too, the first error counts.
             if let Err(second) = packer.finish_chunks() {
                 tracing::warn!(error = %second, "the last pack could not be finished");
             }
-            Err(error)
+            Ok(error)
         }
-        Err(Stop::Disconnected) => Err(Error::Invalid {
+        Stop::Disconnected => Ok(Error::Invalid {
             reason: "a thread of the backup ended early".into(),
         }),
     }
@@ -252,65 +246,9 @@ fn confirm(disks: &[DiskSource], planned: &[Planned]) -> Result<Vec<String>> {
     Ok(warnings)
 }
 
-fn join(thread: std::thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
-    thread
-        .join()
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
 /// How many segments may be on their way under a memory bound; at least two, so that reading and storing overlap.
 fn jobs_within(memory_bytes: u64) -> u64 {
     (memory_bytes.saturating_sub(FIXED_MEMORY_BYTES) / Job::MEMORY_BYTES).clamp(2, 32)
-}
-
-fn check_request(request: &BackupRequest) -> Result<()> {
-    let invalid = |reason: String| Err(Error::Invalid { reason });
-    if request.disks.is_empty() || request.disks.len() > MAX_DISKS {
-        return invalid(format!(
-            "a backup has 1 to {MAX_DISKS} disks, not {}",
-            request.disks.len()
-        ));
-    }
-    for (index, disk) in request.disks.iter().enumerate() {
-        if disk.name.is_empty() || disk.name.len() > 255 || !is_plain(&disk.name) {
-            return invalid(format!(
-                "{:?} cannot be the name of a disk: 1 to 255 bytes without control characters and marks of the \
-                 direction of writing",
-                disk.name
-            ));
-        }
-        if request.disks[..index].iter().any(|other| other.name == disk.name) {
-            return invalid(format!("two disks are named {}", disk.name));
-        }
-        let bitmap = disk.starts.as_ref().map_or("", |bitmap| &bitmap.name);
-        if disk.serial.len() > MAX_WORD_BYTES || bitmap.len() > MAX_WORD_BYTES {
-            return invalid(format!(
-                "the serial and the bitmap of disk {} have at most {MAX_WORD_BYTES} bytes",
-                disk.name
-            ));
-        }
-        if disk
-            .source
-            .size_bytes()
-            .is_some_and(|size| size > crate::recipe::format::MAX_DISK_BYTES)
-        {
-            return invalid(format!("disk {} is larger than 64 TiB", disk.name));
-        }
-    }
-    let long_tag = request.tags.iter().any(|tag| tag.len() > MAX_WORD_BYTES);
-    if request.tags.len() > MAX_TAGS || long_tag || request.description.len() > MAX_TEXT_BYTES {
-        return invalid(format!(
-            "at most {MAX_TAGS} tags of {MAX_WORD_BYTES} bytes and a description of {MAX_TEXT_BYTES} bytes"
-        ));
-    }
-    let mut words = request.tags.iter().chain([&request.description]);
-    if let Some(text) = words.find(|text| !is_plain(text)) {
-        return invalid(format!(
-            "{text:?} cannot be kept: tags and descriptions are one line without control characters and marks of the \
-             direction of writing"
-        ));
-    }
-    Ok(())
 }
 
 /// A reason never outgrows its field.

@@ -15,7 +15,7 @@ use crate::manifest::{Manifest, ManifestDisk};
 use crate::pack_store::PackStore;
 use crate::progress::CancelFlag;
 use crate::recipe::{Ref, Root};
-use crate::request::{BackupRequest, DiskMode, DiskSource, DiskSummary, MIN_DIGITS};
+use crate::request::{BackupRequest, DiskMode, DiskSource, DiskSummary, MIN_DIGITS, SnapshotId};
 use crate::source::ChangedExtents;
 use crate::tree::TreeReader;
 use uuid::Uuid;
@@ -176,15 +176,20 @@ fn plan_disk(
 }
 
 /// The changed extents of a disk, if all that they leave out is as it was in this base; otherwise why that is not known.
-fn usable<'a>(
-    disk: &'a DiskSource,
-    old: &ManifestDisk,
-    base: &Base,
-) -> std::result::Result<&'a ChangedExtents, String> {
+fn usable<'a>(disk: &'a DiskSource, old: &ManifestDisk, base: &Base) -> Usable<&'a ChangedExtents> {
     let Some(changed) = &disk.changed else {
         let none = || "no changed extents were given".into();
         return Err(disk.no_changes.clone().unwrap_or_else(none));
     };
+    is_same_disk(disk, changed, old)?;
+    begins_at(changed, old, base.manifest.snapshot)?;
+    Ok(changed)
+}
+
+type Usable<T> = std::result::Result<T, String>;
+
+/// Whether the list, the disk and the one of the base snapshot are of the same size and serial.
+fn is_same_disk(disk: &DiskSource, changed: &ChangedExtents, old: &ManifestDisk) -> Usable<()> {
     let Some(size) = disk.source.size_bytes() else {
         return Err("a stream has to be read as a whole".into());
     };
@@ -206,7 +211,11 @@ fn usable<'a>(
             old.serial, disk.serial
         ));
     }
-    let id = base.manifest.snapshot;
+    Ok(())
+}
+
+/// Whether the list begins at `newest`, or before: by its own word, and by what the bitmap it came from recorded.
+fn begins_at(changed: &ChangedExtents, old: &ManifestDisk, newest: SnapshotId) -> Usable<()> {
     match (&changed.base, &changed.bitmap) {
         (None, None) => {
             return Err(
@@ -216,10 +225,10 @@ fn usable<'a>(
         }
         (Some(wanted), _) => {
             let wanted = wanted.to_ascii_lowercase();
-            if wanted.len() < MIN_DIGITS || !id.to_string().starts_with(&wanted) {
+            if wanted.len() < MIN_DIGITS || !newest.to_string().starts_with(&wanted) {
                 return Err(format!(
                     "the changed extents are relative to {wanted}, the newest snapshot is {}",
-                    id.short()
+                    newest.short()
                 ));
             }
         }
@@ -229,13 +238,13 @@ fn usable<'a>(
         let Some(started) = &old.bitmap else {
             return Err(format!(
                 "the newest snapshot {} names no dirty bitmap that began with it (--starts-bitmap)",
-                id.short()
+                newest.short()
             ));
         };
         if started.name != bitmap.name {
             return Err(format!(
                 "the dirty bitmap that began with the newest snapshot {} is {}, not {}",
-                id.short(),
+                newest.short(),
                 started.name,
                 bitmap.name
             ));
@@ -247,5 +256,5 @@ fn usable<'a>(
             ));
         }
     }
-    Ok(changed)
+    Ok(())
 }

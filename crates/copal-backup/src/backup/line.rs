@@ -1,0 +1,86 @@
+//! The threads of a backup: who reads feeds the compressors, they feed the packer, and empty jobs go back to the reader.
+//!
+//! Not here: what each of them does (`reader`, `compress`, `packer`).
+
+use super::compress;
+use super::job::{Job, Numbered};
+use super::packer::Packer;
+use super::reader::{Channels, Stopping};
+use crate::error::Result;
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+
+/// Steps that may wait between two threads.
+const CHANNEL_STEPS: usize = 64;
+const COMPRESSORS: usize = 2;
+
+/// The ends of the channels that the compressors and the packer hold.
+pub(super) struct Line {
+    free: Sender<Box<Job>>,
+    to_compress: Receiver<Numbered>,
+    compressed: Sender<Numbered>,
+    to_pack: Receiver<Numbered>,
+}
+
+impl Line {
+    /// A line on which `jobs` go round, and the reader's ends of it.
+    pub(super) fn with_jobs(jobs: u64) -> (Line, Channels) {
+        let (free_in, free_out) = unbounded();
+        for _ in 0..jobs {
+            // The receiver is alive: it is in the channels returned below.
+            let _ = free_in.send(Job::new());
+        }
+        let (compress_in, compress_out) = bounded(CHANNEL_STEPS);
+        let (pack_in, pack_out) = bounded(CHANNEL_STEPS);
+        let channels = Channels {
+            free: free_out,
+            compress: compress_in,
+            pack: pack_in.clone(),
+        };
+        let line = Line {
+            free: free_in,
+            to_compress: compress_out,
+            compressed: pack_in,
+            to_pack: pack_out,
+        };
+        (line, channels)
+    }
+
+    /// Runs `read` on this thread and the others beside it; all have ended when this returns. `read` drops its channels
+    /// at its end.
+    /// # Errors
+    /// Of the packer, then of the compressors; inside, what `read` returned.
+    pub(super) fn run<T>(
+        self,
+        packer: &mut Packer<'_>,
+        read: impl FnOnce() -> Stopping<T>,
+    ) -> Result<Stopping<T>> {
+        let Line {
+            free,
+            to_compress,
+            compressed,
+            to_pack,
+        } = self;
+        let (read, compressed, packed) = std::thread::scope(|scope| {
+            let compressors: Vec<_> = (0..COMPRESSORS)
+                .map(|_| {
+                    let (jobs, done) = (to_compress.clone(), compressed.clone());
+                    scope.spawn(move || compress::run(&jobs, &done))
+                })
+                .collect();
+            drop((to_compress, compressed));
+            let packing = scope.spawn(move || packer.run(&to_pack, &free));
+            let read = read();
+            let compressed = compressors.into_iter().map(join).collect::<Result<Vec<()>>>();
+            (read, compressed, join(packing))
+        });
+        packed?;
+        compressed?;
+        Ok(read)
+    }
+}
+
+fn join(thread: std::thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
