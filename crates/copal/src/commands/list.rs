@@ -31,56 +31,7 @@ pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome
         "snapshots": found.iter().map(as_json::snapshot).collect::<Vec<_>>(),
         "damaged_vms": damaged.iter().map(|(vm, _)| &vm.name).collect::<Vec<_>>(),
     });
-    context.output.answer(fields, || {
-        if found.is_empty() {
-            return "no snapshots\n".to_owned();
-        }
-        let rows: Vec<Vec<String>> = found
-            .iter()
-            .map(|snapshot| {
-                let names = snapshot
-                    .disks
-                    .iter()
-                    .map(|disk| disk.name.as_str())
-                    .collect::<Vec<_>>();
-                // What a damaged manifest said is not known, and no zero.
-                let bytes = |count| match snapshot.damage {
-                    None => human::bytes(count),
-                    Some(_) => String::new(),
-                };
-                vec![
-                    snapshot.id.short(),
-                    human::local_time(snapshot.created_ms),
-                    snapshot.vm.name.clone(),
-                    names.join(" "),
-                    bytes(snapshot.counts.logical_bytes),
-                    bytes(snapshot.counts.new_bytes),
-                    bytes(snapshot.counts.stored_bytes),
-                    snapshot.tags.join(" "),
-                    marks(snapshot),
-                    snapshot.description.clone(),
-                ]
-            })
-            .collect();
-        // Most repositories have none, and a column less to read.
-        let is_described = found.iter().any(|snapshot| !snapshot.description.is_empty());
-        let description = if is_described { "Description" } else { "" };
-        human::table(
-            &[
-                "ID",
-                "Time",
-                "VM",
-                "Disks",
-                "Size",
-                "New",
-                "Stored",
-                "Tags",
-                "",
-                description,
-            ],
-            &rows,
-        )
-    });
+    context.output.answer(fields, || as_table(&found));
     match damaged.len() {
         0 => Ok(()),
         count => Err(Failure::new(
@@ -122,6 +73,56 @@ fn marks(snapshot: &Snapshot) -> String {
         _ => {}
     }
     marks.join(", ")
+}
+
+fn as_table(found: &[Snapshot]) -> String {
+    if found.is_empty() {
+        return "no snapshots\n".to_owned();
+    }
+    let rows: Vec<Vec<String>> = found.iter().map(row).collect();
+    // Most repositories have none, and a column less to read.
+    let is_described = found.iter().any(|snapshot| !snapshot.description.is_empty());
+    let description = if is_described { "Description" } else { "" };
+    human::table(
+        &[
+            "ID",
+            "Time",
+            "VM",
+            "Disks",
+            "Size",
+            "New",
+            "Stored",
+            "Tags",
+            "",
+            description,
+        ],
+        &rows,
+    )
+}
+
+fn row(snapshot: &Snapshot) -> Vec<String> {
+    let names = snapshot
+        .disks
+        .iter()
+        .map(|disk| disk.name.as_str())
+        .collect::<Vec<_>>();
+    // What a damaged manifest said is not known, and no zero.
+    let bytes = |count| match snapshot.damage {
+        None => human::bytes(count),
+        Some(_) => String::new(),
+    };
+    vec![
+        snapshot.id.short(),
+        human::local_time(snapshot.created_ms),
+        snapshot.vm.name.clone(),
+        names.join(" "),
+        bytes(snapshot.counts.logical_bytes),
+        bytes(snapshot.counts.new_bytes),
+        bytes(snapshot.counts.stored_bytes),
+        snapshot.tags.join(" "),
+        marks(snapshot),
+        snapshot.description.clone(),
+    ]
 }
 
 pub(super) fn ls(context: &Context<'_>, ls: &Ls) -> Outcome<()> {

@@ -206,32 +206,7 @@ fn conclude(
         "peak_memory_bytes": as_json::peak_memory_bytes(),
     });
     let is_whole = judged.lost.is_empty() && judged.unknown.is_empty() && missing.is_empty();
-    context.output.summary(fields, || {
-        let mut text = String::new();
-        for (word, snapshots) in [("saved", &judged.saved), ("lost", &judged.lost)] {
-            for snapshot in snapshots {
-                text.push_str(&format!(
-                    "{word}  {}  {}  {}\n",
-                    snapshot.id.short(),
-                    human::local_time(snapshot.created_ms),
-                    human::visible(&snapshot.vm.name)
-                ));
-            }
-        }
-        for vm in &judged.unknown {
-            text.push_str(&format!("lost  perhaps {vm}\n"));
-        }
-        for what in &missing {
-            text.push_str(&format!("lost  {what}\n"));
-        }
-        text.push_str(&format!(
-            "{} snapshots saved in {}, {} lost\n",
-            judged.saved.len(),
-            to.display(),
-            judged.lost.len()
-        ));
-        text
-    });
+    context.output.summary(fields, || as_text(to, judged, &missing));
     if is_whole {
         return Ok(());
     }
@@ -243,4 +218,31 @@ fn conclude(
             to.display()
         ),
     ))
+}
+
+fn as_text(to: &Path, judged: &Judged, missing: &[String]) -> String {
+    let mut text = String::new();
+    for (word, snapshots) in [("saved", &judged.saved), ("lost", &judged.lost)] {
+        for snapshot in snapshots {
+            text.push_str(&format!(
+                "{word}  {}  {}  {}\n",
+                snapshot.id.short(),
+                human::local_time(snapshot.created_ms),
+                human::visible(&snapshot.vm.name)
+            ));
+        }
+    }
+    for vm in &judged.unknown {
+        text.push_str(&format!("lost  perhaps {vm}\n"));
+    }
+    for what in missing {
+        text.push_str(&format!("lost  {what}\n"));
+    }
+    text.push_str(&format!(
+        "{} snapshots saved in {}, {} lost\n",
+        judged.saved.len(),
+        to.display(),
+        judged.lost.len()
+    ));
+    text
 }

@@ -5,54 +5,87 @@ use crate::{
     failure::{Failure, Outcome},
     human,
 };
+use copal_backup::{RepositoryInfo, RepositoryStats};
 use copal_node::{Access, StoreLocation};
-use serde_json::json;
+use copal_object::Space;
+use serde_json::{Value, json};
 
 pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let (info, space) = (opened.repository().info(), opened.space());
     let stats = opened.repository().stats().map_err(Failure::from);
     let stats = close(opened, stats)?;
-    // A directory of files has no size of its own: what bounds it is the file system.
     let place = StoreLocation::find(context.arguments.common.repository()?)?;
-    let is_bounded = !matches!(place, StoreLocation::Files(_));
-    let allocated_bytes = place.allocated_bytes();
-    let bounded = |bytes: u64| is_bounded.then_some(bytes);
-    let fields = json!({
-        "command": "stats",
-        "domain": info.domain.to_string(),
-        "encrypted": info.encrypted,
-        "created_ms": info.created_ms,
-        "vms": stats.vms,
-        "snapshots": stats.snapshots,
-        "damaged_snapshots": stats.damaged_snapshots,
-        "logical_bytes": stats.logical_bytes,
-        "hole_bytes": stats.hole_bytes,
-        "chunk_pack_bytes": stats.chunk_pack_bytes,
-        "recipe_pack_bytes": stats.recipe_pack_bytes,
-        "metadata_bytes": stats.metadata_bytes,
-        "packs": stats.packs,
-        "chunks": stats.chunks,
-        "unfinished_sessions": stats.unfinished_sessions,
-        "store": {
-            "size_bytes": bounded(space.size_bytes),
-            "allocated_bytes": allocated_bytes,
-            "live_bytes": space.live_bytes,
-            "staged_bytes": space.staged_bytes,
-            "quarantine_bytes": space.quarantine_bytes,
-            "reserved_bytes": bounded(space.reserved_bytes),
-            "free_bytes": bounded(space.free_bytes),
-            "given_back_bytes": bounded(space.hollow_bytes),
-        },
-        "peak_memory_bytes": as_json::peak_memory_bytes(),
-    });
-    context.output.answer(fields, || {
+    let found = Found {
+        info,
+        stats,
+        space,
+        is_bounded: !matches!(place, StoreLocation::Files(_)),
+        allocated_bytes: place.allocated_bytes(),
+    };
+    context.output.answer(found.as_json(), || found.as_text());
+    Ok(())
+}
+
+/// A repository in figures.
+struct Found {
+    info: RepositoryInfo,
+    stats: RepositoryStats,
+    space: Space,
+    /// A directory of files has no size of its own: what bounds it is the file system.
+    is_bounded: bool,
+    allocated_bytes: Option<u64>,
+}
+
+impl Found {
+    fn bounded(&self, bytes: u64) -> Option<u64> {
+        self.is_bounded.then_some(bytes)
+    }
+
+    fn as_json(&self) -> Value {
+        let Found {
+            info, stats, space, ..
+        } = self;
+        json!({
+            "command": "stats",
+            "domain": info.domain.to_string(),
+            "encrypted": info.encrypted,
+            "created_ms": info.created_ms,
+            "vms": stats.vms,
+            "snapshots": stats.snapshots,
+            "damaged_snapshots": stats.damaged_snapshots,
+            "logical_bytes": stats.logical_bytes,
+            "hole_bytes": stats.hole_bytes,
+            "chunk_pack_bytes": stats.chunk_pack_bytes,
+            "recipe_pack_bytes": stats.recipe_pack_bytes,
+            "metadata_bytes": stats.metadata_bytes,
+            "packs": stats.packs,
+            "chunks": stats.chunks,
+            "unfinished_sessions": stats.unfinished_sessions,
+            "store": {
+                "size_bytes": self.bounded(space.size_bytes),
+                "allocated_bytes": self.allocated_bytes,
+                "live_bytes": space.live_bytes,
+                "staged_bytes": space.staged_bytes,
+                "quarantine_bytes": space.quarantine_bytes,
+                "reserved_bytes": self.bounded(space.reserved_bytes),
+                "free_bytes": self.bounded(space.free_bytes),
+                "given_back_bytes": self.bounded(space.hollow_bytes),
+            },
+            "peak_memory_bytes": as_json::peak_memory_bytes(),
+        })
+    }
+
+    fn as_text(&self) -> String {
+        let Found {
+            info, stats, space, ..
+        } = self;
         let packs = stats.chunk_pack_bytes + stats.recipe_pack_bytes;
         let snapshots = match stats.damaged_snapshots {
             0 => stats.snapshots.to_string(),
             damaged => format!("{}, {damaged} of them damaged", stats.snapshots),
         };
-        let size = bounded(space.size_bytes).map(human::bytes);
+        let size = self.bounded(space.size_bytes).map(human::bytes);
         let rows: Vec<Vec<String>> = [
             ("VMs", stats.vms.to_string()),
             ("Snapshots", snapshots),
@@ -66,16 +99,18 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
             ("Store", size.unwrap_or_else(|| "one file per object".to_owned())),
             (
                 "  on its file system",
-                allocated_bytes.map_or_else(|| "-".to_owned(), human::bytes),
+                self.allocated_bytes.map_or_else(|| "-".to_owned(), human::bytes),
             ),
             ("  of it used", human::bytes(space.live_bytes)),
             (
                 "  free inside",
-                bounded(space.free_bytes).map_or_else(|| "-".to_owned(), human::bytes),
+                self.bounded(space.free_bytes)
+                    .map_or_else(|| "-".to_owned(), human::bytes),
             ),
             (
                 "  given back inside",
-                bounded(space.hollow_bytes).map_or_else(|| "-".to_owned(), human::bytes),
+                self.bounded(space.hollow_bytes)
+                    .map_or_else(|| "-".to_owned(), human::bytes),
             ),
             ("Encrypted", if info.encrypted { "yes" } else { "no" }.to_owned()),
             ("Made", human::local_time(info.created_ms)),
@@ -86,8 +121,7 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
         rows.iter()
             .map(|row| format!("{:<20} {}\n", row[0], row[1]))
             .collect()
-    });
-    Ok(())
+    }
 }
 
 /// How much there is, and how much less that is than the disks, if it is.

@@ -38,10 +38,18 @@ fn each_command_speaks_json() {
         &["init", "--size", "64MiB"],
         &["repository", "domain", "encrypted", "created_ms"],
     );
+    let snapshot = a_backup_speaks_json(&house);
+    questions_speak_json(&house, &snapshot);
+    changes_speak_json(&house, &snapshot);
+    promised(&house, &["version"], &["version"]);
+}
+
+/// Returns the snapshot.
+fn a_backup_speaks_json(house: &House) -> String {
     Disk::create(&house.path("disk.raw"), 4 * MIB, 30);
     let image = house.word("disk.raw");
     let backup = promised(
-        &house,
+        house,
         &[
             "backup",
             "--vm",
@@ -76,9 +84,12 @@ fn each_command_speaks_json() {
             "peak_memory_bytes",
         ],
     );
-    let snapshot = id(&backup);
+    id(&backup)
+}
+
+fn questions_speak_json(house: &House, snapshot: &str) {
     let listed = promised(
-        &house,
+        house,
         &["snapshots"],
         &[
             "snapshots.0.id",
@@ -90,8 +101,8 @@ fn each_command_speaks_json() {
     assert_eq!(listed["snapshots"][0]["tags"][0], "nightly");
     assert_eq!(listed["snapshots"][0]["description"], "by hand");
     promised(
-        &house,
-        &["ls", &snapshot],
+        house,
+        &["ls", snapshot],
         &[
             "snapshot.id",
             "disks.0.data_bytes",
@@ -109,14 +120,14 @@ fn each_command_speaks_json() {
         "fetched_bytes",
         "seconds",
     ];
-    promised(&house, &["restore", &snapshot, "--target", &target], &restored);
+    promised(house, &["restore", snapshot, "--target", &target], &restored);
     promised(
-        &house,
-        &["verify", &snapshot],
+        house,
+        &["verify", snapshot],
         &["clean", "damages", "decoded_bytes", "snapshot.id"],
     );
     promised(
-        &house,
+        house,
         &["check", "--read-data"],
         &[
             "clean",
@@ -128,9 +139,9 @@ fn each_command_speaks_json() {
             "leftover_bytes",
         ],
     );
-    promised(&house, &["check", "--read-data-subset", "1/2"], &["clean"]);
+    promised(house, &["check", "--read-data-subset", "1/2"], &["clean"]);
     promised(
-        &house,
+        house,
         &["stats"],
         &[
             "snapshots",
@@ -141,9 +152,12 @@ fn each_command_speaks_json() {
             "store.given_back_bytes",
         ],
     );
+}
+
+fn changes_speak_json(house: &House, snapshot: &str) {
     let dry = ["forget", "--keep-last", "1", "--dry-run"];
     promised(
-        &house,
+        house,
         &dry,
         &[
             "dry_run",
@@ -153,14 +167,14 @@ fn each_command_speaks_json() {
             "snapshots.0.action",
         ],
     );
-    promised(&house, &["forget", &snapshot], &["forgotten", "snapshots.0.id"]);
+    promised(house, &["forget", snapshot], &["forgotten", "snapshots.0.id"]);
     promised(
-        &house,
+        house,
         &["delete"],
         &["removed_packs", "freed_bytes", "after_bytes"],
     );
     promised(
-        &house,
+        house,
         &["prune"],
         &[
             "removed_packs",
@@ -171,7 +185,6 @@ fn each_command_speaks_json() {
             "given_back_bytes",
         ],
     );
-    promised(&house, &["version"], &["version"]);
 }
 
 #[test]

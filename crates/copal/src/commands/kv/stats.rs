@@ -63,30 +63,12 @@ fn units_by_class(filters: &Filters) -> Vec<(Option<i32>, u64, u64)> {
 }
 
 fn as_json(stats: &Stats, filters: &Filters) -> Value {
-    let levels: Vec<Value> = stats
-        .levels
-        .iter()
-        .map(|level| {
-            json!({
-                "level": level_name(level),
-                "runs": level.runs,
-                "tables": level.tables,
-                "bytes": level.bytes,
-                "entries": level.entries,
-                "droppable": level.droppable,
-            })
-        })
-        .collect();
-    let classes: Vec<Value> = units_by_class(filters)
-        .into_iter()
-        .map(|(class, partitions, units)| json!({ "class": class, "partitions": partitions, "units": units }))
-        .collect();
     let memory: serde_json::Map<String, Value> = memory(&stats.memory)
         .into_iter()
         .map(|(name, bytes)| (name.to_owned(), json!(bytes)))
         .collect();
     json!({
-        "levels": levels,
+        "levels": levels_as_json(stats),
         "value_objects": stats.value_objects,
         "value_bytes": stats.value_bytes,
         "dead_value_bytes": stats.dead_value_bytes,
@@ -124,15 +106,40 @@ fn as_json(stats: &Stats, filters: &Filters) -> Value {
         },
         "memory_bytes": stats.memory_bytes,
         "memory": memory,
-        "filters": {
-            "rule": format!("{:?}", filters.rule),
-            "budget_bytes": filters.budget_bytes,
-            "loaded_bytes": filters.loaded_bytes,
-            "loads": filters.loads,
-            "drops": filters.drops,
-            "predicted": filters.predicted,
-            "units_by_class": classes,
-        },
+        "filters": filters_as_json(filters),
+    })
+}
+
+fn levels_as_json(stats: &Stats) -> Vec<Value> {
+    stats
+        .levels
+        .iter()
+        .map(|level| {
+            json!({
+                "level": level_name(level),
+                "runs": level.runs,
+                "tables": level.tables,
+                "bytes": level.bytes,
+                "entries": level.entries,
+                "droppable": level.droppable,
+            })
+        })
+        .collect()
+}
+
+fn filters_as_json(filters: &Filters) -> Value {
+    let classes: Vec<Value> = units_by_class(filters)
+        .into_iter()
+        .map(|(class, partitions, units)| json!({ "class": class, "partitions": partitions, "units": units }))
+        .collect();
+    json!({
+        "rule": format!("{:?}", filters.rule),
+        "budget_bytes": filters.budget_bytes,
+        "loaded_bytes": filters.loaded_bytes,
+        "loads": filters.loads,
+        "drops": filters.drops,
+        "predicted": filters.predicted,
+        "units_by_class": classes,
     })
 }
 
@@ -150,7 +157,36 @@ fn as_text(stats: &Stats, filters: &Filters) -> String {
         ));
     }
     text.push('\n');
-    let rows = [
+    for (name, value) in rows(stats) {
+        text.push_str(&format!("{name:<24} {value}\n"));
+    }
+    for (name, bytes) in memory(&stats.memory).into_iter().filter(|(_, bytes)| *bytes > 0) {
+        text.push_str(&format!(
+            "  {:<22} {}\n",
+            name.replace('_', " "),
+            human::bytes(bytes)
+        ));
+    }
+    text.push_str(&format!(
+        "{:<24} {} of {}, {} units loaded, {} dropped\n",
+        "Filters",
+        human::bytes(filters.loaded_bytes),
+        human::bytes(filters.budget_bytes),
+        filters.loads,
+        filters.drops
+    ));
+    for (class, partitions, units) in units_by_class(filters) {
+        let class = class.map_or("cold".to_owned(), |class| class.to_string());
+        text.push_str(&format!(
+            "  class {class:<16} {partitions} partitions, {units} units\n"
+        ));
+    }
+    text
+}
+
+/// What is told of the store as a whole, a line each.
+fn rows(stats: &Stats) -> Vec<(&'static str, String)> {
+    vec![
         (
             "Separated values",
             format!(
@@ -191,30 +227,5 @@ fn as_text(stats: &Stats, filters: &Filters) -> String {
             ),
         ),
         ("Memory", human::bytes(stats.memory_bytes)),
-    ];
-    for (name, value) in rows {
-        text.push_str(&format!("{name:<24} {value}\n"));
-    }
-    for (name, bytes) in memory(&stats.memory).into_iter().filter(|(_, bytes)| *bytes > 0) {
-        text.push_str(&format!(
-            "  {:<22} {}\n",
-            name.replace('_', " "),
-            human::bytes(bytes)
-        ));
-    }
-    text.push_str(&format!(
-        "{:<24} {} of {}, {} units loaded, {} dropped\n",
-        "Filters",
-        human::bytes(filters.loaded_bytes),
-        human::bytes(filters.budget_bytes),
-        filters.loads,
-        filters.drops
-    ));
-    for (class, partitions, units) in units_by_class(filters) {
-        let class = class.map_or("cold".to_owned(), |class| class.to_string());
-        text.push_str(&format!(
-            "  class {class:<16} {partitions} partitions, {units} units\n"
-        ));
-    }
-    text
+    ]
 }
