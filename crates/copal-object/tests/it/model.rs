@@ -50,54 +50,10 @@ fn step(choices: &mut Choices, store: &Store, model: &mut BTreeMap<u64, Thing>, 
     let id = 1 + choices.next(12);
     let oid = ObjectId(id);
     match model.get_mut(&id) {
-        None => match choices.next(3) {
-            0 => {
-                model.insert(
-                    id,
-                    Thing::Stream {
-                        frames: Vec::new(),
-                        trimmed: 0,
-                    },
-                );
-                ops.push(Op::Create {
-                    id: oid,
-                    opts: stream(),
-                });
-            }
-            1 => {
-                let check = [Check::Pages, Check::Caller][choices.next(2) as usize];
-                model.insert(
-                    id,
-                    Thing::Object {
-                        bytes: Vec::new(),
-                        check,
-                        sealed: false,
-                        published: false,
-                    },
-                );
-                ops.push(Op::Create {
-                    id: oid,
-                    opts: plain(check),
-                });
-            }
-            _ => {
-                let check = [Check::Pages, Check::Caller][choices.next(2) as usize];
-                let len = choices.len() * 3;
-                let bytes = choices.bytes(len);
-                let mut writer = store.writer(oid, plain(check)).unwrap();
-                bytes.chunks(5000).for_each(|part| writer.append(part).unwrap());
-                ops.push(Op::Publish(writer.finish().unwrap()));
-                model.insert(
-                    id,
-                    Thing::Object {
-                        bytes,
-                        check,
-                        sealed: true,
-                        published: true,
-                    },
-                );
-            }
-        },
+        None => {
+            let thing = create(choices, store, oid, ops);
+            model.insert(id, thing);
+        }
         Some(Thing::Stream { frames, trimmed }) => match choices.next(4) {
             0 => {
                 *trimmed = *trimmed + choices.next((frames.len() - *trimmed) as u64 + 1) as usize;
@@ -118,55 +74,8 @@ fn step(choices: &mut Choices, store: &Store, model: &mut BTreeMap<u64, Thing>, 
             published,
             ..
         }) => match choices.next(9) {
-            0 | 1 if !*sealed => {
-                let len = choices.len();
-                let data = choices.bytes(len);
-                ops.push(Op::Append {
-                    id: oid,
-                    at: bytes.len() as u64,
-                    data: Bytes::from(data.clone()),
-                });
-                bytes.extend(data);
-            }
-            2 | 3 if !*sealed => {
-                let at = choices.next(bytes.len() as u64 + 10_000) as usize;
-                let len = choices.len();
-                let data = choices.bytes(len);
-                ops.push(Op::Write {
-                    id: oid,
-                    at: at as u64,
-                    data: Bytes::from(data.clone()),
-                });
-                if !data.is_empty() {
-                    bytes.resize(bytes.len().max(at + data.len()), 0);
-                    bytes[at..at + data.len()].copy_from_slice(&data);
-                }
-            }
-            4 if !*sealed => {
-                let len = choices.next(bytes.len() as u64 + 5000) as usize;
-                ops.push(Op::Truncate {
-                    id: oid,
-                    len: len as u64,
-                });
-                bytes.resize(len, 0);
-            }
-            5 if !*published => {
-                let from = choices.next(bytes.len() as u64 + 1) as usize;
-                let to = from + choices.len();
-                ops.push(Op::Punch {
-                    id: oid,
-                    range: from as u64..to as u64,
-                });
-                let first = from.next_multiple_of(PAGE);
-                let last = if to >= bytes.len() {
-                    bytes.len()
-                } else {
-                    to / PAGE * PAGE
-                };
-                if first < last {
-                    bytes[first..last].fill(0);
-                }
-            }
+            choice @ 0..=4 if !*sealed => change(choices, choice, oid, bytes, ops),
+            5 if !*published => punch(choices, oid, bytes, ops),
             6 if !*sealed && choices.next(3) == 0 => {
                 ops.push(Op::Seal { id: oid });
                 *sealed = true;
@@ -188,6 +97,99 @@ fn step(choices: &mut Choices, store: &Store, model: &mut BTreeMap<u64, Thing>, 
             }
             _ => {}
         },
+    }
+}
+
+/// A new object or stream.
+fn create(choices: &mut Choices, store: &Store, id: ObjectId, ops: &mut Vec<Op>) -> Thing {
+    match choices.next(3) {
+        0 => {
+            ops.push(Op::Create { id, opts: stream() });
+            Thing::Stream {
+                frames: Vec::new(),
+                trimmed: 0,
+            }
+        }
+        1 => {
+            let check = [Check::Pages, Check::Caller][choices.next(2) as usize];
+            ops.push(Op::Create {
+                id,
+                opts: plain(check),
+            });
+            Thing::Object {
+                bytes: Vec::new(),
+                check,
+                sealed: false,
+                published: false,
+            }
+        }
+        _ => {
+            let check = [Check::Pages, Check::Caller][choices.next(2) as usize];
+            let len = choices.len() * 3;
+            let bytes = choices.bytes(len);
+            let mut writer = store.writer(id, plain(check)).unwrap();
+            bytes.chunks(5000).for_each(|part| writer.append(part).unwrap());
+            ops.push(Op::Publish(writer.finish().unwrap()));
+            Thing::Object {
+                bytes,
+                check,
+                sealed: true,
+                published: true,
+            }
+        }
+    }
+}
+
+/// An append, a write inside, or a cut.
+fn change(choices: &mut Choices, choice: u64, id: ObjectId, bytes: &mut Vec<u8>, ops: &mut Vec<Op>) {
+    match choice {
+        0 | 1 => {
+            let len = choices.len();
+            let data = choices.bytes(len);
+            ops.push(Op::Append {
+                id,
+                at: bytes.len() as u64,
+                data: Bytes::from(data.clone()),
+            });
+            bytes.extend(data);
+        }
+        2 | 3 => {
+            let at = choices.next(bytes.len() as u64 + 10_000) as usize;
+            let len = choices.len();
+            let data = choices.bytes(len);
+            ops.push(Op::Write {
+                id,
+                at: at as u64,
+                data: Bytes::from(data.clone()),
+            });
+            if !data.is_empty() {
+                bytes.resize(bytes.len().max(at + data.len()), 0);
+                bytes[at..at + data.len()].copy_from_slice(&data);
+            }
+        }
+        _ => {
+            let len = choices.next(bytes.len() as u64 + 5000) as usize;
+            ops.push(Op::Truncate { id, len: len as u64 });
+            bytes.resize(len, 0);
+        }
+    }
+}
+
+fn punch(choices: &mut Choices, id: ObjectId, bytes: &mut [u8], ops: &mut Vec<Op>) {
+    let from = choices.next(bytes.len() as u64 + 1) as usize;
+    let to = from + choices.len();
+    ops.push(Op::Punch {
+        id,
+        range: from as u64..to as u64,
+    });
+    let first = from.next_multiple_of(PAGE);
+    let last = if to >= bytes.len() {
+        bytes.len()
+    } else {
+        to / PAGE * PAGE
+    };
+    if first < last {
+        bytes[first..last].fill(0);
     }
 }
 
