@@ -86,11 +86,36 @@ fn make_file_system(
     seeds: &mut Random,
 ) -> Result<()> {
     let tree = tempfile::tempdir_in(directory).context("making room for a tree")?;
+    fill(tree.path(), directory, plan, private)?;
+    let file = File::create_new(image).with_context(|| format!("creating {}", image.display()))?;
+    file.set_len(plan.size_bytes)
+        .context("setting the size of a disk")?;
+    let mut room = plan.size_bytes;
+    if parameters.partition != Partition::None {
+        room -= PARTITION_START_BYTES + PARTITION_END_BYTES;
+        let script = tree.path().with_extension("sfdisk");
+        make_partition(image, parameters.partition, room, &script)?;
+    }
+    let extended = format!(
+        "hash_seed={},lazy_itable_init=0,lazy_journal_init=0,offset={}",
+        seeds.uuid(),
+        offset(parameters.partition)
+    );
+    let uuid = seeds.uuid();
+    let blocks = (room / 4096).to_string();
+    let (tree, image) = (system::text(tree.path()), system::text(image));
+    let with = ["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-L", "root"];
+    let of = ["-U", &uuid, "-E", &extended, "-d", &tree, &image, &blocks];
+    system::run("mke2fs", &[&with[..], &of].concat())
+}
+
+/// The role's tree, and with `private` half of the VM's own files.
+fn fill(tree: &Path, directory: &Path, plan: &VmPlan, private: Option<&mut Random>) -> Result<()> {
     system::run(
         "tar",
         &[
             "-C",
-            &system::text(tree.path()),
+            &system::text(tree),
             "-xf",
             &system::text(&roles::tree(directory, &plan.role)?),
         ],
@@ -105,62 +130,24 @@ fn make_file_system(
         ];
         for place in places {
             let bytes = plan.private_bytes / 2 / places.len() as u64;
-            content::write_private(&tree.path().join(place), &plan.name, bytes, random)?;
+            content::write_private(&tree.join(place), &plan.name, bytes, random)?;
         }
     }
-    let file = File::create_new(image).with_context(|| format!("creating {}", image.display()))?;
-    file.set_len(plan.size_bytes)
-        .context("setting the size of a disk")?;
-    let mut room = plan.size_bytes;
-    if parameters.partition != Partition::None {
-        let label = if parameters.partition == Partition::Mbr {
-            "dos"
-        } else {
-            "gpt"
-        };
-        room -= PARTITION_START_BYTES + PARTITION_END_BYTES;
-        let script = format!("label: {label}\nstart=1MiB, size={}MiB, type=linux\n", room >> 20);
-        let script_path = tree.path().with_extension("sfdisk");
-        fs::write(&script_path, script)?;
-        let command = format!(
-            "sfdisk -q {} < {}",
-            system::text(image),
-            system::text(&script_path)
-        );
-        let result = system::run("sh", &["-c", &command]);
-        fs::remove_file(&script_path)?;
-        result?;
-    }
-    let extended = format!(
-        "hash_seed={},lazy_itable_init=0,lazy_journal_init=0,offset={}",
-        seeds.uuid(),
-        offset(parameters.partition)
+    Ok(())
+}
+
+/// One partition of `bytes` in a table of the wanted kind; `script` is written for it, and removed.
+fn make_partition(image: &Path, table: Partition, bytes: u64, script: &Path) -> Result<()> {
+    let label = if table == Partition::Mbr { "dos" } else { "gpt" };
+    let lines = format!(
+        "label: {label}\nstart=1MiB, size={}MiB, type=linux\n",
+        bytes >> 20
     );
-    let uuid = seeds.uuid();
-    let blocks = (room / 4096).to_string();
-    system::run(
-        "mke2fs",
-        &[
-            "-q",
-            "-F",
-            "-t",
-            "ext4",
-            "-b",
-            "4096",
-            "-m",
-            "0",
-            "-L",
-            "root",
-            "-U",
-            &uuid,
-            "-E",
-            &extended,
-            "-d",
-            &system::text(tree.path()),
-            &system::text(image),
-            &blocks,
-        ],
-    )
+    fs::write(script, lines)?;
+    let command = format!("sfdisk -q {} < {}", system::text(image), system::text(script));
+    let result = system::run("sh", &["-c", &command]);
+    fs::remove_file(script)?;
+    result
 }
 
 /// Changes the image in place by what happens on one day.

@@ -56,58 +56,7 @@ pub fn build(parameters: &Parameters) -> Result<()> {
     let mut unique = UniqueBlocks::default();
     let mut oracle = Oracle::new(parameters);
     for index in 0..parameters.vms {
-        let plan = parameters.vm(index);
-        let vm_directory = directory.join(&plan.name);
-        if vm_directory.exists() {
-            fs::remove_dir_all(&vm_directory).context("removing an earlier build")?;
-        }
-        fs::create_dir_all(&vm_directory)?;
-        say(format!(
-            "{}: role {}, {}, day 0",
-            plan.name,
-            plan.role,
-            if plan.clone {
-                "clone of a template"
-            } else {
-                "built alone"
-            }
-        ));
-        let working = vm_directory.join("working.raw");
-        days::first(&directory, &plan, parameters, &working)?;
-        let mut vm = Vm::new(&plan);
-        let mut previous: Option<PathBuf> = None;
-        for day in 0..parameters.days {
-            if day > 0 {
-                let mut random = Random::new(&[parameters.seed, 2, u64::from(index), u64::from(day)]);
-                days::next(&directory, &plan, parameters, &working, day, &mut random)?;
-            }
-            let image = vm_directory.join(format!("day{day}.raw"));
-            sparse::copy(&working, &image)?;
-            unique.add(&image)?;
-            let entry = describe(&directory, &image, previous.as_deref(), day)?;
-            say(format!(
-                "{} day {day}: {:.1} MB data, {:.1} MB dirty",
-                plan.name,
-                entry.data_bytes as f64 / 1e6,
-                entry.dirty_bytes as f64 / 1e6
-            ));
-            vm.days.push(entry);
-            if parameters.qcow2 {
-                let target = image.with_extension("qcow2");
-                system::run(
-                    "qemu-img",
-                    &[
-                        "convert",
-                        "-O",
-                        "qcow2",
-                        &system::text(&image),
-                        &system::text(&target),
-                    ],
-                )?;
-            }
-            previous = Some(image);
-        }
-        fs::remove_file(&working).context("removing the working image")?;
+        let vm = build_vm(parameters, &directory, index, &mut unique, &say)?;
         oracle.vms.push(vm);
     }
     oracle.unique_4k_bytes = unique.blocks.len() as u64 * BLOCK_BYTES;
@@ -121,6 +70,65 @@ pub fn build(parameters: &Parameters) -> Result<()> {
         directory.display()
     ));
     Ok(())
+}
+
+/// Builds one VM, a day after the other.
+fn build_vm(
+    parameters: &Parameters,
+    directory: &Path,
+    index: u32,
+    unique: &mut UniqueBlocks,
+    say: &dyn Fn(String),
+) -> Result<Vm> {
+    let plan = parameters.vm(index);
+    let vm_directory = directory.join(&plan.name);
+    if vm_directory.exists() {
+        fs::remove_dir_all(&vm_directory).context("removing an earlier build")?;
+    }
+    fs::create_dir_all(&vm_directory)?;
+    say(format!(
+        "{}: role {}, {}, day 0",
+        plan.name,
+        plan.role,
+        if plan.clone {
+            "clone of a template"
+        } else {
+            "built alone"
+        }
+    ));
+    let working = vm_directory.join("working.raw");
+    days::first(directory, &plan, parameters, &working)?;
+    let mut vm = Vm::new(&plan);
+    let mut previous: Option<PathBuf> = None;
+    for day in 0..parameters.days {
+        if day > 0 {
+            let mut random = Random::new(&[parameters.seed, 2, u64::from(index), u64::from(day)]);
+            days::next(directory, &plan, parameters, &working, day, &mut random)?;
+        }
+        let image = vm_directory.join(format!("day{day}.raw"));
+        sparse::copy(&working, &image)?;
+        unique.add(&image)?;
+        let entry = describe(directory, &image, previous.as_deref(), day)?;
+        say(format!(
+            "{} day {day}: {:.1} MB data, {:.1} MB dirty",
+            plan.name,
+            entry.data_bytes as f64 / 1e6,
+            entry.dirty_bytes as f64 / 1e6
+        ));
+        vm.days.push(entry);
+        if parameters.qcow2 {
+            convert(&image)?;
+        }
+        previous = Some(image);
+    }
+    fs::remove_file(&working).context("removing the working image")?;
+    Ok(vm)
+}
+
+/// The same image once more, as qcow2.
+fn convert(image: &Path) -> Result<()> {
+    let (from, to) = (system::text(image), system::text(&image.with_extension("qcow2")));
+    system::run("qemu-img", &["convert", "-O", "qcow2", &from, &to])
 }
 
 /// Hash, sizes and changes of one day's image; writes the changed extents beside it.
