@@ -57,39 +57,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let how = if options.deferred { ", deferred" } else { "" };
         let label = format!("YCSB {workload}{how}");
         for entrant in &entrants {
-            let name = &entrant.name;
-            let Some(speed) = entrant.per_second() else {
-                continue;
-            };
-            runner.report.fact(format!("{label}: {name}"), speed, "ops/s");
-            let longest = entrant.outcomes.iter().map(|one| one.answer.write_latency.max);
-            for (what, unit, value) in [
-                ("read p99", "us", entrant.median(|one| one.answer.latency.p99)),
-                (
-                    "write p99",
-                    "us",
-                    entrant.median(|one| one.answer.write_latency.p99),
-                ),
-                ("longest write", "us", longest.reduce(f64::max)),
-                ("processor time per op", "us", entrant.per_op(cpu_micros)),
-                ("reads per op", "", entrant.per_op(|one| one.traffic.reads as f64)),
-                (
-                    "bytes read per op",
-                    "B",
-                    entrant.per_op(|one| one.traffic.read_bytes as f64),
-                ),
-                (
-                    "bytes written per op",
-                    "B",
-                    entrant.per_op(|one| one.traffic.write_bytes as f64),
-                ),
-            ] {
-                if let Some(value) = value {
-                    runner
-                        .report
-                        .detail(format!("{label}: {name}: {what}"), value, unit);
-                }
-            }
+            tell(&mut runner, &label, entrant);
         }
         compare_with_peers(&mut runner.report, &label, &entrants, Entrant::per_second);
         name_the_fallen(&mut runner.report, &label, &entrants);
@@ -98,4 +66,41 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         entrant.close()?;
     }
     runner.finish()
+}
+
+/// Speed of one engine in one workload, and what it cost.
+fn tell(runner: &mut SuiteRunner<'_>, label: &str, entrant: &Entrant) {
+    let name = &entrant.name;
+    let Some(speed) = entrant.per_second() else {
+        return;
+    };
+    runner.report.fact(format!("{label}: {name}"), speed, "ops/s");
+    let longest = entrant.outcomes.iter().map(|one| one.answer.write_latency.max);
+    for (what, unit, value) in [
+        ("read p99", "us", entrant.median(|one| one.answer.latency.p99)),
+        (
+            "write p99",
+            "us",
+            entrant.median(|one| one.answer.write_latency.p99),
+        ),
+        ("longest write", "us", longest.reduce(f64::max)),
+        ("processor time per op", "us", entrant.per_op(cpu_micros)),
+        ("reads per op", "", entrant.per_op(|one| one.traffic.reads as f64)),
+        (
+            "bytes read per op",
+            "B",
+            entrant.per_op(|one| one.traffic.read_bytes as f64),
+        ),
+        (
+            "bytes written per op",
+            "B",
+            entrant.per_op(|one| one.traffic.write_bytes as f64),
+        ),
+    ] {
+        if let Some(value) = value {
+            runner
+                .report
+                .detail(format!("{label}: {name}: {what}"), value, unit);
+        }
+    }
 }
