@@ -1,6 +1,6 @@
 //! What the leader of a group does in its turn: make room, encode, place, let go, insert.
 //!
-//! A group is [`Gathered`] when its turn comes, [`EncodedGroup`] when its direct values have places, [`PlacedGroup`] when nothing
+//! A group is [`GatheredGroup`] when its turn comes, [`EncodedGroup`] when its direct values have places, [`PlacedGroup`] when nothing
 //! can come before it any more, and [`InFlight`] while the device writes it. Whoever holds one of them holds what that
 //! step owns; the writer and the turn are let go between the last two.
 //! Design: docs/design/kv.md#a-write KV-2
@@ -34,17 +34,17 @@ use parking_lot::MutexGuard;
 use std::sync::Arc;
 
 /// Writes that go into the log as one group, and what they ask for together.
-struct Gathered<'w> {
+struct GatheredGroup<'w> {
     writes: &'w mut [Write],
     durability: Durability,
     /// Of log, at most.
     bytes: usize,
 }
 
-impl Gathered<'_> {
-    fn of(writes: &mut [Write]) -> Gathered<'_> {
+impl GatheredGroup<'_> {
+    fn of(writes: &mut [Write]) -> GatheredGroup<'_> {
         let durability = writes.iter().map(|write| write.durability).min();
-        Gathered {
+        GatheredGroup {
             durability: durability.unwrap_or_default(),
             bytes: writes.iter().map(|write| write.log_bytes).sum(),
             writes,
@@ -69,7 +69,7 @@ enum Route {
 
 /// A group as it goes into the log, its direct values with their places.
 struct EncodedGroup<'e, 'w> {
-    gathered: Gathered<'w>,
+    gathered: GatheredGroup<'w>,
     encoded: Encoded,
     /// Log bytes in front that were deferred before.
     deferred_bytes: usize,
@@ -89,7 +89,7 @@ impl EncodedGroup<'_, '_> {
 
 /// A group that has its sequences, and its place in the log or behind what is deferred.
 struct PlacedGroup<'w> {
-    gathered: Gathered<'w>,
+    gathered: GatheredGroup<'w>,
     encoded: Encoded,
     charge: Charge,
     memtable: Arc<Memtable>,
@@ -105,7 +105,7 @@ impl Engine {
     pub(crate) fn lead(&self, mut turn: Turn, mut writes: Vec<Write>) -> Option<InFlight> {
         self.pace(writes.iter().map(|write| write.user_bytes).sum());
         let mut writer = self.writes.writer.lock();
-        match self.bring(&mut writer, Gathered::of(&mut writes)) {
+        match self.bring(&mut writer, GatheredGroup::of(&mut writes)) {
             Ok(placed) => {
                 let completing = turn.place(placed.last_seq);
                 // From here on the next group may be placed behind this one.
@@ -128,7 +128,7 @@ impl Engine {
     /// Each write as its own group; one that frees space may use the reserve.
     fn lead_alone(&self, mut writer: MutexGuard<'_, Writer>, turn: Turn, writes: &mut [Write]) {
         let attempt = |write: &mut Write, writer: &mut Writer| {
-            let placed = self.bring(writer, Gathered::of(std::slice::from_mut(write)))?;
+            let placed = self.bring(writer, GatheredGroup::of(std::slice::from_mut(write)))?;
             let completing = turn.place_part(placed.last_seq);
             if let Some(in_flight) = self.launch(placed, completing) {
                 in_flight.wait();
@@ -158,7 +158,7 @@ impl Engine {
     /// Makes room for a group and places it.
     /// # Errors
     /// `NoSpace`, `OverBudget`: nothing happened. `Poisoned`, `Closed`, `NumbersUsedUp`.
-    fn bring<'w>(&self, writer: &mut Writer, group: Gathered<'w>) -> Result<PlacedGroup<'w>, Error> {
+    fn bring<'w>(&self, writer: &mut Writer, group: GatheredGroup<'w>) -> Result<PlacedGroup<'w>, Error> {
         let bytes = group.writes.iter().map(|write| write.room_bytes).sum();
         self.make_room(writer, bytes, group.free_space())?;
         let encoded = self.encode_group(writer, group)?;
@@ -169,7 +169,7 @@ impl Engine {
     fn encode_group<'e, 'w>(
         &'e self,
         writer: &mut Writer,
-        gathered: Gathered<'w>,
+        gathered: GatheredGroup<'w>,
     ) -> Result<EncodedGroup<'e, 'w>, Error> {
         self.poison.check()?;
         // While the reserve is open or spent, its space is not for writes that only add.
@@ -200,7 +200,7 @@ impl Engine {
         })
     }
 
-    fn route(&self, writer: &mut Writer, group: &Gathered<'_>, given: u64) -> Result<Route, Error> {
+    fn route(&self, writer: &mut Writer, group: &GatheredGroup<'_>, given: u64) -> Result<Route, Error> {
         Ok(match group.durability {
             Durability::Device => Route::Log(Ack::Durable),
             Durability::Process if self.fits_page_cache_log(writer, group.writes, group.bytes, given)? => {
