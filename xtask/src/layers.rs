@@ -28,7 +28,16 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ("device", &["copal-device"]),
     ("objects", &["copal-object"]),
     ("kv", &["copal-filter", "copal-kv"]),
-    ("volumes", &["copal-volume", "copal-data", "copal-node"]),
+    (
+        "volumes",
+        &[
+            "copal-volume",
+            "copal-proto",
+            "copal-data",
+            "copal-node",
+            "copal-master",
+        ],
+    ),
     ("backup", &["copal-chunk", "copal-nbd", "copal-backup"]),
     ("copal", &["copal"]),
 ];

@@ -48,6 +48,15 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("sums", |bytes| {
         let _ = format::parse_sums(KEY, bytes, PIECE_LEN);
     }),
+    ("member", |bytes| {
+        let _ = format::MemberRow::parse(KEY, bytes);
+    }),
+    ("journal", |bytes| {
+        let _ = format::JournalRow::parse(KEY, &Bytes::copy_from_slice(bytes));
+    }),
+    ("deleted file", |bytes| {
+        let _ = format::TombRow::parse(KEY, &Bytes::copy_from_slice(bytes));
+    }),
     ("volume", |bytes| {
         let _ = format::VolumeRow::parse(KEY, bytes);
     }),

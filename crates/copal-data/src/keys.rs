@@ -2,22 +2,76 @@
 //!
 //! Format: docs/formats/data-rows.md v1
 //! Invariants
-//! - Every key is big-endian and begins with the group (u32), then the volume (u64): a group is
-//!   one range, and so is a volume in it.
+//! - Every key is big-endian and begins with the group (u32), then mostly the volume (u64): a group is
+//!   one range, and so is a volume in it. A volume's rows lie in the group it was born in.
 //! - Names stand last and unescaped, so rows are ordered as names are.
 
-use copal_volume::{FileId, VolumeId};
+use copal_volume::{FileId, OpId, VolumeId, group::GroupId};
 use std::ops::Bound;
 
-/// The only group of an embedded store.
+/// The only group of an embedded store: that of volumes with small numbers.
 pub(crate) const GROUP: u32 = 0;
+/// Bytes of a group.
+pub(crate) const GROUP_LEN: usize = 4;
+/// Operations of a group whose ids fall into the same so many milliseconds share a bucket.
+const BUCKET_MS: u64 = 10_000;
 /// Bytes of group and volume: rows that share them share value objects.
 pub(crate) const VOLUME_PREFIX_LEN: usize = 12;
+
+/// A group: all rows of it in one keyspace, and the key of what a member knows about itself.
+pub(crate) fn group(group: GroupId) -> [u8; GROUP_LEN] {
+    group.0.to_be_bytes()
+}
+
+/// Key of a deleted file (`tombs`).
+pub(crate) fn tomb(of: GroupId, fid: FileId) -> [u8; 20] {
+    let mut key = [0; 20];
+    key[..4].copy_from_slice(&group(of));
+    key[4..].copy_from_slice(&fid.0.to_be_bytes());
+    key
+}
+
+/// File of a tomb's key.
+pub(crate) fn split_tomb(key: &[u8]) -> Option<FileId> {
+    Some(FileId(u128::from_be_bytes(key.get(4..)?.try_into().ok()?)))
+}
+
+/// Key of an accepted operation (`journal`): operations of one bucket lie together.
+pub(crate) fn journal(of: GroupId, op: OpId) -> [u8; 28] {
+    let mut key = [0; 28];
+    key[..4].copy_from_slice(&group(of));
+    key[4..12].copy_from_slice(&bucket_of(op).to_be_bytes());
+    key[12..].copy_from_slice(&op.0.to_be_bytes());
+    key
+}
+
+/// Operation of a journal's key.
+pub(crate) fn split_journal(key: &[u8]) -> Option<OpId> {
+    Some(OpId(u128::from_be_bytes(key.get(12..)?.try_into().ok()?)))
+}
+
+/// The bucket of time that an operation belongs to.
+pub(crate) fn bucket_of(op: OpId) -> u64 {
+    op.ms() / BUCKET_MS
+}
+
+/// Key of a file beside another of its name (`siblings`).
+pub(crate) fn sibling(vid: VolumeId, name: &[u8], fid: FileId) -> Vec<u8> {
+    let mut key = named(vid, name);
+    key.extend_from_slice(&fid.0.to_be_bytes());
+    key
+}
+
+/// Name and file of a sibling's key, without its volume.
+pub(crate) fn split_sibling(rest: &[u8]) -> Option<(&[u8], FileId)> {
+    let (name, fid) = rest.split_at_checked(rest.len().checked_sub(16)?)?;
+    Some((name, FileId(u128::from_be_bytes(fid.try_into().ok()?))))
+}
 
 /// Group and volume: all rows of a volume in one keyspace, or all names below a parent.
 pub(crate) fn volume(vid: VolumeId) -> [u8; VOLUME_PREFIX_LEN] {
     let mut key = [0; VOLUME_PREFIX_LEN];
-    key[..4].copy_from_slice(&GROUP.to_be_bytes());
+    key[..4].copy_from_slice(&group(vid.birth_group()));
     key[4..].copy_from_slice(&vid.0.to_be_bytes());
     key
 }
@@ -46,14 +100,15 @@ pub(crate) fn piece(vid: VolumeId, fid: FileId, index: u32) -> [u8; 32] {
     key
 }
 
-/// Volume and the rest of a key; `None` when the key is too short or of another group.
+/// Volume and the rest of a key; `None` when the key is too short, or of another group than the volume.
 pub(crate) fn split(key: &[u8]) -> Option<(VolumeId, &[u8])> {
     let (prefix, rest) = key.split_at_checked(VOLUME_PREFIX_LEN)?;
     let (group, vid) = prefix.split_at_checked(4)?;
-    if group != GROUP.to_be_bytes() {
+    let vid = VolumeId(u64::from_be_bytes(vid.try_into().ok()?));
+    if group != vid.birth_group().0.to_be_bytes() {
         return None;
     }
-    Some((VolumeId(u64::from_be_bytes(vid.try_into().ok()?)), rest))
+    Some((vid, rest))
 }
 
 /// File and index of a piece's key, without its volume.

@@ -2,8 +2,8 @@
 //!
 //! Here is the embedded node, [`LocalStore`]: all of
 //! [`VolumeStore`](copal_volume::VolumeStore) in one `copal-kv` store, one process, no network.
-//! Rows, keys and keyspaces are those of a data server, with the group number 0, one member and
-//! a constant epoch; journal, digests and gossip are off.
+//! [`MemberStore`] keeps groups that other disks keep, too: the same rows, and beside them what was deleted, a journal, and
+//! what the disk knows about itself in each group. In an embedded store the group's number is 0 and the epoch constant.
 //!
 //! Format: docs/formats/data-rows.md v1
 //!
@@ -16,7 +16,7 @@
 //!
 //! Design: docs/design/volume.md#rows
 //!
-//! Not here: replication and its rules, servers (not built yet); ids, names and the promises
+//! Not here: the rules of replication (`copal-volume`), servers; ids, names and the promises
 //! of a volume store (`copal-volume`).
 
 mod check;
@@ -27,6 +27,7 @@ mod format;
 pub mod fuzz;
 mod keys;
 mod local;
+mod member;
 mod name_locks;
 mod rescue;
 mod spaces;
@@ -35,4 +36,8 @@ mod times;
 
 pub use check::{CheckOptions, CheckReport, Damage};
 pub use local::{LocalOptions, LocalStore};
+pub use member::{
+    Body, GroupSnapshot, JournalEntry, Known, MemberStore, Membership, NewHead, NotHeld, Operation, Part,
+    Reply, SnapshotEntry, Work,
+};
 pub use rescue::{Rescued, rescue};

@@ -7,7 +7,7 @@
 //!   (docs/decisions/2026-11-21-value-groups-per-volume.md).
 
 use crate::error::{of_engine, read_only};
-use crate::keys::VOLUME_PREFIX_LEN;
+use crate::keys::{GROUP_LEN, VOLUME_PREFIX_LEN};
 use crate::spare;
 use copal_kv::{Keyspace, KeyspaceOptions, Store};
 use copal_volume::VolumeError;
@@ -46,8 +46,18 @@ fn rows() -> KeyspaceOptions {
 }
 
 impl Spaces {
-    /// Opens all keyspaces, creating those that are missing.
+    /// Opens all keyspaces of an embedded store, creating those that are missing.
     pub(crate) fn open(kv: &Store) -> Result<Spaces, VolumeError> {
+        Spaces::grouped_by(kv, VOLUME_PREFIX_LEN)
+    }
+
+    /// The same for a data server, whose bodies share value objects by group: it has too many volumes for objects of their
+    /// own.
+    pub(crate) fn of_member(kv: &Store) -> Result<Spaces, VolumeError> {
+        Spaces::grouped_by(kv, GROUP_LEN)
+    }
+
+    fn grouped_by(kv: &Store, prefix_len: usize) -> Result<Spaces, VolumeError> {
         let space = |name: &str, options: KeyspaceOptions| {
             if let Some(space) = kv.open_keyspace(name).map_err(|e| of_engine(&e))? {
                 return Ok(space);
@@ -61,7 +71,7 @@ impl Spaces {
             }
         };
         let bodies = KeyspaceOptions {
-            group_prefix_len: VOLUME_PREFIX_LEN as u8,
+            group_prefix_len: prefix_len as u8,
             ..KeyspaceOptions::default()
         };
         Ok(Spaces {

@@ -17,11 +17,14 @@
 //! - Nothing here reads a clock or draws randomness except [`SystemClock`] and
 //!   [`random_incarnation`], which callers pass in.
 //!
-//! Not here: replication, epochs and placement (not built yet), rows on disk (`copal-data`).
+//! [`group`] has the rules by which several members keep the same volumes.
+//!
+//! Not here: who is a member of what (`copal-master`), rows on disk (`copal-data`).
 
 mod clock;
 pub mod conformance;
 mod error;
+pub mod group;
 mod ids;
 mod limits;
 mod memory;

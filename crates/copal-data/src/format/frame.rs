@@ -19,8 +19,11 @@ pub(super) enum Kind {
     Volume = b'V',
     Name = b'N',
     Group = b'G',
+    Journal = b'J',
+    Member = b'M',
     Number = b'X',
     Mark = b'T',
+    Tomb = b'D',
 }
 
 /// Why a row was refused.

@@ -19,7 +19,7 @@ use std::ops::Range;
 
 /// Adds one piece of a body to a batch, with checksums of its blocks when the body needs them.
 /// `alone` is a body of one block: the file's own checksum covers it.
-pub(super) fn add_piece(
+pub(crate) fn add_piece(
     spaces: &Spaces,
     batch: &mut Batch,
     vid: VolumeId,
@@ -45,7 +45,7 @@ pub(crate) fn is_alone(size: u64) -> bool {
 const MANY_PIECES: u32 = 256;
 
 /// Adds the deletion of all pieces of a body to a batch.
-pub(super) fn delete_pieces(spaces: &Spaces, batch: &mut Batch, vid: VolumeId, fid: FileId, size: u64) {
+pub(crate) fn delete_pieces(spaces: &Spaces, batch: &mut Batch, vid: VolumeId, fid: FileId, size: u64) {
     if size <= INLINE_BYTES {
         return;
     }

@@ -22,7 +22,7 @@ mod read;
 mod tree;
 mod writer;
 
-pub(crate) use body::{is_alone, piece_sums};
+pub(crate) use body::{add_piece, delete_pieces, is_alone, piece_sums, read as read_body};
 pub(crate) use open::EPOCH;
 pub use open::LocalOptions;
 

@@ -1,0 +1,312 @@
+//! Operations of one group as one atomic batch: facts, decision, rows, journal.
+
+use super::{
+    facts::Overlay,
+    operation::{Body, NewHead, NotHeld, Operation},
+    rows::MemberCore,
+};
+use crate::{
+    error::{of_engine, refused_cleanly},
+    format::{Did, FileHead, INLINE_BYTES, JournalRow, TombRow},
+    keys,
+    local::{add_piece, delete_pieces, is_alone},
+};
+use bytes::Bytes;
+use copal_kv::{Batch, Durability};
+use copal_volume::{
+    FileId, OpId, VolumeError, VolumeId,
+    group::{
+        Accept, Answer, CreateFacts, DeleteFacts, GroupId, Role, decide_confirm, decide_create,
+        decide_delete, decide_union,
+    },
+};
+
+/// A batch in the making.
+pub(super) struct Batching<'a> {
+    core: &'a MemberCore,
+    group: GroupId,
+    role: Role,
+    now_ms: u64,
+    batch: Batch,
+    overlay: Overlay,
+}
+
+impl<'a> Batching<'a> {
+    pub(super) fn new(core: &'a MemberCore, group: GroupId, role: Role) -> Batching<'a> {
+        Batching {
+            core,
+            group,
+            role,
+            now_ms: core.clock.now_ms(),
+            batch: core.kv.batch(),
+            overlay: Overlay::default(),
+        }
+    }
+
+    /// Whether another operation may have no room beside those that are in it.
+    pub(super) fn is_full(&self) -> bool {
+        self.batch.memory_bytes() > self.core.kv.batch_bytes() / 2
+    }
+
+    /// Decides an operation, and adds its rows.
+    pub(super) fn add(&mut self, operation: &Operation) -> Result<(), NotHeld> {
+        match operation {
+            Operation::Create {
+                vid,
+                name,
+                head,
+                body,
+            } => {
+                let accept =
+                    decide_create(&self.create_facts(*vid, name, head)?).map_err(NotHeld::Refused)?;
+                self.create(accept, *vid, name, head, body)
+            }
+            Operation::Confirm { vid, name, head } => {
+                decide_confirm(&self.create_facts(*vid, name, head)?).map_err(NotHeld::Refused)?;
+                self.journal(Did::Create, *vid, name, head.fid, head.op);
+                Ok(())
+            }
+            Operation::Delete { vid, name, fid, op } => {
+                let facts = DeleteFacts {
+                    now_ms: self.now_ms,
+                    op: *op,
+                    is_volume_gone: self.is_gone(*vid)?,
+                    is_buried: self.is_buried(*fid)?,
+                    is_closed: false,
+                };
+                let accept = decide_delete(&facts).map_err(NotHeld::Refused)?;
+                if accept == Accept::Again {
+                    return Ok(());
+                }
+                self.delete(*vid, name, *fid, *op)
+            }
+            Operation::TakeOver {
+                vid,
+                name,
+                head,
+                body,
+            } => match decide_union(&self.create_facts(*vid, name, head)?).map_err(NotHeld::Refused)? {
+                Accept::Again => Ok(()),
+                accept => self.create(accept, *vid, name, head, body),
+            },
+            Operation::TakeOverDelete { vid, name, fid, op } => match self.is_buried(*fid)? {
+                true => Ok(()),
+                false => self.delete(*vid, name, *fid, *op),
+            },
+        }
+    }
+
+    fn create_facts(&self, vid: VolumeId, name: &[u8], head: &NewHead) -> Result<CreateFacts, NotHeld> {
+        let live = self.live(vid, name)?;
+        let is_beside = self.sibling(vid, name, head.fid)?.is_some();
+        Ok(CreateFacts {
+            role: self.role,
+            now_ms: self.now_ms,
+            op: head.op,
+            fid: head.fid,
+            is_volume_gone: self.is_gone(vid)?,
+            is_buried: self.is_buried(head.fid)?,
+            is_closed: false,
+            is_held: is_beside || live.as_ref().is_some_and(|live| live.fid == head.fid),
+            other: live.map(|live| live.fid).filter(|&fid| fid != head.fid),
+        })
+    }
+}
+
+impl Batching<'_> {
+    fn create(
+        &mut self,
+        accept: Accept,
+        vid: VolumeId,
+        name: &Bytes,
+        new: &NewHead,
+        body: &Body,
+    ) -> Result<(), NotHeld> {
+        let key = match accept {
+            Accept::Again => {
+                self.journal(Did::Create, vid, name, new.fid, new.op);
+                return Ok(());
+            }
+            Accept::Apply => keys::named(vid, name),
+            Accept::ApplyBeside => keys::sibling(vid, name, new.fid),
+        };
+        let head = FileHead {
+            fid: new.fid,
+            op: new.op,
+            size: new.size,
+            crc32c: new.crc32c,
+            metadata: new.metadata.clone(),
+            inline: self.body(vid, new, body)?,
+        };
+        let is_beside = accept == Accept::ApplyBeside;
+        let space = match is_beside {
+            true => &self.core.own.siblings,
+            false => &self.core.spaces.files,
+        };
+        self.batch.put(space, &key, head.row(&key));
+        self.overlay.set(is_beside, key, Some(head));
+        self.journal(Did::Create, vid, name, new.fid, new.op);
+        Ok(())
+    }
+
+    /// Adds the rows of a body; the bytes that go into the head.
+    fn body(&mut self, vid: VolumeId, new: &NewHead, body: &Body) -> Result<Option<Bytes>, NotHeld> {
+        match body {
+            Body::Here(bytes) if new.size <= INLINE_BYTES => return Ok(Some(bytes.clone())),
+            Body::Here(bytes) => {
+                let alone = is_alone(new.size);
+                add_piece(
+                    &self.core.spaces,
+                    &mut self.batch,
+                    vid,
+                    new.fid,
+                    0,
+                    bytes.clone(),
+                    alone,
+                );
+            }
+            Body::Staged => {
+                let key = keys::upload(vid, new.fid);
+                let staged = self.core.spaces.uploads.get(&key).map_err(failed)?;
+                if staged.is_none() {
+                    return Err(NotHeld::Refused(Answer::Missing));
+                }
+                self.batch.delete(&self.core.spaces.uploads, &key);
+            }
+        }
+        Ok(None)
+    }
+
+    fn delete(&mut self, vid: VolumeId, name: &Bytes, fid: FileId, op: OpId) -> Result<(), NotHeld> {
+        let key = keys::named(vid, name);
+        let live = self.live(vid, name)?.filter(|live| live.fid == fid);
+        if let Some(head) = &live {
+            self.batch.delete(&self.core.spaces.files, &key);
+            delete_pieces(&self.core.spaces, &mut self.batch, vid, fid, head.size);
+            self.overlay.set(false, key.clone(), None);
+            self.promote_sibling(vid, name, key)?;
+        } else if let Some(head) = self.sibling(vid, name, fid)? {
+            let beside = keys::sibling(vid, name, fid);
+            self.batch.delete(&self.core.own.siblings, &beside);
+            delete_pieces(&self.core.spaces, &mut self.batch, vid, fid, head.size);
+            self.overlay.set(true, beside, None);
+        } else {
+            self.drop_staged(vid, fid)?;
+        }
+        let tomb = keys::tomb(self.group, fid);
+        let row = TombRow {
+            vid,
+            op: op.0,
+            name: name.clone(),
+        };
+        self.batch.put(&self.core.own.tombs, &tomb, row.row(&tomb));
+        self.overlay.bury(fid);
+        self.journal(Did::Delete, vid, name, fid, op);
+        Ok(())
+    }
+
+    /// The name is free again: the lowest of the files beside it takes it.
+    fn promote_sibling(&mut self, vid: VolumeId, name: &[u8], key: Vec<u8>) -> Result<(), NotHeld> {
+        let Some(head) = self.siblings(vid, name)?.into_iter().next() else {
+            return Ok(());
+        };
+        let beside = keys::sibling(vid, name, head.fid);
+        self.batch.delete(&self.core.own.siblings, &beside);
+        self.batch.put(&self.core.spaces.files, &key, head.row(&key));
+        self.overlay.set(true, beside, None);
+        self.overlay.set(false, key, Some(head));
+        Ok(())
+    }
+
+    /// What was staged of a file that is never to come.
+    fn drop_staged(&mut self, vid: VolumeId, fid: FileId) -> Result<(), NotHeld> {
+        let upload = keys::upload(vid, fid);
+        if self.core.spaces.uploads.get(&upload).map_err(failed)?.is_some() {
+            let (first, last) = (keys::piece(vid, fid, 0), keys::piece(vid, fid, u32::MAX));
+            self.batch.delete_range(&self.core.spaces.extents, &first, &last);
+            self.batch.delete_range(&self.core.spaces.sums, &first, &last);
+            self.batch.delete(&self.core.spaces.uploads, &upload);
+        }
+        Ok(())
+    }
+
+    fn journal(&mut self, did: Did, vid: VolumeId, name: &Bytes, fid: FileId, op: OpId) {
+        let key = keys::journal(self.group, op);
+        let row = JournalRow {
+            did,
+            vid,
+            fid,
+            name: name.clone(),
+        };
+        self.batch.put(&self.core.own.journal, &key, row.row(&key));
+    }
+
+    /// Makes all of it durable.
+    pub(super) fn commit(self) -> Result<(), VolumeError> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        self.core.writable()?;
+        match self.batch.commit(Durability::Device) {
+            Ok(()) => Ok(()),
+            Err(error) if refused_cleanly(&error) => Err(of_engine(&error)),
+            Err(error) => Err(VolumeError::Failed {
+                reason: self.core.fail(&error),
+            }),
+        }
+    }
+
+    // ---- what the rows say, this batch included
+
+    /// The live file of a name.
+    fn live(&self, vid: VolumeId, name: &[u8]) -> Result<Option<FileHead>, NotHeld> {
+        let key = keys::named(vid, name);
+        match self.overlay.get(false, &key) {
+            Some(known) => Ok(known.clone()),
+            None => self
+                .core
+                .head(&self.core.spaces.files, &key)
+                .map_err(NotHeld::Failed),
+        }
+    }
+
+    /// A file beside the live one of its name.
+    fn sibling(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<Option<FileHead>, NotHeld> {
+        if self.role == Role::Normal {
+            return Ok(None);
+        }
+        let key = keys::sibling(vid, name, fid);
+        match self.overlay.get(true, &key) {
+            Some(known) => Ok(known.clone()),
+            None => self
+                .core
+                .head(&self.core.own.siblings, &key)
+                .map_err(NotHeld::Failed),
+        }
+    }
+
+    /// All files beside the live one of a name, the lowest first.
+    fn siblings(&self, vid: VolumeId, name: &[u8]) -> Result<Vec<FileHead>, NotHeld> {
+        if self.role == Role::Normal {
+            return Ok(Vec::new());
+        }
+        let stored = self.core.siblings(vid, name).map_err(NotHeld::Failed)?;
+        Ok(self.overlay.siblings(&keys::named(vid, name), stored))
+    }
+
+    fn is_buried(&self, fid: FileId) -> Result<bool, NotHeld> {
+        if self.overlay.is_buried(fid) {
+            return Ok(true);
+        }
+        let key = keys::tomb(self.group, fid);
+        Ok(self.core.own.tombs.get(&key).map_err(failed)?.is_some())
+    }
+
+    fn is_gone(&self, vid: VolumeId) -> Result<bool, NotHeld> {
+        self.core.is_gone(vid).map_err(NotHeld::Failed)
+    }
+}
+
+fn failed(error: copal_kv::Error) -> NotHeld {
+    NotHeld::Failed(of_engine(&error))
+}

@@ -1,0 +1,62 @@
+//! The operations of a group that wait for their batch, and what the member knows about itself there.
+
+use super::operation::{Operation, Reply};
+use crate::format::MemberRow;
+use copal_volume::group::Epoch;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+
+/// Operations in one batch.
+const MOST_OPERATIONS: usize = 256;
+
+pub(super) struct Queued {
+    pub(super) epoch: Epoch,
+    pub(super) operation: Operation,
+    pub(super) tell: Box<dyn FnOnce(Reply) + Send>,
+}
+
+#[derive(Default)]
+struct Line {
+    operations: VecDeque<Queued>,
+    is_served: bool,
+}
+
+#[derive(Default)]
+pub(super) struct GroupQueue {
+    line: Mutex<Line>,
+    /// What the member knows about itself; held for the length of a batch.
+    pub(super) member: Mutex<Option<MemberRow>>,
+}
+
+impl GroupQueue {
+    pub(super) fn of(member: Option<MemberRow>) -> GroupQueue {
+        GroupQueue {
+            line: Mutex::default(),
+            member: Mutex::new(member),
+        }
+    }
+
+    /// Adds an operation; whether its queue is to be served now.
+    pub(super) fn push(&self, queued: Queued) -> bool {
+        let mut line = self.line.lock();
+        line.operations.push_back(queued);
+        !std::mem::replace(&mut line.is_served, true)
+    }
+
+    pub(super) fn take(&self) -> Vec<Queued> {
+        let mut line = self.line.lock();
+        let count = line.operations.len().min(MOST_OPERATIONS);
+        if count == 0 {
+            line.is_served = false;
+        }
+        line.operations.drain(..count).collect()
+    }
+
+    /// Puts back what a batch had no room for.
+    pub(super) fn put_back(&self, rest: Vec<Queued>) {
+        let mut line = self.line.lock();
+        for queued in rest.into_iter().rev() {
+            line.operations.push_front(queued);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What a data server keeps of the groups its disk is a member of.
+//!
+//! The rows of files are those of the embedded store; beside them stand what was deleted, a journal of every operation, and
+//! what the member knows about itself. The rules (`copal_volume::group`) decide; here their facts are looked up and their
+//! decisions written, one batch for many operations of a group.
+//!
+//! Design: docs/design/cluster.md#rules VOL-10, VOL-11, VOL-13, VOL-14
+//! Invariants
+//! - An operation and its journal row are one batch; Ok is said when it is durable (VOL-13).
+//! - A file that stands among the deleted is never written again.
+//! - The epoch of a group never falls.
+//!
+//! Not here: who sends operations and learns their answers, which views there are (`copal-server`).
+
+mod apply;
+mod facts;
+mod line;
+mod operation;
+mod reads;
+mod roles;
+mod rows;
+mod stage;
+mod store;
+mod union;
+mod work;
+
+pub use operation::{Body, NewHead, NotHeld, Operation, Reply};
+pub use reads::Known;
+pub use roles::Membership;
+pub use store::MemberStore;
+pub use union::{GroupSnapshot, JournalEntry, Part, SnapshotEntry};
+pub use work::Work;
+
+#[cfg(test)]
+mod tests;

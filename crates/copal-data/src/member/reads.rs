@@ -1,0 +1,193 @@
+//! What a member answers to reads: files of its own rows, whatever its state; the caller judges by that.
+
+use super::{rows::MemberCore, store::MemberStore};
+use crate::{
+    error::{corrupt, of_engine},
+    format::{FileHead, VolumeRow, VolumeState},
+    keys,
+    local::read_body,
+};
+use bytes::Bytes;
+use copal_kv::Keyspace;
+use copal_volume::{FileId, FileInfo, VolumeError, VolumeId, VolumeStats};
+use std::ops::Range;
+
+/// What a member knows about a file id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It is live, under this name.
+    Live {
+        /// Its name.
+        name: Bytes,
+        /// Its head.
+        info: FileInfo,
+    },
+    /// It stands among the deleted.
+    Buried,
+    /// Nothing.
+    Nothing,
+}
+
+impl MemberStore {
+    /// The head of the live file of a name.
+    /// # Errors
+    /// `NotFound`, `VolumeGone`, `Corrupt`, `Failed`.
+    pub fn stat(&self, vid: VolumeId, name: &[u8], if_file: Option<FileId>) -> Result<FileInfo, VolumeError> {
+        Ok(self.core.wanted(vid, name, if_file)?.info())
+    }
+
+    /// The part of `range` that lies inside the file, checked; and the file's head.
+    /// # Errors
+    /// As [`MemberStore::stat`].
+    pub fn get(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        range: Range<u64>,
+        if_file: Option<FileId>,
+    ) -> Result<(Bytes, FileInfo), VolumeError> {
+        let mut head = self.core.wanted(vid, name, if_file)?;
+        loop {
+            let end = range.end.min(head.size);
+            let start = range.start.min(end);
+            let read = read_body(&self.core.spaces, vid, &head, start..end);
+            let Err(VolumeError::Corrupt { what }) = read else {
+                return Ok((read?, head.info()));
+            };
+            // Deleted between head and pieces: nothing is damaged.
+            let now = self.core.wanted(vid, name, if_file)?;
+            if now.fid == head.fid {
+                return Err(VolumeError::Corrupt { what });
+            }
+            head = now;
+        }
+    }
+
+    /// Up to `limit` live files whose names begin with `prefix` and are above `after`.
+    /// # Errors
+    /// `VolumeGone`, `Corrupt`, `Failed`.
+    pub fn list(
+        &self,
+        vid: VolumeId,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
+        let after = after.map(|after| keys::named(vid, after));
+        let range = keys::range(&keys::named(vid, prefix), after.as_deref());
+        let mut files = Vec::new();
+        for row in self.core.spaces.files.iter(keys::borrowed(&range)).take(limit) {
+            let (key, row) = row.map_err(|error| of_engine(&error))?;
+            let head = parse(&key, &row)?;
+            let name = keys::split(&key).map_or(&[][..], |(_, name)| name);
+            files.push((Bytes::copy_from_slice(name), head.info()));
+        }
+        self.core.alive(vid)?;
+        Ok(files)
+    }
+
+    /// Files and bytes of a volume; reads all of its heads.
+    /// # Errors
+    /// As [`MemberStore::list`].
+    pub fn totals(&self, vid: VolumeId) -> Result<VolumeStats, VolumeError> {
+        let mut totals = VolumeStats::default();
+        for row in self.core.spaces.files.prefix(&keys::volume(vid)) {
+            let (key, row) = row.map_err(|error| of_engine(&error))?;
+            totals.files += 1;
+            totals.bytes += parse(&key, &row)?.size;
+        }
+        self.core.alive(vid)?;
+        Ok(totals)
+    }
+
+    /// What is known of a file id; reads the heads of its volume.
+    /// # Errors
+    /// As [`MemberStore::list`].
+    pub fn find(&self, vid: VolumeId, fid: FileId) -> Result<Known, VolumeError> {
+        let tomb = keys::tomb(vid.birth_group(), fid);
+        if self
+            .core
+            .own
+            .tombs
+            .get(&tomb)
+            .map_err(|error| of_engine(&error))?
+            .is_some()
+        {
+            return Ok(Known::Buried);
+        }
+        for space in [&self.core.spaces.files, &self.core.own.siblings] {
+            for row in space.prefix(&keys::volume(vid)) {
+                let (key, row) = row.map_err(|error| of_engine(&error))?;
+                let head = parse(&key, &row)?;
+                if head.fid == fid {
+                    let name = keys::split(&key).map_or(&[][..], |(_, name)| name);
+                    let end = match std::ptr::eq(space, &self.core.own.siblings) {
+                        true => name.len().saturating_sub(16),
+                        false => name.len(),
+                    };
+                    return Ok(Known::Live {
+                        name: Bytes::copy_from_slice(&name[..end]),
+                        info: head.info(),
+                    });
+                }
+            }
+        }
+        self.core.alive(vid)?;
+        Ok(Known::Nothing)
+    }
+}
+
+impl MemberCore {
+    pub(super) fn head(&self, space: &Keyspace, key: &[u8]) -> Result<Option<FileHead>, VolumeError> {
+        let row = space.get(key).map_err(|error| of_engine(&error))?;
+        row.map(|row| parse(key, &row)).transpose()
+    }
+
+    fn wanted(&self, vid: VolumeId, name: &[u8], if_file: Option<FileId>) -> Result<FileHead, VolumeError> {
+        let head = self.head(&self.spaces.files, &keys::named(vid, name))?;
+        self.alive(vid)?;
+        let head = head.ok_or(VolumeError::NotFound)?;
+        match if_file {
+            Some(wanted) if wanted != head.fid => Err(VolumeError::NotFound),
+            _ => Ok(head),
+        }
+    }
+
+    /// Files beside the live one of a name.
+    pub(super) fn siblings(&self, vid: VolumeId, name: &[u8]) -> Result<Vec<FileHead>, VolumeError> {
+        let prefix = keys::named(vid, name);
+        let mut found = Vec::new();
+        for row in self.own.siblings.prefix(&prefix) {
+            let (key, row) = row.map_err(|error| of_engine(&error))?;
+            // A longer name that begins like this one is another name.
+            if key.len() == prefix.len() + 16 {
+                found.push(parse(&key, &row)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether the volume was removed.
+    pub(super) fn is_gone(&self, vid: VolumeId) -> Result<bool, VolumeError> {
+        let key = keys::volume(vid);
+        let row = self.spaces.volumes.get(&key).map_err(|error| of_engine(&error))?;
+        let Some(row) = row else { return Ok(false) };
+        let row = VolumeRow::parse(&key, &row);
+        let row = row.map_err(|error| corrupt(format!("the row of volume {vid}: {error}")))?;
+        Ok(row.state == VolumeState::Removing)
+    }
+
+    fn alive(&self, vid: VolumeId) -> Result<(), VolumeError> {
+        match self.is_gone(vid)? {
+            true => Err(VolumeError::VolumeGone),
+            false => Ok(()),
+        }
+    }
+}
+
+fn parse(key: &[u8], row: &Bytes) -> Result<FileHead, VolumeError> {
+    FileHead::parse(key, row).map_err(|error| {
+        let name = keys::split(key).map_or(&[][..], |(_, name)| name);
+        corrupt(format!("the head of file \"{}\": {error}", name.escape_ascii()))
+    })
+}

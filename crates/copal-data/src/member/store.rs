@@ -1,0 +1,108 @@
+//! The store of a disk's groups: opening, handing operations in, closing.
+
+use super::{
+    line::Queued,
+    operation::{Operation, Reply},
+    rows::{MemberCore, MemberSpaces},
+    work::Work,
+};
+use crate::{error::of_engine, spaces::Spaces};
+use copal_kv::{KeyspaceOptions, Store};
+use copal_volume::{
+    Clock, VolumeError,
+    group::{Epoch, GroupId},
+};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The groups of one disk. Cheap to clone; calls block on the device.
+#[derive(Clone)]
+pub struct MemberStore {
+    pub(super) core: Arc<MemberCore>,
+}
+
+impl MemberStore {
+    /// Opens the rows of a disk's groups in `kv`. Blocks on the device.
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub fn open(kv: Store, clock: Arc<dyn Clock>) -> Result<MemberStore, VolumeError> {
+        let rows = |name: &str| {
+            let options = KeyspaceOptions {
+                group_prefix_len: 0,
+                separate_from_bytes: u32::MAX,
+                direct_from_bytes: u32::MAX,
+                ..KeyspaceOptions::default()
+            };
+            kv.keyspace(name, options).map_err(|error| of_engine(&error))
+        };
+        let own = MemberSpaces {
+            tombs: rows("tombs")?,
+            journal: rows("journal")?,
+            siblings: rows("siblings")?,
+        };
+        let core = MemberCore {
+            spaces: Spaces::of_member(&kv)?,
+            own,
+            kv,
+            clock,
+            queues: Mutex::default(),
+            failed: Mutex::default(),
+        };
+        Ok(MemberStore { core: Arc::new(core) })
+    }
+
+    /// The engine below, for its counters.
+    pub fn kv(&self) -> &Store {
+        &self.core.kv
+    }
+
+    /// Hands an operation in; `tell` learns what became of it, on the thread that serves the group. Where nobody serves the
+    /// group, the caller does: the work it gets is to be run on a thread that may block.
+    /// # Errors
+    /// `Corrupt`, `Failed`: nothing was handed in.
+    pub fn submit(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+        operation: Operation,
+        tell: impl FnOnce(Reply) + Send + 'static,
+    ) -> Result<Option<Work>, VolumeError> {
+        let queue = self.core.queue(group)?;
+        let queued = Queued {
+            epoch,
+            operation,
+            tell: Box::new(tell),
+        };
+        let core = Arc::clone(&self.core);
+        Ok(queue.push(queued).then_some(Work { core, group, queue }))
+    }
+
+    /// As [`MemberStore::submit`], and waits.
+    /// # Errors
+    /// As [`MemberStore::submit`].
+    pub fn apply(&self, group: GroupId, epoch: Epoch, operation: Operation) -> Result<Reply, VolumeError> {
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let work = self.submit(group, epoch, operation, move |reply| {
+            // The receiver waits below.
+            let _ = tell.send(reply);
+        })?;
+        if let Some(work) = work {
+            work.run();
+        }
+        told.recv().map_err(|_| VolumeError::Failed {
+            reason: "the thread that served the group ended by a panic".to_owned(),
+        })
+    }
+
+    /// Closes the engine; everything acknowledged is durable already.
+    /// # Errors
+    /// `Failed`.
+    pub fn close(&self) -> Result<(), VolumeError> {
+        self.core.kv.close().map_err(|error| of_engine(&error))
+    }
+
+    /// Why the disk takes no more writes; `None`: it does.
+    pub fn failure(&self) -> Option<String> {
+        self.core.failed.lock().clone()
+    }
+}

@@ -1,0 +1,207 @@
+use super::*;
+use bytes::Bytes;
+use copal_device::{Device, MemoryDevice};
+use copal_kv::Store;
+use copal_volume::{
+    FileId, ManualClock, OpId, VolumeId,
+    group::{Answer, Role},
+};
+use copal_volume::{
+    VolumeError,
+    group::{Epoch, GroupId},
+};
+use std::sync::Arc;
+
+const GROUP: GroupId = GroupId(3);
+const NOW: u64 = 1_000_000;
+
+fn member(role: Role) -> MemberStore {
+    let device: Arc<dyn Device> = MemoryDevice::new(128 << 20);
+    copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default()).unwrap();
+    let (objects, _) = copal_object::Store::open(device, &copal_object::OpenOptions::default()).unwrap();
+    let options = copal_kv::Options {
+        memory_bytes: 16 << 20,
+        ..copal_kv::Options::default()
+    };
+    let kv = Store::open(objects, options).unwrap();
+    let store = MemberStore::open(kv, Arc::new(ManualClock::new(NOW))).unwrap();
+    store.enter_view(GROUP, Epoch(5), role).unwrap();
+    store
+}
+
+fn vid() -> VolumeId {
+    VolumeId::in_group(GROUP, 1)
+}
+
+fn fid(number: u64) -> FileId {
+    FileId::new(NOW, 0, number)
+}
+
+fn head(number: u64, body: &Bytes) -> NewHead {
+    NewHead {
+        fid: fid(number),
+        op: OpId(FileId::new(NOW, 1, number).0),
+        size: body.len() as u64,
+        crc32c: copal_codec::crc32c(0, body),
+        metadata: Bytes::new(),
+    }
+}
+
+fn create(number: u64, name: &'static str, body: Bytes) -> Operation {
+    Operation::Create {
+        vid: vid(),
+        name: Bytes::from_static(name.as_bytes()),
+        head: head(number, &body),
+        body: Body::Here(body),
+    }
+}
+
+fn delete(number: u64, name: &'static str) -> Operation {
+    Operation::Delete {
+        vid: vid(),
+        name: Bytes::from_static(name.as_bytes()),
+        fid: fid(number),
+        op: OpId(FileId::new(NOW, 2, number).0),
+    }
+}
+
+fn bytes(len: usize) -> Bytes {
+    Bytes::from(vec![7; len])
+}
+
+#[test]
+fn a_file_is_there_with_its_journal_and_gone_with_its_tomb() {
+    let store = member(Role::Normal);
+    for (number, len) in [(1, 100), (2, 5000), (3, 300_000)] {
+        let body = bytes(len);
+        let held = store
+            .apply(GROUP, Epoch(5), create(number, "a", body.clone()))
+            .unwrap();
+        assert_eq!(held, Ok(Role::Normal));
+        let (read, info) = store.get(vid(), b"a", 0..u64::MAX, None).unwrap();
+        assert_eq!((read, info.fid), (body, fid(number)));
+        assert_eq!(
+            store.apply(GROUP, Epoch(5), delete(number, "a")).unwrap(),
+            Ok(Role::Normal)
+        );
+        assert_eq!(store.stat(vid(), b"a", None), Err(VolumeError::NotFound));
+        assert_eq!(store.find(vid(), fid(number)), Ok(Known::Buried));
+    }
+    let journal = store.snapshot(GROUP).unwrap().journal(None, 100).unwrap();
+    let creates = journal.iter().filter(|entry| entry.is_create).count();
+    assert_eq!((journal.len(), creates), (6, 3));
+    let rest = store
+        .snapshot(GROUP)
+        .unwrap()
+        .journal(Some(&journal[3].key), 100)
+        .unwrap();
+    assert_eq!(rest, journal[4..]);
+}
+
+#[test]
+fn of_two_creators_of_a_name_one_is_told_who_won() {
+    let store = member(Role::Normal);
+    store
+        .apply(GROUP, Epoch(5), create(1, "a", bytes(10)))
+        .unwrap()
+        .unwrap();
+    let second = store.apply(GROUP, Epoch(5), create(2, "a", bytes(10))).unwrap();
+    assert_eq!(second, Err(NotHeld::Refused(Answer::Exists { fid: fid(1) })));
+    let again = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
+    assert_eq!(again, Ok(Role::Normal), "a duplicate");
+}
+
+#[test]
+fn who_may_have_missed_a_delete_keeps_both_until_one_is_buried() {
+    let store = member(Role::Recovering);
+    store
+        .apply(GROUP, Epoch(5), create(1, "a", bytes(10)))
+        .unwrap()
+        .unwrap();
+    store
+        .apply(GROUP, Epoch(5), create(2, "a", bytes(20_000)))
+        .unwrap()
+        .unwrap();
+    assert_eq!(store.stat(vid(), b"a", None).unwrap().fid, fid(1));
+    assert!(matches!(store.find(vid(), fid(2)), Ok(Known::Live { name, .. }) if &name[..] == b"a"));
+    store.apply(GROUP, Epoch(5), delete(1, "a")).unwrap().unwrap();
+    let (read, info) = store.get(vid(), b"a", 0..u64::MAX, None).unwrap();
+    assert_eq!(
+        (info.fid, read.len()),
+        (fid(2), 20_000),
+        "the name belongs to the other now"
+    );
+}
+
+#[test]
+fn what_was_buried_before_it_came_never_comes() {
+    let store = member(Role::Normal);
+    store.apply(GROUP, Epoch(5), delete(1, "a")).unwrap().unwrap();
+    let late = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
+    assert_eq!(late, Err(NotHeld::Refused(Answer::Buried)));
+}
+
+#[test]
+fn another_epoch_is_refused_and_an_epoch_never_falls() {
+    let store = member(Role::Normal);
+    let own = Epoch(5);
+    for other in [Epoch(4), Epoch(6)] {
+        let reply = store.apply(GROUP, other, create(1, "a", bytes(1))).unwrap();
+        assert_eq!(reply, Err(NotHeld::OtherEpoch { own }));
+    }
+    store.enter_view(GROUP, Epoch(4), Role::Recovering).unwrap();
+    let membership = store.membership(GROUP).unwrap().unwrap();
+    assert_eq!((membership.epoch, membership.role), (own, Role::Normal));
+    let nobody = store.apply(GroupId(9), own, create(1, "a", bytes(1))).unwrap();
+    assert_eq!(nobody, Err(NotHeld::NoMember));
+}
+
+#[test]
+fn a_member_takes_over_what_it_lacks_and_nothing_that_it_buried() {
+    let (donor, member) = (member(Role::Normal), member(Role::Recovering));
+    for (number, name) in [(1, "a"), (2, "b"), (3, "c")] {
+        donor
+            .apply(GROUP, Epoch(5), create(number, name, bytes(9000)))
+            .unwrap()
+            .unwrap();
+    }
+    donor.apply(GROUP, Epoch(5), delete(3, "c")).unwrap().unwrap();
+    member
+        .apply(GROUP, Epoch(5), create(1, "a", bytes(9000)))
+        .unwrap()
+        .unwrap();
+    member.apply(GROUP, Epoch(5), delete(2, "b")).unwrap().unwrap();
+    let snapshot = donor.snapshot(GROUP).unwrap();
+    let live = snapshot.entries(Part::Live, None, 10).unwrap();
+    let lacking: Vec<bool> = live
+        .iter()
+        .map(|entry| member.lacks_file(entry).unwrap())
+        .collect();
+    assert_eq!((live.len(), lacking), (2, vec![false, false]));
+    let buried = snapshot.entries(Part::Buried, None, 10).unwrap();
+    assert!(member.lacks_burial(&buried[0]).unwrap());
+    let SnapshotEntry {
+        vid, name, fid, op, ..
+    } = buried[0].clone();
+    let taken = Operation::TakeOverDelete { vid, name, fid, op };
+    member.apply(GROUP, Epoch(5), taken).unwrap().unwrap();
+    assert!(!member.lacks_burial(&buried[0]).unwrap());
+    let (info, op, body) = donor.fetch(&live[0], 0..u64::MAX).unwrap().unwrap();
+    let head = NewHead {
+        fid: info.fid,
+        op,
+        size: info.size,
+        crc32c: info.crc32c,
+        metadata: info.metadata,
+    };
+    let take = |name: Bytes| Operation::TakeOver {
+        vid,
+        name,
+        head: head.clone(),
+        body: Body::Here(body.clone()),
+    };
+    assert_eq!(
+        member.apply(GROUP, Epoch(5), take(live[0].name.clone())).unwrap(),
+        Ok(Role::Recovering)
+    );
+}

@@ -1,0 +1,99 @@
+//! Where groups lie at first: weighted rendezvous hashing, so that each server holds about its share and adding one moves little.
+
+use crate::meta::{MemberKind, Members, Pool, ServerRow};
+use copal_volume::group::GroupId;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Members of every group on the servers that are there; `None`: they are fewer than the copies to keep.
+pub(crate) fn initial(pool: Pool, servers: &[ServerRow]) -> Option<Vec<(GroupId, Members)>> {
+    let copies = usize::from(pool.replicas);
+    if servers.len() < copies {
+        return None;
+    }
+    let groups = (1..=pool.groups).map(|group| {
+        let ranked = ranked(GroupId(group), servers);
+        let mut members: Vec<_> = ranked[..copies]
+            .iter()
+            .map(|&disk| (disk, MemberKind::Full))
+            .collect();
+        members.sort_unstable_by_key(|(disk, _)| *disk);
+        (GroupId(group), members)
+    });
+    Some(groups.collect())
+}
+
+/// Disks for a group, the best first: a disk of twice the capacity comes first twice as often.
+pub(crate) fn ranked(group: GroupId, servers: &[ServerRow]) -> Vec<u32> {
+    let mut scored: Vec<(f64, u32)> = servers
+        .iter()
+        .map(|server| {
+            let mut place = [0; 20];
+            place[..16].copy_from_slice(&server.server_uuid);
+            place[16..].copy_from_slice(&group.0.to_be_bytes());
+            // In (0, 1): the logarithm is finite and not zero.
+            let drawn = ((xxh3_64(&place) >> 12) as f64 + 0.5) / (1_u64 << 52) as f64;
+            let weight = server.capacity_bytes.max(1) as f64;
+            (weight / -drawn.ln(), server.disk)
+        })
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    scored.into_iter().map(|(_, disk)| disk).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::ServerState;
+
+    fn servers(count: u8) -> Vec<ServerRow> {
+        let server = |number: u8| ServerRow {
+            disk: number.into(),
+            name: format!("data{number}"),
+            address: String::new(),
+            server_uuid: [number; 16],
+            disk_uuid: [number; 16],
+            state: ServerState::Normal,
+            version: 0,
+            incarnation: 0,
+            is_draining: false,
+            failed_since_ms: 0,
+            capacity_bytes: 1 << 40,
+        };
+        (1..=count).map(server).collect()
+    }
+
+    const POOL: Pool = Pool {
+        replicas: 3,
+        min_ack: 2,
+        groups: 1024,
+    };
+
+    #[test]
+    fn groups_lie_on_different_servers_about_evenly() {
+        assert!(initial(POOL, &servers(2)).is_none());
+        let groups = initial(POOL, &servers(8)).unwrap();
+        let mut held = [0; 9];
+        for (_, members) in &groups {
+            assert_eq!(members.len(), 3);
+            assert!(members.windows(2).all(|pair| pair[0].0 < pair[1].0));
+            members.iter().for_each(|(disk, _)| held[*disk as usize] += 1);
+        }
+        assert!(
+            held[1..].iter().all(|&held| (300..=470).contains(&held)),
+            "{held:?}"
+        );
+    }
+
+    #[test]
+    fn a_new_server_takes_its_share_and_moves_nothing_else() {
+        let (before, after) = (
+            initial(POOL, &servers(8)).unwrap(),
+            initial(POOL, &servers(9)).unwrap(),
+        );
+        for ((_, old), (_, new)) in before.iter().zip(&after) {
+            let lost = old.iter().filter(|member| !new.contains(member)).count();
+            let is_new = new.iter().any(|(disk, _)| *disk == 9);
+            assert_eq!(lost, usize::from(is_new));
+        }
+    }
+}

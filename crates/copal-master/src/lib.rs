@@ -1,0 +1,35 @@
+//! The master of a cluster: volumes by name, groups and their members, who is there.
+//!
+//! The master never hears of a file. It keeps names of volumes, the members of groups and the state of each data server in a
+//! database ([`MetaStore`]); [`Master`] turns calls and the passing of time into changes of them, each of which is a new
+//! version of the map that clients and data servers follow.
+//!
+//! Design: docs/design/cluster.md#master
+//! Invariants
+//! - Nothing changes in memory that is not in the database first.
+//! - A failed server is one row: all its groups get a new epoch by it (VOL-11).
+//! - Nothing here waits or opens a socket: time comes in as a number.
+//!
+//! Not here: sockets, TLS and certificates (`copal-server`); rows of files (`copal-data`).
+
+mod layout;
+mod map;
+mod master;
+mod meta;
+mod names;
+mod servers;
+mod sqlite;
+mod status;
+mod watch;
+
+pub use map::ClusterMap;
+pub use master::{Master, MasterError, MasterOptions, Mastered};
+pub use meta::{
+    ClusterRow, DirRow, EventRow, GroupRow, MemberKind, Members, Meta, MetaError, MetaStore, Pool, ServerRow,
+    ServerState,
+};
+pub use servers::{Beat, Joiner};
+pub use sqlite::SqliteStore;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! The master itself: one lock over database and map, and who waits for the map to change.
+
+use crate::{
+    map::ClusterMap,
+    meta::{MetaError, MetaStore, Pool},
+    watch::Watch,
+};
+use copal_volume::{VolumeError, VolumeId};
+use parking_lot::{Condvar, Mutex};
+use std::{collections::BTreeMap, time::Duration};
+
+/// Times and counts of a cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct MasterOptions {
+    /// A server is taken for failed when it was silent so long.
+    pub failed_after_ms: u64,
+    /// A failed server is given up, and its groups are copied from others, after so long.
+    pub permanent_after_ms: u64,
+}
+
+impl Default for MasterOptions {
+    fn default() -> MasterOptions {
+        MasterOptions {
+            failed_after_ms: 10_000,
+            permanent_after_ms: 30 * 60_000,
+        }
+    }
+}
+
+/// Why the master did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum MasterError {
+    /// What was asked for cannot be.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// The database failed.
+    #[error(transparent)]
+    Meta(#[from] MetaError),
+    /// Whoever asked is not who it says, or has no right to.
+    #[error("denied: {0}")]
+    Denied(String),
+}
+
+/// Result of the master's calls.
+pub type Mastered<T> = Result<T, MasterError>;
+
+pub(crate) struct Reign {
+    pub(crate) meta: Box<dyn MetaStore>,
+    pub(crate) map: ClusterMap,
+    pub(crate) gone: Vec<(VolumeId, u64)>,
+    pub(crate) watches: BTreeMap<u32, Watch>,
+    pub(crate) volumes_by_group: Vec<u64>,
+}
+
+/// The master of one cluster, in its reign.
+pub struct Master {
+    pub(crate) options: MasterOptions,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) term: u64,
+    pub(crate) reign: Mutex<Reign>,
+    pub(crate) changed: Condvar,
+}
+
+impl Master {
+    /// Makes a cluster in an empty database.
+    /// # Errors
+    /// `Denied`: there is one already. `Meta`.
+    pub fn found(meta: &mut dyn MetaStore, uuid: [u8; 16], pool: Pool) -> Mastered<()> {
+        if meta.cluster()?.is_some() {
+            let reason = "the database holds a cluster already; start the master without --new".to_owned();
+            return Err(MasterError::Denied(reason));
+        }
+        Ok(meta.found(uuid, pool)?)
+    }
+
+    /// Begins a reign over the cluster in a database.
+    /// # Errors
+    /// `Denied`: there is none. `Meta`.
+    pub fn open(mut meta: Box<dyn MetaStore>, options: MasterOptions) -> Mastered<Master> {
+        let none = || MasterError::Denied("the database holds no cluster; make one with --new".to_owned());
+        let cluster = meta.cluster()?.ok_or_else(none)?;
+        let term = meta.next_term()?;
+        let map = ClusterMap::new(cluster.pool, cluster.map_version, meta.servers()?, meta.groups()?);
+        let gone = meta.gone(0)?;
+        let volumes_by_group = meta
+            .volumes_by_group()?
+            .into_iter()
+            .map(|(_, count)| count)
+            .collect();
+        let reign = Reign {
+            meta,
+            map,
+            gone,
+            watches: BTreeMap::new(),
+            volumes_by_group,
+        };
+        Ok(Master {
+            options,
+            uuid: cluster.uuid,
+            term,
+            reign: Mutex::new(reign),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// The cluster.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// Number of the reign.
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// The map as it is now.
+    pub fn map(&self) -> ClusterMap {
+        self.reign.lock().map.clone()
+    }
+
+    /// What changed since a version of the map; waits for it up to `wait` when nothing did. Blocks.
+    pub fn map_since(&self, since: u64, wait: Duration, now_ms: u64) -> copal_proto::messages::Map {
+        let mut reign = self.reign.lock();
+        if reign.map.version <= since && !wait.is_zero() {
+            self.changed
+                .wait_while_for(&mut reign, |reign| reign.map.version <= since, wait);
+        }
+        reign.delta(since, self.term, now_ms)
+    }
+
+    /// Wakes whoever waits for the map, for a process that ends.
+    pub fn wake_all(&self) {
+        self.changed.notify_all();
+    }
+}
+
+impl Reign {
+    /// The map's part that is newer than `since`; all of it for 0.
+    pub(crate) fn delta(&self, since: u64, term: u64, now_ms: u64) -> copal_proto::messages::Map {
+        let disks = self.map.servers.values().filter(|server| server.version > since);
+        let disk = |server: &crate::meta::ServerRow| copal_proto::messages::Disk {
+            disk: server.disk,
+            server: server.name.clone(),
+            address: server.address.clone(),
+            server_uuid: bytes::Bytes::copy_from_slice(&server.server_uuid),
+        };
+        copal_proto::messages::Map {
+            version: self.map.version,
+            term,
+            views: self
+                .map
+                .views_since(since)
+                .map(|view| copal_proto::of_view(&view))
+                .collect(),
+            disks: disks.map(disk).collect(),
+            whole: since == 0,
+            now_ms,
+            gone_volumes: self
+                .gone
+                .iter()
+                .filter(|(_, version)| *version > since)
+                .map(|(vid, _)| vid.0)
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What the master keeps for ever, as typed calls: no statement of a database leaks out of an implementation.
+//!
+//! Paper: beanfs §3.4.1 (all of it in a relational database)
+//! Invariants
+//! - A call is one transaction. Ids and versions come from the store and are never given twice.
+//! - Every change of a server, a disk or a group takes a new version, greater than all before: the number of the map.
+
+use copal_volume::{VolumeError, VolumeId, group::GroupId};
+
+/// State of a server or disk (the paper's N, R, F).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerState {
+    /// There, and whole.
+    Normal,
+    /// There, and some of its groups may lack something.
+    Recovering,
+    /// Away.
+    Failed,
+}
+
+impl ServerState {
+    pub(crate) fn letter(self) -> &'static str {
+        match self {
+            ServerState::Normal => "N",
+            ServerState::Recovering => "R",
+            ServerState::Failed => "F",
+        }
+    }
+
+    pub(crate) fn of_letter(letter: &str) -> Option<ServerState> {
+        match letter {
+            "N" => Some(ServerState::Normal),
+            "R" => Some(ServerState::Recovering),
+            "F" => Some(ServerState::Failed),
+            _ => None,
+        }
+    }
+}
+
+/// A data server with its disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerRow {
+    /// Number of the disk: what members of groups are known by.
+    pub disk: u32,
+    /// The server's name, unique among those that are there.
+    pub name: String,
+    /// Where it listens: host:port.
+    pub address: String,
+    /// Name in its certificate.
+    pub server_uuid: [u8; 16],
+    /// What tells the disk from one that was put in its place.
+    pub disk_uuid: [u8; 16],
+    /// State, and the version of the map since when.
+    pub state: ServerState,
+    /// Version of the map of its last change.
+    pub version: u64,
+    /// The newest boot that was seen.
+    pub incarnation: u64,
+    /// It is being emptied.
+    pub is_draining: bool,
+    /// Away since, ms since 1970; 0: it is there.
+    pub failed_since_ms: u64,
+    /// Bytes it can hold.
+    pub capacity_bytes: u64,
+}
+
+/// How a disk is a member of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberKind {
+    /// A member as any.
+    Full,
+    /// New, being copied to.
+    Joining,
+    /// To go when another has taken its place.
+    Leaving,
+}
+
+/// Disks of a group and how they are members, ascending.
+pub type Members = Vec<(u32, MemberKind)>;
+
+/// A group and its members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRow {
+    /// The group.
+    pub group: GroupId,
+    /// Version of the map of the last change of its members.
+    pub version: u64,
+    /// Disks and how they are members, ascending.
+    pub members: Members,
+}
+
+/// What holds for all groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Copies of each group.
+    pub replicas: u8,
+    /// Members that must have an operation before it holds.
+    pub min_ack: u8,
+    /// Number of groups, fixed when the cluster was made.
+    pub groups: u32,
+}
+
+/// The cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterRow {
+    /// Drawn when the cluster was made.
+    pub uuid: [u8; 16],
+    /// Highest version that was given.
+    pub map_version: u64,
+    /// Number of the reign.
+    pub term: u64,
+    /// What holds for all groups.
+    pub pool: Pool,
+}
+
+/// A volume by its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirRow {
+    /// The volume.
+    pub vid: VolumeId,
+    /// Its name below its parent.
+    pub name: String,
+    /// It is being removed.
+    pub is_removing: bool,
+}
+
+/// Errors of the store below.
+#[derive(Debug, thiserror::Error)]
+#[error("the master's database failed: {0}")]
+pub struct MetaError(pub String);
+
+/// Outcome of a call that users can make fail.
+pub type Meta<T> = Result<Result<T, VolumeError>, MetaError>;
+
+/// What the master keeps for ever.
+pub trait MetaStore: Send {
+    /// The cluster; `None`: the store is new.
+    fn cluster(&mut self) -> Result<Option<ClusterRow>, MetaError>;
+    /// Makes the cluster in a new store.
+    fn found(&mut self, uuid: [u8; 16], pool: Pool) -> Result<(), MetaError>;
+    /// Begins a reign: its number.
+    fn next_term(&mut self) -> Result<u64, MetaError>;
+
+    /// All servers.
+    fn servers(&mut self) -> Result<Vec<ServerRow>, MetaError>;
+    /// Adds a server; its disk's number, and the map's version.
+    fn add_server(&mut self, server: &ServerRow) -> Result<(u32, u64), MetaError>;
+    /// Keeps what changed of a server, as the map's next version, which is returned.
+    fn change_server(&mut self, server: &ServerRow) -> Result<u64, MetaError>;
+
+    /// All groups that have members.
+    fn groups(&mut self) -> Result<Vec<GroupRow>, MetaError>;
+    /// Keeps the members of groups, as the map's next version, which is returned.
+    fn change_groups(&mut self, groups: &[(GroupId, Members)]) -> Result<u64, MetaError>;
+
+    /// Volumes at the end of each prefix of a path, the top first; shorter than the path where one is missing.
+    fn resolve(&mut self, path: &[&str]) -> Result<Vec<DirRow>, MetaError>;
+    /// Makes a volume in a group.
+    fn mkdir(&mut self, parent: VolumeId, name: &str, group: GroupId) -> Meta<VolumeId>;
+    /// A volume by its id, with its parent.
+    fn dir(&mut self, vid: VolumeId) -> Result<Option<(VolumeId, DirRow)>, MetaError>;
+    /// Direct children of a volume.
+    fn list(&mut self, parent: VolumeId, after: Option<&str>, limit: usize)
+    -> Result<Vec<DirRow>, MetaError>;
+    /// Marks a volume as being removed, or not any more. `NotEmpty`: it has volumes below it.
+    fn mark_removing(&mut self, vid: VolumeId, is_removing: bool) -> Meta<()>;
+    /// Takes a volume away for good; the map's version from which on it is gone.
+    fn remove(&mut self, vid: VolumeId) -> Result<u64, MetaError>;
+    /// Volumes that are gone since a version of the map, and not yet from everywhere.
+    fn gone(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError>;
+    /// Moves a volume.
+    fn rename(&mut self, vid: VolumeId, parent: VolumeId, name: &str) -> Meta<()>;
+    /// Volumes born in each group: for spreading new ones.
+    fn volumes_by_group(&mut self) -> Result<Vec<(GroupId, u64)>, MetaError>;
+
+    /// Keeps the hash of a token's secret until it ends.
+    fn add_token(&mut self, hash: [u8; 32], ends_ms: u64) -> Result<(), MetaError>;
+    /// Takes a token: whether it was there and had not ended.
+    fn take_token(&mut self, hash: [u8; 32], now_ms: u64) -> Result<bool, MetaError>;
+
+    /// Writes down what happened.
+    fn note(&mut self, now_ms: u64, kind: &str, text: &str) -> Result<(), MetaError>;
+    /// What happened last, the oldest first.
+    fn events(&mut self, after: u64, limit: usize) -> Result<Vec<EventRow>, MetaError>;
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRow {
+    /// Its number.
+    pub number: u64,
+    /// When, ms since 1970.
+    pub at_ms: u64,
+    /// A word.
+    pub kind: String,
+    /// A sentence.
+    pub text: String,
+}

@@ -1,0 +1,278 @@
+//! Data servers: joining, their heartbeats, and what silence means.
+//!
+//! Paper: beanfs §3.4.1 (heartbeats), §4.3 (transient and permanent failures)
+//! Invariants
+//! - A server that was taken for failed comes back as recovering, never as whole: it says when all its groups are.
+//! - A disk that is not the one that joined, or whose boot is older than one that was seen, is not let back in.
+
+use crate::{
+    layout,
+    master::{Master, MasterError, Mastered, Reign},
+    meta::{ServerRow, ServerState},
+};
+use copal_volume::group::{Epoch, GroupId, Role};
+
+/// A server that wants to join.
+#[derive(Clone, Debug)]
+pub struct Joiner {
+    /// Its name.
+    pub name: String,
+    /// Where it listens.
+    pub address: String,
+    /// Name in its certificate.
+    pub server_uuid: [u8; 16],
+    /// Its disk.
+    pub disk_uuid: [u8; 16],
+    /// Bytes it can hold.
+    pub capacity_bytes: u64,
+}
+
+/// One heartbeat.
+#[derive(Clone, Debug)]
+pub struct Beat {
+    /// Who.
+    pub server_uuid: [u8; 16],
+    /// With which disk.
+    pub disk_uuid: [u8; 16],
+    /// Its boot.
+    pub incarnation: u64,
+    /// Its process.
+    pub pid: u32,
+    /// Where it listens now.
+    pub address: String,
+    /// Bytes it holds.
+    pub used_bytes: u64,
+    /// Bytes it can hold.
+    pub capacity_bytes: u64,
+    /// Groups whose state changed.
+    pub groups: Vec<(GroupId, Epoch, Role)>,
+    /// Why its disk takes no more writes.
+    pub failed: Option<String>,
+    /// All its groups are whole.
+    pub is_whole: bool,
+}
+
+impl Master {
+    /// Draws a token: whoever shows `secret`, whose hash is kept, within ten minutes may join once.
+    /// # Errors
+    /// `Meta`.
+    pub fn add_token(&self, secret_hash: [u8; 32], now_ms: u64) -> Mastered<()> {
+        const LIVES_MS: u64 = 10 * 60_000;
+        Ok(self.reign.lock().meta.add_token(secret_hash, now_ms + LIVES_MS)?)
+    }
+
+    /// Takes a token: from here on it is worth nothing.
+    /// # Errors
+    /// `Denied`: it was never given, is used, or has ended.
+    pub fn take_token(&self, secret_hash: [u8; 32], now_ms: u64) -> Mastered<()> {
+        match self.reign.lock().meta.take_token(secret_hash, now_ms)? {
+            true => Ok(()),
+            false => {
+                let reason =
+                    "the token is unknown, used or older than ten minutes; get one with `copal node token`";
+                Err(MasterError::Denied(reason.to_owned()))
+            }
+        }
+    }
+
+    /// Lets a server in; the number of its disk. Groups get their members when there are enough servers.
+    /// # Errors
+    /// `Denied`: a server of that name is there.
+    pub fn join(&self, joiner: &Joiner, now_ms: u64) -> Mastered<u32> {
+        let mut reign = self.reign.lock();
+        if reign
+            .map
+            .servers
+            .values()
+            .any(|server| server.name == joiner.name)
+        {
+            let name = &joiner.name;
+            let reason = format!("a server named {name} has joined already; choose another name");
+            return Err(MasterError::Denied(reason));
+        }
+        let mut server = ServerRow {
+            disk: 0,
+            name: joiner.name.clone(),
+            address: joiner.address.clone(),
+            server_uuid: joiner.server_uuid,
+            disk_uuid: joiner.disk_uuid,
+            // Nothing is on it, so nothing is missing.
+            state: ServerState::Normal,
+            version: 0,
+            incarnation: 0,
+            is_draining: false,
+            failed_since_ms: 0,
+            capacity_bytes: joiner.capacity_bytes,
+        };
+        let (disk, version) = reign.meta.add_server(&server)?;
+        (server.disk, server.version) = (disk, version);
+        reign.map.servers.insert(disk, server);
+        reign.map.version = version;
+        let watch = reign.watches.entry(disk).or_default();
+        watch.heard_ms = now_ms;
+        reign.note(
+            now_ms,
+            "joined",
+            &format!("{} joined at {}", joiner.name, joiner.address),
+        )?;
+        reign.lay_out(now_ms)?;
+        self.changed.notify_all();
+        Ok(disk)
+    }
+
+    /// Takes a heartbeat; the number of the server's disk.
+    /// # Errors
+    /// `Denied`: nobody of that name joined, or not with that disk.
+    pub fn beat(&self, beat: Beat, now_ms: u64) -> Mastered<u32> {
+        let mut reign = self.reign.lock();
+        let mut servers = reign.map.servers.values();
+        let known = servers
+            .find(|server| server.server_uuid == beat.server_uuid)
+            .cloned();
+        let Some(before) = known else {
+            return Err(MasterError::Denied(
+                "this server never joined the cluster".to_owned(),
+            ));
+        };
+        if before.disk_uuid != beat.disk_uuid || beat.incarnation < before.incarnation {
+            let name = &before.name;
+            let reason = format!(
+                "the directory of {name} is not the one that joined, or an older copy of it: it may lack what was \
+                 acknowledged; give the server a new name and an empty directory, and tell `copal node lost {name}`"
+            );
+            reign.note(now_ms, "refused", &reason)?;
+            return Err(MasterError::Denied(reason));
+        }
+        let disk = before.disk;
+        let mut server = before.clone();
+        server.address = beat.address;
+        server.capacity_bytes = beat.capacity_bytes;
+        server.incarnation = beat.incarnation;
+        let is_new_boot = before.incarnation != 0 && beat.incarnation != before.incarnation;
+        server.state = match (before.state, &beat.failed) {
+            (_, Some(_)) => ServerState::Failed,
+            (ServerState::Failed, None) => ServerState::Recovering,
+            (ServerState::Normal, None) if is_new_boot => ServerState::Recovering,
+            (ServerState::Recovering, None) if beat.is_whole && !is_new_boot => ServerState::Normal,
+            (state, None) => state,
+        };
+        server.failed_since_ms = match (server.state, before.failed_since_ms) {
+            (ServerState::Failed, 0) => now_ms,
+            (ServerState::Failed, since) => since,
+            _ => 0,
+        };
+        let is_changed = server.state != before.state || server.address != before.address || is_new_boot;
+        if is_changed || before.incarnation != server.incarnation {
+            reign.change(server.clone())?;
+            self.changed.notify_all();
+        }
+        if server.state != before.state {
+            let text = match server.state {
+                ServerState::Normal => format!("{} is whole again", server.name),
+                ServerState::Recovering => format!("{} is back and catches up", server.name),
+                ServerState::Failed => {
+                    let why = beat.failed.as_deref().unwrap_or_default();
+                    format!("the disk of {} failed: {why}", server.name)
+                }
+            };
+            reign.note(now_ms, "state", &text)?;
+        }
+        let watch = reign.watches.entry(disk).or_default();
+        (watch.heard_ms, watch.pid, watch.used_bytes) = (now_ms, beat.pid, beat.used_bytes);
+        for (group, epoch, role) in beat.groups {
+            watch.roles.insert(group, (epoch, role));
+        }
+        Ok(disk)
+    }
+
+    /// Lets time pass: who was silent too long has failed. Called every few hundred milliseconds.
+    /// # Errors
+    /// `Meta`.
+    pub fn tick(&self, now_ms: u64) -> Mastered<()> {
+        let mut reign = self.reign.lock();
+        let silent: Vec<u32> = reign
+            .map
+            .servers
+            .values()
+            .filter(|server| server.state != ServerState::Failed)
+            .map(|server| server.disk)
+            .collect();
+        for disk in silent {
+            // A new reign gives everybody the whole time again.
+            let watch = reign.watches.entry(disk).or_default();
+            if watch.heard_ms == 0 {
+                watch.heard_ms = now_ms;
+            }
+            if now_ms.saturating_sub(watch.heard_ms) >= self.options.failed_after_ms {
+                reign.fail(disk, "was silent too long", now_ms)?;
+                self.changed.notify_all();
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody was refused by a server, and the master's own probes were as well.
+    /// # Errors
+    /// `Meta`.
+    pub fn fail(&self, disk: u32, why: &str, now_ms: u64) -> Mastered<()> {
+        let mut reign = self.reign.lock();
+        if reign
+            .map
+            .servers
+            .get(&disk)
+            .is_some_and(|server| server.state != ServerState::Failed)
+        {
+            reign.fail(disk, why, now_ms)?;
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+}
+
+impl Reign {
+    pub(crate) fn note(&mut self, now_ms: u64, kind: &str, text: &str) -> Mastered<()> {
+        tracing::info!(kind, "{text}");
+        Ok(self.meta.note(now_ms, kind, text)?)
+    }
+
+    fn fail(&mut self, disk: u32, why: &str, now_ms: u64) -> Mastered<()> {
+        let Some(mut server) = self.map.servers.get(&disk).cloned() else {
+            return Ok(());
+        };
+        server.state = ServerState::Failed;
+        server.failed_since_ms = now_ms;
+        let text = format!("{} {why}: it is taken for failed", server.name);
+        self.change(server)?;
+        self.note(now_ms, "state", &text)
+    }
+
+    pub(crate) fn change(&mut self, mut server: ServerRow) -> Mastered<()> {
+        server.version = self.meta.change_server(&server)?;
+        self.map.version = server.version;
+        self.map.servers.insert(server.disk, server);
+        Ok(())
+    }
+
+    /// Gives groups their first members, once there are enough servers.
+    fn lay_out(&mut self, now_ms: u64) -> Mastered<()> {
+        if !self.map.groups.is_empty() {
+            return Ok(());
+        }
+        let servers: Vec<ServerRow> = self.map.servers.values().cloned().collect();
+        let Some(groups) = layout::initial(self.map.pool, &servers) else {
+            return Ok(());
+        };
+        let version = self.meta.change_groups(&groups)?;
+        self.map.version = version;
+        let text = format!("{} groups lie on {} servers", groups.len(), servers.len());
+        for (group, members) in groups {
+            let row = crate::meta::GroupRow {
+                group,
+                version,
+                members,
+            };
+            self.map.groups.insert(group, row);
+        }
+        self.note(now_ms, "layout", &text)
+    }
+}

@@ -1,0 +1,478 @@
+//! The master's tables in SQLite: one file, one process, every commit on the disk before it is answered.
+//!
+//! Names are bytes, ids of fixed width; the table of volumes has neither a row id nor a second index for looking them up by name,
+//! so that fifty million of them take less than the paper's 2.2 GB.
+//! Format: docs/formats/master-sqlite.md v1
+
+use crate::meta::{
+    ClusterRow, DirRow, EventRow, GroupRow, MemberKind, Members, Meta, MetaError, MetaStore, Pool, ServerRow,
+    ServerState,
+};
+use copal_volume::{VolumeError, VolumeId, group::GroupId};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use std::path::Path;
+
+/// Version of the tables.
+const SCHEMA_VERSION: u32 = 1;
+const SCHEMA: &str = "
+CREATE TABLE cluster (id INTEGER PRIMARY KEY CHECK (id = 1), uuid BLOB NOT NULL, map_version INTEGER NOT NULL,
+    term INTEGER NOT NULL, replicas INTEGER NOT NULL, min_ack INTEGER NOT NULL, groups INTEGER NOT NULL);
+CREATE TABLE server (disk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, address TEXT NOT NULL,
+    server_uuid BLOB NOT NULL UNIQUE, disk_uuid BLOB NOT NULL UNIQUE, state TEXT NOT NULL, version INTEGER NOT NULL,
+    incarnation INTEGER NOT NULL, draining INTEGER NOT NULL, failed_since INTEGER NOT NULL, capacity INTEGER NOT NULL);
+CREATE TABLE vgroup (gid INTEGER PRIMARY KEY, version INTEGER NOT NULL, next_volume INTEGER NOT NULL);
+CREATE TABLE member (gid INTEGER NOT NULL, disk INTEGER NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (gid, disk))
+    WITHOUT ROWID;
+CREATE TABLE dir (parent INTEGER NOT NULL, name BLOB NOT NULL, vid INTEGER NOT NULL, removing INTEGER NOT NULL,
+    PRIMARY KEY (parent, name)) WITHOUT ROWID;
+CREATE TABLE gone_vol (vid INTEGER PRIMARY KEY, version INTEGER NOT NULL);
+CREATE TABLE token (hash BLOB PRIMARY KEY, ends INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE event (number INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, kind TEXT NOT NULL,
+    text TEXT NOT NULL);
+";
+
+/// The master's database in a file.
+pub struct SqliteStore {
+    connection: Connection,
+}
+
+impl SqliteStore {
+    /// Opens or makes the database at `path`.
+    /// # Errors
+    /// It cannot be opened, or another release wrote it.
+    pub fn open(path: &Path) -> Result<SqliteStore, MetaError> {
+        SqliteStore::of(Connection::open(path)?)
+    }
+
+    /// A database in memory.
+    /// # Errors
+    /// As [`SqliteStore::open`].
+    pub fn in_memory() -> Result<SqliteStore, MetaError> {
+        SqliteStore::of(Connection::open_in_memory()?)
+    }
+
+    fn of(mut connection: Connection) -> Result<SqliteStore, MetaError> {
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "foreign_keys", true)?;
+        let version: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        match version {
+            0 => {
+                let made = connection.transaction()?;
+                made.execute_batch(SCHEMA)?;
+                made.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+                made.commit()?;
+            }
+            SCHEMA_VERSION => {}
+            other => {
+                return Err(MetaError(format!(
+                    "its tables have version {other}, this release knows {SCHEMA_VERSION}; use the release that wrote them"
+                )));
+            }
+        }
+        Ok(SqliteStore { connection })
+    }
+
+    fn in_transaction<T>(
+        &mut self,
+        run: impl FnOnce(&Transaction<'_>) -> Result<T, MetaError>,
+    ) -> Result<T, MetaError> {
+        let transaction = self.connection.transaction()?;
+        let value = run(&transaction)?;
+        transaction.commit()?;
+        Ok(value)
+    }
+
+    /// The same, undone where a user's wish cannot be met.
+    fn in_wish<T>(&mut self, run: impl FnOnce(&Transaction<'_>) -> Meta<T>) -> Meta<T> {
+        let transaction = self.connection.transaction()?;
+        let outcome = run(&transaction)?;
+        if outcome.is_ok() {
+            transaction.commit()?;
+        }
+        Ok(outcome)
+    }
+}
+
+impl From<rusqlite::Error> for MetaError {
+    fn from(error: rusqlite::Error) -> MetaError {
+        MetaError(error.to_string())
+    }
+}
+
+fn next_version(transaction: &Transaction<'_>) -> Result<u64, MetaError> {
+    transaction.execute("UPDATE cluster SET map_version = map_version + 1", [])?;
+    let version = transaction.query_row("SELECT map_version FROM cluster", [], |row| row.get::<_, i64>(0))?;
+    Ok(version as u64)
+}
+
+fn bytes<const N: usize>(row: &Row<'_>, at: usize) -> rusqlite::Result<[u8; N]> {
+    let blob: Vec<u8> = row.get(at)?;
+    blob.try_into()
+        .map_err(|_| rusqlite::Error::IntegralValueOutOfRange(at, N as i64))
+}
+
+fn word<T>(row: &Row<'_>, at: usize, of: impl Fn(&str) -> Option<T>) -> rusqlite::Result<T> {
+    let word: String = row.get(at)?;
+    of(&word).ok_or(rusqlite::Error::IntegralValueOutOfRange(at, 0))
+}
+
+fn number(row: &Row<'_>, at: usize) -> rusqlite::Result<u64> {
+    Ok(row.get::<_, i64>(at)? as u64)
+}
+
+fn server(row: &Row<'_>) -> rusqlite::Result<ServerRow> {
+    Ok(ServerRow {
+        disk: row.get(0)?,
+        name: row.get(1)?,
+        address: row.get(2)?,
+        server_uuid: bytes(row, 3)?,
+        disk_uuid: bytes(row, 4)?,
+        state: word(row, 5, ServerState::of_letter)?,
+        version: number(row, 6)?,
+        incarnation: number(row, 7)?,
+        is_draining: row.get(8)?,
+        failed_since_ms: number(row, 9)?,
+        capacity_bytes: number(row, 10)?,
+    })
+}
+
+fn kind_letter(kind: MemberKind) -> &'static str {
+    match kind {
+        MemberKind::Full => "full",
+        MemberKind::Joining => "joining",
+        MemberKind::Leaving => "leaving",
+    }
+}
+
+fn kind_of_letter(letter: &str) -> Option<MemberKind> {
+    [MemberKind::Full, MemberKind::Joining, MemberKind::Leaving]
+        .into_iter()
+        .find(|kind| kind_letter(*kind) == letter)
+}
+
+fn dir(row: &Row<'_>) -> rusqlite::Result<DirRow> {
+    let name: Vec<u8> = row.get(0)?;
+    Ok(DirRow {
+        name: String::from_utf8(name).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(0, 0))?,
+        vid: VolumeId(number(row, 1)?),
+        is_removing: row.get(2)?,
+    })
+}
+
+impl MetaStore for SqliteStore {
+    fn cluster(&mut self) -> Result<Option<ClusterRow>, MetaError> {
+        let row = self.connection.query_row(
+            "SELECT uuid, map_version, term, replicas, min_ack, groups FROM cluster",
+            [],
+            |row| {
+                Ok(ClusterRow {
+                    uuid: bytes(row, 0)?,
+                    map_version: number(row, 1)?,
+                    term: number(row, 2)?,
+                    pool: Pool {
+                        replicas: row.get(3)?,
+                        min_ack: row.get(4)?,
+                        groups: row.get(5)?,
+                    },
+                })
+            },
+        );
+        Ok(row.optional()?)
+    }
+
+    fn found(&mut self, uuid: [u8; 16], pool: Pool) -> Result<(), MetaError> {
+        self.in_transaction(|transaction| {
+            transaction.execute(
+                "INSERT INTO cluster VALUES (1, ?1, 1, 0, ?2, ?3, ?4)",
+                params![uuid, pool.replicas, pool.min_ack, pool.groups],
+            )?;
+            let mut add = transaction.prepare("INSERT INTO vgroup VALUES (?1, 0, 1)")?;
+            for group in 1..=pool.groups {
+                add.execute([group])?;
+            }
+            Ok(())
+        })
+    }
+
+    fn next_term(&mut self) -> Result<u64, MetaError> {
+        self.in_transaction(|transaction| {
+            transaction.execute("UPDATE cluster SET term = term + 1", [])?;
+            Ok(transaction.query_row("SELECT term FROM cluster", [], |row| number(row, 0))?)
+        })
+    }
+
+    fn servers(&mut self) -> Result<Vec<ServerRow>, MetaError> {
+        let mut select = self.connection.prepare("SELECT * FROM server ORDER BY disk")?;
+        let rows = select.query_map([], server)?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    fn add_server(&mut self, new: &ServerRow) -> Result<(u32, u64), MetaError> {
+        self.in_transaction(|transaction| {
+            let version = next_version(transaction)?;
+            transaction.execute(
+                "INSERT INTO server VALUES (NULL, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                params![
+                    new.name,
+                    new.address,
+                    new.server_uuid,
+                    new.disk_uuid,
+                    new.state.letter(),
+                    version as i64,
+                    new.incarnation as i64,
+                    new.is_draining,
+                    new.failed_since_ms as i64,
+                    new.capacity_bytes as i64
+                ],
+            )?;
+            Ok((transaction.last_insert_rowid() as u32, version))
+        })
+    }
+
+    fn change_server(&mut self, changed: &ServerRow) -> Result<u64, MetaError> {
+        self.in_transaction(|transaction| {
+            let version = next_version(transaction)?;
+            transaction.execute(
+                "UPDATE server SET name = ?2, address = ?3, disk_uuid = ?4, state = ?5, version = ?6, incarnation = ?7,
+                 draining = ?8, failed_since = ?9, capacity = ?10 WHERE disk = ?1",
+                params![
+                    changed.disk,
+                    changed.name,
+                    changed.address,
+                    changed.disk_uuid,
+                    changed.state.letter(),
+                    version as i64,
+                    changed.incarnation as i64,
+                    changed.is_draining,
+                    changed.failed_since_ms as i64,
+                    changed.capacity_bytes as i64
+                ],
+            )?;
+            Ok(version)
+        })
+    }
+
+    fn groups(&mut self) -> Result<Vec<GroupRow>, MetaError> {
+        let mut select = self.connection.prepare(
+            "SELECT vgroup.gid, vgroup.version, member.disk, member.kind FROM vgroup JOIN member ON member.gid = vgroup.gid
+             ORDER BY vgroup.gid, member.disk",
+        )?;
+        let mut rows = select.query([])?;
+        let mut groups: Vec<GroupRow> = Vec::new();
+        while let Some(row) = rows.next()? {
+            let (group, version) = (GroupId(row.get(0)?), number(row, 1)?);
+            let member = (row.get(2)?, word(row, 3, kind_of_letter)?);
+            match groups.last_mut().filter(|last| last.group == group) {
+                Some(last) => last.members.push(member),
+                None => groups.push(GroupRow {
+                    group,
+                    version,
+                    members: vec![member],
+                }),
+            }
+        }
+        Ok(groups)
+    }
+
+    fn change_groups(&mut self, groups: &[(GroupId, Members)]) -> Result<u64, MetaError> {
+        self.in_transaction(|transaction| {
+            let version = next_version(transaction)?;
+            for (group, members) in groups {
+                transaction.execute(
+                    "UPDATE vgroup SET version = ?2 WHERE gid = ?1",
+                    params![group.0, version as i64],
+                )?;
+                transaction.execute("DELETE FROM member WHERE gid = ?1", [group.0])?;
+                for (disk, kind) in members {
+                    transaction.execute(
+                        "INSERT INTO member VALUES (?1, ?2, ?3)",
+                        params![group.0, disk, kind_letter(*kind)],
+                    )?;
+                }
+            }
+            Ok(version)
+        })
+    }
+
+    fn resolve(&mut self, path: &[&str]) -> Result<Vec<DirRow>, MetaError> {
+        let mut select = self
+            .connection
+            .prepare_cached("SELECT name, vid, removing FROM dir WHERE parent = ?1 AND name = ?2")?;
+        let mut found = Vec::with_capacity(path.len());
+        let mut parent = VolumeId::ROOT;
+        for name in path {
+            let row = select.query_row(params![parent.0 as i64, name.as_bytes()], dir);
+            let Some(row) = row.optional()?.filter(|row| !row.is_removing) else {
+                break;
+            };
+            parent = row.vid;
+            found.push(row);
+        }
+        Ok(found)
+    }
+
+    fn mkdir(&mut self, parent: VolumeId, name: &str, group: GroupId) -> Meta<VolumeId> {
+        self.in_wish(|transaction| {
+            let taken = transaction
+                .query_row(
+                    "SELECT vid FROM dir WHERE parent = ?1 AND name = ?2",
+                    params![parent.0 as i64, name.as_bytes()],
+                    |row| number(row, 0),
+                )
+                .optional()?;
+            if let Some(vid) = taken {
+                return Ok(Err(VolumeError::VolumeExists { vid: VolumeId(vid) }));
+            }
+            let next = transaction.query_row(
+                "UPDATE vgroup SET next_volume = next_volume + 1 WHERE gid = ?1 RETURNING next_volume - 1",
+                [group.0],
+                |row| number(row, 0),
+            )?;
+            let vid = VolumeId::in_group(group, next);
+            transaction.execute(
+                "INSERT INTO dir VALUES (?1, ?2, ?3, 0)",
+                params![parent.0 as i64, name.as_bytes(), vid.0 as i64],
+            )?;
+            Ok(Ok(vid))
+        })
+    }
+
+    fn dir(&mut self, vid: VolumeId) -> Result<Option<(VolumeId, DirRow)>, MetaError> {
+        let row = self.connection.query_row(
+            "SELECT name, vid, removing, parent FROM dir WHERE vid = ?1",
+            [vid.0 as i64],
+            |row| Ok((VolumeId(number(row, 3)?), dir(row)?)),
+        );
+        Ok(row.optional()?)
+    }
+
+    fn list(
+        &mut self,
+        parent: VolumeId,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<DirRow>, MetaError> {
+        // Names are never empty.
+        let mut select = self.connection.prepare_cached(
+            "SELECT name, vid, removing FROM dir WHERE parent = ?1 AND name > ?2 AND removing = 0 ORDER BY name LIMIT ?3",
+        )?;
+        let after = after.unwrap_or_default().as_bytes();
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = select.query_map(params![parent.0 as i64, after, limit], dir)?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    fn mark_removing(&mut self, vid: VolumeId, is_removing: bool) -> Meta<()> {
+        self.in_wish(|transaction| {
+            let below: i64 = transaction.query_row(
+                "SELECT COUNT(*) FROM (SELECT 1 FROM dir WHERE parent = ?1 LIMIT 1)",
+                [vid.0 as i64],
+                |row| row.get(0),
+            )?;
+            if is_removing && below > 0 {
+                return Ok(Err(VolumeError::NotEmpty));
+            }
+            let changed = transaction.execute(
+                "UPDATE dir SET removing = ?2 WHERE vid = ?1",
+                params![vid.0 as i64, is_removing],
+            )?;
+            Ok(match changed {
+                0 => Err(VolumeError::VolumeGone),
+                _ => Ok(()),
+            })
+        })
+    }
+
+    fn remove(&mut self, vid: VolumeId) -> Result<u64, MetaError> {
+        self.in_transaction(|transaction| {
+            let version = next_version(transaction)?;
+            transaction.execute("DELETE FROM dir WHERE vid = ?1", [vid.0 as i64])?;
+            transaction.execute(
+                "INSERT OR IGNORE INTO gone_vol VALUES (?1, ?2)",
+                params![vid.0 as i64, version as i64],
+            )?;
+            Ok(version)
+        })
+    }
+
+    fn gone(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError> {
+        let mut select = self
+            .connection
+            .prepare_cached("SELECT vid, version FROM gone_vol WHERE version > ?1 ORDER BY version")?;
+        let rows = select.query_map([since as i64], |row| {
+            Ok((VolumeId(number(row, 0)?), number(row, 1)?))
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    fn rename(&mut self, vid: VolumeId, parent: VolumeId, name: &str) -> Meta<()> {
+        self.in_wish(|transaction| {
+            let taken = transaction
+                .query_row(
+                    "SELECT vid FROM dir WHERE parent = ?1 AND name = ?2",
+                    params![parent.0 as i64, name.as_bytes()],
+                    |row| number(row, 0),
+                )
+                .optional()?;
+            match taken {
+                Some(taken) if taken == vid.0 => return Ok(Ok(())),
+                Some(taken) => return Ok(Err(VolumeError::VolumeExists { vid: VolumeId(taken) })),
+                None => {}
+            }
+            let changed = transaction.execute(
+                "UPDATE dir SET parent = ?2, name = ?3 WHERE vid = ?1",
+                params![vid.0 as i64, parent.0 as i64, name.as_bytes()],
+            )?;
+            Ok(match changed {
+                0 => Err(VolumeError::NotFound),
+                _ => Ok(()),
+            })
+        })
+    }
+
+    fn volumes_by_group(&mut self) -> Result<Vec<(GroupId, u64)>, MetaError> {
+        let mut select = self
+            .connection
+            .prepare_cached("SELECT gid, next_volume - 1 FROM vgroup ORDER BY gid")?;
+        let rows = select.query_map([], |row| Ok((GroupId(row.get(0)?), number(row, 1)?)))?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    fn add_token(&mut self, hash: [u8; 32], ends_ms: u64) -> Result<(), MetaError> {
+        let add = "INSERT INTO token VALUES (?1, ?2)";
+        self.connection.execute(add, params![hash, ends_ms as i64])?;
+        Ok(())
+    }
+
+    fn take_token(&mut self, hash: [u8; 32], now_ms: u64) -> Result<bool, MetaError> {
+        self.in_transaction(|transaction| {
+            transaction.execute("DELETE FROM token WHERE ends < ?1", [now_ms as i64])?;
+            Ok(transaction.execute("DELETE FROM token WHERE hash = ?1", params![hash])? == 1)
+        })
+    }
+
+    fn note(&mut self, now_ms: u64, kind: &str, text: &str) -> Result<(), MetaError> {
+        let add = "INSERT INTO event (at, kind, text) VALUES (?1, ?2, ?3)";
+        self.connection.execute(add, params![now_ms as i64, kind, text])?;
+        Ok(())
+    }
+
+    fn events(&mut self, after: u64, limit: usize) -> Result<Vec<EventRow>, MetaError> {
+        let mut select = self.connection.prepare_cached(
+            "SELECT number, at, kind, text FROM event WHERE number > ?1 ORDER BY number DESC LIMIT ?2",
+        )?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = select.query_map(params![after as i64, limit], |row| {
+            Ok(EventRow {
+                number: number(row, 0)?,
+                at_ms: number(row, 1)?,
+                kind: row.get(2)?,
+                text: row.get(3)?,
+            })
+        })?;
+        let mut events = rows.collect::<Result<Vec<_>, _>>()?;
+        events.reverse();
+        Ok(events)
+    }
+}

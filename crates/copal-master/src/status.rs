@@ -1,0 +1,183 @@
+//! How the cluster is, in one sentence and in numbers.
+
+use crate::{
+    master::{Master, Mastered, Reign},
+    meta::{EventRow, ServerRow, ServerState},
+};
+use copal_volume::group::{Role, View};
+use serde_json::{Value, json};
+
+/// Groups by how many whole copies they have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Copies {
+    total: u64,
+    whole: u64,
+    two: u64,
+    one: u64,
+    incomplete: u64,
+}
+
+impl Master {
+    /// Health, servers, groups and tasks, as JSON.
+    pub fn status(&self, now_ms: u64) -> Value {
+        let reign = self.reign.lock();
+        let copies = reign.copies();
+        let (health, sentence) = reign.health(copies, self.options.permanent_after_ms, now_ms);
+        let servers: Vec<Value> = reign
+            .map
+            .servers
+            .values()
+            .map(|server| reign.server(server, now_ms))
+            .collect();
+        json!({
+            "health": health,
+            "sentence": sentence,
+            "servers": servers,
+            "groups": {
+                "total": copies.total, "whole": copies.whole, "two_copies": copies.two, "one_copy": copies.one,
+                "incomplete": copies.incomplete,
+            },
+            "tasks": [],
+            "map_version": reign.map.version,
+            "master": { "leader": true, "term": self.term },
+        })
+    }
+
+    /// The members of a group: name, address and state, as the master and they themselves know it.
+    pub fn group(&self, group: copal_volume::group::GroupId) -> Option<Value> {
+        let reign = self.reign.lock();
+        let row = reign.map.groups.get(&group)?;
+        let view = reign.map.view(row);
+        let members: Vec<Value> = view
+            .members
+            .iter()
+            .filter_map(|&(disk, role)| {
+                let server = reign.map.servers.get(&disk.0)?;
+                let role = reign.role(&view, disk.0, role).letter().to_string();
+                Some(json!({ "name": server.name, "address": server.address, "disk": disk.0, "role": role }))
+            })
+            .collect();
+        Some(json!({ "group": group.0, "epoch": view.epoch.0, "members": members }))
+    }
+
+    /// What happened, the oldest first.
+    /// # Errors
+    /// `Meta`.
+    pub fn events(&self, after: u64, limit: usize) -> Mastered<Vec<EventRow>> {
+        Ok(self.reign.lock().meta.events(after, limit)?)
+    }
+}
+
+impl Reign {
+    /// A member's own word counts where it is of this epoch: only it knows when it is whole.
+    fn role(&self, view: &View, disk: u32, role: Role) -> Role {
+        let told = self
+            .watches
+            .get(&disk)
+            .and_then(|watch| watch.roles.get(&view.group));
+        match told {
+            Some(&(epoch, own)) if epoch == view.epoch && role.is_up() => own,
+            _ => role,
+        }
+    }
+
+    fn copies(&self) -> Copies {
+        let mut copies = Copies::default();
+        for row in self.map.groups.values() {
+            let view = self.map.view(row);
+            let members = view.members.iter();
+            let whole = members
+                .filter(|&&(disk, role)| self.role(&view, disk.0, role) == Role::Normal)
+                .count();
+            copies.total += 1;
+            match whole {
+                0 => copies.incomplete += 1,
+                whole if whole >= usize::from(view.replicas) => copies.whole += 1,
+                1 => copies.one += 1,
+                _ => copies.two += 1,
+            }
+        }
+        copies
+    }
+
+    fn health(&self, copies: Copies, permanent_after_ms: u64, now_ms: u64) -> (&'static str, String) {
+        let pool = self.map.pool;
+        if copies.total == 0 {
+            let joined = self.map.servers.len();
+            let sentence = format!(
+                "incomplete: {joined} of {} data servers have joined",
+                pool.replicas
+            );
+            return ("incomplete", sentence);
+        }
+        if copies.incomplete > 0 {
+            let sentence = format!(
+                "incomplete: {} groups have no whole copy that is there",
+                copies.incomplete
+            );
+            return ("incomplete", sentence);
+        }
+        let lacking = copies.total - copies.whole;
+        let failed: Vec<&ServerRow> = self.in_state(ServerState::Failed).collect();
+        if let Some(server) = failed.first() {
+            let down_ms = now_ms.saturating_sub(server.failed_since_ms);
+            let left_min = permanent_after_ms.saturating_sub(down_ms).div_ceil(60_000);
+            let sentence = format!(
+                "degraded: {} down {} s, {lacking} groups have fewer than {} copies; copied from others in {left_min} min",
+                server.name,
+                down_ms / 1000,
+                pool.replicas
+            );
+            return ("degraded", sentence);
+        }
+        if let Some(server) = self.in_state(ServerState::Recovering).next() {
+            let sentence = format!(
+                "recovering: {} catches up, {lacking} groups are not whole yet",
+                server.name
+            );
+            return ("recovering", sentence);
+        }
+        if lacking > 0 {
+            return (
+                "recovering",
+                format!("recovering: {lacking} groups are not whole yet"),
+            );
+        }
+        (
+            "healthy",
+            format!(
+                "healthy: {} groups, {} copies of each",
+                copies.total, pool.replicas
+            ),
+        )
+    }
+
+    fn in_state(&self, state: ServerState) -> impl Iterator<Item = &ServerRow> {
+        self.map
+            .servers
+            .values()
+            .filter(move |server| server.state == state)
+    }
+
+    fn server(&self, server: &ServerRow, now_ms: u64) -> Value {
+        let watch = self.watches.get(&server.disk).cloned().unwrap_or_default();
+        let state = match server.state {
+            ServerState::Normal => "up",
+            ServerState::Recovering => "recovering",
+            ServerState::Failed => "down",
+        };
+        let groups = self.map.groups_of(server.disk).count();
+        json!({
+            "name": server.name,
+            "disk": server.disk,
+            "state": state,
+            "pid": watch.pid,
+            "address": server.address,
+            "incarnation": server.incarnation,
+            "used_bytes": watch.used_bytes,
+            "capacity_bytes": server.capacity_bytes,
+            "groups": groups,
+            "silent_ms": now_ms.saturating_sub(watch.heard_ms),
+        })
+    }
+}

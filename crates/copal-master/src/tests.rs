@@ -1,0 +1,206 @@
+use super::*;
+use copal_volume::{
+    VolumeError,
+    group::{GroupId, Role},
+};
+use std::time::Duration;
+
+fn master() -> Master {
+    let mut meta = SqliteStore::in_memory().unwrap();
+    let pool = Pool {
+        replicas: 3,
+        min_ack: 2,
+        groups: 16,
+    };
+    Master::found(&mut meta, [7; 16], pool).unwrap();
+    Master::open(Box::new(meta), MasterOptions::default()).unwrap()
+}
+
+fn joiner(number: u8) -> Joiner {
+    Joiner {
+        name: format!("data{number}"),
+        address: format!("127.0.0.1:740{number}"),
+        server_uuid: [number; 16],
+        disk_uuid: [number + 100; 16],
+        capacity_bytes: 1 << 30,
+    }
+}
+
+fn beat(number: u8, incarnation: u64) -> Beat {
+    Beat {
+        server_uuid: [number; 16],
+        disk_uuid: [number + 100; 16],
+        incarnation,
+        pid: 1,
+        address: format!("127.0.0.1:740{number}"),
+        used_bytes: 0,
+        capacity_bytes: 1 << 30,
+        groups: Vec::new(),
+        failed: None,
+        is_whole: true,
+    }
+}
+
+fn three() -> Master {
+    let master = master();
+    for number in 1..=3 {
+        master.join(&joiner(number), 1000).unwrap();
+        master.beat(beat(number, 1), 1000).unwrap();
+    }
+    master
+}
+
+fn state(master: &Master, number: u32) -> ServerState {
+    master.map().servers[&number].state
+}
+
+#[test]
+fn volumes_wait_for_servers_and_spread_over_groups() {
+    let master = master();
+    let none = master.mkdir("", "mail");
+    assert!(
+        matches!(none, Err(MasterError::Volume(VolumeError::Unavailable { .. }))),
+        "{none:?}"
+    );
+    let master = three();
+    let mut groups: Vec<u32> = (0..16)
+        .map(|number| master.mkdir("", &format!("v{number}")).unwrap().birth_group().0)
+        .collect();
+    groups.sort_unstable();
+    groups.dedup();
+    assert_eq!(groups.len(), 16);
+}
+
+#[test]
+fn the_tree_of_volumes_keeps_its_rules() {
+    let master = three();
+    let a = master.mkdir("", "a").unwrap();
+    let b = master.mkdir("a", "b").unwrap();
+    assert_eq!(master.resolve("a/b").unwrap(), b);
+    let taken = master.mkdir("", "a");
+    assert!(matches!(taken, Err(MasterError::Volume(VolumeError::VolumeExists { vid })) if vid == a));
+    assert!(matches!(
+        master.rmdir(a),
+        Err(MasterError::Volume(VolumeError::NotEmpty))
+    ));
+    assert!(matches!(
+        master.rename("a", "a/b/c"),
+        Err(MasterError::Volume(VolumeError::InvalidName { .. }))
+    ));
+    master.rename("a/b", "c").unwrap();
+    assert_eq!(master.resolve("c").unwrap(), b);
+    master.rmdir(a).unwrap();
+    assert!(matches!(
+        master.resolve("a"),
+        Err(MasterError::Volume(VolumeError::NotFound))
+    ));
+    assert_ne!(master.mkdir("", "a").unwrap(), a, "an id is never used twice");
+    assert_eq!(master.map_since(0, Duration::ZERO, 0).gone_volumes, [a.0]);
+}
+
+#[test]
+fn a_silent_server_is_one_row_and_a_new_epoch_for_all_its_groups() {
+    let master = three();
+    let before = master.map();
+    for number in [1, 3] {
+        master.beat(beat(number, 1), 12_000).unwrap();
+    }
+    master.tick(12_000).unwrap();
+    assert_eq!(state(&master, 2), ServerState::Failed);
+    let map = master.map();
+    for (group, row) in &map.groups {
+        let (old, new) = (before.view(&before.groups[group]), map.view(row));
+        assert!(new.epoch > old.epoch);
+        assert_eq!(
+            new.members
+                .iter()
+                .filter(|(_, role)| *role == Role::Failed)
+                .count(),
+            1
+        );
+    }
+    assert!(
+        master.status(12_000)["sentence"]
+            .as_str()
+            .unwrap()
+            .starts_with("degraded: data2 down 0 s, 16 groups")
+    );
+}
+
+#[test]
+fn who_comes_back_catches_up_before_it_is_whole() {
+    let master = three();
+    master.fail(2, "refused a connection", 2000).unwrap();
+    let is_whole = Beat {
+        is_whole: false,
+        ..beat(2, 2)
+    };
+    master.beat(is_whole, 3000).unwrap();
+    assert_eq!(state(&master, 2), ServerState::Recovering);
+    master.beat(beat(2, 2), 4000).unwrap();
+    assert_eq!(state(&master, 2), ServerState::Normal);
+    // Started again between two heartbeats: it may have missed something all the same.
+    master.beat(beat(2, 3), 4500).unwrap();
+    assert_eq!(state(&master, 2), ServerState::Recovering);
+}
+
+#[test]
+fn an_emptied_or_older_directory_is_not_let_back_in() {
+    let master = three();
+    master.beat(beat(2, 5), 2000).unwrap();
+    let emptied = Beat {
+        disk_uuid: [9; 16],
+        ..beat(2, 6)
+    };
+    assert!(matches!(master.beat(emptied, 3000), Err(MasterError::Denied(_))));
+    assert!(matches!(
+        master.beat(beat(2, 4), 3000),
+        Err(MasterError::Denied(_))
+    ));
+    let events = master.events(0, 100).unwrap();
+    assert_eq!(events.iter().filter(|event| event.kind == "refused").count(), 2);
+}
+
+#[test]
+fn a_token_lets_in_once_and_for_ten_minutes() {
+    let master = master();
+    master.add_token([1; 32], 0).unwrap();
+    master.take_token([1; 32], 1).unwrap();
+    assert!(master.take_token([1; 32], 2).is_err());
+    master.add_token([2; 32], 0).unwrap();
+    assert!(master.take_token([2; 32], 10 * 60_000 + 1).is_err());
+}
+
+#[test]
+fn a_new_reign_goes_on_with_the_same_map() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("master.db");
+    let mut meta = SqliteStore::open(&path).unwrap();
+    let pool = Pool {
+        replicas: 1,
+        min_ack: 1,
+        groups: 4,
+    };
+    Master::found(&mut meta, [7; 16], pool).unwrap();
+    assert!(Master::found(&mut meta, [8; 16], pool).is_err(), "there is one");
+    let first = Master::open(Box::new(meta), MasterOptions::default()).unwrap();
+    first.join(&joiner(1), 0).unwrap();
+    let vid = first.mkdir("", "a").unwrap();
+    let map = first.map_since(0, Duration::ZERO, 5);
+    drop(first);
+    let second = Master::open(
+        Box::new(SqliteStore::open(&path).unwrap()),
+        MasterOptions::default(),
+    )
+    .unwrap();
+    assert!(second.term() > map.term);
+    assert_eq!(second.resolve("a").unwrap(), vid);
+    assert_eq!(second.map_since(0, Duration::ZERO, 5).views, map.views);
+    assert!(
+        second.group(GroupId(1)).unwrap()["members"]
+            .as_array()
+            .unwrap()
+            .len()
+            == 1
+    );
+}

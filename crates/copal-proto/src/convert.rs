@@ -1,0 +1,181 @@
+//! Ids, views and answers of the rules as messages, and back.
+//!
+//! What comes from the network is checked here: a view's members ascend and are states, a role is one that exists.
+
+use crate::messages::{self, Failure, failure::Code};
+use copal_volume::{
+    FileId,
+    group::{Answer, DiskId, Epoch, GroupId, MAX_GROUP, Role, View},
+};
+
+/// An id as a message.
+pub fn of_id(id: u128) -> messages::Id {
+    messages::Id {
+        high: (id >> 64) as u64,
+        low: id as u64,
+    }
+}
+
+/// The id in a message; 0 where there is none.
+pub fn id(message: Option<messages::Id>) -> u128 {
+    message.map_or(0, |id| u128::from(id.high) << 64 | u128::from(id.low))
+}
+
+/// A state as a message.
+pub fn role_of(role: Role) -> messages::Role {
+    match role {
+        Role::Normal => messages::Role::Normal,
+        Role::Recovering => messages::Role::Recovering,
+        Role::Failed => messages::Role::Failed,
+        Role::Joining => messages::Role::Joining,
+    }
+}
+
+/// The state in a message; `None`: it is none that this release knows.
+pub fn role(message: i32) -> Option<Role> {
+    match messages::Role::try_from(message).ok()? {
+        messages::Role::Unspecified => None,
+        messages::Role::Normal => Some(Role::Normal),
+        messages::Role::Recovering => Some(Role::Recovering),
+        messages::Role::Failed => Some(Role::Failed),
+        messages::Role::Joining => Some(Role::Joining),
+    }
+}
+
+/// A view as a message.
+pub fn of_view(view: &View) -> messages::View {
+    let member = |&(disk, role): &(DiskId, Role)| messages::Member {
+        disk: disk.0,
+        role: role_of(role).into(),
+    };
+    messages::View {
+        group: view.group.0,
+        epoch: view.epoch.0,
+        members: view.members.iter().map(member).collect(),
+        replicas: view.replicas.into(),
+        min_ack: view.min_ack.into(),
+    }
+}
+
+/// The view in a message; `None`: it breaks a rule that every view keeps.
+pub fn view_of(message: &messages::View) -> Option<View> {
+    let mut members = Vec::with_capacity(message.members.len().min(16));
+    for member in &message.members {
+        let disk = DiskId(member.disk);
+        if members.last().is_some_and(|&(before, _)| before >= disk) {
+            return None;
+        }
+        members.push((disk, role(member.role)?));
+    }
+    if message.group == 0 || message.group > MAX_GROUP {
+        return None;
+    }
+    Some(View {
+        group: GroupId(message.group),
+        epoch: Epoch(message.epoch),
+        members,
+        replicas: message.replicas.try_into().ok()?,
+        min_ack: message.min_ack.try_into().ok()?,
+    })
+}
+
+/// A member's refusal as a message; an Ok has a message of its own.
+pub fn failure_of(answer: &Answer) -> Failure {
+    let plain = |code: Code| Failure {
+        code: code.into(),
+        ..Failure::default()
+    };
+    match answer {
+        Answer::Ok { .. } => plain(Code::Internal),
+        Answer::Exists { fid } => Failure {
+            fid: Some(of_id(fid.0)),
+            ..plain(Code::Exists)
+        },
+        Answer::Buried => plain(Code::Buried),
+        Answer::TooOld => plain(Code::TooOld),
+        Answer::ClockSkew => plain(Code::ClockSkew),
+        Answer::VolumeGone => plain(Code::VolumeGone),
+        Answer::NoSpace => plain(Code::NoSpace),
+        Answer::QuotaExceeded { quota, used, wanted } => Failure {
+            numbers: vec![*quota, *used, *wanted],
+            ..plain(Code::Quota)
+        },
+        Answer::Missing => plain(Code::Missing),
+        Answer::Busy => plain(Code::Busy),
+    }
+}
+
+/// The member's answer in a failure; `None`: the failure is of another kind.
+pub fn answer_of(failure: &Failure) -> Option<Answer> {
+    let number = |at: usize| failure.numbers.get(at).copied().unwrap_or(0);
+    Some(match Code::try_from(failure.code).ok()? {
+        Code::Exists => Answer::Exists {
+            fid: FileId(id(failure.fid)),
+        },
+        Code::Buried => Answer::Buried,
+        Code::TooOld => Answer::TooOld,
+        Code::ClockSkew => Answer::ClockSkew,
+        Code::VolumeGone => Answer::VolumeGone,
+        Code::NoSpace => Answer::NoSpace,
+        Code::Quota => Answer::QuotaExceeded {
+            quota: number(0),
+            used: number(1),
+            wanted: number(2),
+        },
+        Code::Missing => Answer::Missing,
+        Code::Busy => Answer::Busy,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_come_back() {
+        let fid = FileId::new(1, 2, 3);
+        let quota = Answer::QuotaExceeded {
+            quota: 1,
+            used: 2,
+            wanted: 3,
+        };
+        for answer in [
+            Answer::Exists { fid },
+            Answer::Buried,
+            Answer::TooOld,
+            Answer::ClockSkew,
+            Answer::VolumeGone,
+            Answer::NoSpace,
+            quota,
+            Answer::Missing,
+            Answer::Busy,
+        ] {
+            assert_eq!(answer_of(&failure_of(&answer)), Some(answer));
+        }
+        assert_eq!(answer_of(&Failure::default()), None);
+    }
+
+    #[test]
+    fn a_view_comes_back_and_a_crafted_one_does_not() {
+        let view = View {
+            group: GroupId(3),
+            epoch: Epoch(9),
+            members: vec![(DiskId(1), Role::Normal), (DiskId(4), Role::Joining)],
+            replicas: 3,
+            min_ack: 2,
+        };
+        let message = of_view(&view);
+        assert_eq!(view_of(&message), Some(view));
+        let broken = |change: &dyn Fn(&mut messages::View)| {
+            let mut message = message.clone();
+            change(&mut message);
+            view_of(&message)
+        };
+        assert_eq!(broken(&|view| view.group = 0), None);
+        assert_eq!(broken(&|view| view.group = MAX_GROUP + 1), None);
+        assert_eq!(broken(&|view| view.members.reverse()), None);
+        assert_eq!(broken(&|view| view.members[0].role = 0), None);
+        assert_eq!(broken(&|view| view.replicas = 256), None);
+    }
+}

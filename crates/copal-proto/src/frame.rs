@@ -1,0 +1,153 @@
+//! A frame: length, number of the request, method, flags, checksum, message.
+//!
+//! All numbers are big-endian, as the length is that the transport reads first.
+//! Format: docs/formats/wire-frame.md
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use copal_codec::crc32c;
+
+/// Bytes behind the length and before the message.
+pub const FRAME_HEADER_LEN: usize = 16;
+/// Longest frame behind its length: a piece of 4 MiB with its message round it.
+pub const MAX_FRAME_BYTES: usize = (4 << 20) + (64 << 10);
+
+const REPLY: u16 = 1;
+const FAILURE: u16 = 2;
+const KNOWN_FLAGS: u16 = REPLY | FAILURE;
+const SUM_AT: usize = 12;
+
+/// One message on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Number of the request among those of its connection; a reply has that of its request.
+    pub id: u64,
+    /// Number of the call.
+    pub method: u16,
+    /// A reply; else a request.
+    pub is_reply: bool,
+    /// The message is a `Failure`.
+    pub is_failure: bool,
+    /// The message, encoded.
+    pub message: Bytes,
+}
+
+/// Why bytes are no frame. The connection they came on cannot be used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// Fewer bytes than a header.
+    #[error("a frame of {0} bytes is too short")]
+    Short(usize),
+    /// More bytes than a frame may have.
+    #[error("a frame of {0} bytes is too long")]
+    Long(usize),
+    /// Not the bytes that were sent.
+    #[error("a frame's checksum is {stored:08x}, its bytes give {computed:08x}")]
+    Checksum {
+        /// What the frame says.
+        stored: u32,
+        /// What its bytes give.
+        computed: u32,
+    },
+    /// Flags of a newer release.
+    #[error("a frame has flags {0:#06x} that this release does not know")]
+    Flags(u16),
+}
+
+impl Frame {
+    /// The bytes behind the length.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(FRAME_HEADER_LEN + self.message.len());
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        out.put_u64(self.id);
+        out.put_u16(self.method);
+        out.put_u16(flag(self.is_reply, REPLY) | flag(self.is_failure, FAILURE));
+        let sum = crc32c(crc32c(0, &out), &self.message);
+        out.put_u32(sum);
+        out.put_slice(&self.message);
+        out.freeze()
+    }
+
+    /// Reads what stood behind the length.
+    /// # Errors
+    /// The connection carries something else, or a byte was turned on the way.
+    pub fn decode(mut bytes: Bytes) -> Result<Frame, FrameError> {
+        if bytes.len() < FRAME_HEADER_LEN {
+            return Err(FrameError::Short(bytes.len()));
+        }
+        if bytes.len() > MAX_FRAME_BYTES {
+            return Err(FrameError::Long(bytes.len()));
+        }
+        let head = crc32c(0, &bytes[..SUM_AT]);
+        let id = bytes.get_u64();
+        let method = bytes.get_u16();
+        let flags = bytes.get_u16();
+        let stored = bytes.get_u32();
+        let computed = crc32c(head, &bytes);
+        if stored != computed {
+            return Err(FrameError::Checksum { stored, computed });
+        }
+        if flags & !KNOWN_FLAGS != 0 {
+            return Err(FrameError::Flags(flags & !KNOWN_FLAGS));
+        }
+        Ok(Frame {
+            id,
+            method,
+            is_reply: flags & REPLY != 0,
+            is_failure: flags & FAILURE != 0,
+            message: bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame() -> Frame {
+        Frame {
+            id: 7,
+            method: 17,
+            is_reply: true,
+            is_failure: false,
+            message: Bytes::from_static(b"message"),
+        }
+    }
+
+    #[test]
+    fn a_frame_comes_back_as_it_was_sent() {
+        assert_eq!(Frame::decode(frame().encode()), Ok(frame()));
+    }
+
+    /// The example of docs/formats/wire-frame.md.
+    #[test]
+    fn the_bytes_of_the_document() {
+        let hex: String = frame()
+            .encode()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        assert_eq!(hex, "0000000000000007001100010f85edee6d657373616765");
+    }
+
+    #[test]
+    fn any_flipped_bit_is_noticed() {
+        let sent = frame().encode();
+        for bit in 0..sent.len() * 8 {
+            let mut bytes = sent.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Frame::decode(bytes.into()).is_err(), "bit {bit}");
+        }
+        for len in 0..sent.len() {
+            assert!(Frame::decode(sent.slice(..len)).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn flags_of_a_newer_release_are_refused() {
+        let mut bytes = frame().encode().to_vec();
+        bytes[11] |= 4;
+        let sum = crc32c(crc32c(0, &bytes[..SUM_AT]), &bytes[FRAME_HEADER_LEN..]);
+        bytes[SUM_AT..FRAME_HEADER_LEN].copy_from_slice(&sum.to_be_bytes());
+        assert_eq!(Frame::decode(bytes.into()), Err(FrameError::Flags(4)));
+    }
+}

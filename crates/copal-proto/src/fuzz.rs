@@ -1,0 +1,52 @@
+//! What decodes bytes from the network, by name: for the fuzz targets, and a short run of each here.
+//!
+//! A checksum guards a frame; the messages behind it are listed too: chance does not get past a sum.
+//! Built for tests and fuzzing only.
+
+use crate::{Frame, answer_of, messages, view_of};
+use bytes::Bytes;
+use prost::Message;
+
+/// Takes any bytes, gives nothing back and must not panic.
+pub type Decoder = fn(&[u8]);
+
+/// Names and decoders.
+pub const DECODERS: &[(&str, Decoder)] = &[
+    ("frame", |bytes| {
+        let _ = Frame::decode(Bytes::copy_from_slice(bytes));
+    }),
+    ("frame behind its sum", |bytes| {
+        let frame = Frame {
+            id: 1,
+            method: 2,
+            is_reply: false,
+            is_failure: false,
+            message: Bytes::copy_from_slice(bytes),
+        };
+        assert_eq!(Frame::decode(frame.encode()).as_ref(), Ok(&frame));
+    }),
+    ("map", |bytes| {
+        if let Ok(map) = messages::Map::decode(bytes) {
+            map.views.iter().for_each(|view| drop(view_of(view)));
+        }
+    }),
+    ("failure", |bytes| {
+        if let Ok(failure) = messages::Failure::decode(bytes) {
+            let _ = (answer_of(&failure), failure.view.as_ref().map(view_of));
+        }
+    }),
+    ("put", |bytes| drop(messages::Put::decode(bytes))),
+    ("piece", |bytes| drop(messages::PutPiece::decode(bytes))),
+    ("list", |bytes| drop(messages::ListReply::decode(bytes))),
+    ("entries", |bytes| drop(messages::SyncEntries::decode(bytes))),
+    ("heartbeat", |bytes| drop(messages::Heartbeat::decode(bytes))),
+    ("join", |bytes| drop(messages::Join::decode(bytes))),
+];
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn no_bytes_make_a_decoder_panic() {
+        copal_testkit::decoders_survive(super::DECODERS, 4000);
+    }
+}

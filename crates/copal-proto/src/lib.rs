@@ -1,0 +1,31 @@
+//! What the processes of a cluster say to each other.
+//!
+//! Messages are specified in `proto/copal/*.proto` and generated into [`messages`]; a [`Frame`] carries one of them with the
+//! number of its request, its [`Method`] and a checksum. Ids, views and refusals of the rules become messages and
+//! come back in `convert`.
+//!
+//! Format: docs/formats/wire-frame.md
+//! Invariants
+//! - A frame is believed only after its checksum, and nothing is allocated for a length that was not bounded before.
+//!
+//! Not here: sockets, TLS, deadlines (`copal-server`, `copal-client`).
+
+mod convert;
+mod frame;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+mod method;
+
+#[allow(
+    missing_docs,
+    clippy::all,
+    unreachable_pub,
+    unused_qualifications,
+    reason = "generated"
+)]
+pub mod messages;
+
+pub use convert::{answer_of, failure_of, id, of_id, of_view, role, role_of, view_of};
+pub use frame::{FRAME_HEADER_LEN, Frame, FrameError, MAX_FRAME_BYTES};
+pub use method::Method;

@@ -1,0 +1,101 @@
+//! The calls of the cluster, each with its number.
+
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+        /// A call. Numbers are never used twice.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u16)]
+        pub enum Method {
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        impl Method {
+            /// All of them.
+            pub const ALL: &[Method] = &[$(Method::$name),*];
+
+            /// Its name in logs and metrics.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Method::$name => stringify!($name),)*
+                }
+            }
+
+            /// The call with this number.
+            pub fn of_number(number: u16) -> Option<Method> {
+                match number {
+                    $($number => Some(Method::$name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+methods! {
+    /// Nothing: whether the other side answers.
+    Ping = 1,
+    /// Client to data server: one piece of a larger body.
+    PutPiece = 16,
+    /// Client to data server: a file.
+    Put = 17,
+    /// Client to data server: whether a file is held in this epoch.
+    Confirm = 18,
+    /// Client to data server: delete a file by its id.
+    Delete = 19,
+    /// Client to data server: part of a file.
+    Get = 20,
+    /// Client to data server: the head of a file.
+    Stat = 21,
+    /// Client to data server: heads in the order of their names.
+    List = 22,
+    /// Client to data server: what became of a file id.
+    Find = 23,
+    /// Client to data server: files and bytes of a volume.
+    Totals = 24,
+    /// Member to member: a snapshot of a group.
+    SyncOpen = 32,
+    /// Member to member: entries of a snapshot.
+    SyncNext = 33,
+    /// Member to member: a file of a snapshot.
+    SyncFetch = 34,
+    /// Member to member: the snapshot is not needed any more.
+    SyncClose = 35,
+    /// Client to master: the volume at a path.
+    Resolve = 48,
+    /// Client to master: a new volume.
+    Mkdir = 49,
+    /// Client to master: a volume is removed.
+    Rmdir = 50,
+    /// Client to master: a volume moves.
+    Rename = 51,
+    /// Client to master: volumes below one.
+    ListDirs = 52,
+    /// Anybody to master: views and addresses, when they change.
+    WatchMap = 53,
+    /// Anybody to master: a data server does not answer.
+    Suspect = 54,
+    /// A new data server to master, with a token.
+    Join = 64,
+    /// Data server to master, every second.
+    Heartbeat = 65,
+    /// Operator to master: a question, or an order.
+    Ask = 80,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_lead_back_to_their_call() {
+        for &method in Method::ALL {
+            assert_eq!(
+                Method::of_number(method as u16),
+                Some(method),
+                "{}",
+                method.name()
+            );
+        }
+        assert_eq!(Method::of_number(0), None);
+    }
+}

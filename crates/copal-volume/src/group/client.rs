@@ -1,0 +1,392 @@
+//! A create or a delete, as the client brings it to all members of a group: no primary, no quorum, one round trip.
+//!
+//! An operation holds when every member that is up has answered Ok in one epoch, one of them at least in state N, and as many
+//! as are needed have it on their device (VOL-12). After a change of the view, members that hold the bytes are asked to
+//! confirm; only those that do not are sent them.
+//!
+//! Paper: beanfs §4.1, §5.1
+//! Invariants
+//! - A refusal that is final is told only once no member can bring the file back: it is buried wherever it may have
+//!   arrived. Where that cannot be done in time the outcome is unknown, and is said to be.
+//! - An answer counts in the epoch it was given for, and in no other.
+//!
+//! Not here: who a member is and how it is reached, deadlines as times (the caller turns clocks into events).
+
+use super::{
+    member::Answer,
+    view::{DiskId, Epoch, Role, View},
+};
+use crate::ids::FileId;
+use std::collections::BTreeMap;
+
+/// What a client asks a member for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Call {
+    /// Take the file, bytes included.
+    Create,
+    /// Say again, in this epoch, that the file is held.
+    Confirm,
+    /// Delete the file.
+    Delete,
+    /// Delete the file that this client has created and nobody may keep.
+    Bury,
+}
+
+/// What happens to an operation under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A member answered a call that was sent in `epoch`.
+    Answered {
+        /// The member.
+        disk: DiskId,
+        /// Epoch of the call.
+        epoch: Epoch,
+        /// The call.
+        call: Call,
+        /// What it said.
+        answer: Answer,
+    },
+    /// A member was not reached, or the connection broke before its answer.
+    Unreachable {
+        /// The member.
+        disk: DiskId,
+        /// The call.
+        call: Call,
+    },
+    /// A view came in: from the master, or from a member that has a newer one.
+    View(View),
+    /// The caller has waited long enough: end the operation, one way or the other.
+    Deadline,
+    /// No more time to bury anything.
+    GiveUp,
+}
+
+/// What the client is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Call a member, in this epoch.
+    Send {
+        /// The member.
+        disk: DiskId,
+        /// The epoch of the view that is meant.
+        epoch: Epoch,
+        /// What it is asked for.
+        call: Call,
+    },
+    /// The same a little later: the member was not reached, or is busy.
+    SendLater {
+        /// The member.
+        disk: DiskId,
+        /// The epoch of the view that is meant.
+        epoch: Epoch,
+        /// What it is asked for.
+        call: Call,
+    },
+    /// Tell the master that a member does not answer.
+    Suspect(DiskId),
+    /// The operation has ended.
+    Finish(Outcome),
+}
+
+/// Why an operation was refused, by whoever refused it for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The name belongs to another file.
+    Exists {
+        /// That file.
+        fid: FileId,
+    },
+    /// The file was buried by who settled it.
+    Buried,
+    /// The time of the operation is closed.
+    TooOld,
+    /// The client's time is wrong.
+    ClockSkew,
+    /// The volume was removed.
+    VolumeGone,
+    /// A member's disk is full.
+    NoSpace,
+    /// The quota is reached.
+    QuotaExceeded {
+        /// The volume's quota in bytes.
+        quota: u64,
+        /// Bytes of live files.
+        used: u64,
+        /// Bytes of the refused create.
+        wanted: u64,
+    },
+    /// Too few members were up until the deadline.
+    Degraded {
+        /// Members that had it.
+        have: usize,
+        /// Members that were needed.
+        need: usize,
+    },
+}
+
+/// How an operation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It holds: nothing takes it back.
+    Held,
+    /// It did not happen and never will.
+    Refused(Refusal),
+    /// Some member may have it, and it may come to hold or not.
+    Unknown,
+}
+
+/// What is known of one member.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Reached {
+    /// Something was sent; it may have arrived.
+    Sent { epoch: Epoch, call: Call },
+    /// It has the operation on its device, and said so in this epoch.
+    Has { epoch: Epoch, role: Role },
+    /// It has not, and will not take it.
+    Refused,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Bringing,
+    /// The create has failed; these members may have it still.
+    Burying {
+        why: Refusal,
+    },
+    Ended,
+}
+
+/// One operation under way.
+#[derive(Clone, Debug)]
+pub struct ClientOp {
+    is_create: bool,
+    view: View,
+    members: BTreeMap<DiskId, Reached>,
+    phase: Phase,
+}
+
+impl ClientOp {
+    /// Starts to create a file at the members of `view`.
+    pub fn create(view: View) -> (ClientOp, Vec<Action>) {
+        ClientOp::start(true, view)
+    }
+
+    /// Starts to delete a file at the members of `view`.
+    pub fn delete(view: View) -> (ClientOp, Vec<Action>) {
+        ClientOp::start(false, view)
+    }
+
+    fn start(is_create: bool, view: View) -> (ClientOp, Vec<Action>) {
+        let mut op = ClientOp {
+            is_create,
+            view,
+            members: BTreeMap::new(),
+            phase: Phase::Bringing,
+        };
+        let actions = op.send_to_all();
+        (op, actions)
+    }
+
+    /// The view that is meant now.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Takes an event, and says what to do. Events behind the end change nothing.
+    pub fn step(&mut self, event: Event) -> Vec<Action> {
+        match (self.phase.clone(), event) {
+            (Phase::Ended, _) => Vec::new(),
+            (Phase::Bringing, event) => self.bring(event),
+            (Phase::Burying { why }, event) => self.bury(why, event),
+        }
+    }
+
+    fn bring(&mut self, event: Event) -> Vec<Action> {
+        match event {
+            Event::Answered {
+                disk,
+                epoch,
+                call,
+                answer,
+            } => self.answered(disk, epoch, call, answer),
+            Event::Unreachable { disk, call } => {
+                let mut actions = vec![Action::Suspect(disk)];
+                actions.extend(self.again_later(disk, call));
+                actions
+            }
+            Event::View(view) if view.epoch > self.view.epoch => {
+                self.view = view;
+                self.send_to_all()
+            }
+            Event::View(_) => Vec::new(),
+            Event::Deadline | Event::GiveUp => {
+                let have = self.holding().count();
+                let need = self.view.needed();
+                self.refuse(Refusal::Degraded { have, need })
+            }
+        }
+    }
+
+    fn answered(&mut self, disk: DiskId, epoch: Epoch, call: Call, answer: Answer) -> Vec<Action> {
+        let refusal = match answer {
+            Answer::Ok { role } => {
+                self.members.insert(disk, Reached::Has { epoch, role });
+                if epoch < self.view.epoch {
+                    return self.send(disk).into_iter().collect();
+                }
+                return self.hold_if_all();
+            }
+            Answer::Missing => {
+                self.members.remove(&disk);
+                return self.send(disk).into_iter().collect();
+            }
+            Answer::Busy => return self.again_later(disk, call),
+            Answer::Exists { fid } => Refusal::Exists { fid },
+            Answer::Buried => Refusal::Buried,
+            Answer::TooOld => Refusal::TooOld,
+            Answer::ClockSkew => Refusal::ClockSkew,
+            Answer::VolumeGone => Refusal::VolumeGone,
+            Answer::NoSpace => Refusal::NoSpace,
+            Answer::QuotaExceeded { quota, used, wanted } => Refusal::QuotaExceeded { quota, used, wanted },
+        };
+        // Whoever closes a time may have taken the operation before.
+        if refusal != Refusal::TooOld {
+            self.members.insert(disk, Reached::Refused);
+        }
+        self.refuse(refusal)
+    }
+
+    /// Sends to every member that is up what it has not answered in this epoch.
+    fn send_to_all(&mut self) -> Vec<Action> {
+        let up: Vec<DiskId> = self.view.up().collect();
+        up.into_iter().filter_map(|disk| self.send(disk)).collect()
+    }
+
+    fn send(&mut self, disk: DiskId) -> Option<Action> {
+        let epoch = self.view.epoch;
+        if !self.view.role(disk)?.is_up() {
+            return None;
+        }
+        let call = match self.members.get(&disk) {
+            Some(Reached::Has { epoch: of, .. }) if *of == epoch => return None,
+            Some(Reached::Has { .. }) if self.is_create => Call::Confirm,
+            _ if self.is_create => Call::Create,
+            _ => Call::Delete,
+        };
+        // What it has it has, whatever becomes of the confirmation.
+        if !matches!(self.members.get(&disk), Some(Reached::Has { .. })) {
+            self.members.insert(disk, Reached::Sent { epoch, call });
+        }
+        Some(Action::Send { disk, epoch, call })
+    }
+
+    fn again_later(&self, disk: DiskId, call: Call) -> Vec<Action> {
+        let epoch = self.view.epoch;
+        let is_up = self.view.role(disk).is_some_and(Role::is_up);
+        let later = Action::SendLater { disk, epoch, call };
+        is_up.then_some(later).into_iter().collect()
+    }
+
+    /// Members that answered Ok in the present epoch.
+    fn holding(&self) -> impl Iterator<Item = Role> + '_ {
+        self.view.up().filter_map(|disk| match self.members.get(&disk) {
+            Some(Reached::Has { epoch, role }) if *epoch == self.view.epoch => Some(*role),
+            _ => None,
+        })
+    }
+
+    fn hold_if_all(&mut self) -> Vec<Action> {
+        let up = self.view.up().count();
+        let have: Vec<Role> = self.holding().collect();
+        if have.len() < up || have.len() < self.view.needed() || !have.contains(&Role::Normal) {
+            return Vec::new();
+        }
+        self.end(Outcome::Held)
+    }
+
+    /// The operation fails. A create is buried wherever it may have arrived; a delete may be repeated by anybody.
+    fn refuse(&mut self, why: Refusal) -> Vec<Action> {
+        if !self.is_create {
+            let is_untouched = self.members.values().all(|reached| *reached == Reached::Refused);
+            return self.end(match is_untouched || !matches!(why, Refusal::Degraded { .. }) {
+                true => Outcome::Refused(why),
+                false => Outcome::Unknown,
+            });
+        }
+        self.phase = Phase::Burying { why: why.clone() };
+        let epoch = self.view.epoch;
+        let call = Call::Bury;
+        let actions: Vec<Action> = self
+            .may_have()
+            .map(|disk| Action::Send { disk, epoch, call })
+            .collect();
+        if actions.is_empty() {
+            return self.end(Outcome::Refused(why));
+        }
+        actions
+    }
+
+    fn may_have(&self) -> impl Iterator<Item = DiskId> + '_ {
+        let touched = self.members.iter();
+        touched.filter_map(|(disk, reached)| (*reached != Reached::Refused).then_some(*disk))
+    }
+
+    fn bury(&mut self, why: Refusal, event: Event) -> Vec<Action> {
+        let epoch = self.view.epoch;
+        match event {
+            Event::Answered {
+                disk,
+                call: Call::Bury,
+                answer: Answer::Ok { .. } | Answer::Buried | Answer::VolumeGone,
+                ..
+            } => {
+                self.members.insert(disk, Reached::Refused);
+                if self.may_have().next().is_none() {
+                    return self.end(Outcome::Refused(why));
+                }
+                Vec::new()
+            }
+            Event::Answered {
+                disk,
+                call: call @ Call::Bury,
+                ..
+            }
+            | Event::Unreachable {
+                disk,
+                call: call @ Call::Bury,
+            } => vec![Action::SendLater { disk, epoch, call }],
+            // An answer to a create that was on its way: the burial goes to that member already, or is needed now.
+            Event::Answered {
+                disk,
+                answer: Answer::Ok { role },
+                epoch: of,
+                ..
+            } => {
+                let known = self.members.insert(disk, Reached::Has { epoch: of, role });
+                let call = Call::Bury;
+                match known {
+                    Some(Reached::Refused) | None => vec![Action::Send { disk, epoch, call }],
+                    Some(_) => Vec::new(),
+                }
+            }
+            Event::View(view) if view.epoch > epoch => {
+                self.view = view;
+                let (epoch, call) = (self.view.epoch, Call::Bury);
+                let send = |disk| Action::Send { disk, epoch, call };
+                self.may_have().map(send).collect()
+            }
+            Event::GiveUp => self.end(Outcome::Unknown),
+            Event::Answered { .. } | Event::Unreachable { .. } | Event::View(_) | Event::Deadline => {
+                Vec::new()
+            }
+        }
+    }
+
+    fn end(&mut self, outcome: Outcome) -> Vec<Action> {
+        self.phase = Phase::Ended;
+        vec![Action::Finish(outcome)]
+    }
+}
+
+#[cfg(test)]
+mod tests;

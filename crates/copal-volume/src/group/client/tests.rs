@@ -1,0 +1,180 @@
+use super::*;
+use crate::group::GroupId;
+
+const N: Role = Role::Normal;
+const R: Role = Role::Recovering;
+const F: Role = Role::Failed;
+
+fn view(epoch: u64, roles: &[Role]) -> View {
+    View {
+        group: GroupId(1),
+        epoch: Epoch(epoch),
+        members: (1..).map(DiskId).zip(roles.iter().copied()).collect(),
+        replicas: 3,
+        min_ack: 2,
+    }
+}
+
+fn sent(actions: &[Action]) -> Vec<(u32, Call)> {
+    let sends = actions.iter().filter_map(|action| match action {
+        Action::Send { disk, call, .. } => Some((disk.0, *call)),
+        _ => None,
+    });
+    sends.collect()
+}
+
+fn answer(disk: u32, epoch: u64, call: Call, answer: Answer) -> Event {
+    Event::Answered {
+        disk: DiskId(disk),
+        epoch: Epoch(epoch),
+        call,
+        answer,
+    }
+}
+
+fn ok(disk: u32, epoch: u64, role: Role) -> Event {
+    answer(disk, epoch, Call::Create, Answer::Ok { role })
+}
+
+fn outcome(actions: &[Action]) -> Option<Outcome> {
+    actions.iter().find_map(|action| match action {
+        Action::Finish(outcome) => Some(outcome.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn it_holds_when_all_that_are_up_have_answered_in_one_epoch() {
+    let (mut op, actions) = ClientOp::create(view(5, &[N, N, N]));
+    let create = Call::Create;
+    assert_eq!(sent(&actions), [(1, create), (2, create), (3, create)]);
+    assert!(op.step(ok(1, 5, N)).is_empty());
+    assert!(
+        op.step(ok(3, 5, N)).is_empty(),
+        "two are enough to keep it, and not to end it"
+    );
+    assert_eq!(outcome(&op.step(ok(2, 5, N))), Some(Outcome::Held));
+}
+
+#[test]
+fn a_member_that_went_away_is_waited_for_until_the_view_says_so() {
+    let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
+    op.step(ok(1, 5, N));
+    op.step(ok(2, 5, N));
+    let unreachable = Event::Unreachable {
+        disk: DiskId(3),
+        call: Call::Create,
+    };
+    assert!(op.step(unreachable).contains(&Action::Suspect(DiskId(3))));
+    // The old answers do not count for the new view: what held then need not be known to it.
+    let actions = op.step(Event::View(view(6, &[N, N, F])));
+    assert_eq!(sent(&actions), [(1, Call::Confirm), (2, Call::Confirm)]);
+    let confirmed = |disk| answer(disk, 6, Call::Confirm, Answer::Ok { role: N });
+    assert!(op.step(confirmed(1)).is_empty());
+    assert_eq!(outcome(&op.step(confirmed(2))), Some(Outcome::Held));
+}
+
+#[test]
+fn an_answer_of_an_older_epoch_is_no_answer() {
+    let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
+    op.step(ok(1, 5, N));
+    op.step(Event::View(view(6, &[N, N, R])));
+    assert_eq!(sent(&op.step(ok(2, 5, N))), [(2, Call::Confirm)]);
+    op.step(ok(3, 6, R));
+    op.step(answer(1, 6, Call::Confirm, Answer::Ok { role: N }));
+    assert_eq!(
+        outcome(&op.step(answer(2, 6, Call::Confirm, Answer::Ok { role: N }))),
+        Some(Outcome::Held)
+    );
+}
+
+#[test]
+fn without_one_that_has_everything_nothing_holds() {
+    let (mut op, _) = ClientOp::create(view(5, &[R, R, F]));
+    op.step(ok(1, 5, R));
+    assert_eq!(outcome(&op.step(ok(2, 5, R))), None);
+    // A member knows better than the master that it has everything by now.
+    assert_eq!(outcome(&op.step(ok(2, 5, N))), Some(Outcome::Held));
+}
+
+#[test]
+fn a_name_that_is_taken_is_told_once_nobody_can_bring_the_file_back() {
+    let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
+    op.step(ok(1, 5, N));
+    let fid = FileId::new(1, 2, 3);
+    let actions = op.step(answer(2, 5, Call::Create, Answer::Exists { fid }));
+    assert_eq!(sent(&actions), [(1, Call::Bury), (3, Call::Bury)]);
+    let buried = |disk| answer(disk, 5, Call::Bury, Answer::Ok { role: N });
+    assert_eq!(outcome(&op.step(buried(1))), None);
+    let exists = Outcome::Refused(Refusal::Exists { fid });
+    assert_eq!(outcome(&op.step(buried(3))), Some(exists));
+}
+
+#[test]
+fn what_cannot_be_buried_is_unknown() {
+    let (mut op, _) = ClientOp::create(view(5, &[N, F, F]));
+    op.step(ok(1, 5, N));
+    let actions = op.step(Event::Deadline);
+    assert_eq!(sent(&actions), [(1, Call::Bury)]);
+    let lost = Event::Unreachable {
+        disk: DiskId(1),
+        call: Call::Bury,
+    };
+    assert!(matches!(op.step(lost)[..], [Action::SendLater { .. }]));
+    assert_eq!(outcome(&op.step(Event::GiveUp)), Some(Outcome::Unknown));
+}
+
+#[test]
+fn too_few_members_leave_nothing_behind() {
+    let (mut op, _) = ClientOp::create(view(5, &[N, F, F]));
+    op.step(ok(1, 5, N));
+    op.step(Event::Deadline);
+    let degraded = Outcome::Refused(Refusal::Degraded { have: 1, need: 2 });
+    let actions = op.step(answer(1, 5, Call::Bury, Answer::Ok { role: N }));
+    assert_eq!(outcome(&actions), Some(degraded));
+    let (mut nobody, actions) = ClientOp::create(view(5, &[F, F, F]));
+    assert!(actions.is_empty());
+    let none = Outcome::Refused(Refusal::Degraded { have: 0, need: 2 });
+    assert_eq!(outcome(&nobody.step(Event::Deadline)), Some(none));
+}
+
+#[test]
+fn a_member_that_asks_for_the_bytes_gets_them() {
+    let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
+    op.step(ok(1, 5, N));
+    op.step(ok(2, 5, N));
+    let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
+    op.step(ok(1, 5, N));
+    op.step(Event::View(view(6, &[N, N, F])));
+    let actions = op.step(answer(1, 6, Call::Confirm, Answer::Missing));
+    assert_eq!(
+        sent(&actions),
+        [(1, Call::Create)],
+        "its disk was replaced meanwhile"
+    );
+}
+
+#[test]
+fn a_late_answer_to_a_failed_create_is_buried_as_well() {
+    let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
+    let no_space = answer(1, 5, Call::Create, Answer::NoSpace);
+    assert_eq!(sent(&op.step(no_space)), [(2, Call::Bury)]);
+    // The answer to the create comes behind that to the burial.
+    assert!(op.step(ok(2, 5, N)).is_empty());
+    let buried = answer(2, 5, Call::Bury, Answer::Ok { role: N });
+    assert_eq!(
+        outcome(&op.step(buried)),
+        Some(Outcome::Refused(Refusal::NoSpace))
+    );
+}
+
+#[test]
+fn a_delete_that_some_may_have_is_unknown_at_the_deadline() {
+    let (mut op, actions) = ClientOp::delete(view(5, &[N, N, F]));
+    assert_eq!(sent(&actions), [(1, Call::Delete), (2, Call::Delete)]);
+    let deleted = |disk| answer(disk, 5, Call::Delete, Answer::Ok { role: N });
+    op.step(deleted(1));
+    let mut late = op.clone();
+    assert_eq!(outcome(&late.step(Event::Deadline)), Some(Outcome::Unknown));
+    assert_eq!(outcome(&op.step(deleted(2))), Some(Outcome::Held));
+}

@@ -1,0 +1,262 @@
+//! What a member answers to a create, a confirmation and a delete, given what its rows say.
+//!
+//! The facts are looked up by whoever has the rows; the decision is made here and carried out in one batch with the journal
+//! (VOL-13). Epochs are matched before (`view::match_epoch`).
+
+use super::view::Role;
+use crate::ids::{FileId, OpId};
+
+/// An operation's id may be so old, ms: later the digest of its time may be closed.
+pub const MAX_OP_AGE_MS: u64 = 60_000;
+/// An operation's id may be so far ahead of the member's clock, ms.
+pub const MAX_OP_AHEAD_MS: u64 = 10_000;
+
+/// What a member tells a client about one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The operation is journalled here and on the device.
+    Ok {
+        /// The member's own state, which only it knows exactly.
+        role: Role,
+    },
+    /// The name belongs to another file. Final for the create.
+    Exists {
+        /// The live file of that name.
+        fid: FileId,
+    },
+    /// The file was deleted, or buried by who settled it. Final for the create.
+    Buried,
+    /// The time of the operation is closed here. Final for the operation's id.
+    TooOld,
+    /// The operation's time is too far ahead of the member's clock.
+    ClockSkew,
+    /// The volume was removed. Final.
+    VolumeGone,
+    /// The disk is full. Deletes are taken still.
+    NoSpace,
+    /// The volume's quota is reached. Final for the create.
+    QuotaExceeded {
+        /// The volume's quota in bytes.
+        quota: u64,
+        /// Bytes of live files here.
+        used: u64,
+        /// Bytes of the refused create.
+        wanted: u64,
+    },
+    /// Asked to confirm a file of which the member has nothing.
+    Missing,
+    /// Too much to do now.
+    Busy,
+}
+
+/// How an operation is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accept {
+    /// It is new: write its rows.
+    Apply,
+    /// It is new, and its name has a live file already: write it beside that one. Only a member that may have missed
+    /// the delete of the other does so, and it stays out of state N until one of the two is buried (VOL-14).
+    ApplyBeside,
+    /// It is known: journal it as before, and say so again.
+    Again,
+}
+
+/// What a member's rows say about a create.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreateFacts {
+    /// The member's state in this group.
+    pub role: Role,
+    /// The member's clock, ms since 1970.
+    pub now_ms: u64,
+    /// The create.
+    pub op: OpId,
+    /// Its file.
+    pub fid: FileId,
+    /// The volume was removed.
+    pub is_volume_gone: bool,
+    /// The file stands among the deleted.
+    pub is_buried: bool,
+    /// The time of the operation is closed.
+    pub is_closed: bool,
+    /// The file is live here.
+    pub is_held: bool,
+    /// Another live file of the same name.
+    pub other: Option<FileId>,
+}
+
+/// Whether and how a create is taken.
+/// # Errors
+/// The answer that refuses it.
+pub fn decide_create(facts: &CreateFacts) -> Result<Accept, Answer> {
+    if facts.is_volume_gone {
+        return Err(Answer::VolumeGone);
+    }
+    check_time(facts.now_ms, facts.op, facts.is_closed)?;
+    if facts.is_buried {
+        return Err(Answer::Buried);
+    }
+    if facts.is_held {
+        return Ok(Accept::Again);
+    }
+    match (facts.other, facts.role) {
+        (None, _) => Ok(Accept::Apply),
+        // Who has everything knows that the name is taken.
+        (Some(fid), Role::Normal) => Err(Answer::Exists { fid }),
+        (Some(_), _) => Ok(Accept::ApplyBeside),
+    }
+}
+
+/// Whether a file that another member has is to be taken over: as a create, but for its age. `Again`: there is nothing to do.
+/// # Errors
+/// The answer that refuses it.
+pub fn decide_union(facts: &CreateFacts) -> Result<Accept, Answer> {
+    if facts.is_volume_gone || facts.is_buried || facts.is_held {
+        return Ok(Accept::Again);
+    }
+    match (facts.other, facts.role) {
+        (None, _) => Ok(Accept::Apply),
+        (Some(fid), Role::Normal) => Err(Answer::Exists { fid }),
+        (Some(_), _) => Ok(Accept::ApplyBeside),
+    }
+}
+
+/// Whether a member that was sent the bytes in an earlier epoch still stands for them.
+/// # Errors
+/// The answer that refuses it; `Missing`: it wants the bytes.
+pub fn decide_confirm(facts: &CreateFacts) -> Result<Accept, Answer> {
+    match decide_create(facts)? {
+        Accept::Again => Ok(Accept::Again),
+        Accept::Apply | Accept::ApplyBeside => Err(Answer::Missing),
+    }
+}
+
+/// What a member's rows say about a delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeleteFacts {
+    /// The member's clock, ms since 1970.
+    pub now_ms: u64,
+    /// The delete.
+    pub op: OpId,
+    /// The volume was removed.
+    pub is_volume_gone: bool,
+    /// The file stands among the deleted.
+    pub is_buried: bool,
+    /// The time of the operation is closed.
+    pub is_closed: bool,
+}
+
+/// Whether and how a delete is taken. Whether the file is live does not matter: one that is unknown may yet come.
+/// # Errors
+/// The answer that refuses it.
+pub fn decide_delete(facts: &DeleteFacts) -> Result<Accept, Answer> {
+    if facts.is_volume_gone {
+        return Err(Answer::VolumeGone);
+    }
+    if facts.is_buried {
+        return Ok(Accept::Again);
+    }
+    check_time(facts.now_ms, facts.op, facts.is_closed)?;
+    Ok(Accept::Apply)
+}
+
+fn check_time(now_ms: u64, op: OpId, is_closed: bool) -> Result<(), Answer> {
+    if is_closed || now_ms.saturating_sub(op.ms()) > MAX_OP_AGE_MS {
+        return Err(Answer::TooOld);
+    }
+    if op.ms().saturating_sub(now_ms) > MAX_OP_AHEAD_MS {
+        return Err(Answer::ClockSkew);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_000_000;
+
+    fn facts() -> CreateFacts {
+        CreateFacts {
+            role: Role::Normal,
+            now_ms: NOW,
+            op: OpId(FileId::new(NOW, 1, 7).0),
+            fid: FileId::new(NOW, 0, 7),
+            is_volume_gone: false,
+            is_buried: false,
+            is_closed: false,
+            is_held: false,
+            other: None,
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_refused_by_who_has_everything_and_kept_beside_by_others() {
+        let fid = FileId::new(5, 5, 5);
+        let taken = |role| CreateFacts {
+            role,
+            other: Some(fid),
+            ..facts()
+        };
+        assert_eq!(decide_create(&taken(Role::Normal)), Err(Answer::Exists { fid }));
+        for role in [Role::Recovering, Role::Joining] {
+            assert_eq!(decide_create(&taken(role)), Ok(Accept::ApplyBeside));
+        }
+    }
+
+    #[test]
+    fn what_was_buried_never_comes_back() {
+        let buried = CreateFacts {
+            is_buried: true,
+            is_held: true,
+            ..facts()
+        };
+        assert_eq!(decide_create(&buried), Err(Answer::Buried));
+    }
+
+    #[test]
+    fn a_duplicate_is_confirmed_again_and_what_is_unknown_is_asked_for() {
+        let held = CreateFacts {
+            is_held: true,
+            ..facts()
+        };
+        assert_eq!(decide_create(&held), Ok(Accept::Again));
+        assert_eq!(decide_confirm(&held), Ok(Accept::Again));
+        assert_eq!(decide_confirm(&facts()), Err(Answer::Missing));
+    }
+
+    #[test]
+    fn a_closed_time_takes_nothing_more_not_even_a_confirmation() {
+        let closed = CreateFacts {
+            is_closed: true,
+            is_held: true,
+            ..facts()
+        };
+        assert_eq!(decide_confirm(&closed), Err(Answer::TooOld));
+        let late = CreateFacts {
+            now_ms: NOW + MAX_OP_AGE_MS + 1,
+            ..facts()
+        };
+        assert_eq!(decide_create(&late), Err(Answer::TooOld));
+        let early = CreateFacts {
+            now_ms: NOW - MAX_OP_AHEAD_MS - 1,
+            ..facts()
+        };
+        assert_eq!(decide_create(&early), Err(Answer::ClockSkew));
+    }
+
+    #[test]
+    fn a_delete_of_an_unknown_file_is_taken_and_may_be_repeated_for_ever() {
+        let mut delete = DeleteFacts {
+            now_ms: NOW,
+            op: facts().op,
+            is_volume_gone: false,
+            is_buried: false,
+            is_closed: false,
+        };
+        assert_eq!(decide_delete(&delete), Ok(Accept::Apply));
+        delete.is_closed = true;
+        assert_eq!(decide_delete(&delete), Err(Answer::TooOld));
+        delete.is_buried = true;
+        assert_eq!(decide_delete(&delete), Ok(Accept::Again));
+    }
+}

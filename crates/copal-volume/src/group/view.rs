@@ -1,0 +1,187 @@
+//! Who the members of a group are, and in which state: the view, and its number.
+
+use crate::ids::VolumeId;
+use std::fmt;
+
+/// Groups are numbered from 1 in 20 bits; 0 is the only group of an embedded store.
+pub const MAX_GROUP: u32 = (1 << 20) - 1;
+const SEQUENCE_BITS: u32 = 44;
+
+/// Volumes that share members, epoch and journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(pub u32);
+
+/// A disk of a data server: what a member of a group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DiskId(pub u32);
+
+/// Number of a view. No two views of the cluster that differ have the same one for a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+/// Number of a master's reign.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Term(pub u64);
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+impl fmt::Display for DiskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl VolumeId {
+    /// A volume's id from the group it is born in and its number there, which is cut to 44 bits.
+    pub fn in_group(group: GroupId, sequence: u64) -> VolumeId {
+        VolumeId((u64::from(group.0) << SEQUENCE_BITS) | (sequence & ((1 << SEQUENCE_BITS) - 1)))
+    }
+
+    /// The group it was born in, and lives in unless it was moved: no look-up is needed to find it.
+    pub fn birth_group(self) -> GroupId {
+        GroupId((self.0 >> SEQUENCE_BITS) as u32)
+    }
+}
+
+/// State of one member of a group (the paper's N, R, F, M).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Has everything that was acknowledged.
+    Normal,
+    /// Was away, takes all operations, and lacks what it missed.
+    Recovering,
+    /// Is away.
+    Failed,
+    /// Is new, takes all operations, and is being copied to.
+    Joining,
+}
+
+impl Role {
+    /// Takes part in operations: whatever is not away.
+    pub fn is_up(self) -> bool {
+        self != Role::Failed
+    }
+
+    /// The paper's letter.
+    pub fn letter(self) -> char {
+        match self {
+            Role::Normal => 'N',
+            Role::Recovering => 'R',
+            Role::Failed => 'F',
+            Role::Joining => 'M',
+        }
+    }
+
+    /// The state with this letter.
+    pub fn of_letter(letter: char) -> Option<Role> {
+        [Role::Normal, Role::Recovering, Role::Failed, Role::Joining]
+            .into_iter()
+            .find(|role| role.letter() == letter)
+    }
+}
+
+/// Members and states of a group, as of one epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct View {
+    /// The group.
+    pub group: GroupId,
+    /// The view's number.
+    pub epoch: Epoch,
+    /// Each member once, ascending.
+    pub members: Vec<(DiskId, Role)>,
+    /// Copies that the group's pool keeps.
+    pub replicas: u8,
+    /// Members that must have an operation on their device before it holds.
+    pub min_ack: u8,
+}
+
+impl View {
+    /// Members that take operations.
+    pub fn up(&self) -> impl Iterator<Item = DiskId> + '_ {
+        let up = self.members.iter().filter(|(_, role)| role.is_up());
+        up.map(|&(disk, _)| disk)
+    }
+
+    /// The state of a member; `None`: it is none.
+    pub fn role(&self, disk: DiskId) -> Option<Role> {
+        let at = self.members.binary_search_by_key(&disk, |&(disk, _)| disk).ok()?;
+        Some(self.members[at].1)
+    }
+
+    /// Members that must have an operation on their device: never more than there are copies.
+    pub fn needed(&self) -> usize {
+        usize::from(self.min_ack.min(self.replicas).max(1))
+    }
+}
+
+/// What a member does with a request of another epoch (VOL-11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matching {
+    /// Both mean the same view: run it.
+    Run,
+    /// The request's view is older: answer with the newer one.
+    Stale,
+    /// The member's own view is older: learn the newer one and compare again.
+    Refresh,
+}
+
+/// State matching: compares the epoch of a request with the member's own.
+pub fn match_epoch(own: Epoch, of_request: Epoch) -> Matching {
+    match of_request.cmp(&own) {
+        std::cmp::Ordering::Equal => Matching::Run,
+        std::cmp::Ordering::Less => Matching::Stale,
+        std::cmp::Ordering::Greater => Matching::Refresh,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_knows_the_group_it_was_born_in() {
+        let vid = VolumeId::in_group(GroupId(MAX_GROUP), 77);
+        assert_eq!(vid.birth_group(), GroupId(MAX_GROUP));
+        assert_eq!(VolumeId::in_group(GroupId(3), 1).birth_group(), GroupId(3));
+        assert_eq!(
+            VolumeId(9).birth_group(),
+            GroupId(0),
+            "an embedded store's volumes"
+        );
+    }
+
+    #[test]
+    fn letters_stand_for_states() {
+        for letter in ['N', 'R', 'F', 'M'] {
+            assert_eq!(Role::of_letter(letter).unwrap().letter(), letter);
+        }
+        assert_eq!(Role::of_letter('X'), None);
+    }
+
+    #[test]
+    fn no_more_members_are_needed_than_there_are_copies() {
+        let mut view = View {
+            group: GroupId(1),
+            epoch: Epoch(1),
+            members: vec![(DiskId(4), Role::Normal), (DiskId(9), Role::Failed)],
+            replicas: 1,
+            min_ack: 2,
+        };
+        assert_eq!(view.needed(), 1);
+        view.replicas = 3;
+        assert_eq!(view.needed(), 2);
+        assert_eq!(view.up().collect::<Vec<_>>(), [DiskId(4)]);
+        assert_eq!(
+            (view.role(DiskId(9)), view.role(DiskId(5))),
+            (Some(Role::Failed), None)
+        );
+    }
+}
