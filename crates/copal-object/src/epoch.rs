@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-/// StoreState of the one flush.
+/// State of the one flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flushing {
     /// Waits for the writes of its epoch.

@@ -59,7 +59,7 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// DamageAt of the entry in the internal order.
+    /// Place of the entry in the internal order.
     pub fn position(&self) -> (&[u8], u64) {
         (self.key, self.seq)
     }

@@ -40,7 +40,7 @@ pub(super) enum Way {
 pub(super) struct ReadAhead {
     bytes: Bytes,
     partition: u32,
-    /// DamageAt of the first byte in the partition.
+    /// Place of the first byte in the partition.
     start: u64,
     size: u64,
     /// Size of the last window behind what was expected; 0: there was none.

@@ -35,7 +35,7 @@ const ENTRY_OVERHEAD: u64 = 112;
 /// Entries a cursor takes out under one lock.
 const BATCH: usize = 64;
 
-/// VersionKey of a version: key ascending, newest first.
+/// Place of a version: key ascending, newest first.
 #[derive(Clone, Debug)]
 struct VersionKey {
     key: Bytes,

@@ -19,7 +19,8 @@ use crate::{
 use bytes::Bytes;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader, crc32c};
 use copal_object::ObjectId;
-use std::ops::Range;
+
+pub(crate) use super::records::{Level, Record, TableMeta, ValueMeta};
 
 /// Envelope of the manifest object.
 pub(crate) const FORMAT: Format = Format {
@@ -41,100 +42,7 @@ const MAX_NUMBER: u64 = u64::MAX >> 1;
 /// Longer than any object is: sums of such numbers do not overflow.
 const MAX_BYTES: u64 = 1 << 48;
 
-/// What is known of a table without reading it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TableMeta {
-    pub(crate) object: ObjectId,
-    pub(crate) bytes: u64,
-    pub(crate) entries: u64,
-    /// Entries and range tombstones that a later merge could drop: old versions and tombstones.
-    pub(crate) droppable: u64,
-    pub(crate) max_seq: u64,
-    /// First key, and the exclusive end of the keys (range tombstones included).
-    pub(crate) start: Bytes,
-    pub(crate) end: Bytes,
-    /// Bytes of values in each value object its entries point into.
-    pub(crate) values: Vec<(ObjectId, u64)>,
-    /// The sequence of all its entries, if it was ingested: those that stand in it are 0.
-    pub(crate) ingested_at: Option<u64>,
-}
-
-/// Where a run stands in the tree; `BOTTOM` is the last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Level(pub(crate) u8);
-
-impl Level {
-    pub(crate) const TOP: Level = Level(0);
-    pub(crate) const BOTTOM: Level = Level(u8::MAX);
-}
-
-/// What is known of a value object without reading it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ValueMeta {
-    pub(crate) object: ObjectId,
-    pub(crate) keyspace: KeyspaceId,
-    /// The group's prefix of the user key.
-    pub(crate) group: Bytes,
-    /// Bytes below this were logged or installed; beyond it only what the log names is live.
-    pub(crate) accounted: u64,
-    /// Newest sequence of a value in it.
-    pub(crate) max_seq: u64,
-    /// Written by flush and collection, not by commits.
-    pub(crate) by_worker: bool,
-}
-
-/// One statement of an edit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Record {
-    Keyspace {
-        id: KeyspaceId,
-        name: String,
-        options: KeyspaceOptions,
-    },
-    DropKeyspace {
-        id: KeyspaceId,
-    },
-    Table(TableMeta),
-    /// The parts of a table that count, and the run they stand in; none: the table is gone.
-    Slices {
-        object: ObjectId,
-        level: Level,
-        run: u64,
-        parts: Vec<Range<Bytes>>,
-    },
-    Value(ValueMeta),
-    DropValue {
-        object: ObjectId,
-    },
-    /// No reader wants these bytes of a value object any more.
-    Dead {
-        object: ObjectId,
-        ranges: Vec<Range<u64>>,
-    },
-    /// Logs up to this generation are in tables, with every sequence up to `last_seq`.
-    Flushed {
-        generation: u64,
-        last_seq: u64,
-    },
-    /// Ids and run numbers below these are taken.
-    Counters {
-        next_object: u64,
-        next_run: u64,
-        next_keyspace: u32,
-    },
-    /// When this was written, no object of the engine with an id below it was without a name, but for those that
-    /// an edit dropped.
-    Settled {
-        below: u64,
-    },
-    /// Every entry of a table has this sequence; stands behind the table's own record.
-    Ingested {
-        object: ObjectId,
-        seq: u64,
-    },
-}
-
-/// DamageAt of the cache mode in the byte that begins with `compress`.
+/// Place of the cache mode in the byte that begins with `compress`.
 const CACHE_SHIFT: u32 = 1;
 
 const KEYSPACE: u8 = 1;

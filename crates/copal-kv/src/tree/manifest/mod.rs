@@ -9,6 +9,7 @@
 mod copy;
 pub(crate) mod format;
 pub(crate) mod read;
+mod records;
 pub(crate) mod rewrite;
 pub(crate) mod state;
 
