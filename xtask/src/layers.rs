@@ -36,6 +36,8 @@ const LAYERS: [(&str, &[&str]); 6] = [
             "copal-data",
             "copal-node",
             "copal-master",
+            "copal-client",
+            "copal-server",
         ],
     ),
     ("backup", &["copal-chunk", "copal-nbd", "copal-backup"]),

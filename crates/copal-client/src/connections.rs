@@ -1,0 +1,45 @@
+//! Connections that are kept: one for each process that is called, opened when it is needed, and again when it broke.
+
+use crate::connection::{CallError, Connection};
+use parking_lot::Mutex;
+use rustls_pki_types::ServerName;
+use std::{collections::HashMap, sync::Arc};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio_rustls::rustls::ClientConfig;
+
+type Slot = Arc<AsyncMutex<Option<Connection>>>;
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub struct Connections {
+    tls: Arc<ClientConfig>,
+    slots: Arc<Mutex<HashMap<(String, ServerName<'static>), Slot>>>,
+}
+
+impl Connections {
+    /// None yet.
+    pub fn new(tls: Arc<ClientConfig>) -> Connections {
+        Connections {
+            tls,
+            slots: Arc::default(),
+        }
+    }
+
+    /// The connection to `name` at `address`; opens it when there is none. Of several that ask at once one opens it.
+    /// # Errors
+    /// `Unreachable`.
+    pub async fn to(&self, address: &str, name: ServerName<'static>) -> Result<Connection, CallError> {
+        let slot = {
+            let mut slots = self.slots.lock();
+            let slot = slots.entry((address.to_owned(), name.clone())).or_default();
+            Arc::clone(slot)
+        };
+        let mut kept = slot.lock().await;
+        if let Some(connection) = kept.as_ref().filter(|connection| connection.is_open()) {
+            return Ok(connection.clone());
+        }
+        let connection = Connection::open(address, name, Arc::clone(&self.tls)).await?;
+        *kept = Some(connection.clone());
+        Ok(connection)
+    }
+}

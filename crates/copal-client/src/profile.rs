@@ -1,0 +1,143 @@
+//! Where a cluster is, and who this client is there: one file, for its owner alone.
+
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::OpenOptions,
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+/// Contents of `client.json`.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Version of this file.
+    pub v: u32,
+    /// The cluster, in hexadecimal digits.
+    pub cluster: String,
+    /// Masters: host:port.
+    pub masters: Vec<String>,
+    /// Certificate of the cluster's authority, PEM.
+    pub authority: String,
+    /// This client's certificate, PEM.
+    pub certificate: String,
+    /// Its private key, PEM.
+    pub key: String,
+}
+
+/// Why there is no profile to go by.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The file is not there or cannot be read.
+    #[error("cannot read the profile {}: {source}; `copal master --new` and `copal serve --dev` write one into their directory", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no profile.
+    #[error("{} is no profile of a cluster: {reason}", .path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The file cannot be written.
+    #[error("cannot write the profile {}: {source}", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+const VERSION: u32 = 1;
+/// Longest profile that is read.
+const MOST_BYTES: u64 = 1 << 20;
+
+impl Profile {
+    /// Reads a profile.
+    /// # Errors
+    /// `Read`, `Malformed`.
+    pub fn read(path: &Path) -> Result<Profile, ProfileError> {
+        let read = |source| ProfileError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        let malformed = |reason: String| ProfileError::Malformed {
+            path: path.to_owned(),
+            reason,
+        };
+        let length = path.metadata().map_err(read)?.len();
+        if length > MOST_BYTES {
+            return Err(malformed(format!("it has {length} bytes")));
+        }
+        let text = std::fs::read_to_string(path).map_err(read)?;
+        let profile: Profile = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+        if profile.v != VERSION {
+            return Err(malformed(format!(
+                "it has version {}, this release knows {VERSION}",
+                profile.v
+            )));
+        }
+        if profile.masters.is_empty() {
+            return Err(malformed("it names no master".to_owned()));
+        }
+        Ok(profile)
+    }
+
+    /// A profile of this release.
+    pub fn new(
+        cluster: [u8; 16],
+        masters: Vec<String>,
+        authority: String,
+        certificate: String,
+        key: String,
+    ) -> Profile {
+        Profile {
+            v: VERSION,
+            cluster: cluster.iter().map(|byte| format!("{byte:02x}")).collect(),
+            masters,
+            authority,
+            certificate,
+            key,
+        }
+    }
+
+    /// Writes a profile that only its owner may read; one that is there is replaced whole.
+    /// # Errors
+    /// `Write`.
+    pub fn write(&self, path: &Path) -> Result<(), ProfileError> {
+        let failed = |source| ProfileError::Write {
+            path: path.to_owned(),
+            source,
+        };
+        let text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;
+        let unfinished = path.with_extension("unfinished");
+        // Whoever made a file of that name may have it open.
+        match std::fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(&unfinished);
+        let mut file = file.map_err(failed)?;
+        file.write_all(text.as_bytes()).map_err(failed)?;
+        file.sync_all().map_err(failed)?;
+        std::fs::rename(&unfinished, path).map_err(failed)
+    }
+}
+
+impl std::fmt::Debug for Profile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the key.
+        f.debug_struct("Profile")
+            .field("cluster", &self.cluster)
+            .field("masters", &self.masters)
+            .finish_non_exhaustive()
+    }
+}

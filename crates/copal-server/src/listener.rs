@@ -1,0 +1,218 @@
+//! A listening socket: handshakes, frames in, answers out.
+//!
+//! Each connection has a task that reads and one that writes; each call a task of its own, a bounded number at a time per
+//! connection, so that who sends more than it reads waits for itself.
+
+use bytes::Bytes;
+use copal_client::codec;
+use copal_proto::{
+    Frame, Method,
+    messages::{Failure, failure::Code},
+};
+use futures_util::{SinkExt, StreamExt};
+use prost::Message;
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
+use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+use tokio_util::codec::Framed;
+
+/// How long a connection may take to show who it is.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Handshakes at a time.
+const HANDSHAKES: usize = 64;
+/// Calls of one connection that are under way at a time.
+const CALLS: usize = 128;
+
+/// A refusal, as a message.
+pub type Refused = Failure;
+
+/// A refusal with a word and a sentence.
+pub fn refused(code: Code, text: impl Into<String>) -> Refused {
+    Failure {
+        code: code.into(),
+        text: text.into(),
+        ..Failure::default()
+    }
+}
+
+/// Who calls.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Where from.
+    pub address: SocketAddr,
+    /// Its certificate, which the authority has signed.
+    pub certificate: Arc<[u8]>,
+}
+
+/// Who answers.
+pub trait Handler: Send + Sync + 'static {
+    /// Answers one call with an encoded message.
+    fn call(
+        self: Arc<Self>,
+        peer: Peer,
+        method: Method,
+        message: Bytes,
+    ) -> impl Future<Output = Result<Bytes, Refused>> + Send;
+}
+
+/// See the module.
+pub struct Listener {
+    socket: TcpListener,
+    tls: TlsAcceptor,
+    turned_away: Arc<AtomicU64>,
+}
+
+impl Listener {
+    /// Listens at `address`.
+    /// # Errors
+    /// The address is taken, or none of this machine.
+    pub async fn bind(address: &str, tls: Arc<ServerConfig>) -> std::io::Result<Listener> {
+        Ok(Listener {
+            socket: TcpListener::bind(address).await?,
+            tls: TlsAcceptor::from(tls),
+            turned_away: Arc::default(),
+        })
+    }
+
+    /// Where it listens.
+    /// # Errors
+    /// The socket is broken.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Connections that were closed because of what they sent, or did not.
+    pub fn turned_away(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.turned_away)
+    }
+
+    /// Serves until the task is dropped.
+    pub async fn serve<H: Handler>(self, handler: Arc<H>) {
+        let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+        loop {
+            let Ok(turn) = Arc::clone(&handshakes).acquire_owned().await else {
+                return;
+            };
+            let (socket, address) = match self.socket.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // No descriptors left, mostly: some come back when connections end.
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            let (tls, handler, turned_away) = (
+                self.tls.clone(),
+                Arc::clone(&handler),
+                Arc::clone(&self.turned_away),
+            );
+            tokio::spawn(async move {
+                let greeted = timeout(HANDSHAKE, greet(socket, tls)).await;
+                drop(turn);
+                let ended = match greeted {
+                    Ok(Ok((stream, certificate))) => {
+                        let peer = Peer { address, certificate };
+                        converse(stream, peer, handler).await
+                    }
+                    Ok(Err(error)) => Err(error.to_string()),
+                    Err(_) => Err("it did not say who it is".to_owned()),
+                };
+                if let Err(reason) = ended {
+                    turned_away.fetch_add(1, Ordering::Relaxed);
+                    tracing::debug!(%address, reason, "a connection was closed");
+                }
+            });
+        }
+    }
+}
+
+type Stream = tokio_rustls::server::TlsStream<TcpStream>;
+
+async fn greet(socket: TcpStream, tls: TlsAcceptor) -> std::io::Result<(Stream, Arc<[u8]>)> {
+    socket.set_nodelay(true)?;
+    let stream = tls.accept(socket).await?;
+    let shown = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .and_then(|chain| chain.first());
+    let certificate = shown.map(|certificate| Arc::from(certificate.as_ref()));
+    let none = || std::io::Error::other("it showed no certificate");
+    Ok((stream, certificate.ok_or_else(none)?))
+}
+
+/// Answers calls until the other side has no more. An error: it sent what is no frame.
+async fn converse<H: Handler>(stream: Stream, peer: Peer, handler: Arc<H>) -> Result<(), String> {
+    let (mut sink, mut source) = Framed::new(stream, codec()).split();
+    let (out, mut answers) = mpsc::channel::<Frame>(CALLS);
+    let writer = tokio::spawn(async move {
+        while let Some(frame) = answers.recv().await {
+            let mut written = sink.feed(frame.encode()).await;
+            while let (Ok(()), Ok(more)) = (&written, answers.try_recv()) {
+                written = sink.feed(more.encode()).await;
+            }
+            if written.is_err() || sink.flush().await.is_err() {
+                return;
+            }
+        }
+        // The other side learns that nothing more comes.
+        let _ = sink.close().await;
+    });
+    let calls = Arc::new(Semaphore::new(CALLS));
+    let ended = loop {
+        let bytes = match source.next().await {
+            None => break Ok(()),
+            Some(Ok(bytes)) => bytes,
+            Some(Err(error)) => break Err(error.to_string()),
+        };
+        let frame = match Frame::decode(bytes.freeze()) {
+            Ok(frame) if !frame.is_reply => frame,
+            Ok(_) => break Err("it answered what nobody asked".to_owned()),
+            Err(error) => break Err(error.to_string()),
+        };
+        let Ok(turn) = Arc::clone(&calls).acquire_owned().await else {
+            break Ok(());
+        };
+        let (out, peer, handler) = (out.clone(), peer.clone(), Arc::clone(&handler));
+        tokio::spawn(async move {
+            let answer = match Method::of_number(frame.method) {
+                Some(method) => handler.call(peer, method, frame.message).await,
+                None => Err(refused(Code::Invalid, "this release knows no such call")),
+            };
+            let (is_failure, message) = match answer {
+                Ok(message) => (false, message),
+                Err(failure) => (true, failure.encode_to_vec().into()),
+            };
+            let reply = Frame {
+                id: frame.id,
+                method: frame.method,
+                is_reply: true,
+                is_failure,
+                message,
+            };
+            // The connection may be gone by now.
+            let _ = out.send(reply).await;
+            drop(turn);
+        });
+    };
+    drop(out);
+    // Answers of calls that are under way still go out.
+    let _ = writer.await;
+    ended
+}
+
+#[cfg(test)]
+mod tests;
