@@ -50,6 +50,8 @@ pub struct Beat {
     pub failed: Option<String>,
     /// All its groups are whole.
     pub is_whole: bool,
+    /// The map that it goes by.
+    pub map_version: u64,
 }
 
 impl Master {
@@ -153,7 +155,12 @@ impl Master {
             (_, Some(_)) => ServerState::Failed,
             (ServerState::Failed, None) => ServerState::Recovering,
             (ServerState::Normal, None) if is_new_boot => ServerState::Recovering,
-            (ServerState::Recovering, None) if beat.is_whole && !is_new_boot => ServerState::Normal,
+            // Who was only cut off from the master knows of nothing it missed before it has this map.
+            (ServerState::Recovering, None)
+                if beat.is_whole && !is_new_boot && beat.map_version >= before.version =>
+            {
+                ServerState::Normal
+            }
             (state, None) => state,
         };
         server.failed_since_ms = match (server.state, before.failed_since_ms) {

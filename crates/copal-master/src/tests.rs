@@ -38,6 +38,7 @@ fn beat(number: u8, incarnation: u64) -> Beat {
         groups: Vec::new(),
         failed: None,
         is_whole: true,
+        map_version: u64::MAX,
     }
 }
 
@@ -203,4 +204,28 @@ fn a_new_reign_goes_on_with_the_same_map() {
             .len()
             == 1
     );
+}
+
+/// Symptom: a server that was cut off from the master alone was whole again by its second heartbeat, without what it had
+/// missed. Cause: its word that all its groups were whole was from before it knew that it had been taken for failed.
+/// Fix: the word counts only of a server that goes by the map that says so.
+#[test]
+fn who_does_not_know_yet_that_it_was_away_is_not_whole() {
+    let master = three();
+    master.fail(2, "was silent too long", 2000).unwrap();
+    let before = master.map().version;
+    let unaware = Beat {
+        map_version: before - 1,
+        ..beat(2, 1)
+    };
+    for _ in 0..3 {
+        master.beat(unaware.clone(), 3000).unwrap();
+        assert_eq!(state(&master, 2), ServerState::Recovering);
+    }
+    let aware = Beat {
+        map_version: master.map().version,
+        ..beat(2, 1)
+    };
+    master.beat(aware, 4000).unwrap();
+    assert_eq!(state(&master, 2), ServerState::Normal);
 }

@@ -180,18 +180,24 @@ impl Batching<'_> {
     fn delete(&mut self, vid: VolumeId, name: &Bytes, fid: FileId, op: OpId) -> Result<(), NotHeld> {
         let key = keys::named(vid, name);
         let live = self.live(vid, name)?.filter(|live| live.fid == fid);
+        // Looked up before the first row: an operation that fails half way must leave nothing in the batch.
+        let heir = self.siblings(vid, name)?.into_iter().next();
+        let beside = self.sibling(vid, name, fid)?;
+        let is_staged = self.is_staged(vid, fid)?;
         if let Some(head) = &live {
             self.batch.delete(&self.core.spaces.files, &key);
             delete_pieces(&self.core.spaces, &mut self.batch, vid, fid, head.size);
             self.overlay.set(false, key.clone(), None);
-            self.promote_sibling(vid, name, key)?;
-        } else if let Some(head) = self.sibling(vid, name, fid)? {
+            if let Some(heir) = heir {
+                self.promote(vid, name, key, heir);
+            }
+        } else if let Some(head) = beside {
             let beside = keys::sibling(vid, name, fid);
             self.batch.delete(&self.core.own.siblings, &beside);
             delete_pieces(&self.core.spaces, &mut self.batch, vid, fid, head.size);
             self.overlay.set(true, beside, None);
-        } else {
-            self.drop_staged(vid, fid)?;
+        } else if is_staged {
+            self.drop_staged(vid, fid);
         }
         let tomb = keys::tomb(self.group, fid);
         let row = TombRow {
@@ -206,28 +212,26 @@ impl Batching<'_> {
     }
 
     /// The name is free again: the lowest of the files beside it takes it.
-    fn promote_sibling(&mut self, vid: VolumeId, name: &[u8], key: Vec<u8>) -> Result<(), NotHeld> {
-        let Some(head) = self.siblings(vid, name)?.into_iter().next() else {
-            return Ok(());
-        };
-        let beside = keys::sibling(vid, name, head.fid);
+    fn promote(&mut self, vid: VolumeId, name: &[u8], key: Vec<u8>, heir: FileHead) {
+        let beside = keys::sibling(vid, name, heir.fid);
         self.batch.delete(&self.core.own.siblings, &beside);
-        self.batch.put(&self.core.spaces.files, &key, head.row(&key));
+        self.batch.put(&self.core.spaces.files, &key, heir.row(&key));
         self.overlay.set(true, beside, None);
-        self.overlay.set(false, key, Some(head));
-        Ok(())
+        self.overlay.set(false, key, Some(heir));
+    }
+
+    fn is_staged(&self, vid: VolumeId, fid: FileId) -> Result<bool, NotHeld> {
+        let upload = keys::upload(vid, fid);
+        Ok(self.core.spaces.uploads.get(&upload).map_err(failed)?.is_some())
     }
 
     /// What was staged of a file that is never to come.
-    fn drop_staged(&mut self, vid: VolumeId, fid: FileId) -> Result<(), NotHeld> {
-        let upload = keys::upload(vid, fid);
-        if self.core.spaces.uploads.get(&upload).map_err(failed)?.is_some() {
-            let (first, last) = (keys::piece(vid, fid, 0), keys::piece(vid, fid, u32::MAX));
-            self.batch.delete_range(&self.core.spaces.extents, &first, &last);
-            self.batch.delete_range(&self.core.spaces.sums, &first, &last);
-            self.batch.delete(&self.core.spaces.uploads, &upload);
-        }
-        Ok(())
+    fn drop_staged(&mut self, vid: VolumeId, fid: FileId) {
+        let (first, last) = (keys::piece(vid, fid, 0), keys::piece(vid, fid, u32::MAX));
+        self.batch.delete_range(&self.core.spaces.extents, &first, &last);
+        self.batch.delete_range(&self.core.spaces.sums, &first, &last);
+        self.batch
+            .delete(&self.core.spaces.uploads, &keys::upload(vid, fid));
     }
 
     fn journal(&mut self, did: Did, vid: VolumeId, name: &Bytes, fid: FileId, op: OpId) {

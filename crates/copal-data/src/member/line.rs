@@ -52,6 +52,13 @@ impl GroupQueue {
         line.operations.drain(..count).collect()
     }
 
+    /// Nobody serves the queue any more: all that waits in it.
+    pub(super) fn abandon(&self) -> VecDeque<Queued> {
+        let mut line = self.line.lock();
+        line.is_served = false;
+        std::mem::take(&mut line.operations)
+    }
+
     /// Puts back what a batch had no room for.
     pub(super) fn put_back(&self, rest: Vec<Queued>) {
         let mut line = self.line.lock();

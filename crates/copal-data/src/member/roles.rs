@@ -62,6 +62,11 @@ impl MemberStore {
         {
             return Ok(of_row(group, row));
         }
+        let role = match role {
+            // Of a name with two live files nobody knows yet which stays (VOL-14).
+            Role::Normal if self.core.has_siblings(group)? => Role::Recovering,
+            role => role,
+        };
         let last_normal = match role {
             Role::Normal => epoch,
             _ => before.map_or(Epoch(0), |row| row.last_normal),
@@ -85,6 +90,11 @@ impl MemberStore {
 }
 
 impl MemberCore {
+    fn has_siblings(&self, group: GroupId) -> Result<bool, VolumeError> {
+        let first = self.own.siblings.prefix(&keys::group(group)).next();
+        Ok(first.transpose().map_err(|error| of_engine(&error))?.is_some())
+    }
+
     /// The queue of a group, with what the disk knows about itself there.
     pub(super) fn queue(&self, group: GroupId) -> Result<Arc<GroupQueue>, VolumeError> {
         if let Some(queue) = self.queues.lock().get(&group) {

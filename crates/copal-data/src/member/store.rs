@@ -74,7 +74,14 @@ impl MemberStore {
             tell: Box::new(tell),
         };
         let core = Arc::clone(&self.core);
-        Ok(queue.push(queued).then_some(Work { core, group, queue }))
+        let serves = queue.push(queued);
+        // Made only for who is to serve: dropping one abandons the queue.
+        Ok(serves.then(|| Work {
+            core,
+            group,
+            queue,
+            is_done: false,
+        }))
     }
 
     /// As [`MemberStore::submit`], and waits.

@@ -134,6 +134,35 @@ fn who_may_have_missed_a_delete_keeps_both_until_one_is_buried() {
 }
 
 #[test]
+fn a_name_with_two_files_keeps_its_member_from_being_whole() {
+    let store = member(Role::Recovering);
+    for number in [1, 2] {
+        let made = store.apply(GROUP, Epoch(5), create(number, "a", bytes(10)));
+        made.unwrap().unwrap();
+    }
+    let stays = store.enter_view(GROUP, Epoch(6), Role::Normal).unwrap();
+    assert_eq!(stays.role, Role::Recovering);
+    store.apply(GROUP, Epoch(6), delete(2, "a")).unwrap().unwrap();
+    let whole = store.enter_view(GROUP, Epoch(6), Role::Normal).unwrap();
+    assert_eq!((whole.role, whole.last_normal), (Role::Normal, Epoch(6)));
+}
+
+/// Symptom: a group answered nobody any more. Cause: who was to serve its queue ended before it did, and nobody else was
+/// let in. Fix: work that is dropped tells who waits, and leaves the queue to the next.
+#[test]
+fn work_that_is_dropped_leaves_the_group_to_the_next() {
+    let store = member(Role::Normal);
+    let (tell, told) = std::sync::mpsc::channel();
+    let dropped = store.submit(GROUP, Epoch(5), create(1, "a", bytes(10)), move |reply| {
+        tell.send(reply).unwrap();
+    });
+    drop(dropped.unwrap().expect("nobody else serves the group"));
+    assert!(matches!(told.recv().unwrap(), Err(NotHeld::Failed(_))));
+    let next = store.apply(GROUP, Epoch(5), create(2, "b", bytes(10))).unwrap();
+    assert_eq!(next, Ok(Role::Normal));
+}
+
+#[test]
 fn what_was_buried_before_it_came_never_comes() {
     let store = member(Role::Normal);
     store.apply(GROUP, Epoch(5), delete(1, "a")).unwrap().unwrap();

@@ -10,7 +10,10 @@ use super::{
     operation::NotHeld,
     rows::MemberCore,
 };
-use copal_volume::group::{GroupId, Matching, match_epoch};
+use copal_volume::{
+    VolumeError,
+    group::{GroupId, Matching, match_epoch},
+};
 use std::sync::Arc;
 
 /// The duty to serve the queue of a group.
@@ -19,14 +22,16 @@ pub struct Work {
     pub(super) core: Arc<MemberCore>,
     pub(super) group: GroupId,
     pub(super) queue: Arc<GroupQueue>,
+    pub(super) is_done: bool,
 }
 
 impl Work {
     /// Serves the queue until it is empty. Blocks on the device.
-    pub fn run(self) {
+    pub fn run(mut self) {
         loop {
             let taken = self.queue.take();
             if taken.is_empty() {
+                self.is_done = true;
                 return;
             }
             self.serve(taken);
@@ -62,6 +67,20 @@ impl Work {
         drop(member);
         for tell in waiting {
             tell(reply.clone());
+        }
+    }
+}
+
+impl Drop for Work {
+    /// Not run to its end, by a panic or a process that stops: who waits is told, and the next operation finds a queue that
+    /// nobody serves.
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        for queued in self.queue.abandon() {
+            let reason = "nobody served the group to the end; try again".to_owned();
+            (queued.tell)(Err(NotHeld::Failed(VolumeError::Unavailable { reason })));
         }
     }
 }

@@ -307,8 +307,9 @@ impl ClientOp {
     /// The operation fails. A create is buried wherever it may have arrived; a delete may be repeated by anybody.
     fn refuse(&mut self, why: Refusal) -> Vec<Action> {
         if !self.is_create {
+            // Once a member has taken it, it spreads, whatever another says.
             let is_untouched = self.members.values().all(|reached| *reached == Reached::Refused);
-            return self.end(match is_untouched || !matches!(why, Refusal::Degraded { .. }) {
+            return self.end(match is_untouched || why == Refusal::VolumeGone {
                 true => Outcome::Refused(why),
                 false => Outcome::Unknown,
             });

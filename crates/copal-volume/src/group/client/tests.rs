@@ -178,3 +178,16 @@ fn a_delete_that_some_may_have_is_unknown_at_the_deadline() {
     assert_eq!(outcome(&late.step(Event::Deadline)), Some(Outcome::Unknown));
     assert_eq!(outcome(&op.step(deleted(2))), Some(Outcome::Held));
 }
+
+/// Symptom: a delete that one member had taken and another found too old was told as one that never happens.
+/// Cause: every refusal but the deadline was taken for final. Fix: what a member has taken spreads, so it is unknown.
+#[test]
+fn a_delete_that_one_has_taken_is_not_refused_by_another() {
+    let (mut op, _) = ClientOp::delete(view(5, &[N, N, F]));
+    op.step(answer(1, 5, Call::Delete, Answer::Ok { role: N }));
+    let mut gone = op.clone();
+    let too_old = op.step(answer(2, 5, Call::Delete, Answer::TooOld));
+    assert_eq!(outcome(&too_old), Some(Outcome::Unknown));
+    let removed = gone.step(answer(2, 5, Call::Delete, Answer::VolumeGone));
+    assert_eq!(outcome(&removed), Some(Outcome::Refused(Refusal::VolumeGone)));
+}
