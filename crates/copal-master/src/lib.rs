@@ -25,11 +25,14 @@ mod watch;
 pub use map::ClusterMap;
 pub use master::{Master, MasterError, MasterOptions, Mastered};
 pub use meta::{
-    ClusterRow, DirRow, EventRow, GroupRow, MemberKind, Members, Meta, MetaError, MetaStore, Pool, ServerRow,
-    ServerState,
+    ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, MemberKind, Members, Meta, MetaError,
+    MetaStore, Place, Pool, QuotaRow, ServerRow, ServerState,
 };
 pub use servers::{Beat, Joiner};
 pub use sqlite::SqliteStore;
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod conformance;

@@ -2,7 +2,7 @@
 
 use crate::{
     map::ClusterMap,
-    meta::{MetaError, MetaStore, Pool},
+    meta::{Holder, Lead, MetaError, MetaStore, Pool},
     watch::Watch,
 };
 use copal_volume::{VolumeError, VolumeId};
@@ -75,11 +75,22 @@ impl Master {
 
     /// Begins a reign over the cluster in a database.
     /// # Errors
-    /// `Denied`: there is none. `Meta`.
+    /// `Denied`: there is none, or another master leads it. `Meta`.
     pub fn open(mut meta: Box<dyn MetaStore>, options: MasterOptions) -> Mastered<Master> {
         let none = || MasterError::Denied("the database holds no cluster; make one with --new".to_owned());
         let cluster = meta.cluster()?.ok_or_else(none)?;
-        let term = meta.next_term()?;
+        let mut holder = [0; 24];
+        getrandom::fill(&mut holder).map_err(|error| MetaError::Failed(error.to_string()))?;
+        let term = match meta.lead(Holder(holder))? {
+            Lead::Mine { term } => term,
+            Lead::Theirs { left_ms } => {
+                let reason = format!(
+                    "another master leads; its lease ends in {} s",
+                    left_ms.div_ceil(1000)
+                );
+                return Err(MasterError::Denied(reason));
+            }
+        };
         let map = ClusterMap::new(cluster.pool, cluster.map_version, meta.servers()?, meta.groups()?);
         let gone = meta.gone(0)?;
         let volumes_by_group = meta

@@ -3,7 +3,10 @@
 //! Paper: beanfs §3.4.1 (all of it in a relational database)
 //! Invariants
 //! - A call is one transaction. Ids and versions come from the store and are never given twice.
-//! - Every change of a server, a disk or a group takes a new version, greater than all before: the number of the map.
+//! - Every change of a server, a disk, a group or a quota takes a new version, greater than all before: the number of the map.
+//! - Only the holder of the lease changes anything: each change begins with a look at the lease, in its own transaction, so
+//!   that a master which was paused and has been replaced changes nothing ([`MetaError::Deposed`]).
+//! - No call looks a volume up by its id: there is no index for that, and a scan of fifty million rows would stop the master.
 
 use copal_volume::{VolumeError, VolumeId, group::GroupId};
 
@@ -113,6 +116,17 @@ pub struct ClusterRow {
     pub pool: Pool,
 }
 
+/// Where a volume stands in the tree. Calls on a volume take it, since rows are found by parent and name alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// The volume above it.
+    pub parent: VolumeId,
+    /// Its name below its parent.
+    pub name: &'a str,
+    /// The volume that is meant; another one of that name is left alone.
+    pub vid: VolumeId,
+}
+
 /// A volume by its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirRow {
@@ -124,10 +138,57 @@ pub struct DirRow {
     pub is_removing: bool,
 }
 
+/// Limit of a volume, and the version of the map that set it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaRow {
+    /// The volume.
+    pub vid: VolumeId,
+    /// Bytes that its files may have.
+    pub bytes: u64,
+    /// Version of the map.
+    pub version: u64,
+}
+
+/// One start of one master: uuid of the node, then a random number of the start, so that a restart begins a new reign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder(pub [u8; 24]);
+
+/// Who leads, after a master has asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lead {
+    /// Whoever asked.
+    Mine {
+        /// Number of its reign.
+        term: u64,
+    },
+    /// Another master.
+    Theirs {
+        /// Until its lease ends if it is not renewed, ms of the database's clock.
+        left_ms: u64,
+    },
+}
+
+/// A lease that is not renewed ends after so long, by the database's clock.
+pub const LEASE_MS: u64 = 10_000;
+
 /// Errors of the store below.
 #[derive(Debug, thiserror::Error)]
-#[error("the master's database failed: {0}")]
-pub struct MetaError(pub String);
+#[non_exhaustive]
+pub enum MetaError {
+    /// The call did not happen; or, where the connection broke during the commit of a change, nobody knows whether it did, and
+    /// the master has to begin a new reign.
+    #[error("the master's database failed: {0}")]
+    Failed(String),
+    /// Another process has the file.
+    #[error("{path} is in use by another master; stop that one first")]
+    Held {
+        /// The file.
+        path: String,
+    },
+    /// The lease is not held, or not any more. Nothing was changed.
+    #[error("this master does not lead (any more), so it changes nothing; ask the one that does")]
+    Deposed,
+}
 
 /// Outcome of a call that users can make fail.
 pub type Meta<T> = Result<Result<T, VolumeError>, MetaError>;
@@ -138,8 +199,12 @@ pub trait MetaStore: Send {
     fn cluster(&mut self) -> Result<Option<ClusterRow>, MetaError>;
     /// Makes the cluster in a new store.
     fn found(&mut self, uuid: [u8; 16], pool: Pool) -> Result<(), MetaError>;
-    /// Begins a reign: its number.
-    fn next_term(&mut self) -> Result<u64, MetaError>;
+
+    /// Asks for the lease. A holder that has it goes on with its term, any other begins a new one. Until it was given nothing
+    /// but [`MetaStore::found`] changes anything.
+    fn lead(&mut self, holder: Holder) -> Result<Lead, MetaError>;
+    /// Renews the lease for [`LEASE_MS`]; false: another master has had it since, and this one is deposed.
+    fn renew(&mut self) -> Result<bool, MetaError>;
 
     /// All servers.
     fn servers(&mut self) -> Result<Vec<ServerRow>, MetaError>;
@@ -155,21 +220,23 @@ pub trait MetaStore: Send {
 
     /// Volumes at the end of each prefix of a path, the top first; shorter than the path where one is missing.
     fn resolve(&mut self, path: &[&str]) -> Result<Vec<DirRow>, MetaError>;
-    /// Makes a volume in a group.
-    fn mkdir(&mut self, parent: VolumeId, name: &str, group: GroupId) -> Meta<VolumeId>;
-    /// A volume by its id, with its parent.
-    fn dir(&mut self, vid: VolumeId) -> Result<Option<(VolumeId, DirRow)>, MetaError>;
+    /// Makes a volume in a group; with a quota it is a change of the map.
+    fn mkdir(&mut self, parent: VolumeId, name: &str, group: GroupId, quota: Option<u64>) -> Meta<VolumeId>;
+    /// Quotas that were set since a version of the map, in their order.
+    fn quotas(&mut self, since: u64) -> Result<Vec<QuotaRow>, MetaError>;
     /// Direct children of a volume.
     fn list(&mut self, parent: VolumeId, after: Option<&str>, limit: usize)
     -> Result<Vec<DirRow>, MetaError>;
-    /// Marks a volume as being removed, or not any more. `NotEmpty`: it has volumes below it.
-    fn mark_removing(&mut self, vid: VolumeId, is_removing: bool) -> Meta<()>;
-    /// Takes a volume away for good; the map's version from which on it is gone.
-    fn remove(&mut self, vid: VolumeId) -> Result<u64, MetaError>;
+    /// Marks a volume as being removed, or not any more. `NotEmpty`: it has volumes below it. `VolumeGone`: it is not there.
+    fn mark_removing(&mut self, at: Place<'_>, is_removing: bool) -> Meta<()>;
+    /// Takes a volume away for good; the map's version from which on it is gone. `VolumeGone`: it is not there.
+    fn remove(&mut self, at: Place<'_>) -> Meta<u64>;
     /// Volumes that are gone since a version of the map, and not yet from everywhere.
     fn gone(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError>;
-    /// Moves a volume.
-    fn rename(&mut self, vid: VolumeId, parent: VolumeId, name: &str) -> Meta<()>;
+    /// Every member knows that a volume is gone, and holds nothing of it: nobody has to be told any more.
+    fn forget_gone(&mut self, vid: VolumeId) -> Result<(), MetaError>;
+    /// Moves a volume that is not being removed. `NotFound`: it is not there. `VolumeExists`: the name is taken.
+    fn rename(&mut self, from: Place<'_>, parent: VolumeId, name: &str) -> Meta<()>;
     /// Volumes born in each group: for spreading new ones.
     fn volumes_by_group(&mut self) -> Result<Vec<(GroupId, u64)>, MetaError>;
 

@@ -2,7 +2,10 @@
 //!
 //! Paper: beanfs §3.3 (mkdir and rmdir are the master's, all else is the data servers')
 
-use crate::master::{Master, MasterError, Mastered, Reign};
+use crate::{
+    master::{Master, MasterError, Mastered, Reign},
+    meta::Place,
+};
 use copal_volume::{VolumeError, VolumeId, check_volume_name, group::GroupId, split_parent, split_path};
 
 impl Master {
@@ -21,7 +24,7 @@ impl Master {
         let mut reign = self.reign.lock();
         let parent = reign.resolve(parent)?;
         let group = reign.group_for_volume()?;
-        let vid = reign.meta.mkdir(parent, name, group)??;
+        let vid = reign.meta.mkdir(parent, name, group, None)??;
         reign.volumes_by_group[group.0 as usize - 1] += 1;
         Ok(vid)
     }
@@ -41,6 +44,8 @@ impl Master {
     /// `NotFound`, `VolumeExists`; `InvalidName`: into itself.
     pub fn rename(&self, from: &str, to: &str) -> Mastered<()> {
         let mut reign = self.reign.lock();
+        let (path, old_name) = split_parent(from)?;
+        let above = reign.parent(&path)?;
         let vid = reign.resolve(from)?;
         let (path, name) = split_parent(to)?;
         let found = reign.meta.resolve(&path)?;
@@ -52,16 +57,25 @@ impl Master {
             return Err(VolumeError::InvalidName { reason }.into());
         }
         let parent = found.last().map_or(VolumeId::ROOT, |row| row.vid);
-        Ok(reign.meta.rename(vid, parent, name)??)
+        let from = Place {
+            parent: above,
+            name: old_name,
+            vid,
+        };
+        Ok(reign.meta.rename(from, parent, name)??)
     }
 
-    /// Removes a volume that holds no volumes. Its files go with it; whoever wants them kept looks first.
+    /// Removes a volume that holds no volumes, by the path where it is. Its files go with it; whoever wants them kept looks
+    /// first.
     /// # Errors
-    /// `NotEmpty`, `VolumeGone`.
-    pub fn rmdir(&self, vid: VolumeId) -> Mastered<()> {
+    /// `NotEmpty`; `NotFound`, `VolumeGone`: there is none, or another one, at that path.
+    pub fn rmdir(&self, path: &str, vid: VolumeId) -> Mastered<()> {
         let mut reign = self.reign.lock();
-        reign.meta.mark_removing(vid, true)??;
-        let version = reign.meta.remove(vid)?;
+        let (above, name) = split_parent(path)?;
+        let parent = reign.parent(&above)?;
+        let at = Place { parent, name, vid };
+        reign.meta.mark_removing(at, true)??;
+        let version = reign.meta.remove(at)??;
         reign.gone.push((vid, version));
         reign.map.version = version;
         self.changed.notify_all();
@@ -70,6 +84,14 @@ impl Master {
 }
 
 impl Reign {
+    fn parent(&mut self, path: &[&str]) -> Mastered<VolumeId> {
+        let found = self.meta.resolve(path)?;
+        if found.len() < path.len() {
+            return Err(VolumeError::NotFound.into());
+        }
+        Ok(found.last().map_or(VolumeId::ROOT, |row| row.vid))
+    }
+
     fn resolve(&mut self, path: &str) -> Mastered<VolumeId> {
         let names = split_path(path)?;
         let found = self.meta.resolve(&names)?;

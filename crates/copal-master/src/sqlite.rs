@@ -1,23 +1,27 @@
 //! The master's tables in SQLite: one file, one process, every commit on the disk before it is answered.
 //!
 //! Names are bytes, ids of fixed width; the table of volumes has neither a row id nor a second index for looking them up by name,
-//! so that fifty million of them take less than the paper's 2.2 GB.
+//! so that fifty million of them take less than the paper's 2.2 GB. One process has the file, by a lock on another beside it:
+//! so the lease is its own for as long as it runs.
 //! Format: docs/formats/master-sqlite.md v1
 
 use crate::meta::{
-    ClusterRow, DirRow, EventRow, GroupRow, MemberKind, Members, Meta, MetaError, MetaStore, Pool, ServerRow,
-    ServerState,
+    ClusterRow, DirRow, EventRow, GroupRow, Holder, Lead, MemberKind, Members, Meta, MetaError, MetaStore,
+    Place, Pool, QuotaRow, ServerRow, ServerState,
 };
 use copal_volume::{VolumeError, VolumeId, group::GroupId};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
-use std::path::Path;
+use std::{
+    fs::{File, TryLockError},
+    path::Path,
+};
 
 /// Version of the tables.
 const SCHEMA_VERSION: u32 = 1;
 const SCHEMA: &str = "
 CREATE TABLE cluster (id INTEGER PRIMARY KEY CHECK (id = 1), uuid BLOB NOT NULL, map_version INTEGER NOT NULL,
     term INTEGER NOT NULL, replicas INTEGER NOT NULL, min_ack INTEGER NOT NULL, groups INTEGER NOT NULL);
-CREATE TABLE server (disk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, address TEXT NOT NULL,
+CREATE TABLE server (disk INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, address TEXT NOT NULL,
     server_uuid BLOB NOT NULL UNIQUE, disk_uuid BLOB NOT NULL UNIQUE, state TEXT NOT NULL, version INTEGER NOT NULL,
     incarnation INTEGER NOT NULL, draining INTEGER NOT NULL, failed_since INTEGER NOT NULL, capacity INTEGER NOT NULL);
 CREATE TABLE vgroup (gid INTEGER PRIMARY KEY, version INTEGER NOT NULL, next_volume INTEGER NOT NULL);
@@ -25,6 +29,7 @@ CREATE TABLE member (gid INTEGER NOT NULL, disk INTEGER NOT NULL, kind TEXT NOT 
     WITHOUT ROWID;
 CREATE TABLE dir (parent INTEGER NOT NULL, name BLOB NOT NULL, vid INTEGER NOT NULL, removing INTEGER NOT NULL,
     PRIMARY KEY (parent, name)) WITHOUT ROWID;
+CREATE TABLE quota (vid INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, version INTEGER NOT NULL);
 CREATE TABLE gone_vol (vid INTEGER PRIMARY KEY, version INTEGER NOT NULL);
 CREATE TABLE token (hash BLOB PRIMARY KEY, ends INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE event (number INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, kind TEXT NOT NULL,
@@ -34,24 +39,46 @@ CREATE TABLE event (number INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NUL
 /// The master's database in a file.
 pub struct SqliteStore {
     connection: Connection,
+    reign: Option<(Holder, u64)>,
+    /// Held for as long as the store is open.
+    _lock: Option<File>,
 }
 
 impl SqliteStore {
     /// Opens or makes the database at `path`.
     /// # Errors
-    /// It cannot be opened, or another release wrote it.
+    /// `Held`: another process has it. `Failed`: it cannot be opened, or another release wrote it.
     pub fn open(path: &Path) -> Result<SqliteStore, MetaError> {
-        SqliteStore::of(Connection::open(path)?)
+        let mut lock_path = path.as_os_str().to_owned();
+        lock_path.push(".lock");
+        let failed = |error: std::io::Error| {
+            MetaError::Failed(format!("{}: {error}", Path::new(&lock_path).display()))
+        };
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&lock_path)
+            .map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let path = path.display().to_string();
+                return Err(MetaError::Held { path });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        SqliteStore::of(Connection::open(path)?, Some(lock))
     }
 
     /// A database in memory.
     /// # Errors
     /// As [`SqliteStore::open`].
     pub fn in_memory() -> Result<SqliteStore, MetaError> {
-        SqliteStore::of(Connection::open_in_memory()?)
+        SqliteStore::of(Connection::open_in_memory()?, None)
     }
 
-    fn of(mut connection: Connection) -> Result<SqliteStore, MetaError> {
+    fn of(mut connection: Connection, lock: Option<File>) -> Result<SqliteStore, MetaError> {
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "foreign_keys", true)?;
@@ -65,18 +92,23 @@ impl SqliteStore {
             }
             SCHEMA_VERSION => {}
             other => {
-                return Err(MetaError(format!(
+                return Err(MetaError::Failed(format!(
                     "its tables have version {other}, this release knows {SCHEMA_VERSION}; use the release that wrote them"
                 )));
             }
         }
-        Ok(SqliteStore { connection })
+        Ok(SqliteStore {
+            connection,
+            reign: None,
+            _lock: lock,
+        })
     }
 
     fn in_transaction<T>(
         &mut self,
         run: impl FnOnce(&Transaction<'_>) -> Result<T, MetaError>,
     ) -> Result<T, MetaError> {
+        self.reign.ok_or(MetaError::Deposed)?;
         let transaction = self.connection.transaction()?;
         let value = run(&transaction)?;
         transaction.commit()?;
@@ -85,6 +117,7 @@ impl SqliteStore {
 
     /// The same, undone where a user's wish cannot be met.
     fn in_wish<T>(&mut self, run: impl FnOnce(&Transaction<'_>) -> Meta<T>) -> Meta<T> {
+        self.reign.ok_or(MetaError::Deposed)?;
         let transaction = self.connection.transaction()?;
         let outcome = run(&transaction)?;
         if outcome.is_ok() {
@@ -96,7 +129,7 @@ impl SqliteStore {
 
 impl From<rusqlite::Error> for MetaError {
     fn from(error: rusqlite::Error) -> MetaError {
-        MetaError(error.to_string())
+        MetaError::Failed(error.to_string())
     }
 }
 
@@ -182,7 +215,8 @@ impl MetaStore for SqliteStore {
     }
 
     fn found(&mut self, uuid: [u8; 16], pool: Pool) -> Result<(), MetaError> {
-        self.in_transaction(|transaction| {
+        let transaction = self.connection.transaction()?;
+        {
             transaction.execute(
                 "INSERT INTO cluster VALUES (1, ?1, 1, 0, ?2, ?3, ?4)",
                 params![uuid, pool.replicas, pool.min_ack, pool.groups],
@@ -191,15 +225,22 @@ impl MetaStore for SqliteStore {
             for group in 1..=pool.groups {
                 add.execute([group])?;
             }
-            Ok(())
-        })
+        }
+        Ok(transaction.commit()?)
     }
 
-    fn next_term(&mut self) -> Result<u64, MetaError> {
-        self.in_transaction(|transaction| {
-            transaction.execute("UPDATE cluster SET term = term + 1", [])?;
-            Ok(transaction.query_row("SELECT term FROM cluster", [], |row| number(row, 0))?)
-        })
+    fn lead(&mut self, holder: Holder) -> Result<Lead, MetaError> {
+        if let Some((_, term)) = self.reign.filter(|(of, _)| *of == holder) {
+            return Ok(Lead::Mine { term });
+        }
+        let next = "UPDATE cluster SET term = term + 1 RETURNING term";
+        let term = self.connection.query_row(next, [], |row| number(row, 0))?;
+        self.reign = Some((holder, term));
+        Ok(Lead::Mine { term })
+    }
+
+    fn renew(&mut self) -> Result<bool, MetaError> {
+        Ok(self.reign.is_some())
     }
 
     fn servers(&mut self) -> Result<Vec<ServerRow>, MetaError> {
@@ -312,7 +353,7 @@ impl MetaStore for SqliteStore {
         Ok(found)
     }
 
-    fn mkdir(&mut self, parent: VolumeId, name: &str, group: GroupId) -> Meta<VolumeId> {
+    fn mkdir(&mut self, parent: VolumeId, name: &str, group: GroupId, quota: Option<u64>) -> Meta<VolumeId> {
         self.in_wish(|transaction| {
             let taken = transaction
                 .query_row(
@@ -334,17 +375,28 @@ impl MetaStore for SqliteStore {
                 "INSERT INTO dir VALUES (?1, ?2, ?3, 0)",
                 params![parent.0 as i64, name.as_bytes(), vid.0 as i64],
             )?;
+            if let Some(quota) = quota {
+                let version = next_version(transaction)?;
+                let quota = i64::try_from(quota).unwrap_or(i64::MAX);
+                let add = "INSERT INTO quota VALUES (?1, ?2, ?3)";
+                transaction.execute(add, params![vid.0 as i64, quota, version as i64])?;
+            }
             Ok(Ok(vid))
         })
     }
 
-    fn dir(&mut self, vid: VolumeId) -> Result<Option<(VolumeId, DirRow)>, MetaError> {
-        let row = self.connection.query_row(
-            "SELECT name, vid, removing, parent FROM dir WHERE vid = ?1",
-            [vid.0 as i64],
-            |row| Ok((VolumeId(number(row, 3)?), dir(row)?)),
-        );
-        Ok(row.optional()?)
+    fn quotas(&mut self, since: u64) -> Result<Vec<QuotaRow>, MetaError> {
+        let mut select = self
+            .connection
+            .prepare_cached("SELECT vid, bytes, version FROM quota WHERE version > ?1 ORDER BY version")?;
+        let rows = select.query_map([since as i64], |row| {
+            Ok(QuotaRow {
+                vid: VolumeId(number(row, 0)?),
+                bytes: number(row, 1)?,
+                version: number(row, 2)?,
+            })
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
     }
 
     fn list(
@@ -363,19 +415,24 @@ impl MetaStore for SqliteStore {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    fn mark_removing(&mut self, vid: VolumeId, is_removing: bool) -> Meta<()> {
+    fn mark_removing(&mut self, at: Place<'_>, is_removing: bool) -> Meta<()> {
         self.in_wish(|transaction| {
             let below: i64 = transaction.query_row(
-                "SELECT COUNT(*) FROM (SELECT 1 FROM dir WHERE parent = ?1 LIMIT 1)",
-                [vid.0 as i64],
+                "SELECT EXISTS (SELECT 1 FROM dir WHERE parent = ?1)",
+                [at.vid.0 as i64],
                 |row| row.get(0),
             )?;
             if is_removing && below > 0 {
                 return Ok(Err(VolumeError::NotEmpty));
             }
             let changed = transaction.execute(
-                "UPDATE dir SET removing = ?2 WHERE vid = ?1",
-                params![vid.0 as i64, is_removing],
+                "UPDATE dir SET removing = ?4 WHERE parent = ?1 AND name = ?2 AND vid = ?3",
+                params![
+                    at.parent.0 as i64,
+                    at.name.as_bytes(),
+                    at.vid.0 as i64,
+                    is_removing
+                ],
             )?;
             Ok(match changed {
                 0 => Err(VolumeError::VolumeGone),
@@ -384,15 +441,22 @@ impl MetaStore for SqliteStore {
         })
     }
 
-    fn remove(&mut self, vid: VolumeId) -> Result<u64, MetaError> {
-        self.in_transaction(|transaction| {
-            let version = next_version(transaction)?;
-            transaction.execute("DELETE FROM dir WHERE vid = ?1", [vid.0 as i64])?;
-            transaction.execute(
-                "INSERT OR IGNORE INTO gone_vol VALUES (?1, ?2)",
-                params![vid.0 as i64, version as i64],
+    fn remove(&mut self, at: Place<'_>) -> Meta<u64> {
+        self.in_wish(|transaction| {
+            let removed = transaction.execute(
+                "DELETE FROM dir WHERE parent = ?1 AND name = ?2 AND vid = ?3",
+                params![at.parent.0 as i64, at.name.as_bytes(), at.vid.0 as i64],
             )?;
-            Ok(version)
+            if removed == 0 {
+                return Ok(Err(VolumeError::VolumeGone));
+            }
+            let version = next_version(transaction)?;
+            transaction.execute("DELETE FROM quota WHERE vid = ?1", [at.vid.0 as i64])?;
+            transaction.execute(
+                "INSERT INTO gone_vol VALUES (?1, ?2)",
+                params![at.vid.0 as i64, version as i64],
+            )?;
+            Ok(Ok(version))
         })
     }
 
@@ -406,28 +470,43 @@ impl MetaStore for SqliteStore {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    fn rename(&mut self, vid: VolumeId, parent: VolumeId, name: &str) -> Meta<()> {
+    fn forget_gone(&mut self, vid: VolumeId) -> Result<(), MetaError> {
+        self.in_transaction(|transaction| {
+            transaction.execute("DELETE FROM gone_vol WHERE vid = ?1", [vid.0 as i64])?;
+            Ok(())
+        })
+    }
+
+    fn rename(&mut self, from: Place<'_>, parent: VolumeId, name: &str) -> Meta<()> {
         self.in_wish(|transaction| {
-            let taken = transaction
-                .query_row(
-                    "SELECT vid FROM dir WHERE parent = ?1 AND name = ?2",
-                    params![parent.0 as i64, name.as_bytes()],
-                    |row| number(row, 0),
-                )
-                .optional()?;
-            match taken {
-                Some(taken) if taken == vid.0 => return Ok(Ok(())),
-                Some(taken) => return Ok(Err(VolumeError::VolumeExists { vid: VolumeId(taken) })),
+            let at = |parent: VolumeId, name: &str| {
+                transaction
+                    .query_row(
+                        "SELECT name, vid, removing FROM dir WHERE parent = ?1 AND name = ?2",
+                        params![parent.0 as i64, name.as_bytes()],
+                        dir,
+                    )
+                    .optional()
+            };
+            let is_there = |row: &DirRow| row.vid == from.vid && !row.is_removing;
+            if !at(from.parent, from.name)?.is_some_and(|row| is_there(&row)) {
+                return Ok(Err(VolumeError::NotFound));
+            }
+            match at(parent, name)? {
+                Some(taken) if taken.vid == from.vid => return Ok(Ok(())),
+                Some(taken) => return Ok(Err(VolumeError::VolumeExists { vid: taken.vid })),
                 None => {}
             }
-            let changed = transaction.execute(
-                "UPDATE dir SET parent = ?2, name = ?3 WHERE vid = ?1",
-                params![vid.0 as i64, parent.0 as i64, name.as_bytes()],
+            transaction.execute(
+                "UPDATE dir SET parent = ?3, name = ?4 WHERE parent = ?1 AND name = ?2",
+                params![
+                    from.parent.0 as i64,
+                    from.name.as_bytes(),
+                    parent.0 as i64,
+                    name.as_bytes()
+                ],
             )?;
-            Ok(match changed {
-                0 => Err(VolumeError::NotFound),
-                _ => Ok(()),
-            })
+            Ok(Ok(()))
         })
     }
 
@@ -440,9 +519,11 @@ impl MetaStore for SqliteStore {
     }
 
     fn add_token(&mut self, hash: [u8; 32], ends_ms: u64) -> Result<(), MetaError> {
-        let add = "INSERT INTO token VALUES (?1, ?2)";
-        self.connection.execute(add, params![hash, ends_ms as i64])?;
-        Ok(())
+        self.in_transaction(|transaction| {
+            let add = "INSERT INTO token VALUES (?1, ?2)";
+            transaction.execute(add, params![hash, ends_ms as i64])?;
+            Ok(())
+        })
     }
 
     fn take_token(&mut self, hash: [u8; 32], now_ms: u64) -> Result<bool, MetaError> {
@@ -453,9 +534,11 @@ impl MetaStore for SqliteStore {
     }
 
     fn note(&mut self, now_ms: u64, kind: &str, text: &str) -> Result<(), MetaError> {
-        let add = "INSERT INTO event (at, kind, text) VALUES (?1, ?2, ?3)";
-        self.connection.execute(add, params![now_ms as i64, kind, text])?;
-        Ok(())
+        self.in_transaction(|transaction| {
+            let add = "INSERT INTO event (at, kind, text) VALUES (?1, ?2, ?3)";
+            transaction.execute(add, params![now_ms as i64, kind, text])?;
+            Ok(())
+        })
     }
 
     fn events(&mut self, after: u64, limit: usize) -> Result<Vec<EventRow>, MetaError> {

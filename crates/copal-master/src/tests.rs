@@ -81,7 +81,7 @@ fn the_tree_of_volumes_keeps_its_rules() {
     let taken = master.mkdir("", "a");
     assert!(matches!(taken, Err(MasterError::Volume(VolumeError::VolumeExists { vid })) if vid == a));
     assert!(matches!(
-        master.rmdir(a),
+        master.rmdir("a", a),
         Err(MasterError::Volume(VolumeError::NotEmpty))
     ));
     assert!(matches!(
@@ -90,7 +90,7 @@ fn the_tree_of_volumes_keeps_its_rules() {
     ));
     master.rename("a/b", "c").unwrap();
     assert_eq!(master.resolve("c").unwrap(), b);
-    master.rmdir(a).unwrap();
+    master.rmdir("a", a).unwrap();
     assert!(matches!(
         master.resolve("a"),
         Err(MasterError::Volume(VolumeError::NotFound))

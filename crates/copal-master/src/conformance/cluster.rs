@@ -1,0 +1,166 @@
+//! Cases about the cluster as a whole: its reign, servers, groups, tokens, events.
+
+use super::{POOL, Subject, founded, holder, reopened, server};
+use crate::meta::{Lead, MemberKind, MetaError, ServerRow, ServerState};
+use copal_volume::group::GroupId;
+
+pub(super) fn founded_once(subject: &dyn Subject) {
+    let mut store = subject.open().unwrap();
+    assert_eq!(store.cluster().unwrap(), None);
+    store.found([7; 16], POOL).unwrap();
+    assert!(store.found([8; 16], POOL).is_err(), "there is one");
+    let cluster = store.cluster().unwrap().unwrap();
+    assert_eq!((cluster.uuid, cluster.pool), ([7; 16], POOL));
+    let groups: Vec<(GroupId, u64)> = (1..=POOL.groups).map(|group| (GroupId(group), 0)).collect();
+    assert_eq!(store.volumes_by_group().unwrap(), groups);
+    drop(store);
+    assert_eq!(subject.open().unwrap().cluster().unwrap(), Some(cluster));
+}
+
+pub(super) fn only_a_leader_changes(subject: &dyn Subject) {
+    let mut store = subject.open().unwrap();
+    store.found([7; 16], POOL).unwrap();
+    let root = copal_volume::VolumeId::ROOT;
+    assert!(matches!(store.add_server(&server(1)), Err(MetaError::Deposed)));
+    assert!(matches!(
+        store.mkdir(root, "a", GroupId(1), None),
+        Err(MetaError::Deposed)
+    ));
+    assert!(matches!(store.note(1, "word", "text"), Err(MetaError::Deposed)));
+    assert!(!store.renew().unwrap());
+    assert_eq!(store.servers().unwrap(), []);
+    assert!(matches!(store.lead(holder(1)).unwrap(), Lead::Mine { .. }));
+    store.add_server(&server(1)).unwrap();
+}
+
+pub(super) fn one_master_leads(subject: &dyn Subject) {
+    let mut first = founded(subject);
+    let mut second = match subject.open() {
+        // One process has the file.
+        Err(MetaError::Held { .. }) => return,
+        other => other.unwrap(),
+    };
+    assert!(matches!(second.lead(holder(2)).unwrap(), Lead::Theirs { left_ms } if left_ms > 1000));
+    assert!(matches!(second.note(1, "word", "text"), Err(MetaError::Deposed)));
+    assert!(first.renew().unwrap());
+    first.note(1, "word", "text").unwrap();
+    assert_eq!(second.events(0, 10).unwrap().len(), 1, "all may look");
+}
+
+pub(super) fn terms_go_on(subject: &dyn Subject) {
+    let mut store = founded(subject);
+    let Lead::Mine { term } = store.lead(holder(1)).unwrap() else {
+        panic!("it was given up");
+    };
+    assert!(term > 0);
+    assert_eq!(
+        store.lead(holder(1)).unwrap(),
+        Lead::Mine { term },
+        "the same reign goes on"
+    );
+    assert!(store.renew().unwrap());
+    assert_eq!(store.cluster().unwrap().unwrap().term, term);
+}
+
+pub(super) fn servers_come_back_and_versions_grow(subject: &dyn Subject) {
+    let mut store = founded(subject);
+    let mut last = store.cluster().unwrap().unwrap().map_version;
+    let mut rows: Vec<ServerRow> = Vec::new();
+    for number in 1..=3 {
+        let (disk, version) = store.add_server(&server(number)).unwrap();
+        assert!(version > last);
+        last = version;
+        let row = ServerRow {
+            disk,
+            version,
+            ..server(number)
+        };
+        rows.push(row);
+    }
+    assert!(
+        store.add_server(&server(2)).is_err(),
+        "names and uuids are one server's"
+    );
+    assert_eq!(
+        store.cluster().unwrap().unwrap().map_version,
+        last,
+        "undone as a whole"
+    );
+    rows[1] = ServerRow {
+        name: "zweiter ü".to_owned(),
+        address: "[::1]:1".to_owned(),
+        disk_uuid: [0xFF; 16],
+        state: ServerState::Failed,
+        incarnation: u64::MAX,
+        is_draining: true,
+        failed_since_ms: 1 << 47,
+        capacity_bytes: 1 << 62,
+        ..rows[1].clone()
+    };
+    rows[1].version = store.change_server(&rows[1]).unwrap();
+    assert!(rows[1].version > last);
+    assert_eq!(store.servers().unwrap(), rows);
+    let mut store = reopened(subject, store);
+    assert_eq!(store.servers().unwrap(), rows);
+    assert_eq!(store.cluster().unwrap().unwrap().map_version, rows[1].version);
+}
+
+pub(super) fn disks_are_given_once(subject: &dyn Subject) {
+    let mut store = founded(subject);
+    let (first, _) = store.add_server(&server(1)).unwrap();
+    let (second, _) = store.add_server(&server(2)).unwrap();
+    let mut store = reopened(subject, store);
+    let (third, _) = store.add_server(&server(3)).unwrap();
+    assert!(first > 0 && first < second && second < third);
+}
+
+pub(super) fn members_of_groups_come_back_in_order(subject: &dyn Subject) {
+    use MemberKind::{Full, Joining, Leaving};
+    let mut store = founded(subject);
+    assert_eq!(store.groups().unwrap(), []);
+    let whole = vec![(1, Full), (2, Full), (3, Full)];
+    let first = store
+        .change_groups(&[(GroupId(2), whole.clone()), (GroupId(1), whole.clone())])
+        .unwrap();
+    let moving = vec![(2, Leaving), (3, Full), (9, Joining)];
+    let second = store.change_groups(&[(GroupId(2), moving.clone())]).unwrap();
+    assert!(second > first);
+    let mut store = reopened(subject, store);
+    let rows: Vec<_> = store
+        .groups()
+        .unwrap()
+        .into_iter()
+        .map(|row| (row.group.0, row.version, row.members))
+        .collect();
+    assert_eq!(rows, [(1, first, whole), (2, second, moving)]);
+}
+
+pub(super) fn tokens_are_good_once_until_they_end(subject: &dyn Subject) {
+    let mut store = founded(subject);
+    store.add_token([1; 32], 1000).unwrap();
+    store.add_token([2; 32], 5000).unwrap();
+    assert!(!store.take_token([3; 32], 0).unwrap(), "never given");
+    assert!(store.take_token([1; 32], 1000).unwrap());
+    assert!(!store.take_token([1; 32], 1000).unwrap(), "good once");
+    let mut store = reopened(subject, store);
+    assert!(!store.take_token([2; 32], 5001).unwrap(), "ended");
+    assert!(!store.take_token([2; 32], 0).unwrap(), "and gone");
+}
+
+pub(super) fn events_are_numbered_and_paged(subject: &dyn Subject) {
+    let mut store = founded(subject);
+    let long = "ü".repeat(3000);
+    for at_ms in 0..10 {
+        store.note(at_ms, "joined", &long).unwrap();
+    }
+    let all = store.events(0, 100).unwrap();
+    assert!(all.windows(2).all(|pair| pair[0].number < pair[1].number));
+    assert!(all.iter().map(|event| event.at_ms).eq(0..10));
+    assert_eq!(
+        (all[0].kind.as_str(), all[0].text.as_str()),
+        ("joined", long.as_str())
+    );
+    let mut store = reopened(subject, store);
+    assert_eq!(store.events(0, 3).unwrap(), all[7..], "the newest");
+    assert_eq!(store.events(all[8].number, 3).unwrap(), all[9..]);
+}
