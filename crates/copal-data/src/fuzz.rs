@@ -86,6 +86,9 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("identity", |bytes| {
         let _ = format::parse_identity(bytes);
     }),
+    ("identity of a member", |bytes| {
+        let _ = format::MemberIdentity::parse(bytes);
+    }),
     ("identity behind its sum", |bytes| {
         let _ = format::parse_identity(&format::crafted_identity(bytes));
     }),

@@ -35,9 +35,10 @@ mod spare;
 mod times;
 
 pub use check::{CheckOptions, CheckReport, Damage};
+pub use format::MemberIdentity;
 pub use local::{LocalOptions, LocalStore};
 pub use member::{
     Body, GroupSnapshot, JournalEntry, Known, MemberStore, Membership, NewHead, NotHeld, Operation, Part,
-    Reply, SnapshotEntry, Work,
+    Reply, SnapshotEntry, Span, Told, ToldView, Verified, Work,
 };
 pub use rescue::{Rescued, rescue};

@@ -47,6 +47,7 @@ pub fn of_view(view: &View) -> messages::View {
     let member = |&(disk, role): &(DiskId, Role)| messages::Member {
         disk: disk.0,
         role: role_of(role).into(),
+        missed: 0,
     };
     messages::View {
         group: view.group.0,

@@ -7,6 +7,9 @@ pub struct Member {
     pub disk: u32,
     #[prost(enumeration = "Role", tag = "2")]
     pub role: i32,
+    /// newest epoch in which operations could hold without it; 0: none
+    #[prost(uint64, tag = "3")]
+    pub missed: u64,
 }
 /// Members and states of a group, as of one epoch.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -36,6 +39,9 @@ pub struct Disk {
     /// 16 bytes: the name in its certificate
     #[prost(bytes = "bytes", tag = "4")]
     pub server_uuid: ::prost::bytes::Bytes,
+    /// of the map, when its state changed last
+    #[prost(uint64, tag = "5")]
+    pub version: u64,
 }
 /// Who is where; whole, or what changed since a version.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -55,6 +61,16 @@ pub struct Map {
     pub now_ms: u64,
     #[prost(uint64, repeated, tag = "7")]
     pub gone_volumes: ::prost::alloc::vec::Vec<u64>,
+    #[prost(message, repeated, tag = "8")]
+    pub limits: ::prost::alloc::vec::Vec<VolumeLimit>,
+}
+/// Most bytes of live files that a volume may hold.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct VolumeLimit {
+    #[prost(uint64, tag = "1")]
+    pub volume: u64,
+    #[prost(uint64, tag = "2")]
+    pub quota_bytes: u64,
 }
 /// 128 bits: 48 of milliseconds, 16 of a counter, 64 of an incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -395,6 +411,9 @@ pub struct Find {
     pub volume: u64,
     #[prost(message, optional, tag = "4")]
     pub fid: ::core::option::Option<Id>,
+    /// whether it is among the deleted; else all heads of the volume are read
+    #[prost(bool, tag = "5")]
+    pub buried_only: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Found {
@@ -427,6 +446,62 @@ pub struct Totals {
     #[prost(enumeration = "Role", tag = "3")]
     pub role: i32,
 }
+/// One piece of a body that is staged, for a member that lacks it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetPiece {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    #[prost(uint64, tag = "3")]
+    pub volume: u64,
+    #[prost(message, optional, tag = "4")]
+    pub fid: ::core::option::Option<Id>,
+    #[prost(uint32, tag = "5")]
+    pub index: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Piece {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub bytes: ::prost::bytes::Bytes,
+}
+/// Live files of a group between two keys, counted and hashed, so that members can be compared.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Verify {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// a key; empty: from the first
+    #[prost(bytes = "bytes", tag = "3")]
+    pub after: ::prost::bytes::Bytes,
+    /// a key, included; empty: as far as `limit` goes
+    #[prost(bytes = "bytes", tag = "4")]
+    pub until: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "5")]
+    pub limit: u32,
+    /// read every byte
+    #[prost(bool, tag = "6")]
+    pub deep: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Verified {
+    #[prost(uint64, tag = "1")]
+    pub files: u64,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    #[prost(message, optional, tag = "3")]
+    pub digest: ::core::option::Option<Id>,
+    /// key of the last file; empty: there was none
+    #[prost(bytes = "bytes", tag = "4")]
+    pub last: ::prost::bytes::Bytes,
+    #[prost(bool, tag = "5")]
+    pub more: bool,
+    #[prost(string, repeated, tag = "6")]
+    pub damaged: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(enumeration = "Role", tag = "7")]
+    pub role: i32,
+}
 /// A member that is not whole asks one that is: from here on it answers from one snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncOpen {
@@ -456,9 +531,8 @@ pub struct SyncNext {
     pub sync: u64,
     #[prost(bytes = "bytes", tag = "2")]
     pub after: ::prost::bytes::Bytes,
-    /// of the deleted; else of the live
-    #[prost(bool, tag = "3")]
-    pub buried: bool,
+    #[prost(enumeration = "Part", tag = "3")]
+    pub part: i32,
     #[prost(uint32, tag = "4")]
     pub limit: u32,
 }
@@ -511,6 +585,94 @@ pub struct SyncClose {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Done {}
+/// What the master tells a member of a volume. Answered when the member goes by it, durably.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct VolumeState {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    #[prost(uint64, tag = "2")]
+    pub volume: u64,
+    #[prost(enumeration = "volume_state::State", tag = "3")]
+    pub state: i32,
+    #[prost(uint64, tag = "4")]
+    pub term: u64,
+    /// of a volume that lives
+    #[prost(uint64, tag = "5")]
+    pub quota_bytes: u64,
+    #[prost(bool, tag = "6")]
+    pub has_quota: bool,
+}
+/// Nested message and enum types in `VolumeState`.
+pub mod volume_state {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[repr(i32)]
+    pub enum State {
+        /// with or without a quota, and not removed after all
+        Live = 0,
+        /// takes no creates; nothing is lost yet
+        Removing = 1,
+        /// its files go
+        Gone = 2,
+    }
+    impl State {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Live => "LIVE",
+                Self::Removing => "REMOVING",
+                Self::Gone => "GONE",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "LIVE" => Some(Self::Live),
+                "REMOVING" => Some(Self::Removing),
+                "GONE" => Some(Self::Gone),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct VolumeStateReply {
+    #[prost(bool, tag = "1")]
+    pub has_files: bool,
+}
+/// Which entries of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Part {
+    Live = 0,
+    /// live, beside another of the same name
+    Beside = 1,
+    Buried = 2,
+}
+impl Part {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Live => "LIVE",
+            Self::Beside => "BESIDE",
+            Self::Buried => "BURIED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "LIVE" => Some(Self::Live),
+            "BESIDE" => Some(Self::Beside),
+            "BURIED" => Some(Self::Buried),
+            _ => None,
+        }
+    }
+}
 /// ---- clients
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Resolve {
@@ -545,6 +707,17 @@ pub struct Mkdir {
     pub name: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
     pub options: ::core::option::Option<VolumeWish>,
+}
+/// Whether a volume of that id was ever made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Known {
+    #[prost(uint64, tag = "1")]
+    pub volume: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KnownReply {
+    #[prost(bool, tag = "1")]
+    pub known: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rmdir {

@@ -52,6 +52,10 @@ methods! {
     Find = 23,
     /// Client to data server: files and bytes of a volume.
     Totals = 24,
+    /// Client to data server: a piece that is staged.
+    GetPiece = 25,
+    /// Operator to data server: a part of a group, counted and hashed.
+    Verify = 26,
     /// Member to member: a snapshot of a group.
     SyncOpen = 32,
     /// Member to member: entries of a snapshot.
@@ -60,6 +64,8 @@ methods! {
     SyncFetch = 34,
     /// Member to member: the snapshot is not needed any more.
     SyncClose = 35,
+    /// Master to member: a volume is removed, or not any more.
+    VolumeState = 36,
     /// Client to master: the volume at a path.
     Resolve = 48,
     /// Client to master: a new volume.
@@ -74,6 +80,8 @@ methods! {
     WatchMap = 53,
     /// Anybody to master: a data server does not answer.
     Suspect = 54,
+    /// Client to master: whether a volume was ever made.
+    Known = 56,
     /// A new data server to master, with a token.
     Join = 64,
     /// Data server to master, every second.

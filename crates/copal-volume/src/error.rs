@@ -70,6 +70,30 @@ pub enum VolumeError {
         /// The first failure.
         reason: String,
     },
+    /// Too few members of the volume's group were up in time; nothing of the operation ever appears.
+    #[error(
+        "degraded: {have} of the {need} copies needed; start the servers that are down (`copal status` names them), or try again"
+    )]
+    Degraded {
+        /// Copies that there were.
+        have: usize,
+        /// Copies that an operation needs.
+        need: usize,
+    },
+    /// No whole copy of the volume's group is there.
+    #[error(
+        "incomplete: no whole copy of {what} is there; start the servers that are down (`copal status` names them)"
+    )]
+    Incomplete {
+        /// What has no whole copy.
+        what: String,
+    },
+    /// No answer in time.
+    #[error("no answer in time: {reason}")]
+    Deadline {
+        /// What was waited for.
+        reason: String,
+    },
     /// Above a fixed limit.
     #[error("{what} is too large: {bytes} bytes, at most {limit}")]
     TooLarge {
@@ -91,7 +115,13 @@ pub enum VolumeError {
 impl VolumeError {
     /// The same call may succeed later without anything else being done.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, VolumeError::Unavailable { .. })
+        matches!(
+            self,
+            VolumeError::Unavailable { .. }
+                | VolumeError::Degraded { .. }
+                | VolumeError::Incomplete { .. }
+                | VolumeError::Deadline { .. }
+        )
     }
     /// The operation may have happened; `settle` tells.
     pub fn is_unknown(&self) -> bool {

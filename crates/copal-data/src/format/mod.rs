@@ -16,6 +16,7 @@ mod volume;
 
 pub(crate) use head::{FileHead, upload_row, upload_started_ms};
 pub(crate) use member::{Did, JournalRow, MemberRow, TombRow};
+pub use node::MemberIdentity;
 pub(crate) use node::{
     GROUP_KEY_LEN, IDENTITY_KEY, MARK_PREFIX, NEXT_VID_KEY, StoreIdentity, group_row, mark_key, mark_row,
     number_row, parse_group_row, parse_identity, parse_mark, parse_number_row,

@@ -5,7 +5,10 @@
 use super::frame::{Kind, RowError, open, set_checksum, start, verify};
 use bytes::Bytes;
 use copal_codec::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, Put, Reader};
-use copal_volume::LAST_ID_MS;
+use copal_volume::{
+    LAST_ID_MS,
+    group::{Incarnation, Term},
+};
 
 /// Key of the identity.
 pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
@@ -23,6 +26,63 @@ const IDENTITY: Format = Format {
     version: 1,
     known_flags: 0,
 };
+
+/// A data server's rows stand under groups that other disks keep too: an embedded store refuses them by the version.
+const MEMBER_IDENTITY: Format = Format {
+    magic: *b"COPALDAT",
+    name: "data server's store",
+    oldest: 2,
+    version: 2,
+    known_flags: 0,
+};
+
+/// Whose disk this is, and how often its server has booted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberIdentity {
+    /// The cluster.
+    pub cluster: [u8; 16],
+    /// The server, as its certificate names it.
+    pub server: [u8; 16],
+    /// What tells the disk from one that was put in its place.
+    pub disk: [u8; 16],
+    /// The boot that has the disk.
+    pub incarnation: Incarnation,
+    /// The highest reign of a master that was heard of.
+    pub term: Term,
+}
+
+impl MemberIdentity {
+    /// The row under [`IDENTITY_KEY`].
+    pub(crate) fn row(&self) -> Bytes {
+        let mut row = vec![0; ENVELOPE_LEN];
+        for id in [&self.cluster, &self.server, &self.disk] {
+            row.put_bytes(id);
+        }
+        row.put_u64(self.incarnation.0);
+        row.put_u64(self.term.0);
+        Envelope::seal(&MEMBER_IDENTITY, 0, 0, &mut row);
+        Bytes::from(row)
+    }
+
+    /// Reads the row under [`IDENTITY_KEY`].
+    pub(crate) fn parse(row: &[u8]) -> Result<MemberIdentity, EnvelopeError> {
+        let (_, body) = Envelope::open(&MEMBER_IDENTITY, row)?;
+        let fields = |mut input: Reader<'_>| -> Result<MemberIdentity, copal_codec::DecodeError> {
+            Ok(MemberIdentity {
+                cluster: input.array()?,
+                server: input.array()?,
+                disk: input.array()?,
+                incarnation: Incarnation(input.u64()?),
+                term: Term(input.u64()?),
+            })
+        };
+        fields(Reader::new(body)).map_err(|_| EnvelopeError::Truncated {
+            name: MEMBER_IDENTITY.name,
+            wanted: (ENVELOPE_LEN + 64) as u64,
+            found: row.len() as u64,
+        })
+    }
+}
 
 /// Who this store is, and the version of all its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

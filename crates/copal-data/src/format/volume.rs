@@ -17,8 +17,10 @@ const FLAG_SPARE: u16 = 2;
 pub(crate) enum VolumeState {
     /// Its name leads to it.
     Live = 1,
-    /// Removed; its rows are being purged.
+    /// An embedded store's: removed, its rows are being purged. A member's: it may be removed, and takes no creates.
     Removing = 2,
+    /// A member's: removed.
+    Gone = 3,
 }
 
 /// What the store knows of a volume.
@@ -80,6 +82,7 @@ impl VolumeRow {
         let state = match input.u8()? {
             1 => VolumeState::Live,
             2 => VolumeState::Removing,
+            3 => VolumeState::Gone,
             other => return Err(value("state", other)),
         };
         let replicas = input.u8()?;

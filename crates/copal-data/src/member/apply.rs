@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     error::{of_engine, refused_cleanly},
-    format::{Did, FileHead, INLINE_BYTES, JournalRow, TombRow},
+    format::{Did, FileHead, INLINE_BYTES, JournalRow, TombRow, parse_sums, piece_len, pieces_of},
     keys,
     local::{add_piece, delete_pieces, is_alone},
 };
@@ -29,6 +29,8 @@ pub(super) struct Batching<'a> {
     now_ms: u64,
     batch: Batch,
     overlay: Overlay,
+    /// What the batch adds to the bytes of volumes that have a quota.
+    added: Vec<(VolumeId, i64)>,
 }
 
 impl<'a> Batching<'a> {
@@ -40,6 +42,7 @@ impl<'a> Batching<'a> {
             now_ms: core.clock.now_ms(),
             batch: core.kv.batch(),
             overlay: Overlay::default(),
+            added: Vec::new(),
         }
     }
 
@@ -57,11 +60,16 @@ impl<'a> Batching<'a> {
                 head,
                 body,
             } => {
+                self.may_create(*vid)?;
                 let accept =
                     decide_create(&self.create_facts(*vid, name, head)?).map_err(NotHeld::Refused)?;
+                if accept != Accept::Again && self.role == Role::Normal {
+                    self.check_quota(*vid, head.size)?;
+                }
                 self.create(accept, *vid, name, head, body)
             }
             Operation::Confirm { vid, name, head } => {
+                self.may_create(*vid)?;
                 decide_confirm(&self.create_facts(*vid, name, head)?).map_err(NotHeld::Refused)?;
                 self.journal(Did::Create, *vid, name, head.fid, head.op);
                 Ok(())
@@ -93,6 +101,14 @@ impl<'a> Batching<'a> {
                 true => Ok(()),
                 false => self.delete(*vid, name, *fid, *op),
             },
+        }
+    }
+
+    /// A create that meets a removal waits for it to be decided.
+    fn may_create(&self, vid: VolumeId) -> Result<(), NotHeld> {
+        match self.core.is_removing(vid).map_err(NotHeld::Failed)? {
+            true => Err(NotHeld::Refused(Answer::Busy)),
+            false => Ok(()),
         }
     }
 
@@ -144,9 +160,46 @@ impl Batching<'_> {
             false => &self.core.spaces.files,
         };
         self.batch.put(space, &key, head.row(&key));
+        self.count(vid, new.size as i64);
         self.overlay.set(is_beside, key, Some(head));
         self.journal(Did::Create, vid, name, new.fid, new.op);
         Ok(())
+    }
+
+    /// Refuses what would go beyond the volume's quota, by the files that this member has.
+    fn check_quota(&mut self, vid: VolumeId, size: u64) -> Result<(), NotHeld> {
+        let Some(quota) = self.core.quota(vid).map_err(NotHeld::Failed)? else {
+            return Ok(());
+        };
+        let known = self.core.used.lock().get(&vid).copied();
+        let used = match known {
+            Some(used) => used,
+            None => {
+                let mut used = self.core.live_bytes(vid).map_err(NotHeld::Failed)?;
+                // What the batch has added so far is in no row yet.
+                let added = self
+                    .added
+                    .iter()
+                    .filter(|(of, _)| *of == vid)
+                    .map(|(_, bytes)| bytes);
+                used = used.saturating_add_signed(added.sum());
+                self.core.used.lock().insert(vid, used);
+                used
+            }
+        };
+        match used.saturating_add(size) > quota {
+            true => Err(NotHeld::Refused(Answer::QuotaExceeded {
+                quota,
+                used,
+                wanted: size,
+            })),
+            false => Ok(()),
+        }
+    }
+
+    fn count(&mut self, vid: VolumeId, bytes: i64) {
+        self.added.push((vid, bytes));
+        self.core.count(vid, bytes);
     }
 
     /// Adds the rows of a body; the bytes that go into the head.
@@ -168,7 +221,7 @@ impl Batching<'_> {
             Body::Staged => {
                 let key = keys::upload(vid, new.fid);
                 let staged = self.core.spaces.uploads.get(&key).map_err(failed)?;
-                if staged.is_none() {
+                if staged.is_none() || !self.has_all_pieces(vid, new)? {
                     return Err(NotHeld::Refused(Answer::Missing));
                 }
                 self.batch.delete(&self.core.spaces.uploads, &key);
@@ -184,6 +237,9 @@ impl Batching<'_> {
         let heir = self.siblings(vid, name)?.into_iter().next();
         let beside = self.sibling(vid, name, fid)?;
         let is_staged = self.is_staged(vid, fid)?;
+        if let Some(head) = live.as_ref().or(beside.as_ref()) {
+            self.count(vid, -(head.size as i64));
+        }
         if let Some(head) = &live {
             self.batch.delete(&self.core.spaces.files, &key);
             delete_pieces(&self.core.spaces, &mut self.batch, vid, fid, head.size);
@@ -220,6 +276,21 @@ impl Batching<'_> {
         self.overlay.set(false, key, Some(heir));
     }
 
+    /// Whether every piece of a staged body is here: a cut of power takes the last of them and leaves the first. A piece
+    /// and its sums are one batch, and the sums are of as many blocks as the piece has.
+    fn has_all_pieces(&self, vid: VolumeId, new: &NewHead) -> Result<bool, NotHeld> {
+        for index in 0..pieces_of(new.size) {
+            let key = keys::piece(vid, new.fid, index);
+            let sums = self.core.spaces.sums.get(&key).map_err(failed)?;
+            let is_whole =
+                sums.is_some_and(|sums| parse_sums(&key, &sums, piece_len(new.size, index)).is_ok());
+            if !is_whole {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     fn is_staged(&self, vid: VolumeId, fid: FileId) -> Result<bool, NotHeld> {
         let upload = keys::upload(vid, fid);
         Ok(self.core.spaces.uploads.get(&upload).map_err(failed)?.is_some())
@@ -250,12 +321,17 @@ impl Batching<'_> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        self.core.writable()?;
+        let (core, added) = (self.core, self.added);
+        let undo = || added.iter().for_each(|&(vid, bytes)| core.count(vid, -bytes));
+        core.writable().inspect_err(|_| undo())?;
         match self.batch.commit(Durability::Device) {
             Ok(()) => Ok(()),
-            Err(error) if refused_cleanly(&error) => Err(of_engine(&error)),
+            Err(error) if refused_cleanly(&error) => {
+                undo();
+                Err(of_engine(&error))
+            }
             Err(error) => Err(VolumeError::Failed {
-                reason: self.core.fail(&error),
+                reason: core.fail(&error),
             }),
         }
     }

@@ -26,6 +26,8 @@ pub(super) struct GroupQueue {
     line: Mutex<Line>,
     /// What the member knows about itself; held for the length of a batch.
     pub(super) member: Mutex<Option<MemberRow>>,
+    /// The same for who only asks, and is not to wait for a batch.
+    shown: Mutex<Option<MemberRow>>,
 }
 
 impl GroupQueue {
@@ -33,7 +35,19 @@ impl GroupQueue {
         GroupQueue {
             line: Mutex::default(),
             member: Mutex::new(member),
+            shown: Mutex::new(member),
         }
+    }
+
+    /// What the member knew about itself last.
+    pub(super) fn shown(&self) -> Option<MemberRow> {
+        *self.shown.lock()
+    }
+
+    /// Changes what the member knows about itself, whose lock the caller has.
+    pub(super) fn set(&self, member: &mut Option<MemberRow>, row: Option<MemberRow>) {
+        *member = row;
+        *self.shown.lock() = row;
     }
 
     /// Adds an operation; whether its queue is to be served now.

@@ -14,6 +14,7 @@
 
 mod apply;
 mod facts;
+mod identity;
 mod line;
 mod operation;
 mod reads;
@@ -22,13 +23,17 @@ mod rows;
 mod stage;
 mod store;
 mod union;
+mod verify;
+mod volumes;
 mod work;
 
 pub use operation::{Body, NewHead, NotHeld, Operation, Reply};
 pub use reads::Known;
-pub use roles::Membership;
+pub use roles::{Membership, ToldView};
 pub use store::MemberStore;
 pub use union::{GroupSnapshot, JournalEntry, Part, SnapshotEntry};
+pub use verify::{Span, Verified};
+pub use volumes::Told;
 pub use work::Work;
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_kv::Keyspace;
-use copal_volume::{FileId, FileInfo, VolumeError, VolumeId, VolumeStats};
+use copal_volume::{FileId, FileInfo, OpId, VolumeError, VolumeId, VolumeStats};
 use std::ops::Range;
 
 /// What a member knows about a file id.
@@ -21,6 +21,8 @@ pub enum Known {
         name: Bytes,
         /// Its head.
         info: FileInfo,
+        /// Its create.
+        op: OpId,
     },
     /// It stands among the deleted.
     Buried,
@@ -100,19 +102,26 @@ impl MemberStore {
         Ok(totals)
     }
 
-    /// What is known of a file id; reads the heads of its volume.
+    /// Whether a file stands among the deleted.
     /// # Errors
-    /// As [`MemberStore::list`].
-    pub fn find(&self, vid: VolumeId, fid: FileId) -> Result<Known, VolumeError> {
+    /// `VolumeGone`, `Corrupt`, `Failed`.
+    pub fn is_deleted(&self, vid: VolumeId, fid: FileId) -> Result<bool, VolumeError> {
         let tomb = keys::tomb(vid.birth_group(), fid);
-        if self
+        let found = self
             .core
             .own
             .tombs
             .get(&tomb)
-            .map_err(|error| of_engine(&error))?
-            .is_some()
-        {
+            .map_err(|error| of_engine(&error))?;
+        self.core.alive(vid)?;
+        Ok(found.is_some())
+    }
+
+    /// What is known of a file id; reads the heads of its volume.
+    /// # Errors
+    /// As [`MemberStore::list`].
+    pub fn find(&self, vid: VolumeId, fid: FileId) -> Result<Known, VolumeError> {
+        if self.is_deleted(vid, fid)? {
             return Ok(Known::Buried);
         }
         for space in [&self.core.spaces.files, &self.core.own.siblings] {
@@ -128,6 +137,7 @@ impl MemberStore {
                     return Ok(Known::Live {
                         name: Bytes::copy_from_slice(&name[..end]),
                         info: head.info(),
+                        op: head.op,
                     });
                 }
             }
@@ -167,14 +177,49 @@ impl MemberCore {
         Ok(found)
     }
 
+    /// Bytes of a volume's live files; reads all of its heads.
+    pub(super) fn live_bytes(&self, vid: VolumeId) -> Result<u64, VolumeError> {
+        let mut bytes = 0;
+        for row in self.spaces.files.prefix(&keys::volume(vid)) {
+            let (key, row) = row.map_err(|error| of_engine(&error))?;
+            bytes += parse(&key, &row)?.size;
+        }
+        Ok(bytes)
+    }
+
+    /// Counts bytes of a volume, where they are counted.
+    pub(super) fn count(&self, vid: VolumeId, bytes: i64) {
+        if let Some(used) = self.used.lock().get_mut(&vid) {
+            *used = used.saturating_add_signed(bytes);
+        }
+    }
+
     /// Whether the volume was removed.
     pub(super) fn is_gone(&self, vid: VolumeId) -> Result<bool, VolumeError> {
+        let row = self.volume_row(vid)?;
+        Ok(row.is_some_and(|row| row.state == VolumeState::Gone))
+    }
+
+    /// Whether the volume may be removed: until that is decided, nothing is created in it.
+    pub(super) fn is_removing(&self, vid: VolumeId) -> Result<bool, VolumeError> {
+        let row = self.volume_row(vid)?;
+        Ok(row.is_some_and(|row| row.state == VolumeState::Removing))
+    }
+
+    /// The volume's quota.
+    pub(super) fn quota(&self, vid: VolumeId) -> Result<Option<u64>, VolumeError> {
+        Ok(self.volume_row(vid)?.and_then(|row| row.quota_bytes))
+    }
+
+    /// Most volumes have no row here: there is nothing to know of them.
+    fn volume_row(&self, vid: VolumeId) -> Result<Option<VolumeRow>, VolumeError> {
         let key = keys::volume(vid);
         let row = self.spaces.volumes.get(&key).map_err(|error| of_engine(&error))?;
-        let Some(row) = row else { return Ok(false) };
-        let row = VolumeRow::parse(&key, &row);
-        let row = row.map_err(|error| corrupt(format!("the row of volume {vid}: {error}")))?;
-        Ok(row.state == VolumeState::Removing)
+        row.map(|row| {
+            let row = VolumeRow::parse(&key, &row);
+            row.map_err(|error| corrupt(format!("the row of volume {vid}: {error}")))
+        })
+        .transpose()
     }
 
     fn alive(&self, vid: VolumeId) -> Result<(), VolumeError> {

@@ -9,7 +9,7 @@ use crate::{
 use copal_kv::Durability;
 use copal_volume::{
     VolumeError,
-    group::{Epoch, GroupId, Role},
+    group::{Epoch, GroupId, OwnState, Role, own_role},
 };
 use std::sync::Arc;
 
@@ -44,8 +44,7 @@ impl MemberStore {
     /// `Corrupt`, `Failed`.
     pub fn membership(&self, group: GroupId) -> Result<Option<Membership>, VolumeError> {
         let queue = self.core.queue(group)?;
-        let member = queue.member.lock();
-        Ok(member.map(|row| of_row(group, row)))
+        Ok(queue.shown().map(|row| of_row(group, row)))
     }
 
     /// Takes part in a newer view. Returns when no operation of an older one is under way any more, and this is durable;
@@ -62,30 +61,159 @@ impl MemberStore {
         {
             return Ok(of_row(group, row));
         }
+        let row = self.core.next_row(group, before, epoch, role)?;
+        self.core.keep_rows(&[(group, Some(row))])?;
+        queue.set(&mut member, Some(row));
+        Ok(of_row(group, row))
+    }
+
+    /// Takes part in many newer views, with the state that the rules give (`own_role`): one durable write for all of them.
+    /// Returns those that are new here.
+    /// # Errors
+    /// As [`MemberStore::enter_view`].
+    pub fn enter_views(&self, views: &[ToldView]) -> Result<Vec<Membership>, VolumeError> {
+        let mut views: Vec<&ToldView> = views.iter().collect();
+        // In one order: whoever else takes several does so as well.
+        views.sort_unstable_by_key(|view| view.group);
+        views.dedup_by_key(|view| view.group);
+        let queues = views.iter().map(|view| self.core.queue(view.group));
+        let queues: Vec<Arc<GroupQueue>> = queues.collect::<Result<_, _>>()?;
+        let mut members: Vec<_> = queues.iter().map(|queue| queue.member.lock()).collect();
+        let (mut rows, mut entered) = (Vec::new(), Vec::new());
+        for (at, view) in views.iter().enumerate() {
+            let before = *members[at];
+            if before.is_some_and(|row| view.epoch <= row.epoch) {
+                continue;
+            }
+            let own = before.map(|row| OwnState {
+                role: row.role,
+                last_normal: row.last_normal,
+            });
+            let role = own_role(own, view.role, view.missed);
+            let row = self.core.next_row(view.group, before, view.epoch, role)?;
+            rows.push((view.group, Some(row)));
+            entered.push((at, row));
+        }
+        self.core.keep_rows(&rows)?;
+        for &(at, row) in &entered {
+            queues[at].set(&mut members[at], Some(row));
+        }
+        let entered = entered.into_iter();
+        Ok(entered.map(|(at, row)| of_row(views[at].group, row)).collect())
+    }
+
+    /// A server that boots may have missed something in every group, until a view tells otherwise.
+    pub(super) fn begin_recovering(&self) -> Result<(), VolumeError> {
+        let mut rows = Vec::new();
+        for membership in self.memberships()? {
+            let queue = self.core.queue(membership.group)?;
+            let mut member = queue.member.lock();
+            if let Some(row) = member.filter(|row| row.role == Role::Normal) {
+                let row = MemberRow {
+                    role: Role::Recovering,
+                    ..row
+                };
+                queue.set(&mut member, Some(row));
+                rows.push((membership.group, Some(row)));
+            }
+        }
+        self.core.keep_rows(&rows)
+    }
+
+    /// The disk is no member of a group any more: every row of it goes, so that nothing of it decides anything should the
+    /// disk become a member again.
+    /// # Errors
+    /// `NoSpace`, `Failed`.
+    pub fn leave(&self, group: GroupId) -> Result<(), VolumeError> {
+        let queue = self.core.queue(group)?;
+        let mut member = queue.member.lock();
+        if member.is_none() {
+            return Ok(());
+        }
+        let core = &self.core;
+        let spaces = [&core.own.tombs, &core.own.journal, &core.own.siblings];
+        // The row of the group goes last: what is half done is done again.
+        for space in core.spaces.of_files().into_iter().chain(spaces) {
+            let purged = space.purge_prefix(&keys::group(group), Durability::Deferred);
+            purged.map_err(|error| of_engine(&error))?;
+        }
+        core.keep_rows(&[(group, None)])?;
+        queue.set(&mut member, None);
+        Ok(())
+    }
+
+    /// Something of a group is damaged here: the member is not whole until it has taken over what it lacks from another.
+    /// # Errors
+    /// `NoSpace`, `Failed`.
+    pub fn note_damage(&self, group: GroupId) -> Result<(), VolumeError> {
+        let queue = self.core.queue(group)?;
+        let mut member = queue.member.lock();
+        let Some(mut row) = *member else { return Ok(()) };
+        if row.role == Role::Normal {
+            row.role = Role::Recovering;
+        }
+        row.last_normal = Epoch(0);
+        self.core.keep_rows(&[(group, Some(row))])?;
+        queue.set(&mut member, Some(row));
+        Ok(())
+    }
+}
+
+/// A view of a group, as this disk is told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToldView {
+    /// The group.
+    pub group: GroupId,
+    /// The view.
+    pub epoch: Epoch,
+    /// The disk's state in it.
+    pub role: Role,
+    /// The newest epoch in which operations could hold without this disk; 0: never.
+    pub missed: Epoch,
+}
+
+impl MemberCore {
+    fn next_row(
+        &self,
+        group: GroupId,
+        before: Option<MemberRow>,
+        epoch: Epoch,
+        role: Role,
+    ) -> Result<MemberRow, VolumeError> {
         let role = match role {
             // Of a name with two live files nobody knows yet which stays (VOL-14).
-            Role::Normal if self.core.has_siblings(group)? => Role::Recovering,
+            Role::Normal if self.has_siblings(group)? => Role::Recovering,
             role => role,
         };
         let last_normal = match role {
             Role::Normal => epoch,
             _ => before.map_or(Epoch(0), |row| row.last_normal),
         };
-        let row = MemberRow {
+        Ok(MemberRow {
             epoch,
             role,
             last_normal,
-        };
-        let key = keys::group(group);
-        let mut batch = self.core.kv.batch();
-        batch.put(&self.core.spaces.groups, &key, row.row(&key));
-        self.core.writable()?;
+        })
+    }
+
+    /// Makes rows of groups durable; `None`: the row goes.
+    fn keep_rows(&self, rows: &[(GroupId, Option<MemberRow>)]) -> Result<(), VolumeError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.writable()?;
+        let mut batch = self.kv.batch();
+        for (group, row) in rows {
+            let key = keys::group(*group);
+            match row {
+                Some(row) => batch.put(&self.spaces.groups, &key, row.row(&key)),
+                None => batch.delete(&self.spaces.groups, &key),
+            };
+        }
         let committed = batch.commit(Durability::Device);
         committed.map_err(|error| VolumeError::Failed {
-            reason: self.core.fail(&error),
-        })?;
-        *member = Some(row);
-        Ok(of_row(group, row))
+            reason: self.fail(&error),
+        })
     }
 }
 

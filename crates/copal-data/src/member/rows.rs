@@ -1,9 +1,9 @@
 //! What all of a member store's parts share: the rows, the queues of its groups, why nothing more is written.
 
 use super::line::GroupQueue;
-use crate::spaces::Spaces;
+use crate::{format::MemberIdentity, spaces::Spaces};
 use copal_kv::{Keyspace, Store};
-use copal_volume::{Clock, VolumeError, group::GroupId};
+use copal_volume::{Clock, VolumeError, VolumeId, group::GroupId};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
@@ -25,6 +25,10 @@ pub(super) struct MemberCore {
     pub(super) own: MemberSpaces,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) queues: Mutex<HashMap<GroupId, Arc<GroupQueue>>>,
+    /// Bytes of live files in volumes that have a quota and were written to.
+    pub(super) used: Mutex<HashMap<VolumeId, u64>>,
+    /// What is known of the disk's owner and the newest master, once it was asked for.
+    pub(super) heard: Mutex<Option<MemberIdentity>>,
     /// Why nothing more is written.
     pub(super) failed: Mutex<Option<String>>,
 }

@@ -15,6 +15,16 @@ impl MemberStore {
     pub fn stage(&self, vid: VolumeId, fid: FileId, index: u32, bytes: Bytes) -> Result<(), VolumeError> {
         self.core.stage(vid, fid, index, bytes)
     }
+
+    /// A piece of a file to come, for another member that lacks it.
+    /// # Errors
+    /// `NotFound`, `Failed`.
+    pub fn staged_piece(&self, vid: VolumeId, fid: FileId, index: u32) -> Result<Bytes, VolumeError> {
+        let piece = self.core.spaces.extents.get(&keys::piece(vid, fid, index));
+        piece
+            .map_err(|error| of_engine(&error))?
+            .ok_or(VolumeError::NotFound)
+    }
 }
 
 impl MemberCore {

@@ -46,6 +46,8 @@ impl MemberStore {
             kv,
             clock,
             queues: Mutex::default(),
+            used: Mutex::default(),
+            heard: Mutex::default(),
             failed: Mutex::default(),
         };
         Ok(MemberStore { core: Arc::new(core) })

@@ -160,6 +160,8 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub struct ClientOp {
     is_create: bool,
+    /// Who creates may take it back; who only brings to others what some member has may not.
+    may_bury: bool,
     view: View,
     members: BTreeMap<DiskId, Reached>,
     phase: Phase,
@@ -168,17 +170,24 @@ pub struct ClientOp {
 impl ClientOp {
     /// Starts to create a file at the members of `view`.
     pub fn create(view: View) -> (ClientOp, Vec<Action>) {
-        ClientOp::start(true, view)
+        ClientOp::start(true, true, view)
+    }
+
+    /// Starts to bring a file that some member has to all members of `view`. It may be acknowledged already, so it is never
+    /// buried: a refusal leaves the outcome unknown.
+    pub fn complete(view: View) -> (ClientOp, Vec<Action>) {
+        ClientOp::start(true, false, view)
     }
 
     /// Starts to delete a file at the members of `view`.
     pub fn delete(view: View) -> (ClientOp, Vec<Action>) {
-        ClientOp::start(false, view)
+        ClientOp::start(false, false, view)
     }
 
-    fn start(is_create: bool, view: View) -> (ClientOp, Vec<Action>) {
+    fn start(is_create: bool, may_bury: bool, view: View) -> (ClientOp, Vec<Action>) {
         let mut op = ClientOp {
             is_create,
+            may_bury,
             view,
             members: BTreeMap::new(),
             phase: Phase::Bringing,
@@ -313,6 +322,9 @@ impl ClientOp {
                 true => Outcome::Refused(why),
                 false => Outcome::Unknown,
             });
+        }
+        if !self.may_bury {
+            return self.end(Outcome::Unknown);
         }
         self.phase = Phase::Burying { why: why.clone() };
         let epoch = self.view.epoch;

@@ -13,6 +13,7 @@
 
 mod client;
 mod member;
+mod role;
 mod view;
 
 pub use client::{Action, Call, ClientOp, Event, Outcome, Refusal};
@@ -20,4 +21,5 @@ pub use member::{
     Accept, Answer, CreateFacts, DeleteFacts, MAX_OP_AGE_MS, MAX_OP_AHEAD_MS, decide_confirm, decide_create,
     decide_delete, decide_union,
 };
-pub use view::{DiskId, Epoch, GroupId, MAX_GROUP, Matching, Role, Term, View, match_epoch};
+pub use role::{OwnState, own_role};
+pub use view::{DiskId, Epoch, GroupId, Incarnation, MAX_GROUP, Matching, Role, Term, View, match_epoch};

@@ -19,6 +19,25 @@ pub struct DiskId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
+/// Number of a data server's boot: a count in the upper bits, and beneath it what is drawn anew each time, so that two
+/// copies of one directory never look like the same process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Incarnation(pub u64);
+
+const DRAWN_BITS: u32 = 20;
+
+impl Incarnation {
+    /// The boot behind this one; `drawn` is random and cut to 20 bits.
+    pub fn next(self, drawn: u64) -> Incarnation {
+        Incarnation(((self.count() + 1) << DRAWN_BITS) | (drawn & ((1 << DRAWN_BITS) - 1)))
+    }
+
+    /// How often the server has booted.
+    pub fn count(self) -> u64 {
+        self.0 >> DRAWN_BITS
+    }
+}
+
 /// Number of a master's reign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(pub u64);
@@ -43,6 +62,11 @@ impl VolumeId {
     /// A volume's id from the group it is born in and its number there, which is cut to 44 bits.
     pub fn in_group(group: GroupId, sequence: u64) -> VolumeId {
         VolumeId((u64::from(group.0) << SEQUENCE_BITS) | (sequence & ((1 << SEQUENCE_BITS) - 1)))
+    }
+
+    /// Its number in the group it was born in.
+    pub fn sequence(self) -> u64 {
+        self.0 & ((1 << SEQUENCE_BITS) - 1)
     }
 
     /// The group it was born in, and lives in unless it was moved: no look-up is needed to find it.

@@ -1,0 +1,109 @@
+//! Comparing members: live files of a group, counted and hashed, and read to the last byte where that is wanted.
+
+use super::store::MemberStore;
+use crate::{error::of_engine, format::FileHead, keys, local::read_body};
+use bytes::Bytes;
+use copal_volume::{VolumeError, group::GroupId};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Which live files of a group are looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    /// Above this key; none: from the first.
+    pub after: Option<&'a [u8]>,
+    /// Up to this key, included; none: as far as `limit` goes.
+    pub until: Option<&'a [u8]>,
+    /// Files at most.
+    pub limit: usize,
+}
+
+/// What was found there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Files.
+    pub files: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+    /// Hash over keys and heads: equal where the files are.
+    pub digest: u128,
+    /// Key of the last file.
+    pub last: Bytes,
+    /// The limit was reached.
+    pub more: bool,
+    /// What cannot be read, a sentence each.
+    pub damaged: Vec<String>,
+}
+
+impl MemberStore {
+    /// Counts and hashes the live files of a span, and reads their bodies if `deep`. Damage is an answer, no error.
+    /// # Errors
+    /// `Failed`.
+    pub fn verify(&self, group: GroupId, span: Span<'_>, deep: bool) -> Result<Verified, VolumeError> {
+        let core = &self.core;
+        let range = keys::range(&keys::group(group), span.after);
+        let mut found = Verified::default();
+        let mut hash = Xxh3::new();
+        for row in core.spaces.files.iter(keys::borrowed(&range)) {
+            let (key, row) = match row {
+                Ok(row) => row,
+                Err(error) if error.is_corruption() => {
+                    found.damaged.push(error.to_string());
+                    break;
+                }
+                Err(error) => return Err(of_engine(&error)),
+            };
+            if span.until.is_some_and(|until| &*key > until) {
+                break;
+            }
+            if found.files == span.limit as u64 {
+                found.more = true;
+                break;
+            }
+            found.files += 1;
+            found.last = Bytes::copy_from_slice(&key);
+            hash.update(&(key.len() as u64).to_be_bytes());
+            hash.update(&key);
+            match FileHead::parse(&key, &row) {
+                Ok(head) => {
+                    found.bytes += head.size;
+                    let numbers = [
+                        &head.fid.0.to_be_bytes()[..],
+                        &head.op.0.to_be_bytes(),
+                        &head.size.to_be_bytes(),
+                        &head.crc32c.to_be_bytes(),
+                    ];
+                    numbers.into_iter().for_each(|number| hash.update(number));
+                    hash.update(&head.metadata);
+                    if deep && let Some(damage) = self.read_through(&key, &head)? {
+                        found.damaged.push(damage);
+                    }
+                }
+                Err(error) => found.damaged.push(error.to_string()),
+            }
+        }
+        found.digest = hash.digest128();
+        Ok(found)
+    }
+
+    /// Reads a body piece by piece; what is wrong with it, unless it was deleted meanwhile.
+    fn read_through(&self, key: &[u8], head: &FileHead) -> Result<Option<String>, VolumeError> {
+        const AT_A_TIME: u64 = 4 << 20;
+        let Some((vid, _)) = keys::split(key) else {
+            return Ok(Some("the key of a file is cut".to_owned()));
+        };
+        let mut start = 0;
+        while start < head.size {
+            let end = head.size.min(start + AT_A_TIME);
+            match read_body(&self.core.spaces, vid, head, start..end) {
+                Ok(_) => start = end,
+                Err(VolumeError::Corrupt { what }) => {
+                    let now = self.core.head(&self.core.spaces.files, key)?;
+                    let is_there = now.is_some_and(|now| now.fid == head.fid);
+                    return Ok(is_there.then_some(what));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+}

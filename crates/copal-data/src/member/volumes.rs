@@ -1,0 +1,78 @@
+//! Volumes that are being removed, or are gone, as the master tells their members.
+//!
+//! Invariant: a volume that is gone stays gone here: its row says so for ever, since its id is never used again.
+
+use super::store::MemberStore;
+use crate::{
+    error::of_engine,
+    format::{VolumeRow, VolumeState},
+    keys,
+};
+use copal_kv::Durability;
+use copal_volume::{VolumeError, VolumeId, VolumeOptions};
+
+/// What the master tells the members of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It is there, with this quota, and not removed after all.
+    Live {
+        /// Most bytes of live files.
+        quota_bytes: Option<u64>,
+    },
+    /// It takes no creates; nothing of it is lost yet.
+    Removing,
+    /// Its files go.
+    Gone,
+}
+
+impl MemberStore {
+    /// Goes by what the master tells of a volume, durably; whether the volume has files here. Blocks until no operation of
+    /// its group is under way.
+    /// # Errors
+    /// `Corrupt`, `NoSpace`, `Failed`.
+    pub fn tell_volume(&self, vid: VolumeId, told: Told) -> Result<bool, VolumeError> {
+        let core = &self.core;
+        let queue = core.queue(vid.birth_group())?;
+        let _member = queue.member.lock();
+        let key = keys::volume(vid);
+        let first = core.spaces.files.prefix(&key).keys_only().next();
+        let has_files = first.transpose().map_err(|error| of_engine(&error))?.is_some();
+        if told == Told::Gone && !has_files && core.is_gone(vid)? {
+            return Ok(false);
+        }
+        let mut batch = core.kv.batch();
+        let row = |state, quota_bytes| {
+            let options = VolumeOptions {
+                quota_bytes,
+                ..VolumeOptions::default()
+            };
+            let row = VolumeRow {
+                state,
+                ..VolumeRow::new(VolumeId::ROOT, "", 0, &options)
+            };
+            row.row(&key)
+        };
+        match told {
+            // Nothing has to be known of it.
+            Told::Live { quota_bytes: None } => batch.delete(&core.spaces.volumes, &key),
+            Told::Live { quota_bytes } => {
+                batch.put(&core.spaces.volumes, &key, row(VolumeState::Live, quota_bytes))
+            }
+            Told::Removing => batch.put(&core.spaces.volumes, &key, row(VolumeState::Removing, None)),
+            Told::Gone => batch.put(&core.spaces.volumes, &key, row(VolumeState::Gone, None)),
+        };
+        core.writable()?;
+        let committed = batch.commit(Durability::Device);
+        committed.map_err(|error| VolumeError::Failed {
+            reason: core.fail(&error),
+        })?;
+        if told == Told::Gone {
+            core.used.lock().remove(&vid);
+            for space in core.spaces.of_files().into_iter().chain([&core.own.siblings]) {
+                let purged = space.purge_prefix(&key, Durability::Deferred);
+                purged.map_err(|error| of_engine(&error))?;
+            }
+        }
+        Ok(has_files)
+    }
+}

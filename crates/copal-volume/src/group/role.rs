@@ -1,0 +1,88 @@
+//! What a disk is in a group when it takes part in a new view: whole, or short of what it missed.
+//!
+//! An operation holds only when every member that is up has said so in the epoch of its view (VOL-12). So a member that was
+//! whole once lacks nothing for as long as no view without it could let an operation hold: a boot within seconds, a master
+//! that was away, even the loss of power everywhere leave it whole. The newest epoch in which operations could hold without
+//! the member is what the master remembers of it, and tells it with each view.
+//!
+//! Paper:  beanfs §5.1 (replica states)
+//! Design: docs/design/cluster.md#rules VOL-15
+//! Not here: how what was missed is found and taken over (`copal-data`), who counts as up (`copal-master`).
+
+use super::view::{Epoch, Role};
+
+/// What a disk knows about itself in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnState {
+    /// Its state.
+    pub role: Role,
+    /// The newest epoch in which it was whole; 0: never, or not since it was damaged.
+    pub last_normal: Epoch,
+}
+
+/// State of a member in a view that tells it `told`, when operations could hold without it in `missed` last; 0: never.
+/// `own` is none where the disk has never taken part in the group.
+pub fn own_role(own: Option<OwnState>, told: Role, missed: Epoch) -> Role {
+    let is_whole = match own {
+        Some(own) => own.last_normal > Epoch(0) && own.last_normal >= missed,
+        // The group is as new as its member here: nothing can be missing.
+        None => told == Role::Normal && missed == Epoch(0),
+    };
+    match told {
+        _ if is_whole => Role::Normal,
+        Role::Joining => Role::Joining,
+        // Who is told to be away, and hears it, is back.
+        Role::Normal | Role::Recovering | Role::Failed => Role::Recovering,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own(role: Role, last_normal: u64) -> Option<OwnState> {
+        Some(OwnState {
+            role,
+            last_normal: Epoch(last_normal),
+        })
+    }
+
+    #[test]
+    fn who_missed_nothing_stays_whole() {
+        for told in [Role::Normal, Role::Recovering, Role::Failed] {
+            assert_eq!(own_role(own(Role::Normal, 7), told, Epoch(0)), Role::Normal);
+            assert_eq!(
+                own_role(own(Role::Recovering, 7), told, Epoch(7)),
+                Role::Normal,
+                "a boot"
+            );
+        }
+        assert_eq!(
+            own_role(own(Role::Normal, 9), Role::Joining, Epoch(0)),
+            Role::Normal
+        );
+    }
+
+    #[test]
+    fn who_missed_a_view_that_could_acknowledge_is_not() {
+        for told in [Role::Normal, Role::Recovering, Role::Failed] {
+            assert_eq!(own_role(own(Role::Normal, 7), told, Epoch(8)), Role::Recovering);
+        }
+        assert_eq!(
+            own_role(own(Role::Joining, 0), Role::Joining, Epoch(8)),
+            Role::Joining
+        );
+        assert_eq!(
+            own_role(own(Role::Recovering, 0), Role::Normal, Epoch(0)),
+            Role::Recovering
+        );
+    }
+
+    #[test]
+    fn a_new_group_is_whole_on_a_new_member_and_an_old_one_is_not() {
+        assert_eq!(own_role(None, Role::Normal, Epoch(0)), Role::Normal);
+        assert_eq!(own_role(None, Role::Normal, Epoch(3)), Role::Recovering);
+        assert_eq!(own_role(None, Role::Joining, Epoch(0)), Role::Joining);
+        assert_eq!(own_role(None, Role::Recovering, Epoch(0)), Role::Recovering);
+    }
+}
