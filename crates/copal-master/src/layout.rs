@@ -54,7 +54,7 @@ mod tests {
             disk_uuid: [number; 16],
             state: ServerState::Normal,
             version: 0,
-            incarnation: 0,
+            incarnation: copal_volume::group::Incarnation(0),
             is_draining: false,
             failed_since_ms: 0,
             capacity_bytes: 1 << 40,

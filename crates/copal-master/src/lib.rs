@@ -13,21 +13,25 @@
 //! Not here: sockets, TLS and certificates (`copal-server`); rows of files (`copal-data`).
 
 mod layout;
+mod leases;
 mod map;
 mod master;
 mod meta;
 mod names;
+mod replacing;
 mod servers;
 mod sqlite;
 mod status;
 mod watch;
 
+pub use leases::{Lease, NoLease, WRITER_LEASE_MS};
 pub use map::ClusterMap;
 pub use master::{Master, MasterError, MasterOptions, Mastered};
 pub use meta::{
     ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, MemberKind, Members, Meta, MetaError,
-    MetaStore, Place, Pool, QuotaRow, ServerRow, ServerState,
+    MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, ServerState,
 };
+pub use names::Removing;
 pub use servers::{Beat, Joiner};
 pub use sqlite::SqliteStore;
 

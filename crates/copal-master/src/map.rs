@@ -1,6 +1,6 @@
 //! Who is a member of what, and where: the rows as views, with their epochs.
 
-use crate::meta::{GroupRow, MemberKind, Pool, ServerRow, ServerState};
+use crate::meta::{GroupRow, MemberKind, Missed, Pool, ServerRow, ServerState};
 use copal_volume::group::{DiskId, Epoch, GroupId, Role, View};
 use std::collections::BTreeMap;
 
@@ -11,6 +11,8 @@ pub struct ClusterMap {
     pub(crate) version: u64,
     pub(crate) servers: BTreeMap<u32, ServerRow>,
     pub(crate) groups: BTreeMap<GroupId, GroupRow>,
+    /// Newest version from which on operations could hold without a member.
+    pub(crate) missed: BTreeMap<Missed, u64>,
 }
 
 impl ClusterMap {
@@ -19,12 +21,14 @@ impl ClusterMap {
         version: u64,
         servers: Vec<ServerRow>,
         groups: Vec<GroupRow>,
+        missed: Vec<(Missed, u64)>,
     ) -> ClusterMap {
         ClusterMap {
             pool,
             version,
             servers: servers.into_iter().map(|server| (server.disk, server)).collect(),
             groups: groups.into_iter().map(|group| (group.group, group)).collect(),
+            missed: missed.into_iter().collect(),
         }
     }
 
@@ -49,10 +53,50 @@ impl ClusterMap {
         }
     }
 
+    /// The server of a disk.
+    pub fn server(&self, disk: u32) -> Option<&ServerRow> {
+        self.servers.get(&disk)
+    }
+
+    /// The server of a name.
+    pub fn server_named(&self, name: &str) -> Option<&ServerRow> {
+        self.servers.values().find(|server| server.name == name)
+    }
+
+    /// Servers of a group's members that take part in operations.
+    pub fn members_up(&self, group: GroupId) -> Vec<ServerRow> {
+        let members = self.groups.get(&group).map(|row| row.members.as_slice());
+        let servers = members.unwrap_or_default().iter();
+        let servers = servers.filter_map(|(disk, _)| self.servers.get(disk));
+        servers.filter(|server| !server.is_away()).cloned().collect()
+    }
+
     /// Views that are newer than a version.
     pub fn views_since(&self, since: u64) -> impl Iterator<Item = View> + '_ {
         let views = self.groups.values().map(|group| self.view(group));
         views.filter(move |view| view.epoch.0 > since)
+    }
+
+    /// Members of some groups that are away while operations can hold without them, and that are not known to have missed
+    /// anything since they went.
+    pub(crate) fn newly_missed<'a>(&self, groups: impl Iterator<Item = &'a GroupRow>) -> Vec<Missed> {
+        let mut found = Vec::new();
+        for group in groups {
+            let view = self.view(group);
+            if view.up().count() < view.needed() {
+                continue;
+            }
+            for &(disk, role) in &view.members {
+                let key = (group.group, disk.0);
+                // The server's version is that of its failure, as long as it is away.
+                let since = self.servers.get(&disk.0).map_or(0, |server| server.version);
+                let known = self.missed.get(&key).is_some_and(|&version| version >= since);
+                if role == Role::Failed && !known {
+                    found.push(key);
+                }
+            }
+        }
+        found
     }
 
     /// Groups that a disk is a member of.
@@ -64,7 +108,7 @@ impl ClusterMap {
 
 fn role(state: ServerState, kind: MemberKind) -> Role {
     match (state, kind) {
-        (ServerState::Failed, _) => Role::Failed,
+        (ServerState::Failed | ServerState::Lost, _) => Role::Failed,
         (_, MemberKind::Joining) => Role::Joining,
         (ServerState::Recovering, _) => Role::Recovering,
         (ServerState::Normal, _) => Role::Normal,

@@ -1,12 +1,13 @@
 //! The master itself: one lock over database and map, and who waits for the map to change.
 
 use crate::{
+    leases::{Lease, Leases, NoLease},
     map::ClusterMap,
-    meta::{Holder, Lead, MetaError, MetaStore, Pool},
-    watch::Watch,
+    meta::{Holder, Lead, MetaError, MetaStore, Pool, QuotaRow},
+    watch::{Changed, Watch},
 };
 use copal_volume::{VolumeError, VolumeId};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::{collections::BTreeMap, time::Duration};
 
 /// Times and counts of a cluster.
@@ -48,6 +49,8 @@ pub(crate) struct Reign {
     pub(crate) meta: Box<dyn MetaStore>,
     pub(crate) map: ClusterMap,
     pub(crate) gone: Vec<(VolumeId, u64)>,
+    /// Volumes that have a quota.
+    pub(crate) quotas: Vec<QuotaRow>,
     pub(crate) watches: BTreeMap<u32, Watch>,
     pub(crate) volumes_by_group: Vec<u64>,
 }
@@ -58,7 +61,8 @@ pub struct Master {
     pub(crate) uuid: [u8; 16],
     pub(crate) term: u64,
     pub(crate) reign: Mutex<Reign>,
-    pub(crate) changed: Condvar,
+    leases: Mutex<Leases>,
+    pub(crate) changed: Changed,
 }
 
 impl Master {
@@ -91,8 +95,9 @@ impl Master {
                 return Err(MasterError::Denied(reason));
             }
         };
-        let map = ClusterMap::new(cluster.pool, cluster.map_version, meta.servers()?, meta.groups()?);
-        let gone = meta.gone(0)?;
+        let (servers, groups, missed) = (meta.servers()?, meta.groups()?, meta.missed()?);
+        let map = ClusterMap::new(cluster.pool, cluster.map_version, servers, groups, missed);
+        let (gone, quotas) = (meta.gone(0)?, meta.quotas(0)?);
         let volumes_by_group = meta
             .volumes_by_group()?
             .into_iter()
@@ -102,6 +107,7 @@ impl Master {
             meta,
             map,
             gone,
+            quotas,
             watches: BTreeMap::new(),
             volumes_by_group,
         };
@@ -110,7 +116,8 @@ impl Master {
             uuid: cluster.uuid,
             term,
             reign: Mutex::new(reign),
-            changed: Condvar::new(),
+            leases: Mutex::default(),
+            changed: Changed::default(),
         })
     }
 
@@ -129,6 +136,25 @@ impl Master {
         self.reign.lock().map.clone()
     }
 
+    /// Gives a client the right to write below a path.
+    /// # Errors
+    /// Somebody else has it.
+    pub fn take_lease(&self, path: &str, holder: &str, now_ms: u64) -> Result<Lease, NoLease> {
+        self.leases.lock().take(self.term, path, holder, now_ms)
+    }
+
+    /// Renews that right.
+    /// # Errors
+    /// It has ended.
+    pub fn renew_lease(&self, path: &str, lease: &Lease, now_ms: u64) -> Result<Lease, NoLease> {
+        self.leases.lock().renew(path, lease, now_ms)
+    }
+
+    /// Gives it back.
+    pub fn release_lease(&self, path: &str, number: u64) {
+        self.leases.lock().release(path, number);
+    }
+
     /// What changed since a version of the map; waits for it up to `wait` when nothing did. Blocks.
     pub fn map_since(&self, since: u64, wait: Duration, now_ms: u64) -> copal_proto::messages::Map {
         let mut reign = self.reign.lock();
@@ -137,6 +163,11 @@ impl Master {
                 .wait_while_for(&mut reign, |reign| reign.map.version <= since, wait);
         }
         reign.delta(since, self.term, now_ms)
+    }
+
+    /// Calls `hook` whenever the map has changed, whoever changed it; only the first hook counts. It must not call back.
+    pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
+        self.changed.set_hook(Box::new(hook));
     }
 
     /// Wakes whoever waits for the map, for a process that ends.
@@ -154,18 +185,32 @@ impl Reign {
             server: server.name.clone(),
             address: server.address.clone(),
             server_uuid: bytes::Bytes::copy_from_slice(&server.server_uuid),
+            version: server.version,
+        };
+        let view = |view: copal_volume::group::View| {
+            let mut message = copal_proto::of_view(&view);
+            for member in &mut message.members {
+                let missed = self.map.missed.get(&(view.group, member.disk));
+                member.missed = missed.copied().unwrap_or_default();
+            }
+            message
         };
         copal_proto::messages::Map {
             version: self.map.version,
             term,
-            views: self
-                .map
-                .views_since(since)
-                .map(|view| copal_proto::of_view(&view))
-                .collect(),
+            views: self.map.views_since(since).map(view).collect(),
             disks: disks.map(disk).collect(),
             whole: since == 0,
             now_ms,
+            limits: self
+                .quotas
+                .iter()
+                .filter(|quota| quota.version > since)
+                .map(|quota| copal_proto::messages::VolumeLimit {
+                    volume: quota.vid.0,
+                    quota_bytes: quota.bytes,
+                })
+                .collect(),
             gone_volumes: self
                 .gone
                 .iter()

@@ -8,7 +8,10 @@
 //!   that a master which was paused and has been replaced changes nothing ([`MetaError::Deposed`]).
 //! - No call looks a volume up by its id: there is no index for that, and a scan of fifty million rows would stop the master.
 
-use copal_volume::{VolumeError, VolumeId, group::GroupId};
+use copal_volume::{
+    VolumeError, VolumeId,
+    group::{GroupId, Incarnation},
+};
 
 /// State of a server or disk (the paper's N, R, F).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub enum ServerState {
     Recovering,
     /// Away.
     Failed,
+    /// Away for good, by an operator's word: it is not let back in.
+    Lost,
 }
 
 impl ServerState {
@@ -27,6 +32,7 @@ impl ServerState {
             ServerState::Normal => "N",
             ServerState::Recovering => "R",
             ServerState::Failed => "F",
+            ServerState::Lost => "L",
         }
     }
 
@@ -35,6 +41,7 @@ impl ServerState {
             "N" => Some(ServerState::Normal),
             "R" => Some(ServerState::Recovering),
             "F" => Some(ServerState::Failed),
+            "L" => Some(ServerState::Lost),
             _ => None,
         }
     }
@@ -58,13 +65,20 @@ pub struct ServerRow {
     /// Version of the map of its last change.
     pub version: u64,
     /// The newest boot that was seen.
-    pub incarnation: u64,
+    pub incarnation: Incarnation,
     /// It is being emptied.
     pub is_draining: bool,
     /// Away since, ms since 1970; 0: it is there.
     pub failed_since_ms: u64,
     /// Bytes it can hold.
     pub capacity_bytes: u64,
+}
+
+impl ServerRow {
+    /// Whether it takes part in nothing now.
+    pub fn is_away(&self) -> bool {
+        matches!(self.state, ServerState::Failed | ServerState::Lost)
+    }
 }
 
 /// How a disk is a member of a group.
@@ -77,6 +91,9 @@ pub enum MemberKind {
     /// To go when another has taken its place.
     Leaving,
 }
+
+/// A group, and the disk of a member without which its operations could hold.
+pub type Missed = (GroupId, u32);
 
 /// Disks of a group and how they are members, ascending.
 pub type Members = Vec<(u32, MemberKind)>;
@@ -210,13 +227,19 @@ pub trait MetaStore: Send {
     fn servers(&mut self) -> Result<Vec<ServerRow>, MetaError>;
     /// Adds a server; its disk's number, and the map's version.
     fn add_server(&mut self, server: &ServerRow) -> Result<(u32, u64), MetaError>;
-    /// Keeps what changed of a server, as the map's next version, which is returned.
-    fn change_server(&mut self, server: &ServerRow) -> Result<u64, MetaError>;
+    /// Keeps what changed of a server, as the map's next version, which is returned. From that version on operations can hold
+    /// without the members in `missed`.
+    fn change_server(&mut self, server: &ServerRow, missed: &[Missed]) -> Result<u64, MetaError>;
+    /// Takes a server away that is a member of no group.
+    fn remove_server(&mut self, disk: u32) -> Result<(), MetaError>;
 
     /// All groups that have members.
     fn groups(&mut self) -> Result<Vec<GroupRow>, MetaError>;
-    /// Keeps the members of groups, as the map's next version, which is returned.
-    fn change_groups(&mut self, groups: &[(GroupId, Members)]) -> Result<u64, MetaError>;
+    /// Keeps the members of groups, as the map's next version, which is returned. From that version on operations can hold
+    /// without the members in `missed`; what is kept of disks that are no members any more goes.
+    fn change_groups(&mut self, groups: &[(GroupId, Members)], missed: &[Missed]) -> Result<u64, MetaError>;
+    /// Members without which operations could hold, and the newest version in which that began.
+    fn missed(&mut self) -> Result<Vec<(Missed, u64)>, MetaError>;
 
     /// Volumes at the end of each prefix of a path, the top first; shorter than the path where one is missing.
     fn resolve(&mut self, path: &[&str]) -> Result<Vec<DirRow>, MetaError>;
@@ -224,6 +247,8 @@ pub trait MetaStore: Send {
     fn mkdir(&mut self, parent: VolumeId, name: &str, group: GroupId, quota: Option<u64>) -> Meta<VolumeId>;
     /// Quotas that were set since a version of the map, in their order.
     fn quotas(&mut self, since: u64) -> Result<Vec<QuotaRow>, MetaError>;
+    /// Where a volume is, by its id alone. Reads the whole table: for who has lost the path.
+    fn find(&mut self, vid: VolumeId) -> Result<Option<(VolumeId, String)>, MetaError>;
     /// Direct children of a volume.
     fn list(&mut self, parent: VolumeId, after: Option<&str>, limit: usize)
     -> Result<Vec<DirRow>, MetaError>;

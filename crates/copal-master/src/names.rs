@@ -19,12 +19,19 @@ impl Master {
     /// Makes a volume below another. No data server is asked: its group is there, and rows come with its first file.
     /// # Errors
     /// `VolumeExists`, `NotFound`, `InvalidName`; `Unavailable`: too few data servers have joined.
-    pub fn mkdir(&self, parent: &str, name: &str) -> Mastered<VolumeId> {
+    pub fn mkdir(&self, parent: &str, name: &str, quota: Option<u64>) -> Mastered<VolumeId> {
         check_volume_name(name)?;
         let mut reign = self.reign.lock();
         let parent = reign.resolve(parent)?;
         let group = reign.group_for_volume()?;
-        let vid = reign.meta.mkdir(parent, name, group, None)??;
+        let vid = reign.meta.mkdir(parent, name, group, quota)??;
+        if quota.is_some() {
+            let newest = reign.quotas.last().map_or(0, |quota| quota.version);
+            let new = reign.meta.quotas(newest)?;
+            reign.map.version = new.last().map_or(reign.map.version, |quota| quota.version);
+            reign.quotas.extend(new);
+            self.changed.notify_all();
+        }
         reign.volumes_by_group[group.0 as usize - 1] += 1;
         Ok(vid)
     }
@@ -37,6 +44,25 @@ impl Master {
         let parent = reign.resolve(parent)?;
         let rows = reign.meta.list(parent, after, limit)?;
         Ok(rows.into_iter().map(|row| (row.name, row.vid)).collect())
+    }
+
+    /// The quota of a volume.
+    pub fn quota(&self, vid: VolumeId) -> Option<u64> {
+        let reign = self.reign.lock();
+        let mut quotas = reign.quotas.iter();
+        quotas.find(|quota| quota.vid == vid).map(|quota| quota.bytes)
+    }
+
+    /// Whether a volume of that id was ever made: ids of a group are given in their order.
+    pub fn knows(&self, vid: VolumeId) -> bool {
+        let group = vid.birth_group();
+        let reign = self.reign.lock();
+        let made = group
+            .0
+            .checked_sub(1)
+            .and_then(|at| reign.volumes_by_group.get(at as usize));
+        let sequence = VolumeId::sequence(vid);
+        made.is_some_and(|made| (1..=*made).contains(&sequence))
     }
 
     /// Moves a volume, with those below it.
@@ -65,21 +91,54 @@ impl Master {
         Ok(reign.meta.rename(from, parent, name)??)
     }
 
-    /// Removes a volume that holds no volumes, by the path where it is. Its files go with it; whoever wants them kept looks
-    /// first.
+    /// Begins to remove a volume that holds no volumes: its name leads nowhere any more. `path` is where the caller has
+    /// found it; where that is another place by now, the volume is looked for everywhere. Returns where it is.
     /// # Errors
-    /// `NotEmpty`; `NotFound`, `VolumeGone`: there is none, or another one, at that path.
-    pub fn rmdir(&self, path: &str, vid: VolumeId) -> Mastered<()> {
+    /// `NotEmpty`, `VolumeGone`.
+    pub fn begin_rmdir(&self, path: &str, vid: VolumeId) -> Mastered<Removing> {
         let mut reign = self.reign.lock();
-        let (above, name) = split_parent(path)?;
-        let parent = reign.parent(&above)?;
-        let at = Place { parent, name, vid };
-        reign.meta.mark_removing(at, true)??;
-        let version = reign.meta.remove(at)??;
+        let removing = reign.whereabouts(path, vid)?;
+        reign.meta.mark_removing(removing.place(), true)??;
+        Ok(removing)
+    }
+
+    /// The volume is not removed after all.
+    /// # Errors
+    /// `VolumeGone`.
+    pub fn undo_rmdir(&self, removing: &Removing) -> Mastered<()> {
+        Ok(self.reign.lock().meta.mark_removing(removing.place(), false)??)
+    }
+
+    /// Removes a volume for good. Its files go with it; whoever wants them kept looks first.
+    /// # Errors
+    /// `VolumeGone`.
+    pub fn rmdir(&self, removing: &Removing) -> Mastered<()> {
+        let mut reign = self.reign.lock();
+        let version = reign.meta.remove(removing.place())??;
+        let vid = removing.vid;
         reign.gone.push((vid, version));
+        reign.quotas.retain(|quota| quota.vid != vid);
         reign.map.version = version;
         self.changed.notify_all();
         Ok(())
+    }
+}
+
+/// A volume that is being removed, and where it is.
+#[derive(Clone, Debug)]
+pub struct Removing {
+    parent: VolumeId,
+    name: String,
+    vid: VolumeId,
+}
+
+impl Removing {
+    fn place(&self) -> Place<'_> {
+        Place {
+            parent: self.parent,
+            name: &self.name,
+            vid: self.vid,
+        }
     }
 }
 
@@ -90,6 +149,24 @@ impl Reign {
             return Err(VolumeError::NotFound.into());
         }
         Ok(found.last().map_or(VolumeId::ROOT, |row| row.vid))
+    }
+
+    fn whereabouts(&mut self, path: &str, vid: VolumeId) -> Mastered<Removing> {
+        let found = match split_path(path) {
+            Ok(names) => self.meta.resolve(&names)?,
+            Err(_) => Vec::new(),
+        };
+        if let Some((row, above)) = found.split_last()
+            && row.vid == vid
+        {
+            return Ok(Removing {
+                parent: above.last().map_or(VolumeId::ROOT, |row| row.vid),
+                name: row.name.clone(),
+                vid,
+            });
+        }
+        let (parent, name) = self.meta.find(vid)?.ok_or(VolumeError::VolumeGone)?;
+        Ok(Removing { parent, name, vid })
     }
 
     fn resolve(&mut self, path: &str) -> Mastered<VolumeId> {

@@ -8,9 +8,9 @@
 use crate::{
     layout,
     master::{Master, MasterError, Mastered, Reign},
-    meta::{ServerRow, ServerState},
+    meta::{Members, ServerRow, ServerState},
 };
-use copal_volume::group::{Epoch, GroupId, Role};
+use copal_volume::group::{Epoch, GroupId, Incarnation, Role};
 
 /// A server that wants to join.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub struct Beat {
     /// With which disk.
     pub disk_uuid: [u8; 16],
     /// Its boot.
-    pub incarnation: u64,
+    pub incarnation: Incarnation,
     /// Its process.
     pub pid: u32,
     /// Where it listens now.
@@ -82,12 +82,17 @@ impl Master {
     /// `Denied`: a server of that name is there.
     pub fn join(&self, joiner: &Joiner, now_ms: u64) -> Mastered<u32> {
         let mut reign = self.reign.lock();
-        if reign
+        let known = reign
             .map
             .servers
             .values()
-            .any(|server| server.name == joiner.name)
-        {
+            .find(|server| server.name == joiner.name);
+        let known = known.map(|server| (server.disk, server.server_uuid, server.disk_uuid));
+        if let Some((disk, server_uuid, disk_uuid)) = known {
+            // It has not heard the answer to its first try.
+            if (server_uuid, disk_uuid) == (joiner.server_uuid, joiner.disk_uuid) {
+                return Ok(disk);
+            }
             let name = &joiner.name;
             let reason = format!("a server named {name} has joined already; choose another name");
             return Err(MasterError::Denied(reason));
@@ -101,7 +106,7 @@ impl Master {
             // Nothing is on it, so nothing is missing.
             state: ServerState::Normal,
             version: 0,
-            incarnation: 0,
+            incarnation: Incarnation(0),
             is_draining: false,
             failed_since_ms: 0,
             capacity_bytes: joiner.capacity_bytes,
@@ -136,7 +141,18 @@ impl Master {
                 "this server never joined the cluster".to_owned(),
             ));
         };
-        if before.disk_uuid != beat.disk_uuid || beat.incarnation < before.incarnation {
+        if before.state == ServerState::Lost {
+            let name = &before.name;
+            let reason = format!(
+                "{name} was given up by `copal node lost`; give the server a new name and an empty directory, and join again"
+            );
+            return Err(MasterError::Denied(reason));
+        }
+        let is_same_boot = beat.incarnation == before.incarnation;
+        // Two copies of one directory count the same boots and draw different numbers.
+        if before.disk_uuid != beat.disk_uuid
+            || (!is_same_boot && beat.incarnation.count() <= before.incarnation.count())
+        {
             let name = &before.name;
             let reason = format!(
                 "the directory of {name} is not the one that joined, or an older copy of it: it may lack what was \
@@ -150,7 +166,7 @@ impl Master {
         server.address = beat.address;
         server.capacity_bytes = beat.capacity_bytes;
         server.incarnation = beat.incarnation;
-        let is_new_boot = before.incarnation != 0 && beat.incarnation != before.incarnation;
+        let is_new_boot = before.incarnation.count() != 0 && !is_same_boot;
         server.state = match (before.state, &beat.failed) {
             (_, Some(_)) => ServerState::Failed,
             (ServerState::Failed, None) => ServerState::Recovering,
@@ -177,7 +193,7 @@ impl Master {
             let text = match server.state {
                 ServerState::Normal => format!("{} is whole again", server.name),
                 ServerState::Recovering => format!("{} is back and catches up", server.name),
-                ServerState::Failed => {
+                ServerState::Failed | ServerState::Lost => {
                     let why = beat.failed.as_deref().unwrap_or_default();
                     format!("the disk of {} failed: {why}", server.name)
                 }
@@ -201,7 +217,7 @@ impl Master {
             .map
             .servers
             .values()
-            .filter(|server| server.state != ServerState::Failed)
+            .filter(|server| !server.is_away())
             .map(|server| server.disk)
             .collect();
         for disk in silent {
@@ -215,6 +231,11 @@ impl Master {
                 self.changed.notify_all();
             }
         }
+        let before = reign.map.version;
+        reign.replace(self.options.permanent_after_ms, now_ms)?;
+        if reign.map.version != before {
+            self.changed.notify_all();
+        }
         Ok(())
     }
 
@@ -227,7 +248,7 @@ impl Master {
             .map
             .servers
             .get(&disk)
-            .is_some_and(|server| server.state != ServerState::Failed)
+            .is_some_and(|server| !server.is_away())
         {
             reign.fail(disk, why, now_ms)?;
             self.changed.notify_all();
@@ -253,10 +274,58 @@ impl Reign {
         self.note(now_ms, "state", &text)
     }
 
+    /// Changes a server, in the database and then in the map; members without which operations can hold from here on are
+    /// remembered with it.
     pub(crate) fn change(&mut self, mut server: ServerRow) -> Mastered<()> {
-        server.version = self.meta.change_server(&server)?;
-        self.map.version = server.version;
-        self.map.servers.insert(server.disk, server);
+        let disk = server.disk;
+        let present = self.map.servers.get(&disk).cloned();
+        // What follows from the change is found in the map as it will be; no version is as new yet.
+        server.version = self.map.version + 1;
+        self.map.servers.insert(disk, server.clone());
+        let missed = self.map.newly_missed(self.map.groups_of(disk));
+        match self.meta.change_server(&server, &missed) {
+            Ok(version) => {
+                server.version = version;
+                self.map.version = version;
+                self.map.servers.insert(disk, server);
+                self.map
+                    .missed
+                    .extend(missed.into_iter().map(|missed| (missed, version)));
+                Ok(())
+            }
+            Err(error) => {
+                match present {
+                    Some(present) => self.map.servers.insert(disk, present),
+                    None => self.map.servers.remove(&disk),
+                };
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Changes the members of groups, likewise.
+    pub(crate) fn change_members(&mut self, groups: Vec<(GroupId, Members)>) -> Mastered<()> {
+        let rows = groups.iter().map(|(group, members)| crate::meta::GroupRow {
+            group: *group,
+            version: self.map.version + 1,
+            members: members.clone(),
+        });
+        let rows: Vec<_> = rows.collect();
+        let missed = self.map.newly_missed(rows.iter());
+        let version = self.meta.change_groups(&groups, &missed)?;
+        self.map.version = version;
+        for mut row in rows {
+            row.version = version;
+            let group = row.group;
+            let members: Vec<u32> = row.members.iter().map(|(disk, _)| *disk).collect();
+            self.map
+                .missed
+                .retain(|(of, disk), _| *of != group || members.contains(disk));
+            self.map.groups.insert(group, row);
+        }
+        self.map
+            .missed
+            .extend(missed.into_iter().map(|missed| (missed, version)));
         Ok(())
     }
 
@@ -269,17 +338,8 @@ impl Reign {
         let Some(groups) = layout::initial(self.map.pool, &servers) else {
             return Ok(());
         };
-        let version = self.meta.change_groups(&groups)?;
-        self.map.version = version;
         let text = format!("{} groups lie on {} servers", groups.len(), servers.len());
-        for (group, members) in groups {
-            let row = crate::meta::GroupRow {
-                group,
-                version,
-                members,
-            };
-            self.map.groups.insert(group, row);
-        }
+        self.change_members(groups)?;
         self.note(now_ms, "layout", &text)
     }
 }

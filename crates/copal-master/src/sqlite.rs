@@ -7,9 +7,12 @@
 
 use crate::meta::{
     ClusterRow, DirRow, EventRow, GroupRow, Holder, Lead, MemberKind, Members, Meta, MetaError, MetaStore,
-    Place, Pool, QuotaRow, ServerRow, ServerState,
+    Missed, Place, Pool, QuotaRow, ServerRow, ServerState,
 };
-use copal_volume::{VolumeError, VolumeId, group::GroupId};
+use copal_volume::{
+    VolumeError, VolumeId,
+    group::{GroupId, Incarnation},
+};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::{
     fs::{File, TryLockError},
@@ -26,6 +29,8 @@ CREATE TABLE server (disk INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL 
     incarnation INTEGER NOT NULL, draining INTEGER NOT NULL, failed_since INTEGER NOT NULL, capacity INTEGER NOT NULL);
 CREATE TABLE vgroup (gid INTEGER PRIMARY KEY, version INTEGER NOT NULL, next_volume INTEGER NOT NULL);
 CREATE TABLE member (gid INTEGER NOT NULL, disk INTEGER NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (gid, disk))
+    WITHOUT ROWID;
+CREATE TABLE missed (gid INTEGER NOT NULL, disk INTEGER NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (gid, disk))
     WITHOUT ROWID;
 CREATE TABLE dir (parent INTEGER NOT NULL, name BLOB NOT NULL, vid INTEGER NOT NULL, removing INTEGER NOT NULL,
     PRIMARY KEY (parent, name)) WITHOUT ROWID;
@@ -139,6 +144,14 @@ fn next_version(transaction: &Transaction<'_>) -> Result<u64, MetaError> {
     Ok(version as u64)
 }
 
+fn keep_missed(transaction: &Transaction<'_>, missed: &[Missed], version: u64) -> Result<(), MetaError> {
+    let mut keep = transaction.prepare_cached("INSERT OR REPLACE INTO missed VALUES (?1, ?2, ?3)")?;
+    for (group, disk) in missed {
+        keep.execute(params![group.0, disk, version as i64])?;
+    }
+    Ok(())
+}
+
 fn bytes<const N: usize>(row: &Row<'_>, at: usize) -> rusqlite::Result<[u8; N]> {
     let blob: Vec<u8> = row.get(at)?;
     blob.try_into()
@@ -163,7 +176,7 @@ fn server(row: &Row<'_>) -> rusqlite::Result<ServerRow> {
         disk_uuid: bytes(row, 4)?,
         state: word(row, 5, ServerState::of_letter)?,
         version: number(row, 6)?,
-        incarnation: number(row, 7)?,
+        incarnation: Incarnation(number(row, 7)?),
         is_draining: row.get(8)?,
         failed_since_ms: number(row, 9)?,
         capacity_bytes: number(row, 10)?,
@@ -261,7 +274,7 @@ impl MetaStore for SqliteStore {
                     new.disk_uuid,
                     new.state.letter(),
                     version as i64,
-                    new.incarnation as i64,
+                    new.incarnation.0 as i64,
                     new.is_draining,
                     new.failed_since_ms as i64,
                     new.capacity_bytes as i64
@@ -271,7 +284,7 @@ impl MetaStore for SqliteStore {
         })
     }
 
-    fn change_server(&mut self, changed: &ServerRow) -> Result<u64, MetaError> {
+    fn change_server(&mut self, changed: &ServerRow, missed: &[Missed]) -> Result<u64, MetaError> {
         self.in_transaction(|transaction| {
             let version = next_version(transaction)?;
             transaction.execute(
@@ -284,14 +297,21 @@ impl MetaStore for SqliteStore {
                     changed.disk_uuid,
                     changed.state.letter(),
                     version as i64,
-                    changed.incarnation as i64,
+                    changed.incarnation.0 as i64,
                     changed.is_draining,
                     changed.failed_since_ms as i64,
                     changed.capacity_bytes as i64
                 ],
             )?;
+            keep_missed(transaction, missed, version)?;
             Ok(version)
         })
+    }
+
+    fn remove_server(&mut self, disk: u32) -> Result<(), MetaError> {
+        self.connection
+            .execute("DELETE FROM server WHERE disk = ?1", [disk])?;
+        Ok(())
     }
 
     fn groups(&mut self) -> Result<Vec<GroupRow>, MetaError> {
@@ -316,7 +336,7 @@ impl MetaStore for SqliteStore {
         Ok(groups)
     }
 
-    fn change_groups(&mut self, groups: &[(GroupId, Members)]) -> Result<u64, MetaError> {
+    fn change_groups(&mut self, groups: &[(GroupId, Members)], missed: &[Missed]) -> Result<u64, MetaError> {
         self.in_transaction(|transaction| {
             let version = next_version(transaction)?;
             for (group, members) in groups {
@@ -331,9 +351,22 @@ impl MetaStore for SqliteStore {
                         params![group.0, disk, kind_letter(*kind)],
                     )?;
                 }
+                transaction.execute(
+                    "DELETE FROM missed WHERE gid = ?1 AND disk NOT IN (SELECT disk FROM member WHERE gid = ?1)",
+                    [group.0],
+                )?;
             }
+            keep_missed(transaction, missed, version)?;
             Ok(version)
         })
+    }
+
+    fn missed(&mut self) -> Result<Vec<(Missed, u64)>, MetaError> {
+        let mut select = self.connection.prepare("SELECT gid, disk, version FROM missed")?;
+        let rows = select.query_map([], |row| {
+            Ok(((GroupId(row.get(0)?), row.get(1)?), number(row, 2)?))
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
     }
 
     fn resolve(&mut self, path: &[&str]) -> Result<Vec<DirRow>, MetaError> {
@@ -397,6 +430,15 @@ impl MetaStore for SqliteStore {
             })
         })?;
         Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    fn find(&mut self, vid: VolumeId) -> Result<Option<(VolumeId, String)>, MetaError> {
+        let row = self.connection.query_row(
+            "SELECT name, vid, removing, parent FROM dir WHERE vid = ?1",
+            [vid.0 as i64],
+            |row| Ok((VolumeId(number(row, 3)?), dir(row)?.name)),
+        );
+        Ok(row.optional()?)
     }
 
     fn list(

@@ -37,7 +37,7 @@ impl Master {
                 "total": copies.total, "whole": copies.whole, "two_copies": copies.two, "one_copy": copies.one,
                 "incomplete": copies.incomplete,
             },
-            "tasks": [],
+            "tasks": reign.tasks(),
             "map_version": reign.map.version,
             "master": { "leader": true, "term": self.term },
         })
@@ -60,6 +60,14 @@ impl Master {
         Some(json!({ "group": group.0, "epoch": view.epoch.0, "members": members }))
     }
 
+    /// All groups with their members.
+    pub fn groups(&self) -> Value {
+        let groups: Vec<copal_volume::group::GroupId> =
+            self.reign.lock().map.groups.keys().copied().collect();
+        let told: Vec<Value> = groups.into_iter().filter_map(|group| self.group(group)).collect();
+        json!({ "groups": told })
+    }
+
     /// What happened, the oldest first.
     /// # Errors
     /// `Meta`.
@@ -71,14 +79,17 @@ impl Master {
 impl Reign {
     /// A member's own word counts where it is of this epoch: only it knows when it is whole.
     fn role(&self, view: &View, disk: u32, role: Role) -> Role {
-        let told = self
-            .watches
-            .get(&disk)
-            .and_then(|watch| watch.roles.get(&view.group));
-        match told {
-            Some(&(epoch, own)) if epoch == view.epoch && role.is_up() => own,
+        match self.told(view, disk) {
+            Some(own) if role.is_up() => own,
             _ => role,
         }
+    }
+
+    /// What a member has said of itself in this very view; `None`: nothing yet.
+    pub(crate) fn told(&self, view: &View, disk: u32) -> Option<Role> {
+        let watch = self.watches.get(&disk)?;
+        let &(epoch, own) = watch.roles.get(&view.group)?;
+        (epoch == view.epoch).then_some(own)
     }
 
     fn copies(&self) -> Copies {
@@ -118,17 +129,34 @@ impl Reign {
             return ("incomplete", sentence);
         }
         let lacking = copies.total - copies.whole;
-        let failed: Vec<&ServerRow> = self.in_state(ServerState::Failed).collect();
-        if let Some(server) = failed.first() {
+        if let Some(server) = self.in_state(ServerState::Failed).next() {
             let down_ms = now_ms.saturating_sub(server.failed_since_ms);
             let left_min = permanent_after_ms.saturating_sub(down_ms).div_ceil(60_000);
+            let short = match (copies.one, copies.two) {
+                (0, _) => format!("{lacking} groups have 2 of {} copies", pool.replicas),
+                (one, _) => format!(
+                    "{lacking} groups have fewer than {} copies, {one} of them 1",
+                    pool.replicas
+                ),
+            };
+            let then = match left_min {
+                0 => "copied from others now".to_owned(),
+                left => format!("copied from others in {left} min"),
+            };
             let sentence = format!(
-                "degraded: {} down {} s, {lacking} groups have fewer than {} copies; copied from others in {left_min} min",
+                "degraded: {} down {} s, {short}; {then}",
                 server.name,
-                down_ms / 1000,
-                pool.replicas
+                down_ms / 1000
             );
             return ("degraded", sentence);
+        }
+        if let Some(server) = self.in_state(ServerState::Lost).next() {
+            let left = self.map.groups_of(server.disk).count();
+            let sentence = format!(
+                "recovering: {left} groups of {} are copied from others",
+                server.name
+            );
+            return ("recovering", sentence);
         }
         if let Some(server) = self.in_state(ServerState::Recovering).next() {
             let sentence = format!(
@@ -152,6 +180,19 @@ impl Reign {
         )
     }
 
+    /// What is being copied, and to whom.
+    fn tasks(&self) -> Vec<Value> {
+        let joining = |row: &crate::meta::GroupRow| -> Vec<Value> {
+            let members = row.members.iter();
+            let joining = members.filter(|(_, kind)| *kind == crate::meta::MemberKind::Joining);
+            let name = |disk: u32| self.map.servers.get(&disk).map(|server| server.name.clone());
+            joining
+                .map(|&(disk, _)| json!({ "kind": "copy", "group": row.group.0, "to": name(disk) }))
+                .collect()
+        };
+        self.map.groups.values().flat_map(joining).collect()
+    }
+
     fn in_state(&self, state: ServerState) -> impl Iterator<Item = &ServerRow> {
         self.map
             .servers
@@ -165,6 +206,7 @@ impl Reign {
             ServerState::Normal => "up",
             ServerState::Recovering => "recovering",
             ServerState::Failed => "down",
+            ServerState::Lost => "lost",
         };
         let groups = self.map.groups_of(server.disk).count();
         json!({
@@ -173,7 +215,7 @@ impl Reign {
             "state": state,
             "pid": watch.pid,
             "address": server.address,
-            "incarnation": server.incarnation,
+            "incarnation": server.incarnation.count(),
             "used_bytes": watch.used_bytes,
             "capacity_bytes": server.capacity_bytes,
             "groups": groups,

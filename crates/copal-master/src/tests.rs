@@ -1,7 +1,7 @@
 use super::*;
 use copal_volume::{
     VolumeError,
-    group::{GroupId, Role},
+    group::{GroupId, Incarnation, Role},
 };
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ fn beat(number: u8, incarnation: u64) -> Beat {
     Beat {
         server_uuid: [number; 16],
         disk_uuid: [number + 100; 16],
-        incarnation,
+        // The drawn half tells two processes of one count apart.
+        incarnation: Incarnation((incarnation << 20) | incarnation),
         pid: 1,
         address: format!("127.0.0.1:740{number}"),
         used_bytes: 0,
@@ -58,14 +59,20 @@ fn state(master: &Master, number: u32) -> ServerState {
 #[test]
 fn volumes_wait_for_servers_and_spread_over_groups() {
     let master = master();
-    let none = master.mkdir("", "mail");
+    let none = master.mkdir("", "mail", None);
     assert!(
         matches!(none, Err(MasterError::Volume(VolumeError::Unavailable { .. }))),
         "{none:?}"
     );
     let master = three();
     let mut groups: Vec<u32> = (0..16)
-        .map(|number| master.mkdir("", &format!("v{number}")).unwrap().birth_group().0)
+        .map(|number| {
+            master
+                .mkdir("", &format!("v{number}"), None)
+                .unwrap()
+                .birth_group()
+                .0
+        })
         .collect();
     groups.sort_unstable();
     groups.dedup();
@@ -75,13 +82,13 @@ fn volumes_wait_for_servers_and_spread_over_groups() {
 #[test]
 fn the_tree_of_volumes_keeps_its_rules() {
     let master = three();
-    let a = master.mkdir("", "a").unwrap();
-    let b = master.mkdir("a", "b").unwrap();
+    let a = master.mkdir("", "a", None).unwrap();
+    let b = master.mkdir("a", "b", None).unwrap();
     assert_eq!(master.resolve("a/b").unwrap(), b);
-    let taken = master.mkdir("", "a");
+    let taken = master.mkdir("", "a", None);
     assert!(matches!(taken, Err(MasterError::Volume(VolumeError::VolumeExists { vid })) if vid == a));
     assert!(matches!(
-        master.rmdir("a", a),
+        master.begin_rmdir("a", a),
         Err(MasterError::Volume(VolumeError::NotEmpty))
     ));
     assert!(matches!(
@@ -90,12 +97,17 @@ fn the_tree_of_volumes_keeps_its_rules() {
     ));
     master.rename("a/b", "c").unwrap();
     assert_eq!(master.resolve("c").unwrap(), b);
-    master.rmdir("a", a).unwrap();
+    let removing = master.begin_rmdir("", a).unwrap();
+    master.rmdir(&removing).unwrap();
     assert!(matches!(
         master.resolve("a"),
         Err(MasterError::Volume(VolumeError::NotFound))
     ));
-    assert_ne!(master.mkdir("", "a").unwrap(), a, "an id is never used twice");
+    assert_ne!(
+        master.mkdir("", "a", None).unwrap(),
+        a,
+        "an id is never used twice"
+    );
     assert_eq!(master.map_since(0, Duration::ZERO, 0).gone_volumes, [a.0]);
 }
 
@@ -186,7 +198,7 @@ fn a_new_reign_goes_on_with_the_same_map() {
     assert!(Master::found(&mut meta, [8; 16], pool).is_err(), "there is one");
     let first = Master::open(Box::new(meta), MasterOptions::default()).unwrap();
     first.join(&joiner(1), 0).unwrap();
-    let vid = first.mkdir("", "a").unwrap();
+    let vid = first.mkdir("", "a", None).unwrap();
     let map = first.map_since(0, Duration::ZERO, 5);
     drop(first);
     let second = Master::open(

@@ -1,7 +1,8 @@
 //! What the master remembers of a server, and no database needs to know.
 
 use copal_volume::group::{Epoch, GroupId, Role};
-use std::collections::BTreeMap;
+use parking_lot::{Condvar, MutexGuard};
+use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -12,4 +13,34 @@ pub(crate) struct Watch {
     pub(crate) used_bytes: u64,
     /// States of its groups, as it tells them itself.
     pub(crate) roles: BTreeMap<GroupId, (Epoch, Role)>,
+}
+
+/// Who is told when the map changes: threads that wait, and one who is called.
+#[derive(Default)]
+pub(crate) struct Changed {
+    waiting: Condvar,
+    hook: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Changed {
+    pub(crate) fn set_hook(&self, hook: Box<dyn Fn() + Send + Sync>) {
+        // Set once, by the process that serves the master.
+        let _ = self.hook.set(hook);
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.waiting.notify_all();
+        if let Some(hook) = self.hook.get() {
+            hook();
+        }
+    }
+
+    pub(crate) fn wait_while_for<T>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        condition: impl FnMut(&mut T) -> bool,
+        limit: Duration,
+    ) {
+        self.waiting.wait_while_for(guard, condition, limit);
+    }
 }

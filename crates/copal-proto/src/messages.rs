@@ -719,12 +719,15 @@ pub struct KnownReply {
     #[prost(bool, tag = "1")]
     pub known: bool,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rmdir {
     #[prost(uint64, tag = "1")]
     pub volume: u64,
     #[prost(bool, tag = "2")]
     pub with_files: bool,
+    /// where the client found it; empty: it does not know
+    #[prost(string, tag = "3")]
+    pub path: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rename {

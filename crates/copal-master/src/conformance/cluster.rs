@@ -91,13 +91,13 @@ pub(super) fn servers_come_back_and_versions_grow(subject: &dyn Subject) {
         address: "[::1]:1".to_owned(),
         disk_uuid: [0xFF; 16],
         state: ServerState::Failed,
-        incarnation: u64::MAX,
+        incarnation: copal_volume::group::Incarnation(u64::MAX),
         is_draining: true,
         failed_since_ms: 1 << 47,
         capacity_bytes: 1 << 62,
         ..rows[1].clone()
     };
-    rows[1].version = store.change_server(&rows[1]).unwrap();
+    rows[1].version = store.change_server(&rows[1], &[]).unwrap();
     assert!(rows[1].version > last);
     assert_eq!(store.servers().unwrap(), rows);
     let mut store = reopened(subject, store);
@@ -120,10 +120,12 @@ pub(super) fn members_of_groups_come_back_in_order(subject: &dyn Subject) {
     assert_eq!(store.groups().unwrap(), []);
     let whole = vec![(1, Full), (2, Full), (3, Full)];
     let first = store
-        .change_groups(&[(GroupId(2), whole.clone()), (GroupId(1), whole.clone())])
+        .change_groups(&[(GroupId(2), whole.clone()), (GroupId(1), whole.clone())], &[])
         .unwrap();
     let moving = vec![(2, Leaving), (3, Full), (9, Joining)];
-    let second = store.change_groups(&[(GroupId(2), moving.clone())]).unwrap();
+    let second = store
+        .change_groups(&[(GroupId(2), moving.clone())], &[(GroupId(2), 1)])
+        .unwrap();
     assert!(second > first);
     let mut store = reopened(subject, store);
     let rows: Vec<_> = store

@@ -73,7 +73,7 @@ pub(crate) fn server(number: u8) -> ServerRow {
         disk_uuid: [number + 100; 16],
         state: ServerState::Normal,
         version: 0,
-        incarnation: 1,
+        incarnation: copal_volume::group::Incarnation(1),
         is_draining: false,
         failed_since_ms: 0,
         capacity_bytes: u64::from(u32::MAX) * 1000,
