@@ -44,7 +44,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ("copal", &["copal"]),
 ];
 /// Who reaches past the layer below, to whom, and why.
-const SKIPS: [(&str, &str, &str); 11] = [
+const SKIPS: [(&str, &str, &str); 14] = [
     (
         "copal-kv",
         "copal-device",
@@ -86,6 +86,13 @@ const SKIPS: [(&str, &str, &str); 11] = [
         "copal-node",
         "finds, makes, opens and closes the store it was given",
     ),
+    ("copal", "copal-client", "talks to the cluster that was named"),
+    (
+        "copal",
+        "copal-master",
+        "opens the database of the master that it runs",
+    ),
+    ("copal", "copal-server", "runs masters and data servers"),
     (
         "copal",
         "copal-data",

@@ -52,7 +52,7 @@ pub enum CallError {
     Deadline,
     /// The other side refused.
     #[error("refused: {}", .0.text)]
-    Failed(Failure),
+    Failed(Box<Failure>),
     /// The answer is not what was asked for.
     #[error("an answer cannot be read: {0}")]
     Malformed(String),
@@ -140,7 +140,7 @@ impl Connection {
                 let answer = match frame.is_failure {
                     false => Ok(frame.message),
                     true => Err(match Failure::decode(frame.message) {
-                        Ok(failure) => CallError::Failed(failure),
+                        Ok(failure) => CallError::Failed(Box::new(failure)),
                         Err(error) => CallError::Malformed(error.to_string()),
                     }),
                 };

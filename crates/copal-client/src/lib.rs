@@ -9,12 +9,36 @@
 //!
 //! Not here: the rules of an operation (`copal_volume::group`), servers (`copal-server`).
 
+mod cluster;
 mod connection;
 mod connections;
+mod errors;
+mod files;
+mod join_tls;
+mod lease;
+mod map_cache;
+mod masters;
+mod operation;
 mod profile;
+mod racing;
+mod reading;
+mod settling;
+mod store;
 mod tls;
+mod upload;
+mod verifying;
+mod volumes;
 
+pub use cluster::{Cluster, ConnectError};
 pub use connection::{CallError, Connection, codec};
 pub use connections::Connections;
-pub use profile::{Profile, ProfileError};
-pub use tls::{Identity, TlsError, client_tls, name_of_master, name_of_server, server_tls};
+pub use errors::volume_error;
+pub use files::Writer;
+pub use join_tls::{fingerprint, joining_tls};
+pub use lease::{LeaseError, WriterLease};
+pub use map_cache::{CachedView, DiskPlace, MapCache};
+pub use masters::Masters;
+pub use profile::{Profile, ProfileError, write_private};
+pub use store::ClusterStore;
+pub use tls::{Identity, TlsError, client_tls, master_tls, name_of_master, name_of_server, server_tls};
+pub use verifying::{Difference, GroupReport};

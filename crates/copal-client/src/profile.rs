@@ -117,19 +117,38 @@ impl Profile {
             source,
         };
         let text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;
-        let unfinished = path.with_extension("unfinished");
-        // Whoever made a file of that name may have it open.
-        match std::fs::remove_file(&unfinished) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o600).open(&unfinished);
-        let mut file = file.map_err(failed)?;
-        file.write_all(text.as_bytes()).map_err(failed)?;
-        file.sync_all().map_err(failed)?;
-        std::fs::rename(&unfinished, path).map_err(failed)
+        write_private(path, &text).map_err(failed)
     }
+
+    /// The same profile with another master to ask first.
+    pub fn asking_first(mut self, master: &str) -> Profile {
+        self.masters.retain(|known| known != master);
+        self.masters.insert(0, master.to_owned());
+        self
+    }
+}
+
+/// Writes a file that only its owner may read, durably; one that is there is replaced whole.
+/// # Errors
+/// As the file system says.
+pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let unfinished = path.with_extension("unfinished");
+    // Whoever made a file of that name may have it open.
+    match std::fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&unfinished, path)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 impl std::fmt::Debug for Profile {

@@ -65,6 +65,26 @@ pub fn client_tls(identity: &Identity) -> Result<Arc<ClientConfig>, TlsError> {
     Ok(Arc::new(config.map_err(unusable)?))
 }
 
+/// How a master is called: who shows no certificate gets past the handshake, to join.
+/// # Errors
+/// The certificate or key cannot be used.
+pub fn master_tls(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots(&identity.authority)?, provider.clone());
+    let verifier = verifier.allow_unauthenticated().build().map_err(unusable)?;
+    let (mut certificates, key) = chain(identity)?;
+    // Whoever joins knows the authority by its fingerprint only.
+    for certificate in CertificateDer::pem_slice_iter(identity.authority.as_bytes()) {
+        certificates.push(certificate.map_err(unusable)?);
+    }
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(unusable)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(certificates, key);
+    Ok(Arc::new(config.map_err(unusable)?))
+}
+
 /// How this process is called: nobody without a certificate of the authority gets past the handshake.
 /// # Errors
 /// The certificate or key cannot be used.

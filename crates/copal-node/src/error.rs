@@ -44,6 +44,12 @@ pub enum NodeError {
         /// The directory that was named.
         directory: PathBuf,
     },
+    /// Another process works in the directory.
+    #[error("another process uses {}; wait for it to end", .path.display())]
+    InUse {
+        /// What that process has locked.
+        path: PathBuf,
+    },
     /// A block device that holds something was to become a store.
     #[error("{} is not empty", .path.display())]
     NotEmpty {

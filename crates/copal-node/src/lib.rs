@@ -22,19 +22,23 @@
 //!
 //! Not here: what the volumes hold, exit codes and sentences with options of a command line.
 
+mod directory_lock;
 mod error;
 mod holder;
 mod idle_marker;
 mod location;
+mod member_stack;
 mod memory_shares;
 mod patience;
 mod stack;
 mod unfinished_store;
 
+pub use directory_lock::DirectoryLock;
 pub use error::{Missing, NodeError};
 pub use holder::{Holder, holders};
 pub use idle_marker::IdleMarker;
 pub use location::{Access, Opened, StoreLocation, StoreOptions, refuse_taken};
+pub use member_stack::MemberStack;
 pub use memory_shares::MemoryShares;
 pub use patience::Patience;
 pub use stack::Stack;

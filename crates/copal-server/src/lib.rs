@@ -1,13 +1,36 @@
 //! The processes of a cluster.
 //!
+//! [`MasterServer`] stands round a `copal_master::Master`, [`DataServer`] round a `copal_data::MemberStore`; both answer
+//! calls that a [`Listener`] takes. A new data server comes with a [`JoinToken`].
+//!
 //! Invariants
 //! - Before a certificate was seen a connection has ten seconds and as little memory as its handshake takes.
 //! - What one connection sends ends that connection at most: nobody else notices.
+//! - What blocks runs on threads of its own, never where sockets are served.
 //!
 //! Not here: what calls mean (`copal-master`, `copal-data`), the other end (`copal-client`).
 
+mod answers;
 mod authority;
+mod data_calls;
+mod data_server;
+mod following;
+mod homes;
+mod joining;
 mod listener;
+mod master_server;
+mod processes;
+mod showing;
+mod snapshots;
+mod syncing;
+mod token;
 
 pub use authority::{Authority, AuthorityError};
+pub use data_server::{DataServer, Room};
+pub use following::NotLetIn;
+pub use homes::{HomeError, MasterHome, ServerHome};
+pub use joining::{JoinError, Joining, join};
 pub use listener::{Handler, Listener, Peer, Refused, refused};
+pub use master_server::{CLIENT_NAME, MasterServer};
+pub use processes::{DataProcess, MasterProcess, StartError};
+pub use token::{JoinToken, NoToken, hex, unhex};

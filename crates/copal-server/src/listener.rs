@@ -25,7 +25,15 @@ use tokio::{
     sync::{Semaphore, mpsc},
     time::timeout,
 };
-use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        client::verify_server_name,
+        pki_types::{CertificateDer, ServerName},
+        server::ParsedCertificate,
+    },
+};
 use tokio_util::codec::Framed;
 
 /// How long a connection may take to show who it is.
@@ -34,17 +42,21 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const HANDSHAKES: usize = 64;
 /// Calls of one connection that are under way at a time.
 const CALLS: usize = 128;
+/// Longest frame of who has shown no certificate.
+const STRANGERS_BYTES: usize = 64 << 10;
+/// Bytes of requests that all connections together may have under way, in KiB.
+const UNDER_WAY_KIB: u32 = 64 << 10;
 
 /// A refusal, as a message.
-pub type Refused = Failure;
+pub type Refused = Box<Failure>;
 
 /// A refusal with a word and a sentence.
 pub fn refused(code: Code, text: impl Into<String>) -> Refused {
-    Failure {
+    Box::new(Failure {
         code: code.into(),
         text: text.into(),
         ..Failure::default()
-    }
+    })
 }
 
 /// Who calls.
@@ -52,12 +64,27 @@ pub fn refused(code: Code, text: impl Into<String>) -> Refused {
 pub struct Peer {
     /// Where from.
     pub address: SocketAddr,
-    /// Its certificate, which the authority has signed.
-    pub certificate: Arc<[u8]>,
+    /// Its certificate, which the authority has signed; none: it may only ask to join.
+    pub certificate: Option<Arc<[u8]>>,
+}
+
+impl Peer {
+    /// Whether the peer's certificate is for this name.
+    pub fn is(&self, name: &ServerName<'_>) -> bool {
+        let Some(certificate) = &self.certificate else {
+            return false;
+        };
+        let certificate = CertificateDer::from(certificate.as_ref());
+        let parsed = ParsedCertificate::try_from(&certificate);
+        parsed.is_ok_and(|parsed| verify_server_name(&parsed, name).is_ok())
+    }
 }
 
 /// Who answers.
 pub trait Handler: Send + Sync + 'static {
+    /// Calls that a peer without a certificate may make, one to a connection.
+    const OF_STRANGERS: &'static [Method] = &[];
+
     /// Answers one call with an encoded message.
     fn call(
         self: Arc<Self>,
@@ -72,6 +99,7 @@ pub struct Listener {
     socket: TcpListener,
     tls: TlsAcceptor,
     turned_away: Arc<AtomicU64>,
+    under_way: Arc<Semaphore>,
 }
 
 impl Listener {
@@ -83,6 +111,7 @@ impl Listener {
             socket: TcpListener::bind(address).await?,
             tls: TlsAcceptor::from(tls),
             turned_away: Arc::default(),
+            under_way: Arc::new(Semaphore::new(UNDER_WAY_KIB as usize)),
         })
     }
 
@@ -98,7 +127,7 @@ impl Listener {
         Arc::clone(&self.turned_away)
     }
 
-    /// Serves until the task is dropped.
+    /// Serves until the task is dropped. Calls that are under way then end with it.
     pub async fn serve<H: Handler>(self, handler: Arc<H>) {
         let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
         loop {
@@ -114,18 +143,27 @@ impl Listener {
                     continue;
                 }
             };
-            let (tls, handler, turned_away) = (
+            let (tls, handler, turned_away, under_way) = (
                 self.tls.clone(),
                 Arc::clone(&handler),
                 Arc::clone(&self.turned_away),
+                Arc::clone(&self.under_way),
             );
             tokio::spawn(async move {
                 let greeted = timeout(HANDSHAKE, greet(socket, tls)).await;
                 drop(turn);
                 let ended = match greeted {
-                    Ok(Ok((stream, certificate))) => {
-                        let peer = Peer { address, certificate };
-                        converse(stream, peer, handler).await
+                    Ok(Ok((stream, Some(certificate)))) => {
+                        let certificate = Some(certificate);
+                        converse(stream, Peer { address, certificate }, handler, under_way).await
+                    }
+                    Ok(Ok((stream, None))) => {
+                        let peer = Peer {
+                            address,
+                            certificate: None,
+                        };
+                        let heard = timeout(HANDSHAKE, hear_stranger(stream, peer, handler)).await;
+                        heard.unwrap_or_else(|_| Err("it did not say what it wants".to_owned()))
                     }
                     Ok(Err(error)) => Err(error.to_string()),
                     Err(_) => Err("it did not say who it is".to_owned()),
@@ -141,7 +179,7 @@ impl Listener {
 
 type Stream = tokio_rustls::server::TlsStream<TcpStream>;
 
-async fn greet(socket: TcpStream, tls: TlsAcceptor) -> std::io::Result<(Stream, Arc<[u8]>)> {
+async fn greet(socket: TcpStream, tls: TlsAcceptor) -> std::io::Result<(Stream, Option<Arc<[u8]>>)> {
     socket.set_nodelay(true)?;
     let stream = tls.accept(socket).await?;
     let shown = stream
@@ -150,12 +188,59 @@ async fn greet(socket: TcpStream, tls: TlsAcceptor) -> std::io::Result<(Stream, 
         .peer_certificates()
         .and_then(|chain| chain.first());
     let certificate = shown.map(|certificate| Arc::from(certificate.as_ref()));
-    let none = || std::io::Error::other("it showed no certificate");
-    Ok((stream, certificate.ok_or_else(none)?))
+    Ok((stream, certificate))
+}
+
+/// Answers the one call of who has shown no certificate.
+async fn hear_stranger<H: Handler>(stream: Stream, peer: Peer, handler: Arc<H>) -> Result<(), String> {
+    let mut codec = codec();
+    codec.set_max_frame_length(STRANGERS_BYTES);
+    let mut framed = Framed::new(stream, codec);
+    let bytes = match framed.next().await {
+        Some(Ok(bytes)) => bytes,
+        Some(Err(error)) => return Err(error.to_string()),
+        None => return Err("it showed no certificate and asked for nothing".to_owned()),
+    };
+    let frame = Frame::decode(bytes.freeze()).map_err(|error| error.to_string())?;
+    let method = Method::of_number(frame.method).filter(|method| H::OF_STRANGERS.contains(method));
+    let answer = match method {
+        Some(method) if !frame.is_reply => handler.call(peer, method, frame.message.clone()).await,
+        _ => Err(refused(
+            Code::Denied,
+            "this takes a certificate of the cluster's authority",
+        )),
+    };
+    let is_refused = answer.is_err();
+    let sent = framed.send(reply(&frame, answer).encode()).await;
+    sent.map_err(|error| error.to_string())?;
+    match is_refused {
+        true => Err("it was refused".to_owned()),
+        false => Ok(()),
+    }
+}
+
+/// The frame that answers another.
+fn reply(to: &Frame, answer: Result<Bytes, Refused>) -> Frame {
+    let (is_failure, message) = match answer {
+        Ok(message) => (false, message),
+        Err(failure) => (true, failure.encode_to_vec().into()),
+    };
+    Frame {
+        id: to.id,
+        method: to.method,
+        is_reply: true,
+        is_failure,
+        message,
+    }
 }
 
 /// Answers calls until the other side has no more. An error: it sent what is no frame.
-async fn converse<H: Handler>(stream: Stream, peer: Peer, handler: Arc<H>) -> Result<(), String> {
+async fn converse<H: Handler>(
+    stream: Stream,
+    peer: Peer,
+    handler: Arc<H>,
+    under_way: Arc<Semaphore>,
+) -> Result<(), String> {
     let (mut sink, mut source) = Framed::new(stream, codec()).split();
     let (out, mut answers) = mpsc::channel::<Frame>(CALLS);
     let writer = tokio::spawn(async move {
@@ -186,26 +271,21 @@ async fn converse<H: Handler>(stream: Stream, peer: Peer, handler: Arc<H>) -> Re
         let Ok(turn) = Arc::clone(&calls).acquire_owned().await else {
             break Ok(());
         };
+        // Nothing more is read from here before there is room for what was.
+        let kib = (frame.message.len() >> 10) as u32 + 1;
+        let Ok(room) = Arc::clone(&under_way).acquire_many_owned(kib).await else {
+            break Ok(());
+        };
         let (out, peer, handler) = (out.clone(), peer.clone(), Arc::clone(&handler));
         tokio::spawn(async move {
             let answer = match Method::of_number(frame.method) {
-                Some(method) => handler.call(peer, method, frame.message).await,
+                Some(method) => handler.call(peer, method, frame.message.clone()).await,
                 None => Err(refused(Code::Invalid, "this release knows no such call")),
             };
-            let (is_failure, message) = match answer {
-                Ok(message) => (false, message),
-                Err(failure) => (true, failure.encode_to_vec().into()),
-            };
-            let reply = Frame {
-                id: frame.id,
-                method: frame.method,
-                is_reply: true,
-                is_failure,
-                message,
-            };
+            let reply = reply(&frame, answer);
             // The connection may be gone by now.
             let _ = out.send(reply).await;
-            drop(turn);
+            drop((turn, room));
         });
     };
     drop(out);

@@ -34,6 +34,11 @@ pub(crate) mod exit {
     pub(crate) const DAMAGED: u8 = 20;
     pub(crate) const DENIED: u8 = 21;
     pub(crate) const FULL: u8 = 28;
+    pub(crate) const NOT_FOUND: u8 = 40;
+    pub(crate) const EXISTS: u8 = 41;
+    pub(crate) const TOO_FEW: u8 = 42;
+    pub(crate) const UNKNOWN: u8 = 43;
+    pub(crate) const NO_ROOM: u8 = 44;
     pub(crate) const INTERRUPTED: u8 = 130;
 }
 

@@ -8,6 +8,7 @@
 
 mod allocator;
 mod arguments;
+mod cluster;
 mod commands;
 mod coverage;
 mod failure;
@@ -16,6 +17,7 @@ mod human;
 mod meter;
 mod output;
 mod password;
+mod place;
 mod repository;
 mod signals;
 mod stdin;

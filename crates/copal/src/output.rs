@@ -83,6 +83,13 @@ impl Output {
         }
     }
 
+    /// A line of what goes on, for people who look.
+    pub(crate) fn line(self, sentence: &str) {
+        if !self.json && !self.quiet {
+            write_out(&format!("{}\n", visible(sentence)));
+        }
+    }
+
     /// Something worth knowing that is not the result.
     pub(crate) fn notice(self, sentence: &str) {
         self.message("verbose", json!({ "message": sentence }));

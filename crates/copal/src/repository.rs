@@ -5,12 +5,14 @@
 
 use crate::{
     arguments::{Common, Init},
-    failure::{Failure, Outcome},
+    cluster,
+    failure::{Failure, Outcome, exit},
     password,
+    place::{ClusterPlace, Place},
 };
 use copal_backup::{IndexHome, InitOptions, Repository, Unlock};
-use copal_data::LocalStore;
-use copal_node::{Access, MemoryShares, Patience, Stack, StoreLocation, UnfinishedStore, refuse_taken};
+use copal_client::{ClusterStore, LeaseError};
+use copal_node::{Access, MemoryShares, Patience, Stack, UnfinishedStore, refuse_taken};
 use copal_object::{Shrunk, StoreError};
 use copal_volume::VolumeStore;
 use std::{
@@ -24,8 +26,16 @@ use std::{
 pub(crate) struct Opened {
     /// The repository; taken away before the layers below are closed.
     repository: Option<Repository>,
-    stack: Stack,
+    ground: Ground,
     trace: Option<GetTrace>,
+}
+
+/// What a repository stands on.
+enum Ground {
+    /// A store of this machine.
+    Store(Box<Stack>),
+    /// A cluster, with the right to write in it where that is wanted.
+    Cluster(ClusterStore),
 }
 
 /// Look-ups of the engine that are being written down.
@@ -75,9 +85,25 @@ impl Opened {
         let trace = trace.map(|file| GetTrace::start(stack.kv(), file)).transpose()?;
         Ok(Opened {
             repository: Some(repository),
-            stack,
+            ground: Ground::Store(Box::new(stack)),
             trace,
         })
+    }
+
+    fn in_cluster(store: ClusterStore, repository: Repository) -> Opened {
+        Opened {
+            repository: Some(repository),
+            ground: Ground::Cluster(store),
+            trace: None,
+        }
+    }
+
+    /// The store below the repository; `None`: it is in a cluster.
+    pub(crate) fn store(&self) -> Option<&Stack> {
+        match &self.ground {
+            Ground::Store(stack) => Some(stack),
+            Ground::Cluster(_) => None,
+        }
     }
 
     /// The repository.
@@ -86,30 +112,10 @@ impl Opened {
         self.repository.as_ref().expect("present until closed")
     }
 
-    /// The volumes below the repository.
-    pub(crate) fn volumes(&self) -> &LocalStore {
-        self.stack.volumes()
-    }
-
-    /// What the store found out about itself when it was opened.
-    pub(crate) fn recovery(&self) -> &copal_object::RecoveryReport {
-        self.stack.recovery()
-    }
-
-    /// The objects below the volumes.
-    pub(crate) fn objects(&self) -> &copal_object::Store {
-        self.stack.objects()
-    }
-
-    /// Where the bytes of the store file are.
-    pub(crate) fn space(&self) -> copal_object::Space {
-        self.stack.objects().space()
-    }
-
     /// Closes everything from the top down, durably. A store that a prune has made small stays so: what this command had
     /// to have and no longer needs goes back, too.
     pub(crate) fn close(self) -> Outcome<()> {
-        if self.stack.was_shrunk() {
+        if self.store().is_some_and(Stack::was_shrunk) {
             return self.close_and_shrink().map(drop);
         }
         self.close_after(|_| ()).map(drop)
@@ -131,7 +137,13 @@ impl Opened {
     fn close_after<T: Default>(mut self, last: impl FnOnce(&copal_object::Store) -> T) -> Outcome<T> {
         self.repository = None;
         let recorded = self.trace.take().map_or(Ok(()), GetTrace::finish);
-        let value = self.stack.close(last)?;
+        let value = match self.ground {
+            Ground::Store(stack) => stack.close(last)?,
+            Ground::Cluster(mut store) => {
+                store.release_lease();
+                T::default()
+            }
+        };
         recorded.map(|()| value)
     }
 }
@@ -144,6 +156,9 @@ pub(crate) fn init(
     patience: &Patience,
 ) -> Outcome<Opened> {
     let named = common.repository()?;
+    if let Some(place) = ClusterPlace::parse(named)? {
+        return init_in_cluster(common, init, chunking, &place);
+    }
     refuse_taken(named)?;
     let unlock = password::for_init(common)?;
     let options = common.store_options();
@@ -164,18 +179,80 @@ pub(crate) fn init(
     Opened::of(stack, repository, common)
 }
 
-/// Opens a repository for what the command wants to do.
+fn init_in_cluster(
+    common: &Common,
+    init: &Init,
+    chunking: copal_backup::Profile,
+    place: &ClusterPlace,
+) -> Outcome<Opened> {
+    if init.size.is_some() || init.backend.is_some() || init.force {
+        return Err(Failure::usage(
+            "--size, --backend and --force are for a store of this machine; leave them out with copal://",
+        ));
+    }
+    let mut store = place.connect(common)?;
+    let unlock = password::for_init(common)?;
+    store.make_root().map_err(cluster::of_volume)?;
+    take_lease(&mut store, place)?;
+    let options = InitOptions {
+        profile: chunking,
+        ..InitOptions::new(unlock)
+    };
+    let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options)?;
+    Ok(Opened::in_cluster(store, repository))
+}
+
+/// One process at a time writes to a repository.
+fn take_lease(store: &mut ClusterStore, place: &ClusterPlace) -> Outcome<()> {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let holder = format!("process {} on {host}", std::process::id());
+    store.take_lease(&holder).map_err(|error| match error {
+        LeaseError::Held { .. } => Failure::new(
+            exit::BUSY,
+            "busy",
+            format!(
+                "copal://{}/{}: {error}; wait for it and try again",
+                place.master, place.path
+            ),
+        ),
+        LeaseError::Call(error) => cluster::of_call(error),
+    })
+}
+
+/// Opens the repository for what the command wants to do.
 pub(crate) fn open(common: &Common, access: Access, patience: &Patience) -> Outcome<Opened> {
-    let location = StoreLocation::find(common.repository()?)?;
+    let location = match Place::find(common)? {
+        Place::Store(location) => location,
+        Place::Cluster(place) => return open_in_cluster(common, access, &place),
+    };
     let opened = location.open(access, &common.store_options(), patience)?;
     let engine_bytes = MemoryShares::of(common.memory)?.engine;
     let stack = Stack::open(location.path(), opened, access, engine_bytes)?;
-    let encrypted = Repository::probe(&**stack.volumes())?.ok_or(copal_backup::Error::NoRepository)?;
+    let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
+    let repository = open_on(common, shared, IndexHome::Kv(stack.kv().clone()))?;
+    Opened::of(stack, repository, common)
+}
+
+fn open_in_cluster(common: &Common, access: Access, place: &ClusterPlace) -> Outcome<Opened> {
+    let mut store = place.connect(common)?;
+    if access == Access::Write {
+        take_lease(&mut store, place)?;
+    }
+    let repository = open_on(common, Arc::new(store.clone()), IndexHome::Memory);
+    match repository {
+        Ok(repository) => Ok(Opened::in_cluster(store, repository)),
+        Err(failure) => {
+            store.release_lease();
+            Err(failure)
+        }
+    }
+}
+
+fn open_on(common: &Common, volumes: Arc<dyn VolumeStore>, index: IndexHome) -> Outcome<Repository> {
+    let encrypted = Repository::probe(&*volumes)?.ok_or(copal_backup::Error::NoRepository)?;
     let unlock = password::for_open(common, encrypted)?;
     if matches!(unlock, Unlock::Insecure) && encrypted {
         return Err(copal_backup::Error::PasswordNeeded.into());
     }
-    let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
-    let repository = Repository::open(shared, IndexHome::Kv(stack.kv().clone()), &unlock)?;
-    Opened::of(stack, repository, common)
+    Ok(Repository::open(volumes, index, &unlock)?)
 }

@@ -19,6 +19,7 @@ impl From<NodeError> for Failure {
                 "the store {} is read-only; give it write permission (chmod u+w), nothing was changed",
                 path.display()
             )),
+            NodeError::InUse { path } => Failure::busy(&path),
             NodeError::InTheMaking { directory } => Failure::new(
                 exit::BUSY,
                 "busy",

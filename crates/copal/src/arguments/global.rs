@@ -11,6 +11,24 @@ use std::{
     time::Duration,
 };
 
+/// What `--wait` is for: a store that is free, or a cluster that is well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// So long, for a store that another process is using.
+    For(Duration),
+    /// Until the cluster is so.
+    Until(String),
+}
+
+impl Wait {
+    fn parse(text: &str) -> Result<Wait, String> {
+        match text {
+            "healthy" | "recovering" | "degraded" | "incomplete" => Ok(Wait::Until(text.to_owned())),
+            _ => human::parse_duration(text).map(Wait::For),
+        }
+    }
+}
+
 /// Options that every command takes, before or after its name.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Common options")]
@@ -18,6 +36,9 @@ pub(crate) struct Common {
     /// Directory of the repository, or the block device that is one
     #[arg(long, short, global = true, env = "COPAL_REPOSITORY", value_name = "DIR")]
     pub(crate) repo: Option<PathBuf>,
+    /// Profile of the cluster: the file client.json that its master has written
+    #[arg(long, global = true, env = "COPAL_CLUSTER", value_name = "FILE")]
+    pub(crate) cluster: Option<PathBuf>,
     /// File whose first line is the password
     #[arg(long, global = true, env = "COPAL_PASSWORD_FILE", value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
@@ -41,8 +62,8 @@ pub(crate) struct Common {
     #[arg(long, global = true)]
     pub(crate) accept_tail_loss: bool,
     /// Wait so long for a store that another process is using: 90s, 10m, 2h (default: exit code 11)
-    #[arg(long, global = true, env = "COPAL_WAIT", value_name = "DURATION", value_parser = human::parse_duration)]
-    pub(crate) wait: Option<Duration>,
+    #[arg(long, global = true, env = "COPAL_WAIT", value_name = "DURATION", value_parser = Wait::parse)]
+    pub(crate) wait: Option<Wait>,
     /// Use pread and pwrite even where the kernel offers io_uring
     #[arg(long, global = true)]
     pub(crate) no_io_uring: bool,
@@ -65,6 +86,19 @@ impl Common {
     pub(crate) fn repository(&self) -> Outcome<&Path> {
         let none = || Failure::usage("which repository? give --repo DIR or set COPAL_REPOSITORY");
         self.repo.as_deref().ok_or_else(none)
+    }
+
+    /// How long to wait for a store that another process is using.
+    /// # Errors
+    /// It is told to wait for something else.
+    pub(crate) fn wait_for_store(&self) -> Outcome<Duration> {
+        match &self.wait {
+            None => Ok(Duration::ZERO),
+            Some(Wait::For(limit)) => Ok(*limit),
+            Some(Wait::Until(health)) => Err(Failure::usage(format!(
+                "--wait {health} goes with `copal status`; here it takes a time, such as 30m"
+            ))),
+        }
     }
 
     pub(crate) fn store_options(&self) -> StoreOptions {

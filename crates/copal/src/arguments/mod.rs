@@ -4,6 +4,7 @@
 //! Not here: what the words mean (`commands`).
 
 mod backup;
+mod cluster;
 mod global;
 pub(crate) mod kv;
 mod reading;
@@ -11,7 +12,8 @@ mod repository;
 mod retention;
 
 pub(crate) use backup::{Backup, Format};
-pub(crate) use global::Common;
+pub(crate) use cluster::{Data, Events, FileWords, Fs, FsVerb, Group, Master, Node, Serve, Status};
+pub(crate) use global::{Common, Wait};
 pub(crate) use reading::{Check, Ls, Restore, Snapshots, Verify};
 pub(crate) use repository::{Chunking, Init, Repair, RepairStore};
 pub(crate) use retention::{Delete, Forget, Hold, Keep, Prune};
@@ -32,6 +34,11 @@ Exit codes:
    21  denied: by a guard of the retention rules, because the store is read-only, or because the target exists
    22  --strict-incremental: a disk could not be backed up from its changed extents
    28  the store is full and cannot grow
+   40  no such file or volume in the cluster
+   41  the name is taken
+   42  too few servers are up, or no answer in time; what was asked for did not happen
+   43  it may have happened or not; `copal fs settle` decides it
+   44  the cluster is full, or the volume's quota is reached
   130  interrupted; the store is consistent
 
 Any other code is a failure too.
@@ -40,6 +47,7 @@ Environment:
   COPAL_REPOSITORY     the repository, instead of --repo
   COPAL_PASSWORD_FILE  a file whose first line is the password, instead of --password-file
   COPAL_PASSWORD       the password itself; a file is safer
+  COPAL_CLUSTER        the profile of the cluster, instead of --cluster
   COPAL_WAIT           how long to wait for a store in use, instead of --wait
   COPAL_LOG            more words on standard error, such as info or copal_object=debug
 
@@ -146,6 +154,24 @@ pub(crate) enum Command {
     /// Repair what can be rebuilt
     #[command(subcommand)]
     Repair(Repair),
+    /// Run a master of a cluster
+    Master(Master),
+    /// Run a data server of a cluster
+    Data(Data),
+    /// Run a whole cluster on this machine, to try things on
+    Serve(Serve),
+    /// Show how a cluster is
+    Status(Status),
+    /// Volumes and files of a cluster
+    Fs(Fs),
+    /// Servers of a cluster
+    #[command(subcommand)]
+    Node(Node),
+    /// Groups of volumes of a cluster, and their members
+    #[command(subcommand)]
+    Group(Group),
+    /// Show what happened in a cluster
+    Events(Events),
     /// Look into the key-value engine below a repository, or into any store of it
     Kv(kv::Kv),
     /// Show the version

@@ -17,17 +17,18 @@ Examples:
   copal init --repo /backup/copal --password-file /root/copal.password
   copal init --repo /dev/vg/copal --password-file /root/copal.password
   copal init --repo /mnt/share/copal --backend hostfs
+  copal init --repo copal://127.0.0.1:7400/vms   (in a cluster, see `copal master --help`)
   copal init --repo /backup/copal                (asks for the password)")]
 pub(crate) struct Init {
-    /// Bytes to preallocate, at least 64MiB; the store file grows when they are used up
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = human::parse_bytes)]
-    pub(crate) size: u64,
+    /// Bytes to preallocate, at least 64MiB (the default); the store file grows when they are used up
+    #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
+    pub(crate) size: Option<u64>,
     /// How disks are cut into chunks, fixed for the life of the repository
     #[arg(long, value_enum, default_value_t = Chunking::Default)]
     pub(crate) chunking: Chunking,
-    /// What the store lies in, fixed for the life of the repository
-    #[arg(long, value_enum, default_value_t = Backend::Cow)]
-    pub(crate) backend: Backend,
+    /// What the store lies in, fixed for the life of the repository (default: cow)
+    #[arg(long, value_enum)]
+    pub(crate) backend: Option<Backend>,
     /// Overwrite a block device that holds something
     #[arg(long)]
     pub(crate) force: bool,
@@ -37,10 +38,10 @@ impl Init {
     pub(crate) fn new_store(&self) -> NewStore {
         NewStore {
             backend: match self.backend {
-                Backend::Cow => copal_node::Backend::File,
-                Backend::Hostfs => copal_node::Backend::Files,
+                None | Some(Backend::Cow) => copal_node::Backend::File,
+                Some(Backend::Hostfs) => copal_node::Backend::Files,
             },
-            size_bytes: self.size,
+            size_bytes: self.size.unwrap_or(64 << 20),
             overwrite: self.force,
         }
     }

@@ -7,6 +7,7 @@ use crate::{
     arguments::{Backup, Format},
     failure::{Failure, Outcome, exit},
     human,
+    place::Place,
     repository::Opened,
     stdin::Stdin,
 };
@@ -19,7 +20,7 @@ use copal_backup::{
         stream::StreamSource,
     },
 };
-use copal_node::{Access, StoreLocation};
+use copal_node::Access;
 use serde_json::json;
 use std::path::Path;
 
@@ -36,7 +37,7 @@ pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
     let memory = context.memory()?;
     // Sources first: a missing image is said before a password is asked for.
     let mut disks = open_disks(context, backup)?;
-    let place = StoreLocation::find(context.arguments.common.repository()?)?;
+    let place = Place::find(&context.arguments.common)?;
     for typed in typed_disks(backup)? {
         source::refuse_own(&place, &typed.image)?;
     }

@@ -10,12 +10,12 @@ use crate::{
     failure::{Failure, Outcome},
     human,
     output::write_out,
-    repository::Opened,
+    place::Place,
 };
 use conclude::conclude;
 use copal_backup::{CheckReport, ReadData, Snapshot};
 use copal_data::CheckOptions;
-use copal_node::{Access, StoreLocation};
+use copal_node::{Access, Stack, StoreLocation};
 use copal_object::Covered;
 use serde_json::json;
 use walk::{Below, Walk};
@@ -29,33 +29,35 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
     let common = &context.arguments.common;
     if check.coverage
         && matches!(
-            StoreLocation::find(common.repository()?)?,
-            StoreLocation::Files(_)
+            Place::find(common)?,
+            Place::Store(StoreLocation::Files(_)) | Place::Cluster(_)
         )
     {
         return Err(Failure::usage(
-            "--coverage lists the bytes of a store file; this repository has a file per object, leave it out",
+            "--coverage lists the bytes of a store file; this repository has none, leave it out",
         ));
     }
     let opened = context.open(Access::Read)?;
     let meter = context.meter();
-    let walk = Walk::new(&meter, check.read_data, opened.space().live_bytes);
+    let used = opened
+        .store()
+        .map_or(0, |store| store.objects().space().live_bytes);
+    let walk = Walk::new(&meter, check.read_data, used);
     let report = opened
         .repository()
         .check(read_data, &walk, &context.cancel)
         .map_err(Failure::from);
     let mut coverage = check.coverage.then(Coverage::default);
-    let device_bytes = opened.objects().device_bytes();
+    let device_bytes = opened.store().map_or(0, |store| store.objects().device_bytes());
     let report = report.and_then(|mut report| {
-        let leftovers = check_store(&opened, check.read_data, &walk, &mut report)?;
-        check_objects(
-            context,
-            &opened,
-            check.read_data,
-            &walk,
-            &mut coverage,
-            &mut report,
-        )?;
+        let Some(store) = opened.store() else {
+            context
+                .output
+                .notice("the servers of the cluster are compared by `copal group verify --all --deep`");
+            return Ok((report, Leftovers { objects: 0, bytes: 0 }));
+        };
+        let leftovers = check_store(store, check.read_data, &walk, &mut report)?;
+        check_objects(context, store, check.read_data, &walk, &mut coverage, &mut report)?;
         Ok((report, leftovers))
     });
     drop(meter);
@@ -87,12 +89,12 @@ struct Leftovers {
 
 /// The layers below: rows, tables and accounts, which a repository does not look at while they answer.
 fn check_store(
-    opened: &Opened,
+    store: &Stack,
     read_data: bool,
     walk: &Walk<'_>,
     report: &mut CheckReport,
 ) -> Outcome<Leftovers> {
-    for stream in &opened.recovery().damaged_streams {
+    for stream in &store.recovery().damaged_streams {
         report.add(
             "the store",
             format!("acknowledged frames of stream {} are damaged", stream.0),
@@ -104,7 +106,7 @@ fn check_store(
         engine: true,
     };
     let mut is_engine = false;
-    let below = opened.volumes().check(&options, &mut |so_far| {
+    let below = store.volumes().check(&options, &mut |so_far| {
         if so_far.engine_bytes == 0 {
             walk.reached(so_far.verified_bytes);
             return;
@@ -127,7 +129,7 @@ fn check_store(
 /// The layer below all: every byte that stands under a checksum, whoever wrote it.
 fn check_objects(
     context: &Context<'_>,
-    opened: &Opened,
+    store: &Stack,
     read_data: bool,
     walk: &Walk<'_>,
     coverage: &mut Option<Coverage>,
@@ -137,7 +139,7 @@ fn check_objects(
         data: read_data,
         repair: false,
     };
-    let objects = opened.objects();
+    let objects = store.objects();
     walk.below(Below::Objects);
     let mut summed = 0;
     let found = objects.check_coverage(&options, &mut |range, covered| {

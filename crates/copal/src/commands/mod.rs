@@ -3,6 +3,7 @@
 mod as_json;
 mod backup;
 mod check;
+mod cluster;
 mod forget;
 mod hold;
 mod init;
@@ -15,10 +16,11 @@ mod stats;
 
 use crate::{
     arguments::{Arguments, Command, Common, Repair},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, exit},
     holder_text, human,
     meter::Meter,
     output::{Output, write_out},
+    place::Place,
     repository::{self, Opened},
     signals,
 };
@@ -26,12 +28,15 @@ use clap::CommandFactory;
 use copal_backup::{CancelFlag, LostFrame, Snapshot};
 use copal_node::{Access, MemoryShares, Patience};
 use serde_json::json;
+use std::time::Duration;
 
 /// What a command that works on a repository gets.
 pub(crate) struct Context<'a> {
     arguments: &'a Arguments,
     output: &'a Output,
     cancel: CancelFlag,
+    /// How long to wait for a store that somebody else has.
+    wait: Duration,
 }
 
 /// Runs the command that was typed.
@@ -49,10 +54,16 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         }
         _ => {}
     }
+    let wait = match &arguments.command {
+        // There it says for what, not how long.
+        Command::Status(_) => Duration::ZERO,
+        _ => arguments.common.wait_for_store()?,
+    };
     let context = Context {
         arguments,
         output,
         cancel: signals::catch()?,
+        wait,
     };
     let result = match &arguments.command {
         Command::Init(init) => init::run(&context, init),
@@ -67,6 +78,14 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Delete(delete) => prune::delete(&context, delete),
         Command::Prune(prune) => prune::prune(&context, prune),
         Command::Stats => stats::stats(&context),
+        Command::Master(words) => cluster::master(&context, words),
+        Command::Data(words) => cluster::data(&context, words),
+        Command::Serve(words) => cluster::serve(&context, words),
+        Command::Status(words) => cluster::status(&context, words),
+        Command::Fs(words) => cluster::fs(&context, words),
+        Command::Node(words) => cluster::node(&context, words),
+        Command::Group(words) => cluster::group(&context, words),
+        Command::Events(words) => cluster::events(&context, words),
         Command::Kv(words) => kv::run(&context, words),
         Command::Repair(Repair::Index) => stats::repair_index(&context),
         Command::Repair(Repair::Store(words)) => repair_store::run(&context, words),
@@ -91,7 +110,7 @@ impl Context<'_> {
 
     /// How long this command waits for a store that somebody else has open: as long as `--wait` says; Ctrl-C ends it.
     fn patience(&self) -> Patience {
-        let limit = self.arguments.common.wait.unwrap_or_default();
+        let limit = self.wait;
         let cancel = self.cancel.clone();
         let output = *self.output;
         Patience::new(
@@ -129,6 +148,35 @@ impl Context<'_> {
         }
     }
 
+    /// Refuses a command on a repository in a cluster.
+    fn needs_store(&self, command: &str, why: &str) -> Outcome<()> {
+        match Place::find(&self.arguments.common)? {
+            Place::Store(_) => Ok(()),
+            Place::Cluster(_) => Err(Failure::new(
+                exit::DENIED,
+                "denied",
+                format!("`copal {command}` does not work on copal://: {why}; nothing was changed"),
+            )),
+        }
+    }
+
+    /// Whether the process was told to end.
+    fn is_ended(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    /// Waits until the process is told to end, which is looked for every `look`.
+    fn wait_for_end(&self, look: Duration) {
+        while !self.is_ended() {
+            rest(look);
+        }
+    }
+
+    /// Waits a moment.
+    fn pause(&self, moment: Duration) {
+        rest(moment);
+    }
+
     fn memory(&self) -> Outcome<MemoryShares> {
         Ok(MemoryShares::of(self.arguments.common.memory)?)
     }
@@ -136,6 +184,11 @@ impl Context<'_> {
     fn meter(&self) -> Meter {
         Meter::start(*self.output, &self.cancel)
     }
+}
+
+/// Lets a moment pass; a signal may end it early.
+fn rest(moment: Duration) {
+    std::thread::park_timeout(moment);
 }
 
 /// Closes the store after an operation, whatever became of it; its own failure comes first.

@@ -8,14 +8,16 @@ use crate::{
     arguments::{Delete, Prune},
     failure::{Failure, Outcome},
     human,
+    place::Place,
     repository::Opened,
 };
 use copal_backup::{PruneOptions, PruneSummary};
-use copal_node::{Access, StoreLocation};
+use copal_node::Access;
 use copal_object::Shrunk;
 use serde_json::{Value, json};
 
 pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
+    context.needs_store("delete", NOT_ON_A_CLUSTER)?;
     let opened = context.open(access(delete.dry_run))?;
     let outcome = free(context, &opened, delete);
     let freed = close(context, opened, outcome, delete.dry_run)?;
@@ -49,6 +51,10 @@ struct Freed {
     allocated_bytes: Option<u64>,
 }
 
+/// Why nothing is freed in a cluster.
+const NOT_ON_A_CLUSTER: &str = "data servers do not check yet whose turn it is to write, and a pack could go that another \
+                                backup just referred to";
+
 fn access(dry_run: bool) -> Access {
     match dry_run {
         true => Access::Read,
@@ -63,7 +69,9 @@ fn sweep(
     options: &PruneOptions,
 ) -> Outcome<Freed> {
     // What is rewritten moves away from the end of the file, which is cut off then.
-    opened.objects().place_low();
+    if let Some(store) = opened.store() {
+        store.objects().place_low();
+    }
     let meter = context.meter();
     let gone = judgement.judged.iter().filter(|one| !one.is_kept());
     let options = PruneOptions {
@@ -83,7 +91,9 @@ fn sweep(
     Ok(Freed {
         judgement,
         summary,
-        store_bytes: opened.space().live_bytes,
+        store_bytes: opened
+            .store()
+            .map_or(0, |store| store.objects().space().live_bytes),
         shrunk: Shrunk::default(),
         allocated_bytes: None,
     })
@@ -97,12 +107,13 @@ fn close(context: &Context<'_>, opened: Opened, outcome: Outcome<Freed>, dry_run
     let shrunk = opened.close_and_shrink();
     Ok(Freed {
         shrunk: shrunk?,
-        allocated_bytes: StoreLocation::find(context.arguments.common.repository()?)?.allocated_bytes(),
+        allocated_bytes: Place::find(&context.arguments.common)?.allocated_bytes(),
         ..outcome?
     })
 }
 
 pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
+    context.needs_store("prune", NOT_ON_A_CLUSTER)?;
     let policy = forget::policy(&prune.keep);
     if policy.is_empty() && (prune.vm.is_some() || prune.force || prune.accept_clock) {
         return Err(Failure::usage(

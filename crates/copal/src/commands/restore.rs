@@ -7,11 +7,12 @@ use crate::{
     arguments::Restore,
     failure::{Failure, Outcome, exit},
     human,
+    place::Place,
     repository::Opened,
     stdout,
 };
 use copal_backup::{RestoreRequest, RestoreSummary, Snapshot};
-use copal_node::{Access, StoreLocation};
+use copal_node::Access;
 use serde_json::json;
 use std::{io::IsTerminal, path::Path};
 
@@ -87,7 +88,7 @@ fn copy(
     request.disk.clone_from(&restore.disk);
     request.fetches = usize::from(restore.fetches);
     request.memory_bytes = memory_bytes;
-    let place = StoreLocation::find(context.arguments.common.repository()?)?;
+    let place = Place::find(&context.arguments.common)?;
     let target = target::open(&place, &restore.target, restore.force)?;
     let meter = context.meter();
     let summary = repository.restore(&request, &*target, &meter, &context.cancel);

@@ -4,6 +4,7 @@ use super::{Context, as_json, close};
 use crate::{
     failure::{Failure, Outcome},
     human,
+    place::Place,
 };
 use copal_backup::{RepositoryInfo, RepositoryStats};
 use copal_node::{Access, StoreLocation};
@@ -12,15 +13,18 @@ use serde_json::{Value, json};
 
 pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
-    let (info, space) = (opened.repository().info(), opened.space());
+    let (info, space) = (
+        opened.repository().info(),
+        opened.store().map(|store| store.objects().space()),
+    );
     let stats = opened.repository().stats().map_err(Failure::from);
     let stats = close(opened, stats)?;
-    let place = StoreLocation::find(context.arguments.common.repository()?)?;
+    let place = Place::find(&context.arguments.common)?;
     let found = Found {
         info,
         stats,
         space,
-        is_bounded: !matches!(place, StoreLocation::Files(_)),
+        is_bounded: matches!(&place, Place::Store(location) if !matches!(location, StoreLocation::Files(_))),
         allocated_bytes: place.allocated_bytes(),
     };
     context.output.answer(found.as_json(), || found.as_text());
@@ -31,7 +35,8 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
 struct Found {
     info: RepositoryInfo,
     stats: RepositoryStats,
-    space: Space,
+    /// None: the repository is in a cluster, whose servers have stores of their own.
+    space: Option<Space>,
     /// A directory of files has no size of its own: what bounds it is the file system.
     is_bounded: bool,
     allocated_bytes: Option<u64>,
@@ -62,7 +67,7 @@ impl Found {
             "packs": stats.packs,
             "chunks": stats.chunks,
             "unfinished_sessions": stats.unfinished_sessions,
-            "store": {
+            "store": space.map(|space| json!({
                 "size_bytes": self.bounded(space.size_bytes),
                 "allocated_bytes": self.allocated_bytes,
                 "live_bytes": space.live_bytes,
@@ -71,7 +76,7 @@ impl Found {
                 "reserved_bytes": self.bounded(space.reserved_bytes),
                 "free_bytes": self.bounded(space.free_bytes),
                 "given_back_bytes": self.bounded(space.hollow_bytes),
-            },
+            })),
             "peak_memory_bytes": as_json::peak_memory_bytes(),
         })
     }
@@ -85,8 +90,7 @@ impl Found {
             0 => stats.snapshots.to_string(),
             damaged => format!("{}, {damaged} of them damaged", stats.snapshots),
         };
-        let size = self.bounded(space.size_bytes).map(human::bytes);
-        let rows: Vec<Vec<String>> = [
+        let mut rows = vec![
             ("VMs", stats.vms.to_string()),
             ("Snapshots", snapshots),
             ("Disks as they were", human::bytes(stats.logical_bytes)),
@@ -96,30 +100,27 @@ impl Found {
             ("Catalog", human::bytes(stats.metadata_bytes)),
             ("Packs, chunks", format!("{}, {}", stats.packs, stats.chunks)),
             ("Unfinished backups", stats.unfinished_sessions.to_string()),
-            ("Store", size.unwrap_or_else(|| "one file per object".to_owned())),
-            (
-                "  on its file system",
-                self.allocated_bytes.map_or_else(|| "-".to_owned(), human::bytes),
-            ),
-            ("  of it used", human::bytes(space.live_bytes)),
-            (
-                "  free inside",
-                self.bounded(space.free_bytes)
-                    .map_or_else(|| "-".to_owned(), human::bytes),
-            ),
-            (
-                "  given back inside",
-                self.bounded(space.hollow_bytes)
-                    .map_or_else(|| "-".to_owned(), human::bytes),
-            ),
+        ];
+        let or_dash = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), human::bytes);
+        match space {
+            None => rows.push(("Store", "in a cluster (`copal status`)".to_owned())),
+            Some(space) => {
+                let size = self.bounded(space.size_bytes).map(human::bytes);
+                rows.extend([
+                    ("Store", size.unwrap_or_else(|| "one file per object".to_owned())),
+                    ("  on its file system", or_dash(self.allocated_bytes)),
+                    ("  of it used", human::bytes(space.live_bytes)),
+                    ("  free inside", or_dash(self.bounded(space.free_bytes))),
+                    ("  given back inside", or_dash(self.bounded(space.hollow_bytes))),
+                ]);
+            }
+        }
+        rows.extend([
             ("Encrypted", if info.encrypted { "yes" } else { "no" }.to_owned()),
             ("Made", human::local_time(info.created_ms)),
-        ]
-        .into_iter()
-        .map(|(name, value)| vec![name.to_owned(), value])
-        .collect();
+        ]);
         rows.iter()
-            .map(|row| format!("{:<20} {}\n", row[0], row[1]))
+            .map(|(name, value)| format!("{name:<20} {value}\n"))
             .collect()
     }
 }
@@ -138,6 +139,10 @@ fn in_packs(logical_bytes: u64, packs: u64) -> String {
 }
 
 pub(super) fn repair_index(context: &Context<'_>) -> Outcome<()> {
+    context.needs_store(
+        "repair index",
+        "the index of a repository in a cluster is built anew at each opening",
+    )?;
     let opened = context.open(Access::Write)?;
     let meter = context.meter();
     let summary = opened

@@ -5,6 +5,7 @@
 
 mod changes;
 mod changing;
+mod cluster;
 mod damage;
 mod disks;
 mod engine;

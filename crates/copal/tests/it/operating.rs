@@ -12,7 +12,7 @@ use std::{path::Path, process::Command};
 const PLACES: [&str; 4] = ["/backup", "/images", "/restore", "/etc/copal"];
 
 /// All `sh` blocks of a page, one after the other.
-fn commands(page: &str, with_qemu: bool) -> String {
+pub(crate) fn commands(page: &str, with_qemu: bool) -> String {
     let mut script = String::new();
     let mut is_command = false;
     for line in page.lines() {

@@ -2,15 +2,17 @@
 //!
 //! Not here: reading it (`copal_backup::source`).
 
-use crate::failure::{Failure, Outcome, exit};
-use copal_node::StoreLocation;
+use crate::{
+    failure::{Failure, Outcome, exit},
+    place::Place,
+};
 use std::path::Path;
 
 /// The image that is standard input, wherever the command was started.
 const STDIN: &str = "-";
 
 /// A store that is read while it is written never ends as what it began as, and what it holds is no disk of a VM.
-pub(super) fn refuse_own(place: &StoreLocation, image: &str) -> Outcome<()> {
+pub(super) fn refuse_own(place: &Place, image: &str) -> Outcome<()> {
     if image != STDIN && place.holds(Path::new(image)) {
         return Err(Failure::new(
             exit::SOURCE,
@@ -39,6 +41,7 @@ pub(super) fn warnings(image: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use copal_node::StoreLocation;
 
     /// Symptom: `copal backup --vm web -`, started inside a store's own directory of files, refused its standard input as a
     /// part of the repository.
@@ -46,7 +49,7 @@ mod tests {
     /// Fix: standard input is no path.
     #[test]
     fn standard_input_is_no_file_of_the_working_directory() {
-        let here = StoreLocation::Files(std::env::current_dir().unwrap());
+        let here = Place::Store(StoreLocation::Files(std::env::current_dir().unwrap()));
         assert!(
             here.holds(Path::new("-")),
             "a file of that name would lie in the store"

@@ -1,15 +1,17 @@
 //! Opens what a restore writes to, unless a repository lies there.
 
-use crate::failure::{Failure, Outcome};
+use crate::{
+    failure::{Failure, Outcome},
+    place::Place,
+};
 use copal_backup::target::{self, Target};
-use copal_node::StoreLocation;
 use std::path::Path;
 
 /// The target that is standard output, wherever the command was started.
 const STDOUT: &str = "-";
 
 /// Opens the target for a restore from the repository at `place`.
-pub(super) fn open(place: &StoreLocation, target: &str, force: bool) -> Outcome<Box<dyn Target>> {
+pub(super) fn open(place: &Place, target: &str, force: bool) -> Outcome<Box<dyn Target>> {
     if target == STDOUT {
         return Ok(target::open::open(target, force)?);
     }
@@ -20,7 +22,7 @@ pub(super) fn open(place: &StoreLocation, target: &str, force: bool) -> Outcome<
 }
 
 /// A lock tells too little: the files of a repository of files carry none.
-fn refuse_own_files(place: &StoreLocation, target: &str) -> Outcome<()> {
+fn refuse_own_files(place: &Place, target: &str) -> Outcome<()> {
     let path = Path::new(target);
     if place.holds(path) {
         return Err(Failure::plain(
@@ -53,13 +55,14 @@ fn refuse_shared(target: &str) -> Outcome<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use copal_node::StoreLocation;
 
     /// Symptom: `copal restore latest --target -`, started inside a store's own directory of files, was refused.
     /// Cause: `-` was looked for as a file of the working directory.
     /// Fix: standard output is no path.
     #[test]
     fn standard_output_is_no_file_of_the_working_directory() {
-        let here = StoreLocation::Files(std::env::current_dir().unwrap());
+        let here = Place::Store(StoreLocation::Files(std::env::current_dir().unwrap()));
         assert!(
             here.holds(Path::new("-")),
             "a file of that name would lie in the store"
@@ -113,7 +116,7 @@ mod tests {
         std::fs::File::create(&file).unwrap().set_len(4 << 20).unwrap();
         let Some(lower) = Loop::attach(&file) else { return };
         let upper = Loop::attach(Path::new(&lower.0)).unwrap();
-        let place = StoreLocation::Files(scratch.path().join("repository"));
+        let place = Place::Store(StoreLocation::Files(scratch.path().join("repository")));
         for _ in 0..100 {
             let start = Barrier::new(2);
             let [one, other] = std::thread::scope(|scope| {

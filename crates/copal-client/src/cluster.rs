@@ -1,0 +1,264 @@
+//! A cluster, as one client sees it: the map that it follows, the connections that it keeps, the ids that it draws.
+
+use crate::{
+    connection::CallError,
+    connections::Connections,
+    errors::volume_error,
+    map_cache::MapCache,
+    masters::Masters,
+    profile::Profile,
+    tls::{Identity, TlsError, client_tls, name_of_server},
+};
+use copal_proto::{Method, messages};
+use copal_volume::{
+    FileId, FileIds, OpId, VolumeError, VolumeId,
+    group::{DiskId, GroupId, View},
+    random_incarnation,
+};
+use parking_lot::Mutex;
+use prost::Message;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::task::AbortHandle;
+
+/// How long one question for the map stays open.
+const WATCH: Duration = Duration::from_secs(10);
+/// A member is reported once in so long.
+const SUSPECT_EVERY: Duration = Duration::from_millis(500);
+/// Between two looks at something that may change.
+pub(crate) const SOON: Duration = Duration::from_millis(100);
+
+/// Why a client has no cluster to talk to.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The profile's certificate or key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The operating system gives no randomness.
+    #[error("the operating system gives no randomness: {0}")]
+    Random(String),
+    /// No master answers.
+    #[error("no master of the cluster answers: {0}")]
+    Masters(#[source] CallError),
+}
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub struct Cluster {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) masters: Masters,
+    connections: Connections,
+    map: Arc<MapCache>,
+    ids: Mutex<FileIds>,
+    suspected: Mutex<BTreeMap<DiskId, Instant>>,
+    /// Volumes that are known to have been made, and where they were found; empty: that is not known.
+    known: Mutex<HashMap<VolumeId, String>>,
+    follows: AbortHandle,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.follows.abort();
+    }
+}
+
+impl Cluster {
+    /// Connects with a profile, and learns the map. To be called inside a runtime.
+    /// # Errors
+    /// `Tls`, `Random`; `Masters`: none answers until the deadline.
+    pub async fn connect(profile: &Profile, deadline: Duration) -> Result<Cluster, ConnectError> {
+        let identity = Identity {
+            authority: profile.authority.clone(),
+            certificate: profile.certificate.clone(),
+            key: profile.key.clone(),
+        };
+        let connections = Connections::new(client_tls(&identity)?);
+        let masters = Masters::new(&profile.masters, connections.clone());
+        let map = Arc::new(MapCache::default());
+        let first = messages::WatchMap { since: 0, wait_ms: 0 };
+        let first: messages::Map = masters
+            .call(Method::WatchMap, &first, deadline)
+            .await
+            .map_err(ConnectError::Masters)?;
+        map.apply(&first);
+        let incarnation = random_incarnation().map_err(|error| ConnectError::Random(error.to_string()))?;
+        let follows = tokio::spawn(follow(masters.clone(), Arc::clone(&map))).abort_handle();
+        let inner = Inner {
+            masters,
+            connections,
+            map,
+            ids: Mutex::new(FileIds::new(incarnation, 0)),
+            suspected: Mutex::default(),
+            known: Mutex::default(),
+            follows,
+        };
+        Ok(Cluster {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// The map that this client follows.
+    pub fn map(&self) -> &MapCache {
+        &self.inner.map
+    }
+
+    /// Asks the master for what operators ask; the answer is JSON.
+    /// # Errors
+    /// As the master says.
+    pub async fn ask(&self, what: &str, argument: &str, deadline: Duration) -> Result<String, CallError> {
+        let request = messages::Ask {
+            what: what.to_owned(),
+            argument: argument.to_owned(),
+        };
+        let told: messages::Told = self.inner.masters.call(Method::Ask, &request, deadline).await?;
+        Ok(told.json)
+    }
+
+    /// Calls the server of a disk.
+    /// # Errors
+    /// All of them.
+    pub async fn call<T: Message + Default>(
+        &self,
+        disk: DiskId,
+        method: Method,
+        request: &impl Message,
+        end: Instant,
+    ) -> Result<T, CallError> {
+        let Some(place) = self.inner.map.place(disk) else {
+            return Err(CallError::Unreachable {
+                address: format!("disk {disk}"),
+                reason: "the map does not say where it is".to_owned(),
+            });
+        };
+        let name = name_of_server(&place.server_uuid);
+        let connection = self.inner.connections.to(&place.address, name).await?;
+        let left = end.saturating_duration_since(Instant::now());
+        connection.call(method, request, left).await
+    }
+
+    /// The view of a volume's group; waits for one until `end`.
+    pub(crate) async fn view(&self, vid: VolumeId, end: Instant) -> Result<View, VolumeError> {
+        let group = vid.birth_group();
+        if vid == VolumeId::ROOT || group == GroupId(0) || self.inner.map.is_gone(vid) {
+            return Err(VolumeError::VolumeGone);
+        }
+        if !self.inner.known.lock().contains_key(&vid) {
+            self.check_known(vid, end).await?;
+        }
+        let mut watch = self.inner.map.watch();
+        loop {
+            watch.mark_unchanged();
+            if let Some(view) = self.inner.map.view(group) {
+                return Ok(view);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if tokio::time::timeout(left, watch.changed()).await.is_err() {
+                return Err(VolumeError::Deadline {
+                    reason: format!("nobody tells who keeps group {group}"),
+                });
+            }
+        }
+    }
+
+    /// A volume that never was is as one that is gone.
+    async fn check_known(&self, vid: VolumeId, end: Instant) -> Result<(), VolumeError> {
+        let request = messages::Known { volume: vid.0 };
+        let left = end.saturating_duration_since(Instant::now());
+        let asked = self.inner.masters.call(Method::Known, &request, left).await;
+        let reply: messages::KnownReply = asked.map_err(volume_error)?;
+        match reply.known {
+            true => {
+                self.remember(vid, String::new());
+                Ok(())
+            }
+            false => Err(VolumeError::VolumeGone),
+        }
+    }
+
+    pub(crate) fn remember(&self, vid: VolumeId, path: String) {
+        const MOST: usize = 100_000;
+        let mut known = self.inner.known.lock();
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(vid, path);
+    }
+
+    /// Where a volume was found last; empty: that is not known.
+    pub(crate) fn path_of(&self, vid: VolumeId) -> String {
+        self.inner.known.lock().get(&vid).cloned().unwrap_or_default()
+    }
+
+    /// Group and epoch as they are known now, for requests that mean no view in particular.
+    pub(crate) fn place_of(&self, vid: VolumeId) -> (u32, u64) {
+        let group = vid.birth_group();
+        let epoch = self.inner.map.view(group).map_or(0, |view| view.epoch.0);
+        (group.0, epoch)
+    }
+
+    pub(crate) fn draw_file(&self) -> FileId {
+        self.inner.ids.lock().draw_file(self.inner.map.now_ms())
+    }
+
+    pub(crate) fn draw_op(&self) -> OpId {
+        self.inner.ids.lock().draw_op(self.inner.map.now_ms())
+    }
+
+    pub(crate) fn draw_op_above(&self, other: OpId) -> OpId {
+        self.inner
+            .ids
+            .lock()
+            .draw_op_above(self.inner.map.now_ms(), other)
+    }
+
+    /// Tells the master, in the background, that a member does not answer.
+    pub(crate) fn suspect(&self, disk: DiskId) {
+        {
+            let mut suspected = self.inner.suspected.lock();
+            let last = suspected.get(&disk);
+            if last.is_some_and(|last| last.elapsed() < SUSPECT_EVERY) {
+                return;
+            }
+            suspected.insert(disk, Instant::now());
+        }
+        let masters = self.inner.masters.clone();
+        tokio::spawn(async move {
+            let request = messages::Suspect {
+                disk: disk.0,
+                evidence: "a call was not answered".to_owned(),
+            };
+            // A hint: the master finds out by itself, later.
+            let _: Result<messages::Done, _> = masters
+                .call(Method::Suspect, &request, Duration::from_secs(2))
+                .await;
+        });
+    }
+}
+
+/// Follows the map for as long as the client is there.
+async fn follow(masters: Masters, map: Arc<MapCache>) {
+    loop {
+        let request = messages::WatchMap {
+            since: map.version(),
+            wait_ms: WATCH.as_millis() as u32,
+        };
+        match masters
+            .call::<messages::Map>(Method::WatchMap, &request, WATCH * 2)
+            .await
+        {
+            Ok(changed) => {
+                map.apply(&changed);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the map could not be followed");
+                tokio::time::sleep(SOON).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Who is where, as far as this process knows: views of groups and places of disks, each newer than the last.
+//!
+//! Invariant: what is known of a group never gets older. A map that is out of date is no danger: every request says which view
+//! it means (VOL-11).
+
+use copal_proto::{messages, view_of};
+use copal_volume::{
+    VolumeId,
+    group::{DiskId, Epoch, GroupId, View},
+};
+use parking_lot::RwLock;
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+use tokio::sync::watch;
+
+/// Where a disk is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskPlace {
+    /// Name of its server.
+    pub server: String,
+    /// host:port.
+    pub address: String,
+    /// Name in the server's certificate.
+    pub server_uuid: Vec<u8>,
+}
+
+/// A view with what its members missed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachedView {
+    /// The view.
+    pub view: View,
+    /// For each member, in the view's order: the newest epoch in which operations could hold without it.
+    pub missed: Vec<Epoch>,
+}
+
+struct Known {
+    version: u64,
+    term: u64,
+    views: HashMap<GroupId, CachedView>,
+    disks: HashMap<DiskId, DiskPlace>,
+    gone: HashSet<VolumeId>,
+    /// The master's clock at a moment of this process' own.
+    clock: (u64, Instant),
+}
+
+/// See the module.
+pub struct MapCache {
+    known: RwLock<Known>,
+    changed: watch::Sender<u64>,
+}
+
+impl Default for MapCache {
+    fn default() -> MapCache {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = since.map_or(0, |since| since.as_millis() as u64);
+        let known = Known {
+            version: 0,
+            term: 0,
+            views: HashMap::new(),
+            disks: HashMap::new(),
+            gone: HashSet::new(),
+            clock: (now_ms, Instant::now()),
+        };
+        MapCache {
+            known: RwLock::new(known),
+            changed: watch::Sender::new(0),
+        }
+    }
+}
+
+impl MapCache {
+    /// Takes a map, or what changed of it. Returns the views that are new here.
+    pub fn apply(&self, map: &messages::Map) -> Vec<CachedView> {
+        let mut known = self.known.write();
+        known.term = known.term.max(map.term);
+        if map.now_ms > 0 {
+            known.clock = (map.now_ms, Instant::now());
+        }
+        if map.version >= known.version {
+            known.version = map.version;
+            for disk in &map.disks {
+                let place = DiskPlace {
+                    server: disk.server.clone(),
+                    address: disk.address.clone(),
+                    server_uuid: disk.server_uuid.to_vec(),
+                };
+                known.disks.insert(DiskId(disk.disk), place);
+            }
+        }
+        known
+            .gone
+            .extend(map.gone_volumes.iter().map(|vid| VolumeId(*vid)));
+        let new: Vec<CachedView> = map.views.iter().filter_map(|view| known.learn(view)).collect();
+        drop(known);
+        self.tell();
+        new
+    }
+
+    /// Takes one view, from whoever has a newer one; whether it is new here.
+    pub fn learn(&self, view: &messages::View) -> bool {
+        let is_new = self.known.write().learn(view).is_some();
+        if is_new {
+            self.tell();
+        }
+        is_new
+    }
+
+    fn tell(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Wakes whenever anything has changed.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// The newest map that was taken.
+    pub fn version(&self) -> u64 {
+        self.known.read().version
+    }
+
+    /// The newest reign that was heard of.
+    pub fn term(&self) -> u64 {
+        self.known.read().term
+    }
+
+    /// The view of a group.
+    pub fn view(&self, group: GroupId) -> Option<View> {
+        self.known
+            .read()
+            .views
+            .get(&group)
+            .map(|cached| cached.view.clone())
+    }
+
+    /// The view of a group, with what its members missed.
+    pub fn cached(&self, group: GroupId) -> Option<CachedView> {
+        self.known.read().views.get(&group).cloned()
+    }
+
+    /// All groups, ascending.
+    pub fn groups(&self) -> Vec<GroupId> {
+        let mut groups: Vec<GroupId> = self.known.read().views.keys().copied().collect();
+        groups.sort_unstable();
+        groups
+    }
+
+    /// Where a disk is.
+    pub fn place(&self, disk: DiskId) -> Option<DiskPlace> {
+        self.known.read().disks.get(&disk).cloned()
+    }
+
+    /// Whether a volume was removed.
+    pub fn is_gone(&self, vid: VolumeId) -> bool {
+        self.known.read().gone.contains(&vid)
+    }
+
+    /// The master's clock, carried on by this process' own: ms since 1970. So a client whose clock is wrong writes like any
+    /// other.
+    pub fn now_ms(&self) -> u64 {
+        let (then_ms, then) = self.known.read().clock;
+        then_ms + then.elapsed().as_millis() as u64
+    }
+}
+
+impl Known {
+    fn learn(&mut self, message: &messages::View) -> Option<CachedView> {
+        let view = view_of(message)?;
+        let present = self.views.get(&view.group);
+        if present.is_some_and(|present| present.view.epoch >= view.epoch) {
+            return None;
+        }
+        let missed = message
+            .members
+            .iter()
+            .map(|member| Epoch(member.missed))
+            .collect();
+        let cached = CachedView { view, missed };
+        self.views.insert(cached.view.group, cached.clone());
+        Some(cached)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use copal_proto::of_view;
+    use copal_volume::group::Role;
+
+    fn view(epoch: u64) -> messages::View {
+        of_view(&View {
+            group: GroupId(3),
+            epoch: Epoch(epoch),
+            members: vec![(DiskId(1), Role::Normal)],
+            replicas: 3,
+            min_ack: 2,
+        })
+    }
+
+    #[test]
+    fn what_is_known_never_gets_older() {
+        let cache = MapCache::default();
+        assert!(cache.learn(&view(5)));
+        assert!(!cache.learn(&view(4)));
+        let map = |version, epoch| messages::Map {
+            version,
+            views: vec![view(epoch)],
+            ..messages::Map::default()
+        };
+        assert_eq!(cache.apply(&map(9, 9)).len(), 1);
+        assert!(cache.apply(&map(7, 7)).is_empty());
+        assert_eq!(
+            (cache.version(), cache.view(GroupId(3)).unwrap().epoch),
+            (9, Epoch(9))
+        );
+    }
+}

@@ -1,0 +1,129 @@
+//! Reads: from a whole member, and from another where that one is not reached, does not know or is damaged.
+//!
+//! A hit on a member that is not whole may be a file that was just deleted; a miss there says nothing. A miss on a whole one is
+//! believed when a second whole one, if there is one that answers, has not got it either.
+
+use crate::{
+    cluster::{Cluster, SOON},
+    connection::CallError,
+    errors::volume_error,
+};
+use copal_proto::{Method, messages::failure::Code, role};
+use copal_volume::{
+    Consistency, VolumeError, VolumeId,
+    group::{DiskId, Role, View},
+};
+use prost::Message;
+use std::time::{Duration, Instant};
+
+/// How long one member may take before another is asked.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A reply that says in which state the member is that gave it.
+pub(crate) trait FromMember: Message + Default {
+    fn role(&self) -> i32;
+}
+
+macro_rules! from_member {
+    ($($reply:ident),*) => {
+        $(impl FromMember for copal_proto::messages::$reply {
+            fn role(&self) -> i32 {
+                self.role
+            }
+        })*
+    };
+}
+from_member!(Got, StatReply, ListReply, Found, Totals);
+
+impl Cluster {
+    /// Asks members of a volume's group until one gives an answer that counts; `request` is made for a view.
+    /// # Errors
+    /// `NotFound`, `VolumeGone`, `Corrupt`; `Incomplete`, `Deadline`: none did until `end`.
+    pub(crate) async fn read<Q: Message, R: FromMember>(
+        &self,
+        vid: VolumeId,
+        method: Method,
+        consistency: Consistency,
+        end: Instant,
+        request: impl Fn(&View) -> Q,
+    ) -> Result<R, VolumeError> {
+        loop {
+            let view = self.view(vid, end).await?;
+            let request = request(&view);
+            if let Some(answer) = self.round(&view, method, consistency, end, &request).await {
+                return answer;
+            }
+            if Instant::now() + SOON >= end {
+                return Err(VolumeError::Incomplete {
+                    what: format!("group {}", view.group),
+                });
+            }
+            tokio::time::sleep(SOON).await;
+        }
+    }
+
+    /// Asks each member once; `None`: nothing that counts, but that may change.
+    async fn round<R: FromMember>(
+        &self,
+        view: &View,
+        method: Method,
+        consistency: Consistency,
+        end: Instant,
+        request: &impl Message,
+    ) -> Option<Result<R, VolumeError>> {
+        let (mut misses, mut maybe, mut corrupt) = (0, None, None);
+        for disk in in_order(view) {
+            let until = end.min(Instant::now() + PATIENCE);
+            match self.call::<R>(disk, method, request, until).await {
+                Ok(reply) if role(reply.role()) == Some(Role::Normal) => return Some(Ok(reply)),
+                Ok(reply) => maybe = maybe.or(Some(reply)),
+                Err(CallError::Failed(failure)) => {
+                    if let Some(newer) = &failure.view
+                        && self.map().learn(newer)
+                    {
+                        return None;
+                    }
+                    match Code::try_from(failure.code).unwrap_or(Code::Unspecified) {
+                        Code::NotFound => misses += 1,
+                        Code::VolumeGone => return Some(Err(VolumeError::VolumeGone)),
+                        Code::Corrupt => corrupt = Some(volume_error(CallError::Failed(failure))),
+                        Code::Denied | Code::Invalid | Code::TooLarge => {
+                            return Some(Err(volume_error(CallError::Failed(failure))));
+                        }
+                        _ => {}
+                    }
+                    if misses == 2 {
+                        return Some(Err(VolumeError::NotFound));
+                    }
+                }
+                Err(_) => self.suspect(disk),
+            }
+        }
+        match (misses, maybe, corrupt) {
+            (1.., _, None) => Some(Err(VolumeError::NotFound)),
+            // Only a whole member knows what was deleted.
+            (_, Some(reply), None) if consistency == Consistency::Available => Some(Ok(reply)),
+            (_, _, Some(corrupt)) => Some(Err(corrupt)),
+            _ => None,
+        }
+    }
+}
+
+/// Members that are up, whole ones first; which comes first changes from call to call.
+fn in_order(view: &View) -> Vec<DiskId> {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static TURN: AtomicUsize = AtomicUsize::new(0);
+    let turn = TURN.fetch_add(1, Ordering::Relaxed);
+    let in_role = |wanted: bool| {
+        let members = view.members.iter();
+        let of_role = members.filter(move |(_, role)| role.is_up() && (*role == Role::Normal) == wanted);
+        of_role.map(|(disk, _)| *disk).collect::<Vec<_>>()
+    };
+    let (mut whole, others) = (in_role(true), in_role(false));
+    if !whole.is_empty() {
+        let by = turn % whole.len();
+        whole.rotate_left(by);
+    }
+    whole.extend(others);
+    whole
+}

@@ -1,0 +1,268 @@
+//! What became of a create whose outcome is unknown: found out, and decided where it is not.
+//!
+//! A file that a whole member lacks was never acknowledged: an operation holds on every member that is up, and a member that is
+//! whole has all that ever held. A file that all whole members have may be held, and is then never buried.
+
+use crate::{
+    cluster::{Cluster, SOON},
+    files::info,
+    operation::{Body, Wanted, What},
+    upload::{PIECE_BYTES, Upload},
+};
+use bytes::Bytes;
+use copal_codec::crc32c;
+use copal_proto::{Method, id, messages, of_id, role};
+use copal_volume::{
+    FileId, OpId, Outcome, ReadOptions, Settle, VolumeError, VolumeId,
+    group::{DiskId, Role, View},
+};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use std::{sync::Arc, time::Instant};
+
+impl Cluster {
+    /// Decides a create; final when it returns.
+    /// # Errors
+    /// As [`VolumeStore::settle`](copal_volume::VolumeStore::settle); `Incomplete`, `Deadline`: ask again.
+    pub async fn settle(
+        &self,
+        vid: VolumeId,
+        fid: FileId,
+        want: Settle,
+        end: Instant,
+    ) -> Result<Outcome, VolumeError> {
+        loop {
+            let view = self.view(vid, end).await?;
+            let found = self.find_everywhere(&view, vid, fid, false, end).await;
+            if found.is_gone {
+                return Err(VolumeError::VolumeGone);
+            }
+            match found.verdict() {
+                Verdict::Held => return Ok(Outcome::Committed),
+                Verdict::Buried => {
+                    self.bury_found(vid, fid, &found, end).await?;
+                    return Ok(Outcome::Aborted);
+                }
+                Verdict::NotHeld if want == Settle::Commit && found.live.is_some() => {
+                    if let Some(outcome) = self.complete(vid, &found, end).await? {
+                        return Ok(outcome);
+                    }
+                }
+                Verdict::NotHeld => {
+                    self.bury_found(vid, fid, &found, end).await?;
+                    return Ok(Outcome::Aborted);
+                }
+                Verdict::Open => {
+                    if let Some(outcome) = self.complete(vid, &found, end).await? {
+                        return Ok(outcome);
+                    }
+                }
+                Verdict::Unreached => {}
+            }
+            if Instant::now() + SOON >= end {
+                return Err(VolumeError::Deadline {
+                    reason: format!("not every member that is up told of file {fid}; settle it again"),
+                });
+            }
+            tokio::time::sleep(SOON).await;
+        }
+    }
+
+    /// Whether a member that is up has a file among the deleted; all of them are asked, until all answer.
+    pub(crate) async fn is_buried_somewhere(
+        &self,
+        vid: VolumeId,
+        fid: FileId,
+        end: Instant,
+    ) -> Result<bool, VolumeError> {
+        loop {
+            let view = self.view(vid, end).await?;
+            let found = self.find_everywhere(&view, vid, fid, true, end).await;
+            if found.is_gone {
+                return Err(VolumeError::VolumeGone);
+            }
+            if found.is_buried || found.told == found.up {
+                return Ok(found.is_buried);
+            }
+            if Instant::now() + SOON >= end {
+                return Err(VolumeError::Deadline {
+                    reason: "not every member that is up told whether the file is deleted; delete it again"
+                        .to_owned(),
+                });
+            }
+            tokio::time::sleep(SOON).await;
+        }
+    }
+
+    async fn find_everywhere(
+        &self,
+        view: &View,
+        vid: VolumeId,
+        fid: FileId,
+        buried_only: bool,
+        end: Instant,
+    ) -> FoundEverywhere {
+        let request = messages::Find {
+            group: view.group.0,
+            epoch: view.epoch.0,
+            volume: vid.0,
+            fid: Some(of_id(fid.0)),
+            buried_only,
+        };
+        let calls = view.up().map(|disk| {
+            let call = self.call::<messages::Found>(disk, Method::Find, &request, end);
+            async move { (disk, call.await) }
+        });
+        let mut calls: FuturesUnordered<_> = calls.collect();
+        let mut all = FoundEverywhere {
+            up: view.up().count(),
+            needed: view.needed(),
+            ..FoundEverywhere::default()
+        };
+        while let Some((disk, answer)) = calls.next().await {
+            match answer {
+                Ok(found) => all.take(disk, found),
+                Err(crate::connection::CallError::Failed(failure)) => {
+                    let gone = messages::failure::Code::VolumeGone;
+                    all.is_gone |= failure.code == i32::from(gone);
+                    if let Some(newer) = &failure.view {
+                        self.map().learn(newer);
+                    }
+                }
+                Err(_) => self.suspect(disk),
+            }
+        }
+        all
+    }
+
+    async fn bury_found(
+        &self,
+        vid: VolumeId,
+        fid: FileId,
+        found: &FoundEverywhere,
+        end: Instant,
+    ) -> Result<(), VolumeError> {
+        let name = found.live.as_ref().map(|(_, name, _)| name.clone());
+        // A deleted file's name is told by nobody, and needed by nobody.
+        let name = name.unwrap_or_else(|| Bytes::from_static(b"?"));
+        self.bury(vid, name, fid, end).await
+    }
+
+    /// Brings a file that some members have to all others; `None`: that did not end yet.
+    async fn complete(
+        &self,
+        vid: VolumeId,
+        found: &FoundEverywhere,
+        end: Instant,
+    ) -> Result<Option<Outcome>, VolumeError> {
+        let Some((_, name, head)) = found.live.clone() else {
+            return Ok(None);
+        };
+        let fid = FileId(id(head.fid));
+        let op = OpId(id(head.op));
+        let body = self.body_for_others(vid, &name, &head, end).await?;
+        let wanted = Wanted {
+            vid,
+            name,
+            head,
+            fid,
+            op,
+            what: What::Complete(body),
+            burial: self.draw_op_above(op),
+        };
+        match self.run(wanted, end).await {
+            Ok(()) => Ok(Some(Outcome::Committed)),
+            Err(VolumeError::Unavailable { .. } | VolumeError::Unknown { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn body_for_others(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        head: &messages::FileHead,
+        end: Instant,
+    ) -> Result<Body, VolumeError> {
+        let options = ReadOptions {
+            if_file: Some(FileId(id(head.fid))),
+            ..ReadOptions::default()
+        };
+        let info = info(Some(head.clone()))?;
+        if info.size <= PIECE_BYTES as u64 {
+            let (bytes, _) = self.get(vid, name, 0..info.size, &options, end).await?;
+            if crc32c(0, &bytes) != info.crc32c {
+                let what = format!("the body of file {}", info.fid);
+                return Err(VolumeError::Corrupt { what });
+            }
+            return Ok(Body::Here(bytes));
+        }
+        let upload = Arc::new(Upload::new(vid, info.fid));
+        let mut at = 0;
+        while at < info.size {
+            let until = info.size.min(at + PIECE_BYTES as u64);
+            let (bytes, _) = self.get(vid, name, at..until, &options, end).await?;
+            at = until;
+            upload.stage(self, bytes, end).await?;
+        }
+        Ok(Body::Staged(upload))
+    }
+}
+
+/// What members say of a file.
+#[derive(Default)]
+struct FoundEverywhere {
+    up: usize,
+    needed: usize,
+    told: usize,
+    live_count: usize,
+    whole: usize,
+    whole_with: usize,
+    is_buried: bool,
+    is_gone: bool,
+    live: Option<(DiskId, Bytes, messages::FileHead)>,
+}
+
+enum Verdict {
+    /// Every member that is up has it: the condition of an acknowledgement.
+    Held,
+    /// A member has it among the deleted.
+    Buried,
+    /// A whole member lacks it: it was never acknowledged.
+    NotHeld,
+    /// All whole members have it, and some other lacks it.
+    Open,
+    /// Too few answered to tell.
+    Unreached,
+}
+
+impl FoundEverywhere {
+    fn take(&mut self, disk: DiskId, found: messages::Found) {
+        self.told += 1;
+        let is_whole = role(found.role) == Some(Role::Normal);
+        self.whole += usize::from(is_whole);
+        self.is_buried |= found.buried;
+        if found.live {
+            self.live_count += 1;
+            self.whole_with += usize::from(is_whole);
+            if let Some(head) = found.head {
+                self.live = Some((disk, found.name, head));
+            }
+        }
+    }
+
+    fn verdict(&self) -> Verdict {
+        if self.is_buried {
+            return Verdict::Buried;
+        }
+        if self.whole > self.whole_with {
+            return Verdict::NotHeld;
+        }
+        if self.told < self.up || self.whole == 0 {
+            return Verdict::Unreached;
+        }
+        match self.live_count == self.up && self.up >= self.needed {
+            true => Verdict::Held,
+            false => Verdict::Open,
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Bodies above one piece, staged on every member before the create that makes them visible.
+//!
+//! A piece goes to all members that are up, and is not kept here. A member that lacks some when the file is created, because
+//! it was away or has come since, gets them from one that has them.
+
+use crate::{cluster::Cluster, connection::CallError, errors::volume_error};
+use bytes::Bytes;
+use copal_codec::crc32c;
+use copal_proto::{Method, messages, of_id};
+use copal_volume::{FileId, VolumeError, VolumeId, group::DiskId};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+/// Bytes of a piece; the last of a file may be shorter.
+pub(crate) const PIECE_BYTES: usize = 4 << 20;
+
+/// The pieces of one file, and which member has which.
+pub(crate) struct Upload {
+    vid: VolumeId,
+    fid: FileId,
+    held: Mutex<BTreeMap<DiskId, BTreeSet<u32>>>,
+    pieces: Mutex<u32>,
+}
+
+impl Upload {
+    pub(crate) fn new(vid: VolumeId, fid: FileId) -> Upload {
+        Upload {
+            vid,
+            fid,
+            held: Mutex::default(),
+            pieces: Mutex::new(0),
+        }
+    }
+
+    /// Brings the next piece to all members that are up; as many as an operation needs must have it.
+    /// # Errors
+    /// `NoSpace`, `VolumeGone`, `Degraded`.
+    pub(crate) async fn stage(
+        &self,
+        cluster: &Cluster,
+        bytes: Bytes,
+        end: Instant,
+    ) -> Result<(), VolumeError> {
+        let index = *self.pieces.lock();
+        loop {
+            let view = cluster.view(self.vid, end).await?;
+            let lacking: Vec<DiskId> = view.up().filter(|disk| !self.has(*disk, index)).collect();
+            let calls = lacking.into_iter().map(|disk| {
+                let put = self.put(cluster, disk, index, bytes.clone(), end);
+                async move { (disk, put.await) }
+            });
+            let mut calls: FuturesUnordered<_> = calls.collect();
+            let mut refused = None;
+            while let Some((disk, outcome)) = calls.next().await {
+                match outcome {
+                    Ok(()) => self.note(disk, index),
+                    Err(error) => match volume_error(error) {
+                        error @ (VolumeError::NoSpace
+                        | VolumeError::VolumeGone
+                        | VolumeError::Denied { .. }) => {
+                            refused = Some(error);
+                        }
+                        _ => cluster.suspect(disk),
+                    },
+                }
+            }
+            if let Some(error) = refused {
+                return Err(error);
+            }
+            let have = self
+                .held
+                .lock()
+                .values()
+                .filter(|held| held.contains(&index))
+                .count();
+            let need = view.needed();
+            if have >= need {
+                *self.pieces.lock() = index + 1;
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                return Err(VolumeError::Degraded { have, need });
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    fn has(&self, disk: DiskId, index: u32) -> bool {
+        self.held
+            .lock()
+            .get(&disk)
+            .is_some_and(|held| held.contains(&index))
+    }
+
+    fn note(&self, disk: DiskId, index: u32) {
+        self.held.lock().entry(disk).or_default().insert(index);
+    }
+
+    /// A member has lost what it had staged.
+    pub(crate) fn forget(&self, disk: DiskId) {
+        self.held.lock().remove(&disk);
+    }
+
+    /// Brings a member the pieces that it lacks.
+    /// # Errors
+    /// Nobody reached has them, or the member is not reached.
+    pub(crate) async fn complete(
+        &self,
+        cluster: &Cluster,
+        disk: DiskId,
+        end: Instant,
+    ) -> Result<(), CallError> {
+        let pieces = *self.pieces.lock();
+        for index in (0..pieces).filter(|index| !self.has(disk, *index)) {
+            let bytes = self.find(cluster, disk, index, end).await?;
+            self.put(cluster, disk, index, bytes, end).await?;
+            self.note(disk, index);
+        }
+        Ok(())
+    }
+
+    async fn find(
+        &self,
+        cluster: &Cluster,
+        but: DiskId,
+        index: u32,
+        end: Instant,
+    ) -> Result<Bytes, CallError> {
+        let holders: Vec<DiskId> = {
+            let held = self.held.lock();
+            let has = held
+                .iter()
+                .filter(|(disk, held)| **disk != but && held.contains(&index));
+            has.map(|(disk, _)| *disk).collect()
+        };
+        let mut last = CallError::Deadline;
+        for disk in holders {
+            let (group, epoch) = cluster.place_of(self.vid);
+            let request = messages::GetPiece {
+                group,
+                epoch,
+                volume: self.vid.0,
+                fid: Some(of_id(self.fid.0)),
+                index,
+            };
+            match cluster
+                .call::<messages::Piece>(disk, Method::GetPiece, &request, end)
+                .await
+            {
+                Ok(piece) => return Ok(piece.bytes),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn put(
+        &self,
+        cluster: &Cluster,
+        disk: DiskId,
+        index: u32,
+        bytes: Bytes,
+        end: Instant,
+    ) -> Result<(), CallError> {
+        let (group, epoch) = cluster.place_of(self.vid);
+        let request = messages::PutPiece {
+            group,
+            epoch,
+            volume: self.vid.0,
+            fid: Some(of_id(self.fid.0)),
+            index,
+            crc32c: crc32c(0, &bytes),
+            bytes,
+        };
+        let done: messages::Done = cluster.call(disk, Method::PutPiece, &request, end).await?;
+        let messages::Done {} = done;
+        Ok(())
+    }
+}

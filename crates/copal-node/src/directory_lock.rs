@@ -1,0 +1,70 @@
+//! One process at a time in a directory that holds more than a store.
+
+use crate::error::NodeError;
+use std::{
+    fs::{DirBuilder, File, TryLockError},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+/// Name of the file that carries the lock.
+const LOCK_FILE: &str = "process.lock";
+
+/// The right to be the process of a directory; given back when it is dropped, or the process ends.
+#[derive(Debug)]
+pub struct DirectoryLock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl DirectoryLock {
+    /// Takes a directory, which is made when it is not there, for its owner alone.
+    /// # Errors
+    /// `InUse`, `System`.
+    pub fn take(directory: &Path) -> Result<DirectoryLock, NodeError> {
+        let system = |path: &Path, action| {
+            let path = path.to_owned();
+            move |source| NodeError::System { path, action, source }
+        };
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        made.map_err(system(directory, "create"))?;
+        let path = directory.join(LOCK_FILE);
+        let open = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path);
+        let file = open.map_err(system(&path, "open"))?;
+        match file.try_lock() {
+            Ok(()) => Ok(DirectoryLock { path, _file: file }),
+            Err(TryLockError::WouldBlock) => Err(NodeError::InUse { path }),
+            Err(TryLockError::Error(error)) => Err(system(&path, "lock")(error)),
+        }
+    }
+
+    /// What is locked.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_process() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = scratch.path().join("new/one");
+        let lock = DirectoryLock::take(&directory).unwrap();
+        assert!(matches!(
+            DirectoryLock::take(&directory),
+            Err(NodeError::InUse { .. })
+        ));
+        assert_eq!(crate::holders(lock.path())[0].pid, std::process::id());
+        drop(lock);
+        DirectoryLock::take(&directory).unwrap();
+    }
+}

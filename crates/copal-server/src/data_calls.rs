@@ -1,0 +1,70 @@
+//! The calls of a data server, each to whoever answers it.
+
+use crate::{
+    answers::{encoded, read},
+    data_server::{DataServer, checked, create, new_head},
+    listener::{Handler, Peer, Refused, refused},
+};
+use bytes::Bytes;
+use copal_client::name_of_master;
+use copal_data::Operation;
+use copal_proto::{
+    Method, id,
+    messages::{self, failure::Code},
+};
+use copal_volume::{FileId, OpId, VolumeId};
+use std::sync::Arc;
+
+impl Handler for DataServer {
+    async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+        match method {
+            Method::Ping => Ok(encoded(&messages::Ping {})),
+            Method::Put => {
+                let request: messages::Put = read(message)?;
+                let (group, epoch) = (request.group, request.epoch);
+                self.operate(group, epoch, create(request)).await
+            }
+            Method::Confirm => {
+                let request: messages::Confirm = read(message)?;
+                let operation = checked(request.name).and_then(|name| {
+                    Ok(Operation::Confirm {
+                        vid: VolumeId(request.volume),
+                        name,
+                        head: new_head(request.head)?,
+                    })
+                });
+                self.operate(request.group, request.epoch, operation).await
+            }
+            Method::Delete => {
+                let request: messages::Delete = read(message)?;
+                let operation = checked(request.name).map(|name| Operation::Delete {
+                    vid: VolumeId(request.volume),
+                    name,
+                    fid: FileId(id(request.fid)),
+                    op: OpId(id(request.op)),
+                });
+                self.operate(request.group, request.epoch, operation).await
+            }
+            Method::PutPiece => self.stage(read(message)?).await,
+            Method::GetPiece => self.staged_piece(read(message)?).await,
+            Method::Get | Method::Stat | Method::List | Method::Find | Method::Totals | Method::Verify => {
+                self.read_call(method, message).await
+            }
+            Method::VolumeState => {
+                if !peer.is(&name_of_master()) {
+                    return Err(refused(Code::Denied, "only a master says that"));
+                }
+                self.tell_volume(read(message)?).await
+            }
+            Method::SyncOpen => self.open_snapshot(read(message)?).await,
+            Method::SyncNext => self.next_of_snapshot(read(message)?).await,
+            Method::SyncFetch => self.fetch_of_snapshot(read(message)?).await,
+            Method::SyncClose => {
+                let request: messages::SyncClose = read(message)?;
+                self.snapshots.remove(request.sync);
+                Ok(encoded(&messages::Done {}))
+            }
+            _ => Err(refused(Code::Invalid, "a data server does not answer that")),
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! A data server behind a socket: operations and reads of clients, each in the epoch that it means.
+//!
+//! Not here: heartbeats and views (`following`), becoming whole (`syncing`), what a donor shows (`snapshots`).
+
+use crate::{
+    answers::{blocking, encoded, of_volume_error, read},
+    listener::{Refused, refused},
+    snapshots::Snapshots,
+};
+use bytes::Bytes;
+use copal_client::{Connections, MapCache, Masters};
+use copal_codec::crc32c;
+use copal_data::{
+    Body, Known, MemberIdentity, MemberStore, Membership, NewHead, NotHeld, Operation, Span, Told,
+};
+use copal_proto::{
+    Method, failure_of, id,
+    messages::{self, failure::Code},
+    of_id, of_view, role_of,
+};
+use copal_volume::{
+    FileId, FileInfo, OpId, VolumeError, VolumeId, check_file_name, check_metadata,
+    group::{DiskId, Epoch, GroupId, Matching, Role, Term, match_epoch},
+};
+use parking_lot::Mutex;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+/// Bytes of a piece, and of the longest body that comes with its create.
+pub(crate) const PIECE_BYTES: usize = 4 << 20;
+/// Bytes that all answers to reads may hold together, in KiB.
+const READING_KIB: usize = 64 << 10;
+/// Heads in one answer.
+const MOST_LISTED: usize = 1000;
+
+/// What a data server knows of the room it has.
+pub trait Room: Send + Sync + 'static {
+    /// Bytes that are used, and bytes that there are.
+    fn bytes(&self) -> (u64, u64);
+}
+
+/// See the module.
+pub struct DataServer {
+    pub(crate) store: MemberStore,
+    pub(crate) identity: MemberIdentity,
+    pub(crate) address: String,
+    pub(crate) room: Box<dyn Room>,
+    pub(crate) map: MapCache,
+    pub(crate) masters: Masters,
+    pub(crate) connections: Connections,
+    /// Number of the disk, once the master has told it; 0: not yet.
+    pub(crate) disk: AtomicU64,
+    /// The newest map whose views this server has entered.
+    pub(crate) entered: AtomicU64,
+    /// States of groups that the master has not heard of yet.
+    pub(crate) untold: Mutex<Vec<Membership>>,
+    /// One at a time asks for the map and enters its views.
+    pub(crate) entering: tokio::sync::Mutex<()>,
+    pub(crate) beat_now: Notify,
+    pub(crate) sync_now: Notify,
+    pub(crate) snapshots: Snapshots,
+    reading: Semaphore,
+}
+
+impl DataServer {
+    /// A server that is reached at `address`. Its store has booted (`MemberStore::boot`).
+    pub fn new(
+        store: MemberStore,
+        identity: MemberIdentity,
+        address: String,
+        room: Box<dyn Room>,
+        masters: Masters,
+        connections: Connections,
+    ) -> Arc<DataServer> {
+        Arc::new(DataServer {
+            snapshots: Snapshots::default(),
+            store,
+            identity,
+            address,
+            room,
+            map: MapCache::default(),
+            masters,
+            connections,
+            disk: AtomicU64::new(0),
+            entered: AtomicU64::new(0),
+            untold: Mutex::default(),
+            entering: tokio::sync::Mutex::default(),
+            beat_now: Notify::new(),
+            sync_now: Notify::new(),
+            reading: Semaphore::new(READING_KIB),
+        })
+    }
+
+    pub(crate) fn disk(&self) -> DiskId {
+        DiskId(self.disk.load(Ordering::Relaxed) as u32)
+    }
+
+    /// Matches the epoch of a request, and learns a newer view where the request knows of one.
+    /// # Errors
+    /// `Stale` with the newer view; `Newer`, `Unavailable`.
+    pub(crate) async fn matched(&self, group: GroupId, epoch: Epoch) -> Result<Membership, Refused> {
+        for is_last in [false, true] {
+            let membership = self
+                .store
+                .membership(group)
+                .map_err(|error| of_volume_error(&error))?;
+            let own = membership.map_or(Epoch(0), |membership| membership.epoch);
+            match (match_epoch(own, epoch), membership) {
+                (Matching::Run, Some(membership)) => return Ok(membership),
+                (Matching::Stale, _) => return Err(self.stale(group)),
+                _ if is_last => break,
+                // The view of the request is newer, or this disk does not know yet that it is a member.
+                _ => self.refresh().await,
+            }
+        }
+        match self.map.view(group) {
+            Some(view) if view.epoch > epoch => Err(self.stale(group)),
+            _ => Err(refused(
+                Code::Newer,
+                "this server is not in the view that is meant, and the master does not tell it a newer one",
+            )),
+        }
+    }
+
+    fn stale(&self, group: GroupId) -> Refused {
+        let mut stale = refused(Code::Stale, "there is a newer view of the group");
+        stale.view = self.map.view(group).map(|view| of_view(&view));
+        stale
+    }
+
+    pub(crate) async fn operate(
+        &self,
+        group: u32,
+        epoch: u64,
+        operation: Result<Operation, Refused>,
+    ) -> Result<Bytes, Refused> {
+        let (group, epoch, operation) = (GroupId(group), Epoch(epoch), operation?);
+        if vid_of(&operation).birth_group() != group {
+            return Err(refused(Code::Invalid, "the volume is of another group"));
+        }
+        self.matched(group, epoch).await?;
+        match self.apply(group, epoch, operation).await? {
+            Ok(role) => Ok(encoded(&messages::Held {
+                role: role_of(role).into(),
+            })),
+            Err(NotHeld::Refused(answer)) => Err(Box::new(failure_of(&answer))),
+            Err(NotHeld::OtherEpoch { .. } | NotHeld::NoMember) => Err(self.stale(group)),
+            Err(NotHeld::Failed(VolumeError::NoSpace)) => Err(refused(Code::NoSpace, "the disk is full")),
+            Err(NotHeld::Failed(error)) => Err(of_volume_error(&error)),
+        }
+    }
+
+    /// Hands an operation in, and waits for it; the queue of its group is served where that may block.
+    pub(crate) async fn apply(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+        operation: Operation,
+    ) -> Result<Result<Role, NotHeld>, Refused> {
+        let (tell, told) = oneshot::channel();
+        let submitted = self.store.submit(group, epoch, operation, move |reply| {
+            // Whoever asked may have given up.
+            let _ = tell.send(reply);
+        });
+        if let Some(work) = submitted.map_err(|error| of_volume_error(&error))? {
+            tokio::task::spawn_blocking(move || work.run());
+        }
+        told.await
+            .map_err(|_| refused(Code::Internal, "the operation was dropped; try again"))
+    }
+
+    /// Runs a read in its epoch; a member that is not whole says so.
+    async fn reading<T: Send + 'static>(
+        self: &Arc<Self>,
+        (group, epoch): (u32, u64),
+        vid: VolumeId,
+        most_bytes: u64,
+        read: impl FnOnce(&MemberStore) -> Result<T, VolumeError> + Send + 'static,
+    ) -> Result<(T, Role), Refused> {
+        if vid.birth_group() != GroupId(group) {
+            return Err(refused(Code::Invalid, "the volume is of another group"));
+        }
+        let membership = self.matched(GroupId(group), Epoch(epoch)).await?;
+        let kib = (most_bytes >> 10).min(READING_KIB as u64) as u32 + 1;
+        let room = self.reading.acquire_many(kib.min(READING_KIB as u32)).await;
+        let _room = room.map_err(|_| refused(Code::Unavailable, "the server ends"))?;
+        let this = Arc::clone(self);
+        let role = membership.role;
+        blocking(move || match read(&this.store) {
+            Ok(value) => Ok((value, role)),
+            Err(VolumeError::NotFound) if role != Role::Normal => Err(refused(
+                Code::NotAuthoritative,
+                "this member is not whole: it may lack what others have",
+            )),
+            Err(error) => Err(of_volume_error(&error)),
+        })
+        .await
+    }
+
+    pub(crate) async fn read_call(self: Arc<Self>, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+        match method {
+            Method::Get => {
+                let request: messages::Get = read(message)?;
+                let (vid, at) = (VolumeId(request.volume), (request.group, request.epoch));
+                let most = PIECE_BYTES as u64;
+                let end = request.end.min(request.start.saturating_add(most));
+                let name = checked(request.name)?;
+                let if_file = request.if_file.map(|fid| FileId(id(Some(fid))));
+                let get = move |store: &MemberStore| store.get(vid, &name, request.start..end, if_file);
+                let wanted = end.saturating_sub(request.start);
+                let ((bytes, info), role) = self.reading(at, vid, wanted, get).await?;
+                Ok(encoded(&messages::Got {
+                    bytes,
+                    head: Some(head_of(&info)),
+                    role: role_of(role).into(),
+                }))
+            }
+            Method::Stat => {
+                let request: messages::Stat = read(message)?;
+                let (vid, at) = (VolumeId(request.volume), (request.group, request.epoch));
+                let name = checked(request.name)?;
+                let if_file = request.if_file.map(|fid| FileId(id(Some(fid))));
+                let stat = move |store: &MemberStore| store.stat(vid, &name, if_file);
+                let (info, role) = self.reading(at, vid, 0, stat).await?;
+                Ok(encoded(&messages::StatReply {
+                    head: Some(head_of(&info)),
+                    role: role_of(role).into(),
+                }))
+            }
+            Method::List => {
+                let request: messages::List = read(message)?;
+                let (vid, at) = (VolumeId(request.volume), (request.group, request.epoch));
+                let limit = (request.limit as usize).min(MOST_LISTED);
+                let list = move |store: &MemberStore| {
+                    let after = request.has_after.then_some(&*request.after);
+                    store.list(vid, &request.prefix, after, limit)
+                };
+                let (files, role) = self.reading(at, vid, PIECE_BYTES as u64, list).await?;
+                whole(role)?;
+                let more = files.len() == limit;
+                let listed = |(name, info): (Bytes, FileInfo)| messages::Listed {
+                    name,
+                    head: Some(head_of(&info)),
+                };
+                Ok(encoded(&messages::ListReply {
+                    files: files.into_iter().map(listed).collect(),
+                    more,
+                    role: role_of(role).into(),
+                }))
+            }
+            Method::Find => {
+                let request: messages::Find = read(message)?;
+                let (vid, at) = (VolumeId(request.volume), (request.group, request.epoch));
+                let fid = FileId(id(request.fid));
+                let find = move |store: &MemberStore| match request.buried_only {
+                    true if store.is_deleted(vid, fid)? => Ok(Known::Buried),
+                    true => Ok(Known::Nothing),
+                    false => store.find(vid, fid),
+                };
+                let (known, role) = self.reading(at, vid, 0, find).await?;
+                let mut found = messages::Found {
+                    role: role_of(role).into(),
+                    ..messages::Found::default()
+                };
+                match known {
+                    Known::Live { name, info, op } => {
+                        // Whoever brings it to others brings it as it was created.
+                        let head = messages::FileHead {
+                            op: Some(of_id(op.0)),
+                            ..head_of(&info)
+                        };
+                        (found.live, found.name, found.head) = (true, name, Some(head));
+                    }
+                    Known::Buried => found.buried = true,
+                    Known::Nothing => {}
+                }
+                Ok(encoded(&found))
+            }
+            Method::Totals => {
+                let request: messages::VolumeTotals = read(message)?;
+                let (vid, at) = (VolumeId(request.volume), (request.group, request.epoch));
+                let (totals, role) = self.reading(at, vid, 0, move |store| store.totals(vid)).await?;
+                whole(role)?;
+                Ok(encoded(&messages::Totals {
+                    files: totals.files,
+                    bytes: totals.bytes,
+                    role: role_of(role).into(),
+                }))
+            }
+            _ => self.verify(read(message)?).await,
+        }
+    }
+
+    async fn verify(self: Arc<Self>, request: messages::Verify) -> Result<Bytes, Refused> {
+        const MOST: u32 = 10_000;
+        let group = GroupId(request.group);
+        let membership = self.matched(group, Epoch(request.epoch)).await?;
+        let this = Arc::clone(&self);
+        let verified = blocking(move || {
+            let key = |key: &Bytes| Some(key.clone()).filter(|key| !key.is_empty());
+            let (after, until) = (key(&request.after), key(&request.until));
+            let span = Span {
+                after: after.as_deref(),
+                until: until.as_deref(),
+                limit: request.limit.min(MOST) as usize,
+            };
+            let verified = this.store.verify(group, span, request.deep);
+            verified.map_err(|error| of_volume_error(&error))
+        });
+        let verified = verified.await?;
+        Ok(encoded(&messages::Verified {
+            files: verified.files,
+            bytes: verified.bytes,
+            digest: Some(of_id(verified.digest)),
+            last: verified.last,
+            more: verified.more,
+            damaged: verified.damaged,
+            role: role_of(membership.role).into(),
+        }))
+    }
+
+    pub(crate) async fn stage(self: Arc<Self>, request: messages::PutPiece) -> Result<Bytes, Refused> {
+        if request.bytes.is_empty() || request.bytes.len() > PIECE_BYTES {
+            return Err(refused(Code::TooLarge, "a piece has 1 byte to 4 MiB"));
+        }
+        let vid = VolumeId(request.volume);
+        if vid.birth_group() != GroupId(request.group) {
+            return Err(refused(Code::Invalid, "the volume is of another group"));
+        }
+        let membership = self.store.membership(vid.birth_group());
+        if membership.map_err(|error| of_volume_error(&error))?.is_none() {
+            self.matched(vid.birth_group(), Epoch(request.epoch)).await?;
+        }
+        let fid = FileId(id(request.fid));
+        let this = Arc::clone(&self);
+        blocking(move || {
+            if crc32c(0, &request.bytes) != request.crc32c {
+                return Err(refused(
+                    Code::Corrupt,
+                    "a piece is not the one whose checksum came with it",
+                ));
+            }
+            let staged = this.store.stage(vid, fid, request.index, request.bytes);
+            staged.map_err(|error| of_volume_error(&error))
+        })
+        .await?;
+        Ok(encoded(&messages::Done {}))
+    }
+
+    pub(crate) async fn staged_piece(self: Arc<Self>, request: messages::GetPiece) -> Result<Bytes, Refused> {
+        let (vid, fid) = (VolumeId(request.volume), FileId(id(request.fid)));
+        let this = Arc::clone(&self);
+        let bytes = blocking(move || {
+            let piece = this.store.staged_piece(vid, fid, request.index);
+            piece.map_err(|error| of_volume_error(&error))
+        });
+        Ok(encoded(&messages::Piece { bytes: bytes.await? }))
+    }
+
+    pub(crate) async fn tell_volume(
+        self: Arc<Self>,
+        request: messages::VolumeState,
+    ) -> Result<Bytes, Refused> {
+        let this = Arc::clone(&self);
+        let told = match messages::volume_state::State::try_from(request.state) {
+            Ok(messages::volume_state::State::Live) => Told::Live {
+                quota_bytes: request.has_quota.then_some(request.quota_bytes),
+            },
+            Ok(messages::volume_state::State::Removing) => Told::Removing,
+            Ok(messages::volume_state::State::Gone) => Told::Gone,
+            Err(_) => return Err(refused(Code::Invalid, "no state of a volume")),
+        };
+        let has_files = blocking(move || {
+            this.must_obey(Term(request.term))?;
+            let told = this.store.tell_volume(VolumeId(request.volume), told);
+            told.map_err(|error| of_volume_error(&error))
+        });
+        Ok(encoded(&messages::VolumeStateReply {
+            has_files: has_files.await?,
+        }))
+    }
+
+    /// Whether an order is of the newest master that was heard of. Blocks.
+    pub(crate) fn must_obey(&self, term: Term) -> Result<(), Refused> {
+        match self.store.hear(term).map_err(|error| of_volume_error(&error))? {
+            true => Ok(()),
+            false => Err(refused(Code::Fenced, "a newer master has spoken")),
+        }
+    }
+}
+
+fn vid_of(operation: &Operation) -> VolumeId {
+    match operation {
+        Operation::Create { vid, .. }
+        | Operation::Confirm { vid, .. }
+        | Operation::Delete { vid, .. }
+        | Operation::TakeOver { vid, .. }
+        | Operation::TakeOverDelete { vid, .. } => *vid,
+    }
+}
+
+pub(crate) fn create(request: messages::Put) -> Result<Operation, Refused> {
+    let name = checked(request.name)?;
+    let head = new_head(request.head)?;
+    let body = match request.staged {
+        true => Body::Staged,
+        false => {
+            let body = request.body;
+            if body.len() as u64 != head.size || body.len() > PIECE_BYTES {
+                return Err(refused(Code::Invalid, "a body is not as long as its head says"));
+            }
+            if crc32c(0, &body) != head.crc32c {
+                return Err(refused(
+                    Code::Corrupt,
+                    "a body is not the one whose checksum came with it",
+                ));
+            }
+            Body::Here(body)
+        }
+    };
+    Ok(Operation::Create {
+        vid: VolumeId(request.volume),
+        name,
+        head,
+        body,
+    })
+}
+
+/// A head as a client or another member sends it.
+pub(crate) fn new_head(head: Option<messages::FileHead>) -> Result<NewHead, Refused> {
+    let head = head.ok_or_else(|| refused(Code::Invalid, "the head of the file is missing"))?;
+    check_metadata(&head.metadata).map_err(|error| of_volume_error(&error))?;
+    if head.size > copal_volume::MAX_FILE_BYTES {
+        return Err(refused(Code::TooLarge, "a file has at most 64 GiB"));
+    }
+    Ok(NewHead {
+        fid: FileId(id(head.fid)),
+        op: OpId(id(head.op)),
+        size: head.size,
+        crc32c: head.crc32c,
+        metadata: head.metadata,
+    })
+}
+
+pub(crate) fn checked(name: Bytes) -> Result<Bytes, Refused> {
+    check_file_name(&name).map_err(|error| of_volume_error(&error))?;
+    Ok(name)
+}
+
+fn whole(role: Role) -> Result<(), Refused> {
+    match role {
+        Role::Normal => Ok(()),
+        _ => Err(refused(
+            Code::NotAuthoritative,
+            "this member is not whole: it may lack what others have",
+        )),
+    }
+}
+
+/// A file's head as a message; the create's id has the file's creation time.
+fn head_of(info: &FileInfo) -> messages::FileHead {
+    messages::FileHead {
+        fid: Some(of_id(info.fid.0)),
+        op: Some(of_id(FileId::new(info.created_ms, 0, 0).0)),
+        size: info.size,
+        crc32c: info.crc32c,
+        metadata: info.metadata.clone(),
+    }
+}

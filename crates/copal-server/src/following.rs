@@ -1,0 +1,199 @@
+//! How a data server follows the master: a heartbeat each second, the views that come back, and what it tells of itself.
+//!
+//! Invariants
+//! - A view counts as entered when it is durable here, and the server says so only then.
+//! - The server says that it is whole only when every group of it is, by the newest views it was told.
+
+use crate::{
+    answers::{blocking, of_volume_error},
+    data_server::DataServer,
+    listener::Refused,
+};
+use copal_client::{CachedView, CallError};
+use copal_data::{Membership, Told, ToldView};
+use copal_proto::{Method, messages, messages::failure::Code, role_of};
+use copal_volume::{
+    VolumeId,
+    group::{DiskId, Role, Term},
+};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+/// Between two heartbeats.
+const BEAT: Duration = Duration::from_secs(1);
+/// How long one may take.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Why a data server ends: the master does not let it in.
+#[derive(Debug, thiserror::Error)]
+#[error("the master refuses this server: {0}")]
+pub struct NotLetIn(pub String);
+
+impl DataServer {
+    /// Follows the master until the task is dropped.
+    /// # Errors
+    /// The master does not let this server in: it is given up, or its directory is not the one that joined.
+    pub async fn follow(self: Arc<Self>) -> Result<(), NotLetIn> {
+        let mut last_term = 0;
+        loop {
+            match self.beat(&mut last_term).await {
+                Ok(()) => {}
+                Err(CallError::Failed(failure)) if failure.code == i32::from(Code::Denied) => {
+                    return Err(NotLetIn(failure.text));
+                }
+                Err(error) => tracing::debug!(%error, "the master was not reached"),
+            }
+            // What changes meanwhile goes at once.
+            let _ = tokio::time::timeout(BEAT, self.beat_now.notified()).await;
+        }
+    }
+
+    async fn beat(&self, last_term: &mut u64) -> Result<(), CallError> {
+        let untold: Vec<Membership> = std::mem::take(&mut *self.untold.lock());
+        let state = |membership: &Membership| messages::GroupState {
+            group: membership.group.0,
+            epoch: membership.epoch.0,
+            role: role_of(membership.role).into(),
+        };
+        let map_version = self.entered.load(Ordering::Acquire);
+        let (used_bytes, capacity_bytes) = self.room.bytes();
+        let beat = messages::Heartbeat {
+            server_uuid: self.identity.server.to_vec().into(),
+            disk_uuid: self.identity.disk.to_vec().into(),
+            incarnation: self.identity.incarnation.0,
+            map_version,
+            pid: std::process::id(),
+            address: self.address.clone(),
+            used_bytes,
+            capacity_bytes,
+            groups: untold.iter().map(state).collect(),
+            failed: self.store.failure().unwrap_or_default(),
+            recovered: self.is_whole(),
+        };
+        let reply: Result<messages::HeartbeatReply, _> =
+            self.masters.call(Method::Heartbeat, &beat, ANSWER).await;
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(error) => {
+                // Told again, unless something newer is there to be told.
+                let mut later = self.untold.lock();
+                let newer = std::mem::take(&mut *later);
+                *later = untold;
+                later.extend(newer);
+                return Err(error);
+            }
+        };
+        self.disk.store(reply.disk.into(), Ordering::Relaxed);
+        if reply.term != *last_term {
+            *last_term = reply.term;
+            // A new reign knows of no states but those it is told.
+            if let Ok(all) = self.store.memberships() {
+                *self.untold.lock() = all;
+            }
+        }
+        if let Some(map) = reply.map
+            && let Err(error) = self.enter(map).await
+        {
+            tracing::error!(text = error.text, "views could not be entered");
+        }
+        Ok(())
+    }
+
+    /// Asks the master for what is newer than the views that are known.
+    pub(crate) async fn refresh(&self) {
+        let request = messages::WatchMap {
+            since: self.entered.load(Ordering::Acquire),
+            wait_ms: 0,
+        };
+        let asked: Result<messages::Map, _> = self.masters.call(Method::WatchMap, &request, ANSWER).await;
+        if let Ok(map) = asked
+            && let Err(error) = self.enter(map).await
+        {
+            tracing::error!(text = error.text, "views could not be entered");
+        }
+    }
+
+    /// Enters the views of a map, one map after the other.
+    async fn enter(&self, map: messages::Map) -> Result<(), Refused> {
+        let _turn = self.entering.lock().await;
+        let disk = self.disk();
+        if disk == DiskId(0) || map.version <= self.entered.load(Ordering::Acquire) {
+            self.map.apply(&map);
+            return Ok(());
+        }
+        self.map.apply(&map);
+        let store = self.store.clone();
+        // All views that are known: of one that was learned early nothing has been entered yet.
+        let known = self
+            .map
+            .groups()
+            .into_iter()
+            .filter_map(|group| self.map.cached(group));
+        let known: Vec<CachedView> = known.collect();
+        let (term, version) = (Term(map.term), map.version);
+        let gone: Vec<VolumeId> = map.gone_volumes.iter().map(|vid| VolumeId(*vid)).collect();
+        let limits = map
+            .limits
+            .iter()
+            .map(|limit| (VolumeId(limit.volume), limit.quota_bytes));
+        let limits: Vec<(VolumeId, u64)> = limits.collect();
+        let entered = blocking(move || {
+            let failed = |error| of_volume_error(&error);
+            if !store.hear(term).map_err(failed)? {
+                return Ok(None);
+            }
+            let mut told = Vec::new();
+            for cached in &known {
+                let view = &cached.view;
+                match view.members.iter().position(|(member, _)| *member == disk) {
+                    Some(at) => told.push(ToldView {
+                        group: view.group,
+                        epoch: view.epoch,
+                        role: view.members[at].1,
+                        missed: cached.missed[at],
+                    }),
+                    None => store.leave(view.group).map_err(failed)?,
+                }
+            }
+            let entered = store.enter_views(&told).map_err(failed)?;
+            for (vid, quota_bytes) in limits {
+                if store.membership(vid.birth_group()).map_err(failed)?.is_some() {
+                    let quota_bytes = Some(quota_bytes);
+                    store
+                        .tell_volume(vid, Told::Live { quota_bytes })
+                        .map_err(failed)?;
+                }
+            }
+            for vid in gone {
+                if store.membership(vid.birth_group()).map_err(failed)?.is_some() {
+                    store.tell_volume(vid, Told::Gone).map_err(failed)?;
+                }
+            }
+            Ok(Some(entered))
+        });
+        let Some(entered) = entered.await? else {
+            return Ok(());
+        };
+        self.entered.store(version, Ordering::Release);
+        if !entered.is_empty() {
+            self.tell(entered);
+            self.sync_now.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Tells the master states of groups, at once.
+    pub(crate) fn tell(&self, memberships: Vec<Membership>) {
+        self.untold.lock().extend(memberships);
+        self.beat_now.notify_one();
+    }
+
+    /// Whether every group is whole, by the newest views.
+    fn is_whole(&self) -> bool {
+        let all = self.store.memberships();
+        all.is_ok_and(|all| all.iter().all(|membership| membership.role == Role::Normal))
+            && self.entered.load(Ordering::Acquire) > 0
+    }
+}

@@ -1,0 +1,536 @@
+//! The master behind a socket: who may ask for what, waiting for the map, probing who does not answer.
+
+use crate::{
+    answers::{blocking, encoded, of_volume_error, read},
+    authority::Authority,
+    listener::{Handler, Peer, Refused, refused},
+    token::{JoinToken, hash_of_secret},
+};
+use bytes::Bytes;
+use copal_client::{CallError, Connections, name_of_server};
+use copal_master::{Beat, Joiner, Lease, Master, MasterError, NoLease, WRITER_LEASE_MS};
+use copal_proto::{
+    Method,
+    messages::{self, failure::Code},
+    role,
+};
+use copal_volume::{
+    VolumeError, VolumeId,
+    group::{Epoch, GroupId, Incarnation},
+};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+use tokio::sync::Notify;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+/// Between two looks at who is silent.
+const TICK: Duration = Duration::from_millis(250);
+/// How long one probe of a server may take; two follow each other.
+const PROBE: Duration = Duration::from_millis(250);
+/// How long a member may take to learn that a volume is removed.
+const TO_TELL: Duration = Duration::from_secs(5);
+/// Name in the certificate of a client.
+pub const CLIENT_NAME: &str = "client.copal";
+/// Events that are told at a time.
+const EVENTS: usize = 1000;
+
+/// See the module.
+pub struct MasterServer {
+    master: Master,
+    authority: Authority,
+    /// Where masters are reached, for tokens.
+    addresses: Vec<String>,
+    connections: Connections,
+    changed: Arc<Notify>,
+    probing: Mutex<HashSet<u32>>,
+    clock: (u64, Instant),
+}
+
+impl MasterServer {
+    /// A master that is reached at `addresses`, and calls data servers over `connections`.
+    pub fn new(
+        master: Master,
+        authority: Authority,
+        addresses: Vec<String>,
+        connections: Connections,
+    ) -> Arc<MasterServer> {
+        let changed = Arc::new(Notify::new());
+        let told = Arc::clone(&changed);
+        master.on_change(move || told.notify_waiters());
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = since.map_or(0, |since| since.as_millis() as u64);
+        Arc::new(MasterServer {
+            master,
+            authority,
+            addresses,
+            connections,
+            changed,
+            probing: Mutex::default(),
+            clock: (now_ms, Instant::now()),
+        })
+    }
+
+    /// Lets time pass until the task is dropped: who is silent fails, what is gone for good is replaced.
+    pub async fn watch_time(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let server = Arc::clone(&self);
+            let ticked = blocking(move || {
+                server
+                    .master
+                    .tick(server.now_ms())
+                    .map_err(|error| of_master(&error))
+            });
+            if let Err(error) = ticked.await {
+                tracing::error!(text = error.text, "the master cannot write its database");
+            }
+        }
+    }
+
+    /// Draws a token with which one data server may join.
+    /// # Errors
+    /// No randomness, or the database failed.
+    pub fn draw_token(&self) -> Result<JoinToken, String> {
+        let token = JoinToken::draw(&self.addresses, self.authority.certificate())?;
+        let kept = self.master.add_token(token.hash(), self.now_ms());
+        kept.map_err(|error| error.to_string())?;
+        Ok(token)
+    }
+
+    /// The machine's clock when the process began, carried on by a clock that never jumps.
+    fn now_ms(&self) -> u64 {
+        self.clock.0 + self.clock.1.elapsed().as_millis() as u64
+    }
+
+    async fn watch_map(&self, request: messages::WatchMap) -> Result<Bytes, Refused> {
+        const LONGEST: Duration = Duration::from_secs(30);
+        let wait = Duration::from_millis(request.wait_ms.into()).min(LONGEST);
+        let end = tokio::time::Instant::now() + wait;
+        loop {
+            let changed = self.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            // From here on no change is missed.
+            changed.as_mut().enable();
+            let map = self
+                .master
+                .map_since(request.since, Duration::ZERO, self.now_ms());
+            let is_over = map.version > request.since || tokio::time::timeout_at(end, changed).await.is_err();
+            if is_over {
+                return Ok(encoded(&map));
+            }
+        }
+    }
+
+    fn beat(&self, request: messages::Heartbeat, peer: &Peer) -> Result<Bytes, Refused> {
+        let server_uuid = uuid(&request.server_uuid)?;
+        require(
+            peer.is(&name_of_server(&server_uuid)),
+            "a heartbeat comes from who it is about",
+        )?;
+        let groups = request.groups.iter().filter_map(|state| {
+            let role = role(state.role)?;
+            Some((GroupId(state.group), Epoch(state.epoch), role))
+        });
+        let since = request.map_version;
+        let beat = Beat {
+            server_uuid,
+            disk_uuid: uuid(&request.disk_uuid)?,
+            incarnation: Incarnation(request.incarnation),
+            pid: request.pid,
+            address: request.address.clone(),
+            used_bytes: request.used_bytes,
+            capacity_bytes: request.capacity_bytes,
+            groups: groups.collect(),
+            failed: Some(request.failed.clone()).filter(|failed| !failed.is_empty()),
+            is_whole: request.recovered,
+            map_version: since,
+        };
+        let disk = self
+            .master
+            .beat(beat, self.now_ms())
+            .map_err(|error| of_master(&error))?;
+        let map = self.master.map_since(since, Duration::ZERO, self.now_ms());
+        Ok(encoded(&messages::HeartbeatReply {
+            map: Some(map),
+            term: self.master.term(),
+            disk,
+        }))
+    }
+
+    fn join(&self, request: messages::Join) -> Result<Bytes, Refused> {
+        let server_uuid = uuid(&request.server_uuid)?;
+        copal_volume::check_volume_name(&request.name).map_err(|error| of_volume_error(&error))?;
+        let now_ms = self.now_ms();
+        let taken = self.master.take_token(hash_of_secret(&request.secret), now_ms);
+        taken.map_err(|error| of_master(&error))?;
+        let name = name_of_server(&server_uuid).to_str().into_owned();
+        let signed = self.authority.sign(&request.signing_request, &name);
+        let certificate = signed.map_err(|error| refused(Code::Invalid, error.to_string()))?;
+        let joiner = Joiner {
+            name: request.name,
+            address: request.address,
+            server_uuid,
+            disk_uuid: uuid(&request.disk_uuid)?,
+            capacity_bytes: request.capacity_bytes,
+        };
+        let disk = self
+            .master
+            .join(&joiner, now_ms)
+            .map_err(|error| of_master(&error))?;
+        Ok(encoded(&messages::Joined {
+            cluster: Bytes::copy_from_slice(&self.master.uuid()),
+            certificate,
+            authority: self.authority.certificate().to_owned(),
+            server: disk,
+            disk,
+        }))
+    }
+
+    /// Somebody got no answer from a server. One whose port refuses connections twice has failed; one that only is slow has
+    /// until its silence is too long.
+    async fn suspect(self: Arc<Self>, disk: u32) {
+        let server = self.master.map().server(disk).cloned();
+        let Some(server) = server.filter(|server| !server.is_away()) else {
+            return;
+        };
+        if !self.probing.lock().insert(disk) {
+            return;
+        }
+        let mut refusals = 0;
+        for _ in 0..2 {
+            match tokio::time::timeout(PROBE, self.probe(&server)).await {
+                Ok(Err(CallError::Unreachable { .. })) => refusals += 1,
+                Ok(Err(CallError::Broken { .. })) => refusals += 1,
+                _ => break,
+            }
+            tokio::time::sleep(PROBE / 2).await;
+        }
+        self.probing.lock().remove(&disk);
+        if refusals == 2 {
+            let failed = blocking({
+                let master = Arc::clone(&self);
+                move || {
+                    let failed = master.master.fail(disk, "refuses connections", master.now_ms());
+                    failed.map_err(|error| of_master(&error))
+                }
+            });
+            if let Err(error) = failed.await {
+                tracing::error!(text = error.text, "the master cannot write its database");
+            }
+        }
+    }
+
+    /// Gives a server up. Whether it is away is looked at now, not when its silence is long enough.
+    async fn lose(self: Arc<Self>, name: String) -> Result<Bytes, Refused> {
+        let found = self.master.map().server_named(&name).cloned();
+        if let Some(server) = found.filter(|server| !server.is_away()) {
+            Arc::clone(&self).suspect(server.disk).await;
+        }
+        let told = json!({ "lost": name }).to_string();
+        let this = Arc::clone(&self);
+        blocking(move || {
+            this.master
+                .lose(&name, this.now_ms())
+                .map_err(|error| of_master(&error))
+        })
+        .await?;
+        Ok(encoded(&messages::Told { json: told }))
+    }
+
+    async fn probe(&self, server: &copal_master::ServerRow) -> Result<(), CallError> {
+        let name = name_of_server(&server.server_uuid);
+        let connection = self.connections.to(&server.address, name).await?;
+        let messages::Ping {} = connection.call(Method::Ping, &messages::Ping {}, PROBE).await?;
+        Ok(())
+    }
+
+    /// Makes a volume; of a quota its members hear before anybody can write.
+    async fn mkdir(self: Arc<Self>, request: messages::Mkdir) -> Result<Bytes, Refused> {
+        let this = Arc::clone(&self);
+        let options = request.options.clone();
+        let quota = options
+            .filter(|options| options.has_quota)
+            .map(|options| options.quota_bytes);
+        let (parent, name) = (request.parent, request.name);
+        let vid = blocking(move || {
+            let made = this.master.mkdir(&parent, &name, quota);
+            made.map_err(|error| of_master(&error))
+        });
+        let vid = vid.await?;
+        if quota.is_some() {
+            // Whoever does not hear it now learns it from the map.
+            let _ = self.tell_members(vid, messages::volume_state::State::Live).await;
+        }
+        Ok(encoded(&messages::Resolved {
+            volume: vid.0,
+            options: request.options,
+        }))
+    }
+
+    /// Removes a volume: its members take no more creates, then it is looked at, then its name and its files go.
+    async fn rmdir(self: Arc<Self>, request: messages::Rmdir) -> Result<Bytes, Refused> {
+        let vid = VolumeId(request.volume);
+        let (this, path) = (Arc::clone(&self), request.path);
+        let begun = blocking(move || {
+            let begun = this.master.begin_rmdir(&path, vid);
+            begun.map_err(|error| of_master(&error))
+        });
+        let removing = begun.await?;
+        let told = self
+            .tell_members(vid, messages::volume_state::State::Removing)
+            .await;
+        let is_kept = match &told {
+            Ok(has_files) => *has_files && !request.with_files,
+            Err(_) => true,
+        };
+        let this = Arc::clone(&self);
+        if is_kept {
+            // A member that does not hear of it learns it from the map.
+            let _ = self.tell_members(vid, messages::volume_state::State::Live).await;
+            blocking(move || {
+                let undone = this.master.undo_rmdir(&removing);
+                undone.map_err(|error| of_master(&error))
+            })
+            .await?;
+            told?;
+            return Err(of_volume_error(&VolumeError::NotEmpty));
+        }
+        blocking(move || {
+            let removed = this.master.rmdir(&removing);
+            removed.map_err(|error| of_master(&error))
+        })
+        .await?;
+        // Whoever is away learns it from the map.
+        let _ = self.tell_members(vid, messages::volume_state::State::Gone).await;
+        Ok(encoded(&messages::Done {}))
+    }
+
+    /// Tells all members of a volume that are up; whether any has files of it.
+    async fn tell_members(
+        &self,
+        vid: VolumeId,
+        state: messages::volume_state::State,
+    ) -> Result<bool, Refused> {
+        let group = vid.birth_group();
+        let places = self.master.map().members_up(group);
+        let quota = self.master.quota(vid);
+        let request = messages::VolumeState {
+            group: group.0,
+            volume: vid.0,
+            state: state.into(),
+            term: self.master.term(),
+            quota_bytes: quota.unwrap_or(0),
+            has_quota: quota.is_some(),
+        };
+        let mut has_files = false;
+        for server in places {
+            let told = async {
+                let name = name_of_server(&server.server_uuid);
+                let connection = self.connections.to(&server.address, name).await?;
+                connection
+                    .call::<messages::VolumeStateReply>(Method::VolumeState, &request, TO_TELL)
+                    .await
+            };
+            let reply = told.await.map_err(|error| {
+                let name = &server.name;
+                let text = format!("{name} does not answer, and has to: {error}; try again");
+                refused(Code::Unavailable, text)
+            })?;
+            has_files |= reply.has_files;
+        }
+        Ok(has_files)
+    }
+
+    fn ask(&self, request: &messages::Ask) -> Result<Value, Refused> {
+        let now_ms = self.now_ms();
+        let argument = request.argument.as_str();
+        let number = || {
+            let number = argument.parse::<u64>();
+            number.map_err(|_| refused(Code::Invalid, format!("{argument} is no number")))
+        };
+        match request.what.as_str() {
+            "status" => Ok(self.master.status(now_ms)),
+            "group" => {
+                let group = u32::try_from(number()?).map_or(GroupId(0), GroupId);
+                let told = self.master.group(group);
+                told.ok_or_else(|| refused(Code::NotFound, format!("there is no group {group}")))
+            }
+            "groups" => Ok(self.master.groups()),
+            "events" => {
+                let after = if argument.is_empty() { 0 } else { number()? };
+                let events = self
+                    .master
+                    .events(after, EVENTS)
+                    .map_err(|error| of_master(&error))?;
+                let event = |event: &copal_master::EventRow| {
+                    json!({
+                        "number": event.number, "at_ms": event.at_ms, "kind": event.kind, "text": event.text,
+                    })
+                };
+                Ok(json!({ "events": events.iter().map(event).collect::<Vec<_>>() }))
+            }
+            "token" => {
+                let token = self
+                    .draw_token()
+                    .map_err(|error| refused(Code::Internal, error))?;
+                Ok(json!({ "token": token.to_string(), "minutes": 10 }))
+            }
+            "lease" => self.lease(argument, now_ms),
+            other => Err(refused(
+                Code::Invalid,
+                format!("this release of the master does not know \"{other}\""),
+            )),
+        }
+    }
+
+    /// The right to write below a path: taken, renewed, given back.
+    fn lease(&self, argument: &str, now_ms: u64) -> Result<Value, Refused> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Wanted {
+            verb: String,
+            path: String,
+            holder: String,
+            number: u64,
+        }
+        let wanted: Wanted = serde_json::from_str(argument)
+            .map_err(|error| refused(Code::Invalid, format!("a lease that cannot be read: {error}")))?;
+        let lease = Lease {
+            number: wanted.number,
+            holder: wanted.holder.clone(),
+            ends_ms: 0,
+        };
+        let given = match wanted.verb.as_str() {
+            "take" => self.master.take_lease(&wanted.path, &wanted.holder, now_ms),
+            "renew" => self.master.renew_lease(&wanted.path, &lease, now_ms),
+            _ => {
+                self.master.release_lease(&wanted.path, wanted.number);
+                return Ok(json!({}));
+            }
+        };
+        match given {
+            Ok(lease) => Ok(json!({ "number": lease.number, "milliseconds": WRITER_LEASE_MS })),
+            Err(NoLease::Held { holder, seconds }) => Ok(json!({ "held_by": holder, "seconds": seconds })),
+            Err(NoLease::Ended) => Ok(json!({ "ended": true })),
+        }
+    }
+
+    fn names(&self, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+        let failed = |error: MasterError| of_master(&error);
+        match method {
+            Method::Resolve => {
+                let request: messages::Resolve = read(message)?;
+                let vid = self.master.resolve(&request.path).map_err(failed)?;
+                Ok(encoded(&messages::Resolved {
+                    volume: vid.0,
+                    options: None,
+                }))
+            }
+            Method::Known => {
+                let request: messages::Known = read(message)?;
+                let known = self.master.knows(VolumeId(request.volume));
+                Ok(encoded(&messages::KnownReply { known }))
+            }
+            Method::Rename => {
+                let request: messages::Rename = read(message)?;
+                self.master.rename(&request.from, &request.to).map_err(failed)?;
+                Ok(encoded(&messages::Done {}))
+            }
+            Method::ListDirs => {
+                const MOST: u32 = 10_000;
+                let request: messages::ListDirs = read(message)?;
+                let after = request.has_after.then_some(request.after.as_str());
+                let limit = request.limit.min(MOST) as usize;
+                let found = self.master.list(&request.parent, after, limit).map_err(failed)?;
+                let entry = |(name, vid): (String, VolumeId)| messages::DirEntry { name, volume: vid.0 };
+                Ok(encoded(&messages::DirList {
+                    entries: found.into_iter().map(entry).collect(),
+                }))
+            }
+            _ => Err(refused(Code::Invalid, "a master does not answer that")),
+        }
+    }
+}
+
+impl Handler for MasterServer {
+    const OF_STRANGERS: &'static [Method] = &[Method::Join];
+
+    async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+        match method {
+            Method::Ping => Ok(encoded(&messages::Ping {})),
+            Method::WatchMap => self.watch_map(read(message)?).await,
+            Method::Suspect => {
+                let request: messages::Suspect = read(message)?;
+                tokio::spawn(self.suspect(request.disk));
+                Ok(encoded(&messages::Done {}))
+            }
+            Method::Heartbeat => {
+                let request = read(message)?;
+                blocking(move || self.beat(request, &peer)).await
+            }
+            Method::Join => {
+                let request = read(message)?;
+                blocking(move || self.join(request)).await
+            }
+            Method::Rmdir => {
+                require_client(&peer)?;
+                self.rmdir(read(message)?).await
+            }
+            Method::Ask => {
+                require_client(&peer)?;
+                let request: messages::Ask = read(message)?;
+                if request.what == "lost" {
+                    return self.lose(request.argument).await;
+                }
+                let told = blocking(move || self.ask(&request)).await?;
+                Ok(encoded(&messages::Told {
+                    json: told.to_string(),
+                }))
+            }
+            Method::Mkdir => {
+                require_client(&peer)?;
+                self.mkdir(read(message)?).await
+            }
+            Method::Rename => {
+                require_client(&peer)?;
+                blocking(move || self.names(method, message)).await
+            }
+            other => blocking(move || self.names(other, message)).await,
+        }
+    }
+}
+
+fn require_client(peer: &Peer) -> Result<(), Refused> {
+    let client =
+        ServerName::try_from(CLIENT_NAME).map_err(|error| refused(Code::Internal, error.to_string()))?;
+    require(peer.is(&client), "this takes a client's certificate")
+}
+
+fn require(holds: bool, otherwise: &str) -> Result<(), Refused> {
+    match holds {
+        true => Ok(()),
+        false => Err(refused(Code::Denied, otherwise)),
+    }
+}
+
+fn uuid(bytes: &[u8]) -> Result<[u8; 16], Refused> {
+    bytes
+        .try_into()
+        .map_err(|_| refused(Code::Invalid, "an id has sixteen bytes"))
+}
+
+fn of_master(error: &MasterError) -> Refused {
+    match error {
+        MasterError::Volume(error) => of_volume_error(error),
+        MasterError::Meta(error) => refused(Code::Internal, error.to_string()),
+        MasterError::Denied(reason) => refused(Code::Denied, reason),
+    }
+}

@@ -1,0 +1,201 @@
+//! A master or a data server as a process runs it: a runtime, a socket, and the tasks beside it.
+
+use crate::{
+    authority::Authority,
+    data_server::{DataServer, Room},
+    following::NotLetIn,
+    homes::ServerHome,
+    joining::{JoinError, Joining, join},
+    listener::Listener,
+    master_server::MasterServer,
+    token::JoinToken,
+};
+use copal_client::{Connections, Identity, Masters, client_tls, master_tls, server_tls};
+use copal_data::{MemberIdentity, MemberStore};
+use copal_master::Master;
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Receiver, channel},
+    },
+    time::Duration,
+};
+use tokio::runtime::{Builder, Runtime};
+
+/// How long calls that are under way may take to end, once the process is told to.
+const TO_END: Duration = Duration::from_secs(3);
+
+/// Why a process does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No threads, or no sockets.
+    #[error("cannot start: {0}")]
+    System(#[from] std::io::Error),
+    /// The address cannot be listened at.
+    #[error("cannot listen at {address}: {source}; give another address with --listen, or end who has it")]
+    Listen {
+        /// host:port.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Certificate or key cannot be used.
+    #[error("{0}")]
+    Identity(String),
+}
+
+fn runtime() -> Result<Runtime, StartError> {
+    Ok(Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?)
+}
+
+fn identity_error(error: impl std::fmt::Display) -> StartError {
+    StartError::Identity(error.to_string())
+}
+
+async fn bind(address: &str, tls: Arc<tokio_rustls::rustls::ServerConfig>) -> Result<Listener, StartError> {
+    Listener::bind(address, tls)
+        .await
+        .map_err(|source| StartError::Listen {
+            address: address.to_owned(),
+            source,
+        })
+}
+
+/// A master that runs.
+pub struct MasterProcess {
+    runtime: Runtime,
+    server: Arc<MasterServer>,
+    address: String,
+}
+
+impl MasterProcess {
+    /// Starts a master that listens at `listen` and is reached at `advertise`.
+    /// # Errors
+    /// All of them.
+    pub fn start(
+        master: Master,
+        authority: Authority,
+        listen: &str,
+        advertise: &str,
+    ) -> Result<MasterProcess, StartError> {
+        let identity: Identity = authority.identity("master.copal").map_err(identity_error)?;
+        let (inward, outward) = (
+            master_tls(&identity).map_err(identity_error)?,
+            client_tls(&identity).map_err(identity_error)?,
+        );
+        let runtime = runtime()?;
+        let listener = runtime.block_on(bind(listen, inward))?;
+        let address = listener.address()?.to_string();
+        let connections = Connections::new(outward);
+        let server = MasterServer::new(master, authority, vec![advertise.to_owned()], connections);
+        runtime.spawn(Arc::clone(&server).watch_time());
+        runtime.spawn(listener.serve(Arc::clone(&server)));
+        Ok(MasterProcess {
+            runtime,
+            server,
+            address,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The master, for who starts data servers beside it.
+    pub fn server(&self) -> &Arc<MasterServer> {
+        &self.server
+    }
+
+    /// Ends it.
+    pub fn stop(self) {
+        self.runtime.shutdown_timeout(TO_END);
+    }
+}
+
+/// A data server that runs.
+pub struct DataProcess {
+    runtime: Runtime,
+    ended: Receiver<NotLetIn>,
+    address: String,
+}
+
+impl DataProcess {
+    /// Starts a data server on a store that has booted as `identity`.
+    /// # Errors
+    /// All of them.
+    pub fn start(
+        store: MemberStore,
+        identity: MemberIdentity,
+        home: &ServerHome,
+        room: Box<dyn Room>,
+    ) -> Result<DataProcess, StartError> {
+        let own = home.identity();
+        let (inward, outward) = (
+            server_tls(&own).map_err(identity_error)?,
+            client_tls(&own).map_err(identity_error)?,
+        );
+        let runtime = runtime()?;
+        let listener = runtime.block_on(bind(&home.listen, inward))?;
+        let address = listener.address()?.to_string();
+        let connections = Connections::new(outward);
+        let masters = Masters::new(&home.masters, connections.clone());
+        let server = DataServer::new(store, identity, address.clone(), room, masters, connections);
+        let (tell, ended) = channel();
+        runtime.spawn(listener.serve(Arc::clone(&server)));
+        runtime.spawn(Arc::clone(&server).become_whole());
+        runtime.spawn(async move {
+            if let Err(refused) = server.follow().await {
+                // Whoever started the process listens until it ends.
+                let _ = tell.send(refused);
+            }
+        });
+        Ok(DataProcess {
+            runtime,
+            ended,
+            address,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Waits up to `limit` for the master to send this server away; `None`: it did not.
+    pub fn sent_away(&self, limit: Duration) -> Option<NotLetIn> {
+        self.ended.recv_timeout(limit).ok()
+    }
+
+    /// Ends it; the store is to be closed afterwards.
+    pub fn stop(self) {
+        self.runtime.shutdown_timeout(TO_END);
+    }
+}
+
+impl ServerHome {
+    /// Joins the cluster of a token, and remembers what came of it; to be written by who called.
+    /// # Errors
+    /// The token or the name is refused, or no master is reached.
+    pub fn join(
+        &mut self,
+        token: &JoinToken,
+        capacity_bytes: u64,
+        deadline: Duration,
+    ) -> Result<(), JoinError> {
+        let joining = Joining {
+            name: self.name.clone(),
+            address: self.listen.clone(),
+            server_uuid: self.server_uuid(),
+            disk_uuid: self.disk_uuid(),
+            capacity_bytes,
+        };
+        let runtime = runtime().map_err(|_| JoinError::Malformed)?;
+        let (cluster, identity) = runtime.block_on(join(token, &joining, deadline))?;
+        self.joined(cluster, token.masters.clone(), &identity);
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! Snapshots of groups that this server shows to others, by number, each until its member has what it lacked.
+
+use crate::listener::{Refused, refused};
+use copal_data::GroupSnapshot;
+use copal_proto::messages::failure::Code;
+use parking_lot::Mutex;
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Snapshots at a time: each keeps what was deleted since.
+const MOST: usize = 64;
+/// A snapshot that nobody asked about for so long goes.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Snapshots by their number.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    open: Mutex<(u64, BTreeMap<u64, Shown>)>,
+}
+
+struct Shown {
+    snapshot: Arc<GroupSnapshot>,
+    used: Instant,
+}
+
+impl Snapshots {
+    pub(crate) fn add(&self, snapshot: GroupSnapshot) -> Result<u64, Refused> {
+        let mut open = self.open.lock();
+        open.1.retain(|_, shown| shown.used.elapsed() < IDLE);
+        if open.1.len() >= MOST {
+            return Err(refused(Code::Busy, "this donor serves as many as it can"));
+        }
+        open.0 += 1;
+        let number = open.0;
+        let shown = Shown {
+            snapshot: Arc::new(snapshot),
+            used: Instant::now(),
+        };
+        open.1.insert(number, shown);
+        Ok(number)
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Result<Arc<GroupSnapshot>, Refused> {
+        let mut open = self.open.lock();
+        let gone = || refused(Code::NotFound, "the snapshot is gone; open another");
+        let shown = open.1.get_mut(&number).ok_or_else(gone)?;
+        shown.used = Instant::now();
+        Ok(Arc::clone(&shown.snapshot))
+    }
+
+    pub(crate) fn remove(&self, number: u64) {
+        self.open.lock().1.remove(&number);
+    }
+}

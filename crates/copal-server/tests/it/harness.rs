@@ -1,0 +1,254 @@
+//! A master and data servers on loopback, each on a runtime of its own, their disks in memory: a server can be taken away and
+//! come back with what it had.
+
+use copal_client::{ClusterStore, Connections, Masters, Profile, client_tls, master_tls, server_tls};
+use copal_data::{MemberIdentity, MemberStore};
+use copal_device::{Device, MemoryDevice};
+use copal_master::{Master, MasterOptions, Pool, SqliteStore};
+use copal_server::{
+    Authority, CLIENT_NAME, DataServer, JoinToken, Joining, Listener, MasterServer, Room, join,
+};
+use copal_volume::{
+    SystemClock,
+    group::{Incarnation, Term},
+};
+use serde_json::Value;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::runtime::Runtime;
+
+/// How long anything may take before the test fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Cluster {
+    master_address: String,
+    master: Option<Runtime>,
+    pub(crate) servers: Vec<Server>,
+    profile: Profile,
+}
+
+pub(crate) struct Server {
+    device: Arc<dyn Device>,
+    identity: copal_client::Identity,
+    of_cluster: [u8; 16],
+    uuid: [u8; 16],
+    address: String,
+    running: Option<(Runtime, MemberStore)>,
+}
+
+struct Fixed;
+
+impl Room for Fixed {
+    fn bytes(&self) -> (u64, u64) {
+        (0, 256 << 20)
+    }
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+fn kv(device: &Arc<dyn Device>) -> copal_kv::Store {
+    let (objects, _) =
+        copal_object::Store::open(Arc::clone(device), &copal_object::OpenOptions::default()).unwrap();
+    let options = copal_kv::Options {
+        memory_bytes: 16 << 20,
+        ..copal_kv::Options::default()
+    };
+    copal_kv::Store::open(objects, options).unwrap()
+}
+
+impl Cluster {
+    pub(crate) fn start(servers: usize, groups: u32) -> Cluster {
+        Cluster::with(servers, groups, MasterOptions::default())
+    }
+
+    pub(crate) fn with(servers: usize, groups: u32, options: MasterOptions) -> Cluster {
+        let authority = Authority::new("test").unwrap();
+        let mut meta = SqliteStore::in_memory().unwrap();
+        let pool = Pool {
+            replicas: 3,
+            min_ack: 2,
+            groups,
+        };
+        Master::found(&mut meta, [7; 16], pool).unwrap();
+        let master = Master::open(Box::new(meta), options).unwrap();
+        let runtime = runtime();
+        let client = authority.identity(CLIENT_NAME).unwrap();
+        let (address, token) = runtime.block_on(async {
+            let identity = authority.identity("master.copal").unwrap();
+            let listener = Listener::bind("127.0.0.1:0", master_tls(&identity).unwrap())
+                .await
+                .unwrap();
+            let address = listener.address().unwrap().to_string();
+            let connections = Connections::new(client_tls(&identity).unwrap());
+            let server = MasterServer::new(master, authority, vec![address.clone()], connections);
+            let token = {
+                let server = Arc::clone(&server);
+                move || server.draw_token().unwrap()
+            };
+            tokio::spawn(Arc::clone(&server).watch_time());
+            tokio::spawn(listener.serve(server));
+            (address, token)
+        });
+        let profile = Profile::new(
+            [7; 16],
+            vec![address.clone()],
+            client.authority.clone(),
+            client.certificate.clone(),
+            client.key.clone(),
+        );
+        let mut cluster = Cluster {
+            master_address: address,
+            master: Some(runtime),
+            servers: Vec::new(),
+            profile,
+        };
+        for number in 1..=servers {
+            let token = token().to_string().parse().unwrap();
+            cluster.join(&format!("data{number}"), &token);
+        }
+        cluster
+    }
+
+    /// A token, from the master as an operator gets one.
+    pub(crate) fn token(&self) -> JoinToken {
+        let told = self.ask("token", "");
+        told["token"].as_str().unwrap().parse().unwrap()
+    }
+
+    pub(crate) fn join(&mut self, name: &str, token: &JoinToken) {
+        let device: Arc<dyn Device> = MemoryDevice::new(256 << 20);
+        copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default()).unwrap();
+        let mut uuid = [0; 16];
+        getrandom::fill(&mut uuid).unwrap();
+        let address = free_address();
+        let joining = Joining {
+            name: name.to_owned(),
+            address: address.clone(),
+            server_uuid: uuid,
+            disk_uuid: uuid,
+            capacity_bytes: 256 << 20,
+        };
+        let (of_cluster, identity) = runtime().block_on(join(token, &joining, PATIENCE)).unwrap();
+        let store = MemberStore::open(kv(&device), Arc::new(SystemClock)).unwrap();
+        let whose = MemberIdentity {
+            cluster: of_cluster,
+            server: uuid,
+            disk: uuid,
+            incarnation: Incarnation(0),
+            term: Term(0),
+        };
+        store.found(&whose).unwrap();
+        store.close().unwrap();
+        self.servers.push(Server {
+            device,
+            identity,
+            of_cluster,
+            uuid,
+            address,
+            running: None,
+        });
+        let at = self.servers.len() - 1;
+        self.run(at);
+    }
+
+    /// Starts a server that stands still.
+    pub(crate) fn run(&mut self, at: usize) {
+        let server = &mut self.servers[at];
+        let store = MemberStore::open(kv(&server.device), Arc::new(SystemClock)).unwrap();
+        let identity = store.boot(getrandom::u64().unwrap()).unwrap();
+        assert_eq!(
+            (identity.cluster, identity.server),
+            (server.of_cluster, server.uuid)
+        );
+        let runtime = runtime();
+        runtime.block_on(async {
+            let connections = Connections::new(client_tls(&server.identity).unwrap());
+            let masters = Masters::new(std::slice::from_ref(&self.master_address), connections.clone());
+            let listener = loop {
+                match Listener::bind(&server.address, server_tls(&server.identity).unwrap()).await {
+                    Ok(listener) => break listener,
+                    // The one before it has not let go yet.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            };
+            let data = DataServer::new(
+                store.clone(),
+                identity,
+                server.address.clone(),
+                Box::new(Fixed),
+                masters,
+                connections,
+            );
+            tokio::spawn(listener.serve(Arc::clone(&data)));
+            tokio::spawn(Arc::clone(&data).become_whole());
+            tokio::spawn(data.follow());
+        });
+        server.running = Some((runtime, store));
+    }
+
+    /// Takes a server away: its sockets close, its store as it is.
+    pub(crate) fn stop(&mut self, at: usize) {
+        let (runtime, store) = self.servers[at].running.take().unwrap();
+        runtime.shutdown_timeout(Duration::from_secs(5));
+        store.close().unwrap();
+    }
+
+    /// The store of a server that runs.
+    pub(crate) fn store_of(&self, at: usize) -> &MemberStore {
+        &self.servers[at].running.as_ref().unwrap().1
+    }
+
+    pub(crate) fn client(&self) -> ClusterStore {
+        ClusterStore::connect(&self.profile, PATIENCE).unwrap()
+    }
+
+    pub(crate) fn ask(&self, what: &str, argument: &str) -> Value {
+        let client = self.client();
+        let told = client
+            .wait(client.cluster().ask(what, argument, PATIENCE))
+            .unwrap();
+        serde_json::from_str(&told).unwrap()
+    }
+
+    /// Waits until the cluster says that it is in this health.
+    pub(crate) fn wait_for(&self, health: &str) -> Value {
+        let client = self.client();
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let told = client.wait(client.cluster().ask("status", "", PATIENCE)).unwrap();
+            let told: Value = serde_json::from_str(&told).unwrap();
+            if told["health"] == health {
+                return told;
+            }
+            assert!(Instant::now() < end, "never {health}: {told}");
+            client.wait(async { tokio::time::sleep(Duration::from_millis(50)).await });
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            if let Some((runtime, _)) = server.running.take() {
+                runtime.shutdown_background();
+            }
+        }
+        if let Some(runtime) = self.master.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// An address of this machine that nobody uses, and that stays the server's own over its restarts.
+fn free_address() -> String {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap().to_string()
+}

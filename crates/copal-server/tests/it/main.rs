@@ -1,0 +1,5 @@
+//! Clusters of real sockets, TLS and engines in one process.
+
+mod conformance;
+mod harness;
+mod members;

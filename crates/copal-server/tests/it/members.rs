@@ -1,0 +1,132 @@
+//! Members that go away and come back, new ones, and those that are not let in.
+
+use crate::harness::Cluster;
+use bytes::Bytes;
+use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeId, VolumeOptions, VolumeStore};
+
+fn volume(store: &dyn VolumeStore) -> VolumeId {
+    store
+        .create_volume("", "mail", &VolumeOptions::default())
+        .unwrap()
+}
+
+fn put(store: &dyn VolumeStore, vid: VolumeId, name: &str, len: usize) -> copal_volume::FileInfo {
+    let body = Bytes::from(vec![len as u8; len]);
+    store
+        .put(vid, name.as_bytes(), body, &PutOptions::default())
+        .unwrap()
+}
+
+#[test]
+fn a_member_that_was_away_has_everything_when_it_is_whole_again() {
+    let mut cluster = Cluster::start(3, 4);
+    cluster.wait_for("healthy");
+    let client = cluster.client();
+    let vid = volume(&client);
+    let first = put(&client, vid, "first", 10);
+    put(&client, vid, "second", 100_000);
+    cluster.stop(1);
+    put(&client, vid, "third", 9 << 20);
+    client.delete(vid, b"first", first.fid).unwrap();
+    put(&client, vid, "first", 20);
+    let told = cluster.wait_for("degraded");
+    assert_eq!(told["groups"]["two_copies"], 4, "{told}");
+    cluster.run(1);
+    cluster.wait_for("healthy");
+    let store = cluster.store_of(1);
+    for (name, len) in [("first", 20), ("second", 100_000), ("third", 9 << 20)] {
+        let (bytes, _) = store.get(vid, name.as_bytes(), 0..u64::MAX, None).unwrap();
+        assert_eq!(bytes.len(), len, "{name}");
+    }
+    // Enough are up without either of the others.
+    cluster.stop(0);
+    let (len, info) = (
+        client
+            .get(vid, b"third", 0..u64::MAX, &ReadOptions::default())
+            .unwrap()
+            .len(),
+        put(&client, vid, "fourth", 5),
+    );
+    assert_eq!((len, info.size), (9 << 20, 5));
+}
+
+#[test]
+fn one_member_alone_takes_nothing_and_says_how_many_it_takes() {
+    let mut cluster = Cluster::start(3, 4);
+    cluster.wait_for("healthy");
+    let client = cluster.client();
+    let vid = volume(&client);
+    put(&client, vid, "kept", 10);
+    cluster.stop(0);
+    cluster.stop(1);
+    let client = client.with_deadline(std::time::Duration::from_secs(6));
+    let refused = client.put(vid, b"lost", Bytes::from_static(b"x"), &PutOptions::default());
+    assert!(
+        matches!(
+            refused,
+            Err(VolumeError::Degraded { have: 1, need: 2 } | VolumeError::Unknown { .. })
+        ),
+        "{refused:?}"
+    );
+    let kept = client
+        .get(vid, b"kept", 0..u64::MAX, &ReadOptions::default())
+        .unwrap();
+    assert_eq!(kept.len(), 10, "one whole copy is enough to read");
+    cluster.run(0);
+    cluster.run(1);
+    cluster.wait_for("healthy");
+    put(&client, vid, "taken", 10);
+}
+
+#[test]
+fn a_cluster_that_was_off_as_a_whole_comes_back_by_itself() {
+    let mut cluster = Cluster::start(3, 4);
+    cluster.wait_for("healthy");
+    let client = cluster.client();
+    let vid = volume(&client);
+    put(&client, vid, "kept", 10_000);
+    for at in 0..3 {
+        cluster.stop(at);
+    }
+    for at in [2, 0, 1] {
+        cluster.run(at);
+    }
+    cluster.wait_for("healthy");
+    assert_eq!(
+        client
+            .get(vid, b"kept", 0..u64::MAX, &ReadOptions::default())
+            .unwrap()
+            .len(),
+        10_000
+    );
+    put(&client, vid, "new", 10);
+}
+
+#[test]
+fn what_is_lost_is_copied_to_a_new_server() {
+    let mut cluster = Cluster::start(3, 4);
+    cluster.wait_for("healthy");
+    let client = cluster.client();
+    let vid = volume(&client);
+    put(&client, vid, "small", 10);
+    put(&client, vid, "large", 5 << 20);
+    cluster.stop(2);
+    cluster.wait_for("degraded");
+    let token = cluster.token();
+    cluster.join("data4", &token);
+    cluster.ask("lost", "data3");
+    let told = cluster.wait_for("healthy");
+    let names: Vec<&str> = told["servers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|server| server["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["data1", "data2", "data4"]);
+    let store = cluster.store_of(3);
+    assert_eq!(
+        store.get(vid, b"large", 0..u64::MAX, None).unwrap().0.len(),
+        5 << 20
+    );
+    assert_eq!(store.stat(vid, b"small", None).unwrap().size, 10);
+}

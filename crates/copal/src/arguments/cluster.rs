@@ -1,0 +1,332 @@
+//! What can be typed about a cluster: its processes, its volumes, its servers.
+
+use crate::human;
+use clap::{Args, Subcommand};
+use std::{path::PathBuf, time::Duration};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The first start of a cluster takes --new: it makes the cluster's authority, and DIR/client.json for its clients. Later \
+starts need only --dir.
+
+Example:
+  copal master --dir /srv/copal/master --listen 10.0.0.1:7400 --new")]
+pub(crate) struct Master {
+    /// Directory of the master: its database, its authority
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// Where to listen: HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+    /// Where others reach it, if not where it listens
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) advertise: Option<String>,
+    /// Make a new cluster
+    #[arg(long)]
+    pub(crate) new: bool,
+    /// Groups of volumes in a new cluster; their number never changes
+    #[arg(long, value_name = "NUMBER", default_value_t = 64, requires = "new",
+        value_parser = clap::value_parser!(u32).range(1..=1_048_575))]
+    pub(crate) groups: u32,
+    /// Copies of each group in a new cluster
+    #[arg(long, value_name = "NUMBER", default_value_t = 3, requires = "new",
+        value_parser = clap::value_parser!(u8).range(1..=7))]
+    pub(crate) replicas: u8,
+    #[command(flatten)]
+    pub(crate) times: Times,
+    #[command(flatten)]
+    pub(crate) child: Child,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Times {
+    /// A server that is away for so long is given up, and its groups are copied from others
+    #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = human::parse_duration)]
+    pub(crate) permanent_after: Duration,
+}
+
+/// For processes that `copal serve` starts.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Child {
+    /// End when the process that started this one ends
+    #[arg(long, hide = true)]
+    pub(crate) end_with_parent: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The first start joins a cluster, with a token of `copal node token`. Later starts need only --dir.
+
+Example:
+  copal data --dir /srv/copal/data1 --name data1 --listen 10.0.0.2:7401 --join \"$(copal node token)\"")]
+pub(crate) struct Data {
+    /// Directory of the server: its store, who it is
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// Name of a new server, unique in the cluster
+    #[arg(long, value_name = "NAME", requires = "join")]
+    pub(crate) name: Option<String>,
+    /// Where to listen, and be reached: HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+    /// Token of `copal node token`, good once for ten minutes; `-` reads it from standard input
+    #[arg(long, value_name = "TOKEN", requires = "name")]
+    pub(crate) join: Option<String>,
+    /// Most bytes that the store may take (default: as far as its file system goes)
+    #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
+    pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) child: Child,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A master and data servers as processes of their own on this machine, to try things on: a kill is a kill. Nothing is started \
+again by itself; each line says how. Ctrl-C ends all of them.
+
+Example:
+  copal serve --dev --dir /tmp/c --servers 3
+  export COPAL_CLUSTER=/tmp/c/client.json")]
+pub(crate) struct Serve {
+    /// A whole cluster on loopback; there is no other way to be served yet
+    #[arg(long, required = true)]
+    pub(crate) dev: bool,
+    /// Directory of the cluster
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// Data servers
+    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) servers: u16,
+    /// Port of the master; data servers have those behind it
+    #[arg(long, value_name = "PORT", default_value_t = 7400, value_parser = clap::value_parser!(u16).range(1..=65_000))]
+    pub(crate) port: u16,
+    /// Most bytes that each store may take
+    #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
+    pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) times: Times,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Healthy: every group has all its copies. Recovering: all servers are there, and something is still copied. Degraded: a \
+server is away. Incomplete: some group has no whole copy.
+
+Examples:
+  copal status
+  copal status --wait healthy --timeout 60s
+  copal status --json | jq .groups")]
+pub(crate) struct Status {
+    /// How long to wait, with --wait healthy
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = human::parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  copal events")]
+pub(crate) struct Events {
+    /// Only those behind this number
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub(crate) after: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Fs {
+    /// How long each operation may take
+    #[arg(long, global = true, value_name = "DURATION", default_value = "30s", value_parser = human::parse_duration)]
+    pub(crate) deadline: Duration,
+    #[command(subcommand)]
+    pub(crate) verb: FsVerb,
+}
+
+/// A volume and a file in it: two words, since names of files may hold slashes.
+#[derive(Debug, Args)]
+pub(crate) struct FileWords {
+    /// Path of the volume
+    #[arg(value_name = "VOLUME")]
+    pub(crate) volume: String,
+    /// Name of the file
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FsVerb {
+    /// Make a volume
+    #[command(after_help = "Example:\n  copal fs mkdir mail\n  copal fs mkdir mail/archive --quota 10G")]
+    Mkdir {
+        /// Path of the volume; what is above it is there
+        #[arg(value_name = "VOLUME")]
+        volume: String,
+        /// Most bytes of its files
+        #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
+        quota: Option<u64>,
+    },
+    /// Create a file
+    #[command(
+        after_help = "Example:\n  copal fs put mail m1 /etc/hostname\n  tar c . | copal fs put mail home.tar -"
+    )]
+    Put {
+        #[command(flatten)]
+        file: FileWords,
+        /// What to put there; `-`: standard input
+        #[arg(value_name = "FILE")]
+        from: PathBuf,
+    },
+    /// Read a file
+    #[command(after_help = "Example:\n  copal fs get mail m1 -")]
+    Get {
+        #[command(flatten)]
+        file: FileWords,
+        /// Where to write it, a new file; `-`: standard output
+        #[arg(value_name = "FILE")]
+        to: PathBuf,
+    },
+    /// List the files of a volume, or the volumes below one
+    #[command(after_help = "Example:\n  copal fs ls\n  copal fs ls mail")]
+    Ls {
+        /// Path of the volume; none: the volumes at the top
+        #[arg(value_name = "VOLUME", default_value = "")]
+        volume: String,
+        /// Only names that begin so
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        prefix: String,
+    },
+    /// Show the head of a file
+    #[command(after_help = "Example:\n  copal fs stat mail m1 --json")]
+    Stat {
+        #[command(flatten)]
+        file: FileWords,
+    },
+    /// Delete a file
+    #[command(after_help = "Example:\n  copal fs rm mail m1")]
+    Rm {
+        #[command(flatten)]
+        file: FileWords,
+        /// Only if the name means this very file
+        #[arg(long, value_name = "ID", value_parser = parse_fid)]
+        fid: Option<u128>,
+    },
+    /// Remove a volume
+    #[command(after_help = "Example:\n  copal fs rmdir mail --with-files")]
+    Rmdir {
+        /// Path of the volume
+        #[arg(value_name = "VOLUME")]
+        volume: String,
+        /// With all its files
+        #[arg(long)]
+        with_files: bool,
+    },
+    /// Move a volume
+    #[command(after_help = "Example:\n  copal fs mv mail letters")]
+    Mv {
+        /// Path of the volume
+        #[arg(value_name = "VOLUME")]
+        from: String,
+        /// Its new path
+        #[arg(value_name = "TO")]
+        to: String,
+    },
+    /// Show who keeps a volume
+    #[command(after_help = "Example:\n  copal fs where mail")]
+    Where {
+        /// Path of the volume
+        #[arg(value_name = "VOLUME")]
+        volume: String,
+        /// Name of a file in it; all of a volume lie together
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
+    /// Decide a create whose outcome is unknown
+    #[command(after_help = "Example:\n  copal fs settle mail 0193f0c2a5b10000a1b2c3d4e5f60718 --abort")]
+    Settle {
+        /// Path of the volume
+        #[arg(value_name = "VOLUME")]
+        volume: String,
+        /// Id of the file
+        #[arg(value_name = "ID", value_parser = parse_fid)]
+        fid: u128,
+        /// Rather bury it than keep it
+        #[arg(long)]
+        abort: bool,
+    },
+    /// Run operations from standard input, a line of JSON each, and answer each as it ends
+    #[command(after_help = RUN_HELP)]
+    Run {
+        /// Operations at a time
+        #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096))]
+        parallel: u16,
+    },
+}
+
+const RUN_HELP: &str = "\
+A line is {\"id\":1,\"op\":\"put|get|stat|delete|list|mkdir|rmdir|settle\",\"volume\":\"mail\",\"name\":\"m3\",\
+\"body_b64\":\"..\",\"fid\":\"..\",\"deadline_ms\":5000,\"consistency\":\"available|strict\"}; its answer \
+{\"id\":1,\"ok\":true,\"fid\":\"..\",\"size\":3,\"crc32c\":1,\"start_ns\":1,\"end_ns\":2} or \
+{\"id\":1,\"ok\":false,\"error\":\"exists\",\"message\":\"..\",\"start_ns\":1,\"end_ns\":2}. Times are of CLOCK_MONOTONIC. \
+A get with \"body\":true has the bytes as body_b64.
+
+Example:
+  echo '{\"id\":1,\"op\":\"stat\",\"volume\":\"mail\",\"name\":\"m1\"}' | copal fs run";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Node {
+    /// List the servers
+    #[command(after_help = "Example:\n  copal node ls --json | jq -r '.nodes[].name'")]
+    Ls,
+    /// Draw a token with which one data server may join
+    #[command(
+        after_help = "Example:\n  copal data --dir D --name data4 --listen HOST:7404 --join \"$(copal node token)\""
+    )]
+    Token,
+    /// Give a server up that is away: its groups are copied from others now, and it is not let back in
+    #[command(after_help = "Example:\n  copal node lost data3")]
+    Lost {
+        /// Name of the server
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Show what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Group {
+    /// List groups and their members
+    #[command(after_help = "Example:\n  copal group ls --degraded")]
+    Ls {
+        /// Only those that lack a copy
+        #[arg(long)]
+        degraded: bool,
+    },
+    /// Show one group
+    #[command(after_help = "Example:\n  copal group show 7")]
+    Show {
+        /// Number of the group
+        #[arg(value_name = "GROUP")]
+        group: u32,
+    },
+    /// Compare the members of groups; exit code 20 where they differ or are damaged
+    #[command(after_help = "Example:\n  copal group verify --all --deep")]
+    Verify {
+        /// Number of the group
+        #[arg(value_name = "GROUP", required_unless_present = "all")]
+        group: Option<u32>,
+        /// All groups
+        #[arg(long, conflicts_with = "group")]
+        all: bool,
+        /// Read every byte
+        #[arg(long)]
+        deep: bool,
+    },
+}
+
+fn parse_fid(text: &str) -> Result<u128, String> {
+    match text.len() == 32 {
+        true => u128::from_str_radix(text, 16).map_err(|error| error.to_string()),
+        false => Err("an id has 32 hexadecimal digits".to_owned()),
+    }
+}

@@ -1,0 +1,149 @@
+//! A cluster that a command talks to: its profile, its client, and what its errors mean.
+
+use crate::{
+    arguments::Common,
+    failure::{Failure, Outcome, exit},
+    human,
+};
+use copal_client::{CallError, ClusterStore, ConnectError, Profile, ProfileError};
+use copal_volume::{FileInfo, VolumeError};
+use serde_json::{Value, json};
+use std::{path::Path, time::Duration};
+
+/// How long a command looks for a master.
+pub(crate) const TO_CONNECT: Duration = Duration::from_secs(10);
+
+/// The profile that was named.
+pub(crate) fn profile(common: &Common) -> Outcome<Profile> {
+    let none = || {
+        Failure::usage(
+            "which cluster? give --cluster FILE or set COPAL_CLUSTER; `copal master --new` and `copal serve --dev` write \
+             the file client.json into their directory",
+        )
+    };
+    read_profile(common.cluster.as_deref().ok_or_else(none)?)
+}
+
+fn read_profile(path: &Path) -> Outcome<Profile> {
+    Profile::read(path).map_err(|error: ProfileError| Failure::usage(error.to_string()))
+}
+
+/// Connects to the cluster that was named.
+pub(crate) fn connect(common: &Common) -> Outcome<ClusterStore> {
+    connect_with(&profile(common)?)
+}
+
+/// Connects with a profile.
+pub(crate) fn connect_with(profile: &Profile) -> Outcome<ClusterStore> {
+    ClusterStore::connect(profile, TO_CONNECT).map_err(of_connect)
+}
+
+fn of_connect(error: ConnectError) -> Failure {
+    match error {
+        ConnectError::Masters(error @ CallError::Unreachable { .. }) if is_of_certificate(&error) => {
+            Failure::new(
+                exit::DENIED,
+                "denied",
+                format!(
+                    "{error}; the profile is of another cluster, or its certificate is not accepted: take client.json of the \
+                 cluster that is meant"
+                ),
+            )
+        }
+        ConnectError::Masters(CallError::Broken { address }) => Failure::new(
+            exit::DENIED,
+            "denied",
+            format!(
+                "{address} closed the connection: it does not accept this profile's certificate; take client.json of its cluster"
+            ),
+        ),
+        ConnectError::Tls(error) => Failure::usage(format!("{error}; take client.json of the cluster again")),
+        error => Failure::new(
+            exit::TOO_FEW,
+            "unavailable",
+            format!("{error}; is the master running? see `copal master --help`"),
+        ),
+    }
+}
+
+/// A handshake that failed, not a machine that is away.
+fn is_of_certificate(error: &CallError) -> bool {
+    let text = error.to_string();
+    text.contains("certificate") || text.contains("authority") || text.contains("UnknownIssuer")
+}
+
+/// What a call to the master means.
+pub(crate) fn of_call(error: CallError) -> Failure {
+    of_volume(copal_client::volume_error(error))
+}
+
+/// A word and an exit code for an error of a cluster's volumes.
+pub(crate) fn word(error: &VolumeError) -> (u8, &'static str) {
+    match error {
+        VolumeError::NotFound | VolumeError::VolumeGone => (exit::NOT_FOUND, "not_found"),
+        VolumeError::Exists { .. } | VolumeError::VolumeExists { .. } => (exit::EXISTS, "exists"),
+        VolumeError::NotEmpty => (exit::EXISTS, "not_empty"),
+        VolumeError::Degraded { .. } => (exit::TOO_FEW, "degraded"),
+        VolumeError::Incomplete { .. } => (exit::TOO_FEW, "incomplete"),
+        VolumeError::Deadline { .. } => (exit::TOO_FEW, "deadline"),
+        VolumeError::Unavailable { .. } => (exit::TOO_FEW, "unavailable"),
+        VolumeError::Unknown { .. } => (exit::UNKNOWN, "unknown"),
+        VolumeError::NoSpace => (exit::NO_ROOM, "full"),
+        VolumeError::QuotaExceeded { .. } => (exit::NO_ROOM, "quota"),
+        VolumeError::Corrupt { .. } => (exit::DAMAGED, "damaged"),
+        VolumeError::Denied { .. } => (exit::DENIED, "denied"),
+        VolumeError::InvalidName { .. } => (exit::USAGE, "invalid_name"),
+        VolumeError::TooLarge { .. } => (exit::USAGE, "too_large"),
+        _ => (exit::FAILURE, "failed"),
+    }
+}
+
+/// The id that an error is about.
+pub(crate) fn fid_of(error: &VolumeError) -> Option<String> {
+    match error {
+        VolumeError::Exists { fid } | VolumeError::Unknown { fid } => Some(fid.to_string()),
+        _ => None,
+    }
+}
+
+/// What an error of a cluster's volumes means for the command.
+pub(crate) fn of_volume(error: VolumeError) -> Failure {
+    let (exit_code, code) = word(&error);
+    let sentence = match &error {
+        VolumeError::Unknown { fid } => format!(
+            "the outcome of file {fid} is unknown: some servers may have it; `copal fs settle VOLUME {fid}` decides it"
+        ),
+        VolumeError::NotFound => "not found; `copal fs ls` shows what is there".to_owned(),
+        VolumeError::QuotaExceeded { quota, used, wanted } => format!(
+            "the quota of the volume is reached: {} of {} used, {} more wanted; delete something",
+            human::bytes(*used),
+            human::bytes(*quota),
+            human::bytes(*wanted)
+        ),
+        error => error.to_string(),
+    };
+    let mut failure = Failure::new(exit_code, code, sentence);
+    if let Some(fid) = fid_of(&error) {
+        failure.more = json!({ "fid": fid });
+    }
+    failure
+}
+
+/// Fields of a file's head.
+pub(crate) fn file_as_json(info: &FileInfo) -> Value {
+    json!({
+        "fid": info.fid.to_string(), "size": info.size, "crc32c": info.crc32c, "created_ms": info.created_ms,
+    })
+}
+
+/// Asks the master for what operators ask.
+pub(crate) fn ask(store: &ClusterStore, what: &str, argument: &str) -> Outcome<Value> {
+    let told = store.wait(store.cluster().ask(what, argument, TO_CONNECT));
+    let told = told.map_err(of_call)?;
+    serde_json::from_str(&told).map_err(|error| {
+        Failure::plain(
+            "malformed",
+            format!("the master's answer cannot be read: {error}"),
+        )
+    })
+}

@@ -1,0 +1,216 @@
+//! `copal data`.
+
+use super::{Context, check_address, child, start_failure, take};
+use crate::{
+    arguments::Data,
+    failure::{Failure, Outcome, exit},
+};
+use copal_data::MemberIdentity;
+use copal_node::{
+    Backend, MemberStack, MemoryShares, NewStore, StoreLocation, StoreOptions, UnfinishedStore,
+};
+use copal_server::{DataProcess, HomeError, JoinToken, Room, ServerHome};
+use copal_volume::group::{Incarnation, Term};
+use serde_json::json;
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Between two looks at what ends the process.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a server that joins looks for the master.
+const TO_JOIN: Duration = Duration::from_secs(30);
+/// Bytes that a new store preallocates; it grows.
+const FIRST_BYTES: u64 = 64 << 20;
+
+pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
+    if words.child.end_with_parent {
+        child::end_with_parent()?;
+    }
+    let _lock = take(&words.dir)?;
+    let home = match ServerHome::read(&words.dir) {
+        Ok(home) if home.has_joined() => again(words, home)?,
+        Ok(home) => begin(context, words, Some(home))?,
+        Err(HomeError::Missing { .. }) => begin(context, words, None)?,
+        Err(error) => return Err(start_failure(error)),
+    };
+    let options = store_options(context, home.limit_bytes);
+    let location = StoreLocation::find(&words.dir).map_err(|_| gone(words))?;
+    let opened = location.open(copal_node::Access::Write, &options, &context.patience())?;
+    let shares = MemoryShares::of(context.arguments.common.memory)?;
+    let stack = MemberStack::open(location.path(), opened, shares.engine)?;
+    let whose = stack.members().identity()?;
+    if whose.is_none_or(|whose| (whose.server, whose.disk) != (home.server_uuid(), home.disk_uuid())) {
+        return Err(gone(words));
+    }
+    let drawn = copal_volume::random_incarnation().map_err(start_failure)?;
+    let identity = stack.members().boot(drawn)?;
+    let room = StoreRoom {
+        objects: stack.objects().clone(),
+        directory: words.dir.clone(),
+        limit_bytes: home.limit_bytes,
+    };
+    let process = DataProcess::start(stack.members().clone(), identity, &home, Box::new(room));
+    let process = process.map_err(start_failure)?;
+    context.output.message(
+        "ready",
+        json!({ "name": home.name, "pid": std::process::id(), "address": process.address() }),
+    );
+    context
+        .output
+        .line(&format!("ready: {} listens at {}", home.name, process.address()));
+    let mut refused = None;
+    while refused.is_none() && !context.is_ended() {
+        refused = process.sent_away(LOOK);
+    }
+    process.stop();
+    stack.close()?;
+    match refused {
+        None => Ok(()),
+        Some(refused) => Err(Failure::new(exit::DENIED, "denied", refused.to_string())),
+    }
+}
+
+/// A start after the first.
+fn again(words: &Data, mut home: ServerHome) -> Outcome<ServerHome> {
+    if words.join.is_some() {
+        return Err(Failure::new(
+            exit::DENIED,
+            "exists",
+            format!(
+                "{} is the directory of {} already; start it with --dir alone",
+                words.dir.display(),
+                home.name
+            ),
+        ));
+    }
+    if let Some(listen) = &words.listen {
+        check_address(listen)?;
+        home.listen.clone_from(listen);
+        home.write(&words.dir).map_err(start_failure)?;
+    }
+    Ok(home)
+}
+
+/// The first start: ids are drawn and written down, the store is made, the cluster is joined.
+fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outcome<ServerHome> {
+    let (Some(name), Some(token)) = (&words.name, &words.join) else {
+        return Err(Failure::new(
+            exit::NO_REPOSITORY,
+            "no_server",
+            format!(
+                "there is no data server in {}; the first start takes --name, --listen and --join TOKEN (of `copal node \
+                 token`)",
+                words.dir.display()
+            ),
+        ));
+    };
+    let listen = words.listen.as_deref();
+    let listen =
+        listen.ok_or_else(|| Failure::usage("where is the new server to listen? give --listen HOST:PORT"))?;
+    check_address(listen)?;
+    let token = read_token(token)?;
+    let mut home = match drawn {
+        // A first start that was cut short: the same server, in whatever it is told now.
+        Some(mut drawn) => {
+            drawn.name.clone_from(name);
+            listen.clone_into(&mut drawn.listen);
+            drawn.limit_bytes = words.limit;
+            drawn
+        }
+        None => ServerHome::draw(name, listen, words.limit).map_err(start_failure)?,
+    };
+    home.write(&words.dir).map_err(start_failure)?;
+    let capacity = words.limit.unwrap_or_else(|| free_bytes(&words.dir));
+    home.join(&token, capacity, TO_JOIN)
+        .map_err(|error| match error {
+            copal_server::JoinError::Call(error) => crate::cluster::of_call(error),
+            other => start_failure(other),
+        })?;
+    make_store(context, words, &home)?;
+    // Last: from here on a start needs nothing but the directory.
+    home.write(&words.dir).map_err(start_failure)?;
+    Ok(home)
+}
+
+fn read_token(typed: &str) -> Outcome<JoinToken> {
+    let mut text = typed.to_owned();
+    if typed == "-" {
+        text.clear();
+        let read = std::io::stdin().take(4096).read_to_string(&mut text);
+        read.map_err(|error| Failure::usage(format!("no token on standard input: {error}")))?;
+    }
+    text.parse()
+        .map_err(|error: copal_server::NoToken| Failure::usage(error.to_string()))
+}
+
+fn make_store(context: &Context<'_>, words: &Data, home: &ServerHome) -> Outcome<()> {
+    let options = store_options(context, home.limit_bytes);
+    if StoreLocation::find(&words.dir).is_ok() {
+        // Made by a first start that was cut short; whose it is, is looked at when it is opened.
+        return Ok(());
+    }
+    let new = NewStore {
+        backend: Backend::File,
+        size_bytes: FIRST_BYTES.min(words.limit.unwrap_or(u64::MAX)),
+        overwrite: false,
+    };
+    let unfinished = UnfinishedStore::start(&words.dir, &options, &new)?;
+    let opened = unfinished.open(&options, &context.patience())?;
+    let shares = MemoryShares::of(context.arguments.common.memory)?;
+    let stack = MemberStack::open(unfinished.path(), opened, shares.engine)?;
+    let founded = stack.members().found(&MemberIdentity {
+        cluster: home.cluster(),
+        server: home.server_uuid(),
+        disk: home.disk_uuid(),
+        incarnation: Incarnation(0),
+        term: Term(0),
+    });
+    founded.map_err(start_failure)?;
+    stack.close()?;
+    unfinished.finish()?;
+    Ok(())
+}
+
+fn store_options(context: &Context<'_>, limit_bytes: Option<u64>) -> StoreOptions {
+    StoreOptions {
+        limit_bytes,
+        ..context.arguments.common.store_options()
+    }
+}
+
+/// The directory says who the server is, and its store does not, or is not there.
+fn gone(words: &Data) -> Failure {
+    Failure::new(
+        exit::DENIED,
+        "store_gone",
+        format!(
+            "the store in {} is gone, or that of another server: what was acknowledged is not there; join with a new name \
+             and an empty directory, and give this server up with `copal node lost`",
+            words.dir.display()
+        ),
+    )
+}
+
+fn free_bytes(directory: &Path) -> u64 {
+    rustix::fs::statvfs(directory).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize))
+}
+
+struct StoreRoom {
+    objects: copal_object::Store,
+    directory: PathBuf,
+    limit_bytes: Option<u64>,
+}
+
+impl Room for StoreRoom {
+    fn bytes(&self) -> (u64, u64) {
+        let space = self.objects.space();
+        let used = space.live_bytes + space.staged_bytes + space.quarantine_bytes;
+        let capacity = self
+            .limit_bytes
+            .unwrap_or_else(|| space.size_bytes + free_bytes(&self.directory));
+        (used, capacity)
+    }
+}

@@ -1,0 +1,385 @@
+//! `copal fs`: volumes and files of a cluster.
+
+use super::{Context, fs_run, group::as_table};
+use crate::{
+    arguments::{FileWords, Fs, FsVerb},
+    cluster::{self, file_as_json as as_json, of_volume},
+    failure::{Failure, Outcome, exit},
+    human,
+    stdin::Stdin,
+};
+use bytes::Bytes;
+use copal_client::ClusterStore;
+use copal_volume::{
+    Consistency, FileId, FileInfo, Outcome as Settled, PutOptions, ReadOptions, Remove, Settle, VolumeError,
+    VolumeId, VolumeOptions, VolumeStore,
+};
+use serde_json::{Value, json};
+use std::{
+    fs::File,
+    io::{ErrorKind, Read, Write},
+    path::Path,
+};
+
+/// Bytes that are read, or written, at a time.
+const CHUNK: usize = 4 << 20;
+/// Entries that one listing asks for at a time.
+const PAGE: usize = 1000;
+
+pub(crate) fn run(context: &Context<'_>, words: &Fs) -> Outcome<()> {
+    let store = cluster::connect(&context.arguments.common)?.with_deadline(words.deadline);
+    let fs = Files {
+        context,
+        store: &store,
+    };
+    match &words.verb {
+        FsVerb::Mkdir { volume, quota } => fs.mkdir(volume, *quota),
+        FsVerb::Put { file, from } => fs.put(file, from),
+        FsVerb::Get { file, to } => fs.get(file, to),
+        FsVerb::Ls { volume, prefix } => fs.ls(volume, prefix),
+        FsVerb::Stat { file } => fs.stat(file),
+        FsVerb::Rm { file, fid } => fs.rm(file, *fid),
+        FsVerb::Rmdir { volume, with_files } => fs.rmdir(volume, *with_files),
+        FsVerb::Mv { from, to } => {
+            store.rename_volume(from, to).map_err(of_volume)?;
+            context.output.summary(json!({ "from": from, "to": to }), || {
+                format!("{from} is {to} now\n")
+            });
+            Ok(())
+        }
+        FsVerb::Where { volume, .. } => fs.show_where(volume),
+        FsVerb::Settle { volume, fid, abort } => fs.settle(volume, FileId(*fid), *abort),
+        FsVerb::Run { parallel } => fs_run::run(context, &store, usize::from(*parallel)),
+    }
+}
+
+struct Files<'a> {
+    context: &'a Context<'a>,
+    store: &'a ClusterStore,
+}
+
+impl Files<'_> {
+    fn volume(&self, path: &str) -> Outcome<VolumeId> {
+        self.store.open_volume(path).map_err(|error| match error {
+            VolumeError::NotFound => Failure::new(
+                exit::NOT_FOUND,
+                "not_found",
+                format!(
+                    "there is no volume {path}; `copal fs ls` lists them, `copal fs mkdir {path}` makes it"
+                ),
+            ),
+            error => of_volume(error),
+        })
+    }
+
+    fn mkdir(&self, path: &str, quota_bytes: Option<u64>) -> Outcome<()> {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let options = VolumeOptions {
+            quota_bytes,
+            ..VolumeOptions::default()
+        };
+        let vid = self
+            .store
+            .create_volume(parent, name, &options)
+            .map_err(of_volume)?;
+        let fields = json!({ "volume": path, "vid": vid.0, "group": vid.birth_group().0 });
+        self.context
+            .output
+            .summary(fields, || format!("made {path} in group {}\n", vid.birth_group()));
+        Ok(())
+    }
+
+    fn put(&self, file: &FileWords, from: &Path) -> Outcome<()> {
+        let vid = self.volume(&file.volume)?;
+        let mut source: Box<dyn Read> = match from.as_os_str() == "-" {
+            true => Box::new(Stdin::new(self.context.cancel.clone())),
+            false => Box::new(File::open(from).map_err(|error| {
+                Failure::new(
+                    exit::SOURCE,
+                    "source",
+                    format!("cannot read {}: {error}", from.display()),
+                )
+            })?),
+        };
+        let named = |error| named(file, error);
+        let options = PutOptions::default();
+        let first = read_chunk(&mut source, from)?;
+        let info = match first.len() < CHUNK {
+            true => self
+                .store
+                .put(vid, file.name.as_bytes(), first, &options)
+                .map_err(named)?,
+            false => {
+                let mut writer = self
+                    .store
+                    .writer(vid, file.name.as_bytes(), &options)
+                    .map_err(named)?;
+                let mut chunk = first;
+                while !chunk.is_empty() {
+                    if self.context.is_ended() {
+                        return Err(Failure::new(
+                            exit::INTERRUPTED,
+                            "cancelled",
+                            "interrupted; nothing of the file appears",
+                        ));
+                    }
+                    writer.append(chunk).map_err(named)?;
+                    chunk = read_chunk(&mut source, from)?;
+                }
+                writer.commit().map_err(named)?
+            }
+        };
+        self.context.output.summary(as_json(&info), || {
+            format!(
+                "{}/{}: {}, file {}\n",
+                file.volume,
+                file.name,
+                human::bytes(info.size),
+                info.fid
+            )
+        });
+        Ok(())
+    }
+
+    fn get(&self, file: &FileWords, to: &Path) -> Outcome<()> {
+        let vid = self.volume(&file.volume)?;
+        let name = file.name.as_bytes();
+        let strict = ReadOptions {
+            consistency: Consistency::Strict,
+            if_file: None,
+        };
+        let info = self
+            .store
+            .stat(vid, name, &strict)
+            .map_err(|error| named(file, error))?;
+        let is_stdout = to.as_os_str() == "-";
+        let failed = |error: std::io::Error| {
+            let what = match error.kind() {
+                ErrorKind::AlreadyExists => "it exists; give another name".to_owned(),
+                _ => error.to_string(),
+            };
+            Failure::new(
+                exit::FAILURE,
+                "target",
+                format!("cannot write {}: {what}", to.display()),
+            )
+        };
+        let mut target: Box<dyn Write> = match is_stdout {
+            true => Box::new(std::io::stdout()),
+            false => Box::new(File::create_new(to).map_err(failed)?),
+        };
+        let of_this = ReadOptions {
+            if_file: Some(info.fid),
+            ..strict
+        };
+        let mut at = 0;
+        while at < info.size {
+            let end = info.size.min(at + CHUNK as u64);
+            let bytes = self
+                .store
+                .get(vid, name, at..end, &of_this)
+                .map_err(|error| named(file, error))?;
+            at = end;
+            target.write_all(&bytes).map_err(failed)?;
+            if self.context.is_ended() {
+                return Err(Failure::new(exit::INTERRUPTED, "cancelled", "interrupted"));
+            }
+        }
+        target.flush().map_err(failed)?;
+        if !is_stdout {
+            self.context.output.summary(as_json(&info), || {
+                format!("{}: {}\n", to.display(), human::bytes(info.size))
+            });
+        }
+        Ok(())
+    }
+
+    fn ls(&self, path: &str, prefix: &str) -> Outcome<()> {
+        let vid = match path.is_empty() {
+            true => None,
+            false => Some(self.volume(path)?),
+        };
+        let volumes = self.volumes_below(path)?;
+        let mut files: Vec<(Bytes, FileInfo)> = Vec::new();
+        if let Some(vid) = vid {
+            loop {
+                let after = files.last().map(|(name, _)| name.clone());
+                let page = self
+                    .store
+                    .list(vid, prefix.as_bytes(), after.as_deref(), PAGE)
+                    .map_err(of_volume)?;
+                let is_last = page.len() < PAGE;
+                files.extend(page);
+                if is_last {
+                    break;
+                }
+            }
+        }
+        let listed: Vec<Value> = files
+            .iter()
+            .map(|(name, info)| {
+                let mut file = as_json(info);
+                file["name"] = json!(String::from_utf8_lossy(name));
+                file
+            })
+            .collect();
+        let below: Vec<Value> = volumes
+            .iter()
+            .map(|(name, vid)| json!({ "name": name, "vid": vid.0 }))
+            .collect();
+        self.context
+            .output
+            .answer(json!({ "volumes": below, "files": listed }), || {
+                let mut rows: Vec<Vec<String>> = volumes
+                    .iter()
+                    .map(|(name, vid)| {
+                        vec![format!("{name}/"), String::new(), String::new(), vid.to_string()]
+                    })
+                    .collect();
+                rows.extend(files.iter().map(|(name, info)| {
+                    vec![
+                        String::from_utf8_lossy(name).into_owned(),
+                        human::bytes(info.size),
+                        human::local_time(info.created_ms),
+                        info.fid.to_string(),
+                    ]
+                }));
+                human::table(&["Name", "Size", "Created", "Id"], &rows)
+            });
+        Ok(())
+    }
+
+    fn volumes_below(&self, path: &str) -> Outcome<Vec<(String, VolumeId)>> {
+        let mut volumes: Vec<(String, VolumeId)> = Vec::new();
+        loop {
+            let after = volumes.last().map(|(name, _)| name.clone());
+            let page = self
+                .store
+                .list_volumes(path, after.as_deref(), PAGE)
+                .map_err(of_volume)?;
+            let is_last = page.len() < PAGE;
+            volumes.extend(page);
+            if is_last {
+                return Ok(volumes);
+            }
+        }
+    }
+
+    fn stat(&self, file: &FileWords) -> Outcome<()> {
+        let vid = self.volume(&file.volume)?;
+        let strict = ReadOptions {
+            consistency: Consistency::Strict,
+            if_file: None,
+        };
+        let info = self
+            .store
+            .stat(vid, file.name.as_bytes(), &strict)
+            .map_err(|error| named(file, error))?;
+        self.context.output.answer(as_json(&info), || {
+            format!(
+                "{}/{}\nsize     {} bytes\ncreated  {}\nfile     {}\ncrc32c   {:08x}\n",
+                file.volume,
+                file.name,
+                info.size,
+                human::local_time(info.created_ms),
+                info.fid,
+                info.crc32c
+            )
+        });
+        Ok(())
+    }
+
+    fn rm(&self, file: &FileWords, fid: Option<u128>) -> Outcome<()> {
+        let vid = self.volume(&file.volume)?;
+        let name = file.name.as_bytes();
+        let fid = match fid {
+            Some(fid) => FileId(fid),
+            None => {
+                let strict = ReadOptions {
+                    consistency: Consistency::Strict,
+                    if_file: None,
+                };
+                self.store
+                    .stat(vid, name, &strict)
+                    .map_err(|error| named(file, error))?
+                    .fid
+            }
+        };
+        self.store
+            .delete(vid, name, fid)
+            .map_err(|error| named(file, error))?;
+        self.context
+            .output
+            .summary(json!({ "fid": fid.to_string() }), || {
+                format!("deleted {}/{}\n", file.volume, file.name)
+            });
+        Ok(())
+    }
+
+    fn rmdir(&self, path: &str, with_files: bool) -> Outcome<()> {
+        let vid = self.volume(path)?;
+        let how = match with_files {
+            true => Remove::WithFiles,
+            false => Remove::IfEmpty,
+        };
+        self.store.remove_volume(vid, how).map_err(of_volume)?;
+        self.context
+            .output
+            .summary(json!({ "volume": path }), || format!("removed {path}\n"));
+        Ok(())
+    }
+
+    fn show_where(&self, path: &str) -> Outcome<()> {
+        let vid = self.volume(path)?;
+        let told = cluster::ask(self.store, "group", &vid.birth_group().0.to_string())?;
+        let rows = [told.clone()];
+        self.context.output.answer(told, || as_table(&rows));
+        Ok(())
+    }
+
+    fn settle(&self, path: &str, fid: FileId, abort: bool) -> Outcome<()> {
+        let vid = self.volume(path)?;
+        let want = match abort {
+            true => Settle::Abort,
+            false => Settle::Commit,
+        };
+        let outcome = self.store.settle(vid, fid, want).map_err(of_volume)?;
+        let word = match outcome {
+            Settled::Committed => "committed",
+            Settled::Aborted => "aborted",
+        };
+        let fields = json!({ "fid": fid.to_string(), "outcome": word });
+        self.context
+            .output
+            .answer(fields, || format!("file {fid} is {word}\n"));
+        Ok(())
+    }
+}
+
+fn named(file: &FileWords, error: VolumeError) -> Failure {
+    match error {
+        VolumeError::NotFound => Failure::new(
+            exit::NOT_FOUND,
+            "not_found",
+            format!(
+                "there is no file {} in {}; `copal fs ls {}` lists them",
+                file.name, file.volume, file.volume
+            ),
+        ),
+        error => of_volume(error),
+    }
+}
+
+/// Up to a chunk; shorter only at the end.
+fn read_chunk(source: &mut dyn Read, from: &Path) -> Outcome<Bytes> {
+    let mut chunk = Vec::new();
+    let read = source.take(CHUNK as u64).read_to_end(&mut chunk);
+    read.map_err(|error| {
+        Failure::new(
+            exit::SOURCE,
+            "source",
+            format!("cannot read {}: {error}", from.display()),
+        )
+    })?;
+    Ok(Bytes::from(chunk))
+}

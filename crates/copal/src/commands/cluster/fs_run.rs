@@ -1,0 +1,277 @@
+//! `copal fs run`: operations as lines of JSON, many at a time, each answered as it ends.
+
+use super::Context;
+use crate::{
+    cluster::{fid_of, file_as_json as as_json, word},
+    failure::{Failure, Outcome},
+    output::write_out,
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use copal_client::{Cluster, ClusterStore};
+use copal_volume::{
+    Consistency, FileId, Outcome as Settled, PutOptions, ReadOptions, Remove, Settle, VolumeError, VolumeId,
+    VolumeOptions,
+};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::{
+    collections::HashMap,
+    io::BufRead,
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Files that one listing answers at most.
+const MOST_LISTED: usize = 100_000;
+/// Lines read ahead of their turn.
+const READ_AHEAD: usize = 1024;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    #[serde(default)]
+    id: Value,
+    op: String,
+    #[serde(default)]
+    volume: String,
+    #[serde(default)]
+    name: String,
+    body_b64: Option<String>,
+    fid: Option<String>,
+    deadline_ms: Option<u64>,
+    consistency: Option<String>,
+    /// Of a get: answer the bytes.
+    #[serde(default)]
+    body: bool,
+    #[serde(default)]
+    prefix: String,
+    #[serde(default)]
+    with_files: bool,
+    #[serde(default)]
+    abort: bool,
+}
+
+type Volumes = Arc<Mutex<HashMap<String, VolumeId>>>;
+
+pub(crate) fn run(context: &Context<'_>, store: &ClusterStore, parallel: usize) -> Outcome<()> {
+    let (give, lines) = mpsc::sync_channel::<String>(READ_AHEAD);
+    thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if give.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let lines = Mutex::new(lines);
+    let volumes = Volumes::default();
+    // A thread for each operation at a time: they wait for the cluster, and do nothing else.
+    thread::scope(|scope| {
+        for _ in 0..parallel {
+            scope.spawn(|| {
+                while !context.is_ended() {
+                    let next = lines.lock().recv_timeout(Duration::from_millis(100));
+                    match next {
+                        Ok(line) if line.trim().is_empty() => {}
+                        Ok(line) => answer(store, &volumes, &line),
+                        Err(mpsc::RecvTimeoutError::Timeout) => {}
+                        Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                    }
+                }
+            });
+        }
+    });
+    match context.is_ended() {
+        true => Err(Failure::new(
+            crate::failure::exit::INTERRUPTED,
+            "cancelled",
+            "interrupted",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// CLOCK_MONOTONIC, ns: the same for all processes of a machine.
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn answer(store: &ClusterStore, volumes: &Volumes, text: &str) {
+    let start = now_ns();
+    let (id, outcome) = match serde_json::from_str::<Line>(text) {
+        Ok(line) => {
+            let deadline = line
+                .deadline_ms
+                .map_or(Duration::from_secs(30), Duration::from_millis);
+            let operation = Operation {
+                cluster: store.cluster(),
+                volumes,
+                line: &line,
+                end: Instant::now() + deadline,
+            };
+            (line.id.clone(), store.wait(operation.run()))
+        }
+        Err(error) => (Value::Null, Err(Wrong::Words(error.to_string()))),
+    };
+    let mut told = match outcome {
+        Ok(fields) => fields,
+        Err(Wrong::Words(why)) => json!({ "error": "invalid", "message": why }),
+        Err(Wrong::Volume(error)) => {
+            let mut told = json!({ "error": word(&error).1, "message": error.to_string() });
+            if let Some(fid) = fid_of(&error) {
+                told["fid"] = json!(fid);
+            }
+            told
+        }
+    };
+    told["id"] = id;
+    told["ok"] = json!(told.get("error").is_none());
+    (told["start_ns"], told["end_ns"]) = (json!(start), json!(now_ns()));
+    write_out(&format!("{told}\n"));
+}
+
+enum Wrong {
+    Words(String),
+    Volume(VolumeError),
+}
+
+impl From<VolumeError> for Wrong {
+    fn from(error: VolumeError) -> Wrong {
+        Wrong::Volume(error)
+    }
+}
+
+struct Operation<'a> {
+    cluster: &'a Cluster,
+    volumes: &'a Volumes,
+    line: &'a Line,
+    end: Instant,
+}
+
+impl Operation<'_> {
+    async fn run(&self) -> Result<Value, Wrong> {
+        let outcome = self.try_run().await;
+        // A path may mean another volume by now.
+        if matches!(outcome, Err(Wrong::Volume(VolumeError::VolumeGone))) && self.line.op != "mkdir" {
+            self.volumes.lock().remove(&self.line.volume);
+            return self.try_run().await;
+        }
+        outcome
+    }
+
+    async fn try_run(&self) -> Result<Value, Wrong> {
+        let (line, cluster, end) = (self.line, self.cluster, self.end);
+        let name = line.name.as_bytes();
+        match line.op.as_str() {
+            "put" => {
+                let body = line.body_b64.as_deref().unwrap_or_default();
+                let body = STANDARD
+                    .decode(body)
+                    .map_err(|error| Wrong::Words(format!("body_b64: {error}")))?;
+                let vid = self.volume().await?;
+                let info = cluster
+                    .put(vid, name, Bytes::from(body), &PutOptions::default(), end)
+                    .await?;
+                Ok(as_json(&info))
+            }
+            "get" => {
+                let vid = self.volume().await?;
+                let (bytes, info) = cluster.get(vid, name, 0..u64::MAX, &self.options()?, end).await?;
+                let mut told = as_json(&info);
+                if line.body {
+                    told["body_b64"] = json!(STANDARD.encode(&bytes));
+                }
+                Ok(told)
+            }
+            "stat" => {
+                let vid = self.volume().await?;
+                Ok(as_json(&cluster.stat(vid, name, &self.options()?, end).await?))
+            }
+            "delete" => {
+                let vid = self.volume().await?;
+                let fid = match self.fid()? {
+                    Some(fid) => fid,
+                    None => cluster.stat(vid, name, &self.options()?, end).await?.fid,
+                };
+                cluster.delete(vid, name, fid, end).await?;
+                Ok(json!({ "fid": fid.to_string() }))
+            }
+            "list" => {
+                let vid = self.volume().await?;
+                let files = cluster
+                    .list(vid, line.prefix.as_bytes(), None, MOST_LISTED, end)
+                    .await?;
+                let names: Vec<Value> = files
+                    .iter()
+                    .map(|(name, info)| json!({ "name": String::from_utf8_lossy(name), "fid": info.fid.to_string() }))
+                    .collect();
+                Ok(json!({ "files": names }))
+            }
+            "mkdir" => {
+                let (parent, name) = line.volume.rsplit_once('/').unwrap_or(("", &line.volume));
+                let vid = cluster
+                    .create_volume(parent, name, &VolumeOptions::default(), end)
+                    .await?;
+                Ok(json!({ "vid": vid.0 }))
+            }
+            "rmdir" => {
+                let vid = self.volume().await?;
+                let how = match line.with_files {
+                    true => Remove::WithFiles,
+                    false => Remove::IfEmpty,
+                };
+                cluster.remove_volume(vid, how, end).await?;
+                self.volumes.lock().remove(&line.volume);
+                Ok(json!({}))
+            }
+            "settle" => {
+                let vid = self.volume().await?;
+                let fid = self
+                    .fid()?
+                    .ok_or_else(|| Wrong::Words("settle takes a fid".to_owned()))?;
+                let want = match line.abort {
+                    true => Settle::Abort,
+                    false => Settle::Commit,
+                };
+                let outcome = match cluster.settle(vid, fid, want, end).await? {
+                    Settled::Committed => "committed",
+                    Settled::Aborted => "aborted",
+                };
+                Ok(json!({ "fid": fid.to_string(), "outcome": outcome }))
+            }
+            other => Err(Wrong::Words(format!("there is no operation {other:?}"))),
+        }
+    }
+
+    async fn volume(&self) -> Result<VolumeId, VolumeError> {
+        let known = self.volumes.lock().get(&self.line.volume).copied();
+        if let Some(vid) = known {
+            return Ok(vid);
+        }
+        let vid = self.cluster.open_volume(&self.line.volume, self.end).await?;
+        self.volumes.lock().insert(self.line.volume.clone(), vid);
+        Ok(vid)
+    }
+
+    fn fid(&self) -> Result<Option<FileId>, Wrong> {
+        let parse = |text: &String| {
+            u128::from_str_radix(text, 16).map_err(|_| Wrong::Words(format!("{text} is no id of a file")))
+        };
+        Ok(self.line.fid.as_ref().map(parse).transpose()?.map(FileId))
+    }
+
+    fn options(&self) -> Result<ReadOptions, Wrong> {
+        let consistency = match self.line.consistency.as_deref() {
+            None | Some("available") => Consistency::Available,
+            Some("strict") => Consistency::Strict,
+            Some(other) => return Err(Wrong::Words(format!("{other} is no consistency"))),
+        };
+        Ok(ReadOptions {
+            consistency,
+            if_file: None,
+        })
+    }
+}

@@ -1,0 +1,121 @@
+//! `copal group`.
+
+use super::Context;
+use crate::{
+    arguments::Group,
+    cluster,
+    failure::{Failure, Outcome, exit},
+    human,
+};
+use copal_client::{ClusterStore, Difference, GroupReport};
+use copal_volume::group::GroupId;
+use serde_json::{Value, json};
+
+pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
+    let store = cluster::connect(&context.arguments.common)?;
+    match verb {
+        Group::Ls { degraded } => {
+            let told = cluster::ask(&store, "groups", "")?;
+            let groups = told["groups"].as_array().cloned().unwrap_or_default();
+            let lacks = |group: &&Value| {
+                let members = group["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+                members.iter().any(|member| member["role"] != "N")
+            };
+            let shown: Vec<Value> = groups
+                .iter()
+                .filter(|group| !degraded || lacks(group))
+                .cloned()
+                .collect();
+            context
+                .output
+                .answer(json!({ "groups": shown }), || as_table(&shown));
+        }
+        Group::Show { group } => {
+            let told = cluster::ask(&store, "group", &group.to_string())?;
+            let rows = [told.clone()];
+            context.output.answer(told, || as_table(&rows));
+        }
+        Group::Verify { group, deep, .. } => {
+            let groups = match group {
+                Some(group) => vec![GroupId(*group)],
+                None => store.cluster().map().groups(),
+            };
+            verify(context, &store, &groups, *deep)?;
+        }
+    }
+    Ok(())
+}
+
+/// Groups with their members in a line each.
+pub(super) fn as_table(groups: &[Value]) -> String {
+    let row = |group: &Value| {
+        let members = group["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let members: Vec<String> = members
+            .iter()
+            .map(|member| {
+                format!(
+                    "{} {} {}",
+                    text(&member["name"]),
+                    text(&member["address"]),
+                    text(&member["role"])
+                )
+            })
+            .collect();
+        vec![
+            group["group"].to_string(),
+            group["epoch"].to_string(),
+            members.join(", "),
+        ]
+    };
+    let rows: Vec<Vec<String>> = groups.iter().map(row).collect();
+    human::table(&["Group", "Epoch", "Members"], &rows)
+}
+
+fn verify(context: &Context<'_>, store: &ClusterStore, groups: &[GroupId], deep: bool) -> Outcome<()> {
+    let (mut files, mut bytes) = (0, 0);
+    let mut wrong: Vec<Value> = Vec::new();
+    for group in groups {
+        if context.is_ended() {
+            return Err(Failure::new(exit::INTERRUPTED, "cancelled", "interrupted"));
+        }
+        let report: GroupReport = store
+            .wait(store.cluster().verify(*group, deep, store.end()))
+            .map_err(cluster::of_volume)?;
+        files += report.files;
+        bytes += report.bytes;
+        for difference in report.differences {
+            let sentence = match &difference {
+                Difference::Differs { server, from } => {
+                    format!("group {group}: {server} has other files than {from}")
+                }
+                Difference::Damaged { server, what } => format!("group {group}: {server}: {what}"),
+                Difference::NotWhole { server } => format!("group {group}: {server} is not whole yet"),
+                Difference::Unreached { server, why } => format!("group {group}: {server}: {why}"),
+            };
+            let fields = json!({ "code": "differs", "group": group.0, "message": sentence });
+            context.output.error(fields.clone(), &sentence);
+            wrong.push(fields);
+        }
+    }
+    let fields = json!({
+        "groups": groups.len(), "files": files, "bytes": bytes, "deep": deep, "differences": wrong.len(),
+    });
+    let read = if deep { ", every byte read" } else { "" };
+    context.output.answer(fields, || {
+        format!(
+            "{} groups, {files} files, {}{read}: {} differences\n",
+            groups.len(),
+            human::bytes(bytes),
+            wrong.len()
+        )
+    });
+    match wrong.len() {
+        0 => Ok(()),
+        count => Err(Failure::new(
+            exit::DAMAGED,
+            "differs",
+            format!("{count} members differ from others, or are damaged; see above"),
+        )),
+    }
+}

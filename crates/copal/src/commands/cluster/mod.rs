@@ -1,0 +1,44 @@
+//! Commands on a cluster.
+
+mod child;
+mod data;
+mod fs;
+mod fs_run;
+mod group;
+mod master;
+mod node;
+mod serve;
+mod status;
+
+pub(super) use data::run as data;
+pub(super) use fs::run as fs;
+pub(super) use group::run as group;
+pub(super) use master::run as master;
+pub(super) use node::run as node;
+pub(super) use serve::run as serve;
+pub(super) use status::{events, status};
+
+use super::Context;
+use crate::failure::{Failure, exit};
+use copal_node::DirectoryLock;
+use std::path::Path;
+
+/// The directory of a process, for this process alone.
+fn take(directory: &Path) -> crate::failure::Outcome<DirectoryLock> {
+    DirectoryLock::take(directory).map_err(Failure::from)
+}
+
+fn start_failure(error: impl std::fmt::Display) -> Failure {
+    Failure::new(exit::FAILURE, "start", error.to_string())
+}
+
+/// An address as it is typed: HOST:PORT.
+fn check_address(address: &str) -> crate::failure::Outcome<()> {
+    let port = address
+        .rsplit_once(':')
+        .and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+    match port {
+        Some((host, _)) if !host.is_empty() => Ok(()),
+        _ => Err(Failure::usage(format!("{address} is no address; give HOST:PORT"))),
+    }
+}

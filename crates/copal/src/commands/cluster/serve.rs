@@ -1,0 +1,283 @@
+//! `copal serve --dev`: a cluster of processes on loopback.
+
+use super::Context;
+use crate::{
+    arguments::Serve,
+    failure::{Failure, Outcome, exit},
+};
+use copal_client::Profile;
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a process may take to be ready.
+const TO_START: Duration = Duration::from_secs(60);
+/// How long a process may take to end, once it is told to; what is left then is killed.
+const TO_END: Duration = Duration::from_secs(8);
+/// Between two looks at who has ended.
+const LOOK: Duration = Duration::from_millis(100);
+
+struct Process {
+    name: String,
+    directory: PathBuf,
+    command: String,
+    address: String,
+    child: Child,
+    has_ended: bool,
+}
+
+pub(crate) fn run(context: &Context<'_>, words: &Serve) -> Outcome<()> {
+    let _lock = super::take(&words.dir)?;
+    let program = std::env::current_exe().map_err(super::start_failure)?;
+    let serving = Serving {
+        context,
+        words,
+        program,
+    };
+    let mut processes = Vec::new();
+    let started = serving.start_all(&mut processes);
+    let ended = started.and_then(|()| serving.watch(&mut processes));
+    stop_all(&mut processes);
+    ended
+}
+
+struct Serving<'a> {
+    context: &'a Context<'a>,
+    words: &'a Serve,
+    program: PathBuf,
+}
+
+impl Serving<'_> {
+    fn start_all(&self, processes: &mut Vec<Process>) -> Outcome<()> {
+        let dir = self.words.dir.canonicalize().map_err(super::start_failure)?;
+        let master = self.start_master(&dir)?;
+        self.tell(&master);
+        let url = format!("copal://{}", master.address);
+        processes.push(master);
+        let profile = dir.join("client.json");
+        for number in 1..=self.words.servers {
+            if self.context.is_ended() {
+                return Ok(());
+            }
+            let server = self.start_server(&dir, &profile, number)?;
+            self.tell(&server);
+            processes.push(server);
+        }
+        let told: Vec<Value> = processes.iter().map(as_json).collect();
+        let output = self.context.output;
+        output.message(
+            "ready",
+            json!({ "url": url, "profile": profile, "processes": told }),
+        );
+        output.line(&format!("ready: export COPAL_CLUSTER={}", profile.display()));
+        Ok(())
+    }
+
+    fn start_master(&self, dir: &Path) -> Outcome<Process> {
+        let directory = dir.join("master");
+        let is_new = !directory.join("master.json").exists();
+        let address = format!("127.0.0.1:{}", self.words.port);
+        let mut typed = vec![
+            "master".to_owned(),
+            "--dir".to_owned(),
+            directory.display().to_string(),
+        ];
+        typed.push("--permanent-after".to_owned());
+        typed.push(format!("{}s", self.words.times.permanent_after.as_secs()));
+        let again = typed.clone();
+        if is_new {
+            typed.extend(["--new".to_owned(), "--listen".to_owned(), address]);
+        }
+        let process = self.start("master", directory.clone(), typed, &again, None)?;
+        // Where people look for it; the master's own is as good.
+        let profile = Profile::read(&directory.join("client.json")).map_err(super::start_failure)?;
+        profile
+            .write(&dir.join("client.json"))
+            .map_err(super::start_failure)?;
+        Ok(process)
+    }
+
+    fn start_server(&self, dir: &Path, profile: &Path, number: u16) -> Outcome<Process> {
+        let name = format!("data{number}");
+        let directory = dir.join(&name);
+        let memory = self.context.arguments.common.memory.to_string();
+        let typed = [
+            "data",
+            "--dir",
+            &directory.display().to_string(),
+            "--memory",
+            &memory,
+        ];
+        let again: Vec<String> = typed.into_iter().map(str::to_owned).collect();
+        let mut typed = again.clone();
+        let has_joined = copal_server::ServerHome::read(&directory).is_ok_and(|home| home.has_joined());
+        if has_joined {
+            return self.start(&name, directory, typed, &again, None);
+        }
+        let profile = Profile::read(profile).map_err(super::start_failure)?;
+        let store = crate::cluster::connect_with(&profile)?;
+        let told = crate::cluster::ask(&store, "token", "")?;
+        let token = told["token"].as_str().unwrap_or_default().to_owned();
+        let listen = format!("127.0.0.1:{}", self.words.port + number);
+        // Through a pipe: words of a process can be read by anybody.
+        for word in ["--name", &name, "--listen", &listen, "--join", "-"] {
+            typed.push(word.to_owned());
+        }
+        if let Some(limit) = self.words.limit {
+            typed.extend(["--limit".to_owned(), limit.to_string()]);
+        }
+        self.start(&name, directory, typed, &again, Some(token))
+    }
+
+    /// Starts a process, and waits until it says that it is ready.
+    fn start(
+        &self,
+        name: &str,
+        directory: PathBuf,
+        typed: Vec<String>,
+        again: &[String],
+        input: Option<String>,
+    ) -> Outcome<Process> {
+        let mut command = Command::new(&self.program);
+        command.args(&typed).args(["--json", "--end-with-parent"]);
+        // Files in memory are asked for by who serves there.
+        if self.context.arguments.common.allow_volatile {
+            command.arg("--allow-volatile");
+        }
+        if self.context.arguments.common.allow_cow {
+            command.arg("--allow-cow");
+        }
+        command.env_remove("COPAL_PASSWORD");
+        let stdin = if input.is_some() {
+            Stdio::piped()
+        } else {
+            Stdio::null()
+        };
+        let mut child = command
+            .stdin(stdin)
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(super::start_failure)?;
+        if let (Some(input), Some(mut pipe)) = (input, child.stdin.take()) {
+            // A process that ends at once is noticed below.
+            let _ = pipe.write_all(input.as_bytes());
+        }
+        let (tell, told) = mpsc::channel();
+        if let Some(stdout) = child.stdout.take() {
+            thread::spawn(move || {
+                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                    // Nobody listens once it is ready; the pipe is to be emptied all the same.
+                    let _ = tell.send(line);
+                }
+            });
+        }
+        let mut process = Process {
+            name: name.to_owned(),
+            directory,
+            command: format!("copal {}", again.join(" ")),
+            address: String::new(),
+            child,
+            has_ended: false,
+        };
+        let end = Instant::now() + TO_START;
+        loop {
+            match told.recv_timeout(LOOK) {
+                Ok(line) => {
+                    let line: Value = serde_json::from_str(&line).unwrap_or_default();
+                    match line["message_type"].as_str() {
+                        Some("ready") => {
+                            process.address = line["address"].as_str().unwrap_or_default().to_owned();
+                            return Ok(process);
+                        }
+                        Some("exit_error") => {
+                            let why = line["message"].as_str().unwrap_or_default();
+                            return Err(Failure::plain("start", format!("{name} did not start: {why}")));
+                        }
+                        _ => {}
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < end && !self.context.is_ended() => {}
+                Err(_) => {
+                    stop_all(std::slice::from_mut(&mut process));
+                    return Err(Failure::plain("start", format!("{name} did not become ready")));
+                }
+            }
+        }
+    }
+
+    fn tell(&self, process: &Process) {
+        self.context.output.line(&format!(
+            "{}  process {}, {}, {}; again: {}",
+            process.name,
+            process.child.id(),
+            process.address,
+            process.directory.display(),
+            process.command
+        ));
+    }
+
+    /// Says who ends, until this process is told to, or none is left.
+    fn watch(&self, processes: &mut [Process]) -> Outcome<()> {
+        while !self.context.is_ended() {
+            for process in processes.iter_mut().filter(|process| !process.has_ended) {
+                let Ok(Some(status)) = process.child.try_wait() else {
+                    continue;
+                };
+                process.has_ended = true;
+                let (name, pid) = (&process.name, process.child.id());
+                let fields = json!({ "name": name, "pid": pid, "status": status.to_string(), "again": process.command });
+                self.context.output.message("ended", fields);
+                self.context.output.line(&format!(
+                    "{name} (process {pid}) ended: {status}; again: {}",
+                    process.command
+                ));
+            }
+            if processes.iter().all(|process| process.has_ended) {
+                return Err(Failure::new(
+                    exit::FAILURE,
+                    "ended",
+                    "all processes of the cluster have ended",
+                ));
+            }
+            self.context.pause(LOOK);
+        }
+        Ok(())
+    }
+}
+
+fn as_json(process: &Process) -> Value {
+    json!({
+        "name": process.name,
+        "pid": process.child.id(),
+        "address": process.address,
+        "directory": process.directory,
+        "command": process.command,
+    })
+}
+
+/// Tells all of them to end, the master last, and waits.
+fn stop_all(processes: &mut [Process]) {
+    let end = Instant::now() + TO_END;
+    for process in processes.iter_mut().rev() {
+        if let Some(pid) = rustix::process::Pid::from_raw(process.child.id() as i32)
+            && !process.has_ended
+        {
+            // One that has ended meanwhile is reaped below.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+    }
+    for process in processes.iter_mut().filter(|process| !process.has_ended) {
+        while Instant::now() < end && matches!(process.child.try_wait(), Ok(None)) {
+            crate::commands::rest(LOOK);
+        }
+        let _ = process.child.kill();
+        let _ = process.child.wait();
+        process.has_ended = true;
+    }
+}

@@ -1,0 +1,126 @@
+//! Where a repository is: in a store of this machine, or in a cluster.
+
+use crate::{
+    arguments::Common,
+    cluster,
+    failure::{Failure, Outcome},
+};
+use copal_client::ClusterStore;
+use copal_node::StoreLocation;
+use copal_volume::split_path;
+use std::path::Path;
+
+/// What a repository in a cluster begins with: copal://HOST:PORT/PATH.
+const SCHEME: &str = "copal://";
+
+/// See the module.
+pub(crate) enum Place {
+    /// A directory, or a block device.
+    Store(StoreLocation),
+    /// Volumes of a cluster.
+    Cluster(ClusterPlace),
+}
+
+/// A repository in a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClusterPlace {
+    /// A master: host:port.
+    pub(crate) master: String,
+    /// Path of the volume that holds the repository.
+    pub(crate) path: String,
+}
+
+impl ClusterPlace {
+    /// The place that was named, if it is one in a cluster.
+    /// # Errors
+    /// It begins like one and is none.
+    pub(crate) fn parse(named: &Path) -> Outcome<Option<ClusterPlace>> {
+        let Some(rest) = named.to_str().and_then(|named| named.strip_prefix(SCHEME)) else {
+            return Ok(None);
+        };
+        let malformed = || {
+            Failure::usage(format!(
+                "{} names no repository in a cluster; give copal://HOST:PORT/PATH, such as copal://127.0.0.1:7400/vms",
+                named.display()
+            ))
+        };
+        let (master, path) = rest.split_once('/').ok_or_else(malformed)?;
+        let port = master
+            .rsplit_once(':')
+            .and_then(|(_, port)| port.parse::<u16>().ok());
+        let path = path.trim_end_matches('/');
+        if port.is_none() || path.is_empty() || split_path(path).is_err() {
+            return Err(malformed());
+        }
+        Ok(Some(ClusterPlace {
+            master: master.to_owned(),
+            path: path.to_owned(),
+        }))
+    }
+
+    /// Connects, and shows the volumes below the path as a store.
+    /// # Errors
+    /// No profile, no master, or options that only a store of this machine has.
+    pub(crate) fn connect(&self, common: &Common) -> Outcome<ClusterStore> {
+        if common.store_limit.is_some() {
+            return Err(Failure::usage(
+                "--store-limit is for a store of this machine; the servers of a cluster have limits of their own \
+                 (`copal data --limit`)",
+            ));
+        }
+        let profile = cluster::profile(common)?.asking_first(&self.master);
+        let store = cluster::connect_with(&profile)?;
+        store.rooted(&self.path).map_err(cluster::of_volume)
+    }
+}
+
+impl Place {
+    /// Where the repository is that was named.
+    pub(crate) fn find(common: &Common) -> Outcome<Place> {
+        let named = common.repository()?;
+        match ClusterPlace::parse(named)? {
+            Some(place) => Ok(Place::Cluster(place)),
+            None => Ok(Place::Store(StoreLocation::find(named)?)),
+        }
+    }
+
+    /// Whether a file or device is part of the repository's store, or shares bytes with it.
+    pub(crate) fn holds(&self, path: &Path) -> bool {
+        match self {
+            Place::Store(location) => location.holds(path),
+            Place::Cluster(_) => false,
+        }
+    }
+
+    /// Bytes the store takes on its file system; `None` where that is not known.
+    pub(crate) fn allocated_bytes(&self) -> Option<u64> {
+        match self {
+            Place::Store(location) => location.allocated_bytes(),
+            Place::Cluster(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_in_a_cluster_are_told_from_directories() {
+        let parse = |text: &str| ClusterPlace::parse(Path::new(text));
+        let place = parse("copal://127.0.0.1:7400/vms/a/").unwrap().unwrap();
+        assert_eq!(
+            (place.master.as_str(), place.path.as_str()),
+            ("127.0.0.1:7400", "vms/a")
+        );
+        assert_eq!(parse("/backup/copal").unwrap(), None);
+        for broken in [
+            "copal://host/vms",
+            "copal://host:7400",
+            "copal://host:7400/",
+            "copal://host:x/y",
+        ] {
+            assert!(parse(broken).is_err(), "{broken}");
+        }
+    }
+}
