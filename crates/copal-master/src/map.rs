@@ -77,13 +77,26 @@ impl ClusterMap {
         views.filter(move |view| view.epoch.0 > since)
     }
 
+    /// Remembers members without which operations can hold from `version` on; for who joins with it, they could until then.
+    pub(crate) fn note_missed(&mut self, missed: Vec<Missed>, version: u64) {
+        for (group, disk) in missed {
+            let members = self.groups.get(&group).map(|row| row.members.as_slice());
+            let is_joining = members.unwrap_or_default().contains(&(disk, MemberKind::Joining));
+            self.missed.insert((group, disk), version - u64::from(is_joining));
+        }
+    }
+
     /// Members of some groups that are away while operations can hold without them, and that are not known to have missed
     /// anything since they went.
     pub(crate) fn newly_missed<'a>(&self, groups: impl Iterator<Item = &'a GroupRow>) -> Vec<Missed> {
         let mut found = Vec::new();
         for group in groups {
             let view = self.view(group);
-            if view.up().count() < view.needed() {
+            // Somebody of those that are up has everything: who missed something says so before it is whole again.
+            let may_hold = view
+                .up()
+                .any(|disk| !self.missed.contains_key(&(group.group, disk.0)));
+            if view.up().count() < view.needed() || !may_hold {
                 continue;
             }
             for &(disk, role) in &view.members {

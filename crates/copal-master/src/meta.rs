@@ -237,7 +237,10 @@ pub trait MetaStore: Send {
     fn groups(&mut self) -> Result<Vec<GroupRow>, MetaError>;
     /// Keeps the members of groups, as the map's next version, which is returned. From that version on operations can hold
     /// without the members in `missed`; what is kept of disks that are no members any more goes.
+    /// Of a member that is joining the version before is kept: it takes part from this one on.
     fn change_groups(&mut self, groups: &[(GroupId, Members)], missed: &[Missed]) -> Result<u64, MetaError>;
+    /// A member has everything again.
+    fn forget_missed(&mut self, missed: Missed) -> Result<(), MetaError>;
     /// Members without which operations could hold, and the newest version in which that began.
     fn missed(&mut self) -> Result<Vec<(Missed, u64)>, MetaError>;
 

@@ -8,9 +8,12 @@
 use crate::{
     layout,
     master::{Master, MasterError, Mastered, Reign},
-    meta::{Members, ServerRow, ServerState},
+    meta::{MemberKind, Members, ServerRow, ServerState},
 };
-use copal_volume::group::{Epoch, GroupId, Incarnation, Role};
+use copal_volume::{
+    VolumeError,
+    group::{DiskId, Epoch, GroupId, Incarnation, Role},
+};
 
 /// A server that wants to join.
 #[derive(Clone, Debug)]
@@ -208,6 +211,27 @@ impl Master {
         Ok(disk)
     }
 
+    /// A member has everything of a group, and says so before it acts on it: what it missed is forgotten, and views in which
+    /// it takes part can let operations hold from here on.
+    /// # Errors
+    /// `Unavailable`: the view is another by now, or the member is away in it. `Meta`.
+    pub fn become_whole(&self, group: GroupId, epoch: Epoch, disk: u32) -> Mastered<()> {
+        let mut reign = self.reign.lock();
+        let row = reign.map.groups.get(&group);
+        let view = row.map(|row| reign.map.view(row));
+        let role = view.as_ref().and_then(|view| view.role(DiskId(disk)));
+        let is_present = view.is_some_and(|view| view.epoch == epoch) && role.is_some_and(Role::is_up);
+        if !is_present {
+            let reason = "the view of the group has changed".to_owned();
+            return Err(VolumeError::Unavailable { reason }.into());
+        }
+        if reign.map.missed.contains_key(&(group, disk)) {
+            reign.meta.forget_missed((group, disk))?;
+            reign.map.missed.remove(&(group, disk));
+        }
+        Ok(())
+    }
+
     /// Lets time pass: who was silent too long has failed. Called every few hundred milliseconds.
     /// # Errors
     /// `Meta`.
@@ -288,9 +312,7 @@ impl Reign {
                 server.version = version;
                 self.map.version = version;
                 self.map.servers.insert(disk, server);
-                self.map
-                    .missed
-                    .extend(missed.into_iter().map(|missed| (missed, version)));
+                self.map.note_missed(missed, version);
                 Ok(())
             }
             Err(error) => {
@@ -311,7 +333,18 @@ impl Reign {
             members: members.clone(),
         });
         let rows: Vec<_> = rows.collect();
-        let missed = self.map.newly_missed(rows.iter());
+        let mut missed = self.map.newly_missed(rows.iter());
+        // Who is new has missed everything so far.
+        for row in &rows {
+            let before = self.map.groups.get(&row.group);
+            let was_member =
+                |disk| before.is_some_and(|before| before.members.iter().any(|(old, _)| *old == disk));
+            let new = row
+                .members
+                .iter()
+                .filter(|(disk, kind)| *kind == MemberKind::Joining && !was_member(*disk));
+            missed.extend(new.map(|(disk, _)| (row.group, *disk)));
+        }
         let version = self.meta.change_groups(&groups, &missed)?;
         self.map.version = version;
         for mut row in rows {
@@ -323,9 +356,7 @@ impl Reign {
                 .retain(|(of, disk), _| *of != group || members.contains(disk));
             self.map.groups.insert(group, row);
         }
-        self.map
-            .missed
-            .extend(missed.into_iter().map(|missed| (missed, version)));
+        self.map.note_missed(missed, version);
         Ok(())
     }
 

@@ -145,7 +145,10 @@ fn next_version(transaction: &Transaction<'_>) -> Result<u64, MetaError> {
 }
 
 fn keep_missed(transaction: &Transaction<'_>, missed: &[Missed], version: u64) -> Result<(), MetaError> {
-    let mut keep = transaction.prepare_cached("INSERT OR REPLACE INTO missed VALUES (?1, ?2, ?3)")?;
+    let mut keep = transaction.prepare_cached(
+        "INSERT OR REPLACE INTO missed SELECT gid, disk, CASE kind WHEN 'joining' THEN ?3 - 1 ELSE ?3 END
+         FROM member WHERE gid = ?1 AND disk = ?2",
+    )?;
     for (group, disk) in missed {
         keep.execute(params![group.0, disk, version as i64])?;
     }
@@ -358,6 +361,14 @@ impl MetaStore for SqliteStore {
             }
             keep_missed(transaction, missed, version)?;
             Ok(version)
+        })
+    }
+
+    fn forget_missed(&mut self, (group, disk): Missed) -> Result<(), MetaError> {
+        self.in_transaction(|transaction| {
+            let forget = "DELETE FROM missed WHERE gid = ?1 AND disk = ?2";
+            transaction.execute(forget, params![group.0, disk])?;
+            Ok(())
         })
     }
 

@@ -845,6 +845,16 @@ pub struct Heartbeat {
     #[prost(bool, tag = "11")]
     pub recovered: bool,
 }
+/// A member has everything of a group: from here on operations may hold by its word.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BecomeWhole {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    #[prost(uint32, tag = "3")]
+    pub disk: u32,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HeartbeatReply {
     #[prost(message, optional, tag = "1")]

@@ -86,6 +86,8 @@ methods! {
     Join = 64,
     /// Data server to master, every second.
     Heartbeat = 65,
+    /// Data server to master: it has everything of a group.
+    BecomeWhole = 66,
     /// Operator to master: a question, or an order.
     Ask = 80,
 }

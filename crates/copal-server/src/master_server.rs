@@ -165,6 +165,16 @@ impl MasterServer {
         }))
     }
 
+    fn become_whole(&self, request: messages::BecomeWhole, peer: &Peer) -> Result<Bytes, Refused> {
+        let server = self.master.map().server(request.disk).cloned();
+        let is_who_it_says = server.is_some_and(|server| peer.is(&name_of_server(&server.server_uuid)));
+        require(is_who_it_says, "a member says of itself that it is whole")?;
+        let (group, epoch) = (GroupId(request.group), Epoch(request.epoch));
+        let taken = self.master.become_whole(group, epoch, request.disk);
+        taken.map_err(|error| of_master(&error))?;
+        Ok(encoded(&messages::Done {}))
+    }
+
     fn join(&self, request: messages::Join) -> Result<Bytes, Refused> {
         let server_uuid = uuid(&request.server_uuid)?;
         copal_volume::check_volume_name(&request.name).map_err(|error| of_volume_error(&error))?;
@@ -475,6 +485,10 @@ impl Handler for MasterServer {
             Method::Heartbeat => {
                 let request = read(message)?;
                 blocking(move || self.beat(request, &peer)).await
+            }
+            Method::BecomeWhole => {
+                let request = read(message)?;
+                blocking(move || self.become_whole(request, &peer)).await
             }
             Method::Join => {
                 let request = read(message)?;

@@ -316,8 +316,8 @@ impl DataServer {
             .ok_or(NotYet::Changed)
     }
 
-    /// Becomes whole in the present epoch, if no operation could hold without this member since the one in which the donor
-    /// was asked.
+    /// Becomes whole in the present epoch, if no operation could hold without this member since before the one in which the
+    /// donor was asked. The master knows it first: from then on operations may hold by this member's word.
     async fn be_normal(&self, group: GroupId, asked_in: Epoch) -> Result<(), NotYet> {
         let _turn = self.entering.lock().await;
         let epoch = self.own_epoch(group)?;
@@ -325,10 +325,16 @@ impl DataServer {
         let cached = cached.ok_or(NotYet::Changed)?;
         let members = cached.view.members.iter().zip(&cached.missed);
         let mut own = members.filter(|((disk, _), _)| *disk == self.disk());
-        let (_, missed) = own.next().ok_or(NotYet::Changed)?;
-        if *missed > asked_in {
+        let ((_, role), missed) = own.next().ok_or(NotYet::Changed)?;
+        if *missed >= asked_in || !role.is_up() {
             return Err(NotYet::Changed);
         }
+        let whole = messages::BecomeWhole {
+            group: group.0,
+            epoch: epoch.0,
+            disk: self.disk().0,
+        };
+        let messages::Done {} = self.masters.call(Method::BecomeWhole, &whole, ANSWER).await?;
         let store = self.store.clone();
         let entered = blocking(move || {
             let entered = store.enter_view(group, epoch, Role::Normal);
