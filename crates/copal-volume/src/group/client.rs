@@ -6,8 +6,7 @@
 //!
 //! Paper: beanfs §4.1, §5.1
 //! Invariants
-//! - A refusal that is final is told only once no member can bring the file back: it is buried wherever it may have
-//!   arrived. Where that cannot be done in time the outcome is unknown, and is said to be.
+//! - A refusal that is final is told only once no member can bring the file back (VOL-21): all that are up bury it. Where that cannot be done in time the outcome is unknown, and is said to be.
 //! - An answer counts in the epoch it was given for, and in no other.
 //!
 //! Not here: who a member is and how it is reached, deadlines as times (the caller turns clocks into events).
@@ -17,7 +16,7 @@ use super::{
     view::{DiskId, Epoch, Role, View},
 };
 use crate::ids::FileId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a client asks a member for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,7 +61,7 @@ pub enum Event {
 }
 
 /// What the client is to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Call a member, in this epoch.
     Send {
@@ -89,7 +88,7 @@ pub enum Action {
 }
 
 /// Why an operation was refused, by whoever refused it for good.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// The name belongs to another file.
     Exists {
@@ -125,7 +124,7 @@ pub enum Refusal {
 }
 
 /// How an operation ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It holds: nothing takes it back.
     Held,
@@ -139,14 +138,16 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Reached {
     /// Something was sent; it may have arrived.
-    Sent { epoch: Epoch, call: Call },
+    Sent,
     /// It has the operation on its device, and said so in this epoch.
     Has { epoch: Epoch, role: Role },
     /// It has not, and will not take it.
     Refused,
+    /// It has buried the file, and said so in this epoch.
+    Buried { epoch: Epoch, role: Role },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Bringing,
     /// The create has failed; these members may have it still.
@@ -157,13 +158,19 @@ enum Phase {
 }
 
 /// One operation under way.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClientOp {
     is_create: bool,
     /// Who creates may take it back; who only brings to others what some member has may not.
     may_bury: bool,
     view: View,
+    /// Epoch of the first call.
+    first: Epoch,
     members: BTreeMap<DiskId, Reached>,
+    /// Members that were sent it more than once: a refusal of one call says nothing about the other.
+    again: BTreeSet<DiskId>,
+    /// A member has said that it has the operation.
+    was_taken: bool,
     phase: Phase,
 }
 
@@ -188,8 +195,11 @@ impl ClientOp {
         let mut op = ClientOp {
             is_create,
             may_bury,
+            first: view.epoch,
             view,
             members: BTreeMap::new(),
+            again: BTreeSet::new(),
+            was_taken: false,
             phase: Phase::Bringing,
         };
         let actions = op.send_to_all();
@@ -239,6 +249,7 @@ impl ClientOp {
     fn answered(&mut self, disk: DiskId, epoch: Epoch, call: Call, answer: Answer) -> Vec<Action> {
         let refusal = match answer {
             Answer::Ok { role } => {
+                self.was_taken = true;
                 self.members.insert(disk, Reached::Has { epoch, role });
                 if epoch < self.view.epoch {
                     return self.send(disk).into_iter().collect();
@@ -246,7 +257,7 @@ impl ClientOp {
                 return self.hold_if_all();
             }
             Answer::Missing => {
-                self.members.remove(&disk);
+                self.members.insert(disk, Reached::Sent);
                 return self.send(disk).into_iter().collect();
             }
             Answer::Busy => return self.again_later(disk, call),
@@ -258,8 +269,9 @@ impl ClientOp {
             Answer::NoSpace => Refusal::NoSpace,
             Answer::QuotaExceeded { quota, used, wanted } => Refusal::QuotaExceeded { quota, used, wanted },
         };
-        // Whoever closes a time may have taken the operation before.
-        if refusal != Refusal::TooOld {
+        let was_sent = matches!(self.members.get(&disk), Some(Reached::Sent));
+        let has_none = refusal == Refusal::Buried || (was_sent && !self.again.contains(&disk));
+        if has_none {
             self.members.insert(disk, Reached::Refused);
         }
         self.refuse(refusal)
@@ -283,14 +295,16 @@ impl ClientOp {
             _ => Call::Delete,
         };
         // What it has it has, whatever becomes of the confirmation.
-        if !matches!(self.members.get(&disk), Some(Reached::Has { .. })) {
-            self.members.insert(disk, Reached::Sent { epoch, call });
+        let has = matches!(self.members.get(&disk), Some(Reached::Has { .. }));
+        if !has && self.members.insert(disk, Reached::Sent).is_some() {
+            self.again.insert(disk);
         }
         Some(Action::Send { disk, epoch, call })
     }
 
-    fn again_later(&self, disk: DiskId, call: Call) -> Vec<Action> {
+    fn again_later(&mut self, disk: DiskId, call: Call) -> Vec<Action> {
         let epoch = self.view.epoch;
+        self.again.insert(disk);
         let is_up = self.view.role(disk).is_some_and(Role::is_up);
         let later = Action::SendLater { disk, epoch, call };
         is_up.then_some(later).into_iter().collect()
@@ -326,38 +340,75 @@ impl ClientOp {
         if !self.may_bury {
             return self.end(Outcome::Unknown);
         }
-        self.phase = Phase::Burying { why: why.clone() };
-        let epoch = self.view.epoch;
-        let call = Call::Bury;
-        let actions: Vec<Action> = self
-            .may_have()
-            .map(|disk| Action::Send { disk, epoch, call })
-            .collect();
-        if actions.is_empty() {
+        if !self.was_taken && self.may_have().next().is_none() {
             return self.end(Outcome::Refused(why));
         }
-        actions
+        self.phase = Phase::Burying { why };
+        self.send_burials()
     }
 
     fn may_have(&self) -> impl Iterator<Item = DiskId> + '_ {
+        let has_none = |reached: &Reached| matches!(reached, Reached::Refused | Reached::Buried { .. });
         let touched = self.members.iter();
-        touched.filter_map(|(disk, reached)| (*reached != Reached::Refused).then_some(*disk))
+        touched.filter_map(move |(disk, reached)| (!has_none(reached)).then_some(*disk))
+    }
+
+    /// Who is to bury the file still: everybody that is up, like a delete. Who was not sent it, or refused it, may have taken
+    /// it over from another, as a donor's or as a create whose time is closed.
+    fn to_bury(&self) -> Vec<DiskId> {
+        let present = self.view.epoch;
+        let is_left = |disk: &DiskId| match self.members.get(disk) {
+            Some(Reached::Buried { epoch, .. }) => *epoch != present,
+            _ => true,
+        };
+        self.view.up().filter(is_left).collect()
+    }
+
+    fn send_burials(&mut self) -> Vec<Action> {
+        let (epoch, call) = (self.view.epoch, Call::Bury);
+        let send = |disk| Action::Send { disk, epoch, call };
+        self.to_bury().into_iter().map(send).collect()
+    }
+
+    /// Whether nobody can bring the file back any more. In the view in which it was sent out only those that are up have it;
+    /// later those that are away may, and learn of the burial like of any delete.
+    fn is_buried(&self) -> bool {
+        if !self.to_bury().is_empty() {
+            return false;
+        }
+        let present = self.view.epoch;
+        let roles = self.view.up().filter_map(|disk| match self.members.get(&disk) {
+            Some(Reached::Buried { epoch, role }) if *epoch == present => Some(*role),
+            _ => None,
+        });
+        let roles: Vec<Role> = roles.collect();
+        present == self.first || (roles.len() >= self.view.needed() && roles.contains(&Role::Normal))
     }
 
     fn bury(&mut self, why: Refusal, event: Event) -> Vec<Action> {
-        let epoch = self.view.epoch;
+        let present = self.view.epoch;
         match event {
             Event::Answered {
-                disk,
-                call: Call::Bury,
-                answer: Answer::Ok { .. } | Answer::Buried | Answer::VolumeGone,
+                answer: Answer::VolumeGone,
                 ..
+            } => self.end(Outcome::Refused(why)),
+            Event::Answered {
+                disk,
+                epoch,
+                call: call @ Call::Bury,
+                answer: Answer::Ok { role },
             } => {
-                self.members.insert(disk, Reached::Refused);
-                if self.may_have().next().is_none() {
+                self.members.insert(disk, Reached::Buried { epoch, role });
+                if self.is_buried() {
                     return self.end(Outcome::Refused(why));
                 }
-                Vec::new()
+                let again = epoch < present && self.to_bury().contains(&disk);
+                let send = Action::Send {
+                    disk,
+                    epoch: present,
+                    call,
+                };
+                again.then_some(send).into_iter().collect()
             }
             Event::Answered {
                 disk,
@@ -367,26 +418,38 @@ impl ClientOp {
             | Event::Unreachable {
                 disk,
                 call: call @ Call::Bury,
-            } => vec![Action::SendLater { disk, epoch, call }],
+            } => {
+                let later = Action::SendLater {
+                    disk,
+                    epoch: present,
+                    call,
+                };
+                let is_wanted = self.to_bury().contains(&disk);
+                is_wanted.then_some(later).into_iter().collect()
+            }
             // An answer to a create that was on its way: the burial goes to that member already, or is needed now.
             Event::Answered {
                 disk,
                 answer: Answer::Ok { role },
-                epoch: of,
+                epoch,
                 ..
             } => {
-                let known = self.members.insert(disk, Reached::Has { epoch: of, role });
-                let call = Call::Bury;
-                match known {
-                    Some(Reached::Refused) | None => vec![Action::Send { disk, epoch, call }],
-                    Some(_) => Vec::new(),
+                self.was_taken = true;
+                if matches!(self.members.get(&disk), Some(Reached::Buried { .. })) {
+                    return Vec::new();
                 }
+                let known = self.members.insert(disk, Reached::Has { epoch, role });
+                let send = Action::Send {
+                    disk,
+                    epoch: present,
+                    call: Call::Bury,
+                };
+                let is_needed = matches!(known, Some(Reached::Refused) | None);
+                is_needed.then_some(send).into_iter().collect()
             }
-            Event::View(view) if view.epoch > epoch => {
+            Event::View(view) if view.epoch > present => {
                 self.view = view;
-                let (epoch, call) = (self.view.epoch, Call::Bury);
-                let send = |disk| Action::Send { disk, epoch, call };
-                self.may_have().map(send).collect()
+                self.send_burials()
             }
             Event::GiveUp => self.end(Outcome::Unknown),
             Event::Answered { .. } | Event::Unreachable { .. } | Event::View(_) | Event::Deadline => {

@@ -103,9 +103,11 @@ fn a_name_that_is_taken_is_told_once_nobody_can_bring_the_file_back() {
     op.step(ok(1, 5, N));
     let fid = FileId::new(1, 2, 3);
     let actions = op.step(answer(2, 5, Call::Create, Answer::Exists { fid }));
-    assert_eq!(sent(&actions), [(1, Call::Bury), (3, Call::Bury)]);
+    let bury = Call::Bury;
+    assert_eq!(sent(&actions), [(1, bury), (2, bury), (3, bury)]);
     let buried = |disk| answer(disk, 5, Call::Bury, Answer::Ok { role: N });
     assert_eq!(outcome(&op.step(buried(1))), None);
+    assert_eq!(outcome(&op.step(buried(2))), None);
     let exists = Outcome::Refused(Refusal::Exists { fid });
     assert_eq!(outcome(&op.step(buried(3))), Some(exists));
 }
@@ -158,12 +160,13 @@ fn a_member_that_asks_for_the_bytes_gets_them() {
 fn a_late_answer_to_a_failed_create_is_buried_as_well() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
     let no_space = answer(1, 5, Call::Create, Answer::NoSpace);
-    assert_eq!(sent(&op.step(no_space)), [(2, Call::Bury)]);
+    assert_eq!(sent(&op.step(no_space)), [(1, Call::Bury), (2, Call::Bury)]);
     // The answer to the create comes behind that to the burial.
     assert!(op.step(ok(2, 5, N)).is_empty());
-    let buried = answer(2, 5, Call::Bury, Answer::Ok { role: N });
+    let buried = |disk| answer(disk, 5, Call::Bury, Answer::Ok { role: N });
+    assert_eq!(outcome(&op.step(buried(1))), None);
     assert_eq!(
-        outcome(&op.step(buried)),
+        outcome(&op.step(buried(2))),
         Some(Outcome::Refused(Refusal::NoSpace))
     );
 }
@@ -190,4 +193,70 @@ fn a_delete_that_one_has_taken_is_not_refused_by_another() {
     assert_eq!(outcome(&too_old), Some(Outcome::Unknown));
     let removed = gone.step(answer(2, 5, Call::Delete, Answer::VolumeGone));
     assert_eq!(outcome(&removed), Some(Outcome::Refused(Refusal::VolumeGone)));
+}
+
+/// Symptom: a create was refused for good, and stood on a member that had come back meanwhile. Cause: it was buried where it
+/// had been sent, and the member had taken it over from one of those before. Fix: over a change of the view it is buried by
+/// everybody that is up, like any delete.
+#[test]
+fn a_failed_create_is_buried_by_who_may_have_taken_it_over() {
+    let (mut op, _) = ClientOp::create(view(5, &[F, N, N]));
+    op.step(ok(2, 5, N));
+    let actions = op.step(Event::Deadline);
+    assert_eq!(sent(&actions), [(2, Call::Bury), (3, Call::Bury)]);
+    let actions = op.step(Event::View(view(6, &[R, N, N])));
+    let bury = Call::Bury;
+    assert_eq!(sent(&actions), [(1, bury), (2, bury), (3, bury)]);
+    let buried = |disk, epoch, role| answer(disk, epoch, bury, Answer::Ok { role });
+    let actions = op.step(buried(2, 5, N));
+    assert_eq!(sent(&actions), [(2, bury)], "an answer of an older epoch");
+    op.step(buried(2, 6, N));
+    assert!(op.step(buried(3, 6, N)).is_empty());
+    let degraded = Outcome::Refused(Refusal::Degraded { have: 1, need: 2 });
+    assert_eq!(outcome(&op.step(buried(1, 6, R))), Some(degraded));
+}
+
+/// Over a change of the view, as many bury it as must hold a file: else who is away may bring it back alone.
+#[test]
+fn a_burial_over_a_change_of_the_view_needs_as_many_as_a_file() {
+    let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
+    op.step(ok(1, 5, N));
+    op.step(Event::View(view(6, &[N, F, F])));
+    assert_eq!(sent(&op.step(Event::Deadline)), [(1, Call::Bury)]);
+    let buried = |disk, epoch| answer(disk, epoch, Call::Bury, Answer::Ok { role: N });
+    assert!(op.step(buried(1, 6)).is_empty());
+    let actions = op.step(Event::View(view(7, &[N, N, F])));
+    assert_eq!(sent(&actions), [(1, Call::Bury), (2, Call::Bury)]);
+    op.step(buried(2, 7));
+    let degraded = Outcome::Refused(Refusal::Degraded { have: 0, need: 2 });
+    assert_eq!(outcome(&op.step(buried(1, 7))), Some(degraded));
+}
+
+/// Symptom: a create was refused, and a copy of its first call, which was slow, was taken later. Cause: one refusal was taken
+/// for all calls. Fix: a member that was called twice buries the file.
+#[test]
+fn a_member_that_was_called_twice_buries_what_it_refused_once() {
+    let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
+    let unreachable = Event::Unreachable {
+        disk: DiskId(2),
+        call: Call::Create,
+    };
+    op.step(unreachable);
+    let fid = FileId::new(1, 2, 3);
+    let actions = op.step(answer(2, 5, Call::Create, Answer::Exists { fid }));
+    assert_eq!(sent(&actions), [(1, Call::Bury), (2, Call::Bury)]);
+}
+
+/// Symptom: a create was refused for good, and stood on a member that had refused it. Cause: the member had closed the time
+/// of the create and took it over from one that had it, before the burial came there. Fix: all that are up bury it.
+#[test]
+fn who_refused_a_create_that_another_has_buries_it_as_well() {
+    let (mut op, _) = ClientOp::create(view(5, &[F, N, N]));
+    op.step(ok(2, 5, N));
+    let actions = op.step(answer(3, 5, Call::Create, Answer::TooOld));
+    assert_eq!(sent(&actions), [(2, Call::Bury), (3, Call::Bury)]);
+    // What nobody has taken needs no burial.
+    let (mut untaken, _) = ClientOp::create(view(5, &[F, F, N]));
+    let too_old = untaken.step(answer(3, 5, Call::Create, Answer::TooOld));
+    assert_eq!(outcome(&too_old), Some(Outcome::Refused(Refusal::TooOld)));
 }
