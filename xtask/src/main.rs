@@ -5,6 +5,7 @@
 
 mod bench;
 mod ci;
+mod cluster_model;
 mod crash;
 mod demo;
 mod kill_loop;
@@ -71,6 +72,12 @@ enum Chore {
         #[arg(long, default_value_t = 0)]
         from: u64,
     },
+    /// Search all orders of what may happen to a group of volumes on three members; prints how many states there were
+    ClusterModel {
+        /// Many more states, in a release build: a quarter of an hour and some GB of memory
+        #[arg(long)]
+        deep: bool,
+    },
     /// Kill `copal` at random moments, round after round, and look at what is left each time
     KillLoop {
         /// Commands to kill
@@ -124,6 +131,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Demo { image } => demo::run(&root, demo::named(image).as_deref()),
         Chore::Dataset { parameters } => dataset::build(&Parameters::parse(&parameters)?),
         Chore::Crash { histories, from } => crash::run(&root, histories, from),
+        Chore::ClusterModel { deep } => cluster_model::run(&root, deep),
         Chore::KillLoop { rounds, seed, hostfs } => kill_loop::run(&root, rounds, seed, hostfs),
         Chore::Mutants { base, arguments } => mutants::run(&root, base.as_deref(), &arguments),
         Chore::Bench {

@@ -12,14 +12,19 @@
 //! Not here: rows (`copal-data`), messages (`copal-proto`), who decides on views (`copal-master`).
 
 mod client;
+mod closing;
+pub mod invariants;
 mod member;
 mod role;
+mod settle;
 mod view;
 
 pub use client::{Action, Call, ClientOp, Event, Outcome, Refusal};
+pub use closing::{BUCKET_MS, Bucket, CLOSING_LAG_MS, Closing, Digest, Record, Told, horizon};
 pub use member::{
     Accept, Answer, CreateFacts, DeleteFacts, MAX_OP_AGE_MS, MAX_OP_AHEAD_MS, decide_confirm, decide_create,
     decide_delete, decide_union,
 };
 pub use role::{OwnState, own_role};
+pub use settle::{Claim, Forward, is_closed_everywhere, roll_forward, settle_name};
 pub use view::{DiskId, Epoch, GroupId, Incarnation, MAX_GROUP, Matching, Role, Term, View, match_epoch};

@@ -1,0 +1,225 @@
+//! When a time is over: buckets of ten seconds, closed by each member, compared by digest, stable once all are equal.
+//!
+//! A closed bucket takes nothing more from clients; what one member has of it and another has not is brought over by union
+//! only. So the operations of a closed bucket only grow toward the union of all members, and equal digests on all of them
+//! mean that none lacks anything (VOL-17, VOL-18). Clocks say when a bucket is closed, and never whether it is equal.
+//!
+//! Design: docs/design/cluster.md#rules
+//! Invariants
+//! - Buckets close in their order: whatever is older than a closed bucket is closed.
+//! - What counts is the set of operations, not the files they left: a create whose file is buried, and a second delete of
+//!   one file, stand in the journal of every member like all others.
+//!
+//! Not here: rows of journal and digests (`copal-data`), who tells whom (`copal-server`).
+
+use crate::ids::{FileId, OpId, VolumeId};
+use std::collections::BTreeMap;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+/// Operations of one group whose ids fall into the same so many ms are one bucket.
+pub const BUCKET_MS: u64 = 10_000;
+/// A bucket is closed so long after its end by the member's clock, ms: no operation is as old then.
+pub const CLOSING_LAG_MS: u64 = super::MAX_OP_AGE_MS;
+
+/// Number of a bucket: since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bucket(pub u64);
+
+impl Bucket {
+    /// The bucket of an operation.
+    pub fn of(op: OpId) -> Bucket {
+        Bucket(op.ms() / BUCKET_MS)
+    }
+
+    /// The first bucket that is not due to be closed at `now_ms`.
+    pub fn first_open(now_ms: u64) -> Bucket {
+        Bucket(now_ms.saturating_sub(CLOSING_LAG_MS) / BUCKET_MS)
+    }
+}
+
+/// What a member has closed. It is on the device before any digest is told to anybody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Closing {
+    /// All buckets below this one are closed.
+    pub below: Bucket,
+}
+
+impl Closing {
+    /// Whether the bucket of an operation is closed.
+    pub fn is_closed(self, op: OpId) -> bool {
+        Bucket::of(op) < self.below
+    }
+
+    /// What is closed once all is that is due at `now_ms`: a clock that went back opens nothing.
+    #[must_use]
+    pub fn at(self, now_ms: u64) -> Closing {
+        self.joined(Closing {
+            below: Bucket::first_open(now_ms),
+        })
+    }
+
+    /// What a member has closed that becomes whole from a donor: also what the donor had closed. Else it would take, from a
+    /// client, an operation that was refused or settled before it came (VOL-17).
+    #[must_use]
+    pub fn joined(self, donor: Closing) -> Closing {
+        Closing {
+            below: self.below.max(donor.below),
+        }
+    }
+}
+
+/// One operation as digests count it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Record {
+    /// A create; else a delete.
+    pub is_create: bool,
+    /// The operation.
+    pub op: OpId,
+    /// Volume of its file.
+    pub vid: VolumeId,
+    /// Its file.
+    pub fid: FileId,
+}
+
+/// A set of operations as a number of them and a sum. Sums, since ids of neighbours have much in common and cancel under
+/// exclusive or.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Digest {
+    /// Operations.
+    pub count: u64,
+    /// Sum of their hashes, modulo 2^128.
+    pub sum: u128,
+}
+
+impl Digest {
+    /// Counts an operation that was not counted before. `seed` is the cluster's.
+    pub fn add(&mut self, seed: u64, record: &Record) {
+        let mut bytes = [0; 41];
+        bytes[0] = u8::from(record.is_create);
+        bytes[1..17].copy_from_slice(&record.op.0.to_be_bytes());
+        bytes[17..25].copy_from_slice(&record.vid.0.to_be_bytes());
+        bytes[25..].copy_from_slice(&record.fid.0.to_be_bytes());
+        self.count = self.count.wrapping_add(1);
+        self.sum = self.sum.wrapping_add(xxh3_128_with_seed(&bytes, seed));
+    }
+
+    /// Digest of the operations of two sets that have none in common.
+    #[must_use]
+    pub fn plus(self, other: Digest) -> Digest {
+        Digest {
+            count: self.count.wrapping_add(other.count),
+            sum: self.sum.wrapping_add(other.sum),
+        }
+    }
+}
+
+/// What a member has told of its closed buckets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// What it has closed.
+    pub closing: Closing,
+    /// Digests of closed buckets in which it has something.
+    pub digests: BTreeMap<Bucket, Digest>,
+}
+
+/// Up to where everything is stable: closed and equal on all members, those that are away included (VOL-18). Below it no
+/// journal and no deleted id is needed any more. `from`: the horizon so far. A bucket in which nobody has anything is equal.
+pub fn horizon(from: Bucket, members: &[Told]) -> Bucket {
+    let closed = members.iter().map(|told| told.closing.below).min();
+    let Some(closed) = closed.filter(|&closed| closed > from) else {
+        return from;
+    };
+    let told = members.iter().flat_map(|told| told.digests.range(from..closed));
+    let unequal = told.map(|(&bucket, _)| bucket).filter(|bucket| {
+        let digest = |told: &Told| told.digests.get(bucket).copied().unwrap_or_default();
+        members.windows(2).any(|two| digest(&two[0]) != digest(&two[1]))
+    });
+    unequal.min().unwrap_or(closed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(ms: u64, number: u64, is_create: bool) -> Record {
+        Record {
+            is_create,
+            op: OpId(FileId::new(ms, 1, number).0),
+            vid: VolumeId(9),
+            fid: FileId::new(ms, 0, number),
+        }
+    }
+
+    fn told(below: u64, records: &[Record]) -> Told {
+        let mut told = Told {
+            closing: Closing { below: Bucket(below) },
+            digests: BTreeMap::new(),
+        };
+        for record in records {
+            let digest = told.digests.entry(Bucket::of(record.op)).or_default();
+            digest.add(7, record);
+        }
+        told
+    }
+
+    #[test]
+    fn a_bucket_closes_a_minute_after_its_end_and_never_opens_again() {
+        let op = record(29_999, 1, true).op;
+        let open = Closing::default().at(89_999);
+        assert!(!open.is_closed(op));
+        let closed = open.at(90_000);
+        assert!(closed.is_closed(op));
+        assert!(closed.at(0).is_closed(op), "the clock went back");
+        assert!(!closed.is_closed(record(30_000, 1, true).op));
+        assert!(open.joined(closed).is_closed(op));
+    }
+
+    #[test]
+    fn an_operation_is_too_old_before_its_bucket_is_due() {
+        for ms in [20_000, 25_000, 29_999] {
+            let op = record(ms, 1, true).op;
+            let due = (0..200_000).find(|&now| Closing::default().at(now).is_closed(op));
+            assert!(due.unwrap() > ms + super::super::MAX_OP_AGE_MS);
+        }
+    }
+
+    #[test]
+    fn equal_sets_have_equal_digests_in_any_order_and_others_have_not() {
+        let records = [
+            record(1, 1, true),
+            record(1, 2, true),
+            record(1, 1, false),
+            record(2, 3, true),
+        ];
+        let digest = |order: &[usize]| {
+            let mut digest = Digest::default();
+            for &at in order {
+                digest.add(7, &records[at]);
+            }
+            digest
+        };
+        let whole = digest(&[0, 1, 2, 3]);
+        assert_eq!(digest(&[3, 1, 0, 2]), whole);
+        assert_eq!(digest(&[0, 3]).plus(digest(&[1, 2])), whole);
+        assert_ne!(digest(&[0, 1, 3]), digest(&[2, 1, 3]), "a create is no delete");
+        let mut other_cluster = Digest::default();
+        other_cluster.add(8, &records[0]);
+        assert_ne!(other_cluster, digest(&[0]));
+    }
+
+    #[test]
+    fn the_horizon_rises_to_the_first_bucket_that_is_open_or_unequal() {
+        let (early, late) = (record(15_000, 1, true), record(35_000, 2, true));
+        let all = [early, late];
+        let whole = || told(9, &all);
+        assert_eq!(horizon(Bucket(0), &[whole(), whole(), whole()]), Bucket(9));
+        // One lacks the later operation, one has closed less.
+        let lacking = [whole(), told(9, &[early]), whole()];
+        assert_eq!(horizon(Bucket(0), &lacking), Bucket(3));
+        assert_eq!(horizon(Bucket(0), &[whole(), told(2, &[early])]), Bucket(2));
+        // One that has told nothing holds up everything, and a horizon never falls.
+        assert_eq!(horizon(Bucket(0), &[whole(), Told::default()]), Bucket(0));
+        assert_eq!(horizon(Bucket(4), &[whole(), told(2, &[early])]), Bucket(4));
+        assert_eq!(horizon(Bucket(4), &[]), Bucket(4));
+    }
+}

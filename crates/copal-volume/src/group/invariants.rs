@@ -1,0 +1,254 @@
+//! What must hold of a group in every state it can get into: looked at by the model checker, and by whatever else drives a
+//! group and keeps what its clients were told.
+//!
+//! Design: docs/design/cluster.md#what-must-hold
+//!
+//! Not here: how a state is come by.
+
+use super::view::{DiskId, Epoch, Role, Term};
+use crate::ids::{FileId, VolumeId};
+
+/// What a member shows.
+pub trait Replica {
+    /// Which disk it is.
+    fn disk(&self) -> DiskId;
+    /// Its own state; [`Role::Failed`] where the present view does not count on it.
+    fn role(&self) -> Role;
+    /// The live file that a name leads to.
+    fn resolve(&self, vid: VolumeId, name: &[u8]) -> Option<FileId>;
+    /// Whether a file is live, under its name or beside another.
+    fn is_live(&self, vid: VolumeId, name: &[u8], fid: FileId) -> bool;
+}
+
+/// What is known at the clients of one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Known {
+    /// Nobody has asked for it.
+    NotAsked,
+    /// It was asked for, and its end is not known, or will never be.
+    Open,
+    /// It was told to hold.
+    Held,
+    /// It was told never to happen.
+    Refused,
+}
+
+/// What is known at the clients of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File<'a> {
+    /// Its volume.
+    pub vid: VolumeId,
+    /// Its name.
+    pub name: &'a [u8],
+    /// The file.
+    pub fid: FileId,
+    /// Its create.
+    pub created: Known,
+    /// All deletes of it that a user asked for.
+    pub deleted: Known,
+}
+
+/// What does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// See the message.
+    #[error("I1: file {fid} was acknowledged, and disk {disk}, which is whole, does not show it")]
+    Lost {
+        /// The file.
+        fid: FileId,
+        /// The member.
+        disk: DiskId,
+    },
+    /// See the message.
+    #[error("I2: nothing is under way any more, and disks {one} and {other} differ")]
+    Different {
+        /// A member.
+        one: DiskId,
+        /// Another.
+        other: DiskId,
+    },
+    /// See the message.
+    #[error("I3: the delete of file {fid} was acknowledged, and disk {disk}, which is whole, shows the file")]
+    CameBack {
+        /// The file.
+        fid: FileId,
+        /// The member.
+        disk: DiskId,
+    },
+    /// See the message.
+    #[error("I4: files {one} and {other} of one name were both acknowledged")]
+    TwoOfOneName {
+        /// A file.
+        one: FileId,
+        /// Another.
+        other: FileId,
+    },
+    /// See the message.
+    #[error("I5: disk {disk} went back from one epoch or term to an older one")]
+    WentBack {
+        /// The member.
+        disk: DiskId,
+    },
+    /// See the message.
+    #[error("I9: file {fid} was refused for good, and disk {disk}, which is whole, shows it")]
+    RefusedAppears {
+        /// The file.
+        fid: FileId,
+        /// The member.
+        disk: DiskId,
+    },
+}
+
+/// I1, I3, I4 and I9 of one state.
+/// # Errors
+/// The first violation.
+pub fn check(members: &[impl Replica], files: &[File<'_>]) -> Result<(), Violation> {
+    for member in members.iter().filter(|member| member.role() == Role::Normal) {
+        for file in files {
+            check_file(member, file)?;
+        }
+    }
+    one_of_a_name(files)
+}
+
+fn check_file(member: &impl Replica, file: &File<'_>) -> Result<(), Violation> {
+    let (fid, disk) = (file.fid, member.disk());
+    let is_live = member.is_live(file.vid, file.name, fid);
+    let is_shown = is_live && member.resolve(file.vid, file.name) == Some(fid);
+    // What was to be deleted and was not may be live or not.
+    if file.created == Known::Held && matches!(file.deleted, Known::NotAsked | Known::Refused) && !is_shown {
+        return Err(Violation::Lost { fid, disk });
+    }
+    if is_live && file.deleted == Known::Held {
+        return Err(Violation::CameBack { fid, disk });
+    }
+    if is_live && file.created == Known::Refused {
+        return Err(Violation::RefusedAppears { fid, disk });
+    }
+    Ok(())
+}
+
+/// I4: of files whose delete nobody has asked for, at most one of a name was acknowledged.
+fn one_of_a_name(files: &[File<'_>]) -> Result<(), Violation> {
+    let stays = |file: &&File<'_>| file.created == Known::Held && file.deleted == Known::NotAsked;
+    for (at, one) in files.iter().enumerate().filter(|(_, file)| stays(file)) {
+        let mut others = files[at + 1..].iter().filter(stays);
+        if let Some(other) = others.find(|other| (other.vid, other.name) == (one.vid, one.name)) {
+            return Err(Violation::TwoOfOneName {
+                one: one.fid,
+                other: other.fid,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// I2 of a state in which nothing is under way and everything is closed: whole members show the same of these files.
+/// # Errors
+/// `Different`.
+pub fn check_equal(members: &[impl Replica], files: &[File<'_>]) -> Result<(), Violation> {
+    let whole: Vec<_> = members.iter().filter(|m| m.role() == Role::Normal).collect();
+    for two in whole.windows(2) {
+        let differs = |file: &File<'_>| {
+            let live = |member: usize| two[member].is_live(file.vid, file.name, file.fid);
+            live(0) != live(1)
+        };
+        if files.iter().any(differs) {
+            return Err(Violation::Different {
+                one: two[0].disk(),
+                other: two[1].disk(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// I5 of one step of a member, or of a restart.
+/// # Errors
+/// `WentBack`.
+pub fn check_step(disk: DiskId, before: (Epoch, Term), after: (Epoch, Term)) -> Result<(), Violation> {
+    match after.0 < before.0 || after.1 < before.1 {
+        true => Err(Violation::WentBack { disk }),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::slice::from_ref;
+
+    struct Shown(Role, Option<FileId>, Vec<FileId>);
+
+    impl Replica for Shown {
+        fn disk(&self) -> DiskId {
+            DiskId(3)
+        }
+        fn role(&self) -> Role {
+            self.0
+        }
+        fn resolve(&self, _: VolumeId, _: &[u8]) -> Option<FileId> {
+            self.1
+        }
+        fn is_live(&self, _: VolumeId, _: &[u8], fid: FileId) -> bool {
+            self.2.contains(&fid)
+        }
+    }
+
+    fn file(number: u64, created: Known, deleted: Known) -> File<'static> {
+        File {
+            vid: VolumeId(1),
+            name: b"a",
+            fid: FileId::new(number, 0, 0),
+            created,
+            deleted,
+        }
+    }
+
+    #[test]
+    fn each_violation_is_seen() {
+        use Known::{Held, NotAsked, Open, Refused};
+        let (one, other) = (file(1, Held, NotAsked), file(2, Held, NotAsked));
+        let (fid, disk) = (one.fid, DiskId(3));
+        let whole = |shown: Option<FileId>, live: &[FileId]| Shown(Role::Normal, shown, live.to_vec());
+        let lost = Err(Violation::Lost { fid, disk });
+        assert_eq!(check(&[whole(None, &[])], from_ref(&one)), lost);
+        assert_eq!(
+            check(&[whole(None, &[fid])], from_ref(&one)),
+            lost,
+            "hidden behind another"
+        );
+        assert_eq!(check(&[whole(Some(fid), &[fid])], from_ref(&one)), Ok(()));
+        assert_eq!(check(&[whole(None, &[])], &[file(1, Held, Open)]), Ok(()));
+        assert_eq!(
+            check(&[Shown(Role::Recovering, None, vec![])], from_ref(&one)),
+            Ok(())
+        );
+        let back = check(&[whole(Some(fid), &[fid])], &[file(1, Held, Held)]);
+        assert_eq!(back, Err(Violation::CameBack { fid, disk }));
+        let refused = check(&[whole(Some(fid), &[fid])], &[file(1, Refused, NotAsked)]);
+        assert_eq!(refused, Err(Violation::RefusedAppears { fid, disk }));
+        let nobody: [Shown; 0] = [];
+        let two = Violation::TwoOfOneName {
+            one: fid,
+            other: other.fid,
+        };
+        assert_eq!(check(&nobody, &[one.clone(), other]), Err(two));
+        let unequal = check_equal(&[whole(None, &[]), whole(Some(fid), &[fid])], from_ref(&one));
+        assert_eq!(
+            unequal,
+            Err(Violation::Different {
+                one: disk,
+                other: disk
+            })
+        );
+        let at = |epoch, term| (Epoch(epoch), Term(term));
+        assert_eq!(check_step(disk, at(2, 2), at(3, 2)), Ok(()));
+        for lower in [at(1, 2), at(2, 1)] {
+            assert_eq!(
+                check_step(disk, at(2, 2), lower),
+                Err(Violation::WentBack { disk })
+            );
+        }
+    }
+}

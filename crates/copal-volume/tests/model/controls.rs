@@ -1,0 +1,197 @@
+//! The search must find what is wrong: the paper's own mechanisms, and Copal's with one rule left out each. From the same
+//! beginnings it must find nothing when no rule is left out.
+
+use crate::{
+    moves::Move::{
+        self, Arrives, ClientLearnsView, Closes, ComesBack, CopiesFrom, IsReplaced, IsTakenForAway,
+        MemberLearnsView, SaysItIsWhole, Start,
+    },
+    search::{limit, search},
+    setup::{Setup, Sync, Weak, Work},
+    state::Message,
+};
+use Work::Create;
+use copal_volume::group::{Call, DiskId, Epoch};
+
+const LIMIT: usize = 3_000_000;
+
+fn must_fail(name: &str, invariant: &str, setup: &Setup) {
+    let found = search(name, setup, LIMIT);
+    let trace = found.violation.expect("the search finds what is wrong");
+    println!("{trace}\n");
+    let last = trace.lines().next_back().unwrap_or_default();
+    assert!(last.starts_with(invariant), "found another: {last}");
+    let twin = Setup {
+        weak: None,
+        sync: Sync::Containment,
+        min_ack: setup.min_ack,
+        ..setup.clone()
+    };
+    let found = search(&format!("{name}, by all rules"), &twin, limit() / 2);
+    if let Some(trace) = found.violation {
+        panic!("{trace}");
+    }
+}
+
+/// A create arrives at a disk.
+fn create(client: usize, disk: u32, epoch: u64) -> Move {
+    Arrives(Message {
+        client,
+        disk: DiskId(disk),
+        epoch: Epoch(epoch),
+        call: Call::Create,
+    })
+}
+
+/// CE1: one copy acknowledges after two failures, and its log is not handed on.
+#[test]
+fn the_papers_log_of_missed_operations_loses_a_file() {
+    let setup = Setup {
+        failures: 2,
+        min_ack: 1,
+        sync: Sync::MissedLog { cache: false },
+        before: vec![Start(0), IsTakenForAway(0), IsTakenForAway(1)],
+        ..Setup::new(&[Create(0)])
+    };
+    must_fail("CE1, missed log", "I1", &setup);
+}
+
+/// CE2: who answers a repeated call from memory does not log it for the member that failed meanwhile.
+#[test]
+fn the_papers_cache_of_answers_loses_a_file() {
+    let setup = Setup {
+        failures: 1,
+        sync: Sync::MissedLog { cache: true },
+        ..Setup::new(&[Create(0)])
+    };
+    must_fail("CE2, cache of answers", "I1", &setup);
+}
+
+/// CE3: a client dies between two members.
+#[test]
+fn the_papers_members_differ_for_ever_after_a_client_died() {
+    let setup = Setup {
+        closings: 1,
+        sync: Sync::MissedLog { cache: false },
+        checks_equal: true,
+        ..Setup::new(&[Create(0)])
+    };
+    must_fail("CE3, client dies", "I2", &setup);
+}
+
+/// The first file is at the first member alone, which was away and takes both.
+fn two_files_at_one_member() -> Vec<Move> {
+    vec![
+        Start(0),
+        Start(1),
+        create(0, 1, 1),
+        IsTakenForAway(0),
+        ComesBack(0),
+        ClientLearnsView(1),
+        create(1, 1, 3),
+    ]
+}
+
+/// CE4: the member chooses one of the two while the other is being acknowledged.
+#[test]
+fn a_name_settled_before_it_is_closed_loses_a_file() {
+    let setup = Setup {
+        failures: 1,
+        weak: Some(Weak::SettleBeforeClosing),
+        before: two_files_at_one_member(),
+        ..Setup::new(&[Create(0), Create(1)])
+    };
+    must_fail("CE4, settled early", "I1", &setup);
+}
+
+/// CE5: the member chooses one of the two, and another is told of the other one that it holds.
+#[test]
+fn a_confirmation_after_closing_loses_a_file() {
+    let setup = Setup {
+        failures: 1,
+        closings: 1,
+        weak: Some(Weak::ConfirmAfterClosing),
+        before: two_files_at_one_member()
+            .into_iter()
+            .chain([create(1, 2, 3), MemberLearnsView(2), Closes(0), Closes(1)])
+            .collect(),
+        ..Setup::new(&[Create(0), Create(1)])
+    };
+    must_fail("CE5, confirmed late", "I1", &setup);
+}
+
+#[test]
+fn a_donor_of_an_older_view_lacks_a_file() {
+    let setup = Setup {
+        failures: 1,
+        weak: Some(Weak::DonorBehind),
+        ..Setup::new(&[Create(0)])
+    };
+    must_fail("donor behind", "I1", &setup);
+}
+
+#[test]
+fn a_member_with_two_files_of_a_name_hides_one() {
+    let setup = Setup {
+        failures: 1,
+        weak: Some(Weak::WholeWithTwoOfOneName),
+        before: two_files_at_one_member(),
+        ..Setup::new(&[Create(0), Create(1)])
+    };
+    must_fail("whole with two of a name", "I1", &setup);
+}
+
+#[test]
+fn a_member_that_is_not_told_what_it_missed_lacks_a_file() {
+    let setup = Setup {
+        failures: 1,
+        weak: Some(Weak::MissedNotTold),
+        ..Setup::new(&[Create(0)])
+    };
+    must_fail("missed and not told", "I1", &setup);
+}
+
+/// The first file is at the first member alone, the second is acknowledged without it, and both are closed.
+#[test]
+fn a_whole_member_that_yields_to_one_that_is_not_loses_a_file() {
+    let setup = Setup {
+        failures: 1,
+        closings: 1,
+        weak: Some(Weak::WholeYieldsToAny),
+        before: vec![
+            Start(0),
+            Start(1),
+            create(0, 1, 1),
+            IsTakenForAway(0),
+            ClientLearnsView(1),
+            create(1, 2, 2),
+            create(1, 3, 2),
+            ComesBack(0),
+        ],
+        ..Setup::new(&[Create(0), Create(1)])
+    };
+    must_fail("yields to any", "I1", &setup);
+}
+
+/// A new member takes, from its client, a file that was buried as closed before the member came.
+#[test]
+fn what_a_donor_has_closed_is_closed() {
+    let setup = Setup {
+        failures: 4,
+        replacements: 1,
+        closings: 1,
+        min_ack: 1,
+        weak: Some(Weak::ClosingNotTakenOver),
+        before: two_files_at_one_member()
+            .into_iter()
+            .chain([MemberLearnsView(1), MemberLearnsView(2)])
+            .chain([Closes(0), Closes(1), Closes(2)])
+            .chain([CopiesFrom(0, 1), Move::Settles(0, 0), SaysItIsWhole(0)])
+            .chain([IsTakenForAway(1), IsReplaced(1)])
+            .chain([MemberLearnsView(1), MemberLearnsView(2), CopiesFrom(1, 2)])
+            .chain([IsTakenForAway(0), IsTakenForAway(2)])
+            .collect(),
+        ..Setup::new(&[Create(0), Create(1)])
+    };
+    must_fail("closing not taken over", "I1", &setup);
+}

@@ -1,0 +1,252 @@
+//! Failures, and how members become whole again: master and members, by the production rules.
+
+use crate::{
+    setup::{MEMBERS, Setup, Sync, Weak, create, fid, number},
+    state::{Copying, Files, Member, State},
+};
+use copal_volume::group::{
+    Accept, Bucket, Claim, Closing, CreateFacts, DiskId, Epoch, Forward, Role, View, decide_union,
+    roll_forward, settle_name,
+};
+use std::sync::Arc;
+
+impl State {
+    /// The master gives out a view in which members have other roles.
+    fn give_out(&mut self, changed: DiskId, change: impl FnOnce(&mut View)) {
+        let mut map = (*self.master.map).clone();
+        map.view.epoch = Epoch(map.view.epoch.0 + 1);
+        change(&mut map.view);
+        map.since.insert(changed, map.view.epoch);
+        let is_member = |disk: &DiskId| map.view.role(*disk).is_some();
+        map.since.retain(|disk, _| is_member(disk));
+        map.missed.retain(|disk, _| is_member(disk));
+        map.note_missed();
+        self.master.map = Arc::new(map);
+    }
+
+    pub(crate) fn give_role(&mut self, member: usize, role: Role) {
+        let disk = self.members[member].disk;
+        self.give_out(disk, |view| {
+            for entry in view.members.iter_mut().filter(|(other, _)| *other == disk) {
+                entry.1 = role;
+            }
+        });
+    }
+
+    /// The master hears of a member that was away, or that has started again.
+    pub(crate) fn come_back(&mut self, at: usize) {
+        let role = match self.role_of(at) {
+            Role::Joining => Role::Joining,
+            _ => Role::Recovering,
+        };
+        self.give_role(at, role);
+    }
+
+    /// A new disk takes the place of one that is away.
+    pub(crate) fn replace(&mut self, at: usize) {
+        let old = self.members[at].disk;
+        let disk = DiskId(old.0 + MEMBERS as u32);
+        self.members[at] = Member::new(disk);
+        for member in &mut self.members {
+            member.missed[at] = Files::default();
+        }
+        self.give_out(disk, |view| {
+            view.members.retain(|&(other, _)| other != old);
+            view.members.push((disk, Role::Joining));
+            view.members.sort_by_key(|&(disk, _)| disk);
+        });
+    }
+
+    /// Whether a member that says so is whole for the master: not when it says so from before it knew of its return.
+    pub(crate) fn may_say_whole(&self, at: usize) -> bool {
+        let member = &self.members[at];
+        let is_back = matches!(self.role_of(at), Role::Recovering | Role::Joining);
+        is_back && member.role == Role::Normal && member.epoch() >= self.master.map.since[&member.disk]
+    }
+
+    /// What every member that takes part has closed, as one that is in the same epoch can ask them.
+    fn closings(&self, at: usize) -> Vec<Closing> {
+        let asking = &self.members[at];
+        let Some(map) = &asking.map else {
+            return vec![Closing::default()];
+        };
+        let of = |disk| {
+            let member = self.members.iter().find(|member| member.disk == disk);
+            let answers = member.filter(|member| member.epoch() == asking.epoch());
+            answers.map_or(Closing::default(), |member| member.closing)
+        };
+        map.view.up().map(of).collect()
+    }
+
+    pub(crate) fn may_copy(&self, setup: &Setup, at: usize, donor: usize) -> bool {
+        let (member, donor) = (&self.members[at], &self.members[donor]);
+        let is_new_enough = donor.epoch() >= member.epoch() || setup.is_weak(Weak::DonorBehind);
+        let wants = member.role != Role::Normal && member.takes_part();
+        wants && donor.role == Role::Normal && is_new_enough
+    }
+
+    pub(crate) fn start_copying(&mut self, setup: &Setup, at: usize, donor: usize) {
+        if matches!(setup.sync, Sync::MissedLog { .. }) {
+            let missed = std::mem::take(&mut self.members[donor].missed[at]);
+            for file in missed.iter() {
+                self.members[at].take(file);
+            }
+            self.members[at].be(Role::Normal);
+            return;
+        }
+        let closings = self.closings(at);
+        let everywhere = closings.iter().map(|closing| closing.below).min();
+        let asked_in = self.members[at].epoch();
+        let donor = &self.members[donor];
+        self.members[at].copying = Some(Copying {
+            asked_in,
+            live: donor.live,
+            bound: donor.bound,
+            buried: donor.buried,
+            closing: donor.closing,
+            everywhere: Closing {
+                below: everywhere.unwrap_or_default(),
+            },
+        });
+        self.become_whole(setup, at);
+    }
+
+    /// What of the snapshot is missing: live files first, as a donor sends them.
+    pub(crate) fn next_to_copy(&self, at: usize) -> Option<(bool, usize)> {
+        let member = &self.members[at];
+        let copying = member.copying.as_ref()?;
+        let known = member.live.and(member.buried);
+        let live = copying.live.without(known).iter().map(|file| (true, file));
+        let buried = copying
+            .buried
+            .without(member.buried)
+            .iter()
+            .map(|file| (false, file));
+        live.chain(buried).next()
+    }
+
+    pub(crate) fn copy_one(&mut self, setup: &Setup, at: usize) {
+        match self.next_to_copy(at) {
+            Some((true, file)) => self.unite(at, file),
+            Some((false, file)) => self.members[at].bury(file),
+            None => {}
+        }
+        self.become_whole(setup, at);
+    }
+
+    /// Takes over a file that another member has.
+    fn unite(&mut self, at: usize, file: usize) {
+        let member = &mut self.members[at];
+        let facts = CreateFacts {
+            role: member.role,
+            now_ms: create(file).ms(),
+            op: create(file),
+            fid: fid(file),
+            is_volume_gone: false,
+            is_buried: member.buried.has(file),
+            is_closed: member.closing.is_closed(create(file)),
+            is_held: member.live.has(file),
+            other: member.bound.map(fid).filter(|&other| number(other) != file),
+        };
+        if matches!(decide_union(&facts), Ok(Accept::Apply | Accept::ApplyBeside)) {
+            member.take(file);
+        }
+    }
+
+    /// Contains the snapshot, and knows of one file for the name: whole.
+    fn become_whole(&mut self, setup: &Setup, at: usize) {
+        if self.next_to_copy(at).is_some() {
+            return;
+        }
+        let member = &mut self.members[at];
+        let is_lax = setup.is_weak(Weak::WholeWithTwoOfOneName);
+        let Some(copying) = &member.copying else {
+            return;
+        };
+        if member.has_two_of_one_name() && !is_lax {
+            return;
+        }
+        if !setup.is_weak(Weak::ClosingNotTakenOver) {
+            member.closing = member.closing.joined(copying.closing);
+        }
+        member.role = Role::Normal;
+        member.be_whole_if_normal();
+    }
+
+    fn claims(&self, at: usize) -> Vec<Claim> {
+        self.members[at].live.iter().map(claim).collect()
+    }
+
+    /// Which file keeps the name at a member that has copied all and knows of two.
+    pub(crate) fn settled(&self, setup: &Setup, at: usize) -> Option<usize> {
+        let member = &self.members[at];
+        let copying = member.copying.as_ref()?;
+        if !member.has_two_of_one_name() || self.next_to_copy(at).is_some() {
+            return None;
+        }
+        let everywhere = match setup.is_weak(Weak::SettleBeforeClosing) {
+            true => member.closing.joined(Closing {
+                below: Bucket(u64::MAX),
+            }),
+            false => copying.everywhere,
+        };
+        let donors = copying.bound.map(fid);
+        settle_name(&self.claims(at), &[everywhere], donors).map(number)
+    }
+
+    pub(crate) fn settle(&mut self, setup: &Setup, at: usize, stays: usize) {
+        let member = &mut self.members[at];
+        for file in member.live.iter().filter(|&file| file != stays) {
+            member.bury(file);
+        }
+        self.become_whole(setup, at);
+    }
+
+    /// What a member does about something closed that another has and it lacks: a file to take or to bury.
+    pub(crate) fn forward(&self, setup: &Setup, at: usize, other: usize) -> Option<Step> {
+        let (member, other) = (&self.members[at], &self.members[other]);
+        let is_near = member.epoch() == other.epoch();
+        if !is_near || !member.takes_part() || !other.takes_part() {
+            return None;
+        }
+        if let Some(file) = other.buried.without(member.buried).iter().next() {
+            return Some(Step::Bury(file));
+        }
+        let lacks = other.live.without(member.live.and(member.buried));
+        let bound = member.bound.map(claim);
+        let closings = self.closings(at);
+        let their_role = match setup.is_weak(Weak::WholeYieldsToAny) {
+            true => Role::Normal,
+            false => other.role,
+        };
+        let roles = (member.role, their_role);
+        lacks.iter().find_map(
+            |file| match roll_forward(roles, &claim(file), bound.as_ref(), &closings) {
+                Forward::Wait => None,
+                Forward::Take => Some(Step::Take(file)),
+                Forward::Bury { loser } => Some(Step::Bury(number(loser))),
+            },
+        )
+    }
+
+    pub(crate) fn bring_over(&mut self, at: usize, step: Step) {
+        match step {
+            Step::Take(file) => self.unite(at, file),
+            Step::Bury(file) => self.members[at].bury(file),
+        }
+    }
+}
+
+/// What is brought over from another member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Step {
+    Take(usize),
+    Bury(usize),
+}
+
+fn claim(file: usize) -> Claim {
+    Claim {
+        fid: fid(file),
+        op: create(file),
+    }
+}

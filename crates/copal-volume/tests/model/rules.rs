@@ -1,0 +1,123 @@
+//! Copal's rules hold: whatever happens in whichever order.
+
+use crate::{
+    search::{limit, search},
+    setup::{Setup, Work},
+};
+use Work::{Create, Delete};
+
+fn must_hold(name: &str, setup: &Setup) -> bool {
+    let found = search(name, setup, limit());
+    if let Some(trace) = found.violation {
+        panic!("{name}:\n{trace}");
+    }
+    assert!(found.was_held, "{name}: no create ever held");
+    found.is_exhaustive
+}
+
+#[test]
+fn one_create_and_one_failure() {
+    let setup = Setup {
+        failures: 1,
+        ..Setup::new(&[Create(0)])
+    };
+    let found = search("a create, a failure", &setup, 4_000_000);
+    assert_eq!(found.violation, None);
+    assert!(found.is_exhaustive && found.was_held);
+}
+
+#[test]
+fn members_become_equal_once_everything_is_closed() {
+    let setup = Setup {
+        closings: 1,
+        checks_equal: true,
+        ..Setup::new(&[Create(0), Create(1)])
+    };
+    must_hold("two creates, clients die", &setup);
+    let setup = Setup {
+        closings: 2,
+        checks_equal: true,
+        ..Setup::new(&[Create(0), Delete(0)])
+    };
+    must_hold("a create and a delete, clients die", &setup);
+}
+
+#[test]
+fn a_create_that_is_given_up() {
+    let setup = Setup {
+        failures: 1,
+        deadlines: 1,
+        ..Setup::new(&[Create(0)])
+    };
+    must_hold("given up, a failure", &setup);
+    let setup = Setup {
+        closings: 1,
+        deadlines: 1,
+        lost_answers: 1,
+        ..Setup::new(&[Create(0)])
+    };
+    must_hold("given up, closed, an answer lost", &setup);
+    let setup = Setup {
+        failures: 1,
+        closings: 1,
+        deadlines: 1,
+        lost_answers: 1,
+        ..Setup::new(&[Create(0)])
+    };
+    must_hold("given up, closed, a failure, an answer lost", &setup);
+}
+
+#[test]
+fn two_creators_of_one_name() {
+    let setup = Setup::new(&[Create(0), Create(1)]);
+    must_hold("two creates", &setup);
+    let setup = Setup {
+        failures: 1,
+        closings: 1,
+        ..Setup::new(&[Create(0), Create(1)])
+    };
+    must_hold("two creates, a failure", &setup);
+}
+
+#[test]
+fn a_name_that_is_used_again() {
+    let setup = Setup::new(&[Create(0), Delete(0), Create(1)]);
+    must_hold("create, delete, create", &setup);
+    let setup = Setup {
+        failures: 1,
+        closings: 1,
+        ..Setup::new(&[Create(0), Delete(0), Create(1)])
+    };
+    must_hold("create, delete, create, a failure", &setup);
+}
+
+#[test]
+fn a_second_failure_and_a_new_disk() {
+    let setup = Setup {
+        failures: 2,
+        ..Setup::new(&[Create(0)])
+    };
+    must_hold("a create, two failures", &setup);
+    let setup = Setup {
+        failures: 2,
+        replacements: 1,
+        closings: 1,
+        ..Setup::new(&[Create(0), Delete(0)])
+    };
+    must_hold("create and delete, two failures, a new disk", &setup);
+}
+
+#[test]
+fn all_members_start_again() {
+    let setup = Setup {
+        restarts: 3,
+        ..Setup::new(&[Create(0)])
+    };
+    must_hold("a create, three restarts", &setup);
+    let setup = Setup {
+        restarts: 3,
+        closings: 1,
+        ..Setup::new(&[Create(1), Create(0)])
+    };
+    must_hold("two creates, three restarts", &setup);
+}

@@ -1,0 +1,67 @@
+//! A search, and what it says.
+
+use crate::{
+    moves::{EQUAL, HELD, TOLD},
+    setup::Setup,
+};
+use copal_volume::group::invariants::{check, check_equal};
+use stateright::{Checker, HasDiscoveries, Model};
+use std::time::Instant;
+
+/// What a search has found.
+pub(crate) struct Found {
+    /// The shortest way to a violation, and which it is.
+    pub(crate) violation: Option<String>,
+    /// Every state was looked at.
+    pub(crate) is_exhaustive: bool,
+    /// Some create was told to hold.
+    pub(crate) was_held: bool,
+}
+
+/// How many states a search looks at: few among other tests, many when `COPAL_MODEL_STATES` says so.
+pub(crate) fn limit() -> usize {
+    let asked = std::env::var("COPAL_MODEL_STATES").ok();
+    asked.and_then(|states| states.parse().ok()).unwrap_or(250_000)
+}
+
+/// Looks at up to about `limit` states, the nearest first, and prints how many there were.
+pub(crate) fn search(name: &str, setup: &Setup, limit: usize) -> Found {
+    let started = Instant::now();
+    let checker = setup.clone().checker().threads(2).target_state_count(limit);
+    let checker = checker.finish_when(HasDiscoveries::AnyFailures);
+    let checker = checker.spawn_bfs().join();
+    let path = checker.discovery(TOLD).or_else(|| checker.discovery(EQUAL));
+    let is_exhaustive = path.is_none() && checker.state_count() < limit;
+    let end = match (&path, is_exhaustive) {
+        (Some(_), _) => "up to a violation",
+        (None, true) => "which are all",
+        (None, false) => "and there are more",
+    };
+    println!(
+        "{name}: {} states, {} of them different, {} steps deep, {}, {:.1} s",
+        checker.state_count(),
+        checker.unique_state_count(),
+        checker.max_depth(),
+        end,
+        started.elapsed().as_secs_f64(),
+    );
+    Found {
+        violation: path.map(|path| {
+            let state = path.last_state();
+            let (seen, files) = (state.seen(), state.files(setup));
+            let told = check(&seen, &files).and_then(|()| check_equal(&seen, &files));
+            let moves: Vec<String> = path
+                .into_actions()
+                .iter()
+                .map(|step| format!("{step:?}"))
+                .collect();
+            format!(
+                "{}\n{}",
+                moves.join("\n"),
+                told.map_or_else(|error| error.to_string(), |()| String::new())
+            )
+        }),
+        is_exhaustive,
+        was_held: checker.discovery(HELD).is_some(),
+    }
+}

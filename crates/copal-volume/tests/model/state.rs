@@ -1,0 +1,349 @@
+//! A group of three members, its master, its clients and the calls between them, at one moment.
+
+use crate::setup::{MEMBERS, NAME, Setup, VID, Weak, fid};
+use copal_volume::{
+    FileId, VolumeId,
+    group::{
+        Call, ClientOp, Closing, DiskId, Epoch, Outcome, OwnState, Role, View,
+        invariants::{File, Known, Replica},
+        own_role,
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Files by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Files(pub(crate) u8);
+
+impl Files {
+    pub(crate) fn has(self, file: usize) -> bool {
+        self.0 >> file & 1 == 1
+    }
+    pub(crate) fn add(&mut self, file: usize) {
+        self.0 |= 1 << file;
+    }
+    pub(crate) fn remove(&mut self, file: usize) {
+        self.0 &= !(1 << file);
+    }
+    pub(crate) fn without(self, other: Files) -> Files {
+        Files(self.0 & !other.0)
+    }
+    pub(crate) fn and(self, other: Files) -> Files {
+        Files(self.0 | other.0)
+    }
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+        (0..8).filter(move |&file| self.has(file))
+    }
+    pub(crate) fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+}
+
+/// A view, and what a member is told with it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Map {
+    pub(crate) view: View,
+    /// Of each member the epoch from which on operations could hold without it, the last time that began.
+    pub(crate) missed: BTreeMap<DiskId, Epoch>,
+    /// Of each member when its state changed last.
+    pub(crate) since: BTreeMap<DiskId, Epoch>,
+}
+
+impl Map {
+    /// The map of the master remembers who is away while operations can hold.
+    pub(crate) fn note_missed(&mut self) {
+        if self.view.up().count() < self.view.needed() {
+            return;
+        }
+        for &(disk, role) in &self.view.members {
+            let known = self
+                .missed
+                .get(&disk)
+                .is_some_and(|missed| *missed >= self.since[&disk]);
+            if role == Role::Failed && !known {
+                self.missed.insert(disk, self.view.epoch);
+            }
+        }
+    }
+}
+
+/// A member on its way to be whole.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Copying {
+    /// The donor's snapshot.
+    pub(crate) live: Files,
+    pub(crate) bound: Option<usize>,
+    pub(crate) buried: Files,
+    pub(crate) closing: Closing,
+    /// The member's epoch when it asked.
+    pub(crate) asked_in: Epoch,
+    /// What every member that takes part had closed before the snapshot.
+    pub(crate) everywhere: Closing,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Member {
+    pub(crate) disk: DiskId,
+    pub(crate) role: Role,
+    pub(crate) last_normal: Epoch,
+    /// The newest that it has taken part in; none: new.
+    pub(crate) map: Option<Arc<Map>>,
+    pub(crate) live: Files,
+    /// Which of the live files its name leads to.
+    pub(crate) bound: Option<usize>,
+    pub(crate) buried: Files,
+    pub(crate) closing: Closing,
+    pub(crate) copying: Option<Copying>,
+    /// The paper's log of what each other member misses.
+    pub(crate) missed: [Files; MEMBERS],
+}
+
+impl Member {
+    pub(crate) fn new(disk: DiskId) -> Member {
+        Member {
+            disk,
+            role: Role::Joining,
+            last_normal: Epoch(0),
+            map: None,
+            live: Files::default(),
+            bound: None,
+            buried: Files::default(),
+            closing: Closing {
+                below: crate::setup::FIRST,
+            },
+            copying: None,
+            missed: Default::default(),
+        }
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.map.as_ref().map_or(Epoch(0), |map| map.view.epoch)
+    }
+
+    /// Takes a file, beside another or under its name.
+    pub(crate) fn take(&mut self, file: usize) {
+        self.live.add(file);
+        self.bound.get_or_insert(file);
+    }
+
+    /// Buries a file; the lowest of those beside it takes the name.
+    pub(crate) fn bury(&mut self, file: usize) {
+        self.live.remove(file);
+        self.buried.add(file);
+        if self.bound == Some(file) {
+            self.bound = self.live.iter().next();
+        }
+    }
+
+    pub(crate) fn has_two_of_one_name(&self) -> bool {
+        self.live.count() > 1
+    }
+
+    /// Starts again: what it missed it does not know.
+    pub(crate) fn restart(&mut self) {
+        if self.role == Role::Normal {
+            self.role = Role::Recovering;
+        }
+        self.copying = None;
+    }
+
+    pub(crate) fn enter(&mut self, setup: &Setup, map: &Arc<Map>) {
+        if map.view.epoch <= self.epoch() {
+            return;
+        }
+        let own = self.map.as_ref().map(|_| OwnState {
+            role: self.role,
+            last_normal: self.last_normal,
+        });
+        let told = map.view.role(self.disk).unwrap_or(Role::Failed);
+        let missed = match setup.is_weak(Weak::MissedNotTold) {
+            true => Epoch(0),
+            false => map.missed.get(&self.disk).copied().unwrap_or_default(),
+        };
+        self.map = Some(Arc::clone(map));
+        self.be(own_role(own, told, missed));
+        if self
+            .copying
+            .as_ref()
+            .is_some_and(|copying| missed > copying.asked_in)
+        {
+            self.copying = None;
+        }
+    }
+
+    /// Takes a role in the present epoch. Of a name with two live files nobody knows yet which stays.
+    pub(crate) fn be(&mut self, role: Role) {
+        self.role = match role {
+            Role::Normal if self.has_two_of_one_name() => Role::Recovering,
+            role => role,
+        };
+        self.be_whole_if_normal();
+    }
+
+    pub(crate) fn be_whole_if_normal(&mut self) {
+        if self.role == Role::Normal {
+            self.last_normal = self.epoch();
+            self.copying = None;
+        }
+    }
+
+    /// Whether it takes part in the view it knows.
+    pub(crate) fn takes_part(&self) -> bool {
+        let role = self.map.as_ref().and_then(|map| map.view.role(self.disk));
+        role.is_some_and(Role::is_up)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Client {
+    NotStarted,
+    At(ClientOp),
+    Ended(Outcome),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Master {
+    pub(crate) map: Arc<Map>,
+}
+
+/// A call on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Message {
+    pub(crate) client: usize,
+    pub(crate) disk: DiskId,
+    pub(crate) epoch: Epoch,
+    pub(crate) call: Call,
+}
+
+/// What may go wrong still.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Left {
+    pub(crate) failures: u8,
+    pub(crate) restarts: u8,
+    pub(crate) replacements: u8,
+    pub(crate) deadlines: u8,
+    pub(crate) lost_answers: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    pub(crate) master: Master,
+    pub(crate) members: Vec<Member>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) messages: BTreeSet<Message>,
+    pub(crate) left: Left,
+    /// Members below this one are told apart; all others are the same still.
+    pub(crate) touched: usize,
+}
+
+impl State {
+    pub(crate) fn first(setup: &Setup) -> State {
+        let view = setup.first_view();
+        let disks = view.members.iter().map(|&(disk, _)| disk);
+        let map = Arc::new(Map {
+            since: disks.clone().map(|disk| (disk, view.epoch)).collect(),
+            missed: BTreeMap::new(),
+            view: view.clone(),
+        });
+        let member = |disk| {
+            let mut member = Member::new(disk);
+            member.enter(setup, &map);
+            member
+        };
+        State {
+            members: disks.map(member).collect(),
+            master: Master {
+                map: Arc::clone(&map),
+            },
+            clients: vec![Client::NotStarted; setup.work.len()],
+            messages: BTreeSet::new(),
+            touched: 0,
+            left: Left {
+                failures: setup.failures,
+                restarts: setup.restarts,
+                replacements: setup.replacements,
+                deadlines: setup.deadlines,
+                lost_answers: setup.lost_answers,
+            },
+        }
+    }
+
+    pub(crate) fn member_of(&self, disk: DiskId) -> Option<usize> {
+        self.members.iter().position(|member| member.disk == disk)
+    }
+
+    pub(crate) fn role_of(&self, member: usize) -> Role {
+        let role = self.master.map.view.role(self.members[member].disk);
+        role.unwrap_or(Role::Failed)
+    }
+
+    pub(crate) fn seen(&self) -> Vec<Seen<'_>> {
+        // Who came back and does not know it answers clients of old views only.
+        let knows = |member: &Member| {
+            let since = self.master.map.since.get(&member.disk);
+            since.is_some_and(|since| member.epoch() >= *since)
+        };
+        let seen = |(at, member)| Seen {
+            member,
+            counts: match self.role_of(at) {
+                Role::Failed => false,
+                Role::Normal => true,
+                Role::Recovering | Role::Joining => knows(member),
+            },
+        };
+        self.members.iter().enumerate().map(seen).collect()
+    }
+
+    /// What the clients know of each file.
+    pub(crate) fn files(&self, setup: &Setup) -> Vec<File<'static>> {
+        use crate::setup::Work::{Create, Delete};
+        let of = |wanted| {
+            let at = setup.work.iter().position(|&work| work == wanted);
+            at.map_or(Known::NotAsked, |at| known(&self.clients[at]))
+        };
+        let files = (0..setup.files()).map(|file| File {
+            vid: VID,
+            name: NAME,
+            fid: fid(file),
+            created: of(Create(file)),
+            deleted: of(Delete(file)),
+        });
+        files.collect()
+    }
+}
+
+fn known(client: &Client) -> Known {
+    match client {
+        Client::NotStarted => Known::NotAsked,
+        Client::At(_) | Client::Ended(Outcome::Unknown) => Known::Open,
+        Client::Ended(Outcome::Held) => Known::Held,
+        Client::Ended(Outcome::Refused(_)) => Known::Refused,
+    }
+}
+
+/// A member as the invariants see it.
+pub(crate) struct Seen<'a> {
+    member: &'a Member,
+    counts: bool,
+}
+
+impl Replica for Seen<'_> {
+    fn disk(&self) -> DiskId {
+        self.member.disk
+    }
+    fn role(&self) -> Role {
+        match self.counts {
+            true => self.member.role,
+            false => Role::Failed,
+        }
+    }
+    fn resolve(&self, _: VolumeId, _: &[u8]) -> Option<FileId> {
+        self.member.bound.map(fid)
+    }
+    fn is_live(&self, _: VolumeId, _: &[u8], file: FileId) -> bool {
+        self.member.live.has(crate::setup::number(file))
+    }
+}
