@@ -3,8 +3,8 @@
 
 use crate::{
     moves::Move::{
-        self, Arrives, ClientLearnsView, Closes, ComesBack, CopiesFrom, IsReplaced, IsTakenForAway,
-        MemberLearnsView, SaysItIsWhole, Start,
+        self, Arrives, BecomesWhole, ClientLearnsView, Closes, ComesBack, CopiesFrom, IsReplaced,
+        IsTakenForAway, MemberLearnsView, SaysItIsWhole, Start,
     },
     search::{limit, search},
     setup::{Setup, Sync, Weak, Work},
@@ -186,9 +186,19 @@ fn what_a_donor_has_closed_is_closed() {
             .into_iter()
             .chain([MemberLearnsView(1), MemberLearnsView(2)])
             .chain([Closes(0), Closes(1), Closes(2)])
-            .chain([CopiesFrom(0, 1), Move::Settles(0, 0), SaysItIsWhole(0)])
+            .chain([
+                CopiesFrom(0, 1),
+                Move::Settles(0, 0),
+                BecomesWhole(0),
+                SaysItIsWhole(0),
+            ])
             .chain([IsTakenForAway(1), IsReplaced(1)])
-            .chain([MemberLearnsView(1), MemberLearnsView(2), CopiesFrom(1, 2)])
+            .chain([
+                MemberLearnsView(1),
+                MemberLearnsView(2),
+                CopiesFrom(1, 2),
+                BecomesWhole(1),
+            ])
             .chain([IsTakenForAway(0), IsTakenForAway(2)])
             .collect(),
         ..Setup::new(&[Create(0), Create(1)])

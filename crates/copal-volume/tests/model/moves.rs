@@ -36,6 +36,7 @@ pub(crate) enum Move {
     IsReplaced(usize),
     CopiesFrom(usize, usize),
     CopiesOne(usize),
+    BecomesWhole(usize),
     SaysItIsWhole(usize),
     Closes(usize),
     Settles(usize, usize),
@@ -55,6 +56,7 @@ impl Move {
             | Move::Restarts(at)
             | Move::IsReplaced(at)
             | Move::CopiesOne(at)
+            | Move::BecomesWhole(at)
             | Move::SaysItIsWhole(at)
             | Move::Closes(at)
             | Move::Settles(at, _)
@@ -195,6 +197,9 @@ fn recovery(setup: &Setup, state: &State, at: usize, moves: &mut Vec<Move>) {
     if state.next_to_copy(at).is_some() {
         moves.push(Move::CopiesOne(at));
     }
+    if state.may_become_whole(setup, at) {
+        moves.push(Move::BecomesWhole(at));
+    }
     if let Some(stays) = state.settled(setup, at) {
         moves.push(Move::Settles(at, stays));
     }
@@ -246,13 +251,14 @@ impl State {
                 self.replace(at);
             }
             Move::CopiesFrom(at, donor) => self.start_copying(setup, at, donor),
-            Move::CopiesOne(at) => self.copy_one(setup, at),
+            Move::CopiesOne(at) => self.copy_one(at),
+            Move::BecomesWhole(at) => self.become_whole(setup, at),
             Move::SaysItIsWhole(at) => self.give_role(at, Role::Normal),
             Move::Closes(at) => {
                 let below = Bucket(self.members[at].closing.below.0 + 1);
                 self.members[at].closing = Closing { below };
             }
-            Move::Settles(at, stays) => self.settle(setup, at, stays),
+            Move::Settles(at, stays) => self.settle(at, stays),
             Move::BringsOver(at, step) => self.bring_over(at, step),
         }
     }

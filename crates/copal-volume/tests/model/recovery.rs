@@ -21,6 +21,10 @@ impl State {
         map.since.retain(|disk, _| is_member(disk));
         map.missed.retain(|disk, _| is_member(disk));
         map.note_missed();
+        if map.view.role(changed) == Some(Role::Joining) && !map.missed.contains_key(&changed) {
+            // Who is new has missed everything before.
+            map.missed.insert(changed, Epoch(map.view.epoch.0 - 1));
+        }
         self.master.map = Arc::new(map);
     }
 
@@ -92,6 +96,7 @@ impl State {
                 self.members[at].take(file);
             }
             self.members[at].be(Role::Normal);
+            self.forget_missed(at);
             return;
         }
         let closings = self.closings(at);
@@ -108,7 +113,6 @@ impl State {
                 below: everywhere.unwrap_or_default(),
             },
         });
-        self.become_whole(setup, at);
     }
 
     /// What of the snapshot is missing: live files first, as a donor sends them.
@@ -125,13 +129,12 @@ impl State {
         live.chain(buried).next()
     }
 
-    pub(crate) fn copy_one(&mut self, setup: &Setup, at: usize) {
+    pub(crate) fn copy_one(&mut self, at: usize) {
         match self.next_to_copy(at) {
             Some((true, file)) => self.unite(at, file),
             Some((false, file)) => self.members[at].bury(file),
             None => {}
         }
-        self.become_whole(setup, at);
     }
 
     /// Takes over a file that another member has.
@@ -153,24 +156,43 @@ impl State {
         }
     }
 
-    /// Contains the snapshot, and knows of one file for the name: whole.
-    fn become_whole(&mut self, setup: &Setup, at: usize) {
-        if self.next_to_copy(at).is_some() {
-            return;
-        }
+    /// Has all of the snapshot, and is in the present view of the master, in which nobody can go on without it.
+    pub(crate) fn may_become_whole(&self, setup: &Setup, at: usize) -> bool {
+        let member = &self.members[at];
+        let (Some(copying), Some(map)) = (&member.copying, &member.map) else {
+            return false;
+        };
+        let missed = map.missed.get(&member.disk).copied().unwrap_or_default();
+        let is_whole = self.next_to_copy(at).is_none() && missed < copying.asked_in;
+        let is_present = member.epoch() == self.master.map.view.epoch && member.takes_part();
+        let is_one = !member.has_two_of_one_name() || setup.is_weak(Weak::WholeWithTwoOfOneName);
+        // A member with two files of a name tells the master as well, and is not whole: once is enough.
+        let is_told = !self.master.map.missed.contains_key(&member.disk);
+        is_whole && is_present && (is_one || !is_told)
+    }
+
+    /// Tells the master, and acts on it.
+    pub(crate) fn become_whole(&mut self, setup: &Setup, at: usize) {
+        self.forget_missed(at);
         let member = &mut self.members[at];
-        let is_lax = setup.is_weak(Weak::WholeWithTwoOfOneName);
         let Some(copying) = &member.copying else {
             return;
         };
-        if member.has_two_of_one_name() && !is_lax {
-            return;
-        }
         if !setup.is_weak(Weak::ClosingNotTakenOver) {
             member.closing = member.closing.joined(copying.closing);
         }
-        member.role = Role::Normal;
-        member.be_whole_if_normal();
+        if setup.is_weak(Weak::WholeWithTwoOfOneName) {
+            member.role = Role::Normal;
+            member.be_whole_if_normal();
+        } else {
+            member.be(Role::Normal);
+        }
+    }
+
+    fn forget_missed(&mut self, at: usize) {
+        let mut map = (*self.master.map).clone();
+        map.missed.remove(&self.members[at].disk);
+        self.master.map = Arc::new(map);
     }
 
     fn claims(&self, at: usize) -> Vec<Claim> {
@@ -194,12 +216,11 @@ impl State {
         settle_name(&self.claims(at), &[everywhere], donors).map(number)
     }
 
-    pub(crate) fn settle(&mut self, setup: &Setup, at: usize, stays: usize) {
+    pub(crate) fn settle(&mut self, at: usize, stays: usize) {
         let member = &mut self.members[at];
         for file in member.live.iter().filter(|&file| file != stays) {
             member.bury(file);
         }
-        self.become_whole(setup, at);
     }
 
     /// What a member does about something closed that another has and it lacks: a file to take or to bury.

@@ -1,6 +1,7 @@
 //! Copal's rules hold: whatever happens in whichever order.
 
 use crate::{
+    moves::Move::{BecomesWhole, ComesBack, CopiesFrom, IsTakenForAway, MemberLearnsView, Start},
     search::{limit, search},
     setup::{Setup, Work},
 };
@@ -120,4 +121,32 @@ fn all_members_start_again() {
         ..Setup::new(&[Create(1), Create(0)])
     };
     must_hold("two creates, three restarts", &setup);
+}
+
+/// The only whole member goes away after it has made another one whole; the master's view does not say so yet.
+#[test]
+fn no_whole_member_is_left() {
+    let setup = Setup {
+        failures: 4,
+        before: vec![
+            IsTakenForAway(0),
+            IsTakenForAway(1),
+            ComesBack(0),
+            MemberLearnsView(0),
+            MemberLearnsView(2),
+            CopiesFrom(0, 2),
+            BecomesWhole(0),
+            IsTakenForAway(2),
+            ComesBack(1),
+            Start(0),
+        ],
+        ..Setup::new(&[Create(0)])
+    };
+    must_hold("no whole member is left", &setup);
+    let setup = Setup {
+        failures: 3,
+        before: vec![Start(0), IsTakenForAway(0), IsTakenForAway(1), IsTakenForAway(2)],
+        ..Setup::new(&[Create(0)])
+    };
+    must_hold("all are away", &setup);
 }

@@ -53,17 +53,16 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// The map of the master remembers who is away while operations can hold.
+    /// The master remembers who is away while operations can hold: where enough are up, and one of them has missed nothing.
     pub(crate) fn note_missed(&mut self) {
-        if self.view.up().count() < self.view.needed() {
+        let may_hold = self.view.up().any(|disk| !self.missed.contains_key(&disk));
+        if self.view.up().count() < self.view.needed() || !may_hold {
             return;
         }
         for &(disk, role) in &self.view.members {
-            let known = self
-                .missed
-                .get(&disk)
-                .is_some_and(|missed| *missed >= self.since[&disk]);
-            if role == Role::Failed && !known {
+            let known = self.missed.get(&disk);
+            let is_known = known.is_some_and(|missed| *missed >= self.since[&disk]);
+            if role == Role::Failed && !is_known {
                 self.missed.insert(disk, self.view.epoch);
             }
         }
@@ -168,7 +167,7 @@ impl Member {
         if self
             .copying
             .as_ref()
-            .is_some_and(|copying| missed > copying.asked_in)
+            .is_some_and(|copying| missed >= copying.asked_in)
         {
             self.copying = None;
         }
