@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs through apt what building, testing and `make run` need, and nothing when it is all there.
-#   install-deps.sh            compiler, file-system and disk-image tools
+#   install-deps.sh            compiler, file-system and disk-image tools, a database server for tests
 #   install-deps.sh dataset    the same and the tools of `cargo xtask dataset`
 set -euo pipefail
 
@@ -8,7 +8,7 @@ export DEBIAN_FRONTEND=noninteractive
 PATH=$PATH:/usr/sbin:/sbin
 
 # command:package
-wanted=(cc:build-essential mke2fs:e2fsprogs debugfs:e2fsprogs qemu-img:qemu-utils qemu-nbd:qemu-utils nbdinfo:libnbd-bin jq:jq)
+wanted=(cc:build-essential mke2fs:e2fsprogs debugfs:e2fsprogs qemu-img:qemu-utils qemu-nbd:qemu-utils nbdinfo:libnbd-bin jq:jq mariadbd:mariadb-server-core)
 if [ "${1:-}" = dataset ]; then
     wanted+=(mmdebstrap:mmdebstrap losetup:mount mount:mount fstrim:util-linux)
 fi

@@ -17,6 +17,7 @@ mod leases;
 mod map;
 mod master;
 mod meta;
+mod mysql;
 mod names;
 mod replacing;
 mod servers;
@@ -31,6 +32,7 @@ pub use meta::{
     ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, MemberKind, Members, Meta, MetaError,
     MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, ServerState,
 };
+pub use mysql::MysqlStore;
 pub use names::Removing;
 pub use servers::{Beat, Joiner};
 pub use sqlite::SqliteStore;

@@ -6,7 +6,8 @@
 //! - Every change of a server, a disk, a group or a quota takes a new version, greater than all before: the number of the map.
 //! - Only the holder of the lease changes anything: each change begins with a look at the lease, in its own transaction, so
 //!   that a master which was paused and has been replaced changes nothing ([`MetaError::Deposed`]).
-//! - No call looks a volume up by its id: there is no index for that, and a scan of fifty million rows would stop the master.
+//! - No call but [`MetaStore::find`] looks a volume up by its id: there is no index for that, and a scan of fifty million rows
+//!   stops the master.
 
 use copal_volume::{
     VolumeError, VolumeId,
@@ -90,6 +91,22 @@ pub enum MemberKind {
     Joining,
     /// To go when another has taken its place.
     Leaving,
+}
+
+impl MemberKind {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            MemberKind::Full => "full",
+            MemberKind::Joining => "joining",
+            MemberKind::Leaving => "leaving",
+        }
+    }
+
+    pub(crate) fn of_word(word: &str) -> Option<MemberKind> {
+        [MemberKind::Full, MemberKind::Joining, MemberKind::Leaving]
+            .into_iter()
+            .find(|kind| kind.word() == word)
+    }
 }
 
 /// A group, and the disk of a member without which its operations could hold.
@@ -192,10 +209,14 @@ pub const LEASE_MS: u64 = 10_000;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetaError {
-    /// The call did not happen; or, where the connection broke during the commit of a change, nobody knows whether it did, and
-    /// the master has to begin a new reign.
+    /// Nothing was changed.
     #[error("the master's database failed: {0}")]
     Failed(String),
+    /// The connection broke during the commit: whether the change holds is unknown, so the master has to begin a new reign.
+    #[error(
+        "the master's database went away during a commit, which may hold or not: {0}; start the master again"
+    )]
+    Unclear(String),
     /// Another process has the file.
     #[error("{path} is in use by another master; stop that one first")]
     Held {

@@ -186,20 +186,6 @@ fn server(row: &Row<'_>) -> rusqlite::Result<ServerRow> {
     })
 }
 
-fn kind_letter(kind: MemberKind) -> &'static str {
-    match kind {
-        MemberKind::Full => "full",
-        MemberKind::Joining => "joining",
-        MemberKind::Leaving => "leaving",
-    }
-}
-
-fn kind_of_letter(letter: &str) -> Option<MemberKind> {
-    [MemberKind::Full, MemberKind::Joining, MemberKind::Leaving]
-        .into_iter()
-        .find(|kind| kind_letter(*kind) == letter)
-}
-
 fn dir(row: &Row<'_>) -> rusqlite::Result<DirRow> {
     let name: Vec<u8> = row.get(0)?;
     Ok(DirRow {
@@ -312,9 +298,10 @@ impl MetaStore for SqliteStore {
     }
 
     fn remove_server(&mut self, disk: u32) -> Result<(), MetaError> {
-        self.connection
-            .execute("DELETE FROM server WHERE disk = ?1", [disk])?;
-        Ok(())
+        self.in_transaction(|transaction| {
+            transaction.execute("DELETE FROM server WHERE disk = ?1", [disk])?;
+            Ok(())
+        })
     }
 
     fn groups(&mut self) -> Result<Vec<GroupRow>, MetaError> {
@@ -326,7 +313,7 @@ impl MetaStore for SqliteStore {
         let mut groups: Vec<GroupRow> = Vec::new();
         while let Some(row) = rows.next()? {
             let (group, version) = (GroupId(row.get(0)?), number(row, 1)?);
-            let member = (row.get(2)?, word(row, 3, kind_of_letter)?);
+            let member = (row.get(2)?, word(row, 3, MemberKind::of_word)?);
             match groups.last_mut().filter(|last| last.group == group) {
                 Some(last) => last.members.push(member),
                 None => groups.push(GroupRow {
@@ -351,7 +338,7 @@ impl MetaStore for SqliteStore {
                 for (disk, kind) in members {
                     transaction.execute(
                         "INSERT INTO member VALUES (?1, ?2, ?3)",
-                        params![group.0, disk, kind_letter(*kind)],
+                        params![group.0, disk, kind.word()],
                     )?;
                 }
                 transaction.execute(

@@ -1,7 +1,7 @@
 //! Cases about the cluster as a whole: its reign, servers, groups, tokens, events.
 
 use super::{POOL, Subject, founded, holder, reopened, server};
-use crate::meta::{Lead, MemberKind, MetaError, ServerRow, ServerState};
+use crate::meta::{Lead, MemberKind, MetaError, Missed, ServerRow, ServerState};
 use copal_volume::group::GroupId;
 
 pub(super) fn founded_once(subject: &dyn Subject) {
@@ -27,6 +27,7 @@ pub(super) fn only_a_leader_changes(subject: &dyn Subject) {
         Err(MetaError::Deposed)
     ));
     assert!(matches!(store.note(1, "word", "text"), Err(MetaError::Deposed)));
+    assert!(matches!(store.remove_server(1), Err(MetaError::Deposed)));
     assert!(!store.renew().unwrap());
     assert_eq!(store.servers().unwrap(), []);
     assert!(matches!(store.lead(holder(1)).unwrap(), Lead::Mine { .. }));
@@ -135,6 +136,50 @@ pub(super) fn members_of_groups_come_back_in_order(subject: &dyn Subject) {
         .map(|row| (row.group.0, row.version, row.members))
         .collect();
     assert_eq!(rows, [(1, first, whole), (2, second, moving)]);
+}
+
+pub(super) fn who_missed_something_is_kept(subject: &dyn Subject) {
+    use MemberKind::{Full, Joining};
+    let mut store = founded(subject);
+    for number in 1..=3 {
+        store.add_server(&server(number)).unwrap();
+    }
+    let groups: Vec<_> = [1, 2]
+        .map(|group| (GroupId(group), vec![(1, Full), (2, Full), (3, Full)]))
+        .into();
+    store.change_groups(&groups, &[]).unwrap();
+    assert_eq!(store.missed().unwrap(), []);
+    let mut away = store.servers().unwrap()[1].clone();
+    away.state = ServerState::Failed;
+    let both = [(GroupId(1), 2), (GroupId(2), 2)];
+    let first = store.change_server(&away, &both).unwrap();
+    // Nobody who is no member; of a member the newest version.
+    let second = store.change_server(&away, &[both[1], (GroupId(1), 9)]).unwrap();
+    let sorted = |mut missed: Vec<(Missed, u64)>| {
+        missed.sort();
+        missed
+    };
+    assert_eq!(
+        sorted(store.missed().unwrap()),
+        [(both[0], first), (both[1], second)]
+    );
+    // Whoever is replaced is forgotten, whoever joins takes part from this version on.
+    let replaced = (GroupId(1), vec![(1, Full), (3, Full), (4, Joining)]);
+    let third = store
+        .change_groups(&[replaced], &[(GroupId(1), 4), (GroupId(1), 3)])
+        .unwrap();
+    let mut store = reopened(subject, store);
+    let kept = [
+        ((GroupId(1), 3), third),
+        ((GroupId(1), 4), third - 1),
+        (both[1], second),
+    ];
+    assert_eq!(sorted(store.missed().unwrap()), kept);
+    store.forget_missed(both[1]).unwrap();
+    assert_eq!(sorted(store.missed().unwrap()), kept[..2]);
+    store.remove_server(2).unwrap();
+    let left: Vec<u32> = store.servers().unwrap().iter().map(|row| row.disk).collect();
+    assert_eq!(left, [1, 3]);
 }
 
 pub(super) fn tokens_are_good_once_until_they_end(subject: &dyn Subject) {

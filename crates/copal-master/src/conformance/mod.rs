@@ -14,7 +14,7 @@ pub(crate) trait Subject {
     fn open(&self) -> Result<Box<dyn MetaStore>, MetaError>;
 }
 
-const CASES: [fn(&dyn Subject); 14] = [
+const CASES: [fn(&dyn Subject); 15] = [
     cluster::founded_once,
     cluster::only_a_leader_changes,
     cluster::one_master_leads,
@@ -22,6 +22,7 @@ const CASES: [fn(&dyn Subject); 14] = [
     cluster::servers_come_back_and_versions_grow,
     cluster::disks_are_given_once,
     cluster::members_of_groups_come_back_in_order,
+    cluster::who_missed_something_is_kept,
     cluster::tokens_are_good_once_until_they_end,
     cluster::events_are_numbered_and_paged,
     names::a_name_is_one_volumes,

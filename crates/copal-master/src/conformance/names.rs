@@ -147,6 +147,8 @@ pub(super) fn a_volume_moves_with_those_below_it(subject: &dyn Subject) {
     store.rename(at, b, "c").unwrap().unwrap();
     assert_eq!(resolve(&mut *store, &["b", "c", "below"]), [b, a, below]);
     assert_eq!(resolve(&mut *store, &["a"]), []);
+    assert_eq!(store.find(a).unwrap(), Some((b, "c".to_owned())));
+    assert_eq!(store.find(VolumeId(1)).unwrap(), None);
     assert_ne!(mkdir(&mut *store, ROOT, "a"), a);
     let mut store = reopened(subject, store);
     assert_eq!(resolve(&mut *store, &["b", "c", "below"]), [b, a, below]);

@@ -1,0 +1,231 @@
+//! One connection to the database server, and transactions that are run again as a whole where the server asks for it.
+//!
+//! Invariants
+//! - A transaction that changes anything begins with a write to the row of the lease, under the term of whoever runs it. So a
+//!   master that was replaced waits for, or is refused by, the one after it, and the changes of masters have one order.
+//! - No wait is without end: connecting, reading, writing and waiting for locks all have a limit.
+
+use super::schema;
+use crate::meta::{Holder, Meta, MetaError};
+use mysql::{
+    Conn, Opts, OptsBuilder, Params, Transaction, TxOpts,
+    consts::CapabilityFlags,
+    prelude::{FromRow, Queryable},
+};
+use std::time::Duration;
+
+/// Opens each transaction that changes something: a real write, so that a cluster of databases certifies it. No row: deposed.
+const FENCE: &str = "UPDATE leader SET beat = beat + 1 WHERE id = 1 AND holder = ? AND term = ?";
+/// Two transactions waited for each other; one waited too long for a lock. The whole of it may be run again.
+const RETRIED: [u16; 2] = [1213, 1205];
+const ATTEMPTS: u32 = 8;
+const CONNECT: Duration = Duration::from_secs(5);
+const ANSWER: Duration = Duration::from_secs(15);
+/// Seconds; below [`ANSWER`], so that the server gives up before its client does.
+const LOCK_WAIT_S: u32 = 3;
+/// "There is no such variable": a server without Galera.
+const NO_SUCH_VARIABLE: u16 = 1193;
+
+/// Why a step of a transaction did not do.
+pub(super) enum Trouble {
+    Sql(mysql::Error),
+    /// A row is not what it should be.
+    Row(String),
+}
+
+impl From<mysql::Error> for Trouble {
+    fn from(error: mysql::Error) -> Trouble {
+        Trouble::Sql(error)
+    }
+}
+
+impl From<Trouble> for MetaError {
+    fn from(trouble: Trouble) -> MetaError {
+        MetaError::Failed(match trouble {
+            Trouble::Sql(error) => error.to_string(),
+            Trouble::Row(reason) => reason,
+        })
+    }
+}
+
+impl Trouble {
+    fn is_to_be_retried(&self) -> bool {
+        matches!(self, Trouble::Sql(mysql::Error::MySqlError(error)) if RETRIED.contains(&error.code))
+    }
+
+    fn is_broken_connection(&self) -> bool {
+        matches!(self, Trouble::Sql(error) if error.is_connectivity_error())
+    }
+}
+
+/// How a transaction ended that did not hold.
+enum Ended {
+    /// Before its commit: nothing of it holds.
+    Undone(Trouble),
+    /// In its commit.
+    Unclear(mysql::Error),
+    Deposed,
+}
+
+impl<T: Into<Trouble>> From<T> for Ended {
+    fn from(trouble: T) -> Ended {
+        Ended::Undone(trouble.into())
+    }
+}
+
+/// The first row, or none.
+pub(super) fn first<T: FromRow>(
+    on: &mut impl Queryable,
+    statement: &str,
+    parameters: impl Into<Params>,
+) -> Result<Option<T>, Trouble> {
+    match on.exec_first_opt(statement, parameters)? {
+        Some(Ok(row)) => Ok(Some(row)),
+        Some(Err(error)) => Err(Trouble::Row(error.to_string())),
+        None => Ok(None),
+    }
+}
+
+/// All rows.
+pub(super) fn all<T: FromRow>(
+    on: &mut impl Queryable,
+    statement: &str,
+    parameters: impl Into<Params>,
+) -> Result<Vec<T>, Trouble> {
+    let rows = on.exec_opt(statement, parameters)?;
+    rows.into_iter()
+        .map(|row| row.map_err(|error| Trouble::Row(error.to_string())))
+        .collect()
+}
+
+/// The connection, made again after it broke.
+pub(super) struct Connection {
+    options: Opts,
+    open: Option<Conn>,
+}
+
+impl Connection {
+    /// Connects to the database in `url` and makes the tables where there are none.
+    pub(super) fn open(url: &str) -> Result<Connection, MetaError> {
+        let given =
+            Opts::from_url(url).map_err(|error| MetaError::Failed(format!("its address: {error}")))?;
+        let options = OptsBuilder::from_opts(given)
+            // The socket of a server on this machine would go past TLS.
+            .prefer_socket(false)
+            .tcp_connect_timeout(Some(CONNECT))
+            .read_timeout(Some(ANSWER))
+            .write_timeout(Some(ANSWER))
+            // Rows that an update found, whether or not it changed them.
+            .additional_capabilities(CapabilityFlags::CLIENT_FOUND_ROWS)
+            .init(vec![
+                // Clocks of one zone, which no summer moves: leases end by them.
+                "SET SESSION time_zone = '+00:00'".to_owned(),
+                "SET SESSION sql_mode = 'STRICT_ALL_TABLES'".to_owned(),
+                format!("SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT_S}"),
+            ]);
+        let mut connection = Connection {
+            options: options.into(),
+            open: None,
+        };
+        schema::make(connection.get()?)?;
+        Ok(connection)
+    }
+
+    fn get(&mut self) -> Result<&mut Conn, Trouble> {
+        let connection = match self.open.take() {
+            Some(connection) => connection,
+            None => {
+                let mut connection = Conn::new(self.options.clone())?;
+                // What another server of a cluster of databases has answered is seen here.
+                match connection.query_drop("SET SESSION wsrep_sync_wait = 1") {
+                    Err(mysql::Error::MySqlError(error)) if error.code == NO_SUCH_VARIABLE => {}
+                    other => other?,
+                }
+                connection
+            }
+        };
+        Ok(self.open.insert(connection))
+    }
+
+    /// Runs what changes nothing, or one statement that may be run twice; again after a broken connection.
+    pub(super) fn read<T>(&mut self, run: impl Fn(&mut Conn) -> Result<T, Trouble>) -> Result<T, MetaError> {
+        let mut attempt = 1;
+        loop {
+            let outcome = self.get().and_then(&run);
+            let Err(trouble) = outcome else {
+                return outcome.map_err(MetaError::from);
+            };
+            let is_broken = trouble.is_broken_connection();
+            if is_broken {
+                self.open = None;
+            }
+            let is_retried = trouble.is_to_be_retried() || (is_broken && attempt == 1);
+            if !is_retried || attempt == ATTEMPTS {
+                return Err(trouble.into());
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Runs a transaction of the leader; undone where a user's wish cannot be met.
+    pub(super) fn change<T>(
+        &mut self,
+        (holder, term): (Holder, u64),
+        run: impl Fn(&mut Transaction<'_>) -> Result<Result<T, copal_volume::VolumeError>, Trouble>,
+    ) -> Meta<T> {
+        self.transact(|transaction| {
+            transaction.exec_drop(FENCE, (holder.0.to_vec(), term))?;
+            if transaction.affected_rows() == 0 {
+                return Err(Ended::Deposed);
+            }
+            Ok(run(transaction)?)
+        })
+    }
+
+    /// Runs a transaction that needs no leader: the one that makes the cluster.
+    pub(super) fn change_unfenced(
+        &mut self,
+        run: impl Fn(&mut Transaction<'_>) -> Result<(), Trouble>,
+    ) -> Result<(), MetaError> {
+        let done = self.transact(|transaction| Ok(Ok(run(transaction)?)))?;
+        done.map_err(|error| MetaError::Failed(error.to_string()))
+    }
+
+    fn transact<T>(
+        &mut self,
+        run: impl Fn(&mut Transaction<'_>) -> Result<Result<T, copal_volume::VolumeError>, Ended>,
+    ) -> Meta<T> {
+        let mut attempt = 1;
+        loop {
+            let outcome = self.get().map_err(Ended::from).and_then(|connection| {
+                let mut transaction = connection.start_transaction(TxOpts::default())?;
+                // Dropped, it is undone.
+                let outcome = run(&mut transaction)?;
+                if outcome.is_ok() {
+                    transaction.commit().map_err(Ended::Unclear)?;
+                }
+                Ok(outcome)
+            });
+            let trouble = match outcome {
+                Ok(outcome) => return Ok(outcome),
+                Err(Ended::Deposed) => return Err(MetaError::Deposed),
+                // A server that says no in so many words has undone it.
+                Err(Ended::Unclear(error @ mysql::Error::MySqlError(_))) => Trouble::Sql(error),
+                Err(Ended::Unclear(error)) => {
+                    self.open = None;
+                    return Err(MetaError::Unclear(error.to_string()));
+                }
+                Err(Ended::Undone(trouble)) => trouble,
+            };
+            let is_broken = trouble.is_broken_connection();
+            if is_broken {
+                self.open = None;
+            }
+            let is_retried = trouble.is_to_be_retried() || (is_broken && attempt == 1);
+            if !is_retried || attempt == ATTEMPTS {
+                return Err(trouble.into());
+            }
+            attempt += 1;
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The tables, as they are made in an empty database.
+//!
+//! Every table has a primary key, and nothing needs locks by name, triggers or two-phase commits: Galera and TiDB have none.
+//! Format: docs/formats/master-mysql.md v1
+
+use super::connection::{Trouble, first};
+use crate::meta::MetaError;
+use mysql::{Conn, prelude::Queryable};
+
+/// Version of the tables.
+const SCHEMA_VERSION: u32 = 1;
+
+const TABLES: [&str; 12] = [
+    "CREATE TABLE IF NOT EXISTS cluster (id TINYINT UNSIGNED PRIMARY KEY, uuid BINARY(16) NOT NULL,
+        map_version BIGINT UNSIGNED NOT NULL, replicas TINYINT UNSIGNED NOT NULL, min_ack TINYINT UNSIGNED NOT NULL,
+        group_count INT UNSIGNED NOT NULL) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS leader (id TINYINT UNSIGNED PRIMARY KEY, term BIGINT UNSIGNED NOT NULL,
+        holder BINARY(24) NOT NULL, expires DATETIME(6) NOT NULL, beat BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS server (disk INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, name VARBINARY(255) NOT NULL UNIQUE,
+        address VARBINARY(512) NOT NULL, server_uuid BINARY(16) NOT NULL UNIQUE, disk_uuid BINARY(16) NOT NULL UNIQUE,
+        state BINARY(1) NOT NULL, version BIGINT UNSIGNED NOT NULL, incarnation BIGINT UNSIGNED NOT NULL,
+        draining TINYINT UNSIGNED NOT NULL, failed_since BIGINT UNSIGNED NOT NULL, capacity BIGINT UNSIGNED NOT NULL)
+        ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS vgroup (gid INT UNSIGNED PRIMARY KEY, version BIGINT UNSIGNED NOT NULL,
+        next_volume BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS member (gid INT UNSIGNED NOT NULL, disk INT UNSIGNED NOT NULL, kind VARBINARY(8) NOT NULL,
+        PRIMARY KEY (gid, disk)) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS missed (gid INT UNSIGNED NOT NULL, disk INT UNSIGNED NOT NULL, version BIGINT UNSIGNED NOT NULL,
+        PRIMARY KEY (gid, disk)) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS dir (parent BIGINT UNSIGNED NOT NULL, name VARBINARY(255) NOT NULL,
+        vid BIGINT UNSIGNED NOT NULL, removing TINYINT UNSIGNED NOT NULL, PRIMARY KEY (parent, name)) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS quota (vid BIGINT UNSIGNED PRIMARY KEY, bytes BIGINT UNSIGNED NOT NULL,
+        version BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS gone_vol (vid BIGINT UNSIGNED PRIMARY KEY, version BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS token (hash BINARY(32) PRIMARY KEY, ends BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS event (number BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, at BIGINT UNSIGNED NOT NULL,
+        kind VARBINARY(255) NOT NULL, text BLOB NOT NULL) ENGINE=InnoDB",
+    // Made last: a database without it is not finished.
+    "CREATE TABLE IF NOT EXISTS copal_schema (id TINYINT UNSIGNED PRIMARY KEY, version INT UNSIGNED NOT NULL) ENGINE=InnoDB",
+];
+
+/// "There is no such table."
+const NO_SUCH_TABLE: u16 = 1146;
+
+/// Makes the tables where there are none; several masters may do so at once.
+pub(super) fn make(connection: &mut Conn) -> Result<(), MetaError> {
+    if let Some(version) = version(connection)? {
+        return check(version);
+    }
+    for table in TABLES {
+        connection.query_drop(table).map_err(Trouble::Sql)?;
+    }
+    let add = format!("INSERT IGNORE INTO copal_schema VALUES (1, {SCHEMA_VERSION})");
+    connection.query_drop(add).map_err(Trouble::Sql)?;
+    check(version(connection)?.unwrap_or_default())
+}
+
+fn version(connection: &mut Conn) -> Result<Option<u32>, Trouble> {
+    match first(connection, "SELECT version FROM copal_schema WHERE id = 1", ()) {
+        Err(Trouble::Sql(mysql::Error::MySqlError(error))) if error.code == NO_SUCH_TABLE => Ok(None),
+        other => Ok(other?.map(|(version,): (u32,)| version)),
+    }
+}
+
+fn check(version: u32) -> Result<(), MetaError> {
+    match version {
+        SCHEMA_VERSION => Ok(()),
+        other => Err(MetaError::Failed(format!(
+            "its tables have version {other}, this release knows {SCHEMA_VERSION}; use the release that wrote them"
+        ))),
+    }
+}

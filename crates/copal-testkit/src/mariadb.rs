@@ -1,0 +1,145 @@
+//! A database server of one's own on loopback, made for a test and gone with it.
+//!
+//! Debian's `mariadb-server-core` starts no service; the three system SQL files it brings make an empty server in a second.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+const SYSTEM_FILES: [&str; 3] = [
+    "mysql_system_tables.sql",
+    "mysql_performance_tables.sql",
+    "mysql_system_tables_data.sql",
+];
+/// Whoever starts no server in this time will start none.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server that listens on 127.0.0.1; killed when dropped.
+pub struct MariaDb {
+    child: Child,
+    port: u16,
+}
+
+impl MariaDb {
+    /// Makes a server in `directory`, which is empty, and waits until it takes connections. `memory_mib`: its buffer pool.
+    /// # Errors
+    /// A sentence: it is not installed, or does not start.
+    pub fn start(directory: &Path, memory_mib: u32) -> Result<MariaDb, String> {
+        let data = directory.join("data");
+        std::fs::create_dir_all(&data).map_err(|error| format!("{}: {error}", data.display()))?;
+        bootstrap(&data)?;
+        let mut last = String::new();
+        // Somebody else may take the port between its being found free and the server's start.
+        for _ in 0..3 {
+            match listen(directory, &data, memory_mib) {
+                Ok(server) => return Ok(server),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Where a database of it is, for its user who may do everything.
+    pub fn url(&self, database: &str) -> String {
+        format!("mysql://copal:secret@127.0.0.1:{}/{database}", self.port)
+    }
+}
+
+impl Drop for MariaDb {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn server(data: &Path, words: &[&str]) -> Command {
+    let program = [
+        "/usr/sbin/mariadbd",
+        "/usr/sbin/mysqld",
+        "/usr/local/sbin/mariadbd",
+    ]
+    .into_iter()
+    .find(|path| Path::new(path).exists())
+    .unwrap_or("mariadbd");
+    let mut command = Command::new(program);
+    // It runs as root only where it is told to, and as anybody else whatever it is told.
+    command
+        .args(["--no-defaults", "--innodb-log-file-size=64M", "--user=root"])
+        .arg(format!("--datadir={}", data.display()))
+        .args(words);
+    command
+}
+
+fn bootstrap(data: &Path) -> Result<(), String> {
+    let mut script = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n".to_owned();
+    for name in SYSTEM_FILES {
+        let found = ["/usr/share/mysql", "/usr/share/mariadb"]
+            .iter()
+            .find_map(|folder| std::fs::read_to_string(Path::new(folder).join(name)).ok());
+        script += &found.ok_or_else(|| {
+            format!(
+                "there is no {name}: scripts/install-deps.sh installs MariaDB's server, mariadb-server-core"
+            )
+        })?;
+    }
+    script += "FLUSH PRIVILEGES;\nCREATE USER copal@'127.0.0.1' IDENTIFIED BY 'secret';\n";
+    script += "GRANT ALL ON *.* TO copal@'127.0.0.1';\n";
+    let mut child = server(data, &["--bootstrap", "--log-warnings=0"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("mariadbd does not start ({error}); scripts/install-deps.sh installs it"))?;
+    let written = child
+        .stdin
+        .take()
+        .map(|mut stdin| stdin.write_all(script.as_bytes()));
+    let status = child.wait().map_err(|error| error.to_string())?;
+    match written {
+        Some(Ok(())) if status.success() => Ok(()),
+        _ => Err(format!("mariadbd --bootstrap failed ({status})")),
+    }
+}
+
+fn listen(directory: &Path, data: &Path, memory_mib: u32) -> Result<MariaDb, String> {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let port = free.map_err(|error| error.to_string())?.port();
+    let mut child = server(
+        data,
+        &[
+            "--bind-address=127.0.0.1",
+            "--skip-log-bin",
+            "--skip-name-resolve",
+        ],
+    )
+    .arg(format!("--socket={}", directory.join("socket").display()))
+    .arg(format!("--port={port}"))
+    .arg(format!("--innodb-buffer-pool-size={memory_mib}M"))
+    .stdin(Stdio::null())
+    .stdout(Stdio::null())
+    .stderr(Stdio::piped())
+    .spawn()
+    .map_err(|error| error.to_string())?;
+    let stderr = child.stderr.take().ok_or("no standard error")?;
+    let (ready, is_ready) = mpsc::channel();
+    // Reads on for as long as the server writes, which would wait for a reader otherwise.
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            if line.contains("ready for connections") {
+                let _ = ready.send(());
+            }
+        }
+    });
+    let server = MariaDb { child, port };
+    match is_ready.recv_timeout(PATIENCE) {
+        Ok(()) => Ok(server),
+        Err(_) => Err(format!("mariadbd does not listen on port {port}")),
+    }
+}
