@@ -82,11 +82,14 @@ impl<'a> Batching<'a> {
                     is_buried: self.is_buried(*fid)?,
                     is_closed: false,
                 };
-                let accept = decide_delete(&facts).map_err(NotHeld::Refused)?;
-                if accept == Accept::Again {
-                    return Ok(());
+                match decide_delete(&facts).map_err(NotHeld::Refused)? {
+                    Accept::Done => Ok(()),
+                    Accept::Again => {
+                        self.journal(Did::Delete, *vid, name, *fid, *op);
+                        Ok(())
+                    }
+                    Accept::Apply | Accept::ApplyBeside => self.delete(*vid, name, *fid, *op),
                 }
-                self.delete(*vid, name, *fid, *op)
             }
             Operation::TakeOver {
                 vid,
@@ -94,7 +97,7 @@ impl<'a> Batching<'a> {
                 head,
                 body,
             } => match decide_union(&self.create_facts(*vid, name, head)?).map_err(NotHeld::Refused)? {
-                Accept::Again => Ok(()),
+                Accept::Again | Accept::Done => Ok(()),
                 accept => self.create(accept, *vid, name, head, body),
             },
             Operation::TakeOverDelete { vid, name, fid, op } => match self.is_buried(*fid)? {
@@ -143,6 +146,7 @@ impl Batching<'_> {
                 self.journal(Did::Create, vid, name, new.fid, new.op);
                 return Ok(());
             }
+            Accept::Done => return Ok(()),
             Accept::Apply => keys::named(vid, name),
             Accept::ApplyBeside => keys::sibling(vid, name, new.fid),
         };

@@ -98,6 +98,28 @@ fn a_file_is_there_with_its_journal_and_gone_with_its_tomb() {
     assert_eq!(rest, journal[4..]);
 }
 
+/// Symptom: members that had taken two deletes of one file in another order had different operations, and never the same
+/// digest. Cause: the later of the two was answered and not journalled. Fix: it is journalled like any (VOL-13), unless its
+/// time is over: then it is answered only.
+#[test]
+fn a_second_delete_of_a_file_is_journalled_too() {
+    let store = member(Role::Normal);
+    let deleted_by = |op: OpId| Operation::Delete {
+        vid: vid(),
+        name: Bytes::from_static(b"a"),
+        fid: fid(1),
+        op,
+    };
+    let (one, other) = (OpId(FileId::new(NOW, 2, 8).0), OpId(FileId::new(NOW, 2, 9).0));
+    let too_old = OpId(FileId::new(NOW - 61_000, 2, 9).0);
+    for op in [one, other, too_old, one] {
+        store.apply(GROUP, Epoch(5), deleted_by(op)).unwrap().unwrap();
+    }
+    let journal = store.snapshot(GROUP).unwrap().journal(None, 100).unwrap();
+    let ops: Vec<OpId> = journal.iter().map(|entry| entry.op).collect();
+    assert_eq!(ops, [one, other]);
+}
+
 #[test]
 fn of_two_creators_of_a_name_one_is_told_who_won() {
     let store = member(Role::Normal);

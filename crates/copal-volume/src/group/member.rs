@@ -59,6 +59,8 @@ pub enum Accept {
     ApplyBeside,
     /// It is known: journal it as before, and say so again.
     Again,
+    /// What it asks for is so, and its time is over: say so, and write nothing. Only a delete is taken so.
+    Done,
 }
 
 /// What a member's rows say about a create.
@@ -126,7 +128,7 @@ pub fn decide_union(facts: &CreateFacts) -> Result<Accept, Answer> {
 pub fn decide_confirm(facts: &CreateFacts) -> Result<Accept, Answer> {
     match decide_create(facts)? {
         Accept::Again => Ok(Accept::Again),
-        Accept::Apply | Accept::ApplyBeside => Err(Answer::Missing),
+        Accept::Apply | Accept::ApplyBeside | Accept::Done => Err(Answer::Missing),
     }
 }
 
@@ -152,11 +154,13 @@ pub fn decide_delete(facts: &DeleteFacts) -> Result<Accept, Answer> {
     if facts.is_volume_gone {
         return Err(Answer::VolumeGone);
     }
-    if facts.is_buried {
-        return Ok(Accept::Again);
+    let time = check_time(facts.now_ms, facts.op, facts.is_closed);
+    match (facts.is_buried, time) {
+        // Another delete of the same file is an operation of its own, which every member has.
+        (true, Ok(())) => Ok(Accept::Again),
+        (true, Err(_)) => Ok(Accept::Done),
+        (false, time) => time.map(|()| Accept::Apply),
     }
-    check_time(facts.now_ms, facts.op, facts.is_closed)?;
-    Ok(Accept::Apply)
 }
 
 fn check_time(now_ms: u64, op: OpId, is_closed: bool) -> Result<(), Answer> {
@@ -257,6 +261,8 @@ mod tests {
         delete.is_closed = true;
         assert_eq!(decide_delete(&delete), Err(Answer::TooOld));
         delete.is_buried = true;
+        assert_eq!(decide_delete(&delete), Ok(Accept::Done));
+        delete.is_closed = false;
         assert_eq!(decide_delete(&delete), Ok(Accept::Again));
     }
 }
