@@ -2,6 +2,7 @@
 //!
 //! Not here: how a program is metered and how rows are kept (`xtask::metered`, `copal_bench_harness`).
 
+mod cluster;
 mod filters;
 mod memory;
 mod objects;
@@ -35,6 +36,11 @@ enum Suite {
     KvFilters(filters::Options),
     /// Large values straight into their object, or through the log
     KvValues(values::Options),
+    /// Sizes of mails as drawn, beside the paper's
+    #[command(name = "beanfs-fig2")]
+    BeanfsFig2(cluster::figure2::Options),
+    /// Bytes and look-ups of fifty million volumes in the master's database
+    BeanfsMeta(cluster::meta::Options),
     /// Device commands of each operation of the object store
     ObjectCommands(objects::commands::Options),
     /// Durable append: file system against stream
@@ -62,6 +68,8 @@ fn run() -> Result<()> {
         Suite::BackupScale(options) => scale::run(root, &options),
         Suite::KvFilters(options) => filters::run(root, &options),
         Suite::KvValues(options) => values::run(root, &options),
+        Suite::BeanfsFig2(options) => cluster::figure2::run(root, &options),
+        Suite::BeanfsMeta(options) => cluster::meta::run(root, &options),
         Suite::ObjectCommands(options) => objects::commands::run(root, &options),
         Suite::DraconisFig9(options) => objects::figure9::run(root, &options),
     }

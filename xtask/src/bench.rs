@@ -29,7 +29,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 }
 
 /// Every suite there is; `docs/papers.md` may name only these.
-pub(crate) const SUITES: [Suite; 18] = [
+pub(crate) const SUITES: [Suite; 20] = [
     suite(
         BACKUP_PEERS,
         "repository size, CPU, memory, restore beside restic, rustic and borg",
@@ -43,6 +43,16 @@ pub(crate) const SUITES: [Suite; 18] = [
     suite(
         "backup-scale",
         "processor time and reads of small commands among 2,000 VMs, and 500 snapshots",
+        Package::Bench,
+    ),
+    suite(
+        "beanfs-fig2",
+        "sizes of mails as drawn, beside the paper's",
+        Package::Bench,
+    ),
+    suite(
+        "beanfs-meta",
+        "bytes and look-ups of fifty million volumes in the master's database",
         Package::Bench,
     ),
     suite(

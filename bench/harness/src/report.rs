@@ -94,6 +94,12 @@ impl Report {
         self.judged(name.into(), value, unit, format!("= {wanted}"), value == wanted);
     }
 
+    /// Adds a number that should be `wanted`, give or take `tolerance`.
+    pub fn within(&mut self, name: impl Into<String>, value: f64, unit: &str, wanted: f64, tolerance: f64) {
+        let is_near = (value - wanted).abs() <= tolerance;
+        self.judged(name.into(), value, unit, format!("{wanted} +- {tolerance}"), is_near);
+    }
+
     fn judged(&mut self, name: String, value: f64, unit: &str, target: String, ok: bool) {
         self.rows.push(Row {
             name,
