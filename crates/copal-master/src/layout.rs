@@ -1,8 +1,7 @@
 //! Where groups lie at first: weighted rendezvous hashing, so that each server holds about its share and adding one moves little.
 
 use crate::meta::{MemberKind, Members, Pool, ServerRow};
-use copal_volume::group::GroupId;
-use xxhash_rust::xxh3::xxh3_64;
+use copal_volume::group::{DiskId, GroupId, placement};
 
 /// Members of every group on the servers that are there; `None`: they are fewer than the copies to keep.
 pub(crate) fn initial(pool: Pool, servers: &[ServerRow]) -> Option<Vec<(GroupId, Members)>> {
@@ -24,20 +23,13 @@ pub(crate) fn initial(pool: Pool, servers: &[ServerRow]) -> Option<Vec<(GroupId,
 
 /// Disks for a group, the best first: a disk of twice the capacity comes first twice as often.
 pub(crate) fn ranked(group: GroupId, servers: &[ServerRow]) -> Vec<u32> {
-    let mut scored: Vec<(f64, u32)> = servers
+    let weighed = servers
         .iter()
-        .map(|server| {
-            let mut place = [0; 20];
-            place[..16].copy_from_slice(&server.server_uuid);
-            place[16..].copy_from_slice(&group.0.to_be_bytes());
-            // In (0, 1): the logarithm is finite and not zero.
-            let drawn = ((xxh3_64(&place) >> 12) as f64 + 0.5) / (1_u64 << 52) as f64;
-            let weight = server.capacity_bytes.max(1) as f64;
-            (weight / -drawn.ln(), server.disk)
-        })
-        .collect();
-    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    scored.into_iter().map(|(_, disk)| disk).collect()
+        .map(|server| (DiskId(server.disk), server.server_uuid, server.capacity_bytes));
+    placement::rank(group, weighed)
+        .into_iter()
+        .map(|disk| disk.0)
+        .collect()
 }
 
 #[cfg(test)]

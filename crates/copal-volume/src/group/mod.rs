@@ -15,6 +15,8 @@ mod client;
 mod closing;
 pub mod invariants;
 mod member;
+pub mod placement;
+pub mod recovery;
 mod role;
 mod settle;
 mod view;

@@ -1,0 +1,111 @@
+//! Mass failure: more servers gone at once than die by themselves, so a switch or a fuse did it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Failures this close together count as one event.
+const WINDOW_MS: u64 = 60_000;
+/// More than this share of the servers, and at least two, hold the queue.
+const HOLD_ABOVE_PERCENT: usize = 20;
+
+/// What holds the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MassFailure {
+    /// Servers that failed within 60 s and are still away.
+    pub away: usize,
+    /// Whole racks among them.
+    pub racks: usize,
+    /// Servers of the cluster.
+    pub servers: usize,
+}
+
+impl fmt::Display for MassFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of {} servers failed within a minute ({} whole racks): no copies are made until they return; look at switches \
+             and power first, and lift the hold if they are lost for good",
+            self.away, self.servers, self.racks
+        )
+    }
+}
+
+/// Failures that may be parts of one event, and the event.
+#[derive(Clone, Debug)]
+pub(super) struct Failures {
+    servers: usize,
+    servers_of_racks: BTreeMap<u32, usize>,
+    /// Of servers that are away: rack and when.
+    away: BTreeMap<u32, (u32, u64)>,
+    /// Those whose failures held the queue.
+    held_by: BTreeSet<u32>,
+}
+
+impl Failures {
+    pub(super) fn new(servers: usize) -> Failures {
+        Failures {
+            servers,
+            servers_of_racks: BTreeMap::new(),
+            away: BTreeMap::new(),
+            held_by: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn set_racks(&mut self, servers_of_racks: BTreeMap<u32, usize>) {
+        self.servers = servers_of_racks.values().sum();
+        self.servers_of_racks = servers_of_racks;
+    }
+
+    pub(super) fn failed(&mut self, server: u32, rack: u32, now_ms: u64) {
+        self.away.entry(server).or_insert((rack, now_ms));
+        let burst: BTreeSet<u32> = self
+            .away
+            .iter()
+            .filter(|(_, (_, at_ms))| at_ms.abs_diff(now_ms) <= WINDOW_MS)
+            .map(|(&server, _)| server)
+            .collect();
+        // A failure beside a mass failure belongs to it as long as it falls into the window.
+        if self.is_mass_failure(&burst) || burst.iter().any(|server| self.held_by.contains(server)) {
+            self.held_by.extend(burst);
+        }
+    }
+
+    pub(super) fn returned(&mut self, server: u32) {
+        self.away.remove(&server);
+        self.held_by.remove(&server);
+        if !self.is_mass_failure(&self.held_by) {
+            self.held_by.clear();
+        }
+    }
+
+    pub(super) fn lift(&mut self) {
+        self.held_by.clear();
+    }
+
+    pub(super) fn hold(&self) -> Option<MassFailure> {
+        (!self.held_by.is_empty()).then(|| MassFailure {
+            away: self.held_by.len(),
+            racks: self.whole_racks(&self.held_by),
+            servers: self.servers,
+        })
+    }
+
+    fn is_mass_failure(&self, burst: &BTreeSet<u32>) -> bool {
+        let many = burst.len() >= 2 && burst.len() * 100 > self.servers * HOLD_ABOVE_PERCENT;
+        many || self.whole_racks(burst) > 1
+    }
+
+    /// Racks that failed with all their servers; a rack of one server fails like a server.
+    fn whole_racks(&self, burst: &BTreeSet<u32>) -> usize {
+        let mut gone: BTreeMap<u32, usize> = BTreeMap::new();
+        for (rack, _) in burst.iter().filter_map(|server| self.away.get(server)) {
+            *gone.entry(*rack).or_default() += 1;
+        }
+        let whole = gone.iter().filter(|(rack, gone)| {
+            self.servers_of_racks
+                .get(rack)
+                .is_some_and(|&servers| servers > 1 && **gone >= servers)
+        });
+        whole.count()
+    }
+}
