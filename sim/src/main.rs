@@ -1,7 +1,7 @@
 //! Simulators: the real rules of the layers, driven without a disk by synthetic or recorded work.
 //!
 //! `copal-sim rules` runs adjusting rules and filter units of `copal-filter` over an LSM tree's shape and counts
-//! reads. Everything random comes from one seed; the same arguments give the same figures on every machine.
+//! reads; `copal-sim availability` fails servers and counts volumes that die. Everything random comes from one seed; the same arguments give the same figures on every machine.
 //! Not here: the engine (`copal-kv`), whose benches measure the same rules on a device.
 #![expect(
     clippy::print_stdout,
@@ -9,6 +9,7 @@
     reason = "a command-line tool prints, and says on standard error what went wrong"
 )]
 
+mod availability;
 mod rules;
 
 use anyhow::Result;
@@ -28,6 +29,8 @@ enum Simulator {
     Rules(rules::Arguments),
     /// The paper's table 1: a million Gets on 50,000 tables, its figures beside ours
     Table1(rules::table1::TableArguments),
+    /// Volumes that lose their last whole copy: events over placement and recovery queue, beside the paper's formulas
+    Availability(availability::Arguments),
     /// Write a synthetic trace of Gets, as `rules --trace` reads it; real ones come from `Store::record_gets`
     Record(rules::RecordArguments),
 }
@@ -46,6 +49,7 @@ fn run(simulator: Simulator) -> Result<()> {
     match simulator {
         Simulator::Rules(arguments) => rules::run(&arguments),
         Simulator::Table1(arguments) => rules::table1::run(&arguments),
+        Simulator::Availability(arguments) => availability::run(&arguments),
         Simulator::Record(arguments) => rules::record(&arguments),
     }
 }

@@ -9,7 +9,7 @@ mod key;
 mod merge;
 mod play;
 mod printed;
-mod random;
+pub(crate) mod random;
 mod report;
 mod statics;
 pub(crate) mod table1;

@@ -10,22 +10,22 @@ pub(super) fn mix(id: u64) -> u64 {
 
 /// SplitMix64.
 #[derive(Clone)]
-pub(super) struct Random(pub(super) u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         let now = self.0;
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(now)
     }
 
     /// Even in 0..end.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
     /// Even in 0..1.
-    pub(super) fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }

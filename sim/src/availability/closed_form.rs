@@ -1,0 +1,63 @@
+//! How often a volume of three replicas loses its last whole one, as formulas.
+
+use serde_json::{Value, json};
+
+/// What one server does, and how long it takes to make good.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rates {
+    /// Transient failures of a server per second.
+    pub(crate) transient_per_s: f64,
+    /// Permanent failures of a server per second.
+    pub(crate) permanent_per_s: f64,
+    /// Seconds from a transient failure until its copies are whole again.
+    pub(crate) transient_s: f64,
+    /// Seconds from a permanent failure until its copies are whole elsewhere.
+    pub(crate) permanent_s: f64,
+}
+
+/// Deaths of one volume per second, by how many of the three failures are permanent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeathRates {
+    pub(crate) by_permanent: [f64; 4],
+}
+
+impl DeathRates {
+    pub(crate) fn sum(&self) -> f64 {
+        self.by_permanent.iter().sum()
+    }
+
+    pub(crate) fn json(&self, volume_seconds: f64) -> Value {
+        let [tf3, tf2, tf1, pf3] = self.by_permanent.map(|rate| rate * volume_seconds);
+        json!({"3tf": tf3, "2tf1pf": tf2, "1tf2pf": tf1, "3pf": pf3, "sum": self.sum() * volume_seconds})
+    }
+}
+
+/// The paper's table 3. The mixed rows count squares of recovery times where two different times overlap, so they are
+/// above what constant recovery times give ([`exact`]), the more the times differ.
+pub(crate) fn paper(rates: Rates) -> DeathRates {
+    let (tf, pf) = (rates.transient_per_s, rates.permanent_per_s);
+    let (t2, p2) = (rates.transient_s.powi(2), rates.permanent_s.powi(2));
+    DeathRates {
+        by_permanent: [
+            3.0 * tf.powi(3) * t2,
+            3.0 * pf * tf.powi(2) * (p2 + 2.0 * t2),
+            3.0 * pf.powi(2) * tf * (2.0 * p2 + t2),
+            3.0 * pf.powi(3) * p2,
+        ],
+    }
+}
+
+/// The same for constant recovery times: three intervals of lengths a, b and c that begin at rates x, y and z are all open
+/// xyz (ab + ac + bc) times a second.
+pub(crate) fn exact(rates: Rates) -> DeathRates {
+    let (tf, pf) = (rates.transient_per_s, rates.permanent_per_s);
+    let (t, p) = (rates.transient_s, rates.permanent_s);
+    DeathRates {
+        by_permanent: [
+            3.0 * tf.powi(3) * t * t,
+            3.0 * pf * tf.powi(2) * (2.0 * p * t + t * t),
+            3.0 * pf.powi(2) * tf * (p * p + 2.0 * p * t),
+            3.0 * pf.powi(3) * p * p,
+        ],
+    }
+}
