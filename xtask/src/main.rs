@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, reason = "a command-line tool talks on standard output")]
 
 mod bench;
+mod chaos;
 mod ci;
 mod cluster_model;
 mod crash;
@@ -89,6 +90,15 @@ enum Chore {
         #[arg(long)]
         hostfs: bool,
     },
+    /// Kill, freeze and restart processes of a cluster while clients use it
+    ClusterChaos {
+        /// How long
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+        /// Seed of the moments and of the load
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Break every function of a change once with `cargo mutants`, where that is installed, and see tests fail
     Mutants {
         /// Commit that the change begins at [default: HEAD, or the one before it where all is committed]
@@ -133,6 +143,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Crash { histories, from } => crash::run(&root, histories, from),
         Chore::ClusterModel { deep } => cluster_model::run(&root, deep),
         Chore::KillLoop { rounds, seed, hostfs } => kill_loop::run(&root, rounds, seed, hostfs),
+        Chore::ClusterChaos { minutes, seed } => chaos::run(&root, minutes, seed),
         Chore::Mutants { base, arguments } => mutants::run(&root, base.as_deref(), &arguments),
         Chore::Bench {
             suite,

@@ -26,8 +26,8 @@ pub fn own_role(own: Option<OwnState>, told: Role, missed: Epoch) -> Role {
     let is_whole = match own {
         // In the epoch of `missed` itself operations could hold without it.
         Some(own) => own.last_normal > missed,
-        // The group is as new as its member here: nothing can be missing.
-        None => told == Role::Normal && missed == Epoch(0),
+        // It was a member from the first, and nothing ever held without it: nothing can be missing.
+        None => told != Role::Joining && missed == Epoch(0),
     };
     match told {
         _ if is_whole => Role::Normal,
@@ -94,6 +94,8 @@ mod tests {
         assert_eq!(own_role(None, Role::Normal, Epoch(0)), Role::Normal);
         assert_eq!(own_role(None, Role::Normal, Epoch(3)), Role::Recovering);
         assert_eq!(own_role(None, Role::Joining, Epoch(0)), Role::Joining);
-        assert_eq!(own_role(None, Role::Recovering, Epoch(0)), Role::Recovering);
+        // Symptom: a group whose servers were killed in the first second stood still for ever. Cause: those that had not heard
+        // of the group yet came back as if they lacked something. Fix: nothing was ever held without them.
+        assert_eq!(own_role(None, Role::Recovering, Epoch(0)), Role::Normal);
     }
 }

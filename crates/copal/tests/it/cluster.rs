@@ -13,7 +13,7 @@ use std::{
 };
 
 /// Ports that are free now, one behind the other, and that no other test of this process gets.
-fn free_ports(count: u16) -> u16 {
+pub(crate) fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const EACH: u16 = 8;
     assert!(count <= EACH);
@@ -28,7 +28,7 @@ fn free_ports(count: u16) -> u16 {
 }
 
 /// The binary under test by its name, on whatever file system the tests run.
-fn named_copal(scratch: &Path) -> String {
+pub(crate) fn named_copal(scratch: &Path) -> String {
     let bin = scratch.join("bin");
     std::fs::create_dir_all(&bin).unwrap();
     let script = bin.join("copal");

@@ -5,6 +5,7 @@
 
 mod changes;
 mod changing;
+mod chaos;
 mod cluster;
 mod damage;
 mod disks;
