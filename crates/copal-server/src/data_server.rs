@@ -102,6 +102,14 @@ impl DataServer {
     /// # Errors
     /// `Stale` with the newer view; `Newer`, `Unavailable`.
     pub(crate) async fn matched(&self, group: GroupId, epoch: Epoch) -> Result<Membership, Refused> {
+        if self.entered.load(Ordering::Acquire) == 0 {
+            // In the view of an earlier boot it would take a second file of a name that it knows is taken; if all members
+            // did, nobody would be left who is whole.
+            return Err(refused(
+                Code::Busy,
+                "this server has heard of no view since it was started",
+            ));
+        }
         for is_last in [false, true] {
             let membership = self
                 .store
