@@ -97,7 +97,13 @@ impl Report {
     /// Adds a number that should be `wanted`, give or take `tolerance`.
     pub fn within(&mut self, name: impl Into<String>, value: f64, unit: &str, wanted: f64, tolerance: f64) {
         let is_near = (value - wanted).abs() <= tolerance;
-        self.judged(name.into(), value, unit, format!("{wanted} +- {tolerance}"), is_near);
+        self.judged(
+            name.into(),
+            value,
+            unit,
+            format!("{wanted} +- {tolerance}"),
+            is_near,
+        );
     }
 
     fn judged(&mut self, name: String, value: f64, unit: &str, target: String, ok: bool) {
