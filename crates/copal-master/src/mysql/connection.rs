@@ -5,19 +5,13 @@
 //!   master that was replaced waits for, or is refused by, the one after it, and the changes of masters have one order.
 //! - No wait is without end: connecting, reading, writing and waiting for locks all have a limit.
 
-use super::schema;
+use super::{schema, statement::Trouble};
 use crate::meta::{Holder, Meta, MetaError};
-use mysql::{
-    Conn, Opts, OptsBuilder, Params, Transaction, TxOpts,
-    consts::CapabilityFlags,
-    prelude::{FromRow, Queryable},
-};
+use mysql::{Conn, Opts, OptsBuilder, Transaction, TxOpts, consts::CapabilityFlags, prelude::Queryable};
 use std::time::Duration;
 
 /// Opens each transaction that changes something: a real write, so that a cluster of databases certifies it. No row: deposed.
 const FENCE: &str = "UPDATE leader SET beat = beat + 1 WHERE id = 1 AND holder = ? AND term = ?";
-/// Two transactions waited for each other; one waited too long for a lock. The whole of it may be run again.
-const RETRIED: [u16; 2] = [1213, 1205];
 const ATTEMPTS: u32 = 8;
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(15);
@@ -25,38 +19,6 @@ const ANSWER: Duration = Duration::from_secs(15);
 const LOCK_WAIT_S: u32 = 3;
 /// "There is no such variable": a server without Galera.
 const NO_SUCH_VARIABLE: u16 = 1193;
-
-/// Why a step of a transaction did not do.
-pub(super) enum Trouble {
-    Sql(mysql::Error),
-    /// A row is not what it should be.
-    Row(String),
-}
-
-impl From<mysql::Error> for Trouble {
-    fn from(error: mysql::Error) -> Trouble {
-        Trouble::Sql(error)
-    }
-}
-
-impl From<Trouble> for MetaError {
-    fn from(trouble: Trouble) -> MetaError {
-        MetaError::Failed(match trouble {
-            Trouble::Sql(error) => error.to_string(),
-            Trouble::Row(reason) => reason,
-        })
-    }
-}
-
-impl Trouble {
-    fn is_to_be_retried(&self) -> bool {
-        matches!(self, Trouble::Sql(mysql::Error::MySqlError(error)) if RETRIED.contains(&error.code))
-    }
-
-    fn is_broken_connection(&self) -> bool {
-        matches!(self, Trouble::Sql(error) if error.is_connectivity_error())
-    }
-}
 
 /// How a transaction ended that did not hold.
 enum Ended {
@@ -71,31 +33,6 @@ impl<T: Into<Trouble>> From<T> for Ended {
     fn from(trouble: T) -> Ended {
         Ended::Undone(trouble.into())
     }
-}
-
-/// The first row, or none.
-pub(super) fn first<T: FromRow>(
-    on: &mut impl Queryable,
-    statement: &str,
-    parameters: impl Into<Params>,
-) -> Result<Option<T>, Trouble> {
-    match on.exec_first_opt(statement, parameters)? {
-        Some(Ok(row)) => Ok(Some(row)),
-        Some(Err(error)) => Err(Trouble::Row(error.to_string())),
-        None => Ok(None),
-    }
-}
-
-/// All rows.
-pub(super) fn all<T: FromRow>(
-    on: &mut impl Queryable,
-    statement: &str,
-    parameters: impl Into<Params>,
-) -> Result<Vec<T>, Trouble> {
-    let rows = on.exec_opt(statement, parameters)?;
-    rows.into_iter()
-        .map(|row| row.map_err(|error| Trouble::Row(error.to_string())))
-        .collect()
 }
 
 /// The connection, made again after it broke.

@@ -11,6 +11,7 @@
 mod connection;
 mod rows;
 mod schema;
+mod statement;
 #[cfg(test)]
 mod tests;
 
@@ -18,10 +19,11 @@ use crate::meta::{
     ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, Members, Meta, MetaError, MetaStore,
     Missed, Place, Pool, QuotaRow, ServerRow,
 };
-use connection::{Connection, Trouble, all, first};
+use connection::Connection;
 use copal_volume::{VolumeError, VolumeId, group::GroupId};
 use mysql::prelude::Queryable;
 use rows::{DirColumns, ServerColumns, dir_at, keep_missed, next_version};
+use statement::{Trouble, all, first};
 
 /// The master's database on a server.
 pub struct MysqlStore {

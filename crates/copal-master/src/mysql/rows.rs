@@ -1,6 +1,6 @@
 //! Rows as columns, and as what they mean.
 
-use super::connection::{Trouble, first};
+use super::statement::{Trouble, first};
 use crate::meta::{DirRow, MemberKind, Missed, ServerRow, ServerState};
 use copal_volume::{VolumeId, group::Incarnation};
 use mysql::{Transaction, prelude::Queryable};

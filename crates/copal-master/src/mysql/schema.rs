@@ -3,7 +3,7 @@
 //! Every table has a primary key, and nothing needs locks by name, triggers or two-phase commits: Galera and TiDB have none.
 //! Format: docs/formats/master-mysql.md v1
 
-use super::connection::{Trouble, first};
+use super::statement::{Trouble, first};
 use crate::meta::MetaError;
 use mysql::{Conn, prelude::Queryable};
 

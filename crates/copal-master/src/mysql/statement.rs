@@ -1,0 +1,67 @@
+//! One statement: its rows, and what can be wrong with it.
+
+use crate::meta::MetaError;
+use mysql::{
+    Params,
+    prelude::{FromRow, Queryable},
+};
+
+/// Two transactions waited for each other; one waited too long for a lock. The whole of it may be run again.
+const RETRIED: [u16; 2] = [1213, 1205];
+
+/// Why a step of a transaction did not do.
+pub(super) enum Trouble {
+    Sql(mysql::Error),
+    /// A row is not what it should be.
+    Row(String),
+}
+
+impl From<mysql::Error> for Trouble {
+    fn from(error: mysql::Error) -> Trouble {
+        Trouble::Sql(error)
+    }
+}
+
+impl From<Trouble> for MetaError {
+    fn from(trouble: Trouble) -> MetaError {
+        MetaError::Failed(match trouble {
+            Trouble::Sql(error) => error.to_string(),
+            Trouble::Row(reason) => reason,
+        })
+    }
+}
+
+impl Trouble {
+    pub(super) fn is_to_be_retried(&self) -> bool {
+        matches!(self, Trouble::Sql(mysql::Error::MySqlError(error)) if RETRIED.contains(&error.code))
+    }
+
+    pub(super) fn is_broken_connection(&self) -> bool {
+        matches!(self, Trouble::Sql(error) if error.is_connectivity_error())
+    }
+}
+
+/// The first row, or none.
+pub(super) fn first<T: FromRow>(
+    on: &mut impl Queryable,
+    statement: &str,
+    parameters: impl Into<Params>,
+) -> Result<Option<T>, Trouble> {
+    match on.exec_first_opt(statement, parameters)? {
+        Some(Ok(row)) => Ok(Some(row)),
+        Some(Err(error)) => Err(Trouble::Row(error.to_string())),
+        None => Ok(None),
+    }
+}
+
+/// All rows.
+pub(super) fn all<T: FromRow>(
+    on: &mut impl Queryable,
+    statement: &str,
+    parameters: impl Into<Params>,
+) -> Result<Vec<T>, Trouble> {
+    let rows = on.exec_opt(statement, parameters)?;
+    rows.into_iter()
+        .map(|row| row.map_err(|error| Trouble::Row(error.to_string())))
+        .collect()
+}
