@@ -281,7 +281,9 @@ pub(crate) enum Node {
         after_help = "Example:\n  copal data --dir D --name data4 --listen HOST:7404 --join \"$(copal node token)\""
     )]
     Token,
-    /// Give a server up that is away: its groups are copied from others now, and it is not let back in
+    /// Give a server up that is away; its groups are copied from others now
+    ///
+    /// It is not let back in: its directory is of no more use.
     #[command(after_help = "Example:\n  copal node lost data3")]
     Lost {
         /// Name of the server

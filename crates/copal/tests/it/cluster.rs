@@ -86,15 +86,15 @@ fn the_cluster_of_the_readme_works_as_printed() {
 }
 
 /// A cluster that is served while a test runs.
-struct Served {
-    scratch: tempfile::TempDir,
+pub(crate) struct Served {
+    pub(crate) scratch: tempfile::TempDir,
     serve: Child,
     ready: Value,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Served {
-    fn start(more: &[&str]) -> Served {
+    pub(crate) fn start(more: &[&str]) -> Served {
         let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let port = free_ports(5);
         let mut serve = Command::new(env!("CARGO_BIN_EXE_copal"))
@@ -139,7 +139,7 @@ impl Served {
         served
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
         command
             .args(["--allow-cow", "--allow-volatile"])
@@ -151,11 +151,11 @@ impl Served {
         command
     }
 
-    fn run(&self, words: &[&str]) -> Output {
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
         self.command(words).output().unwrap()
     }
 
-    fn good(&self, words: &[&str]) -> String {
+    pub(crate) fn good(&self, words: &[&str]) -> String {
         let run = self.run(words);
         let stderr = String::from_utf8_lossy(&run.stderr);
         assert!(run.status.success(), "{words:?}: {stderr}");
@@ -177,7 +177,7 @@ impl Served {
         process["pid"].as_i64().unwrap() as i32
     }
 
-    fn signal(&self, name: &str, signal: &str) {
+    pub(crate) fn signal(&self, name: &str, signal: &str) {
         let pid = self.pid_of(name).to_string();
         assert!(
             Command::new("kill")

@@ -7,6 +7,7 @@ mod changes;
 mod changing;
 mod chaos;
 mod cluster;
+mod cluster_examples;
 mod damage;
 mod disks;
 mod engine;
