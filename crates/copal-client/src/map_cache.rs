@@ -33,6 +33,16 @@ pub struct CachedView {
     pub view: View,
     /// For each member, in the view's order: the newest epoch in which operations could hold without it.
     pub missed: Vec<Epoch>,
+    /// Likewise: the disk that a joining member is to copy from, if the master has said one.
+    pub sources: Vec<Option<DiskId>>,
+}
+
+impl CachedView {
+    /// The disk that a joining member is to copy from, if the master has said one.
+    pub fn source_of(&self, disk: DiskId) -> Option<DiskId> {
+        let at = self.view.members.iter().position(|(member, _)| *member == disk)?;
+        self.sources.get(at).copied().flatten()
+    }
 }
 
 struct Known {
@@ -177,7 +187,13 @@ impl Known {
             .iter()
             .map(|member| Epoch(member.missed))
             .collect();
-        let cached = CachedView { view, missed };
+        let source = |member: &messages::Member| (member.source > 0).then_some(DiskId(member.source));
+        let sources = message.members.iter().map(source).collect();
+        let cached = CachedView {
+            view,
+            missed,
+            sources,
+        };
         self.views.insert(cached.view.group, cached.clone());
         Some(cached)
     }

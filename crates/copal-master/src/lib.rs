@@ -12,6 +12,7 @@
 //!
 //! Not here: sockets, TLS and certificates (`copal-server`); rows of files (`copal-data`).
 
+mod disks;
 mod layout;
 mod leases;
 mod map;
@@ -19,10 +20,14 @@ mod master;
 mod meta;
 mod mysql;
 mod names;
+mod orders;
+mod progress;
+mod recovery;
 mod replacing;
 mod servers;
 mod sqlite;
 mod status;
+mod tasks;
 mod watch;
 
 pub use leases::{Lease, NoLease, WRITER_LEASE_MS};

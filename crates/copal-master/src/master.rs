@@ -4,6 +4,7 @@ use crate::{
     leases::{Lease, Leases, NoLease},
     map::ClusterMap,
     meta::{Holder, Lead, MetaError, MetaStore, Pool, QuotaRow},
+    recovery::Recovery,
     watch::{Changed, Watch},
 };
 use copal_volume::{VolumeError, VolumeId};
@@ -53,6 +54,8 @@ pub(crate) struct Reign {
     pub(crate) quotas: Vec<QuotaRow>,
     pub(crate) watches: BTreeMap<u32, Watch>,
     pub(crate) volumes_by_group: Vec<u64>,
+    /// Copies that wait and run.
+    pub(crate) recovery: Recovery,
 }
 
 /// The master of one cluster, in its reign.
@@ -110,6 +113,7 @@ impl Master {
             quotas,
             watches: BTreeMap::new(),
             volumes_by_group,
+            recovery: Recovery::default(),
         };
         Ok(Master {
             options,
@@ -189,7 +193,14 @@ impl Reign {
         };
         let view = |view: copal_volume::group::View| {
             let mut message = copal_proto::of_view(&view);
+            let copy = self
+                .recovery
+                .queue
+                .running()
+                .find(|start| start.group == view.group);
             for member in &mut message.members {
+                let source = copy.filter(|start| start.target.0 == member.disk);
+                member.source = source.map_or(0, |start| start.source.0);
                 let missed = self.map.missed.get(&(view.group, member.disk));
                 member.missed = missed.copied().unwrap_or_default();
             }

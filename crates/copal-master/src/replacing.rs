@@ -1,26 +1,28 @@
-//! Copies that are gone for good, and the members that take their place.
+//! Copies that are gone for good, or are to lie elsewhere, and the members that take their place.
 //!
 //! A server that was away for longer than `permanent_after_ms`, or that an operator gave up, keeps its place in each of its
 //! groups until another disk has everything: the new member joins (M), takes all operations at once and copies the rest from
 //! a whole one; when it says that it is whole, it takes the place of the one that is gone. An old member that comes back
-//! first ends the copying.
+//! first ends the copying. A member that is to leave stays whole, and takes part, until the same moment. Which groups are
+//! copied when, and from where, the queue says (`recovery`).
 //!
-//! Paper:  beanfs §4.3 (permanent failures), §5.3 (re-replication)
+//! Paper:  beanfs §4.3 (permanent failures), §5.3 (re-replication, migration)
 //! Invariant: a member leaves a group only in the change by which the full number of others is whole.
 
 use crate::{
     layout,
     master::{Master, MasterError, Mastered, Reign},
     meta::{GroupRow, MemberKind, Members, ServerRow, ServerState},
+    recovery::Need,
 };
 use copal_volume::{
     VolumeError,
-    group::{GroupId, Role},
+    group::{
+        DiskId, GroupId, Role, placement,
+        recovery::{Job, Start},
+    },
 };
 use std::collections::BTreeMap;
-
-/// Groups that one disk takes in, or gives out, at a time.
-const SLOTS: u32 = 8;
 
 impl Master {
     /// Gives a server up: its groups are copied from others at once, and it is not let back in. Says it again without harm.
@@ -55,115 +57,270 @@ impl Master {
 }
 
 impl Reign {
-    /// Brings groups nearer to their full number of copies: members that are whole take their place, new ones join where a
-    /// copy is gone for good.
+    /// Brings groups nearer to their full number of copies, where they are to lie: members that are whole take their place,
+    /// new ones join where the queue says so.
     pub(crate) fn replace(&mut self, permanent_after_ms: u64, now_ms: u64) -> Mastered<()> {
-        let gone: Vec<u32> = self
-            .map
-            .servers
-            .values()
-            .filter(|server| is_gone(server, permanent_after_ms, now_ms))
-            .map(|server| server.disk)
-            .collect();
-        let is_joining = |row: &GroupRow| row.members.iter().any(|(_, kind)| *kind == MemberKind::Joining);
-        let concerned: Vec<GroupId> = self
-            .map
-            .groups
-            .values()
-            .filter(|row| is_joining(row) || row.members.iter().any(|(disk, _)| gone.contains(disk)))
-            .map(|row| row.group)
-            .collect();
-        let mut slots = self.used_slots();
-        let mut changes = Vec::new();
-        for group in concerned {
-            if let Some(members) = self.next_members(group, &gone, &mut slots) {
-                changes.push((group, members));
+        if let Some(alarm) = self.note_who_is_away(now_ms) {
+            self.note(now_ms, "hold", &alarm.to_string())?;
+        }
+        let mut gone = Vec::new();
+        let is_held = self.recovery.queue.hold().is_some();
+        for server in self.map.servers.values() {
+            // Who was given up is gone by an administrator's word; the others wait while a mass failure is looked into.
+            let is_late = !is_held && is_gone(server, permanent_after_ms, now_ms);
+            if server.state == ServerState::Lost || is_late {
+                gone.push(server.disk);
             }
         }
+        let mut changes: BTreeMap<GroupId, Members> = BTreeMap::new();
+        let mut lacking: Vec<(GroupId, Need)> = Vec::new();
+        for row in self.map.groups.values() {
+            if self.is_settled(row, &gone) {
+                continue;
+            }
+            let (members, need) = self.next_members(row, &gone);
+            lacking.extend(need.map(|need| (row.group, need)));
+            if members != row.members {
+                changes.insert(row.group, members);
+            }
+        }
+        self.fill_queue(&lacking, &changes, now_ms);
+        self.start_copies(&mut changes, now_ms);
+        let is_busy = self.recovery.queue.len() != (0, 0);
+        self.recovery.progress.tick(now_ms, is_busy);
         if !changes.is_empty() {
-            self.change_members(changes)?;
+            self.change_members(changes.into_iter().collect())?;
         }
         self.drop_servers_without_groups(now_ms)
     }
 
-    /// Members of a group that come next; `None`: as they are.
-    fn next_members(&self, group: GroupId, gone: &[u32], slots: &mut BTreeMap<u32, u32>) -> Option<Members> {
-        let row = self.map.groups.get(&group)?;
+    /// Whether nothing is to do about a group: a look that is cheap, since all groups get it.
+    fn is_settled(&self, row: &GroupRow, gone: &[u32]) -> bool {
+        let is_at_rest = |&(disk, kind): &(u32, MemberKind)| {
+            let server = self.map.servers.get(&disk);
+            kind == MemberKind::Full
+                && !gone.contains(&disk)
+                && server.is_none_or(|server| !server.is_draining)
+        };
+        row.members.len() == usize::from(self.map.pool.replicas)
+            && row.members.iter().all(is_at_rest)
+            && !self.recovery.moves.contains_key(&row.group)
+    }
+
+    /// Members of a group that come next, and why it needs a copy.
+    fn next_members(&self, row: &GroupRow, gone: &[u32]) -> (Members, Option<Need>) {
+        let group = row.group;
         let view = self.map.view(row);
         let replicas = usize::from(view.replicas);
-        let is_present = |disk: u32| {
-            self.map
-                .servers
-                .get(&disk)
-                .is_some_and(|server| !server.is_away())
-        };
+        let server = |disk: u32| self.map.servers.get(&disk);
+        let is_present = |disk: u32| server(disk).is_some_and(|server| !server.is_away());
+        let is_draining = |disk: u32| server(disk).is_some_and(|server| server.is_draining);
         // By its own word, in this view: nothing less lets a copy go.
         let is_whole = |disk: u32| is_present(disk) && self.told(&view, disk) == Some(Role::Normal);
+        // Of who has told that it is whole, and has missed nothing since, that stays true while it is away.
+        let lacks = |disk: u32| self.map.missed.contains_key(&(group, disk));
         let mut members = row.members.clone();
-        // What has become whole is a member as any.
         for (disk, kind) in &mut members {
-            if *kind == MemberKind::Joining && is_whole(*disk) {
+            if *kind == MemberKind::Joining && !lacks(*disk) {
                 *kind = MemberKind::Full;
             }
         }
-        let whole = members
-            .iter()
-            .filter(|(disk, kind)| *kind == MemberKind::Full && is_whole(*disk))
-            .count();
-        if whole >= replicas {
-            members.retain(|(disk, kind)| match kind {
-                MemberKind::Joining => false,
-                MemberKind::Full | MemberKind::Leaving => is_whole(*disk) || !gone.contains(disk),
-            });
-        }
-        // A joining member that went away makes room for one that is there.
-        members.retain(|(disk, kind)| *kind != MemberKind::Joining || !gone.contains(disk));
-        let staying = members.iter().filter(|(disk, kind)| match kind {
-            MemberKind::Full => !gone.contains(disk),
-            MemberKind::Joining => is_present(*disk),
-            MemberKind::Leaving => false,
-        });
-        let lacking = replicas.saturating_sub(staying.count());
-        // Nobody to copy from: a new member would be one more that waits.
-        let donor = members
-            .iter()
-            .find(|(disk, _)| is_whole(*disk))
-            .map(|(disk, _)| *disk);
-        if let (1.., Some(donor)) = (lacking, donor)
-            && let Some(new) = self.new_member(group, &members, slots)
-        {
-            *slots.entry(new).or_default() += 1;
-            *slots.entry(donor).or_default() += 1;
-            members.push((new, MemberKind::Joining));
-            members.sort_unstable_by_key(|(disk, _)| *disk);
-        }
-        (members != row.members).then_some(members)
-    }
-
-    /// A disk for a group: the best by the layout among those that are there, are no member and have a slot.
-    fn new_member(&self, group: GroupId, members: &Members, slots: &BTreeMap<u32, u32>) -> Option<u32> {
-        let candidates: Vec<ServerRow> = self
-            .map
-            .servers
-            .values()
-            .filter(|server| server.state == ServerState::Normal && !server.is_draining)
-            .filter(|server| members.iter().all(|(disk, _)| *disk != server.disk))
-            .filter(|server| slots.get(&server.disk).is_none_or(|used| *used < SLOTS))
-            .cloned()
-            .collect();
-        layout::ranked(group, &candidates).first().copied()
-    }
-
-    fn used_slots(&self) -> BTreeMap<u32, u32> {
-        let mut used = BTreeMap::new();
-        for row in self.map.groups.values() {
-            for (disk, kind) in &row.members {
-                if *kind == MemberKind::Joining {
-                    *used.entry(*disk).or_default() += 1;
+        // What is half copied makes room for one that is there.
+        members.retain(|&(disk, kind)| kind != MemberKind::Joining || is_present(disk));
+        let stays = |&&(disk, kind): &&(u32, MemberKind)| kind == MemberKind::Full && !gone.contains(&disk);
+        let is_joining = members.iter().any(|(_, kind)| *kind == MemberKind::Joining);
+        let wanted = self.recovery.moves.get(&group);
+        if !is_joining && members.iter().filter(stays).count() < replicas {
+            // Nobody comes for who was to leave, and nobody wants it to go any more.
+            for (disk, kind) in &mut members {
+                let is_wanted = is_draining(*disk) || wanted.is_some_and(|wanted| wanted.from == *disk);
+                if *kind == MemberKind::Leaving && !is_wanted && !gone.contains(disk) {
+                    *kind = MemberKind::Full;
                 }
             }
         }
-        used
+        let full = |&&(_, kind): &&(u32, MemberKind)| kind == MemberKind::Full;
+        let mut whole: Vec<u32> = members
+            .iter()
+            .filter(full)
+            .map(|(disk, _)| *disk)
+            .filter(|disk| is_whole(*disk))
+            .collect();
+        if whole.len() >= replicas {
+            members.retain(|(disk, kind)| match kind {
+                MemberKind::Joining | MemberKind::Leaving => false,
+                MemberKind::Full => is_whole(*disk) || !gone.contains(disk),
+            });
+            // More than are needed: one returned, or was to stay after all.
+            while whole.len() > replicas {
+                let extra = self.least_wanted(group, &whole);
+                whole.retain(|disk| *disk != extra);
+                members.retain(|(disk, _)| *disk != extra);
+            }
+        }
+        let staying = members.iter().filter(stays).count();
+        let is_joining = members.iter().any(|(_, kind)| *kind == MemberKind::Joining);
+        let is_leaving = |disk: u32| members.iter().any(|(member, _)| *member == disk);
+        let need = match wanted {
+            // It was moved already, or has left otherwise.
+            Some(wanted) if is_leaving(wanted.from) => Some(Need::Move(*wanted)),
+            _ => None,
+        };
+        let drained = members
+            .iter()
+            .find(|(disk, kind)| *kind != MemberKind::Joining && is_draining(*disk) && !gone.contains(disk));
+        let leaving = members.iter().find(|(_, kind)| *kind == MemberKind::Leaving);
+        let from = drained.or(leaving).map(|(disk, _)| *disk);
+        let need = match (need, from) {
+            (Some(moved), _) => Some(moved),
+            (None, Some(from)) => Some(Need::Drain { from }),
+            (None, None) if is_joining || staying < replicas => Some(Need::Replace),
+            (None, None) => None,
+        };
+        (members, need)
+    }
+
+    /// Of more whole members than are needed the one that goes: being emptied, else the last by the layout.
+    fn least_wanted(&self, group: GroupId, whole: &[u32]) -> u32 {
+        let candidates = whole.iter().filter_map(|disk| self.map.servers.get(disk));
+        let candidates: Vec<ServerRow> = candidates.cloned().collect();
+        let draining = candidates.iter().find(|server| server.is_draining);
+        let last = || layout::ranked(group, &candidates).last().copied();
+        draining
+            .map(|server| server.disk)
+            .or_else(last)
+            .unwrap_or_default()
+    }
+
+    /// Makes the queue what the groups need: jobs come, change and go with the rows.
+    fn fill_queue(&mut self, lacking: &[(GroupId, Need)], changes: &BTreeMap<GroupId, Members>, now_ms: u64) {
+        let facts = self.disk_facts();
+        let mut needs = BTreeMap::new();
+        let mut without_place = BTreeMap::new();
+        for &(group, need) in lacking {
+            let Some(row) = self.map.groups.get(&group) else {
+                continue;
+            };
+            let members = changes.get(&group).unwrap_or(&row.members);
+            let disks: Vec<DiskId> = members.iter().map(|(disk, _)| DiskId(*disk)).collect();
+            let mut sources: Vec<DiskId> = self
+                .whole_members(&self.map.view(row))
+                .into_iter()
+                .map(DiskId)
+                .filter(|disk| disks.contains(disk))
+                .collect();
+            let whole_copies = sources.len() as u8;
+            if !sources.is_empty() {
+                // Groups are read from different ones of their members.
+                let first = group.0 as usize % sources.len();
+                sources.rotate_left(first);
+            }
+            let joining = members.iter().find(|(_, kind)| *kind == MemberKind::Joining);
+            let joining = joining.map(|(disk, _)| DiskId(*disk));
+            let bytes = self.group_bytes(group);
+            let target = match (joining, need) {
+                (Some(target), _) => Ok(target),
+                (None, Need::Move(wanted)) => {
+                    let only: Vec<_> = facts
+                        .iter()
+                        .filter(|facts| facts.disk.0 == wanted.to)
+                        .cloned()
+                        .collect();
+                    placement::choose_new_member(group, &disks, bytes, &only)
+                }
+                (None, _) => placement::choose_new_member(group, &disks, bytes, &facts),
+            };
+            let is_given_up = || {
+                let lost = |disk: &u32| {
+                    self.map
+                        .servers
+                        .get(disk)
+                        .is_some_and(|s| s.state == ServerState::Lost)
+                };
+                row.members.iter().any(|(disk, _)| lost(disk))
+            };
+            let is_ordered = match need {
+                Need::Replace => is_given_up(),
+                Need::Drain { .. } => true,
+                Need::Move(wanted) => wanted.is_ordered,
+            };
+            let job = Job {
+                group,
+                whole_copies,
+                since_ms: *self.recovery.since.entry(group).or_insert(now_ms),
+                boost: self.recovery.boosts.get(&group).copied().unwrap_or_default(),
+                pool: 0,
+                sources,
+                target: target.as_ref().ok().copied(),
+                is_ordered,
+            };
+            if let Err(reason) = target {
+                without_place.insert(group, reason);
+            }
+            needs.insert(group, need);
+            self.queue_job(job, joining);
+        }
+        let recovery = &mut self.recovery;
+        for group in recovery.needs.keys() {
+            if !needs.contains_key(group) {
+                recovery.queue.withdraw(*group);
+                recovery.progress.finished();
+            }
+        }
+        recovery.since.retain(|group, _| needs.contains_key(group));
+        recovery.boosts.retain(|group, _| needs.contains_key(group));
+        // A move that came to nothing, or to its end.
+        recovery.moves.retain(|group, _| needs.contains_key(group));
+        (recovery.needs, recovery.without_place) = (needs, without_place);
+    }
+
+    /// Puts a job in; one whose target has joined runs, by whomever it was started.
+    fn queue_job(&mut self, job: Job, joining: Option<DiskId>) {
+        let queue = &mut self.recovery.queue;
+        let group = job.group;
+        let running = queue.running().find(|start| start.group == group);
+        if let Some(running) = running {
+            // Its target is gone again, or what it was read from is.
+            if joining != Some(running.target) || !job.sources.contains(&running.source) {
+                queue.withdraw(group);
+            }
+        }
+        let is_free = |disk: &&DiskId| queue.running().all(|start| start.source != **disk);
+        let source = job.sources.iter().find(is_free).or(job.sources.first());
+        match (joining, source.copied()) {
+            (Some(target), Some(source)) => {
+                let start = Start {
+                    group,
+                    source,
+                    target,
+                };
+                if !queue.resume(job.clone(), start) {
+                    queue.put(job);
+                }
+            }
+            _ => queue.put(job),
+        }
+    }
+
+    /// New members join where the queue says that their copy starts.
+    fn start_copies(&mut self, changes: &mut BTreeMap<GroupId, Members>, now_ms: u64) {
+        for start in self.recovery.queue.next(now_ms) {
+            let Some(row) = self.map.groups.get(&start.group) else {
+                continue;
+            };
+            let members = changes.entry(start.group).or_insert_with(|| row.members.clone());
+            let need = self.recovery.needs.get(&start.group);
+            let leaves = need.and_then(|need| need.leaves());
+            for (disk, kind) in members.iter_mut() {
+                if leaves == Some(*disk) && *kind == MemberKind::Full {
+                    *kind = MemberKind::Leaving;
+                }
+            }
+            if members.iter().all(|(disk, _)| *disk != start.target.0) {
+                members.push((start.target.0, MemberKind::Joining));
+                members.sort_unstable_by_key(|(disk, _)| *disk);
+            }
+        }
     }
 
     /// A server that was given up and holds no group any more is forgotten.

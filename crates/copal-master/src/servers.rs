@@ -55,6 +55,10 @@ pub struct Beat {
     pub is_whole: bool,
     /// The map that it goes by.
     pub map_version: u64,
+    /// Bytes that it has taken over from others since its boot.
+    pub copied_bytes: u64,
+    /// Bytes of groups on its disk, where they changed much.
+    pub sizes: Vec<(GroupId, u64)>,
 }
 
 impl Master {
@@ -203,10 +207,28 @@ impl Master {
             };
             reign.note(now_ms, "state", &text)?;
         }
+        let needs = &reign.recovery.needs;
+        let tells_of_copies = beat.groups.iter().any(|(group, ..)| needs.contains_key(group));
         let watch = reign.watches.entry(disk).or_default();
         (watch.heard_ms, watch.pid, watch.used_bytes) = (now_ms, beat.pid, beat.used_bytes);
         for (group, epoch, role) in beat.groups {
             watch.roles.insert(group, (epoch, role));
+        }
+        watch.sizes.extend(beat.sizes);
+        // Less than before: the server has booted since.
+        let copied = match beat.copied_bytes.checked_sub(watch.copied_bytes) {
+            Some(more) => more,
+            None => beat.copied_bytes,
+        };
+        watch.copied_bytes = beat.copied_bytes;
+        reign.recovery.progress.copied(copied);
+        if tells_of_copies {
+            // Its answer has what comes next.
+            let before = reign.map.version;
+            reign.replace(self.options.permanent_after_ms, now_ms)?;
+            if reign.map.version != before {
+                self.changed.notify_all();
+            }
         }
         Ok(disk)
     }

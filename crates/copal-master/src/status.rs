@@ -22,7 +22,10 @@ impl Master {
     pub fn status(&self, now_ms: u64) -> Value {
         let reign = self.reign.lock();
         let copies = reign.copies();
-        let (health, sentence) = reign.health(copies, self.options.permanent_after_ms, now_ms);
+        let (health, mut sentence) = reign.health(copies, self.options.permanent_after_ms, now_ms);
+        if health != "healthy" {
+            sentence.push_str(&reign.outlook());
+        }
         let servers: Vec<Value> = reign
             .map
             .servers
@@ -38,6 +41,7 @@ impl Master {
                 "incomplete": copies.incomplete,
             },
             "tasks": reign.tasks(),
+            "recovery": reign.recovery_told(),
             "map_version": reign.map.version,
             "master": { "leader": true, "term": self.term },
         })
@@ -78,7 +82,7 @@ impl Master {
 
 impl Reign {
     /// A member's own word counts where it is of this epoch: only it knows when it is whole.
-    fn role(&self, view: &View, disk: u32, role: Role) -> Role {
+    pub(crate) fn role(&self, view: &View, disk: u32, role: Role) -> Role {
         match self.told(view, disk) {
             Some(own) if role.is_up() => own,
             _ => role,
@@ -180,17 +184,16 @@ impl Reign {
         )
     }
 
-    /// What is being copied, and to whom.
-    fn tasks(&self) -> Vec<Value> {
-        let joining = |row: &crate::meta::GroupRow| -> Vec<Value> {
-            let members = row.members.iter();
-            let joining = members.filter(|(_, kind)| *kind == crate::meta::MemberKind::Joining);
-            let name = |disk: u32| self.map.servers.get(&disk).map(|server| server.name.clone());
-            joining
-                .map(|&(disk, _)| json!({ "kind": "copy", "group": row.group.0, "to": name(disk) }))
-                .collect()
-        };
-        self.map.groups.values().flat_map(joining).collect()
+    /// When what is copied is done, or what keeps it from that: the end of the sentence.
+    fn outlook(&self) -> String {
+        if let Some(blocked) = self.blocked().first() {
+            return format!("; blocked: {blocked}");
+        }
+        match (self.recovery.queue.len(), self.left().1) {
+            ((0, 0), _) | (_, None) => String::new(),
+            (_, Some(seconds @ 0..60)) => format!(", done in {seconds} s"),
+            (_, Some(seconds)) => format!(", done in {} min", seconds.div_ceil(60)),
+        }
     }
 
     fn in_state(&self, state: ServerState) -> impl Iterator<Item = &ServerRow> {

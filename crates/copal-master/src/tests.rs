@@ -1,3 +1,5 @@
+mod recovery;
+
 use super::*;
 use copal_volume::{
     VolumeError,
@@ -40,6 +42,8 @@ fn beat(number: u8, incarnation: u64) -> Beat {
         failed: None,
         is_whole: true,
         map_version: u64::MAX,
+        copied_bytes: 0,
+        sizes: Vec::new(),
     }
 }
 

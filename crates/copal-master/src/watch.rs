@@ -13,6 +13,10 @@ pub(crate) struct Watch {
     pub(crate) used_bytes: u64,
     /// States of its groups, as it tells them itself.
     pub(crate) roles: BTreeMap<GroupId, (Epoch, Role)>,
+    /// Bytes of its groups on its disk, about.
+    pub(crate) sizes: BTreeMap<GroupId, u64>,
+    /// Bytes that it has taken over from others since its boot.
+    pub(crate) copied_bytes: u64,
 }
 
 /// Who is told when the map changes: threads that wait, and one who is called.

@@ -48,6 +48,7 @@ pub fn of_view(view: &View) -> messages::View {
         disk: disk.0,
         role: role_of(role).into(),
         missed: 0,
+        source: 0,
     };
     messages::View {
         group: view.group.0,

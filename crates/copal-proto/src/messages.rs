@@ -10,6 +10,9 @@ pub struct Member {
     /// newest epoch in which operations could hold without it; 0: none
     #[prost(uint64, tag = "3")]
     pub missed: u64,
+    /// of one that is joining: the disk it is to copy from; 0: any
+    #[prost(uint32, tag = "4")]
+    pub source: u32,
 }
 /// Members and states of a group, as of one epoch.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -844,6 +847,20 @@ pub struct Heartbeat {
     /// every group of the disk is whole
     #[prost(bool, tag = "11")]
     pub recovered: bool,
+    /// taken over from others since the boot
+    #[prost(uint64, tag = "12")]
+    pub copied_bytes: u64,
+    /// what changed much since it was told last
+    #[prost(message, repeated, tag = "13")]
+    pub sizes: ::prost::alloc::vec::Vec<GroupSize>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GroupSize {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    /// on this disk, about
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
 }
 /// A member has everything of a group: from here on operations may hold by its word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -4,6 +4,7 @@
 
 use crate::{
     answers::{blocking, encoded, of_volume_error, read},
+    copying::Copying,
     listener::{Refused, refused},
     snapshots::Snapshots,
 };
@@ -62,11 +63,13 @@ pub struct DataServer {
     pub(crate) beat_now: Notify,
     pub(crate) sync_now: Notify,
     pub(crate) snapshots: Snapshots,
+    pub(crate) copying: Copying,
     reading: Semaphore,
 }
 
 impl DataServer {
-    /// A server that is reached at `address`. Its store has booted (`MemberStore::boot`).
+    /// A server that is reached at `address`. Its store has booted (`MemberStore::boot`). Copies from and to others take at most
+    /// `recovery_bytes_per_s`.
     pub fn new(
         store: MemberStore,
         identity: MemberIdentity,
@@ -74,9 +77,11 @@ impl DataServer {
         room: Box<dyn Room>,
         masters: Masters,
         connections: Connections,
+        recovery_bytes_per_s: u64,
     ) -> Arc<DataServer> {
         Arc::new(DataServer {
             snapshots: Snapshots::default(),
+            copying: Copying::new(recovery_bytes_per_s),
             store,
             identity,
             address,

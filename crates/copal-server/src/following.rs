@@ -59,6 +59,8 @@ impl DataServer {
         };
         let map_version = self.entered.load(Ordering::Acquire);
         let (used_bytes, capacity_bytes) = self.room.bytes();
+        let memberships = self.store.memberships().unwrap_or_default();
+        let sizes = self.copying.sizes(&self.store, &memberships);
         let beat = messages::Heartbeat {
             server_uuid: self.identity.server.to_vec().into(),
             disk_uuid: self.identity.disk.to_vec().into(),
@@ -71,6 +73,8 @@ impl DataServer {
             groups: untold.iter().map(state).collect(),
             failed: self.store.failure().unwrap_or_default(),
             recovered: self.is_whole(),
+            copied_bytes: self.copying.taken_bytes(),
+            sizes,
         };
         let reply: Result<messages::HeartbeatReply, _> =
             self.masters.call(Method::Heartbeat, &beat, ANSWER).await;
@@ -82,12 +86,14 @@ impl DataServer {
                 let newer = std::mem::take(&mut *later);
                 *later = untold;
                 later.extend(newer);
+                self.copying.forget_told();
                 return Err(error);
             }
         };
         self.disk.store(reply.disk.into(), Ordering::Relaxed);
         if reply.term != *last_term {
             *last_term = reply.term;
+            self.copying.forget_told();
             // A new reign knows of no states but those it is told.
             if let Ok(all) = self.store.memberships() {
                 *self.untold.lock() = all;

@@ -61,6 +61,9 @@ pub struct ServerHome {
     key: String,
     /// Most bytes that its store may take.
     pub limit_bytes: Option<u64>,
+    /// Bytes a second that copies from and to others may take; none: as its disk allows.
+    #[serde(default)]
+    pub recovery_bytes_per_s: Option<u64>,
 }
 
 impl ServerHome {
@@ -85,6 +88,7 @@ impl ServerHome {
             certificate: String::new(),
             key: String::new(),
             limit_bytes,
+            recovery_bytes_per_s: None,
         })
     }
 

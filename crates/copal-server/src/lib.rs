@@ -12,6 +12,7 @@
 
 mod answers;
 mod authority;
+mod copying;
 mod data_calls;
 mod data_server;
 mod following;

@@ -140,6 +140,7 @@ impl MasterServer {
             Some((GroupId(state.group), Epoch(state.epoch), role))
         });
         let since = request.map_version;
+        let size = |size: &messages::GroupSize| (GroupId(size.group), size.bytes);
         let beat = Beat {
             server_uuid,
             disk_uuid: uuid(&request.disk_uuid)?,
@@ -152,6 +153,8 @@ impl MasterServer {
             failed: Some(request.failed.clone()).filter(|failed| !failed.is_empty()),
             is_whole: request.recovered,
             map_version: since,
+            copied_bytes: request.copied_bytes,
+            sizes: request.sizes.iter().map(size).collect(),
         };
         let disk = self
             .master
@@ -394,6 +397,11 @@ impl MasterServer {
                 Ok(json!({ "token": token.to_string(), "minutes": 10 }))
             }
             "lease" => self.lease(argument, now_ms),
+            "boost" => {
+                let group = u32::try_from(number()?).map_or(GroupId(0), GroupId);
+                let boosted = self.master.boost(group, now_ms);
+                boosted.map_err(|error| of_master(&error))
+            }
             other => Err(refused(
                 Code::Invalid,
                 format!("this release of the master does not know \"{other}\""),

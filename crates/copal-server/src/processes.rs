@@ -124,7 +124,7 @@ pub struct DataProcess {
 }
 
 impl DataProcess {
-    /// Starts a data server on a store that has booted as `identity`.
+    /// Starts a data server on a store that has booted as `identity`; copies take at most `recovery_bytes_per_s` of it.
     /// # Errors
     /// All of them.
     pub fn start(
@@ -132,6 +132,7 @@ impl DataProcess {
         identity: MemberIdentity,
         home: &ServerHome,
         room: Box<dyn Room>,
+        recovery_bytes_per_s: u64,
     ) -> Result<DataProcess, StartError> {
         let own = home.identity();
         let (inward, outward) = (
@@ -143,7 +144,15 @@ impl DataProcess {
         let address = listener.address()?.to_string();
         let connections = Connections::new(outward);
         let masters = Masters::new(&home.masters, connections.clone());
-        let server = DataServer::new(store, identity, address.clone(), room, masters, connections);
+        let server = DataServer::new(
+            store,
+            identity,
+            address.clone(),
+            room,
+            masters,
+            connections,
+            recovery_bytes_per_s,
+        );
         let (tell, ended) = channel();
         runtime.spawn(listener.serve(Arc::clone(&server)));
         runtime.spawn(Arc::clone(&server).become_whole());

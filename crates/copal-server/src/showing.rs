@@ -65,10 +65,13 @@ impl DataServer {
     ) -> Result<Bytes, Refused> {
         self.snapshots.get(request.sync)?;
         let this = Arc::clone(&self);
-        blocking(move || this.fetched(request)).await
+        let (fetched, bytes) = blocking(move || this.fetched(request)).await?;
+        self.copying.gives(bytes).await;
+        Ok(fetched)
     }
 
-    fn fetched(&self, request: messages::SyncFetch) -> Result<Bytes, Refused> {
+    /// The answer, and how many bytes of the file are in it.
+    fn fetched(&self, request: messages::SyncFetch) -> Result<(Bytes, u64), Refused> {
         let entry = SnapshotEntry {
             key: Bytes::new(),
             vid: VolumeId(request.volume),
@@ -81,7 +84,8 @@ impl DataServer {
         let found = found.map_err(|error| of_volume_error(&error))?;
         let gone = || refused(Code::NotFound, "the file was deleted meanwhile");
         let (info, op, bytes) = found.ok_or_else(gone)?;
-        Ok(encoded(&messages::SyncFetched {
+        let here = bytes.len() as u64;
+        let fetched = encoded(&messages::SyncFetched {
             head: Some(messages::FileHead {
                 fid: Some(of_id(info.fid.0)),
                 op: Some(of_id(op.0)),
@@ -90,7 +94,8 @@ impl DataServer {
                 metadata: info.metadata,
             }),
             bytes,
-        }))
+        });
+        Ok((fetched, here))
     }
 }
 

@@ -95,7 +95,8 @@ impl DataServer {
         let mut donors: Vec<(DiskId, Role)> = cached.view.members.clone();
         donors.retain(|(disk, role)| *disk != me && role.is_up());
         // By the master's word; the member's own decides.
-        donors.sort_by_key(|(_, role)| *role != Role::Normal);
+        let source = cached.source_of(me);
+        donors.sort_by_key(|(disk, role)| (Some(*disk) != source, *role != Role::Normal));
         for (donor, _) in donors {
             let Some(place) = self.map.place(donor) else {
                 continue;
@@ -273,6 +274,7 @@ impl DataServer {
                 return Err(damaged().into());
             }
             let here = fetched.bytes;
+            self.copying.took(here.len() as u64).await;
             sum = crc32c(sum, &here);
             let end = start + here.len() as u64;
             let is_last = end >= head.size;

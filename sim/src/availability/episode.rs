@@ -327,6 +327,7 @@ impl Play<'_> {
             pool: 0,
             sources,
             target,
+            is_ordered: false,
         });
     }
 

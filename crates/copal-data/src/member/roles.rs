@@ -47,6 +47,14 @@ impl MemberStore {
         Ok(queue.shown().map(|row| of_row(group, row)))
     }
 
+    /// Bytes that the files of a group take here, about: without what lies in memory only. Reads nothing.
+    pub fn group_bytes(&self, group: GroupId) -> u64 {
+        let range = keys::range(&keys::group(group), None);
+        let spaces = self.core.spaces.of_files();
+        let bytes = spaces.map(|space| space.approximate_bytes(keys::borrowed(&range)));
+        bytes.into_iter().fold(0, u64::saturating_add)
+    }
+
     /// Takes part in a newer view. Returns when no operation of an older one is under way any more, and this is durable;
     /// an older view than the present one changes nothing.
     /// # Errors

@@ -186,6 +186,7 @@ impl Cluster {
                 Box::new(Fixed),
                 masters,
                 connections,
+                1 << 30,
             );
             tokio::spawn(listener.serve(Arc::clone(&data)));
             tokio::spawn(Arc::clone(&data).become_whole());

@@ -69,6 +69,9 @@ pub(crate) struct Data {
     /// Where to listen, and be reached: HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
+    /// Bytes a second that copies to and from others may take (default: 200M, on a disk that turns 40M)
+    #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
+    pub(crate) recovery_rate: Option<u64>,
     /// Token of `copal node token`, good once for ten minutes; `-` reads it from standard input
     #[arg(long, value_name = "TOKEN", requires = "name")]
     pub(crate) join: Option<String>,
@@ -103,6 +106,9 @@ pub(crate) struct Serve {
     /// Most bytes that each store may take
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) limit: Option<u64>,
+    /// Bytes a second that copies to and from others may take on each server
+    #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
+    pub(crate) recovery_rate: Option<u64>,
     #[command(flatten)]
     pub(crate) times: Times,
 }
@@ -307,6 +313,16 @@ pub(crate) enum Group {
     /// Show one group
     #[command(after_help = "Example:\n  copal group show 7")]
     Show {
+        /// Number of the group
+        #[arg(value_name = "GROUP")]
+        group: u32,
+    },
+    /// Let the copy of a group go before others that are as urgent
+    #[command(
+        after_help = "Groups with fewer whole copies still go first, and those that lost theirs a minute before.\n\nExample:\n  copal \
+                      group boost 7"
+    )]
+    Boost {
         /// Number of the group
         #[arg(value_name = "GROUP")]
         group: u32,

@@ -95,8 +95,12 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(more: &[&str]) -> Served {
+        Served::with_servers(3, more)
+    }
+
+    pub(crate) fn with_servers(servers: u16, more: &[&str]) -> Served {
         let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let port = free_ports(5);
+        let port = free_ports(servers + 2);
         let mut serve = Command::new(env!("CARGO_BIN_EXE_copal"))
             .args([
                 "serve",
@@ -105,7 +109,7 @@ impl Served {
                 "--allow-volatile",
                 "--json",
                 "--servers",
-                "3",
+                &servers.to_string(),
             ])
             .args(["--port", &port.to_string()])
             .args(more)
@@ -164,7 +168,7 @@ impl Served {
 
     /// The exit code and the sentence of a command that fails.
     #[track_caller]
-    fn bad(&self, code: i32, words: &[&str]) -> String {
+    pub(crate) fn bad(&self, code: i32, words: &[&str]) -> String {
         let run = self.run(words);
         let stderr = String::from_utf8_lossy(&run.stderr).into_owned();
         assert_eq!(run.status.code(), Some(code), "{words:?}: {stderr}");
@@ -188,7 +192,14 @@ impl Served {
         );
     }
 
-    fn file(&self, name: &str, bytes: &[u8]) -> String {
+    /// What a command answers, as JSON.
+    pub(crate) fn told(&self, words: &[&str]) -> Value {
+        let words: Vec<&str> = ["--json"].into_iter().chain(words.iter().copied()).collect();
+        let said = self.good(&words);
+        serde_json::from_str(said.lines().last().unwrap()).unwrap()
+    }
+
+    pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> String {
         let path = self.scratch.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         path.to_str().unwrap().to_owned()

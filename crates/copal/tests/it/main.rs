@@ -27,6 +27,7 @@ mod operating;
 mod places;
 mod qemu;
 mod read_only;
+mod recovery;
 mod rescue;
 mod retention;
 mod round_trip;

@@ -7,15 +7,18 @@
 //! - A disk is read by at most one copy and written by at most one at a time, and no more copies run than half the
 //!   servers: beyond that they only share disks.
 //! - A job leaves the queue finished or withdrawn; whatever fails on the way brings it back.
-//! - While too many servers are away at once nothing starts: a dead switch must not start a storm of copies.
+//! - While too many servers are away at once nothing starts but what an administrator asked for: a dead switch must not
+//!   start a storm of copies.
 //!
 //! Not here: where a copy goes (`placement`), how it is made and verified (`copal-data`), who calls this (`copal-master`).
 
 mod hold;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 pub use hold::MassFailure;
+pub use tokens::TokenBucket;
 
 use super::{DiskId, GroupId};
 use hold::Failures;
@@ -45,6 +48,8 @@ pub struct Job {
     pub sources: Vec<DiskId>,
     /// The new member; `None`: it has to be chosen before the job can run.
     pub target: Option<DiskId>,
+    /// An administrator wants it: it runs while a mass failure holds the others.
+    pub is_ordered: bool,
 }
 
 /// Order to copy a group.
@@ -133,8 +138,23 @@ impl RecoveryQueue {
             running.job = Job { target, ..job };
             return;
         }
-        self.withdraw_waiting(job.group);
-        self.wait(job, 0);
+        let rests_until_ms = self
+            .withdraw_waiting(job.group)
+            .map_or(0, |waiting| waiting.ready_ms);
+        self.wait(job, rests_until_ms);
+    }
+
+    /// Takes in a copy that runs already, whoever started it. It holds its slots even where a disk has more copies than one
+    /// by now; whether it was not known yet.
+    pub fn resume(&mut self, job: Job, start: Start) -> bool {
+        if self.running.contains_key(&start.group) {
+            return false;
+        }
+        self.withdraw_waiting(start.group);
+        self.read_from.insert(start.source);
+        self.written_to.insert(start.target);
+        self.running.insert(start.group, Running { job, start });
+        true
     }
 
     fn wait(&mut self, job: Job, ready_ms: u64) {
@@ -155,9 +175,6 @@ impl RecoveryQueue {
     /// when nothing else can run.
     pub fn next(&mut self, now_ms: u64) -> Vec<Start> {
         let mut starts = Vec::new();
-        if self.failures.hold().is_some() {
-            return starts;
-        }
         let mut urgency = self.waiting.keys().next().map(|first| first.whole_copies);
         while let Some(whole_copies) = urgency {
             self.start_those_with(whole_copies, Load::IdleDisks, now_ms, &mut starts);
@@ -176,6 +193,7 @@ impl RecoveryQueue {
             Load::IdleDisks => LOOK_AHEAD,
             Load::FreeSlots => usize::MAX,
         };
+        let is_held = self.failures.hold().is_some();
         let mut found: Vec<(Priority, Start)> = Vec::new();
         for (priority, waiting) in self
             .waiting
@@ -187,7 +205,7 @@ impl RecoveryQueue {
             if self.running.len() + found.len() >= self.most_running {
                 break;
             }
-            if waiting.ready_ms > now_ms {
+            if waiting.ready_ms > now_ms || (is_held && !waiting.job.is_ordered) {
                 continue;
             }
             let Some(start) = self.fitting(&waiting.job, load) else {
@@ -226,8 +244,14 @@ impl RecoveryQueue {
 
     fn stop(&mut self, group: GroupId) -> Option<Job> {
         let running = self.running.remove(&group)?;
-        self.read_from.remove(&running.start.source);
-        self.written_to.remove(&running.start.target);
+        // What was resumed may share a slot.
+        let (source, target) = (running.start.source, running.start.target);
+        if self.running.values().all(|other| other.start.source != source) {
+            self.read_from.remove(&source);
+        }
+        if self.running.values().all(|other| other.start.target != target) {
+            self.written_to.remove(&target);
+        }
         Some(running.job)
     }
 
@@ -302,7 +326,7 @@ impl RecoveryQueue {
         self.failures.hold()
     }
 
-    /// An administrator says that those that are away stay away: copies start.
+    /// An administrator says that those that are away stay away: all copies start.
     pub fn lift_hold(&mut self) {
         self.failures.lift();
     }
@@ -319,6 +343,11 @@ impl RecoveryQueue {
         }
         let priority = self.places.get(&group)?;
         self.waiting.get(priority).map(|waiting| &waiting.job)
+    }
+
+    /// Jobs that wait, the next first.
+    pub fn waiting(&self) -> impl Iterator<Item = &Job> + '_ {
+        self.waiting.values().map(|waiting| &waiting.job)
     }
 
     /// Copies that run, by group.

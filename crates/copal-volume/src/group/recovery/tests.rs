@@ -22,6 +22,7 @@ fn job(group: u32, whole_copies: u8, sources: &[u32], target: u32) -> Job {
         pool: 1,
         sources: sources.iter().copied().map(DiskId).collect(),
         target: Some(DiskId(target)),
+        is_ordered: false,
     }
 }
 
@@ -292,4 +293,39 @@ fn two_whole_racks_hold_it_and_one_server_of_four_does_not() {
     assert!(small.hold().is_none(), "one server dies by itself");
     small.server_failed(2, 2, 0);
     assert!(small.hold().is_some());
+}
+
+#[test]
+fn what_an_administrator_wants_runs_while_the_others_are_held() {
+    let mut queue = RecoveryQueue::new(4);
+    queue.server_failed(1, 0, 0);
+    queue.server_failed(2, 0, 0);
+    queue.put(job(1, 1, &[1], 2));
+    queue.put(Job {
+        is_ordered: true,
+        ..job(2, 1, &[3], 4)
+    });
+    assert_eq!(groups(&queue.next(0)), [2]);
+    queue.lift_hold();
+    assert_eq!(groups(&queue.next(0)), [1]);
+}
+
+#[test]
+fn copies_that_run_already_hold_their_slots_until_the_last_of_them_ends() {
+    let mut queue = RecoveryQueue::new(16);
+    let start = |group, source, target| Start {
+        group: GroupId(group),
+        source: DiskId(source),
+        target: DiskId(target),
+    };
+    // More at once than would be started.
+    assert!(queue.resume(job(1, 2, &[1], 9), start(1, 1, 9)));
+    assert!(queue.resume(job(2, 2, &[2], 9), start(2, 2, 9)));
+    assert!(!queue.resume(job(2, 2, &[2], 9), start(2, 2, 9)));
+    queue.put(job(3, 1, &[3], 9));
+    assert_eq!(queue.next(0), []);
+    assert!(queue.finished(GroupId(1)));
+    assert_eq!(queue.next(0), [], "the second still runs");
+    assert!(queue.finished(GroupId(2)));
+    assert_eq!(groups(&queue.next(0)), [3]);
 }

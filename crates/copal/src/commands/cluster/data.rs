@@ -52,7 +52,10 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
         directory: words.dir.clone(),
         limit_bytes: home.limit_bytes,
     };
-    let process = DataProcess::start(stack.members().clone(), identity, &home, Box::new(room));
+    let rate = home
+        .recovery_bytes_per_s
+        .unwrap_or_else(|| recovery_rate(&words.dir));
+    let process = DataProcess::start(stack.members().clone(), identity, &home, Box::new(room), rate);
     let process = process.map_err(start_failure)?;
     context.output.message(
         "ready",
@@ -89,6 +92,11 @@ fn again(words: &Data, mut home: ServerHome) -> Outcome<ServerHome> {
     if let Some(listen) = &words.listen {
         check_address(listen)?;
         home.listen.clone_from(listen);
+    }
+    if words.recovery_rate.is_some() {
+        home.recovery_bytes_per_s = words.recovery_rate;
+    }
+    if words.listen.is_some() || words.recovery_rate.is_some() {
         home.write(&words.dir).map_err(start_failure)?;
     }
     Ok(home)
@@ -122,6 +130,7 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
         }
         None => ServerHome::draw(name, listen, words.limit).map_err(start_failure)?,
     };
+    home.recovery_bytes_per_s = words.recovery_rate;
     home.write(&words.dir).map_err(start_failure)?;
     let capacity = words.limit.unwrap_or_else(|| free_bytes(&words.dir));
     home.join(&token, capacity, TO_JOIN)
@@ -196,6 +205,25 @@ fn gone(words: &Data) -> Failure {
 
 fn free_bytes(directory: &Path) -> u64 {
     rustix::fs::statvfs(directory).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize))
+}
+
+/// Bytes a second for copies that leave clients their share: of a disk that turns, or one that does not.
+fn recovery_rate(directory: &Path) -> u64 {
+    const TURNS: u64 = 40_000_000;
+    const STANDS: u64 = 200_000_000;
+    let Ok(meta) = std::fs::metadata(directory) else {
+        return STANDS;
+    };
+    let device = std::os::linux::fs::MetadataExt::st_dev(&meta);
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    // A partition has no queue of its own.
+    let turns = ["queue", "../queue"].into_iter().find_map(|queue| {
+        std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/rotational")).ok()
+    });
+    match turns.as_deref().map(str::trim) {
+        Some("1") => TURNS,
+        _ => STANDS,
+    }
 }
 
 struct StoreRoom {

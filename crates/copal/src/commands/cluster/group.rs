@@ -35,6 +35,24 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
             let rows = [told.clone()];
             context.output.answer(told, || as_table(&rows));
         }
+        Group::Boost { group } => {
+            let told = cluster::ask(&store, "boost", &group.to_string()).map_err(|failure| match failure
+                .exit_code
+            {
+                exit::NOT_FOUND => Failure::new(
+                    exit::NOT_FOUND,
+                    "not_found",
+                    format!("group {group} lacks no copy; `copal group ls --degraded` lists those that do"),
+                ),
+                _ => failure,
+            })?;
+            let ahead = told["ahead"].as_u64();
+            context.output.answer(told, || match ahead {
+                Some(0) => format!("the copy of group {group} is the next\n"),
+                Some(ahead) => format!("the copy of group {group} waits, {ahead} go before it\n"),
+                None => format!("group {group} is being copied\n"),
+            });
+        }
         Group::Verify { group, deep, .. } => {
             let groups = match group {
                 Some(group) => vec![GroupId(*group)],

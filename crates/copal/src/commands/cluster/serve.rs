@@ -132,6 +132,9 @@ impl Serving<'_> {
         if let Some(limit) = self.words.limit {
             typed.extend(["--limit".to_owned(), limit.to_string()]);
         }
+        if let Some(rate) = self.words.recovery_rate {
+            typed.extend(["--recovery-rate".to_owned(), rate.to_string()]);
+        }
         self.start(&name, directory, typed, &again, Some(token))
     }
 

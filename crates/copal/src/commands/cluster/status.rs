@@ -89,7 +89,50 @@ fn as_text(told: &Value) -> String {
     let titles = [
         "Server", "State", "Address", "Process", "Used", "Capacity", "Groups",
     ];
-    format!("{}\n{}", text(&told["sentence"]), human::table(&titles, &rows))
+    format!(
+        "{}\n{}{}",
+        text(&told["sentence"]),
+        human::table(&titles, &rows),
+        recovery_as_text(told)
+    )
+}
+
+/// Copies that run, how many wait, and what blocks them; nothing while there are none.
+fn recovery_as_text(told: &Value) -> String {
+    const MOST: usize = 20;
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let tasks = told["tasks"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let recovery = &told["recovery"];
+    let mut said = String::new();
+    if !tasks.is_empty() {
+        let row = |task: &Value| {
+            vec![
+                text(&task["kind"]),
+                task["gid"].to_string(),
+                text(&task["src"]),
+                text(&task["dst"]),
+                task["priority"]["whole_copies"].to_string(),
+                text(&task["state"]).replace('_', " "),
+                format!("{:.0} %", task["done"].as_f64().unwrap_or_default() * 100.0),
+            ]
+        };
+        let rows: Vec<Vec<String>> = tasks.iter().take(MOST).map(row).collect();
+        let titles = ["Task", "Group", "From", "To", "Copies", "State", "Done"];
+        let counts = format!("{} copies run, {} wait", recovery["running"], recovery["waiting"]);
+        let end = match recovery["ends_in_s"].as_u64() {
+            Some(seconds) => format!("done in {}", human::age(seconds)),
+            None => "the end is not known yet".to_owned(),
+        };
+        said = format!("\n{counts}; {end}\n{}", human::table(&titles, &rows));
+    }
+    for blocked in recovery["blocked"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default()
+    {
+        said.push_str(&format!("\nblocked: {}\n", text(blocked)));
+    }
+    said
 }
 
 pub(crate) fn events(context: &Context<'_>, words: &Events) -> Outcome<()> {

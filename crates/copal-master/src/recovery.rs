@@ -1,0 +1,91 @@
+//! Copies that wait and copies that run, as the master goes by them in its reign: the queue's rules over the rows of the map.
+//!
+//! Nothing of it is in the database but what has begun: a member that is joining, one that is leaving, a server that is being
+//! emptied. A new reign fills its queue from these; boosts, and moves that have not begun, are forgotten with the old one.
+//!
+//! Paper: beanfs §5.3
+//! Not here: when a member may take another's place (`replacing`), what `status` tells of it (`tasks`), the rules of the queue
+//! (`copal_volume::group::recovery`).
+
+use crate::progress::Progress;
+use copal_volume::group::{GroupId, placement::NoPlace, recovery::RecoveryQueue};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Why a copy of a group is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// One is gone for good.
+    Replace,
+    /// The disk of a member is being emptied.
+    Drain {
+        /// It leaves.
+        from: u32,
+    },
+    /// One is to lie elsewhere.
+    Move(Move),
+}
+
+/// A copy that goes from one disk to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Move {
+    /// It leaves.
+    pub(crate) from: u32,
+    /// It takes the place.
+    pub(crate) to: u32,
+    /// An administrator wants it, by itself or in a plan; else the master does, since the disk is too full.
+    pub(crate) is_ordered: bool,
+}
+
+impl Need {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Need::Replace => "copy",
+            Need::Drain { .. } => "drain",
+            Need::Move(_) => "move",
+        }
+    }
+
+    /// Who leaves when the copy is whole.
+    pub(crate) fn leaves(self) -> Option<u32> {
+        match self {
+            Need::Replace => None,
+            Need::Drain { from } | Need::Move(Move { from, .. }) => Some(from),
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct Recovery {
+    pub(crate) queue: RecoveryQueue,
+    /// Why a group is in the queue.
+    pub(crate) needs: BTreeMap<GroupId, Need>,
+    pub(crate) boosts: BTreeMap<GroupId, u32>,
+    /// Since when a group has lacked a copy.
+    pub(crate) since: BTreeMap<GroupId, u64>,
+    /// Moves that are wanted and have not ended.
+    pub(crate) moves: BTreeMap<GroupId, Move>,
+    /// Groups that no disk can take.
+    pub(crate) without_place: BTreeMap<GroupId, NoPlace>,
+    pub(crate) progress: Progress,
+    /// Servers that are away, as the queue was told.
+    pub(crate) away: BTreeSet<u32>,
+    pub(crate) servers: usize,
+    pub(crate) was_held: bool,
+}
+
+impl Default for Recovery {
+    fn default() -> Recovery {
+        Recovery {
+            queue: RecoveryQueue::new(0),
+            needs: BTreeMap::new(),
+            boosts: BTreeMap::new(),
+            since: BTreeMap::new(),
+            moves: BTreeMap::new(),
+            without_place: BTreeMap::new(),
+            progress: Progress::default(),
+            away: BTreeSet::new(),
+            servers: 0,
+            was_held: false,
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! Copies in a cluster whose servers are simulated: they say what they have, and copy in a few beats.
+
+use super::*;
+use crate::meta::MemberKind;
+use copal_volume::group::DiskId;
+use std::collections::{BTreeMap, BTreeSet};
+
+const STEP_MS: u64 = 250;
+
+struct Cluster {
+    master: Master,
+    now_ms: u64,
+    /// Boot of each server that is there.
+    up: BTreeMap<u8, u64>,
+    boots: BTreeMap<u8, u64>,
+    /// Bytes used, of each disk.
+    used: BTreeMap<u8, u64>,
+    bytes_of_group: u64,
+    /// Beats that a copy takes.
+    beats: u32,
+    copied: BTreeMap<(GroupId, u32), u32>,
+    /// Who has everything of a group.
+    whole: BTreeSet<(GroupId, u32)>,
+    before: BTreeMap<GroupId, Vec<(u32, MemberKind)>>,
+    most_running: usize,
+    /// No copy lost what it was read from.
+    has_sources: bool,
+}
+
+impl Cluster {
+    fn new(servers: u8, groups: u32) -> Cluster {
+        let mut meta = SqliteStore::in_memory().unwrap();
+        let pool = Pool {
+            replicas: 3,
+            min_ack: 2,
+            groups,
+        };
+        Master::found(&mut meta, [7; 16], pool).unwrap();
+        let master = Master::open(Box::new(meta), MasterOptions::default()).unwrap();
+        let mut cluster = Cluster {
+            master,
+            now_ms: 1000,
+            up: BTreeMap::new(),
+            boots: BTreeMap::new(),
+            used: BTreeMap::new(),
+            bytes_of_group: 1 << 20,
+            beats: 3,
+            copied: BTreeMap::new(),
+            whole: BTreeSet::new(),
+            before: BTreeMap::new(),
+            most_running: 0,
+            has_sources: true,
+        };
+        for number in 1..=servers {
+            cluster.join(number);
+        }
+        // The first three have all groups; nothing is in them yet, so they may lie anywhere.
+        let mut reign = cluster.master.reign.lock();
+        let servers: Vec<ServerRow> = reign.map.servers.values().cloned().collect();
+        let spread = layout::initial(pool, &servers).unwrap();
+        reign.change_members(spread).unwrap();
+        drop(reign);
+        for row in cluster.master.map().groups.values() {
+            for (disk, _) in &row.members {
+                cluster.whole.insert((row.group, *disk));
+            }
+        }
+        cluster.pass(1000);
+        cluster
+    }
+
+    fn join(&mut self, number: u8) {
+        self.master.join(&joiner(number), self.now_ms).unwrap();
+        self.up.insert(number, 1);
+        self.boots.insert(number, 1);
+    }
+
+    fn kill(&mut self, number: u8) {
+        self.up.remove(&number);
+        self.master
+            .fail(number.into(), "refuses connections", self.now_ms)
+            .unwrap();
+        self.copied.retain(|(_, disk), _| *disk != u32::from(number));
+    }
+
+    fn start(&mut self, number: u8) {
+        let boot = self.boots.entry(number).or_default();
+        *boot += 1;
+        self.up.insert(number, *boot);
+    }
+
+    /// What a server says of its groups; copies get on by a beat.
+    fn told(&mut self, number: u8) -> Vec<(GroupId, copal_volume::group::Epoch, Role)> {
+        let disk = u32::from(number);
+        let map = self.master.map();
+        let mut told = Vec::new();
+        for row in map.groups_of(disk) {
+            let (group, view) = (row.group, map.view(row));
+            let lacks = map.missed.contains_key(&(group, disk));
+            let is_joining = row.members.contains(&(disk, MemberKind::Joining));
+            let beats = self.copied.entry((group, disk)).or_default();
+            *beats += 1;
+            let is_done = !is_joining || *beats > self.beats;
+            let has_donor = row.members.iter().any(|(other, _)| {
+                self.up.contains_key(&(*other as u8)) && self.whole.contains(&(group, *other))
+            });
+            if lacks && is_done && has_donor && self.master.become_whole(group, view.epoch, disk).is_ok() {
+                self.whole.insert((group, disk));
+            }
+            let role = match self.master.map().missed.contains_key(&(group, disk)) {
+                false => Role::Normal,
+                true if is_joining => Role::Joining,
+                true => Role::Recovering,
+            };
+            told.push((group, view.epoch, role));
+        }
+        told
+    }
+
+    fn step(&mut self) {
+        self.now_ms += STEP_MS;
+        for (number, boot) in self.up.clone() {
+            let groups = self.told(number);
+            let sizes = groups
+                .iter()
+                .map(|(group, ..)| (*group, self.bytes_of_group))
+                .collect();
+            let used_bytes = match self.used.get(&number) {
+                Some(used) => *used,
+                None => groups.len() as u64 * self.bytes_of_group,
+            };
+            let beat = Beat {
+                groups,
+                sizes,
+                used_bytes,
+                ..beat(number, boot)
+            };
+            self.master.beat(beat, self.now_ms).unwrap();
+            self.check();
+        }
+        self.master.tick(self.now_ms).unwrap();
+        self.check();
+    }
+
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms / STEP_MS {
+            self.step();
+        }
+    }
+
+    /// Until nothing is to do; how long it took.
+    fn settle(&mut self) -> u64 {
+        let begun_ms = self.now_ms;
+        while self.master.status(self.now_ms)["health"] != "healthy" || !self.tasks().is_empty() {
+            self.step();
+            let status = self.master.status(self.now_ms);
+            assert!(self.now_ms - begun_ms < 600_000, "{status:#}");
+        }
+        self.now_ms - begun_ms
+    }
+
+    fn tasks(&self) -> Vec<serde_json::Value> {
+        self.master.status(self.now_ms)["tasks"]
+            .as_array()
+            .unwrap()
+            .clone()
+    }
+
+    fn sentence(&self) -> String {
+        self.master.status(self.now_ms)["sentence"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    fn events(&self, kind: &str) -> usize {
+        let events = self.master.events(0, 100_000).unwrap();
+        events.iter().filter(|event| event.kind == kind).count()
+    }
+
+    /// What holds whatever happens: a whole copy goes only where the full number of others is whole, no disk is read or
+    /// written by two copies that were started, and no more run than half the servers.
+    fn check(&mut self) {
+        let map = self.master.map();
+        for (group, row) in &map.groups {
+            let before = self
+                .before
+                .insert(*group, row.members.clone())
+                .unwrap_or_default();
+            let whole = row
+                .members
+                .iter()
+                .filter(|(disk, _)| self.whole.contains(&(*group, *disk)))
+                .count();
+            for (disk, _) in before {
+                let has_left = row.members.iter().all(|(member, _)| *member != disk);
+                if has_left {
+                    let was_whole = self.whole.remove(&(*group, disk));
+                    self.copied.remove(&(*group, disk));
+                    assert!(
+                        !was_whole || whole >= 3,
+                        "group {group}: {disk} left, {whole} are whole"
+                    );
+                }
+            }
+        }
+        let running = self.running();
+        self.most_running = self.most_running.max(running.len());
+        let sources: BTreeSet<DiskId> = running.iter().map(|start| start.source).collect();
+        let targets: BTreeSet<DiskId> = running.iter().map(|start| start.target).collect();
+        let is_one_each = sources.len() == running.len() || !self.has_sources;
+        assert!(is_one_each && targets.len() == running.len(), "{running:?}");
+        assert!(running.len() <= (map.servers.len() / 2).max(1), "{running:?}");
+    }
+
+    fn running(&self) -> Vec<copal_volume::group::recovery::Start> {
+        self.master.reign.lock().recovery.queue.running().collect()
+    }
+
+    fn groups_of(&self, number: u8) -> usize {
+        self.master.map().groups_of(number.into()).count()
+    }
+}
+
+#[test]
+fn a_server_that_is_given_up_is_replaced_by_as_many_copies_at_a_time_as_disks_allow() {
+    let mut cluster = Cluster::new(8, 128);
+    let held = cluster.groups_of(3);
+    cluster.kill(3);
+    cluster.master.lose("data3", cluster.now_ms).unwrap();
+    cluster.step();
+    let status = cluster.master.status(cluster.now_ms);
+    let task = &status["tasks"][0];
+    assert_eq!(
+        (&task["kind"], &task["state"]),
+        (&"copy".into(), &"running".into()),
+        "{task}"
+    );
+    assert_eq!(task["priority"]["whole_copies"], 2);
+    assert_eq!(
+        status["recovery"]["running"].as_u64().unwrap() + status["recovery"]["waiting"].as_u64().unwrap(),
+        held as u64
+    );
+    cluster.pass(5000);
+    assert!(
+        cluster.master.status(cluster.now_ms)["recovery"]["ends_in_s"]
+            .as_u64()
+            .is_some()
+    );
+    assert!(cluster.sentence().contains("done in"), "{}", cluster.sentence());
+    cluster.settle();
+    assert_eq!(cluster.most_running, 4, "half the servers");
+    assert_eq!(cluster.master.map().servers.len(), 7);
+}
+
+#[test]
+fn the_last_copies_are_copied_first() {
+    let mut cluster = Cluster::new(8, 256);
+    for number in [3, 5] {
+        cluster.kill(number);
+        cluster
+            .master
+            .lose(&format!("data{number}"), cluster.now_ms)
+            .unwrap();
+    }
+    let single = |cluster: &Cluster| {
+        let map = cluster.master.map();
+        let is_single = |row: &&GroupRow| {
+            let here = |(disk, _): &&(u32, MemberKind)| {
+                cluster.whole.contains(&(row.group, *disk)) && cluster.up.contains_key(&(*disk as u8))
+            };
+            row.members.iter().filter(here).count() == 1
+        };
+        map.groups.values().filter(is_single).count()
+    };
+    assert!(single(&cluster) > 5);
+    let (begun_ms, mut first_ms) = (cluster.now_ms, None);
+    while cluster.master.map().servers.len() > 6 {
+        cluster.step();
+        if single(&cluster) == 0 && first_ms.is_none() {
+            first_ms = Some(cluster.now_ms - begun_ms);
+        }
+        assert!(cluster.now_ms - begun_ms < 600_000);
+    }
+    cluster.settle();
+    let all_ms = cluster.now_ms - begun_ms;
+    assert!(first_ms.unwrap() * 3 < all_ms, "{first_ms:?} of {all_ms}");
+}
+
+#[test]
+fn a_mass_failure_starts_no_copies_until_somebody_gives_a_server_up() {
+    let mut cluster = Cluster::new(6, 32);
+    for number in [1, 2] {
+        cluster.kill(number);
+    }
+    // Beyond the time after which one that failed alone is given up.
+    cluster.pass(31 * 60_000);
+    assert_eq!(cluster.tasks(), [] as [serde_json::Value; 0]);
+    assert_eq!(cluster.events("hold"), 1);
+    assert!(
+        cluster
+            .sentence()
+            .contains("blocked: 2 of 6 servers failed within a minute"),
+        "{}",
+        cluster.sentence()
+    );
+    cluster.start(1);
+    cluster.pass(1000);
+    assert!(!cluster.tasks().is_empty(), "one that is away is no mass failure");
+    cluster.start(2);
+    cluster.settle();
+    // Given up by name: its groups are copied though the rest are held.
+    for number in [1, 2, 3] {
+        cluster.kill(number);
+    }
+    cluster.step();
+    cluster.master.lose("data1", cluster.now_ms).unwrap();
+    cluster.pass(1000);
+    assert!(
+        cluster.sentence().contains("2 of 6 servers failed"),
+        "{}",
+        cluster.sentence()
+    );
+    assert!(cluster.tasks().iter().any(|task| task["state"] == "running"));
+    for number in [2, 3] {
+        cluster.start(number);
+    }
+    cluster.settle();
+    assert_eq!(cluster.master.map().servers.len(), 5);
+}
+
+#[test]
+fn an_administrator_puts_a_group_before_others_of_its_age() {
+    let mut cluster = Cluster::new(5, 64);
+    assert!(matches!(
+        cluster.master.boost(GroupId(9), 0),
+        Err(MasterError::Volume(VolumeError::NotFound))
+    ));
+    cluster.kill(2);
+    cluster.master.lose("data2", cluster.now_ms).unwrap();
+    let last = cluster.tasks().last().unwrap()["gid"].as_u64().unwrap() as u32;
+    let boosted = cluster.master.boost(GroupId(last), cluster.now_ms).unwrap();
+    assert_eq!((&boosted["boost"], &boosted["ahead"]), (&1.into(), &0.into()));
+    cluster.settle();
+}
+
+#[test]
+fn a_group_without_a_place_says_what_it_needs() {
+    let mut cluster = Cluster::new(3, 16);
+    cluster.kill(3);
+    cluster.master.lose("data3", cluster.now_ms).unwrap();
+    cluster.pass(2000);
+    let sentence = cluster.sentence();
+    assert!(
+        sentence.contains("each needs 3 servers in different failure domains, 2 are there"),
+        "{sentence}"
+    );
+    cluster.join(4);
+    cluster.settle();
+}
+
+/// A boot, a loss, a return, in any order: nothing whole is let go, and in the end everything is whole.
+#[test]
+fn whatever_fails_meanwhile_no_whole_copy_is_let_go_too_early() {
+    for seed in 0..30_u64 {
+        let mut cluster = Cluster::new(7, 24);
+        let mut drawn = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut draw = |end: u64| {
+            drawn ^= drawn << 13;
+            drawn ^= drawn >> 7;
+            drawn ^= drawn << 17;
+            drawn % end
+        };
+        cluster.has_sources = false;
+        let mut away: Option<u8> = None;
+        let mut lost = 0;
+        for _ in 0..12 {
+            let number = 1 + draw(7) as u8;
+            match (away, draw(3)) {
+                (Some(number), 0) if lost < 2 => {
+                    cluster
+                        .master
+                        .lose(&format!("data{number}"), cluster.now_ms)
+                        .unwrap();
+                    (away, lost) = (None, lost + 1);
+                }
+                (Some(number), _) => {
+                    cluster.start(number);
+                    away = None;
+                }
+                (None, _) if cluster.up.contains_key(&number) => {
+                    // One that is alone with a group is spared.
+                    let map = cluster.master.map();
+                    let is_alone = map.groups_of(number.into()).any(|row| {
+                        let others = row.members.iter().filter(|(disk, _)| *disk != u32::from(number));
+                        let here = |disk: u32| {
+                            cluster.up.contains_key(&(disk as u8))
+                                && cluster.whole.contains(&(row.group, disk))
+                        };
+                        others.filter(|(disk, _)| here(*disk)).count() == 0
+                    });
+                    if !is_alone {
+                        cluster.kill(number);
+                        away = Some(number);
+                    }
+                }
+                _ => {}
+            }
+            cluster.pass(draw(8) * 500);
+        }
+        if let Some(number) = away {
+            cluster.start(number);
+        }
+        cluster.settle();
+    }
+}

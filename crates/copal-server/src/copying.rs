@@ -1,0 +1,102 @@
+//! Bytes that go to other members and come from them: slowed down so that clients keep their share of the disk, counted for
+//! the master.
+//!
+//! Paper: beanfs §5.3 (copies degrade what clients do)
+//! Not here: what is copied (`syncing`, `showing`), how fast is right (`copal data --recovery-rate`).
+
+use copal_data::{MemberStore, Membership};
+use copal_proto::messages;
+use copal_volume::group::{GroupId, recovery::TokenBucket};
+use parking_lot::Mutex;
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+/// Whoever asks for a file gives up later than this.
+const LONGEST_ANSWER: Duration = Duration::from_secs(10);
+/// Between two looks at how much groups have.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// See the module.
+pub(crate) struct Copying {
+    bucket: Mutex<TokenBucket>,
+    began: Instant,
+    taken_bytes: AtomicU64,
+    sizes: Mutex<Sizes>,
+}
+
+#[derive(Default)]
+struct Sizes {
+    looked: Option<Instant>,
+    told: HashMap<GroupId, u64>,
+}
+
+impl Copying {
+    /// At most so many bytes a second, out and in together.
+    pub(crate) fn new(bytes_per_s: u64) -> Copying {
+        Copying {
+            bucket: Mutex::new(TokenBucket::new(bytes_per_s)),
+            began: Instant::now(),
+            taken_bytes: AtomicU64::new(0),
+            sizes: Mutex::default(),
+        }
+    }
+
+    /// Bytes came from another member; returns when the next may be asked for.
+    pub(crate) async fn took(&self, bytes: u64) {
+        self.taken_bytes.fetch_add(bytes, Ordering::Relaxed);
+        tokio::time::sleep(self.wait_for(bytes)).await;
+    }
+
+    /// Bytes were read for another member; returns when they may go.
+    pub(crate) async fn gives(&self, bytes: u64) {
+        tokio::time::sleep(self.wait_for(bytes).min(LONGEST_ANSWER)).await;
+    }
+
+    fn wait_for(&self, bytes: u64) -> Duration {
+        let now_ms = self.began.elapsed().as_millis() as u64;
+        Duration::from_millis(self.bucket.lock().take(bytes, now_ms))
+    }
+
+    /// Bytes that came from others since the process began.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.taken_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sizes of groups that changed much since they were told; a look every two seconds.
+    pub(crate) fn sizes(&self, store: &MemberStore, groups: &[Membership]) -> Vec<messages::GroupSize> {
+        let mut sizes = self.sizes.lock();
+        if sizes.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+            return Vec::new();
+        }
+        sizes.looked = Some(Instant::now());
+        let present: HashMap<GroupId, u64> = groups
+            .iter()
+            .map(|membership| (membership.group, store.group_bytes(membership.group)))
+            .collect();
+        let is_news = |(group, bytes): &(&GroupId, &u64)| {
+            let told = sizes.told.get(group).copied();
+            told.is_none_or(|told| told.abs_diff(**bytes) > told / 16)
+        };
+        let news: Vec<messages::GroupSize> = present
+            .iter()
+            .filter(is_news)
+            .map(|(group, bytes)| messages::GroupSize {
+                group: group.0,
+                bytes: *bytes,
+            })
+            .collect();
+        sizes.told.retain(|group, _| present.contains_key(group));
+        for size in &news {
+            sizes.told.insert(GroupId(size.group), size.bytes);
+        }
+        news
+    }
+
+    /// All sizes are to be told again: nobody heard them, or another master leads.
+    pub(crate) fn forget_told(&self) {
+        *self.sizes.lock() = Sizes::default();
+    }
+}
