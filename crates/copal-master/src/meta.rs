@@ -69,7 +69,7 @@ pub struct ServerRow {
     pub incarnation: Incarnation,
     /// It is being emptied.
     pub is_draining: bool,
-    /// Away since, ms since 1970; 0: it is there.
+    /// Away since, ms since 1970; 0: it is there. Ahead of now: its absence is announced until then, whether it is away yet.
     pub failed_since_ms: u64,
     /// Bytes it can hold.
     pub capacity_bytes: u64,

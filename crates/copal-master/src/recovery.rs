@@ -71,6 +71,8 @@ pub(crate) struct Recovery {
     pub(crate) away: BTreeSet<u32>,
     pub(crate) servers: usize,
     pub(crate) was_held: bool,
+    /// Servers that were emptied, and are told to be empty.
+    pub(crate) empty: BTreeSet<u32>,
 }
 
 impl Default for Recovery {
@@ -86,6 +88,7 @@ impl Default for Recovery {
             away: BTreeSet::new(),
             servers: 0,
             was_held: false,
+            empty: BTreeSet::new(),
         }
     }
 }

@@ -91,6 +91,7 @@ impl Reign {
         if !changes.is_empty() {
             self.change_members(changes.into_iter().collect())?;
         }
+        self.note_empty(now_ms)?;
         self.drop_servers_without_groups(now_ms)
     }
 
@@ -178,6 +179,33 @@ impl Reign {
             (None, None) => None,
         };
         (members, need)
+    }
+
+    /// Members of `disk` that were to leave stay after all, in one group or in all; what was half copied for them goes. How
+    /// many that are.
+    pub(crate) fn stay(&mut self, disk: u32, only: Option<GroupId>) -> Mastered<usize> {
+        let mut changes = Vec::new();
+        for row in self.map.groups_of(disk) {
+            let is_meant = only.is_none_or(|group| group == row.group);
+            if !is_meant || !row.members.contains(&(disk, MemberKind::Leaving)) {
+                continue;
+            }
+            let mut members = row.members.clone();
+            members.retain(|&(disk, kind)| {
+                kind != MemberKind::Joining || !self.map.missed.contains_key(&(row.group, disk))
+            });
+            for (member, kind) in &mut members {
+                if *member == disk {
+                    *kind = MemberKind::Full;
+                }
+            }
+            changes.push((row.group, members));
+        }
+        let stay = changes.len();
+        if stay > 0 {
+            self.change_members(changes)?;
+        }
+        Ok(stay)
     }
 
     /// Of more whole members than are needed the one that goes: being emptied, else the last by the layout.
@@ -348,7 +376,10 @@ impl Reign {
 fn is_gone(server: &ServerRow, permanent_after_ms: u64, now_ms: u64) -> bool {
     match server.state {
         ServerState::Lost => true,
-        ServerState::Failed => now_ms.saturating_sub(server.failed_since_ms) >= permanent_after_ms,
+        // Of one that is away as it was announced, the time begins when it should be back.
+        ServerState::Failed => {
+            server.failed_since_ms <= now_ms && now_ms - server.failed_since_ms >= permanent_after_ms
+        }
         ServerState::Normal | ServerState::Recovering => false,
     }
 }

@@ -59,6 +59,8 @@ pub struct Beat {
     pub copied_bytes: u64,
     /// Bytes of groups on its disk, where they changed much.
     pub sizes: Vec<(GroupId, u64)>,
+    /// Bytes a second that copies may take there.
+    pub recovery_bytes_per_s: u64,
 }
 
 impl Master {
@@ -187,8 +189,10 @@ impl Master {
             (state, None) => state,
         };
         server.failed_since_ms = match (server.state, before.failed_since_ms) {
-            (ServerState::Failed, 0) => now_ms,
-            (ServerState::Failed, since) => since,
+            (ServerState::Failed, since) if before.is_away() => since,
+            (ServerState::Failed, _) => now_ms,
+            // Its absence is announced, and has not begun.
+            (_, until) if !before.is_away() && until > now_ms => until,
             _ => 0,
         };
         let is_changed = server.state != before.state || server.address != before.address || is_new_boot;
@@ -221,6 +225,7 @@ impl Master {
             None => beat.copied_bytes,
         };
         watch.copied_bytes = beat.copied_bytes;
+        watch.recovery_bytes_per_s = beat.recovery_bytes_per_s;
         reign.recovery.progress.copied(copied);
         if tells_of_copies {
             // Its answer has what comes next.
@@ -314,8 +319,12 @@ impl Reign {
             return Ok(());
         };
         server.state = ServerState::Failed;
-        server.failed_since_ms = now_ms;
-        let text = format!("{} {why}: it is taken for failed", server.name);
+        let is_announced = server.failed_since_ms > now_ms;
+        server.failed_since_ms = server.failed_since_ms.max(now_ms);
+        let text = match is_announced {
+            true => format!("{} {why}: it is away as announced", server.name),
+            false => format!("{} {why}: it is taken for failed", server.name),
+        };
         self.change(server)?;
         self.note(now_ms, "state", &text)
     }

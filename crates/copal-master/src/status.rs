@@ -23,9 +23,10 @@ impl Master {
         let reign = self.reign.lock();
         let copies = reign.copies();
         let (health, mut sentence) = reign.health(copies, self.options.permanent_after_ms, now_ms);
-        if health != "healthy" {
-            sentence.push_str(&reign.outlook());
+        for drain in reign.drains() {
+            sentence.push_str(&format!("; {drain}"));
         }
+        sentence.push_str(&reign.outlook());
         let servers: Vec<Value> = reign
             .map
             .servers
@@ -133,9 +134,12 @@ impl Reign {
             return ("incomplete", sentence);
         }
         let lacking = copies.total - copies.whole;
-        if let Some(server) = self.in_state(ServerState::Failed).next() {
+        // One whose groups all lie on others by now is missed by nobody.
+        let holds_groups = |server: &&ServerRow| self.map.groups_of(server.disk).next().is_some();
+        if let Some(server) = self.in_state(ServerState::Failed).find(holds_groups) {
             let down_ms = now_ms.saturating_sub(server.failed_since_ms);
-            let left_min = permanent_after_ms.saturating_sub(down_ms).div_ceil(60_000);
+            let announced_ms = server.failed_since_ms.saturating_sub(now_ms);
+            let left_min = (announced_ms + permanent_after_ms.saturating_sub(down_ms)).div_ceil(60_000);
             let short = match (copies.one, copies.two) {
                 (0, _) => format!("{lacking} groups have 2 of {} copies", pool.replicas),
                 (one, _) => format!(
@@ -147,11 +151,11 @@ impl Reign {
                 0 => "copied from others now".to_owned(),
                 left => format!("copied from others in {left} min"),
             };
-            let sentence = format!(
-                "degraded: {} down {} s, {short}; {then}",
-                server.name,
-                down_ms / 1000
-            );
+            let down = match announced_ms {
+                0 => format!("down {} s", down_ms / 1000),
+                left => format!("away as announced for {} min more", left.div_ceil(60_000)),
+            };
+            let sentence = format!("degraded: {} {down}, {short}; {then}", server.name);
             return ("degraded", sentence);
         }
         if let Some(server) = self.in_state(ServerState::Lost).next() {
@@ -222,6 +226,8 @@ impl Reign {
             "used_bytes": watch.used_bytes,
             "capacity_bytes": server.capacity_bytes,
             "groups": groups,
+            "draining": server.is_draining,
+            "announced_until_ms": (server.failed_since_ms > now_ms).then_some(server.failed_since_ms),
             "silent_ms": now_ms.saturating_sub(watch.heard_ms),
         })
     }

@@ -8,6 +8,14 @@ use serde_json::{Value, json};
 const MOST_TOLD: usize = 200;
 
 impl Reign {
+    /// Seconds that so much takes at the rate that was measured, or at the rates that servers are given.
+    pub(crate) fn seconds_for(&self, bytes: u64, groups: usize) -> Option<u64> {
+        let measured = self.recovery.progress.seconds_for(bytes, groups);
+        let slowest = self.watches.values().map(|watch| watch.recovery_bytes_per_s);
+        let slowest = slowest.filter(|rate| *rate > 0).min();
+        measured.or_else(|| slowest.map(|rate| bytes.div_ceil(rate)))
+    }
+
     /// Bytes that are still to be copied, and the seconds that they take at the rate that was measured.
     pub(crate) fn left(&self) -> (u64, Option<u64>) {
         let queue = &self.recovery.queue;
@@ -18,7 +26,7 @@ impl Reign {
         });
         let bytes = waiting.chain(running).fold(0_u64, u64::saturating_add);
         let (waiting, running) = queue.len();
-        let seconds = self.recovery.progress.seconds_for(bytes, waiting + running);
+        let seconds = self.seconds_for(bytes, waiting + running);
         (bytes, seconds)
     }
 
@@ -83,6 +91,7 @@ impl Reign {
             "ends_in_s": seconds,
             "hold": self.recovery.queue.hold().map(|hold| hold.to_string()),
             "blocked": self.blocked(),
+            "drains": self.drains(),
         })
     }
 
@@ -98,14 +107,7 @@ impl Reign {
                 .values()
                 .filter(|server| server.state == ServerState::Normal && !server.is_draining)
                 .count();
-            let needed = usize::from(self.map.pool.replicas);
-            sentences.push(match fit < needed {
-                true => format!(
-                    "{groups} groups wait for a server: each needs {needed} servers in different failure domains, {fit} \
-                     are there that stay; add one with `copal node token`"
-                ),
-                false => format!("{groups} groups wait for a server: {reason}"),
-            });
+            sentences.push(self.why_without_place(groups, fit, reason));
         }
         let waiting = self.recovery.queue.waiting();
         let without_source = waiting.filter(|job| job.sources.is_empty()).count();

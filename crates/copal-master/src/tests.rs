@@ -44,6 +44,7 @@ fn beat(number: u8, incarnation: u64) -> Beat {
         map_version: u64::MAX,
         copied_bytes: 0,
         sizes: Vec::new(),
+        recovery_bytes_per_s: 0,
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct Watch {
     pub(crate) sizes: BTreeMap<GroupId, u64>,
     /// Bytes that it has taken over from others since its boot.
     pub(crate) copied_bytes: u64,
+    /// Bytes a second that copies may take there.
+    pub(crate) recovery_bytes_per_s: u64,
 }
 
 /// Who is told when the map changes: threads that wait, and one who is called.

@@ -853,6 +853,9 @@ pub struct Heartbeat {
     /// what changed much since it was told last
     #[prost(message, repeated, tag = "13")]
     pub sizes: ::prost::alloc::vec::Vec<GroupSize>,
+    /// what copies may take there
+    #[prost(uint64, tag = "14")]
+    pub recovery_bytes_per_s: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GroupSize {

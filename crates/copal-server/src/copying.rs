@@ -21,6 +21,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// See the module.
 pub(crate) struct Copying {
+    bytes_per_s: u64,
     bucket: Mutex<TokenBucket>,
     began: Instant,
     taken_bytes: AtomicU64,
@@ -37,11 +38,17 @@ impl Copying {
     /// At most so many bytes a second, out and in together.
     pub(crate) fn new(bytes_per_s: u64) -> Copying {
         Copying {
+            bytes_per_s,
             bucket: Mutex::new(TokenBucket::new(bytes_per_s)),
             began: Instant::now(),
             taken_bytes: AtomicU64::new(0),
             sizes: Mutex::default(),
         }
+    }
+
+    /// What copies may take.
+    pub(crate) fn bytes_per_s(&self) -> u64 {
+        self.bytes_per_s
     }
 
     /// Bytes came from another member; returns when the next may be asked for.

@@ -75,6 +75,7 @@ impl DataServer {
             recovered: self.is_whole(),
             copied_bytes: self.copying.taken_bytes(),
             sizes,
+            recovery_bytes_per_s: self.copying.bytes_per_s(),
         };
         let reply: Result<messages::HeartbeatReply, _> =
             self.masters.call(Method::Heartbeat, &beat, ANSWER).await;

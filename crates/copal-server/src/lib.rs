@@ -20,6 +20,7 @@ mod homes;
 mod joining;
 mod listener;
 mod master_server;
+mod orders;
 mod processes;
 mod showing;
 mod snapshots;

@@ -42,7 +42,7 @@ const EVENTS: usize = 1000;
 
 /// See the module.
 pub struct MasterServer {
-    master: Master,
+    pub(crate) master: Master,
     authority: Authority,
     /// Where masters are reached, for tokens.
     addresses: Vec<String>,
@@ -106,7 +106,7 @@ impl MasterServer {
     }
 
     /// The machine's clock when the process began, carried on by a clock that never jumps.
-    fn now_ms(&self) -> u64 {
+    pub(crate) fn now_ms(&self) -> u64 {
         self.clock.0 + self.clock.1.elapsed().as_millis() as u64
     }
 
@@ -155,6 +155,7 @@ impl MasterServer {
             map_version: since,
             copied_bytes: request.copied_bytes,
             sizes: request.sizes.iter().map(size).collect(),
+            recovery_bytes_per_s: request.recovery_bytes_per_s,
         };
         let disk = self
             .master
@@ -397,15 +398,12 @@ impl MasterServer {
                 Ok(json!({ "token": token.to_string(), "minutes": 10 }))
             }
             "lease" => self.lease(argument, now_ms),
-            "boost" => {
-                let group = u32::try_from(number()?).map_or(GroupId(0), GroupId);
-                let boosted = self.master.boost(group, now_ms);
-                boosted.map_err(|error| of_master(&error))
-            }
-            other => Err(refused(
-                Code::Invalid,
-                format!("this release of the master does not know \"{other}\""),
-            )),
+            other => self.order(other, argument)?.ok_or_else(|| {
+                refused(
+                    Code::Invalid,
+                    format!("this release of the master does not know \"{other}\""),
+                )
+            }),
         }
     }
 
@@ -549,7 +547,7 @@ fn uuid(bytes: &[u8]) -> Result<[u8; 16], Refused> {
         .map_err(|_| refused(Code::Invalid, "an id has sixteen bytes"))
 }
 
-fn of_master(error: &MasterError) -> Refused {
+pub(crate) fn of_master(error: &MasterError) -> Refused {
     match error {
         MasterError::Volume(error) => of_volume_error(error),
         MasterError::Meta(error) => refused(Code::Internal, error.to_string()),

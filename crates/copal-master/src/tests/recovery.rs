@@ -333,7 +333,7 @@ fn a_mass_failure_starts_no_copies_until_somebody_gives_a_server_up() {
 fn an_administrator_puts_a_group_before_others_of_its_age() {
     let mut cluster = Cluster::new(5, 64);
     assert!(matches!(
-        cluster.master.boost(GroupId(9), 0),
+        cluster.master.boost(GroupId(65), 0),
         Err(MasterError::Volume(VolumeError::NotFound))
     ));
     cluster.kill(2);
@@ -413,4 +413,154 @@ fn whatever_fails_meanwhile_no_whole_copy_is_let_go_too_early() {
         }
         cluster.settle();
     }
+}
+
+#[test]
+fn a_server_is_emptied_and_takes_part_until_the_last_of_its_groups_has_left() {
+    let mut cluster = Cluster::new(5, 32);
+    let held = cluster.groups_of(2);
+    let dry = cluster
+        .master
+        .drain("data2", false, true, cluster.now_ms)
+        .unwrap();
+    assert_eq!(
+        (&dry["groups"], &dry["blocked"]),
+        (&held.into(), &serde_json::json!([])),
+        "{dry}"
+    );
+    cluster.pass(1000);
+    assert_eq!(
+        (cluster.groups_of(2), cluster.tasks().len()),
+        (held, 0),
+        "nothing was done"
+    );
+    cluster
+        .master
+        .drain("data2", false, false, cluster.now_ms)
+        .unwrap();
+    cluster.step();
+    assert_eq!(cluster.tasks()[0]["kind"], "drain");
+    assert!(
+        cluster.sentence().contains("data2 is being emptied"),
+        "{}",
+        cluster.sentence()
+    );
+    let refused = cluster.master.remove("data2", false, cluster.now_ms).unwrap_err();
+    assert!(
+        refused.to_string().contains("holds") && refused.to_string().contains("groups"),
+        "{refused}"
+    );
+    // It may fail and come back meanwhile, and so may who takes its groups.
+    cluster.has_sources = false;
+    cluster.pass(2000);
+    cluster.kill(2);
+    cluster.pass(2000);
+    cluster.start(2);
+    cluster.kill(4);
+    cluster.pass(2000);
+    cluster.start(4);
+    cluster.settle();
+    assert_eq!(cluster.groups_of(2), 0);
+    assert!(
+        cluster.sentence().contains("`copal node rm data2`"),
+        "{}",
+        cluster.sentence()
+    );
+    assert_eq!(cluster.events("drain"), 2, "begun, and empty");
+    cluster.master.remove("data2", false, cluster.now_ms).unwrap();
+    assert!(cluster.master.map().server_named("data2").is_none());
+    assert!(cluster.master.drain("data2", false, false, 0).is_err());
+}
+
+#[test]
+fn emptying_a_server_stops_where_it_stands_and_nobody_has_too_few_copies() {
+    let mut cluster = Cluster::new(5, 64);
+    cluster.beats = 10;
+    cluster
+        .master
+        .drain("data1", false, false, cluster.now_ms)
+        .unwrap();
+    cluster.pass(5000);
+    let left = cluster.groups_of(1);
+    assert!(!cluster.running().is_empty() && left > 5);
+    cluster
+        .master
+        .drain("data1", true, false, cluster.now_ms)
+        .unwrap();
+    cluster.settle();
+    assert_eq!(cluster.groups_of(1), left);
+    for row in cluster.master.map().groups.values() {
+        assert!(row.members.len() == 3 && row.members.iter().all(|(_, kind)| *kind == MemberKind::Full));
+    }
+}
+
+#[test]
+fn what_blocks_emptying_is_named_and_ends_with_a_new_server() {
+    let mut cluster = Cluster::new(3, 8);
+    let told = cluster
+        .master
+        .drain("data3", false, false, cluster.now_ms)
+        .unwrap();
+    let blocked = "8 groups wait for a server: each needs 3 servers in different failure domains, 2 are there that stay";
+    assert!(
+        told["blocked"][0].as_str().unwrap().starts_with(blocked),
+        "{told}"
+    );
+    cluster.pass(1000);
+    assert!(cluster.sentence().contains(blocked), "{}", cluster.sentence());
+    assert_eq!(cluster.groups_of(3), 8);
+    cluster.join(4);
+    cluster.settle();
+    assert_eq!((cluster.groups_of(3), cluster.groups_of(4)), (0, 8));
+}
+
+#[test]
+fn a_server_whose_absence_is_announced_is_not_given_up_before_it_ends() {
+    let mut cluster = Cluster::new(4, 16);
+    assert!(
+        cluster
+            .master
+            .announce("data2", 2 * 24 * 3_600_000, false, cluster.now_ms)
+            .is_err()
+    );
+    cluster
+        .master
+        .announce("data2", 60 * 60_000, false, cluster.now_ms)
+        .unwrap();
+    cluster.pass(1000);
+    cluster.kill(2);
+    cluster.kill(3);
+    cluster.step();
+    assert_eq!(cluster.events("hold"), 0, "one was announced");
+    assert!(
+        cluster
+            .sentence()
+            .contains("data2 away as announced for 60 min more"),
+        "{}",
+        cluster.sentence()
+    );
+    cluster.start(3);
+    cluster.pass(59 * 60_000);
+    assert!(cluster.tasks().is_empty());
+    cluster.pass(31 * 60_000);
+    assert!(!cluster.tasks().is_empty(), "the time of any failure began then");
+    cluster.settle();
+    cluster.start(2);
+    cluster.pass(1000);
+    assert_eq!(cluster.groups_of(2), 0);
+    // Taken back.
+    cluster
+        .master
+        .announce("data3", 60_000, false, cluster.now_ms)
+        .unwrap();
+    cluster
+        .master
+        .announce("data3", 0, false, cluster.now_ms)
+        .unwrap();
+    cluster.kill(3);
+    assert!(
+        cluster.sentence().contains("data3 down 0 s"),
+        "{}",
+        cluster.sentence()
+    );
 }

@@ -299,6 +299,48 @@ pub(crate) enum Node {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Empty a server: its groups go to others, and it stays whole until they have them
+    #[command(
+        after_help = "What blocks it is told, here and by `copal status`. Empty, it is removed by `copal node rm`.\n\nExample:\n  copal \
+                      node drain data2 --dry-run\n  copal node drain data2\n  copal node drain data2 --undo"
+    )]
+    Drain {
+        /// Name of the server
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Stop emptying it; what has left stays where it is
+        #[arg(long)]
+        undo: bool,
+        /// Show what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Remove a server that holds no group
+    #[command(after_help = "Example:\n  copal node rm data2 --dry-run")]
+    Rm {
+        /// Name of the server
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Show what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Announce that a server will be away: it is not given up meanwhile
+    #[command(
+        after_help = "Its groups go on with the members that stay. --for 0s takes it back.\n\nExample:\n  copal node maintenance data2 \
+                      --for 30m"
+    )]
+    Maintenance {
+        /// Name of the server
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// How long at most; a day is the longest
+        #[arg(long = "for", value_name = "DURATION", default_value = "30m", value_parser = human::parse_duration)]
+        duration: Duration,
+        /// Show what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]

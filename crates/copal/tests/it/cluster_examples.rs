@@ -60,6 +60,8 @@ impl Scene {
         let line = line.replace("127.0.0.1:7400/", &format!("127.0.0.1:{}/", self.cluster.port));
         // The first three servers are there.
         let line = line.replace("--name data1", "--name data9");
+        // That one has joined, and holds nothing.
+        let line = line.replace("node rm data2", "node rm data9");
         let mut line = line.replace("serve --dev", &format!("serve --dev --port {}", free_ports(5)));
         for address in ["10.0.0.1:7400", "10.0.0.2:7401", "HOST:7404"] {
             if line.contains(address) {

@@ -61,8 +61,9 @@ fn a_server_that_is_given_up_is_copied_at_the_rate_that_was_set_and_the_end_is_t
     let cluster = Served::with_servers(4, &["--recovery-rate", "6M"]);
     // Three servers had joined when the groups were laid out: the fourth has none of them.
     fill(&cluster, 48, 600_000);
+    assert!(cluster.good(&["group", "boost", "64"]).contains("all its copies"));
     cluster.signal("data2", "-KILL");
-    cluster.bad(40, &["group", "boost", "1"]);
+    cluster.bad(40, &["group", "boost", "65"]);
     cluster.good(&["node", "lost", "data2"]);
     let begun = Instant::now();
     let status = wait_for(&cluster, Duration::from_secs(20), |status| {
@@ -88,4 +89,71 @@ fn a_server_that_is_given_up_is_copied_at_the_rate_that_was_set_and_the_end_is_t
     cluster.good(&["group", "verify", "--all", "--deep"]);
     let nodes = cluster.told(&["node", "ls"]);
     assert_eq!(nodes["nodes"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn a_server_is_emptied_while_files_are_written_and_then_removed() {
+    let cluster = Served::with_servers(4, &[]);
+    fill(&cluster, 16, 30_000);
+    let dry = cluster.told(&["node", "drain", "data2", "--dry-run"]);
+    assert_eq!(
+        (&dry["groups"], &dry["blocked"]),
+        (&64.into(), &serde_json::json!([])),
+        "{dry}"
+    );
+    assert!(
+        cluster
+            .bad(21, &["node", "rm", "data2"])
+            .contains("copal node drain")
+    );
+    cluster.bad(40, &["node", "drain", "nobody"]);
+    cluster.good(&["node", "drain", "data2"]);
+    let one = cluster.file("one", b"one");
+    let mut written = 0;
+    let emptied = |status: &Value| {
+        let servers = status["servers"].as_array().unwrap();
+        servers
+            .iter()
+            .any(|server| server["name"] == "data2" && server["groups"] == 0)
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while !emptied(&cluster.told(&["status"])) {
+        cluster.good(&["fs", "put", "v0", &format!("while-{written}"), &one]);
+        cluster.good(&["fs", "rm", "v0", &format!("while-{written}")]);
+        cluster.good(&["fs", "put", "v1", &format!("kept-{written}"), &one]);
+        written += 1;
+        assert!(Instant::now() < end);
+    }
+    assert!(
+        cluster
+            .good(&["status"])
+            .contains("`copal node rm data2` removes it")
+    );
+    cluster.good(&["node", "rm", "data2"]);
+    let status = cluster.told(&["status", "--wait", "healthy"]);
+    assert_eq!(status["servers"].as_array().unwrap().len(), 3);
+    cluster.good(&["group", "verify", "--all", "--deep"]);
+    let listed = cluster.told(&["fs", "ls", "v1"]);
+    let kept = listed["files"].as_array().unwrap();
+    assert_eq!(kept.len(), 8 + written, "{kept:?}");
+    // A whole copy never went before the others had everything: with three servers left nothing else can be emptied.
+    let blocked = cluster.good(&["node", "drain", "data1"]);
+    assert!(
+        blocked.contains("each needs 3 servers in different failure domains, 2 are there"),
+        "{blocked}"
+    );
+    assert!(cluster.good(&["status"]).contains("blocked:"));
+    cluster.good(&["node", "drain", "data1", "--undo"]);
+    cluster.good(&["node", "maintenance", "data1", "--for", "5m"]);
+    cluster.signal("data1", "-KILL");
+    let status = wait_for(&cluster, Duration::from_secs(15), |status| {
+        status["health"] == "degraded"
+    });
+    assert!(
+        status["sentence"]
+            .as_str()
+            .unwrap()
+            .contains("away as announced for 5 min more"),
+        "{status:#}"
+    );
 }

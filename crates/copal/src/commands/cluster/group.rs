@@ -36,18 +36,10 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
             context.output.answer(told, || as_table(&rows));
         }
         Group::Boost { group } => {
-            let told = cluster::ask(&store, "boost", &group.to_string()).map_err(|failure| match failure
-                .exit_code
-            {
-                exit::NOT_FOUND => Failure::new(
-                    exit::NOT_FOUND,
-                    "not_found",
-                    format!("group {group} lacks no copy; `copal group ls --degraded` lists those that do"),
-                ),
-                _ => failure,
-            })?;
-            let ahead = told["ahead"].as_u64();
+            let told = order(&store, *group, "boost", &json!({ "group": group }))?;
+            let (lacks, ahead) = (told["lacks"] == true, told["ahead"].as_u64());
             context.output.answer(told, || match ahead {
+                _ if !lacks => format!("group {group} has all its copies\n"),
                 Some(0) => format!("the copy of group {group} is the next\n"),
                 Some(ahead) => format!("the copy of group {group} waits, {ahead} go before it\n"),
                 None => format!("group {group} is being copied\n"),
@@ -62,6 +54,18 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
         }
     }
     Ok(())
+}
+
+/// An order about a group.
+fn order(store: &ClusterStore, group: u32, verb: &str, argument: &Value) -> Outcome<Value> {
+    cluster::ask(store, verb, &argument.to_string()).map_err(|failure| match failure.exit_code {
+        exit::NOT_FOUND => Failure::new(
+            exit::NOT_FOUND,
+            "not_found",
+            format!("there is no group {group}; `copal group ls` lists them"),
+        ),
+        _ => failure,
+    })
 }
 
 /// Groups with their members in a line each.

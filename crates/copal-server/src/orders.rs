@@ -1,0 +1,74 @@
+//! What an administrator wants of the master, as it comes over the wire: a verb and an argument in JSON.
+
+use crate::{
+    listener::{Refused, refused},
+    master_server::{MasterServer, of_master},
+};
+use copal_master::MasterError;
+use copal_proto::messages::failure::Code;
+use copal_volume::group::GroupId;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Boost {
+    group: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Drain {
+    name: String,
+    undo: bool,
+    dry_run: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Remove {
+    name: String,
+    dry_run: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Maintenance {
+    name: String,
+    for_ms: u64,
+    dry_run: bool,
+}
+
+fn wanted<T: DeserializeOwned>(argument: &str) -> Result<T, Refused> {
+    let wanted = serde_json::from_str(argument);
+    wanted.map_err(|error| refused(Code::Invalid, format!("an order that cannot be read: {error}")))
+}
+
+impl MasterServer {
+    /// Carries an order out; `None`: it is no order.
+    pub(crate) fn order(&self, verb: &str, argument: &str) -> Result<Option<Value>, Refused> {
+        let now_ms = self.now_ms();
+        let failed = |error: MasterError| of_master(&error);
+        let told = match verb {
+            "boost" => {
+                let order: Boost = wanted(argument)?;
+                self.master.boost(GroupId(order.group), now_ms)
+            }
+            "drain" => {
+                let order: Drain = wanted(argument)?;
+                self.master.drain(&order.name, order.undo, order.dry_run, now_ms)
+            }
+            "remove" => {
+                let order: Remove = wanted(argument)?;
+                self.master.remove(&order.name, order.dry_run, now_ms)
+            }
+            "maintenance" => {
+                let order: Maintenance = wanted(argument)?;
+                self.master
+                    .announce(&order.name, order.for_ms, order.dry_run, now_ms)
+            }
+            _ => return Ok(None),
+        };
+        told.map(Some).map_err(failed)
+    }
+}
