@@ -6,15 +6,16 @@
 //!   one range, and so is a volume in it. A volume's rows lie in the group it was born in.
 //! - Names stand last and unescaped, so rows are ordered as names are.
 
-use copal_volume::{FileId, OpId, VolumeId, group::GroupId};
+use copal_volume::{
+    FileId, OpId, VolumeId,
+    group::{Bucket, GroupId},
+};
 use std::ops::Bound;
 
 /// The only group of an embedded store: that of volumes with small numbers.
 pub(crate) const GROUP: u32 = 0;
 /// Bytes of a group.
 pub(crate) const GROUP_LEN: usize = 4;
-/// Operations of a group whose ids fall into the same so many milliseconds share a bucket.
-const BUCKET_MS: u64 = 10_000;
 /// Bytes of group and volume: rows that share them share value objects.
 pub(crate) const VOLUME_PREFIX_LEN: usize = 12;
 
@@ -31,16 +32,10 @@ pub(crate) fn tomb(of: GroupId, fid: FileId) -> [u8; 20] {
     key
 }
 
-/// File of a tomb's key.
-pub(crate) fn split_tomb(key: &[u8]) -> Option<FileId> {
-    Some(FileId(u128::from_be_bytes(key.get(4..)?.try_into().ok()?)))
-}
-
 /// Key of an accepted operation (`journal`): operations of one bucket lie together.
 pub(crate) fn journal(of: GroupId, op: OpId) -> [u8; 28] {
     let mut key = [0; 28];
-    key[..4].copy_from_slice(&group(of));
-    key[4..12].copy_from_slice(&bucket_of(op).to_be_bytes());
+    key[..12].copy_from_slice(&journal_bucket(of, Bucket::of(op).0));
     key[12..].copy_from_slice(&op.0.to_be_bytes());
     key
 }
@@ -50,9 +45,12 @@ pub(crate) fn split_journal(key: &[u8]) -> Option<OpId> {
     Some(OpId(u128::from_be_bytes(key.get(12..)?.try_into().ok()?)))
 }
 
-/// The bucket of time that an operation belongs to.
-pub(crate) fn bucket_of(op: OpId) -> u64 {
-    op.ms() / BUCKET_MS
+/// Beginning of the journal's keys in one bucket.
+pub(crate) fn journal_bucket(of: GroupId, bucket: u64) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..4].copy_from_slice(&group(of));
+    key[4..].copy_from_slice(&bucket.to_be_bytes());
+    key
 }
 
 /// Key of a file beside another of its name (`siblings`).

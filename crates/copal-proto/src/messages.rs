@@ -521,21 +521,159 @@ pub struct SyncOpened {
     /// names the snapshot
     #[prost(uint64, tag = "1")]
     pub sync: u64,
-    /// files in it
+    /// a bucket of time: what this member has closed
     #[prost(uint64, tag = "2")]
-    pub live: u64,
+    pub closed_below: u64,
+    /// a bucket: what is older is on every member, and in nobody's journal
     #[prost(uint64, tag = "3")]
-    pub buried: u64,
+    pub horizon: u64,
 }
-/// The next entries of the snapshot behind a key.
+/// The next operations of the snapshot's journal behind a key.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SyncJournal {
+    #[prost(uint64, tag = "1")]
+    pub sync: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub after: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+}
+/// One operation that a member has accepted.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JournalRecord {
+    /// what to go on behind
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(message, optional, tag = "2")]
+    pub op: ::core::option::Option<Id>,
+    /// else a delete
+    #[prost(bool, tag = "3")]
+    pub create: bool,
+    #[prost(uint64, tag = "4")]
+    pub volume: u64,
+    #[prost(bytes = "bytes", tag = "5")]
+    pub name: ::prost::bytes::Bytes,
+    #[prost(message, optional, tag = "6")]
+    pub fid: ::core::option::Option<Id>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct JournalRecords {
+    #[prost(message, repeated, tag = "1")]
+    pub records: ::prost::alloc::vec::Vec<JournalRecord>,
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+/// Which live file the snapshot has under a name.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SyncName {
+    #[prost(uint64, tag = "1")]
+    pub sync: u64,
+    #[prost(uint64, tag = "2")]
+    pub volume: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub name: ::prost::bytes::Bytes,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SyncNamed {
+    /// absent: none
+    #[prost(message, optional, tag = "1")]
+    pub fid: ::core::option::Option<Id>,
+}
+/// The next operations of one closed bucket behind a key.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JournalOf {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    #[prost(uint64, tag = "3")]
+    pub bucket: u64,
+    #[prost(bytes = "bytes", tag = "4")]
+    pub after: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "5")]
+    pub limit: u32,
+}
+/// Operations of one bucket of time, as a number of them and a sum of their hashes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BucketDigest {
+    #[prost(uint64, tag = "1")]
+    pub bucket: u64,
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
+    #[prost(message, optional, tag = "3")]
+    pub sum: ::core::option::Option<Id>,
+}
+/// What a member says of itself in a group.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GroupTold {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    #[prost(enumeration = "Role", tag = "3")]
+    pub role: i32,
+    #[prost(uint64, tag = "4")]
+    pub closed_below: u64,
+    #[prost(uint64, tag = "5")]
+    pub horizon: u64,
+    /// it has everything from before its horizon
+    #[prost(bool, tag = "6")]
+    pub covered: bool,
+    /// of closed buckets from its horizon on
+    #[prost(message, repeated, tag = "7")]
+    pub digests: ::prost::alloc::vec::Vec<BucketDigest>,
+}
+/// What a member tells another of the groups that both are in; answered by the other's of the same groups.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Gossip {
+    /// who tells
+    #[prost(uint32, tag = "1")]
+    pub disk: u32,
+    #[prost(message, repeated, tag = "2")]
+    pub groups: ::prost::alloc::vec::Vec<GroupTold>,
+}
+/// Whether a member that comes back has missed anything in many groups at once.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Compare {
+    #[prost(uint32, tag = "1")]
+    pub disk: u32,
+    #[prost(message, repeated, tag = "2")]
+    pub groups: ::prost::alloc::vec::Vec<Compared>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Compared {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    #[prost(uint64, tag = "3")]
+    pub horizon: u64,
+    /// operations from the horizon on
+    #[prost(uint64, tag = "4")]
+    pub count: u64,
+    #[prost(message, optional, tag = "5")]
+    pub sum: ::core::option::Option<Id>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CompareReply {
+    #[prost(message, repeated, tag = "1")]
+    pub equal: ::prost::alloc::vec::Vec<EqualGroup>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EqualGroup {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    /// by whom it was compared with
+    #[prost(uint64, tag = "2")]
+    pub closed_below: u64,
+}
+/// The next live files of the snapshot behind a key.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncNext {
     #[prost(uint64, tag = "1")]
     pub sync: u64,
     #[prost(bytes = "bytes", tag = "2")]
     pub after: ::prost::bytes::Bytes,
-    #[prost(enumeration = "Part", tag = "3")]
-    pub part: i32,
     #[prost(uint32, tag = "4")]
     pub limit: u32,
 }
@@ -563,6 +701,7 @@ pub struct SyncEntries {
 /// A file of the snapshot, its bytes from `start` on as far as one message goes.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncFetch {
+    /// 0: not of a snapshot
     #[prost(uint64, tag = "1")]
     pub sync: u64,
     #[prost(uint64, tag = "2")]
@@ -644,37 +783,6 @@ pub mod volume_state {
 pub struct VolumeStateReply {
     #[prost(bool, tag = "1")]
     pub has_files: bool,
-}
-/// Which entries of a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum Part {
-    Live = 0,
-    /// live, beside another of the same name
-    Beside = 1,
-    Buried = 2,
-}
-impl Part {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Live => "LIVE",
-            Self::Beside => "BESIDE",
-            Self::Buried => "BURIED",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "LIVE" => Some(Self::Live),
-            "BESIDE" => Some(Self::Beside),
-            "BURIED" => Some(Self::Buried),
-            _ => None,
-        }
-    }
 }
 /// ---- clients
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

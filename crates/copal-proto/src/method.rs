@@ -64,6 +64,16 @@ methods! {
     SyncFetch = 34,
     /// Member to member: the snapshot is not needed any more.
     SyncClose = 35,
+    /// Member to member: operations of a snapshot.
+    SyncJournal = 37,
+    /// Member to member: the live file of a name in a snapshot.
+    SyncName = 38,
+    /// Member to member: what is closed, and digests of it.
+    Gossip = 39,
+    /// Member to member: operations of a closed bucket.
+    JournalOf = 40,
+    /// Member to member: whether anything was missed, in many groups.
+    Compare = 41,
     /// Master to member: a volume is removed, or not any more.
     VolumeState = 36,
     /// Client to master: the volume at a path.

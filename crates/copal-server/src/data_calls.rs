@@ -58,6 +58,11 @@ impl Handler for DataServer {
             }
             Method::SyncOpen => self.open_snapshot(read(message)?).await,
             Method::SyncNext => self.next_of_snapshot(read(message)?).await,
+            Method::SyncJournal => self.journal_of_snapshot(read(message)?).await,
+            Method::SyncName => self.name_of_snapshot(read(message)?).await,
+            Method::Gossip => self.hear_gossip(&peer, read(message)?).await,
+            Method::JournalOf => self.show_journal(read(message)?).await,
+            Method::Compare => self.compare(read(message)?).await,
             Method::SyncFetch => self.fetch_of_snapshot(read(message)?).await,
             Method::SyncClose => {
                 let request: messages::SyncClose = read(message)?;

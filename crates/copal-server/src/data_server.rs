@@ -5,6 +5,7 @@
 use crate::{
     answers::{blocking, encoded, of_volume_error, read},
     copying::Copying,
+    heard::Heard,
     listener::{Refused, refused},
     snapshots::Snapshots,
 };
@@ -20,7 +21,7 @@ use copal_proto::{
     of_id, of_view, role_of,
 };
 use copal_volume::{
-    FileId, FileInfo, OpId, VolumeError, VolumeId, check_file_name, check_metadata,
+    FileId, FileIds, FileInfo, OpId, VolumeError, VolumeId, check_file_name, check_metadata,
     group::{DiskId, Epoch, GroupId, Matching, Role, Term, match_epoch},
 };
 use parking_lot::Mutex;
@@ -64,6 +65,10 @@ pub struct DataServer {
     pub(crate) sync_now: Notify,
     pub(crate) snapshots: Snapshots,
     pub(crate) copying: Copying,
+    /// What other members told of themselves.
+    pub(crate) heard: Heard,
+    /// Draws operations of this member's own: burials of files that lose their name.
+    pub(crate) ids: Mutex<FileIds>,
     reading: Semaphore,
 }
 
@@ -79,7 +84,12 @@ impl DataServer {
         connections: Connections,
         recovery_bytes_per_s: u64,
     ) -> Arc<DataServer> {
+        let mut disk = [0; 8];
+        disk.copy_from_slice(&identity.disk[..8]);
+        let drawn = u64::from_be_bytes(disk) ^ identity.incarnation.0;
         Arc::new(DataServer {
+            heard: Heard::default(),
+            ids: Mutex::new(FileIds::new(drawn, 0)),
             snapshots: Snapshots::default(),
             copying: Copying::new(recovery_bytes_per_s),
             store,
@@ -411,7 +421,8 @@ fn vid_of(operation: &Operation) -> VolumeId {
         | Operation::Confirm { vid, .. }
         | Operation::Delete { vid, .. }
         | Operation::TakeOver { vid, .. }
-        | Operation::TakeOverDelete { vid, .. } => *vid,
+        | Operation::TakeOverDelete { vid, .. }
+        | Operation::Record { vid, .. } => *vid,
     }
 }
 

@@ -156,6 +156,7 @@ impl DataProcess {
         let (tell, ended) = channel();
         runtime.spawn(listener.serve(Arc::clone(&server)));
         runtime.spawn(Arc::clone(&server).become_whole());
+        runtime.spawn(Arc::clone(&server).gossip());
         runtime.spawn(async move {
             if let Err(refused) = server.follow().await {
                 // Whoever started the process listens until it ends.

@@ -4,17 +4,18 @@ use crate::{
     answers::{blocking, encoded, of_volume_error},
     data_server::{DataServer, PIECE_BYTES},
     listener::{Refused, refused},
+    rolling::of_entries,
 };
 use bytes::Bytes;
-use copal_data::{GroupSnapshot, Part, SnapshotEntry};
+use copal_data::{GroupSnapshot, SnapshotEntry};
 use copal_proto::{
     id,
     messages::{self, failure::Code},
     of_id,
 };
 use copal_volume::{
-    FileId, OpId, VolumeId,
-    group::{Epoch, GroupId, Role},
+    FileId, VolumeId,
+    group::{Bucket, Epoch, GroupId, Role},
 };
 use std::sync::Arc;
 
@@ -35,18 +36,85 @@ impl DataServer {
             return Err(refused(Code::NotAuthoritative, "this member is not whole itself"));
         }
         let this = Arc::clone(&self);
-        let sync = blocking(move || {
-            let snapshot = this
+        blocking(move || {
+            let failed = |error| of_volume_error(&error);
+            // What is cut while the snapshot is taken is on every member.
+            let snapshot = this.store.snapshot(group).map_err(failed)?;
+            let now = this
                 .store
-                .snapshot(group)
-                .map_err(|error| of_volume_error(&error))?;
-            this.snapshots.add(snapshot)
-        });
-        Ok(encoded(&messages::SyncOpened {
-            sync: sync.await?,
-            live: 0,
-            buried: 0,
-        }))
+                .membership(group)
+                .map_err(failed)?
+                .unwrap_or(membership);
+            Ok(encoded(&messages::SyncOpened {
+                sync: this.snapshots.add(snapshot)?,
+                closed_below: now.closing.below.0,
+                horizon: membership.horizon.0,
+            }))
+        })
+        .await
+    }
+
+    /// Which of many groups the asking member has everything of: those whose operations from the horizon on are the same.
+    pub(crate) async fn compare(self: Arc<Self>, request: messages::Compare) -> Result<Bytes, Refused> {
+        if request.groups.len() > MOST_ENTRIES as usize {
+            return Err(refused(Code::TooLarge, "1,000 groups are compared at a time"));
+        }
+        let mut equal = Vec::new();
+        for compared in request.groups {
+            let group = GroupId(compared.group);
+            // As for a snapshot: in the epoch of the other or a newer one.
+            let Ok(membership) = self.matched(group, Epoch(compared.epoch)).await else {
+                continue;
+            };
+            if membership.role != Role::Normal || membership.horizon != Bucket(compared.horizon) {
+                continue;
+            }
+            let (store, seed) = (self.store.clone(), self.digest_seed());
+            let digest = blocking(move || {
+                let digest = store.digest_from(group, membership.horizon, seed);
+                digest.map_err(|error| of_volume_error(&error))
+            });
+            let digest = digest.await?;
+            if digest.count == compared.count && digest.sum == id(compared.sum) {
+                equal.push(messages::EqualGroup {
+                    group: group.0,
+                    closed_below: membership.closing.below.0,
+                });
+            }
+        }
+        Ok(encoded(&messages::CompareReply { equal }))
+    }
+
+    /// The next operations of a snapshot's journal.
+    pub(crate) async fn journal_of_snapshot(
+        self: Arc<Self>,
+        request: messages::SyncJournal,
+    ) -> Result<Bytes, Refused> {
+        let snapshot = self.snapshots.get(request.sync)?;
+        blocking(move || {
+            let limit = request.limit.clamp(1, MOST_ENTRIES) as usize;
+            let after = Some(&*request.after).filter(|after| !after.is_empty());
+            let entries = snapshot.journal(after, limit);
+            let entries = entries.map_err(|error| of_volume_error(&error))?;
+            Ok(encoded(&of_entries(entries, limit)))
+        })
+        .await
+    }
+
+    /// The live file of a name in a snapshot.
+    pub(crate) async fn name_of_snapshot(
+        self: Arc<Self>,
+        request: messages::SyncName,
+    ) -> Result<Bytes, Refused> {
+        let snapshot = self.snapshots.get(request.sync)?;
+        blocking(move || {
+            let fid = snapshot.named(VolumeId(request.volume), &request.name);
+            let fid = fid.map_err(|error| of_volume_error(&error))?;
+            Ok(encoded(&messages::SyncNamed {
+                fid: fid.map(|fid| of_id(fid.0)),
+            }))
+        })
+        .await
     }
 
     /// The next entries of a snapshot.
@@ -63,7 +131,9 @@ impl DataServer {
         self: Arc<Self>,
         request: messages::SyncFetch,
     ) -> Result<Bytes, Refused> {
-        self.snapshots.get(request.sync)?;
+        if request.sync != 0 {
+            self.snapshots.get(request.sync)?;
+        }
         let this = Arc::clone(&self);
         let (fetched, bytes) = blocking(move || this.fetched(request)).await?;
         self.copying.gives(bytes).await;
@@ -72,15 +142,9 @@ impl DataServer {
 
     /// The answer, and how many bytes of the file are in it.
     fn fetched(&self, request: messages::SyncFetch) -> Result<(Bytes, u64), Refused> {
-        let entry = SnapshotEntry {
-            key: Bytes::new(),
-            vid: VolumeId(request.volume),
-            name: request.name,
-            fid: FileId(id(request.fid)),
-            op: OpId(0),
-        };
+        let file = (VolumeId(request.volume), &*request.name, FileId(id(request.fid)));
         let end = request.start.saturating_add(PIECE_BYTES as u64);
-        let found = self.store.fetch(&entry, request.start..end);
+        let found = self.store.fetch(file, request.start..end);
         let found = found.map_err(|error| of_volume_error(&error))?;
         let gone = || refused(Code::NotFound, "the file was deleted meanwhile");
         let (info, op, bytes) = found.ok_or_else(gone)?;
@@ -100,15 +164,9 @@ impl DataServer {
 }
 
 fn next_entries(snapshot: &GroupSnapshot, request: &messages::SyncNext) -> Result<Bytes, Refused> {
-    let part = match messages::Part::try_from(request.part) {
-        Ok(messages::Part::Live) => Part::Live,
-        Ok(messages::Part::Beside) => Part::Beside,
-        Ok(messages::Part::Buried) => Part::Buried,
-        Err(_) => return Err(refused(Code::Invalid, "no part of a snapshot")),
-    };
     let limit = request.limit.clamp(1, MOST_ENTRIES) as usize;
     let after = Some(&*request.after).filter(|after| !after.is_empty());
-    let entries = snapshot.entries(part, after, limit);
+    let entries = snapshot.live(after, limit);
     let entries = entries.map_err(|error| of_volume_error(&error))?;
     let more = entries.len() == limit;
     let entry = |entry: SnapshotEntry| messages::SyncEntry {

@@ -9,13 +9,15 @@
 
 use crate::{
     answers::{blocking, of_volume_error},
-    data_server::{DataServer, PIECE_BYTES, new_head},
+    data_server::DataServer,
+    fetching::{FetchError, Source},
+    heard::closed_by_all,
     listener::{Refused, refused},
+    rolling::{entry_of, record, taken_delete},
 };
 use bytes::Bytes;
 use copal_client::{CallError, Connection, name_of_server};
-use copal_codec::crc32c;
-use copal_data::{Body, Membership, NotHeld, Operation, SnapshotEntry};
+use copal_data::{JournalEntry, Membership, NotHeld, Operation, SnapshotEntry};
 use copal_proto::{
     Method, id,
     messages::{self, failure::Code},
@@ -23,15 +25,26 @@ use copal_proto::{
 };
 use copal_volume::{
     FileId, OpId, VolumeId,
-    group::{DiskId, Epoch, GroupId, Role},
+    group::{Bucket, Closing, DiskId, Epoch, GroupId, Role, settle_name},
 };
 use futures_util::{StreamExt, stream};
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// Groups that become whole at a time.
 const GROUPS: usize = 4;
 /// Files on their way at a time, of one group.
 const FILES: usize = 8;
+/// Groups that are compared in one call.
+const COMPARED: usize = 1000;
+/// Names with two files that are settled at a time.
+const DISPUTED: usize = 1000;
+/// How often, and how long, a delete that the donor has is waited for.
+const BURIAL_LOOKS: u32 = 20;
+const BURIAL_PAUSE: Duration = Duration::from_millis(100);
 /// Entries that are asked for at a time.
 const ENTRIES: u32 = 500;
 /// How long one answer of a donor may take.
@@ -48,14 +61,34 @@ enum NotYet {
     Here(Refused),
     #[error("no whole member is there to copy from")]
     NoDonor,
-    #[error("the view has changed")]
+    #[error("the view has changed, or the donor's files")]
     Changed,
+    #[error("a name has two files, and it is too early to say which stays")]
+    Disputed,
 }
 
 impl From<Refused> for NotYet {
     fn from(refused: Refused) -> NotYet {
         NotYet::Here(refused)
     }
+}
+
+impl From<FetchError> for NotYet {
+    fn from(error: FetchError) -> NotYet {
+        match error {
+            FetchError::Call(error) => NotYet::Call(error),
+            FetchError::Here(refused) => NotYet::Here(refused),
+        }
+    }
+}
+
+/// A donor that has shown a snapshot.
+struct Donor {
+    group: GroupId,
+    source: Source,
+    closing: Closing,
+    /// What all members that take part had closed before the snapshot was taken.
+    closed_before: Vec<Closing>,
 }
 
 impl DataServer {
@@ -69,6 +102,7 @@ impl DataServer {
             let lacking = all
                 .into_iter()
                 .filter(|membership| membership.role != Role::Normal);
+            let lacking = self.without_equal(lacking.collect()).await;
             let syncs = stream::iter(lacking).map(|membership| Arc::clone(&self).sync(membership));
             let mut syncs = syncs.buffer_unordered(GROUPS);
             while syncs.next().await.is_some() {}
@@ -83,6 +117,83 @@ impl DataServer {
         }
     }
 
+    /// Groups of which a whole member has just what this one has become whole, many in one call; the others are returned.
+    async fn without_equal(&self, lacking: Vec<Membership>) -> Vec<Membership> {
+        let me = self.disk();
+        let mut by_donor: BTreeMap<DiskId, Vec<Membership>> = BTreeMap::new();
+        for membership in lacking.iter().filter(|membership| membership.is_covered) {
+            let view = self.map.view(membership.group);
+            let view = view.filter(|view| view.epoch == membership.epoch);
+            let whole = view.and_then(|view| {
+                let mut members = view.members.into_iter();
+                members.find(|(disk, role)| *disk != me && *role == Role::Normal)
+            });
+            if let Some((donor, _)) = whole {
+                by_donor.entry(donor).or_default().push(*membership);
+            }
+        }
+        let mut done = BTreeSet::new();
+        for (donor, memberships) in by_donor {
+            for part in memberships.chunks(COMPARED) {
+                match self.compared(donor, part).await {
+                    Ok(groups) => done.extend(groups),
+                    Err(error) => tracing::debug!(%donor, %error, "groups could not be compared"),
+                }
+            }
+        }
+        let mut rest = lacking;
+        rest.retain(|membership| !done.contains(&membership.group));
+        rest
+    }
+
+    /// Those of the groups that are whole after they were compared with a donor's.
+    async fn compared(&self, donor: DiskId, memberships: &[Membership]) -> Result<Vec<GroupId>, NotYet> {
+        let connection = self.connection_to(donor).await.ok_or(NotYet::NoDonor)?;
+        let (store, seed) = (self.store.clone(), self.digest_seed());
+        let asked = memberships.to_vec();
+        let groups = blocking(move || {
+            let mut groups = Vec::new();
+            for membership in asked {
+                let digest = store.digest_from(membership.group, membership.horizon, seed);
+                let digest = digest.map_err(|error| of_volume_error(&error))?;
+                groups.push(messages::Compared {
+                    group: membership.group.0,
+                    epoch: membership.epoch.0,
+                    horizon: membership.horizon.0,
+                    count: digest.count,
+                    sum: Some(of_id(digest.sum)),
+                });
+            }
+            Ok(groups)
+        });
+        let compare = messages::Compare {
+            disk: self.disk().0,
+            groups: groups.await?,
+        };
+        let reply: messages::CompareReply = connection.call(Method::Compare, &compare, ANSWER).await?;
+        let mut whole = Vec::new();
+        for equal in reply.equal {
+            let group = GroupId(equal.group);
+            let Some(membership) = memberships.iter().find(|membership| membership.group == group) else {
+                continue;
+            };
+            let closing = Closing {
+                below: Bucket(equal.closed_below),
+            };
+            match self.be_normal(group, membership.epoch, closing).await {
+                Ok(()) => whole.push(group),
+                Err(error) => tracing::debug!(%group, %error, "the group is not whole yet"),
+            }
+        }
+        Ok(whole)
+    }
+
+    async fn connection_to(&self, disk: DiskId) -> Option<Connection> {
+        let place = self.map.place(disk)?;
+        let name = name_of_server(&place.server_uuid);
+        self.connections.to(&place.address, name).await.ok()
+    }
+
     /// Takes over what a donor has and this member lacks; how many operations that were.
     async fn take_over(&self, membership: Membership) -> Result<u64, NotYet> {
         let group = membership.group;
@@ -92,22 +203,16 @@ impl DataServer {
             return Err(NotYet::Changed);
         }
         let me = self.disk();
+        let heard = self.heard.of(group, membership.epoch);
+        let closed_before = closed_by_all(&cached.view, (me, membership.closing), &heard);
         let mut donors: Vec<(DiskId, Role)> = cached.view.members.clone();
         donors.retain(|(disk, role)| *disk != me && role.is_up());
         // By the master's word; the member's own decides.
         let source = cached.source_of(me);
         donors.sort_by_key(|(disk, role)| (Some(*disk) != source, *role != Role::Normal));
         for (donor, _) in donors {
-            let Some(place) = self.map.place(donor) else {
+            let Some(connection) = self.connection_to(donor).await else {
                 continue;
-            };
-            let connection = match self
-                .connections
-                .to(&place.address, name_of_server(&place.server_uuid))
-                .await
-            {
-                Ok(connection) => connection,
-                Err(_) => continue,
             };
             let open = messages::SyncOpen {
                 group: group.0,
@@ -116,67 +221,165 @@ impl DataServer {
             };
             let opened: Result<messages::SyncOpened, _> =
                 connection.call(Method::SyncOpen, &open, ANSWER).await;
-            let sync = match opened {
-                Ok(opened) => opened.sync,
+            let opened = match opened {
+                Ok(opened) => opened,
                 Err(CallError::Failed(failure)) if failure.code == i32::from(Code::Stale) => {
                     self.refresh().await;
                     return Err(NotYet::Changed);
                 }
                 Err(_) => continue,
             };
-            let taken = self.take_all(group, &connection, sync).await;
-            let close = messages::SyncClose { sync };
+            let donor = Donor {
+                group,
+                source: Source {
+                    connection,
+                    snapshot: opened.sync,
+                },
+                closing: Closing {
+                    below: Bucket(opened.closed_below),
+                },
+                closed_before,
+            };
+            let taken = self.take_all(&donor, Bucket(opened.horizon)).await;
+            let close = messages::SyncClose { sync: opened.sync };
+            let closed: Result<messages::Done, _> = donor
+                .source
+                .connection
+                .call(Method::SyncClose, &close, ANSWER)
+                .await;
             // It goes by itself, later.
-            let _: Result<messages::Done, _> = connection.call(Method::SyncClose, &close, ANSWER).await;
+            let _ = closed;
             let taken = taken?;
-            self.be_normal(group, membership.epoch).await?;
+            self.be_normal(group, membership.epoch, donor.closing).await?;
             return Ok(taken);
         }
         Err(NotYet::NoDonor)
     }
 
-    async fn take_all(&self, group: GroupId, donor: &Connection, sync: u64) -> Result<u64, NotYet> {
-        let mut taken = 0;
+    async fn take_all(&self, donor: &Donor, horizon: Bucket) -> Result<u64, NotYet> {
+        let (store, group) = (self.store.clone(), donor.group);
+        let is_covered = blocking(move || {
+            let failed = |error| of_volume_error(&error);
+            store.begin_taking(group, horizon).map_err(failed)?;
+            Ok(store
+                .membership(group)
+                .map_err(failed)?
+                .is_some_and(|own| own.is_covered))
+        });
+        let is_covered = is_covered.await?;
         // What was deleted first: files that are gone are not copied.
-        for part in [
-            messages::Part::Buried,
-            messages::Part::Live,
-            messages::Part::Beside,
-        ] {
-            let mut after = Bytes::new();
-            loop {
-                let next = messages::SyncNext {
-                    sync,
-                    after: after.clone(),
-                    part: part.into(),
-                    limit: ENTRIES,
-                };
-                let page: messages::SyncEntries = donor.call(Method::SyncNext, &next, ANSWER).await?;
-                let Some(last) = page.entries.last() else { break };
-                after = last.key.clone();
-                let lacking = self.lacking(part, page.entries).await?;
-                taken += lacking.len() as u64;
-                let takes = lacking
-                    .into_iter()
-                    .map(|entry| self.take(group, donor, sync, part, entry));
-                let mut takes = stream::iter(takes).buffer_unordered(FILES);
-                while let Some(outcome) = takes.next().await {
-                    outcome?;
-                }
-                if !page.more {
-                    break;
-                }
+        let mut taken = 0;
+        for creates in [false, true] {
+            taken += self.take_journal(donor, creates).await?;
+        }
+        if !is_covered {
+            taken += self.take_files(donor).await?;
+        }
+        self.settle_names(donor).await?;
+        Ok(taken)
+    }
+
+    /// Takes over the deletes of a donor's journal, or the creates.
+    async fn take_journal(&self, donor: &Donor, creates: bool) -> Result<u64, NotYet> {
+        let (mut taken, mut after) = (0, Bytes::new());
+        loop {
+            let next = messages::SyncJournal {
+                sync: donor.source.snapshot,
+                after: after.clone(),
+                limit: ENTRIES,
+            };
+            let connection = &donor.source.connection;
+            let page: messages::JournalRecords = connection.call(Method::SyncJournal, &next, ANSWER).await?;
+            let Some(last) = page.records.last() else { break };
+            after = last.key.clone();
+            let entries = page.records.into_iter().map(entry_of);
+            let entries = entries.filter(|entry| entry.is_create == creates);
+            let lacking = self.lacking_operations(donor.group, entries.collect()).await?;
+            taken += lacking.len() as u64;
+            let takes = lacking.into_iter().map(|entry| self.take_operation(donor, entry));
+            let mut takes = stream::iter(takes).buffer_unordered(FILES);
+            while let Some(outcome) = takes.next().await {
+                outcome?;
+            }
+            if !page.more {
+                break;
             }
         }
         Ok(taken)
     }
 
-    /// Those of a page that this member has not got.
-    async fn lacking(
-        &self,
-        part: messages::Part,
-        entries: Vec<messages::SyncEntry>,
-    ) -> Result<Vec<SnapshotEntry>, NotYet> {
+    async fn take_operation(&self, donor: &Donor, entry: JournalEntry) -> Result<(), NotYet> {
+        let is_create = entry.is_create;
+        let operation = match is_create {
+            false => taken_delete(&entry, entry.fid, entry.op),
+            true => {
+                let fetched = self.fetch(&donor.source, entry.vid, &entry.name, entry.fid, true);
+                match fetched.await? {
+                    Some(operation) => operation,
+                    None => {
+                        self.wait_for_burial(entry.vid, entry.fid).await?;
+                        record(&entry)
+                    }
+                }
+            }
+        };
+        self.take(donor.group, entry.vid, operation).await
+    }
+
+    /// Takes over what lies below the donor's horizon: files, of which nobody has the operations any more.
+    async fn take_files(&self, donor: &Donor) -> Result<u64, NotYet> {
+        let (mut taken, mut after) = (0, Bytes::new());
+        loop {
+            let next = messages::SyncNext {
+                sync: donor.source.snapshot,
+                after: after.clone(),
+                limit: ENTRIES,
+            };
+            let connection = &donor.source.connection;
+            let page: messages::SyncEntries = connection.call(Method::SyncNext, &next, ANSWER).await?;
+            let Some(last) = page.entries.last() else { break };
+            after = last.key.clone();
+            let lacking = self.lacking_files(page.entries).await?;
+            taken += lacking.len() as u64;
+            let takes = lacking.into_iter().map(|entry| self.take_file(donor, entry));
+            let mut takes = stream::iter(takes).buffer_unordered(FILES);
+            while let Some(outcome) = takes.next().await {
+                outcome?;
+            }
+            if !page.more {
+                break;
+            }
+        }
+        Ok(taken)
+    }
+
+    async fn take_file(&self, donor: &Donor, entry: SnapshotEntry) -> Result<(), NotYet> {
+        let fetched = self.fetch(&donor.source, entry.vid, &entry.name, entry.fid, false);
+        match fetched.await? {
+            Some(operation) => self.take(donor.group, entry.vid, operation).await,
+            None => self.wait_for_burial(entry.vid, entry.fid).await,
+        }
+    }
+
+    /// A file of the snapshot that the donor has no more was deleted since. That delete is sent to this member, too; one whose
+    /// client died before is in the next snapshot's journal. Without either this member would lack a file that others keep.
+    async fn wait_for_burial(&self, vid: VolumeId, fid: FileId) -> Result<(), NotYet> {
+        for _ in 0..BURIAL_LOOKS {
+            let store = self.store.clone();
+            let is_over = blocking(move || {
+                let is_over = store.is_over(vid, fid);
+                is_over.map_err(|error| of_volume_error(&error))
+            });
+            if is_over.await? {
+                return Ok(());
+            }
+            tokio::time::sleep(BURIAL_PAUSE).await;
+        }
+        Err(NotYet::Changed)
+    }
+
+    /// Those files of a page that this member has not got.
+    async fn lacking_files(&self, entries: Vec<messages::SyncEntry>) -> Result<Vec<SnapshotEntry>, NotYet> {
         let store = self.store.clone();
         let lacking = blocking(move || {
             let mut lacking = Vec::new();
@@ -188,10 +391,7 @@ impl DataServer {
                     fid: FileId(id(entry.fid)),
                     op: OpId(id(entry.op)),
                 };
-                let lacks = match part {
-                    messages::Part::Buried => store.lacks_burial(&entry),
-                    messages::Part::Live | messages::Part::Beside => store.lacks_file(&entry),
-                };
+                let lacks = store.lacks_file(&entry);
                 if lacks.map_err(|error| of_volume_error(&error))? {
                     lacking.push(entry);
                 }
@@ -201,33 +401,47 @@ impl DataServer {
         Ok(lacking.await?)
     }
 
-    async fn take(
-        &self,
-        group: GroupId,
-        donor: &Connection,
-        sync: u64,
-        part: messages::Part,
-        entry: SnapshotEntry,
-    ) -> Result<(), NotYet> {
-        if entry.vid.birth_group() != group {
+    /// Ends names with two files, by what the donor's snapshot has under them (VOL-19).
+    async fn settle_names(&self, donor: &Donor) -> Result<(), NotYet> {
+        let (store, group) = (self.store.clone(), donor.group);
+        let disputed = blocking(move || {
+            let disputed = store.disputed(group, DISPUTED);
+            disputed.map_err(|error| of_volume_error(&error))
+        });
+        for disputed in disputed.await? {
+            let ask = messages::SyncName {
+                sync: donor.source.snapshot,
+                volume: disputed.vid.0,
+                name: disputed.name.clone(),
+            };
+            let connection = &donor.source.connection;
+            let named: messages::SyncNamed = connection.call(Method::SyncName, &ask, ANSWER).await?;
+            let theirs = named.fid.map(|fid| FileId(id(Some(fid))));
+            let Some(stays) = settle_name(&disputed.claims, &donor.closed_before, theirs) else {
+                continue;
+            };
+            for loser in disputed.claims.iter().filter(|claim| claim.fid != stays) {
+                let op = self.ids.lock().draw_op_above(self.map.now_ms(), loser.op);
+                let bury = Operation::TakeOverDelete {
+                    vid: disputed.vid,
+                    name: disputed.name.clone(),
+                    fid: loser.fid,
+                    op,
+                };
+                tracing::info!(%group, loser = %loser.fid, "of two files of a name one goes");
+                self.take(group, disputed.vid, bury).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn take(&self, group: GroupId, vid: VolumeId, operation: Operation) -> Result<(), NotYet> {
+        if vid.birth_group() != group {
             return Err(NotYet::Here(refused(
                 Code::Invalid,
                 "a donor shows another group",
             )));
         }
-        let operation = match part {
-            messages::Part::Buried => Operation::TakeOverDelete {
-                vid: entry.vid,
-                name: entry.name,
-                fid: entry.fid,
-                op: entry.op,
-            },
-            messages::Part::Live | messages::Part::Beside => match self.fetch(donor, sync, &entry).await? {
-                Some(operation) => operation,
-                // Deleted since: that operation was this member's, too.
-                None => return Ok(()),
-            },
-        };
         loop {
             let epoch = self.own_epoch(group)?;
             match self.apply(group, epoch, operation.clone()).await? {
@@ -239,72 +453,6 @@ impl DataServer {
                 }
                 Err(NotHeld::Failed(error)) => return Err(NotYet::Here(of_volume_error(&error))),
             }
-        }
-    }
-
-    /// A file of the donor, as an operation; `None`: it was deleted meanwhile.
-    async fn fetch(
-        &self,
-        donor: &Connection,
-        sync: u64,
-        entry: &SnapshotEntry,
-    ) -> Result<Option<Operation>, NotYet> {
-        let (mut start, mut sum) = (0, 0);
-        loop {
-            let fetch = messages::SyncFetch {
-                sync,
-                volume: entry.vid.0,
-                name: entry.name.clone(),
-                fid: Some(of_id(entry.fid.0)),
-                start,
-            };
-            let fetched = donor
-                .call::<messages::SyncFetched>(Method::SyncFetch, &fetch, ANSWER)
-                .await;
-            let fetched = match fetched {
-                Ok(fetched) => fetched,
-                Err(CallError::Failed(failure)) if failure.code == i32::from(Code::NotFound) => {
-                    return Ok(None);
-                }
-                Err(error) => return Err(error.into()),
-            };
-            let head = new_head(fetched.head)?;
-            let damaged = || refused(Code::Corrupt, "a file of the donor is not what its head says");
-            if head.fid != entry.fid {
-                return Err(damaged().into());
-            }
-            let here = fetched.bytes;
-            self.copying.took(here.len() as u64).await;
-            sum = crc32c(sum, &here);
-            let end = start + here.len() as u64;
-            let is_last = end >= head.size;
-            let is_right = match is_last {
-                true => end == head.size && sum == head.crc32c,
-                false => here.len() == PIECE_BYTES,
-            };
-            if !is_right {
-                return Err(damaged().into());
-            }
-            let operation = |body| Operation::TakeOver {
-                vid: entry.vid,
-                name: entry.name.clone(),
-                head: head.clone(),
-                body,
-            };
-            if is_last && start == 0 {
-                return Ok(Some(operation(Body::Here(here))));
-            }
-            let (store, vid, fid) = (self.store.clone(), entry.vid, entry.fid);
-            let index = (start / PIECE_BYTES as u64) as u32;
-            blocking(move || {
-                let staged = store.stage(vid, fid, index, here);
-                staged.map_err(|error| of_volume_error(&error))
-            })
-            .await?;
-            if is_last {
-                return Ok(Some(operation(Body::Staged)));
-            }
-            start = end;
         }
     }
 
@@ -320,7 +468,7 @@ impl DataServer {
 
     /// Becomes whole in the present epoch, if no operation could hold without this member since before the one in which the
     /// donor was asked. The master knows it first: from then on operations may hold by this member's word.
-    async fn be_normal(&self, group: GroupId, asked_in: Epoch) -> Result<(), NotYet> {
+    async fn be_normal(&self, group: GroupId, asked_in: Epoch, closing: Closing) -> Result<(), NotYet> {
         let _turn = self.entering.lock().await;
         let epoch = self.own_epoch(group)?;
         let cached = self.map.cached(group).filter(|cached| cached.view.epoch == epoch);
@@ -331,22 +479,29 @@ impl DataServer {
         if *missed >= asked_in || !role.is_up() {
             return Err(NotYet::Changed);
         }
-        let whole = messages::BecomeWhole {
-            group: group.0,
-            epoch: epoch.0,
-            disk: self.disk().0,
-        };
-        let messages::Done {} = self.masters.call(Method::BecomeWhole, &whole, ANSWER).await?;
-        let store = self.store.clone();
-        let entered = blocking(move || {
-            let entered = store.enter_view(group, epoch, Role::Normal);
-            entered.map_err(|error| of_volume_error(&error))
+        let (store, disputed) = (self.store.clone(), self.store.clone());
+        let is_disputed = blocking(move || {
+            let names = disputed.disputed(group, 1);
+            Ok(!names.map_err(|error| of_volume_error(&error))?.is_empty())
         });
-        let membership = entered.await?;
+        let is_disputed = is_disputed.await?;
+        if !is_disputed {
+            let whole = messages::BecomeWhole {
+                group: group.0,
+                epoch: epoch.0,
+                disk: self.disk().0,
+            };
+            let messages::Done {} = self.masters.call(Method::BecomeWhole, &whole, ANSWER).await?;
+        }
+        let finished = blocking(move || {
+            let finished = store.finish_taking(group, epoch, closing);
+            finished.map_err(|error| of_volume_error(&error))
+        });
+        let membership = finished.await?.ok_or(NotYet::Changed)?;
         self.tell(vec![membership]);
         match membership.role {
             Role::Normal => Ok(()),
-            // Of some name there are two files.
+            _ if is_disputed => Err(NotYet::Disputed),
             _ => Err(NotYet::Changed),
         }
     }

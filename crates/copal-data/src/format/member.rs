@@ -7,7 +7,7 @@ use bytes::Bytes;
 use copal_codec::{Put, Reader};
 use copal_volume::{
     FileId, MAX_FILE_NAME_BYTES, VolumeId,
-    group::{Epoch, Role},
+    group::{Bucket, Closing, Epoch, Role},
 };
 
 /// What a member knows about itself in one group.
@@ -18,16 +18,26 @@ pub(crate) struct MemberRow {
     pub(crate) role: Role,
     /// The newest epoch in which it was whole; 0: never.
     pub(crate) last_normal: Epoch,
+    /// What it takes no more operations of.
+    pub(crate) closing: Closing,
+    /// Operations of earlier buckets are on every member: none of them is journalled any more.
+    pub(crate) horizon: Bucket,
+    /// Whether everything from before the horizon is here: not on a new member, and not on one that was damaged, until it
+    /// has compared all of its files with a donor's.
+    pub(crate) is_covered: bool,
 }
 
 impl MemberRow {
     /// The row under `key`.
     pub(crate) fn row(&self, key: &[u8]) -> Bytes {
-        let mut row = start(Kind::Member, 0, 24);
+        let mut row = start(Kind::Member, 0, 40);
         row.put_u64(self.epoch.0);
         row.put_u64(self.last_normal.0);
+        row.put_u64(self.closing.below.0);
+        row.put_u64(self.horizon.0);
         row.put_u8(self.role.letter() as u8);
-        row.put_zeros(7);
+        row.put_u8(u8::from(self.is_covered));
+        row.put_zeros(6);
         set_checksum(key, &mut row);
         Bytes::from(row)
     }
@@ -39,8 +49,11 @@ impl MemberRow {
         verify(&frame, key, row)?;
         let epoch = Epoch(input.u64()?);
         let last_normal = Epoch(input.u64()?);
+        let below = Bucket(input.u64()?);
+        let horizon = Bucket(input.u64()?);
         let letter = input.u8()?;
-        input.zeros(7)?;
+        let covered = input.u8()?;
+        input.zeros(6)?;
         input.finish()?;
         // Whoever is away writes no rows.
         let role = Role::of_letter(char::from(letter)).filter(|role| role.is_up());
@@ -48,10 +61,16 @@ impl MemberRow {
             field: "role",
             value: u64::from(letter),
         })?;
+        if covered > 1 {
+            return Err(value("covered", covered.into()));
+        }
         Ok(MemberRow {
             epoch,
             role,
             last_normal,
+            closing: Closing { below },
+            horizon,
+            is_covered: covered == 1,
         })
     }
 }
@@ -159,6 +178,9 @@ mod tests {
             epoch: Epoch(9),
             role: Role::Recovering,
             last_normal: Epoch(7),
+            closing: Closing { below: Bucket(11) },
+            horizon: Bucket(10),
+            is_covered: true,
         };
         assert_eq!(MemberRow::parse(b"k", &member.row(b"k")), Ok(member));
         let journal = JournalRow {
@@ -181,8 +203,8 @@ mod tests {
 
     #[test]
     fn nobody_who_is_away_has_a_row_that_says_so() {
-        let mut row = start(Kind::Member, 0, 24);
-        row.put_zeros(16);
+        let mut row = start(Kind::Member, 0, 40);
+        row.put_zeros(32);
         row.put_u8(b'F');
         row.put_zeros(7);
         set_checksum(b"k", &mut row);

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     error::{of_engine, refused_cleanly},
-    format::{Did, FileHead, INLINE_BYTES, JournalRow, TombRow, parse_sums, piece_len, pieces_of},
+    format::{Did, FileHead, INLINE_BYTES, JournalRow, MemberRow, TombRow, parse_sums, piece_len, pieces_of},
     keys,
     local::{add_piece, delete_pieces, is_alone},
 };
@@ -16,16 +16,20 @@ use copal_kv::{Batch, Durability};
 use copal_volume::{
     FileId, OpId, VolumeError, VolumeId,
     group::{
-        Accept, Answer, CreateFacts, DeleteFacts, GroupId, Role, decide_confirm, decide_create,
-        decide_delete, decide_union,
+        Accept, Answer, Bucket, Closing, CreateFacts, DeleteFacts, GroupId, Role, decide_confirm,
+        decide_create, decide_delete, decide_union,
     },
 };
+use std::collections::BTreeSet;
 
 /// A batch in the making.
 pub(super) struct Batching<'a> {
     core: &'a MemberCore,
     group: GroupId,
     role: Role,
+    closing: Closing,
+    /// Closed buckets to which the batch adds: their digests are others from then on.
+    late: BTreeSet<Bucket>,
     now_ms: u64,
     batch: Batch,
     overlay: Overlay,
@@ -34,11 +38,13 @@ pub(super) struct Batching<'a> {
 }
 
 impl<'a> Batching<'a> {
-    pub(super) fn new(core: &'a MemberCore, group: GroupId, role: Role) -> Batching<'a> {
+    pub(super) fn new(core: &'a MemberCore, group: GroupId, member: &MemberRow) -> Batching<'a> {
         Batching {
             core,
             group,
-            role,
+            role: member.role,
+            closing: member.closing,
+            late: BTreeSet::new(),
             now_ms: core.clock.now_ms(),
             batch: core.kv.batch(),
             overlay: Overlay::default(),
@@ -80,7 +86,7 @@ impl<'a> Batching<'a> {
                     op: *op,
                     is_volume_gone: self.is_gone(*vid)?,
                     is_buried: self.is_buried(*fid)?,
-                    is_closed: false,
+                    is_closed: self.closing.is_closed(*op),
                 };
                 match decide_delete(&facts).map_err(NotHeld::Refused)? {
                     Accept::Done => Ok(()),
@@ -96,14 +102,33 @@ impl<'a> Batching<'a> {
                 name,
                 head,
                 body,
-            } => match decide_union(&self.create_facts(*vid, name, head)?).map_err(NotHeld::Refused)? {
-                Accept::Again | Accept::Done => Ok(()),
-                accept => self.create(accept, *vid, name, head, body),
-            },
+                is_journalled,
+            } => {
+                match decide_union(&self.create_facts(*vid, name, head)?).map_err(NotHeld::Refused)? {
+                    Accept::Again | Accept::Done => {}
+                    accept => self.take(accept, *vid, name, head, body)?,
+                }
+                // Also of a file that is gone again: every member has every operation.
+                if *is_journalled {
+                    self.journal(Did::Create, *vid, name, head.fid, head.op);
+                }
+                Ok(())
+            }
             Operation::TakeOverDelete { vid, name, fid, op } => match self.is_buried(*fid)? {
-                true => Ok(()),
+                true => {
+                    self.journal(Did::Delete, *vid, name, *fid, *op);
+                    Ok(())
+                }
                 false => self.delete(*vid, name, *fid, *op),
             },
+            Operation::Record { vid, name, fid, op } => {
+                // Who has the create and neither file nor delete would count as having everything.
+                if !self.is_buried(*fid)? && !self.is_gone(*vid)? {
+                    return Err(NotHeld::Refused(Answer::Missing));
+                }
+                self.journal(Did::Create, *vid, name, *fid, *op);
+                Ok(())
+            }
         }
     }
 
@@ -125,7 +150,7 @@ impl<'a> Batching<'a> {
             fid: head.fid,
             is_volume_gone: self.is_gone(vid)?,
             is_buried: self.is_buried(head.fid)?,
-            is_closed: false,
+            is_closed: self.closing.is_closed(head.op),
             is_held: is_beside || live.as_ref().is_some_and(|live| live.fid == head.fid),
             other: live.map(|live| live.fid).filter(|&fid| fid != head.fid),
         })
@@ -141,14 +166,28 @@ impl Batching<'_> {
         new: &NewHead,
         body: &Body,
     ) -> Result<(), NotHeld> {
-        let key = match accept {
-            Accept::Again => {
-                self.journal(Did::Create, vid, name, new.fid, new.op);
-                return Ok(());
-            }
+        match accept {
             Accept::Done => return Ok(()),
-            Accept::Apply => keys::named(vid, name),
-            Accept::ApplyBeside => keys::sibling(vid, name, new.fid),
+            Accept::Again => {}
+            Accept::Apply | Accept::ApplyBeside => self.take(accept, vid, name, new, body)?,
+        }
+        self.journal(Did::Create, vid, name, new.fid, new.op);
+        Ok(())
+    }
+
+    /// Writes the rows of a new file, all but its journal.
+    fn take(
+        &mut self,
+        accept: Accept,
+        vid: VolumeId,
+        name: &Bytes,
+        new: &NewHead,
+        body: &Body,
+    ) -> Result<(), NotHeld> {
+        let is_beside = accept == Accept::ApplyBeside;
+        let key = match is_beside {
+            false => keys::named(vid, name),
+            true => keys::sibling(vid, name, new.fid),
         };
         let head = FileHead {
             fid: new.fid,
@@ -158,7 +197,6 @@ impl Batching<'_> {
             metadata: new.metadata.clone(),
             inline: self.body(vid, new, body)?,
         };
-        let is_beside = accept == Accept::ApplyBeside;
         let space = match is_beside {
             true => &self.core.own.siblings,
             false => &self.core.spaces.files,
@@ -166,7 +204,6 @@ impl Batching<'_> {
         self.batch.put(space, &key, head.row(&key));
         self.count(vid, new.size as i64);
         self.overlay.set(is_beside, key, Some(head));
-        self.journal(Did::Create, vid, name, new.fid, new.op);
         Ok(())
     }
 
@@ -318,6 +355,9 @@ impl Batching<'_> {
             name: name.clone(),
         };
         self.batch.put(&self.core.own.journal, &key, row.row(&key));
+        if self.closing.is_closed(op) {
+            self.late.insert(Bucket::of(op));
+        }
     }
 
     /// Makes all of it durable.
@@ -325,11 +365,15 @@ impl Batching<'_> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        let (core, added) = (self.core, self.added);
+        let (core, group, late, added) = (self.core, self.group, self.late, self.added);
         let undo = || added.iter().for_each(|&(vid, bytes)| core.count(vid, -bytes));
         core.writable().inspect_err(|_| undo())?;
         match self.batch.commit(Durability::Device) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                let mut digests = core.digests.lock();
+                late.iter().for_each(|&bucket| digests.forget(group, bucket));
+                Ok(())
+            }
             Err(error) if refused_cleanly(&error) => {
                 undo();
                 Err(of_engine(&error))
@@ -382,8 +426,7 @@ impl Batching<'_> {
         if self.overlay.is_buried(fid) {
             return Ok(true);
         }
-        let key = keys::tomb(self.group, fid);
-        Ok(self.core.own.tombs.get(&key).map_err(failed)?.is_some())
+        self.core.is_buried(self.group, fid).map_err(NotHeld::Failed)
     }
 
     fn is_gone(&self, vid: VolumeId) -> Result<bool, NotHeld> {

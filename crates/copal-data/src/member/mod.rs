@@ -13,6 +13,8 @@
 //! Not here: who sends operations and learns their answers, which views there are (`copal-server`).
 
 mod apply;
+mod closing;
+mod digests;
 mod facts;
 mod identity;
 mod line;
@@ -27,11 +29,12 @@ mod verify;
 mod volumes;
 mod work;
 
+pub use closing::Disputed;
 pub use operation::{Body, NewHead, NotHeld, Operation, Reply};
 pub use reads::Known;
 pub use roles::{Membership, ToldView};
 pub use store::MemberStore;
-pub use union::{GroupSnapshot, JournalEntry, Part, SnapshotEntry};
+pub use union::{GroupSnapshot, JournalEntry, SnapshotEntry};
 pub use verify::{Span, Verified};
 pub use volumes::Told;
 pub use work::Work;

@@ -74,6 +74,19 @@ pub enum Operation {
         head: NewHead,
         /// Its bytes.
         body: Body,
+        /// Whether its create is journalled here: not from before the horizon, where no member has a journal.
+        is_journalled: bool,
+    },
+    /// Journal a create whose file is deleted: every member has every operation (VOL-18).
+    Record {
+        /// The file's volume.
+        vid: VolumeId,
+        /// Its name.
+        name: Bytes,
+        /// The file, which stands among the deleted here.
+        fid: FileId,
+        /// The create.
+        op: OpId,
     },
     /// Take over a delete that another member has.
     TakeOverDelete {

@@ -3,13 +3,13 @@
 use super::{rows::MemberCore, store::MemberStore};
 use crate::{
     error::{corrupt, of_engine},
-    format::{FileHead, VolumeRow, VolumeState},
+    format::{FileHead, TombRow, VolumeRow, VolumeState},
     keys,
     local::read_body,
 };
 use bytes::Bytes;
 use copal_kv::Keyspace;
-use copal_volume::{FileId, FileInfo, OpId, VolumeError, VolumeId, VolumeStats};
+use copal_volume::{FileId, FileInfo, OpId, VolumeError, VolumeId, VolumeStats, group::GroupId};
 use std::ops::Range;
 
 /// What a member knows about a file id.
@@ -106,15 +106,9 @@ impl MemberStore {
     /// # Errors
     /// `VolumeGone`, `Corrupt`, `Failed`.
     pub fn is_deleted(&self, vid: VolumeId, fid: FileId) -> Result<bool, VolumeError> {
-        let tomb = keys::tomb(vid.birth_group(), fid);
-        let found = self
-            .core
-            .own
-            .tombs
-            .get(&tomb)
-            .map_err(|error| of_engine(&error))?;
+        let is_buried = self.core.is_buried(vid.birth_group(), fid)?;
         self.core.alive(vid)?;
-        Ok(found.is_some())
+        Ok(is_buried)
     }
 
     /// What is known of a file id; reads the heads of its volume.
@@ -192,6 +186,17 @@ impl MemberCore {
         if let Some(used) = self.used.lock().get_mut(&vid) {
             *used = used.saturating_add_signed(bytes);
         }
+    }
+
+    /// Whether a file stands among the deleted.
+    pub(super) fn is_buried(&self, group: GroupId, fid: FileId) -> Result<bool, VolumeError> {
+        let key = keys::tomb(group, fid);
+        let Some(row) = self.own.tombs.get(&key).map_err(|error| of_engine(&error))? else {
+            return Ok(false);
+        };
+        let tomb = TombRow::parse(&key, &row);
+        tomb.map_err(|error| corrupt(format!("the row of a deleted file: {error}")))?;
+        Ok(true)
     }
 
     /// Whether the volume was removed.

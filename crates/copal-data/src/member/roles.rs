@@ -9,7 +9,7 @@ use crate::{
 use copal_kv::Durability;
 use copal_volume::{
     VolumeError,
-    group::{Epoch, GroupId, OwnState, Role, own_role},
+    group::{Bucket, Closing, Epoch, GroupId, OwnState, Role, own_role},
 };
 use std::sync::Arc;
 
@@ -24,6 +24,12 @@ pub struct Membership {
     pub role: Role,
     /// The newest epoch in which it was whole; 0: never.
     pub last_normal: Epoch,
+    /// What it takes no more operations of.
+    pub closing: Closing,
+    /// Operations of earlier buckets are on every member.
+    pub horizon: Bucket,
+    /// Whether everything from before the horizon is here.
+    pub is_covered: bool,
 }
 
 impl MemberStore {
@@ -139,6 +145,7 @@ impl MemberStore {
             return Ok(());
         }
         let core = &self.core;
+        core.digests.lock().forget_group(group);
         let spaces = [&core.own.tombs, &core.own.journal, &core.own.siblings];
         // The row of the group goes last: what is half done is done again.
         for space in core.spaces.of_files().into_iter().chain(spaces) {
@@ -161,6 +168,8 @@ impl MemberStore {
             row.role = Role::Recovering;
         }
         row.last_normal = Epoch(0);
+        // What was lost may be as old as the group.
+        row.is_covered = false;
         self.core.keep_rows(&[(group, Some(row))])?;
         queue.set(&mut member, Some(row));
         Ok(())
@@ -193,19 +202,26 @@ impl MemberCore {
             Role::Normal if self.has_siblings(group)? => Role::Recovering,
             role => role,
         };
-        let last_normal = match role {
-            Role::Normal => epoch,
-            _ => before.map_or(Epoch(0), |row| row.last_normal),
-        };
+        let before = before.unwrap_or(MemberRow {
+            epoch: Epoch(0),
+            role,
+            last_normal: Epoch(0),
+            closing: Closing::default(),
+            horizon: Bucket::default(),
+            is_covered: false,
+        });
+        let is_whole = role == Role::Normal;
         Ok(MemberRow {
             epoch,
             role,
-            last_normal,
+            last_normal: if is_whole { epoch } else { before.last_normal },
+            is_covered: is_whole || before.is_covered,
+            ..before
         })
     }
 
     /// Makes rows of groups durable; `None`: the row goes.
-    fn keep_rows(&self, rows: &[(GroupId, Option<MemberRow>)]) -> Result<(), VolumeError> {
+    pub(super) fn keep_rows(&self, rows: &[(GroupId, Option<MemberRow>)]) -> Result<(), VolumeError> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -226,7 +242,7 @@ impl MemberCore {
 }
 
 impl MemberCore {
-    fn has_siblings(&self, group: GroupId) -> Result<bool, VolumeError> {
+    pub(super) fn has_siblings(&self, group: GroupId) -> Result<bool, VolumeError> {
         let first = self.own.siblings.prefix(&keys::group(group)).next();
         Ok(first.transpose().map_err(|error| of_engine(&error))?.is_some())
     }
@@ -263,5 +279,8 @@ fn of_row(group: GroupId, row: MemberRow) -> Membership {
         epoch: row.epoch,
         role: row.role,
         last_normal: row.last_normal,
+        closing: row.closing,
+        horizon: row.horizon,
+        is_covered: row.is_covered,
     }
 }

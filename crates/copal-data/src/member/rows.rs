@@ -1,6 +1,6 @@
 //! What all of a member store's parts share: the rows, the queues of its groups, why nothing more is written.
 
-use super::line::GroupQueue;
+use super::{digests::Digests, line::GroupQueue};
 use crate::{format::MemberIdentity, spaces::Spaces};
 use copal_kv::{Keyspace, Store};
 use copal_volume::{Clock, VolumeError, VolumeId, group::GroupId};
@@ -27,6 +27,8 @@ pub(super) struct MemberCore {
     pub(super) queues: Mutex<HashMap<GroupId, Arc<GroupQueue>>>,
     /// Bytes of live files in volumes that have a quota and were written to.
     pub(super) used: Mutex<HashMap<VolumeId, u64>>,
+    /// Digests of what is closed.
+    pub(super) digests: Mutex<Digests>,
     /// What is known of the disk's owner and the newest master, once it was asked for.
     pub(super) heard: Mutex<Option<MemberIdentity>>,
     /// Why nothing more is written.

@@ -47,6 +47,7 @@ impl MemberStore {
             clock,
             queues: Mutex::default(),
             used: Mutex::default(),
+            digests: Mutex::default(),
             heard: Mutex::default(),
             failed: Mutex::default(),
         };

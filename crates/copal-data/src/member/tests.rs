@@ -3,7 +3,7 @@ use bytes::Bytes;
 use copal_device::{Device, MemoryDevice};
 use copal_kv::Store;
 use copal_volume::{
-    FileId, ManualClock, OpId, VolumeId,
+    Clock, FileId, ManualClock, OpId, VolumeId,
     group::{Answer, Role},
 };
 use copal_volume::{
@@ -12,10 +12,14 @@ use copal_volume::{
 };
 use std::sync::Arc;
 
-const GROUP: GroupId = GroupId(3);
-const NOW: u64 = 1_000_000;
+pub(super) const GROUP: GroupId = GroupId(3);
+pub(super) const NOW: u64 = 1_000_000;
 
 fn member(role: Role) -> MemberStore {
+    member_with(role, ManualClock::new(NOW))
+}
+
+pub(super) fn member_with(role: Role, clock: impl Clock + 'static) -> MemberStore {
     let device: Arc<dyn Device> = MemoryDevice::new(128 << 20);
     copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default()).unwrap();
     let (objects, _) = copal_object::Store::open(device, &copal_object::OpenOptions::default()).unwrap();
@@ -24,20 +28,20 @@ fn member(role: Role) -> MemberStore {
         ..copal_kv::Options::default()
     };
     let kv = Store::open(objects, options).unwrap();
-    let store = MemberStore::open(kv, Arc::new(ManualClock::new(NOW))).unwrap();
+    let store = MemberStore::open(kv, Arc::new(clock)).unwrap();
     store.enter_view(GROUP, Epoch(5), role).unwrap();
     store
 }
 
-fn vid() -> VolumeId {
+pub(super) fn vid() -> VolumeId {
     VolumeId::in_group(GROUP, 1)
 }
 
-fn fid(number: u64) -> FileId {
+pub(super) fn fid(number: u64) -> FileId {
     FileId::new(NOW, 0, number)
 }
 
-fn head(number: u64, body: &Bytes) -> NewHead {
+pub(super) fn head(number: u64, body: &Bytes) -> NewHead {
     NewHead {
         fid: fid(number),
         op: OpId(FileId::new(NOW, 1, number).0),
@@ -47,7 +51,7 @@ fn head(number: u64, body: &Bytes) -> NewHead {
     }
 }
 
-fn create(number: u64, name: &'static str, body: Bytes) -> Operation {
+pub(super) fn create(number: u64, name: &'static str, body: Bytes) -> Operation {
     Operation::Create {
         vid: vid(),
         name: Bytes::from_static(name.as_bytes()),
@@ -56,7 +60,7 @@ fn create(number: u64, name: &'static str, body: Bytes) -> Operation {
     }
 }
 
-fn delete(number: u64, name: &'static str) -> Operation {
+pub(super) fn delete(number: u64, name: &'static str) -> Operation {
     Operation::Delete {
         vid: vid(),
         name: Bytes::from_static(name.as_bytes()),
@@ -65,7 +69,7 @@ fn delete(number: u64, name: &'static str) -> Operation {
     }
 }
 
-fn bytes(len: usize) -> Bytes {
+pub(super) fn bytes(len: usize) -> Bytes {
     Bytes::from(vec![7; len])
 }
 
@@ -223,21 +227,31 @@ fn a_member_takes_over_what_it_lacks_and_nothing_that_it_buried() {
         .unwrap();
     member.apply(GROUP, Epoch(5), delete(2, "b")).unwrap().unwrap();
     let snapshot = donor.snapshot(GROUP).unwrap();
-    let live = snapshot.entries(Part::Live, None, 10).unwrap();
+    let live = snapshot.live(None, 10).unwrap();
     let lacking: Vec<bool> = live
         .iter()
         .map(|entry| member.lacks_file(entry).unwrap())
         .collect();
     assert_eq!((live.len(), lacking), (2, vec![false, false]));
-    let buried = snapshot.entries(Part::Buried, None, 10).unwrap();
-    assert!(member.lacks_burial(&buried[0]).unwrap());
-    let SnapshotEntry {
-        vid, name, fid, op, ..
-    } = buried[0].clone();
-    let taken = Operation::TakeOverDelete { vid, name, fid, op };
+    let journal = snapshot.journal(None, 10).unwrap();
+    let lacking = |entry: &&JournalEntry| member.lacks_operation(GROUP, entry).unwrap();
+    let lacking: Vec<&JournalEntry> = journal.iter().filter(lacking).collect();
+    let (creates, deletes): (Vec<&JournalEntry>, Vec<&JournalEntry>) =
+        lacking.into_iter().partition(|entry| entry.is_create);
+    assert_eq!((creates.len(), deletes.len()), (2, 1));
+    let (vid, op) = (deletes[0].vid, deletes[0].op);
+    let taken = Operation::TakeOverDelete {
+        vid,
+        name: deletes[0].name.clone(),
+        fid: deletes[0].fid,
+        op,
+    };
     member.apply(GROUP, Epoch(5), taken).unwrap().unwrap();
-    assert!(!member.lacks_burial(&buried[0]).unwrap());
-    let (info, op, body) = donor.fetch(&live[0], 0..u64::MAX).unwrap().unwrap();
+    assert!(!member.lacks_operation(GROUP, deletes[0]).unwrap());
+    let (info, op, body) = donor
+        .fetch((vid, &live[0].name, live[0].fid), 0..u64::MAX)
+        .unwrap()
+        .unwrap();
     let head = NewHead {
         fid: info.fid,
         op,
@@ -250,6 +264,7 @@ fn a_member_takes_over_what_it_lacks_and_nothing_that_it_buried() {
         name,
         head: head.clone(),
         body: Body::Here(body.clone()),
+        is_journalled: true,
     };
     assert_eq!(
         member.apply(GROUP, Epoch(5), take(live[0].name.clone())).unwrap(),

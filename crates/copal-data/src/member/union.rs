@@ -9,7 +9,7 @@
 use super::{rows::MemberCore, store::MemberStore};
 use crate::{
     error::{corrupt, of_engine},
-    format::{Did, FileHead, JournalRow, TombRow},
+    format::{Did, FileHead, JournalRow},
     keys,
     local::read_body,
 };
@@ -17,7 +17,7 @@ use bytes::Bytes;
 use copal_volume::{FileId, FileInfo, OpId, VolumeError, VolumeId, group::GroupId};
 use std::{ops::Range, sync::Arc};
 
-/// One file or one deleted file of a group.
+/// One file of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotEntry {
     /// What to go on behind.
@@ -28,7 +28,7 @@ pub struct SnapshotEntry {
     pub name: Bytes,
     /// The file.
     pub fid: FileId,
-    /// The create; of a deleted file the delete.
+    /// Its create.
     pub op: OpId,
 }
 
@@ -53,26 +53,17 @@ impl MemberStore {
 }
 
 impl GroupSnapshot {
-    /// Up to `limit` entries above `after` in the order of their keys: live files and those beside them, or deleted ones.
+    /// Up to `limit` live files above `after` in the order of their keys.
     /// # Errors
     /// `Corrupt`, `Failed`.
-    pub fn entries(
-        &self,
-        part: Part,
-        after: Option<&[u8]>,
-        limit: usize,
-    ) -> Result<Vec<SnapshotEntry>, VolumeError> {
-        let space = match part {
-            Part::Live => &self.core.spaces.files,
-            Part::Beside => &self.core.own.siblings,
-            Part::Buried => &self.core.own.tombs,
-        };
+    pub fn live(&self, after: Option<&[u8]>, limit: usize) -> Result<Vec<SnapshotEntry>, VolumeError> {
+        let space = &self.core.spaces.files;
         let range = keys::range(&keys::group(self.group), after);
         let rows = self.snapshot.iter(space, keys::borrowed(&range));
         rows.take(limit)
             .map(|row| {
                 let (key, row) = row.map_err(|error| of_engine(&error))?;
-                entry(part, key, &row)
+                entry(key, &row)
             })
             .collect()
     }
@@ -105,56 +96,47 @@ impl GroupSnapshot {
         rows.take(limit)
             .map(|row| {
                 let (key, row) = row.map_err(|error| of_engine(&error))?;
-                let damaged = |error: String| corrupt(format!("a row of the journal: {error}"));
-                let parsed = JournalRow::parse(&key, &row).map_err(|error| damaged(error.to_string()))?;
-                let op = keys::split_journal(&key).ok_or_else(|| damaged("its key is cut".to_owned()))?;
-                Ok(JournalEntry {
-                    op,
-                    is_create: parsed.did == Did::Create,
-                    vid: parsed.vid,
-                    name: parsed.name,
-                    fid: parsed.fid,
-                    key,
-                })
+                journal_entry(key, &row)
             })
             .collect()
     }
-}
 
-/// Which entries of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Live files.
-    Live,
-    /// Live files beside others of their name.
-    Beside,
-    /// Deleted files.
-    Buried,
-}
-
-fn entry(part: Part, key: Bytes, row: &Bytes) -> Result<SnapshotEntry, VolumeError> {
-    let damaged = |error: String| corrupt(format!("a row of a group: {error}"));
-    if part == Part::Buried {
-        let tomb = TombRow::parse(&key, row).map_err(|error| damaged(error.to_string()))?;
-        let fid = keys::split_tomb(&key).ok_or_else(|| damaged("its key is cut".to_owned()))?;
-        return Ok(SnapshotEntry {
-            vid: tomb.vid,
-            name: tomb.name,
-            fid,
-            op: OpId(tomb.op),
-            key,
-        });
+    /// The live file of a name.
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub fn named(&self, vid: VolumeId, name: &[u8]) -> Result<Option<FileId>, VolumeError> {
+        let key = keys::named(vid, name);
+        let row = self.snapshot.get(&self.core.spaces.files, &key);
+        let Some(row) = row.map_err(|error| of_engine(&error))? else {
+            return Ok(None);
+        };
+        let head = FileHead::parse(&key, &row);
+        let head = head.map_err(|error| corrupt(format!("a row of a group: {error}")))?;
+        Ok(Some(head.fid))
     }
+}
+
+pub(super) fn journal_entry(key: Bytes, row: &Bytes) -> Result<JournalEntry, VolumeError> {
+    let damaged = |error: String| corrupt(format!("a row of the journal: {error}"));
+    let parsed = JournalRow::parse(&key, row).map_err(|error| damaged(error.to_string()))?;
+    let op = keys::split_journal(&key).ok_or_else(|| damaged("its key is cut".to_owned()))?;
+    Ok(JournalEntry {
+        op,
+        is_create: parsed.did == Did::Create,
+        vid: parsed.vid,
+        name: parsed.name,
+        fid: parsed.fid,
+        key,
+    })
+}
+
+fn entry(key: Bytes, row: &Bytes) -> Result<SnapshotEntry, VolumeError> {
+    let damaged = |error: String| corrupt(format!("a row of a group: {error}"));
     let head = FileHead::parse(&key, row).map_err(|error| damaged(error.to_string()))?;
-    let (vid, rest) = keys::split(&key).ok_or_else(|| damaged("its key is cut".to_owned()))?;
-    let name_len = match part {
-        Part::Beside => rest.len().saturating_sub(16),
-        _ => rest.len(),
-    };
-    let name = Bytes::copy_from_slice(&rest[..name_len]);
+    let (vid, name) = keys::split(&key).ok_or_else(|| damaged("its key is cut".to_owned()))?;
     Ok(SnapshotEntry {
         vid,
-        name,
+        name: Bytes::copy_from_slice(name),
         fid: head.fid,
         op: head.op,
         key,
@@ -166,7 +148,7 @@ impl MemberStore {
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn lacks_file(&self, entry: &SnapshotEntry) -> Result<bool, VolumeError> {
-        if self.is_buried(entry)? {
+        if self.is_over(entry.vid, entry.fid)? {
             return Ok(false);
         }
         let core = &self.core;
@@ -178,38 +160,23 @@ impl MemberStore {
         Ok(core.head(&core.own.siblings, &beside)?.is_none())
     }
 
-    /// Whether a file that a donor has buried is not buried here.
-    /// # Errors
-    /// `Corrupt`, `Failed`.
-    pub fn lacks_burial(&self, entry: &SnapshotEntry) -> Result<bool, VolumeError> {
-        Ok(!self.is_buried(entry)?)
-    }
-
-    fn is_buried(&self, entry: &SnapshotEntry) -> Result<bool, VolumeError> {
-        let key = keys::tomb(entry.vid.birth_group(), entry.fid);
-        let tomb = self.core.own.tombs.get(&key).map_err(|error| of_engine(&error))?;
-        Ok(tomb.is_some())
-    }
-
     /// Head and bytes of a file for a member that lacks it; `None`: it is not live any more, and the member learns that
     /// delete itself.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn fetch(
         &self,
-        entry: &SnapshotEntry,
+        (vid, name, fid): (VolumeId, &[u8], FileId),
         range: Range<u64>,
     ) -> Result<Option<(FileInfo, OpId, Bytes)>, VolumeError> {
-        let Some(head) = self.held(entry.vid, &entry.name, entry.fid)? else {
+        let Some(head) = self.held(vid, name, fid)? else {
             return Ok(None);
         };
         let end = range.end.min(head.size);
-        match read_body(&self.core.spaces, entry.vid, &head, range.start.min(end)..end) {
+        match read_body(&self.core.spaces, vid, &head, range.start.min(end)..end) {
             Ok(bytes) => Ok(Some((head.info(), head.op, bytes))),
             // Deleted between head and pieces: nothing is damaged.
-            Err(VolumeError::Corrupt { .. }) if self.held(entry.vid, &entry.name, entry.fid)?.is_none() => {
-                Ok(None)
-            }
+            Err(VolumeError::Corrupt { .. }) if self.held(vid, name, fid)?.is_none() => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -46,7 +46,7 @@ impl Work {
             }
             return;
         };
-        let mut batching = Batching::new(&self.core, self.group, row.role);
+        let mut batching = Batching::new(&self.core, self.group, &row);
         let mut waiting = Vec::with_capacity(taken.len());
         let mut taken = taken.into_iter();
         for queued in taken.by_ref() {

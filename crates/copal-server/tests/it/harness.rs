@@ -9,12 +9,15 @@ use copal_server::{
     Authority, CLIENT_NAME, DataServer, JoinToken, Joining, Listener, MasterServer, Room, join,
 };
 use copal_volume::{
-    SystemClock,
+    Clock, SystemClock,
     group::{Incarnation, Term},
 };
 use serde_json::Value;
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tokio::runtime::Runtime;
@@ -22,7 +25,26 @@ use tokio::runtime::Runtime;
 /// How long anything may take before the test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The clocks of all data servers: the machine's, moved on.
+#[derive(Default)]
+pub(crate) struct MovedClock {
+    ahead_ms: AtomicU64,
+}
+
+impl MovedClock {
+    pub(crate) fn move_on(&self, by: Duration) {
+        self.ahead_ms.fetch_add(by.as_millis() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Clock for MovedClock {
+    fn now_ms(&self) -> u64 {
+        SystemClock.now_ms() + self.ahead_ms.load(Ordering::Relaxed)
+    }
+}
+
 pub(crate) struct Cluster {
+    pub(crate) clock: Arc<MovedClock>,
     master_address: String,
     master: Option<Runtime>,
     pub(crate) servers: Vec<Server>,
@@ -105,6 +127,7 @@ impl Cluster {
             client.key.clone(),
         );
         let mut cluster = Cluster {
+            clock: Arc::default(),
             master_address: address,
             master: Some(runtime),
             servers: Vec::new(),
@@ -137,7 +160,7 @@ impl Cluster {
             capacity_bytes: 256 << 20,
         };
         let (of_cluster, identity) = runtime().block_on(join(token, &joining, PATIENCE)).unwrap();
-        let store = MemberStore::open(kv(&device), Arc::new(SystemClock)).unwrap();
+        let store = MemberStore::open(kv(&device), Arc::clone(&self.clock) as _).unwrap();
         let whose = MemberIdentity {
             cluster: of_cluster,
             server: uuid,
@@ -162,7 +185,7 @@ impl Cluster {
     /// Starts a server that stands still.
     pub(crate) fn run(&mut self, at: usize) {
         let server = &mut self.servers[at];
-        let store = MemberStore::open(kv(&server.device), Arc::new(SystemClock)).unwrap();
+        let store = MemberStore::open(kv(&server.device), Arc::clone(&self.clock) as _).unwrap();
         let identity = store.boot(getrandom::u64().unwrap()).unwrap();
         assert_eq!(
             (identity.cluster, identity.server),
@@ -190,6 +213,7 @@ impl Cluster {
             );
             tokio::spawn(listener.serve(Arc::clone(&data)));
             tokio::spawn(Arc::clone(&data).become_whole());
+            tokio::spawn(Arc::clone(&data).gossip());
             tokio::spawn(data.follow());
         });
         server.running = Some((runtime, store));

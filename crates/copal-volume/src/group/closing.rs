@@ -12,6 +12,7 @@
 //!
 //! Not here: rows of journal and digests (`copal-data`), who tells whom (`copal-server`).
 
+use super::view::{Epoch, Role};
 use crate::ids::{FileId, OpId, VolumeId};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -119,6 +120,23 @@ pub struct Told {
     /// What it has closed.
     pub closing: Closing,
     /// Digests of closed buckets in which it has something.
+    pub digests: BTreeMap<Bucket, Digest>,
+}
+
+/// What a member says of itself in a group when it tells others what it has closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnTold {
+    /// The view that it is in: what it says counts in that view only.
+    pub epoch: Epoch,
+    /// Its state.
+    pub role: Role,
+    /// What it has closed.
+    pub closing: Closing,
+    /// Up to where it knows everything to be stable.
+    pub horizon: Bucket,
+    /// Whether it has everything from before its horizon. Digests of one that has not mean nothing.
+    pub is_covered: bool,
+    /// Digests of closed buckets from its horizon on in which it has something.
     pub digests: BTreeMap<Bucket, Digest>,
 }
 

@@ -22,7 +22,7 @@ mod settle;
 mod view;
 
 pub use client::{Action, Call, ClientOp, Event, Outcome, Refusal};
-pub use closing::{BUCKET_MS, Bucket, CLOSING_LAG_MS, Closing, Digest, Record, Told, horizon};
+pub use closing::{BUCKET_MS, Bucket, CLOSING_LAG_MS, Closing, Digest, OwnTold, Record, Told, horizon};
 pub use member::{
     Accept, Answer, CreateFacts, DeleteFacts, MAX_OP_AGE_MS, MAX_OP_AHEAD_MS, decide_confirm, decide_create,
     decide_delete, decide_union,

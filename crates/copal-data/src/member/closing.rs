@@ -1,0 +1,430 @@
+//! The end of a time: what a member closes, the digests of what it has closed, and the cutting of what is stable.
+//!
+//! A digest is counted from the journal once its bucket is closed, and kept in memory until something is added to the bucket,
+//! which only union does. So an operation costs nothing beside its journal row, and a digest can never drift from the rows
+//! that it speaks for.
+//!
+//! Design: docs/design/cluster.md#rules VOL-17, VOL-18
+//! Invariants
+//! - What is told as closed is on the device.
+//! - A deleted id goes with the last journal row that its delete has, and that goes long after all members have it.
+//!
+//! Not here: who tells whom (`copal-server`), when buckets close and what the horizon is (`copal_volume::group`).
+
+use super::{
+    line::GroupQueue,
+    roles::Membership,
+    rows::MemberCore,
+    store::MemberStore,
+    union::{JournalEntry, journal_entry},
+};
+use crate::{
+    error::{corrupt, of_engine},
+    format::{FileHead, MemberRow},
+    keys,
+};
+use bytes::Bytes;
+use copal_kv::{Batch, Durability, Keyspace};
+use copal_volume::{
+    FileId, VolumeError, VolumeId,
+    group::{Bucket, Claim, Closing, Digest, Epoch, GroupId, OwnTold, Record, Role},
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Journals are kept for so many buckets below the horizon: ids of two clients may differ by the skew of their clocks, and a
+/// delete that was drawn early has to outlive the create that it buries.
+const KEPT_BUCKETS: u64 = 3;
+/// Rows that one batch of cutting reads.
+const CUT_ROWS: usize = 2_000;
+
+impl MemberStore {
+    /// Closes in all groups what is due by this member's clock and has operations in it, and what others have closed: `told` by group.
+    /// One durable write, and none where nothing changes, so a group that nobody writes to costs nothing. Returns groups whose
+    /// journal is not empty.
+    /// # Errors
+    /// `NoSpace`, `Failed`.
+    pub fn close_due(&self, told: &BTreeMap<GroupId, Closing>) -> Result<Vec<GroupId>, VolumeError> {
+        let now_ms = self.core.clock.now_ms();
+        let (mut open, mut closes) = (Vec::new(), Vec::new());
+        for membership in self.memberships()? {
+            let group = membership.group;
+            let first = self.core.first_bucket(group, Bucket(0))?;
+            let others = told.get(&group).copied().unwrap_or_default();
+            if first.is_none() && others.below <= membership.closing.below {
+                continue;
+            }
+            let due = membership.closing.at(now_ms);
+            // A journal that nothing is added to is closed on, until all of it lies well below the horizon.
+            if due.below > membership.closing.below {
+                closes.push((group, due));
+            }
+            if first.is_some() {
+                open.push(group);
+            }
+        }
+        self.close_groups(&closes)?;
+        Ok(open)
+    }
+
+    /// Closes in many groups, which stand in their order; one durable write.
+    fn close_groups(&self, closes: &[(GroupId, Closing)]) -> Result<(), VolumeError> {
+        let queues = closes.iter().map(|(group, _)| self.core.queue(*group));
+        let queues: Vec<Arc<GroupQueue>> = queues.collect::<Result<_, _>>()?;
+        let mut members: Vec<_> = queues.iter().map(|queue| queue.member.lock()).collect();
+        let rows = closes.iter().zip(&members).map(|(&(group, closing), member)| {
+            let row = member.map(|row| MemberRow {
+                closing: row.closing.joined(closing),
+                ..row
+            });
+            (group, row)
+        });
+        let rows: Vec<(GroupId, Option<MemberRow>)> = rows.filter(|(_, row)| row.is_some()).collect();
+        self.core.keep_rows(&rows)?;
+        for (at, &(group, _)) in closes.iter().enumerate() {
+            if let Some((_, row)) = rows.iter().find(|(of, _)| *of == group) {
+                queues[at].set(&mut members[at], *row);
+            }
+        }
+        Ok(())
+    }
+
+    /// What this member tells others of a group: `None` where it is no member. Digests are those from its horizon on.
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub fn told(&self, group: GroupId, seed: u64) -> Result<Option<OwnTold>, VolumeError> {
+        let Some(membership) = self.membership(group)? else {
+            return Ok(None);
+        };
+        let below = membership.closing.below;
+        let mut digests = BTreeMap::new();
+        let mut at = membership.horizon;
+        while let Some(bucket) = self.core.first_bucket(group, at)?
+            && bucket < below
+        {
+            digests.insert(bucket, self.core.digest(group, bucket, seed)?);
+            at = Bucket(bucket.0 + 1);
+        }
+        Ok(Some(OwnTold {
+            epoch: membership.epoch,
+            role: membership.role,
+            closing: membership.closing,
+            horizon: membership.horizon,
+            is_covered: membership.is_covered,
+            digests,
+        }))
+    }
+
+    /// Digest of all operations from a bucket on, those of open ones included: what is compared when a member comes back.
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub fn digest_from(&self, group: GroupId, from: Bucket, seed: u64) -> Result<Digest, VolumeError> {
+        let mut digest = Digest::default();
+        self.core.each_record(group, from, None, |entry| {
+            digest.add(seed, &entry.record());
+        })?;
+        Ok(digest)
+    }
+
+    /// Raises the horizon of a group and cuts what lies well below it, some rows at a time.
+    /// # Errors
+    /// `NoSpace`, `Failed`.
+    pub fn raise_horizon(&self, group: GroupId, horizon: Bucket) -> Result<(), VolumeError> {
+        self.change(group, |row| match row.is_covered {
+            true => MemberRow {
+                horizon: row.horizon.max(horizon),
+                ..row
+            },
+            false => row,
+        })?;
+        self.core.cut(group)
+    }
+
+    /// Begins to take everything over from a donor: what lies below the donor's horizon comes as files, not as operations.
+    /// # Errors
+    /// `NoSpace`, `Failed`.
+    pub fn begin_taking(&self, group: GroupId, horizon: Bucket) -> Result<(), VolumeError> {
+        self.change(group, |row| match row.is_covered {
+            true => row,
+            false => MemberRow {
+                horizon: row.horizon.max(horizon),
+                ..row
+            },
+        })
+    }
+
+    /// Everything of a donor's snapshot is here, and no operation could hold without this member since: it is whole, unless a
+    /// name has two files here. What the donor had closed is closed here (VOL-17). An epoch that has passed changes nothing.
+    /// # Errors
+    /// `NoSpace`, `Failed`.
+    pub fn finish_taking(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+        closing: Closing,
+    ) -> Result<Option<Membership>, VolumeError> {
+        let has_siblings = self.core.has_siblings(group)?;
+        self.change(group, |row| {
+            if row.epoch != epoch {
+                return row;
+            }
+            let row = MemberRow {
+                closing: row.closing.joined(closing),
+                is_covered: true,
+                ..row
+            };
+            match has_siblings {
+                true => row,
+                false => MemberRow {
+                    role: Role::Normal,
+                    last_normal: epoch,
+                    ..row
+                },
+            }
+        })?;
+        self.membership(group)
+    }
+
+    /// Up to `limit` operations of one bucket above a key.
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub fn journal_of(
+        &self,
+        group: GroupId,
+        bucket: Bucket,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<JournalEntry>, VolumeError> {
+        let range = keys::range(&keys::journal_bucket(group, bucket.0), after);
+        let rows = self.core.own.journal.iter(keys::borrowed(&range));
+        rows.take(limit)
+            .map(|row| {
+                let (key, row) = row.map_err(|error| of_engine(&error))?;
+                journal_entry(key, &row)
+            })
+            .collect()
+    }
+
+    /// The live file of a name, with its create.
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub fn claim(&self, vid: VolumeId, name: &[u8]) -> Result<Option<Claim>, VolumeError> {
+        let head = self.core.head(&self.core.spaces.files, &keys::named(vid, name))?;
+        Ok(head.map(|head| claim_of(&head)))
+    }
+
+    /// Names of a group that have more than one live file, up to `limit` of them, each with all its files.
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub fn disputed(&self, group: GroupId, limit: usize) -> Result<Vec<Disputed>, VolumeError> {
+        let mut disputed: Vec<Disputed> = Vec::new();
+        for row in self.core.own.siblings.prefix(&keys::group(group)) {
+            let (key, _) = row.map_err(|error| of_engine(&error))?;
+            let cut = || corrupt("the key of a file beside another is cut");
+            let (vid, rest) = keys::split(&key).ok_or_else(cut)?;
+            let (name, _) = keys::split_sibling(rest).ok_or_else(cut)?;
+            if disputed
+                .iter()
+                .any(|known| known.vid == vid && known.name == name)
+            {
+                continue;
+            }
+            if disputed.len() == limit {
+                break;
+            }
+            let beside = self.core.siblings(vid, name)?;
+            let claims = self
+                .claim(vid, name)?
+                .into_iter()
+                .chain(beside.iter().map(claim_of));
+            disputed.push(Disputed {
+                vid,
+                name: Bytes::copy_from_slice(name),
+                claims: claims.collect(),
+            });
+        }
+        Ok(disputed)
+    }
+
+    /// Whether nothing can come of a file any more: it stands among the deleted, or its volume is gone.
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub fn is_over(&self, vid: VolumeId, fid: FileId) -> Result<bool, VolumeError> {
+        Ok(self.core.is_buried(vid.birth_group(), fid)? || self.core.is_gone(vid)?)
+    }
+
+    /// Whether an operation of another member is missing in this one's journal, and is none that every member has.
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub fn lacks_operation(&self, group: GroupId, entry: &JournalEntry) -> Result<bool, VolumeError> {
+        let Some(membership) = self.membership(group)? else {
+            return Ok(false);
+        };
+        if Bucket::of(entry.op) < membership.horizon && membership.is_covered {
+            return Ok(false);
+        }
+        let key = keys::journal(group, entry.op);
+        let row = self.core.own.journal.get(&key);
+        Ok(row.map_err(|error| of_engine(&error))?.is_none())
+    }
+
+    fn change(&self, group: GroupId, change: impl FnOnce(MemberRow) -> MemberRow) -> Result<(), VolumeError> {
+        let queue = self.core.queue(group)?;
+        let mut member = queue.member.lock();
+        let Some(before) = *member else { return Ok(()) };
+        let row = change(before);
+        if row == before {
+            return Ok(());
+        }
+        self.core.keep_rows(&[(group, Some(row))])?;
+        queue.set(&mut member, Some(row));
+        Ok(())
+    }
+}
+
+/// A name with more than one live file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disputed {
+    /// Its volume.
+    pub vid: VolumeId,
+    /// The name.
+    pub name: Bytes,
+    /// Its files.
+    pub claims: Vec<Claim>,
+}
+
+fn claim_of(head: &FileHead) -> Claim {
+    Claim {
+        fid: head.fid,
+        op: head.op,
+    }
+}
+
+impl JournalEntry {
+    /// The operation as digests count it.
+    pub fn record(&self) -> Record {
+        Record {
+            is_create: self.is_create,
+            op: self.op,
+            vid: self.vid,
+            fid: self.fid,
+        }
+    }
+}
+
+impl MemberCore {
+    /// The first bucket from `from` on in which there are operations.
+    fn first_bucket(&self, group: GroupId, from: Bucket) -> Result<Option<Bucket>, VolumeError> {
+        let prefix = keys::group(group);
+        let end = keys::above(&prefix);
+        let start = keys::journal_bucket(group, from.0);
+        let end = match &end {
+            Some(end) => std::ops::Bound::Excluded(&end[..]),
+            None => std::ops::Bound::Unbounded,
+        };
+        let range = (std::ops::Bound::Included(&start[..]), end);
+        let first = self.own.journal.iter(range).keys_only().next();
+        let Some((key, _)) = first.transpose().map_err(|error| of_engine(&error))? else {
+            return Ok(None);
+        };
+        Ok(keys::split_journal(&key).map(Bucket::of))
+    }
+
+    fn digest(&self, group: GroupId, bucket: Bucket, seed: u64) -> Result<Digest, VolumeError> {
+        if let Some(digest) = self.digests.lock().known(group, bucket) {
+            return Ok(digest);
+        }
+        // No batch of the group is on its way meanwhile: what it adds would be missing in what is kept here.
+        let queue = self.queue(group)?;
+        let member = queue.member.lock();
+        let mut digest = Digest::default();
+        self.each_record(group, bucket, Some(bucket), |entry| {
+            digest.add(seed, &entry.record());
+        })?;
+        if member.is_some_and(|row| bucket < row.closing.below) {
+            self.digests.lock().keep(group, bucket, digest);
+        }
+        Ok(digest)
+    }
+
+    fn each_record(
+        &self,
+        group: GroupId,
+        from: Bucket,
+        last: Option<Bucket>,
+        mut each: impl FnMut(&JournalEntry),
+    ) -> Result<(), VolumeError> {
+        let start = keys::journal_bucket(group, from.0);
+        let end = match last {
+            Some(last) => keys::above(&keys::journal_bucket(group, last.0)),
+            None => keys::above(&keys::group(group)),
+        };
+        let end = match &end {
+            Some(end) => std::ops::Bound::Excluded(&end[..]),
+            None => std::ops::Bound::Unbounded,
+        };
+        let range = (std::ops::Bound::Included(&start[..]), end);
+        for row in self.own.journal.iter(range) {
+            let (key, row) = row.map_err(|error| of_engine(&error))?;
+            each(&journal_entry(key, &row)?);
+        }
+        Ok(())
+    }
+
+    /// Cuts journal and deleted ids well below the horizon.
+    fn cut(&self, group: GroupId) -> Result<(), VolumeError> {
+        loop {
+            let queue = self.queue(group)?;
+            let member = queue.member.lock();
+            let Some(row) = member.filter(|row| row.is_covered) else {
+                return Ok(());
+            };
+            let below = row.horizon.0.saturating_sub(KEPT_BUCKETS);
+            let start = keys::group(group);
+            let end = keys::journal_bucket(group, below);
+            if end[..] <= start[..] {
+                return Ok(());
+            }
+            let range = (
+                std::ops::Bound::Included(&start[..]),
+                std::ops::Bound::Excluded(&end[..]),
+            );
+            let mut batch = self.kv.batch();
+            let mut count = 0;
+            for row in self.own.journal.iter(range).take(CUT_ROWS) {
+                let (key, row) = row.map_err(|error| of_engine(&error))?;
+                let entry = journal_entry(key, &row)?;
+                count += 1;
+                self.cut_row(&mut batch, group, &entry, &self.own.journal);
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            self.writable()?;
+            // Done again after a cut of power: nothing reads what lies below.
+            let committed = batch.commit(Durability::Deferred);
+            drop(member);
+            match committed {
+                Ok(()) => {}
+                Err(error) if crate::error::refused_cleanly(&error) => return Err(of_engine(&error)),
+                Err(error) => {
+                    return Err(VolumeError::Failed {
+                        reason: self.fail(&error),
+                    });
+                }
+            }
+            if count < CUT_ROWS {
+                return Ok(());
+            }
+        }
+    }
+
+    fn cut_row(&self, batch: &mut Batch, group: GroupId, entry: &JournalEntry, journal: &Keyspace) {
+        batch.delete(journal, &entry.key);
+        if !entry.is_create {
+            batch.delete(&self.own.tombs, &keys::tomb(group, entry.fid));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

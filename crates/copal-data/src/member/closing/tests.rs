@@ -1,0 +1,211 @@
+use super::super::{
+    Body, NewHead, NotHeld, Operation,
+    tests::{GROUP, NOW, bytes, create, delete, fid, head, member_with, vid},
+};
+use super::*;
+use copal_volume::{ManualClock, OpId, group::Answer};
+
+const EPOCH: Epoch = Epoch(5);
+const SEED: u64 = 7;
+
+fn member(role: Role) -> (MemberStore, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::new(NOW));
+    (member_with(role, Arc::clone(&clock)), clock)
+}
+
+fn close_all(store: &MemberStore, clock: &ManualClock) {
+    clock.set(NOW + 100_000);
+    store.close_due(&BTreeMap::new()).unwrap();
+}
+
+fn digests(store: &MemberStore) -> BTreeMap<Bucket, Digest> {
+    store.told(GROUP, SEED).unwrap().unwrap().digests
+}
+
+fn apply(store: &MemberStore, operation: Operation) {
+    store.apply(GROUP, EPOCH, operation).unwrap().unwrap();
+}
+
+fn take_over(number: u64, name: &'static str) -> Operation {
+    let body = bytes(10);
+    Operation::TakeOver {
+        vid: vid(),
+        name: Bytes::from_static(name.as_bytes()),
+        head: head(number, &body),
+        body: Body::Here(body),
+        is_journalled: true,
+    }
+}
+
+#[test]
+fn what_is_closed_takes_nothing_more_from_clients_also_after_the_clock_went_back() {
+    let (store, clock) = member(Role::Normal);
+    apply(&store, create(1, "a", bytes(10)));
+    close_all(&store, &clock);
+    clock.set(NOW);
+    for operation in [
+        create(1, "a", bytes(10)),
+        create(2, "b", bytes(10)),
+        delete(1, "a"),
+    ] {
+        let refused = store.apply(GROUP, EPOCH, operation).unwrap();
+        assert_eq!(refused, Err(NotHeld::Refused(Answer::TooOld)));
+    }
+    // Union is still welcome.
+    apply(&store, take_over(3, "c"));
+    assert_eq!(store.stat(vid(), b"c", None).unwrap().fid, fid(3));
+}
+
+#[test]
+fn members_with_the_same_operations_have_the_same_digests_whatever_the_order() {
+    let ((one, clock), (other, other_clock)) = (member(Role::Normal), member(Role::Normal));
+    apply(&one, create(1, "a", bytes(10)));
+    apply(&one, delete(1, "a"));
+    apply(&one, create(2, "b", bytes(10)));
+    apply(&other, create(2, "b", bytes(10)));
+    apply(&other, delete(1, "a"));
+    close_all(&one, &clock);
+    close_all(&other, &other_clock);
+    assert_eq!(digests(&one).len(), 1);
+    assert_ne!(digests(&one), digests(&other), "one lacks a create");
+    // Its file is deleted here: only the operation is missing, and what was counted is counted again.
+    apply(
+        &other,
+        Operation::Record {
+            vid: vid(),
+            name: Bytes::from_static(b"a"),
+            fid: fid(1),
+            op: head(1, &bytes(10)).op,
+        },
+    );
+    assert_eq!(digests(&one), digests(&other));
+    assert_eq!(
+        one.digest_from(GROUP, Bucket(0), SEED).unwrap(),
+        other.digest_from(GROUP, Bucket(0), SEED).unwrap()
+    );
+}
+
+#[test]
+fn a_create_without_its_file_is_journalled_only_where_the_file_is_deleted() {
+    let (store, _) = member(Role::Normal);
+    let record = Operation::Record {
+        vid: vid(),
+        name: Bytes::from_static(b"a"),
+        fid: fid(1),
+        op: head(1, &bytes(10)).op,
+    };
+    let refused = store.apply(GROUP, EPOCH, record.clone()).unwrap();
+    assert_eq!(refused, Err(NotHeld::Refused(Answer::Missing)));
+    apply(&store, delete(1, "a"));
+    apply(&store, record);
+    assert_eq!(store.digest_from(GROUP, Bucket(0), SEED).unwrap().count, 2);
+}
+
+#[test]
+fn what_lies_well_below_the_horizon_is_cut_and_the_files_stay() {
+    let (store, clock) = member(Role::Normal);
+    apply(&store, create(1, "a", bytes(10)));
+    apply(&store, create(2, "b", bytes(9000)));
+    apply(&store, delete(1, "a"));
+    close_all(&store, &clock);
+    let stable = store.membership(GROUP).unwrap().unwrap().closing.below;
+    let of_ops = Bucket::of(OpId(fid(1).0));
+    store
+        .raise_horizon(GROUP, Bucket(of_ops.0 + KEPT_BUCKETS))
+        .unwrap();
+    assert_eq!(
+        store.snapshot(GROUP).unwrap().journal(None, 9).unwrap().len(),
+        3,
+        "kept for a while"
+    );
+    assert!(store.is_over(vid(), fid(1)).unwrap());
+    store
+        .raise_horizon(GROUP, Bucket(of_ops.0 + KEPT_BUCKETS + 1))
+        .unwrap();
+    assert!(of_ops < stable);
+    assert_eq!(store.snapshot(GROUP).unwrap().journal(None, 9).unwrap(), []);
+    assert!(!store.is_over(vid(), fid(1)).unwrap());
+    assert_eq!(store.stat(vid(), b"b", None).unwrap().size, 9000);
+    assert_eq!(digests(&store), BTreeMap::new());
+    // Nobody who is asked about what is cut finds that it is missing.
+    let entry = JournalEntry {
+        key: Bytes::new(),
+        op: OpId(fid(1).0),
+        is_create: true,
+        vid: vid(),
+        name: Bytes::from_static(b"a"),
+        fid: fid(1),
+    };
+    assert!(!store.lacks_operation(GROUP, &entry).unwrap());
+}
+
+#[test]
+fn a_group_that_nobody_writes_to_is_not_closed_and_writes_nothing() {
+    let (store, clock) = member(Role::Normal);
+    clock.set(NOW + 100_000);
+    assert_eq!(store.close_due(&BTreeMap::new()).unwrap(), []);
+    assert_eq!(
+        store.membership(GROUP).unwrap().unwrap().closing,
+        Closing::default()
+    );
+    let told = BTreeMap::from([(GROUP, Closing { below: Bucket(50) })]);
+    store.close_due(&told).unwrap();
+    assert!(store.membership(GROUP).unwrap().unwrap().closing.below > Bucket(50));
+}
+
+#[test]
+fn who_becomes_whole_closes_what_its_donor_had_closed_and_a_name_with_two_files_waits() {
+    let (store, _) = member(Role::Recovering);
+    store.note_damage(GROUP).unwrap();
+    for number in [1, 2] {
+        apply(&store, create(number, "a", bytes(10)));
+    }
+    let donors = Closing { below: Bucket(40) };
+    store.begin_taking(GROUP, Bucket(30)).unwrap();
+    let still = store.finish_taking(GROUP, EPOCH, donors).unwrap().unwrap();
+    assert_eq!(
+        (still.role, still.closing, still.is_covered),
+        (Role::Recovering, donors, true)
+    );
+    let disputed = store.disputed(GROUP, 10).unwrap();
+    assert_eq!((disputed.len(), disputed[0].claims.len()), (1, 2));
+    let bury = Operation::TakeOverDelete {
+        vid: vid(),
+        name: Bytes::from_static(b"a"),
+        fid: fid(2),
+        op: OpId(fid(900).0),
+    };
+    apply(&store, bury);
+    assert_eq!(
+        store
+            .finish_taking(GROUP, Epoch(4), donors)
+            .unwrap()
+            .unwrap()
+            .role,
+        Role::Recovering
+    );
+    let whole = store.finish_taking(GROUP, EPOCH, donors).unwrap().unwrap();
+    assert_eq!((whole.role, whole.horizon), (Role::Normal, Bucket(30)));
+}
+
+#[test]
+fn a_new_member_journals_nothing_that_comes_as_a_file() {
+    let (store, _) = member(Role::Joining);
+    let body = bytes(10);
+    let file = NewHead {
+        op: OpId(fid(7).0),
+        ..head(7, &body)
+    };
+    apply(
+        &store,
+        Operation::TakeOver {
+            vid: vid(),
+            name: Bytes::from_static(b"old"),
+            head: file,
+            body: Body::Here(body),
+            is_journalled: false,
+        },
+    );
+    assert_eq!(store.stat(vid(), b"old", None).unwrap().fid, fid(7));
+    assert_eq!(store.snapshot(GROUP).unwrap().journal(None, 9).unwrap(), []);
+}

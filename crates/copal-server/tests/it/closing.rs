@@ -1,0 +1,157 @@
+//! What is left over when clients die: it comes to all members or to none, and journals end.
+
+use crate::harness::{Cluster, PATIENCE};
+use bytes::Bytes;
+use copal_codec::crc32c;
+use copal_data::{Body, MemberStore, NewHead, Operation};
+use copal_volume::{
+    FileId, FileIds, OpId, PutOptions, VolumeError, VolumeId, VolumeOptions, VolumeStore,
+    group::{Epoch, GroupId, Role},
+};
+use std::time::{Duration, Instant};
+
+/// So far do clocks have to go for everything to be closed.
+const LONG: Duration = Duration::from_secs(100);
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+}
+
+/// What a client that dies has sent to one member.
+fn left_over(store: &MemberStore, vid: VolumeId, name: &'static [u8], number: u64) -> FileId {
+    let mut ids = FileIds::new(number, 0);
+    let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_ms = now_ms.unwrap().as_millis() as u64;
+    let body = Bytes::from(vec![number as u8; 9000]);
+    let head = NewHead {
+        fid: ids.draw_file(now_ms),
+        op: ids.draw_op(now_ms),
+        size: body.len() as u64,
+        crc32c: crc32c(0, &body),
+        metadata: Bytes::new(),
+    };
+    let fid = head.fid;
+    let create = Operation::Create {
+        vid,
+        name: Bytes::from_static(name),
+        head,
+        body: Body::Here(body),
+    };
+    apply(store, vid, create);
+    fid
+}
+
+fn apply(store: &MemberStore, vid: VolumeId, operation: Operation) {
+    let group = vid.birth_group();
+    loop {
+        let epoch = store.membership(group).unwrap().map_or(Epoch(0), |own| own.epoch);
+        if store.apply(group, epoch, operation.clone()).unwrap().is_ok() {
+            return;
+        }
+    }
+}
+
+fn live(store: &MemberStore, vid: VolumeId, name: &[u8]) -> Option<FileId> {
+    match store.stat(vid, name, None) {
+        Ok(info) => Some(info.fid),
+        Err(VolumeError::NotFound) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn journal_len(store: &MemberStore, group: GroupId) -> usize {
+    store.snapshot(group).unwrap().journal(None, 100).unwrap().len()
+}
+
+#[test]
+fn what_a_dead_client_left_comes_to_all_members_and_journals_end() {
+    let cluster = Cluster::start(3, 4);
+    cluster.wait_for("healthy");
+    let client = cluster.client();
+    let vid = client
+        .create_volume("", "mail", &VolumeOptions::default())
+        .unwrap();
+    let put = |name: &str| {
+        let body = Bytes::from_static(b"body");
+        client
+            .put(vid, name.as_bytes(), body, &PutOptions::default())
+            .unwrap()
+    };
+    let (kept, gone) = (put("kept"), put("gone"));
+    client.delete(vid, b"gone", gone.fid).unwrap();
+    let store = |at: usize| cluster.store_of(at);
+    let alone = left_over(store(0), vid, b"alone", 1);
+    // Two that nobody was told of, under one name, on two members that are whole.
+    let (lower, higher) = (
+        left_over(store(0), vid, b"two", 2),
+        left_over(store(1), vid, b"two", 3),
+    );
+    let lower = lower.min(higher);
+    // A delete that reached one member.
+    let delete = Operation::Delete {
+        vid,
+        name: Bytes::from_static(b"kept"),
+        fid: kept.fid,
+        op: OpId(FileId::new(kept.fid.ms() + 1, 9, 9).0),
+    };
+    apply(store(2), vid, delete);
+    cluster.clock.move_on(LONG);
+    for at in 0..3 {
+        eventually("the file of the dead client is everywhere", || {
+            live(store(at), vid, b"alone") == Some(alone)
+        });
+        eventually("one file of the name is left", || {
+            live(store(at), vid, b"two") == Some(lower)
+        });
+        eventually("what one member has deleted is deleted", || {
+            live(store(at), vid, b"kept").is_none()
+        });
+    }
+    // The burial of the other file of the name is an operation of now.
+    cluster.clock.move_on(LONG);
+    for at in 0..3 {
+        eventually("the journal ends", || {
+            cluster.clock.move_on(Duration::from_secs(1));
+            journal_len(store(at), vid.birth_group()) == 0
+        });
+        assert!(
+            !store(at).is_over(vid, gone.fid).unwrap(),
+            "and what was deleted is forgotten"
+        );
+    }
+}
+
+/// Symptom: a member that had taken two files of a name while it was not whole stayed so for ever. Cause: nobody settled the
+/// name. Fix: once both are closed everywhere, the file of a donor's snapshot stays.
+#[test]
+fn a_name_with_two_files_is_settled_by_the_donors() {
+    let mut cluster = Cluster::start(3, 4);
+    cluster.wait_for("healthy");
+    let client = cluster.client();
+    let vid = client
+        .create_volume("", "mail", &VolumeOptions::default())
+        .unwrap();
+    cluster.stop(2);
+    cluster.wait_for("degraded");
+    let body = Bytes::from_static(b"body");
+    let put = client.put(vid, b"name", body, &PutOptions::default()).unwrap();
+    cluster.run(2);
+    cluster.wait_for("healthy");
+    // As if it had come while the member was not whole.
+    let (store, group) = (cluster.store_of(2), vid.birth_group());
+    store.note_damage(group).unwrap();
+    let other = left_over(store, vid, b"name", 5);
+    assert_ne!(other, put.fid);
+    assert_eq!(store.disputed(group, 9).unwrap().len(), 1);
+    cluster.clock.move_on(LONG);
+    eventually("the member is whole", || {
+        let own = store.membership(group).unwrap().unwrap();
+        own.role == Role::Normal && store.disputed(group, 9).unwrap().is_empty()
+    });
+    assert_eq!(live(store, vid, b"name"), Some(put.fid));
+    assert!(store.is_over(vid, other).unwrap());
+}
