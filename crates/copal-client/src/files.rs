@@ -3,6 +3,7 @@
 use crate::{
     cluster::Cluster,
     operation::{Body, Wanted, What},
+    reading::Counts,
     upload::{PIECE_BYTES, Upload},
 };
 use bytes::{Bytes, BytesMut};
@@ -73,16 +74,34 @@ impl Cluster {
     ) -> Result<FileInfo, VolumeError> {
         check_file_name(name)?;
         let name = Bytes::copy_from_slice(name);
+        if options.consistency == Consistency::Strict {
+            let info = info(Some(self.stat_strictly(vid, &name, end).await?))?;
+            return match options.if_file {
+                Some(wanted) if wanted != info.fid => Err(VolumeError::NotFound),
+                _ => Ok(info),
+            };
+        }
+        self.stat_of_one(vid, &name, options.if_file, Counts::All, end)
+            .await
+    }
+
+    /// The head of a file, as one member has it.
+    async fn stat_of_one(
+        &self,
+        vid: VolumeId,
+        name: &Bytes,
+        if_file: Option<FileId>,
+        counts: Counts,
+        end: Instant,
+    ) -> Result<FileInfo, VolumeError> {
         let request = |view: &View| messages::Stat {
             group: view.group.0,
             epoch: view.epoch.0,
             volume: vid.0,
             name: name.clone(),
-            if_file: options.if_file.map(|fid| of_id(fid.0)),
+            if_file: if_file.map(|fid| of_id(fid.0)),
         };
-        let reply: messages::StatReply = self
-            .read(vid, Method::Stat, options.consistency, end, request)
-            .await?;
+        let reply: messages::StatReply = self.read(vid, Method::Stat, counts, end, request).await?;
         info(reply.head)
     }
 
@@ -99,10 +118,13 @@ impl Cluster {
     ) -> Result<(Bytes, FileInfo), VolumeError> {
         check_file_name(name)?;
         let (mut at, mut if_file) = (range.start, options.if_file);
+        if options.consistency == Consistency::Strict {
+            if_file = Some(self.stat(vid, name, options, end).await?.fid);
+        }
         let mut read: Vec<Bytes> = Vec::new();
         loop {
             let until = range.end.min(at.saturating_add(PIECE_BYTES as u64)).max(at);
-            let (bytes, info) = self.get_part(vid, name, at..until, if_file, options, end).await?;
+            let (bytes, info) = self.get_part(vid, name, at..until, if_file, end).await?;
             // The rest is to be of the same file.
             if_file = Some(info.fid);
             at += bytes.len() as u64;
@@ -124,7 +146,6 @@ impl Cluster {
         name: &[u8],
         range: Range<u64>,
         if_file: Option<FileId>,
-        options: &ReadOptions,
         end: Instant,
     ) -> Result<(Bytes, FileInfo), VolumeError> {
         let name = Bytes::copy_from_slice(name);
@@ -137,13 +158,12 @@ impl Cluster {
             end: range.end,
             if_file: if_file.map(|fid| of_id(fid.0)),
         };
-        let got: messages::Got = self
-            .read(vid, Method::Get, options.consistency, end, request)
-            .await?;
+        let got: messages::Got = self.read(vid, Method::Get, Counts::All, end, request).await?;
         Ok((got.bytes, info(got.head)?))
     }
 
-    /// Up to `limit` files whose names begin with `prefix` and are above `after`.
+    /// Up to `limit` files whose names begin with `prefix` and are above `after`: all that was acknowledged, by the word of
+    /// all members that are up (VOL-22).
     /// # Errors
     /// As [`VolumeStore::list`](copal_volume::VolumeStore::list).
     pub async fn list(
@@ -168,9 +188,7 @@ impl Cluster {
                 has_after: after.is_some(),
                 limit: wanted as u32,
             };
-            let page: messages::ListReply = self
-                .read(vid, Method::List, Consistency::Strict, end, request)
-                .await?;
+            let page: messages::ListReply = self.read_strictly(vid, Method::List, end, request).await?;
             let is_empty = page.files.is_empty();
             for file in page.files {
                 after = Some(file.name.clone());
@@ -193,7 +211,7 @@ impl Cluster {
             volume: vid.0,
         };
         let totals: messages::Totals = self
-            .read(vid, Method::Totals, Consistency::Strict, end, request)
+            .read(vid, Method::Totals, Counts::Whole, end, request)
             .await?;
         Ok(VolumeStats {
             files: totals.files,
@@ -211,11 +229,9 @@ impl Cluster {
         fid: FileId,
         end: Instant,
     ) -> Result<(), VolumeError> {
-        let look = ReadOptions {
-            consistency: Consistency::Strict,
-            if_file: None,
-        };
-        let is_meant = match self.stat(vid, name, &look, end).await {
+        check_file_name(name)?;
+        let named = Bytes::copy_from_slice(name);
+        let is_meant = match self.stat_of_one(vid, &named, None, Counts::Whole, end).await {
             Ok(info) => info.fid == fid,
             Err(VolumeError::NotFound) => false,
             Err(error) => return Err(error),
@@ -224,7 +240,7 @@ impl Cluster {
         if !is_meant && !self.is_buried_somewhere(vid, fid, end).await? {
             return Ok(());
         }
-        self.bury(vid, Bytes::copy_from_slice(name), fid, end).await
+        self.bury(vid, named, fid, end).await
     }
 
     /// Deletes a file by its id, whatever the name means now.

@@ -24,6 +24,7 @@ mod racing;
 mod reading;
 mod settling;
 mod store;
+mod strict;
 mod tls;
 mod upload;
 mod verifying;

@@ -10,7 +10,7 @@ use crate::{
 };
 use copal_proto::{Method, messages::failure::Code, role};
 use copal_volume::{
-    Consistency, VolumeError, VolumeId,
+    VolumeError, VolumeId,
     group::{DiskId, Role, View},
 };
 use prost::Message;
@@ -18,6 +18,15 @@ use std::time::{Duration, Instant};
 
 /// How long one member may take before another is asked.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Whose answers count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// Those of whole members only.
+    Whole,
+    /// A hit on any member; it may be a file that was just deleted.
+    All,
+}
 
 /// A reply that says in which state the member is that gave it.
 pub(crate) trait FromMember: Message + Default {
@@ -43,14 +52,14 @@ impl Cluster {
         &self,
         vid: VolumeId,
         method: Method,
-        consistency: Consistency,
+        counts: Counts,
         end: Instant,
         request: impl Fn(&View) -> Q,
     ) -> Result<R, VolumeError> {
         loop {
             let view = self.view(vid, end).await?;
             let request = request(&view);
-            if let Some(answer) = self.round(&view, method, consistency, end, &request).await {
+            if let Some(answer) = self.round(&view, method, counts, end, &request).await {
                 return answer;
             }
             if Instant::now() + SOON >= end {
@@ -62,12 +71,33 @@ impl Cluster {
         }
     }
 
+    /// As [`Cluster::read`] of whole members, in a view in which all members that are up have answered afterwards.
+    /// # Errors
+    /// As [`Cluster::read`].
+    pub(crate) async fn read_strictly<Q: Message, R: FromMember>(
+        &self,
+        vid: VolumeId,
+        method: Method,
+        end: Instant,
+        request: impl Fn(&View) -> Q,
+    ) -> Result<R, VolumeError> {
+        loop {
+            let view = self.view(vid, end).await?;
+            let request = request(&view);
+            match self.round(&view, method, Counts::Whole, end, &request).await {
+                Some(Ok(reply)) if self.is_present(vid, &view, end).await? => return Ok(reply),
+                Some(Err(error)) if error != VolumeError::NotFound => return Err(error),
+                Some(_) | None => self.pause(end).await?,
+            }
+        }
+    }
+
     /// Asks each member once; `None`: nothing that counts, but that may change.
     async fn round<R: FromMember>(
         &self,
         view: &View,
         method: Method,
-        consistency: Consistency,
+        counts: Counts,
         end: Instant,
         request: &impl Message,
     ) -> Option<Result<R, VolumeError>> {
@@ -102,7 +132,7 @@ impl Cluster {
         match (misses, maybe, corrupt) {
             (1.., _, None) => Some(Err(VolumeError::NotFound)),
             // Only a whole member knows what was deleted.
-            (_, Some(reply), None) if consistency == Consistency::Available => Some(Ok(reply)),
+            (_, Some(reply), None) if counts == Counts::All => Some(Ok(reply)),
             (_, _, Some(corrupt)) => Some(Err(corrupt)),
             _ => None,
         }

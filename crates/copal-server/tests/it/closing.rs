@@ -5,7 +5,8 @@ use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_data::{Body, MemberStore, NewHead, Operation};
 use copal_volume::{
-    FileId, FileIds, OpId, PutOptions, VolumeError, VolumeId, VolumeOptions, VolumeStore,
+    Consistency, FileId, FileIds, OpId, PutOptions, ReadOptions, VolumeError, VolumeId, VolumeOptions,
+    VolumeStore,
     group::{Epoch, GroupId, Role},
 };
 use std::time::{Duration, Instant};
@@ -154,4 +155,39 @@ fn a_name_with_two_files_is_settled_by_the_donors() {
     });
     assert_eq!(live(store, vid, b"name"), Some(put.fid));
     assert!(store.is_over(vid, other).unwrap());
+}
+
+#[test]
+fn a_strict_read_shows_what_all_whole_members_agree_on_and_ends_what_has_begun() {
+    let cluster = Cluster::start(3, 4);
+    cluster.wait_for("healthy");
+    let client = cluster.client();
+    let vid = client
+        .create_volume("", "mail", &VolumeOptions::default())
+        .unwrap();
+    let strict = ReadOptions {
+        consistency: Consistency::Strict,
+        if_file: None,
+    };
+    let body = Bytes::from_static(b"body");
+    let put = client.put(vid, b"kept", body, &PutOptions::default()).unwrap();
+    assert_eq!(client.stat(vid, b"kept", &strict).unwrap().fid, put.fid);
+    // A create that one member has was promised to nobody.
+    left_over(cluster.store_of(1), vid, b"begun", 1);
+    assert_eq!(client.stat(vid, b"begun", &strict), Err(VolumeError::NotFound));
+    // A delete that one member has was asked for: once it was seen it stays.
+    let delete = Operation::Delete {
+        vid,
+        name: Bytes::from_static(b"kept"),
+        fid: put.fid,
+        op: OpId(FileId::new(put.fid.ms() + 1, 9, 9).0),
+    };
+    apply(cluster.store_of(2), vid, delete);
+    assert_eq!(
+        client.get(vid, b"kept", 0..9, &strict),
+        Err(VolumeError::NotFound)
+    );
+    for at in 0..3 {
+        assert_eq!(live(cluster.store_of(at), vid, b"kept"), None);
+    }
 }

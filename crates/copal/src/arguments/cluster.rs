@@ -189,6 +189,9 @@ pub(crate) enum FsVerb {
         /// Where to write it, a new file; `-`: standard output
         #[arg(value_name = "FILE")]
         to: PathBuf,
+        /// Only what all members that are up agree on; waits for one that is just failing
+        #[arg(long)]
+        strict: bool,
     },
     /// List the files of a volume, or the volumes below one
     #[command(after_help = "Example:\n  copal fs ls\n  copal fs ls mail")]
@@ -205,6 +208,9 @@ pub(crate) enum FsVerb {
     Stat {
         #[command(flatten)]
         file: FileWords,
+        /// Only what all members that are up agree on; waits for one that is just failing
+        #[arg(long)]
+        strict: bool,
     },
     /// Delete a file
     #[command(after_help = "Example:\n  copal fs rm mail m1")]

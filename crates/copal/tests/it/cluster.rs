@@ -468,3 +468,44 @@ fn an_emptied_directory_is_no_server_and_an_older_copy_is_not_let_in() {
     let emptied = cluster.bad(21, &["data", "--dir", dir.to_str().unwrap()]);
     assert!(emptied.contains("copal node lost"), "{emptied}");
 }
+
+/// Symptom: a `fs get` that failed half way left a file that looked like the whole. Cause: it was written in place, and left
+/// there. Fix: a part of a file is taken away again.
+#[test]
+fn a_get_that_fails_half_way_leaves_no_part() {
+    let cluster = Served::start(&[]);
+    cluster.good(&["fs", "mkdir", "mail"]);
+    let large = cluster.file("large", &vec![7; 128 << 20]);
+    cluster.good(&["fs", "put", "mail", "large", &large]);
+    let target = cluster.scratch.path().join("target");
+    let mut get = cluster
+        .command(&[
+            "fs",
+            "get",
+            "mail",
+            "large",
+            target.to_str().unwrap(),
+            "--deadline",
+            "2s",
+        ])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    while std::fs::metadata(&target).map_or(0, |target| target.len()) == 0 {
+        assert!(
+            Instant::now() < end && get.try_wait().unwrap().is_none(),
+            "it ended too soon"
+        );
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    for name in ["data1", "data2", "data3"] {
+        cluster.signal(name, "-STOP");
+    }
+    let ended = get.wait().unwrap();
+    for name in ["data1", "data2", "data3"] {
+        cluster.signal(name, "-CONT");
+    }
+    assert!(!ended.success());
+    assert!(!target.exists());
+}

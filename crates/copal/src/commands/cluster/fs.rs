@@ -35,9 +35,9 @@ pub(crate) fn run(context: &Context<'_>, words: &Fs) -> Outcome<()> {
     match &words.verb {
         FsVerb::Mkdir { volume, quota } => fs.mkdir(volume, *quota),
         FsVerb::Put { file, from } => fs.put(file, from),
-        FsVerb::Get { file, to } => fs.get(file, to),
+        FsVerb::Get { file, to, strict } => fs.get(file, to, *strict),
         FsVerb::Ls { volume, prefix } => fs.ls(volume, prefix),
-        FsVerb::Stat { file } => fs.stat(file),
+        FsVerb::Stat { file, strict } => fs.stat(file, *strict),
         FsVerb::Rm { file, fid } => fs.rm(file, *fid),
         FsVerb::Rmdir { volume, with_files } => fs.rmdir(volume, *with_files),
         FsVerb::Mv { from, to } => {
@@ -141,16 +141,13 @@ impl Files<'_> {
         Ok(())
     }
 
-    fn get(&self, file: &FileWords, to: &Path) -> Outcome<()> {
+    fn get(&self, file: &FileWords, to: &Path, strict: bool) -> Outcome<()> {
         let vid = self.volume(&file.volume)?;
         let name = file.name.as_bytes();
-        let strict = ReadOptions {
-            consistency: Consistency::Strict,
-            if_file: None,
-        };
+        let options = how(strict);
         let info = self
             .store
-            .stat(vid, name, &strict)
+            .stat(vid, name, &options)
             .map_err(|error| named(file, error))?;
         let is_stdout = to.as_os_str() == "-";
         let failed = |error: std::io::Error| {
@@ -168,24 +165,19 @@ impl Files<'_> {
             true => Box::new(std::io::stdout()),
             false => Box::new(File::create_new(to).map_err(failed)?),
         };
-        let of_this = ReadOptions {
-            if_file: Some(info.fid),
-            ..strict
-        };
-        let mut at = 0;
-        while at < info.size {
-            let end = info.size.min(at + CHUNK as u64);
-            let bytes = self
-                .store
-                .get(vid, name, at..end, &of_this)
-                .map_err(|error| named(file, error))?;
-            at = end;
-            target.write_all(&bytes).map_err(failed)?;
-            if self.context.is_ended() {
-                return Err(Failure::new(exit::INTERRUPTED, "cancelled", "interrupted"));
+        let copied = self.copy(file, (vid, &info), &mut target);
+        let copied = copied.and_then(|()| target.flush().map_err(Cut::Target));
+        if let Err(cut) = copied {
+            if !is_stdout {
+                // A part of a file is no file; what it is good for, nobody could tell later.
+                drop(target);
+                let _ = std::fs::remove_file(to);
             }
+            return Err(match cut {
+                Cut::Target(error) => failed(error),
+                Cut::Source(failure) => failure,
+            });
         }
-        target.flush().map_err(failed)?;
         if !is_stdout {
             self.context.output.summary(as_json(&info), || {
                 format!("{}: {}\n", to.display(), human::bytes(info.size))
@@ -265,15 +257,37 @@ impl Files<'_> {
         }
     }
 
-    fn stat(&self, file: &FileWords) -> Outcome<()> {
-        let vid = self.volume(&file.volume)?;
-        let strict = ReadOptions {
-            consistency: Consistency::Strict,
-            if_file: None,
+    /// Writes all bytes of a file.
+    fn copy(
+        &self,
+        file: &FileWords,
+        (vid, info): (VolumeId, &FileInfo),
+        target: &mut dyn Write,
+    ) -> Result<(), Cut> {
+        let of_this = ReadOptions {
+            if_file: Some(info.fid),
+            ..ReadOptions::default()
         };
+        let mut at = 0;
+        while at < info.size {
+            let end = info.size.min(at + CHUNK as u64);
+            let bytes = self.store.get(vid, file.name.as_bytes(), at..end, &of_this);
+            let bytes = bytes.map_err(|error| Cut::Source(named(file, error)))?;
+            at = end;
+            target.write_all(&bytes).map_err(Cut::Target)?;
+            if self.context.is_ended() {
+                let interrupted = Failure::new(exit::INTERRUPTED, "cancelled", "interrupted");
+                return Err(Cut::Source(interrupted));
+            }
+        }
+        Ok(())
+    }
+
+    fn stat(&self, file: &FileWords, strict: bool) -> Outcome<()> {
+        let vid = self.volume(&file.volume)?;
         let info = self
             .store
-            .stat(vid, file.name.as_bytes(), &strict)
+            .stat(vid, file.name.as_bytes(), &how(strict))
             .map_err(|error| named(file, error))?;
         self.context.output.answer(as_json(&info), || {
             format!(
@@ -295,12 +309,8 @@ impl Files<'_> {
         let fid = match fid {
             Some(fid) => FileId(fid),
             None => {
-                let strict = ReadOptions {
-                    consistency: Consistency::Strict,
-                    if_file: None,
-                };
                 self.store
-                    .stat(vid, name, &strict)
+                    .stat(vid, name, &ReadOptions::default())
                     .map_err(|error| named(file, error))?
                     .fid
             }
@@ -382,4 +392,20 @@ fn read_chunk(source: &mut dyn Read, from: &Path) -> Outcome<Bytes> {
         )
     })?;
     Ok(Bytes::from(chunk))
+}
+
+/// Why a copy ended early.
+enum Cut {
+    Source(Failure),
+    Target(std::io::Error),
+}
+
+fn how(strict: bool) -> ReadOptions {
+    ReadOptions {
+        consistency: match strict {
+            true => Consistency::Strict,
+            false => Consistency::Available,
+        },
+        if_file: None,
+    }
 }

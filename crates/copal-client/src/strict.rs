@@ -1,0 +1,200 @@
+//! Strict reads: what all members that are up say in one view.
+//!
+//! An operation holds when every member that is up in a view has it (VOL-12), and a member becomes whole only in a view that
+//! its donor is in, too. So when all members that are up in a view answer in it, nothing held in a later one before they were
+//! asked, and what whole members agree on is what was acknowledged (VOL-22). Nobody has to keep a lease, and no master has to
+//! be there; one member that is away and not yet known to be keeps strict reads waiting, as it keeps writes.
+//!
+//! Design: docs/design/cluster.md#rules VOL-22
+//! Invariant: what a strict read has shown, or shown to be gone, stays so.
+
+use crate::{
+    cluster::{Cluster, SOON},
+    connection::CallError,
+};
+use bytes::Bytes;
+use copal_proto::{
+    Method, id,
+    messages::{self, failure::Code},
+    role,
+};
+use copal_volume::{
+    FileId, VolumeError, VolumeId,
+    group::{DiskId, Role, View},
+};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use std::time::Instant;
+
+/// What one member says of a name.
+enum Said {
+    /// A whole member: the live file, if there is one.
+    Whole(Option<messages::FileHead>),
+    /// It is in the view and does not know: it is not whole.
+    InView,
+    /// The volume is gone.
+    Gone,
+    /// Nothing that counts.
+    Nothing,
+}
+
+/// What all of them say.
+enum Agreed {
+    Held(messages::FileHead),
+    NotFound,
+    /// Whole members differ: a create or a delete is on its way.
+    Differ(Vec<FileId>),
+    Gone,
+    /// Not all have answered in one view.
+    Not,
+}
+
+impl Cluster {
+    /// The live file of a name, by the word of all members that are up.
+    /// # Errors
+    /// `NotFound`, `VolumeGone`; `Deadline`: not all of them answered in one view until `end`.
+    pub(crate) async fn stat_strictly(
+        &self,
+        vid: VolumeId,
+        name: &Bytes,
+        end: Instant,
+    ) -> Result<messages::FileHead, VolumeError> {
+        loop {
+            let view = self.view(vid, end).await?;
+            match self.ask_all(&view, vid, name, end).await {
+                Agreed::Held(head) => return Ok(head),
+                Agreed::NotFound => return Err(VolumeError::NotFound),
+                Agreed::Gone => return Err(VolumeError::VolumeGone),
+                Agreed::Differ(fids) => {
+                    // A delete that has begun is brought to its end, since whoever looks next may ask others; a create that has
+                    // begun was promised to nobody.
+                    for fid in fids {
+                        if self.is_buried_somewhere(vid, fid, end).await? {
+                            self.bury(vid, name.clone(), fid, end).await?;
+                        }
+                    }
+                    return Err(VolumeError::NotFound);
+                }
+                Agreed::Not => {}
+            }
+            self.pause(end).await?;
+        }
+    }
+
+    /// Waits until all members that are up have answered in the present view of a volume.
+    /// # Errors
+    /// As [`Cluster::stat_strictly`].
+    pub(crate) async fn is_present(
+        &self,
+        vid: VolumeId,
+        view: &View,
+        end: Instant,
+    ) -> Result<bool, VolumeError> {
+        // Any name: what counts is that they answer.
+        let name = Bytes::from_static(b"\0");
+        match self.ask_all(view, vid, &name, end).await {
+            Agreed::Gone => Err(VolumeError::VolumeGone),
+            Agreed::Not => Ok(false),
+            Agreed::Held(_) | Agreed::NotFound | Agreed::Differ(_) => Ok(true),
+        }
+    }
+
+    pub(crate) async fn pause(&self, end: Instant) -> Result<(), VolumeError> {
+        if Instant::now() + SOON >= end {
+            return Err(VolumeError::Deadline {
+                reason: "a strict read takes an answer of every member that is up; try again, or read what is available"
+                    .to_owned(),
+            });
+        }
+        tokio::time::sleep(SOON).await;
+        Ok(())
+    }
+
+    async fn ask_all(&self, view: &View, vid: VolumeId, name: &Bytes, end: Instant) -> Agreed {
+        let request = messages::Stat {
+            group: view.group.0,
+            epoch: view.epoch.0,
+            volume: vid.0,
+            name: name.clone(),
+            if_file: None,
+        };
+        let calls = view.up().map(|disk| self.ask_one(disk, &request, end));
+        let mut calls: FuturesUnordered<_> = calls.collect();
+        let (mut heads, mut answered) = (Vec::new(), 0);
+        while let Some(said) = calls.next().await {
+            match said {
+                Said::Whole(head) => heads.push(head),
+                Said::InView => {}
+                Said::Gone => return Agreed::Gone,
+                Said::Nothing => continue,
+            }
+            answered += 1;
+        }
+        if answered < view.up().count() {
+            return Agreed::Not;
+        }
+        agreed(heads)
+    }
+
+    async fn ask_one(&self, disk: DiskId, request: &messages::Stat, end: Instant) -> Said {
+        let answer = self
+            .call::<messages::StatReply>(disk, Method::Stat, request, end)
+            .await;
+        match answer {
+            Ok(reply) if role(reply.role) == Some(Role::Normal) => Said::Whole(reply.head),
+            Ok(_) => Said::InView,
+            Err(CallError::Failed(failure)) => {
+                if let Some(newer) = &failure.view {
+                    self.map().learn(newer);
+                }
+                match Code::try_from(failure.code).unwrap_or(Code::Unspecified) {
+                    Code::NotFound => Said::Whole(None),
+                    Code::NotAuthoritative => Said::InView,
+                    Code::VolumeGone => Said::Gone,
+                    _ => Said::Nothing,
+                }
+            }
+            Err(_) => {
+                self.suspect(disk);
+                Said::Nothing
+            }
+        }
+    }
+}
+
+fn agreed(heads: Vec<Option<messages::FileHead>>) -> Agreed {
+    let fid = |head: &Option<messages::FileHead>| head.as_ref().map(|head| FileId(id(head.fid)));
+    let mut fids: Vec<FileId> = heads.iter().filter_map(fid).collect();
+    let are_equal = heads.windows(2).all(|two| fid(&two[0]) == fid(&two[1]));
+    fids.sort_unstable();
+    fids.dedup();
+    match (heads.into_iter().next(), are_equal) {
+        // Nobody is whole who could know.
+        (None, _) => Agreed::Not,
+        (Some(Some(head)), true) => Agreed::Held(head),
+        (Some(None), true) => Agreed::NotFound,
+        (Some(_), false) => Agreed::Differ(fids),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use copal_proto::of_id;
+
+    fn head(fid: u128) -> Option<messages::FileHead> {
+        Some(messages::FileHead {
+            fid: Some(of_id(fid)),
+            ..messages::FileHead::default()
+        })
+    }
+
+    #[test]
+    fn only_what_all_whole_members_say_is_so() {
+        assert!(matches!(agreed(vec![head(1), head(1)]), Agreed::Held(_)));
+        assert!(matches!(agreed(vec![None, None]), Agreed::NotFound));
+        assert!(matches!(agreed(vec![]), Agreed::Not), "nobody is whole");
+        for heads in [vec![head(1), None], vec![None, head(1)], vec![head(1), head(2)]] {
+            assert!(matches!(agreed(heads), Agreed::Differ(fids) if fids.contains(&FileId(1))));
+        }
+    }
+}
