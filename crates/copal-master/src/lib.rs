@@ -18,6 +18,7 @@ mod leases;
 mod map;
 mod master;
 mod meta;
+mod moving;
 mod mysql;
 mod names;
 mod orders;
@@ -37,6 +38,7 @@ pub use meta::{
     ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, MemberKind, Members, Meta, MetaError,
     MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, ServerState,
 };
+pub use moving::WantedMove;
 pub use mysql::MysqlStore;
 pub use names::Removing;
 pub use servers::{Beat, Joiner};

@@ -73,6 +73,14 @@ pub(crate) struct Recovery {
     pub(crate) was_held: bool,
     /// Servers that were emptied, and are told to be empty.
     pub(crate) empty: BTreeSet<u32>,
+    /// No moves begin.
+    pub(crate) is_paused: bool,
+    /// When full disks were looked for last.
+    pub(crate) relieved_ms: u64,
+    /// Disks that are too full and cannot be brought down, and why.
+    pub(crate) stay_full: Vec<String>,
+    /// Bytes that the target of a copy had taken in when it got on last, and when that was.
+    pub(crate) got_on: BTreeMap<GroupId, (u64, u64)>,
 }
 
 impl Default for Recovery {
@@ -89,6 +97,10 @@ impl Default for Recovery {
             servers: 0,
             was_held: false,
             empty: BTreeSet::new(),
+            is_paused: false,
+            relieved_ms: 0,
+            stay_full: Vec::new(),
+            got_on: BTreeMap::new(),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::{
     layout,
     master::{Master, MasterError, Mastered, Reign},
     meta::{GroupRow, MemberKind, Members, ServerRow, ServerState},
+    moving::place_at,
     recovery::Need,
 };
 use copal_volume::{
@@ -23,6 +24,9 @@ use copal_volume::{
     },
 };
 use std::collections::BTreeMap;
+
+/// A copy that has taken in nothing for so long is begun again.
+const STALLED_MS: u64 = 120_000;
 
 impl Master {
     /// Gives a server up: its groups are copied from others at once, and it is not let back in. Says it again without harm.
@@ -72,6 +76,7 @@ impl Reign {
                 gone.push(server.disk);
             }
         }
+        self.relieve_full_disks(now_ms)?;
         let mut changes: BTreeMap<GroupId, Members> = BTreeMap::new();
         let mut lacking: Vec<(GroupId, Need)> = Vec::new();
         for row in self.map.groups.values() {
@@ -85,6 +90,8 @@ impl Reign {
             }
         }
         self.fill_queue(&lacking, &changes, now_ms);
+        self.drop_moves_without_place(now_ms)?;
+        self.give_up_stalled(&mut changes, now_ms)?;
         self.start_copies(&mut changes, now_ms);
         let is_busy = self.recovery.queue.len() != (0, 0);
         self.recovery.progress.tick(now_ms, is_busy);
@@ -162,6 +169,18 @@ impl Reign {
         let staying = members.iter().filter(stays).count();
         let is_joining = members.iter().any(|(_, kind)| *kind == MemberKind::Joining);
         let is_leaving = |disk: u32| members.iter().any(|(member, _)| *member == disk);
+        // With them it has its full number: who leaves waits only for their word.
+        let is_to_go = |disk: u32| is_draining(disk) || wanted.is_some_and(|wanted| wanted.from == disk);
+        if !is_joining
+            && members
+                .iter()
+                .filter(stays)
+                .filter(|(disk, _)| !is_to_go(*disk))
+                .count()
+                >= replicas
+        {
+            return (members, None);
+        }
         let need = match wanted {
             // It was moved already, or has left otherwise.
             Some(wanted) if is_leaving(wanted.from) => Some(Need::Move(*wanted)),
@@ -248,14 +267,7 @@ impl Reign {
             let bytes = self.group_bytes(group);
             let target = match (joining, need) {
                 (Some(target), _) => Ok(target),
-                (None, Need::Move(wanted)) => {
-                    let only: Vec<_> = facts
-                        .iter()
-                        .filter(|facts| facts.disk.0 == wanted.to)
-                        .cloned()
-                        .collect();
-                    placement::choose_new_member(group, &disks, bytes, &only)
-                }
+                (None, Need::Move(wanted)) => place_at(group, &disks, bytes, &facts, wanted.to),
                 (None, _) => placement::choose_new_member(group, &disks, bytes, &facts),
             };
             let is_given_up = || {
@@ -328,6 +340,42 @@ impl Reign {
             }
             _ => queue.put(job),
         }
+    }
+
+    /// Copies that have not got on for long: what is half copied makes room, and the job rests.
+    fn give_up_stalled(&mut self, changes: &mut BTreeMap<GroupId, Members>, now_ms: u64) -> Mastered<()> {
+        let running: Vec<Start> = self.recovery.queue.running().collect();
+        self.recovery
+            .got_on
+            .retain(|group, _| running.iter().any(|start| start.group == *group));
+        for start in running {
+            let copied = self
+                .watches
+                .get(&start.target.0)
+                .map_or(0, |watch| watch.copied_bytes);
+            let got_on = self
+                .recovery
+                .got_on
+                .entry(start.group)
+                .or_insert((copied, now_ms));
+            if got_on.0 != copied {
+                *got_on = (copied, now_ms);
+            }
+            let Some(row) = self.map.groups.get(&start.group) else {
+                continue;
+            };
+            if now_ms.saturating_sub(got_on.1) < STALLED_MS {
+                continue;
+            }
+            let members = changes.entry(start.group).or_insert_with(|| row.members.clone());
+            members.retain(|member| *member != (start.target.0, MemberKind::Joining));
+            self.recovery.got_on.remove(&start.group);
+            self.recovery.queue.failed(start.group, now_ms);
+            let group = start.group;
+            let text = format!("the copy of group {group} did not get on for two minutes: it is begun again");
+            self.note(now_ms, "stalled", &text)?;
+        }
+        Ok(())
     }
 
     /// New members join where the queue says that their copy starts.

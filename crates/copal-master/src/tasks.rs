@@ -92,6 +92,7 @@ impl Reign {
             "hold": self.recovery.queue.hold().map(|hold| hold.to_string()),
             "blocked": self.blocked(),
             "drains": self.drains(),
+            "paused": self.recovery.is_paused,
         })
     }
 
@@ -99,6 +100,7 @@ impl Reign {
     pub(crate) fn blocked(&self) -> Vec<String> {
         let mut sentences: Vec<String> = Vec::new();
         sentences.extend(self.recovery.queue.hold().map(|hold| hold.to_string()));
+        sentences.extend(self.full_disks());
         if let Some(reason) = self.recovery.without_place.values().next() {
             let groups = self.recovery.without_place.len();
             let fit = self

@@ -349,6 +349,9 @@ impl DataServer {
         if request.bytes.is_empty() || request.bytes.len() > PIECE_BYTES {
             return Err(refused(Code::TooLarge, "a piece has 1 byte to 4 MiB"));
         }
+        if self.store.is_full() {
+            return Err(refused(Code::NoSpace, "the disk is full: it takes deletes only"));
+        }
         let vid = VolumeId(request.volume);
         if vid.birth_group() != GroupId(request.group) {
             return Err(refused(Code::Invalid, "the volume is of another group"));

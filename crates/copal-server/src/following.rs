@@ -14,7 +14,7 @@ use copal_data::{Membership, Told, ToldView};
 use copal_proto::{Method, messages, messages::failure::Code, role_of};
 use copal_volume::{
     VolumeId,
-    group::{DiskId, Role, Term},
+    group::{DiskId, Role, Term, placement::HARD_STOP_PERCENT},
 };
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -59,6 +59,8 @@ impl DataServer {
         };
         let map_version = self.entered.load(Ordering::Acquire);
         let (used_bytes, capacity_bytes) = self.room.bytes();
+        let stop_bytes = u128::from(capacity_bytes) * u128::from(HARD_STOP_PERCENT);
+        self.store.set_full(u128::from(used_bytes) * 100 >= stop_bytes);
         let memberships = self.store.memberships().unwrap_or_default();
         let sizes = self.copying.sizes(&self.store, &memberships);
         let beat = messages::Heartbeat {

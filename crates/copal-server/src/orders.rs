@@ -4,7 +4,7 @@ use crate::{
     listener::{Refused, refused},
     master_server::{MasterServer, of_master},
 };
-use copal_master::MasterError;
+use copal_master::{MasterError, WantedMove};
 use copal_proto::messages::failure::Code;
 use copal_volume::group::GroupId;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -39,6 +39,46 @@ struct Maintenance {
     dry_run: bool,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Move {
+    group: u32,
+    from: String,
+    to: String,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CancelMove {
+    group: u32,
+    dry_run: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Apply {
+    moves: Vec<Move>,
+    dry_run: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pause {
+    dry_run: bool,
+}
+
+impl Move {
+    fn wanted(self) -> WantedMove {
+        WantedMove {
+            group: GroupId(self.group),
+            from: self.from,
+            to: self.to,
+        }
+    }
+}
+
 fn wanted<T: DeserializeOwned>(argument: &str) -> Result<T, Refused> {
     let wanted = serde_json::from_str(argument);
     wanted.map_err(|error| refused(Code::Invalid, format!("an order that cannot be read: {error}")))
@@ -66,6 +106,26 @@ impl MasterServer {
                 let order: Maintenance = wanted(argument)?;
                 self.master
                     .announce(&order.name, order.for_ms, order.dry_run, now_ms)
+            }
+            "move" => {
+                let order: Move = wanted(argument)?;
+                let dry_run = order.dry_run;
+                self.master.move_group(&order.wanted(), dry_run, now_ms)
+            }
+            "cancel_move" => {
+                let order: CancelMove = wanted(argument)?;
+                self.master
+                    .cancel_move(GroupId(order.group), order.dry_run, now_ms)
+            }
+            "rebalance_plan" => Ok(self.master.rebalance_plan()),
+            "rebalance_apply" => {
+                let order: Apply = wanted(argument)?;
+                let moves: Vec<WantedMove> = order.moves.into_iter().map(Move::wanted).collect();
+                self.master.rebalance_apply(&moves, order.dry_run, now_ms)
+            }
+            "rebalance_pause" => {
+                let order: Pause = wanted(argument)?;
+                self.master.rebalance_pause(order.dry_run, now_ms)
             }
             _ => return Ok(None),
         };

@@ -20,7 +20,7 @@ use copal_volume::{
         decide_create, decide_delete, decide_union,
     },
 };
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 /// A batch in the making.
 pub(super) struct Batching<'a> {
@@ -69,6 +69,10 @@ impl<'a> Batching<'a> {
                 self.may_create(*vid)?;
                 let accept =
                     decide_create(&self.create_facts(*vid, name, head)?).map_err(NotHeld::Refused)?;
+                // What it has already it confirms: refused is only what it certainly lacks.
+                if accept != Accept::Again && self.core.is_full.load(Ordering::Relaxed) {
+                    return Err(NotHeld::Refused(Answer::NoSpace));
+                }
                 if accept != Accept::Again && self.role == Role::Normal {
                     self.check_quota(*vid, head.size)?;
                 }

@@ -5,7 +5,10 @@ use crate::{format::MemberIdentity, spaces::Spaces};
 use copal_kv::{Keyspace, Store};
 use copal_volume::{Clock, VolumeError, VolumeId, group::GroupId};
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 /// Keyspaces that only a member of a replicated group has.
 #[derive(Clone)]
@@ -31,6 +34,8 @@ pub(super) struct MemberCore {
     pub(super) digests: Mutex<Digests>,
     /// What is known of the disk's owner and the newest master, once it was asked for.
     pub(super) heard: Mutex<Option<MemberIdentity>>,
+    /// The disk takes no creates: what is left is for deletes and what they cost.
+    pub(super) is_full: AtomicBool,
     /// Why nothing more is written.
     pub(super) failed: Mutex<Option<String>>,
 }

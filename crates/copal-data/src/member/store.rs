@@ -13,7 +13,10 @@ use copal_volume::{
     group::{Epoch, GroupId},
 };
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 /// The groups of one disk. Cheap to clone; calls block on the device.
 #[derive(Clone)]
@@ -49,6 +52,7 @@ impl MemberStore {
             used: Mutex::default(),
             digests: Mutex::default(),
             heard: Mutex::default(),
+            is_full: AtomicBool::new(false),
             failed: Mutex::default(),
         };
         Ok(MemberStore { core: Arc::new(core) })
@@ -109,6 +113,17 @@ impl MemberStore {
     /// `Failed`.
     pub fn close(&self) -> Result<(), VolumeError> {
         self.core.kv.close().map_err(|error| of_engine(&error))
+    }
+
+    /// Whether the disk is so full that it takes no creates of clients, nor pieces of them; deletes go on, and so does what is
+    /// taken over from others. Whoever knows its room says so, again and again.
+    pub fn set_full(&self, is_full: bool) {
+        self.core.is_full.store(is_full, Ordering::Relaxed);
+    }
+
+    /// Whether it is.
+    pub fn is_full(&self) -> bool {
+        self.core.is_full.load(Ordering::Relaxed)
     }
 
     /// Why the disk takes no more writes; `None`: it does.

@@ -271,3 +271,38 @@ fn a_member_takes_over_what_it_lacks_and_nothing_that_it_buried() {
         Ok(Role::Recovering)
     );
 }
+
+#[test]
+fn a_full_disk_takes_deletes_what_is_known_and_what_others_have() {
+    let store = member(Role::Normal);
+    let held = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
+    assert_eq!(held, Ok(Role::Normal));
+    store.set_full(true);
+    assert_eq!(
+        store.apply(GROUP, Epoch(5), create(2, "b", bytes(10))).unwrap(),
+        Err(NotHeld::Refused(Answer::NoSpace))
+    );
+    // A retry: refusing it would leave it here while its creator takes it for gone.
+    let again = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
+    assert_eq!(again, Ok(Role::Normal));
+    let taken_over = Operation::TakeOver {
+        vid: vid(),
+        name: Bytes::from_static(b"c"),
+        head: head(3, &bytes(10)),
+        body: Body::Here(bytes(10)),
+        is_journalled: true,
+    };
+    assert_eq!(
+        store.apply(GROUP, Epoch(5), taken_over).unwrap(),
+        Ok(Role::Normal)
+    );
+    assert_eq!(
+        store.apply(GROUP, Epoch(5), delete(1, "a")).unwrap(),
+        Ok(Role::Normal)
+    );
+    store.set_full(false);
+    assert_eq!(
+        store.apply(GROUP, Epoch(5), create(2, "b", bytes(10))).unwrap(),
+        Ok(Role::Normal)
+    );
+}

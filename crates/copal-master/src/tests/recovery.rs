@@ -564,3 +564,195 @@ fn a_server_whose_absence_is_announced_is_not_given_up_before_it_ends() {
         cluster.sentence()
     );
 }
+
+fn wanted(group: u32, from: &str, to: &str) -> WantedMove {
+    WantedMove {
+        group: GroupId(group),
+        from: from.to_owned(),
+        to: to.to_owned(),
+    }
+}
+
+impl Cluster {
+    fn members(&self, group: u32) -> Vec<u32> {
+        let map = self.master.map();
+        map.groups[&GroupId(group)]
+            .members
+            .iter()
+            .map(|(disk, _)| *disk)
+            .collect()
+    }
+
+    /// A move of a group that is possible.
+    fn some_move(&self, group: u32) -> WantedMove {
+        let members = self.members(group);
+        let to = self
+            .up
+            .keys()
+            .find(|number| !members.contains(&u32::from(**number)))
+            .unwrap();
+        wanted(group, &format!("data{}", members[0]), &format!("data{to}"))
+    }
+
+    fn denied(&self, moves: &[WantedMove]) -> String {
+        self.master
+            .rebalance_apply(moves, false, self.now_ms)
+            .unwrap_err()
+            .to_string()
+    }
+}
+
+#[test]
+fn a_group_moves_where_it_is_told_and_back_while_it_has_not_left() {
+    let mut cluster = Cluster::new(5, 16);
+    cluster.beats = 8;
+    let order = cluster.some_move(7);
+    let before = cluster.members(7);
+    cluster.master.move_group(&order, true, cluster.now_ms).unwrap();
+    cluster.pass(1000);
+    assert_eq!(cluster.members(7), before);
+    cluster.master.move_group(&order, false, cluster.now_ms).unwrap();
+    cluster.pass(1000);
+    assert_eq!(
+        (cluster.members(7).len(), &cluster.tasks()[0]["kind"]),
+        (4, &"move".into())
+    );
+    cluster
+        .master
+        .cancel_move(GroupId(7), false, cluster.now_ms)
+        .unwrap();
+    cluster.settle();
+    assert_eq!(cluster.members(7), before);
+    cluster.master.move_group(&order, false, cluster.now_ms).unwrap();
+    cluster.settle();
+    assert!(cluster.members(7) != before && cluster.members(7).len() == 3);
+    // Once more: it is done.
+    let again = cluster.master.move_group(&order, false, cluster.now_ms).unwrap();
+    assert_eq!((&again["groups"], &again["done"]), (&0.into(), &1.into()));
+    assert_eq!(
+        cluster.master.cancel_move(GroupId(7), false, 0).unwrap()["moves"],
+        false
+    );
+    assert!(
+        cluster
+            .master
+            .move_group(&wanted(17, "data1", "data2"), false, 0)
+            .is_err()
+    );
+}
+
+#[test]
+fn a_plan_with_a_move_that_cannot_be_is_refused_as_a_whole() {
+    let mut cluster = Cluster::new(5, 16);
+    let good = cluster.some_move(1);
+    let taken = WantedMove {
+        to: format!("data{}", cluster.members(2)[1]),
+        ..cluster.some_move(2)
+    };
+    let refused = cluster.denied(&[good.clone(), taken]);
+    assert!(
+        refused.contains("group 2 cannot move") && refused.contains("nothing was begun"),
+        "{refused}"
+    );
+    let unknown = cluster.denied(&[good.clone(), wanted(2, "data1", "nobody")]);
+    assert!(unknown.contains("there is no server nobody"), "{unknown}");
+    assert!(cluster.denied(&[good.clone(), good.clone()]).contains("twice"));
+    // The target would be filled above the mark.
+    let to: u8 = good.to[4..].parse().unwrap();
+    cluster.used.insert(to, (1 << 30) / 100 * 81);
+    cluster.pass(500);
+    let full = cluster.denied(std::slice::from_ref(&good));
+    assert!(full.contains("1 would be filled above 80 %"), "{full}");
+    assert!(cluster.tasks().is_empty());
+}
+
+#[test]
+fn a_plan_spreads_groups_over_new_servers_and_may_be_paused() {
+    let mut cluster = Cluster::new(4, 48);
+    cluster.join(5);
+    cluster.pass(500);
+    let plan = cluster.master.rebalance_plan();
+    let moves: Vec<WantedMove> = plan["moves"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|next| {
+            wanted(
+                next["group"].as_u64().unwrap() as u32,
+                next["from"].as_str().unwrap(),
+                next["to"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert!((20..=40).contains(&moves.len()), "{plan:#}");
+    cluster
+        .master
+        .rebalance_apply(&moves, false, cluster.now_ms)
+        .unwrap();
+    cluster.pass(3000);
+    let paused = cluster.master.rebalance_pause(false, cluster.now_ms).unwrap();
+    assert!(paused["left_out"].as_u64() > Some(0), "{paused}");
+    cluster.settle();
+    let held = cluster.groups_of(5);
+    assert!(held > 0 && held < moves.len());
+    let again = cluster
+        .master
+        .rebalance_apply(&moves, false, cluster.now_ms)
+        .unwrap();
+    assert_eq!(again["done"].as_u64(), Some(held as u64));
+    cluster.settle();
+    let told: Vec<u64> = plan["disks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|disk| disk["after_groups"].as_u64().unwrap())
+        .collect();
+    let found: Vec<u64> = (1..=5).map(|number| cluster.groups_of(number) as u64).collect();
+    assert_eq!(found, told, "what was planned, and nothing else");
+    assert_eq!(cluster.master.rebalance_plan()["moves"], serde_json::json!([]));
+}
+
+#[test]
+fn a_disk_above_85_percent_is_brought_down_to_80_by_itself() {
+    let mut cluster = Cluster::new(5, 40);
+    let capacity = 1_u64 << 30;
+    // Its groups have about 86 %.
+    let held = cluster.groups_of(1) as u64;
+    cluster.bytes_of_group = capacity / 100 * 86 / held;
+    for number in 2..=5 {
+        cluster.used.insert(number, capacity / 10);
+    }
+    cluster.pass(120_000);
+    let left = cluster.groups_of(1) as u64;
+    assert!(
+        left < held && left * cluster.bytes_of_group <= capacity / 100 * 81,
+        "{left} of {held}"
+    );
+    assert!(
+        (left + 1) * cluster.bytes_of_group > capacity / 100 * 80,
+        "no more than that: {left} of {held}"
+    );
+    assert_eq!(cluster.events("rebalance"), 1);
+    cluster.used.insert(1, capacity / 100 * 97);
+    cluster.pass(1000);
+    assert!(
+        cluster
+            .sentence()
+            .contains("data1 is full (96 %) and takes no new files"),
+        "{}",
+        cluster.sentence()
+    );
+}
+
+#[test]
+fn a_copy_that_does_not_get_on_is_begun_again() {
+    let mut cluster = Cluster::new(5, 8);
+    cluster.beats = u32::MAX;
+    let order = cluster.some_move(3);
+    cluster.master.move_group(&order, false, cluster.now_ms).unwrap();
+    cluster.pass(121_000);
+    assert_eq!((cluster.events("stalled"), cluster.members(3).len()), (1, 3));
+    cluster.beats = 2;
+    cluster.settle();
+    assert!(cluster.members(3).contains(&order.to[4..].parse().unwrap()));
+}

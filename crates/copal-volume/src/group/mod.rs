@@ -16,6 +16,7 @@ mod closing;
 pub mod invariants;
 mod member;
 pub mod placement;
+pub mod rebalance;
 pub mod recovery;
 mod role;
 mod settle;

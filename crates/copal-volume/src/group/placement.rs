@@ -13,6 +13,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// A disk is filled by copies up to this many per cent of its capacity, and no further.
 pub const LOW_WATERMARK_PERCENT: u64 = 80;
+/// Disks above this many per cent are emptied down to the low watermark.
+pub const HIGH_WATERMARK_PERCENT: u64 = 85;
+/// Disks above this many per cent take no creates; the rest is for deletes and for what they cost.
+pub const HARD_STOP_PERCENT: u64 = 95;
 
 /// What is known of a disk when a place is sought.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +39,7 @@ pub struct DiskFacts {
 
 impl DiskFacts {
     /// Whether the disk holds at most `percent` of its capacity after `more_bytes` arrived.
-    pub(super) fn stays_within(&self, more_bytes: u64, percent: u64) -> bool {
+    pub fn stays_within(&self, more_bytes: u64, percent: u64) -> bool {
         let after = u128::from(self.used_bytes) + u128::from(more_bytes);
         after * 100 <= u128::from(self.capacity_bytes) * u128::from(percent)
     }

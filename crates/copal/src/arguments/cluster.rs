@@ -375,6 +375,33 @@ pub(crate) enum Group {
         #[arg(value_name = "GROUP")]
         group: u32,
     },
+    /// Move a copy of a group from one server to another
+    #[command(
+        after_help = "The copy that leaves stays whole until the other is.\n\nExample:\n  copal group move 60 --from data1 --to data4 \
+                      --dry-run\n  copal group move 60 --from data1 --to data4\n  copal group move 60 --cancel"
+    )]
+    Move {
+        /// Number of the group
+        #[arg(value_name = "GROUP")]
+        group: u32,
+        /// Server that it leaves
+        #[arg(
+            long,
+            value_name = "NAME",
+            required_unless_present = "cancel",
+            requires = "to"
+        )]
+        from: Option<String>,
+        /// Server that it goes to
+        #[arg(long, value_name = "NAME", requires = "from")]
+        to: Option<String>,
+        /// End a move that has not ended: the copy stays where it was
+        #[arg(long, conflicts_with = "from")]
+        cancel: bool,
+        /// Show what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Compare the members of groups; exit code 20 where they differ or are damaged
     #[command(after_help = "Example:\n  copal group verify --all --deep")]
     Verify {
@@ -387,6 +414,40 @@ pub(crate) enum Group {
         /// Read every byte
         #[arg(long)]
         deep: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Rebalance {
+    /// Show which groups would move where, and write that as a plan
+    #[command(
+        after_help = "Disks above 85 % come down to 80 %, then all become about equally full; no disk is filled above 80 %.\n\n\
+                      Example:\n  copal rebalance plan --out plan.json"
+    )]
+    Plan {
+        /// File to write the plan to, as JSON
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Carry a plan out, and nothing else; what of it is done is skipped
+    #[command(
+        after_help = "A plan that would fill a disk above 80 %, or break a failure domain, is refused as a whole.\n\nExample:\n  copal \
+                      rebalance plan --out plan.json\n  copal rebalance apply plan.json --dry-run\n  copal rebalance apply plan.json"
+    )]
+    Apply {
+        /// The plan
+        #[arg(value_name = "FILE")]
+        plan: PathBuf,
+        /// Show what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Begin no more moves until a plan is applied again; those under way go on
+    #[command(after_help = "Example:\n  copal rebalance pause")]
+    Pause {
+        /// Show what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 

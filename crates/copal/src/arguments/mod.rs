@@ -12,7 +12,9 @@ mod repository;
 mod retention;
 
 pub(crate) use backup::{Backup, Format};
-pub(crate) use cluster::{Data, Events, FileWords, Fs, FsVerb, Group, Master, Node, Serve, Status};
+pub(crate) use cluster::{
+    Data, Events, FileWords, Fs, FsVerb, Group, Master, Node, Rebalance, Serve, Status,
+};
 pub(crate) use global::{Common, Wait};
 pub(crate) use reading::{Check, Ls, Restore, Snapshots, Verify};
 pub(crate) use repository::{Chunking, Init, Repair, RepairStore};
@@ -170,6 +172,9 @@ pub(crate) enum Command {
     /// Groups of volumes of a cluster, and their members
     #[command(subcommand)]
     Group(Group),
+    /// Spread groups over servers: plan, apply, pause
+    #[command(subcommand)]
+    Rebalance(Rebalance),
     /// Show what happened in a cluster
     Events(Events),
     /// Look into the key-value engine below a repository, or into any store of it

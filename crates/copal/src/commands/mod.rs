@@ -85,6 +85,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Fs(words) => cluster::fs(&context, words),
         Command::Node(words) => cluster::node(&context, words),
         Command::Group(words) => cluster::group(&context, words),
+        Command::Rebalance(words) => cluster::rebalance(&context, words),
         Command::Events(words) => cluster::events(&context, words),
         Command::Kv(words) => kv::run(&context, words),
         Command::Repair(Repair::Index) => stats::repair_index(&context),

@@ -26,7 +26,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let cluster = Served::start(&[]);
+        let cluster = Served::with_servers(4, &[]);
         let here = cluster.scratch.path().join("here");
         std::fs::create_dir(&here).unwrap();
         let root = cluster.scratch.path().to_str().unwrap().to_owned();
@@ -58,8 +58,9 @@ impl Scene {
         let line = line.replace("/tmp/c", &format!("{}/other", self.root));
         let line = line.replace("--dir D ", &format!("--dir {}/srv/d ", self.root));
         let line = line.replace("127.0.0.1:7400/", &format!("127.0.0.1:{}/", self.cluster.port));
-        // The first three servers are there.
+        // The first four servers are there.
         let line = line.replace("--name data1", "--name data9");
+        let line = line.replace("--name data4", "--name data8");
         // That one has joined, and holds nothing.
         let line = line.replace("node rm data2", "node rm data9");
         let mut line = line.replace("serve --dev", &format!("serve --dev --port {}", free_ports(5)));

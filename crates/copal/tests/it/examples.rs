@@ -22,8 +22,16 @@ const PLACES: [&str; 7] = [
 /// What cannot work here, and how it ends: there is no VM.
 const FAILING: [(&str, i32); 1] = [("nbd+unix:", 3)];
 /// Commands of a cluster: their examples are run against one in `cluster_examples`.
-const OF_CLUSTERS: [&str; 8] = [
-    "master", "data", "serve", "status", "events", "fs", "node", "group",
+const OF_CLUSTERS: [&str; 9] = [
+    "master",
+    "data",
+    "serve",
+    "status",
+    "events",
+    "fs",
+    "node",
+    "group",
+    "rebalance",
 ];
 /// Commands behind which the next example wants a repository of its own.
 const TAKING: [&str; 4] = ["init", "forget", "delete", "prune"];

@@ -157,3 +157,106 @@ fn a_server_is_emptied_while_files_are_written_and_then_removed() {
         "{status:#}"
     );
 }
+
+/// Nothing moves, and every group has three members.
+fn is_at_rest(status: &Value) -> bool {
+    let servers = status["servers"].as_array().unwrap();
+    let held: u64 = servers
+        .iter()
+        .map(|server| server["groups"].as_u64().unwrap())
+        .sum();
+    status["tasks"].as_array().unwrap().is_empty() && held == 3 * 64
+}
+
+#[test]
+fn groups_are_spread_over_a_new_server_by_a_plan_and_by_hand() {
+    let cluster = Served::with_servers(4, &[]);
+    fill(&cluster, 16, 30_000);
+    let plan = cluster.scratch.path().join("plan.json");
+    let plan = plan.to_str().unwrap();
+    let shown = cluster.good(&["rebalance", "plan", "--out", plan]);
+    assert!(
+        shown.contains("groups move") && shown.contains("data4"),
+        "{shown}"
+    );
+    let written: Value = serde_json::from_str(&std::fs::read_to_string(plan).unwrap()).unwrap();
+    let moves = written["moves"].as_array().unwrap().len();
+    assert!((40..=56).contains(&moves), "{written:#}");
+    let would = cluster.good(&["rebalance", "apply", plan, "--dry-run"]);
+    assert!(would.contains("would move"), "{would}");
+    let groups_of = |name: &str| {
+        let status = cluster.told(&["status"]);
+        let servers = status["servers"].as_array().unwrap();
+        servers.iter().find(|server| server["name"] == name).unwrap()["groups"]
+            .as_u64()
+            .unwrap()
+    };
+    assert_eq!(groups_of("data4"), 0);
+    cluster.good(&["rebalance", "apply", plan]);
+    wait_for(&cluster, Duration::from_secs(40), is_at_rest);
+    assert_eq!(groups_of("data4"), moves as u64);
+    assert!(
+        cluster
+            .good(&["rebalance", "apply", plan])
+            .contains("moved before")
+    );
+    // One group by hand, to a server that does not hold it, and a move that cannot be.
+    let shown = cluster.told(&["group", "show", "9"]);
+    let members: Vec<&str> = shown["members"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|member| member["name"].as_str().unwrap())
+        .collect();
+    let other = ["data1", "data2", "data3", "data4"]
+        .into_iter()
+        .find(|name| !members.contains(name))
+        .unwrap();
+    let (from, to) = (members[0], other);
+    let refused = cluster.bad(21, &["group", "move", "9", "--from", from, "--to", members[1]]);
+    assert!(
+        refused.contains("holds it, too") && refused.contains("nothing was begun"),
+        "{refused}"
+    );
+    cluster.good(&["group", "move", "9", "--from", from, "--to", to]);
+    wait_for(&cluster, Duration::from_secs(20), is_at_rest);
+    let shown = cluster.good(&["group", "show", "9"]);
+    assert!(shown.contains(to) && !shown.contains(from), "{shown}");
+    cluster.bad(40, &["group", "move", "65", "--from", from, "--to", to]);
+    cluster.bad(2, &["rebalance", "apply", "/etc/hostname"]);
+    cluster.good(&["rebalance", "pause"]);
+    cluster.good(&["group", "verify", "--all", "--deep"]);
+}
+
+#[test]
+fn a_full_disk_takes_deletes_and_no_files() {
+    let cluster = Served::start(&["--limit", "160M"]);
+    cluster.good(&["fs", "mkdir", "mail"]);
+    let large = cluster.file("large", &vec![7; 6 << 20]);
+    let mut put = 0;
+    let refused = loop {
+        let run = cluster.run(&["fs", "put", "mail", &format!("f{put}"), &large]);
+        if !run.status.success() {
+            break run;
+        }
+        put += 1;
+        assert!(put < 40, "it takes more than it may");
+    };
+    assert_eq!(refused.status.code(), Some(44), "{put} files: {refused:?}");
+    for number in 0..put {
+        cluster.good(&["fs", "rm", "mail", &format!("f{number}")]);
+    }
+    // What was refused is nowhere.
+    let listed = cluster.told(&["fs", "ls", "mail"]);
+    assert_eq!(listed["files"], serde_json::json!([]), "{listed}");
+    let one = cluster.file("one", b"one");
+    let end = Instant::now() + Duration::from_secs(30);
+    while !cluster
+        .run(&["fs", "put", "mail", "small", &one])
+        .status
+        .success()
+    {
+        assert!(Instant::now() < end, "{:#}", cluster.told(&["status"]));
+        std::thread::park_timeout(Duration::from_millis(200));
+    }
+}

@@ -45,6 +45,31 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
                 None => format!("group {group} is being copied\n"),
             });
         }
+        Group::Move {
+            group,
+            from,
+            to,
+            cancel,
+            dry_run,
+        } => {
+            let text = if *cancel {
+                let argument = json!({ "group": group, "dry_run": dry_run });
+                let told = order(&store, *group, "cancel_move", &argument)?;
+                let text = match dry_run {
+                    _ if told["moves"] != true => format!("group {group} does not move\n"),
+                    true => format!("group {group} would stay where it is\n"),
+                    false => format!("group {group} stays where it is\n"),
+                };
+                (told, text)
+            } else {
+                let argument = json!({ "group": group, "from": from, "to": to, "dry_run": dry_run });
+                let told = order(&store, *group, "move", &argument)?;
+                let text = super::rebalance::applied_as_text(&told);
+                (told, text)
+            };
+            let (told, text) = text;
+            context.output.answer(told, || text);
+        }
         Group::Verify { group, deep, .. } => {
             let groups = match group {
                 Some(group) => vec![GroupId(*group)],

@@ -7,6 +7,7 @@ mod fs_run;
 mod group;
 mod master;
 mod node;
+mod rebalance;
 mod serve;
 mod status;
 
@@ -15,6 +16,7 @@ pub(super) use fs::run as fs;
 pub(super) use group::run as group;
 pub(super) use master::run as master;
 pub(super) use node::run as node;
+pub(super) use rebalance::run as rebalance;
 pub(super) use serve::run as serve;
 pub(super) use status::{events, status};
 

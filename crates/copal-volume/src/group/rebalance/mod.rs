@@ -1,0 +1,324 @@
+//! Which groups leave which disks, and where they go: a plan that is shown before anything moves.
+//!
+//! Design: docs/design/cluster.md#rules
+//! Paper:  beanfs §5.3
+//! Invariants
+//! - No target is filled above the low watermark, bytes on their way to it included.
+//! - A group moves once in a plan, and only if all its members are whole. What moves for the watermarks comes from a disk above
+//!   the low one; what moves for evenness makes the fuller of its two disks less full than it was.
+//! - The same disks and groups give the same plan.
+//!
+//! Not here: making the copies (`recovery` orders them, `copal-data` copies), the hard stop of creates itself.
+
+#[cfg(test)]
+mod tests;
+
+use super::{
+    DiskId, GroupId,
+    placement::{self, DiskFacts, HIGH_WATERMARK_PERCENT, LOW_WATERMARK_PERCENT, NoPlace},
+};
+use std::collections::BTreeSet;
+
+/// A group counts for so many bytes more than it has where disks are made even: empty groups fill as well.
+const PER_GROUP_BYTES: u64 = 64 << 10;
+/// Disks are even when none is fuller or emptier than the mean by more than this share of it.
+const EVEN_WITHIN_PERCENT: u128 = 5;
+
+/// A group, and what moving a copy of it moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupFacts {
+    /// The group.
+    pub group: GroupId,
+    /// Bytes of one copy.
+    pub bytes: u64,
+    /// Disks that hold it.
+    pub members: Vec<DiskId>,
+    /// All its members are whole, and none is on its way: only then it may move.
+    pub is_whole: bool,
+}
+
+/// One copy that goes from one disk to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The group.
+    pub group: GroupId,
+    /// Its copy leaves this disk once the new one is verified.
+    pub source: DiskId,
+    /// The new member.
+    pub target: DiskId,
+    /// Bytes of the copy.
+    pub bytes: u64,
+}
+
+/// What a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// Disks above the high watermark come down to the low one; the others are left alone.
+    Watermarks,
+    /// That, and all disks about equally full.
+    Even,
+}
+
+/// A disk before and after the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// The disk.
+    pub disk: DiskId,
+    /// Bytes it can hold.
+    pub capacity_bytes: u64,
+    /// Bytes it holds now.
+    pub before_bytes: u64,
+    /// Bytes it will hold.
+    pub after_bytes: u64,
+    /// Groups it holds now.
+    pub before_groups: u64,
+    /// Groups it will hold.
+    pub after_groups: u64,
+}
+
+/// Why a disk stays above the low watermark.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Its groups that may move have no other disk; this is what the last of them met.
+    #[error("disk {disk} stays too full: {reason}")]
+    NoPlace {
+        /// The disk that stays full.
+        disk: DiskId,
+        /// What ruled the others out.
+        reason: NoPlace,
+    },
+    /// What fills it belongs to groups that lack a copy, or to none.
+    #[error(
+        "disk {disk} stays too full: none of what is left on it may move, since its groups are not whole yet or take little; \
+         wait until `copal group ls --degraded` is empty, and plan again"
+    )]
+    NothingMayMove {
+        /// The disk that stays full.
+        disk: DiskId,
+    },
+}
+
+/// Moves in the order to make them, and what they come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The copies.
+    pub moves: Vec<Move>,
+    /// Every disk, in the order given.
+    pub disks: Vec<Fill>,
+    /// Disks that the plan leaves above the low watermark, and why.
+    pub refused: Vec<Refusal>,
+}
+
+impl Plan {
+    /// Bytes that the plan copies.
+    pub fn moved_bytes(&self) -> u64 {
+        self.moves
+            .iter()
+            .fold(0, |sum, next| sum.saturating_add(next.bytes))
+    }
+
+    /// Most bytes that the plan reads from or writes to one disk: what it takes at least, at a rate per disk.
+    pub fn busiest_bytes(&self) -> u64 {
+        let of = |disk: DiskId| {
+            let here = self
+                .moves
+                .iter()
+                .filter(|next| next.source == disk || next.target == disk);
+            here.fold(0_u64, |sum, next| sum.saturating_add(next.bytes))
+        };
+        self.disks
+            .iter()
+            .map(|fill| of(fill.disk))
+            .max()
+            .unwrap_or_default()
+    }
+}
+
+/// Plans moves for `goal`. For the watermarks as few and large moves as do, the fullest disk first; then, for evenness, the
+/// group that helps the two disks most, again and again.
+pub fn plan(disks: &[DiskFacts], groups: &[GroupFacts], goal: Goal) -> Plan {
+    let mut planning = Planning {
+        facts: disks.to_vec(),
+        groups: groups.to_vec(),
+        moves: Vec::new(),
+        moved: BTreeSet::new(),
+        refused: Vec::new(),
+    };
+    planning.bring_down_full_disks();
+    if goal == Goal::Even {
+        planning.even_out();
+    }
+    let held = |groups: &[GroupFacts], disk: DiskId| {
+        groups
+            .iter()
+            .filter(|group| group.members.contains(&disk))
+            .count() as u64
+    };
+    let fills = disks.iter().zip(&planning.facts).map(|(before, after)| Fill {
+        disk: before.disk,
+        capacity_bytes: before.capacity_bytes,
+        before_bytes: before.used_bytes,
+        after_bytes: after.used_bytes,
+        before_groups: held(groups, before.disk),
+        after_groups: held(&planning.groups, before.disk),
+    });
+    Plan {
+        disks: fills.collect(),
+        moves: planning.moves,
+        refused: planning.refused,
+    }
+}
+
+/// Disks and groups as the moves so far leave them.
+struct Planning {
+    facts: Vec<DiskFacts>,
+    groups: Vec<GroupFacts>,
+    moves: Vec<Move>,
+    moved: BTreeSet<GroupId>,
+    refused: Vec<Refusal>,
+}
+
+impl Planning {
+    fn bring_down_full_disks(&mut self) {
+        let is_full = |disk: &&DiskFacts| !disk.stays_within(0, HIGH_WATERMARK_PERCENT);
+        let mut full: Vec<DiskFacts> = self.facts.iter().filter(is_full).cloned().collect();
+        full.sort_by_key(|disk| std::cmp::Reverse(per_mille(disk)));
+        for source in full.into_iter().map(|facts| facts.disk) {
+            let mut here: Vec<usize> = (0..self.groups.len())
+                .filter(|&at| self.may_move(at, source) && self.groups[at].bytes > 0)
+                .collect();
+            here.sort_by_key(|&at| (std::cmp::Reverse(self.groups[at].bytes), self.groups[at].group));
+            let mut last_reason = None;
+            while let Some(excess_bytes) = self.excess(source) {
+                if here.is_empty() {
+                    break;
+                }
+                // The smallest that is enough, else the largest there is.
+                let enough = here.iter().rposition(|&at| self.groups[at].bytes >= excess_bytes);
+                let at = here.remove(enough.unwrap_or(0));
+                let group = &self.groups[at];
+                match placement::choose_new_member(group.group, &group.members, group.bytes, &self.facts) {
+                    Err(reason) => last_reason = Some(reason),
+                    Ok(target) => self.shift(at, source, target),
+                }
+            }
+            if self.excess(source).is_some() {
+                self.refused.push(match last_reason {
+                    Some(reason) => Refusal::NoPlace { disk: source, reason },
+                    None => Refusal::NothingMayMove { disk: source },
+                });
+            }
+        }
+    }
+
+    /// Moves from the fullest disk from which a move helps, until all are about as full as the mean.
+    fn even_out(&mut self) {
+        while let Some((at, source, target)) = self.best_move() {
+            self.shift(at, source, target);
+        }
+    }
+
+    fn best_move(&self) -> Option<(usize, DiskId, DiskId)> {
+        let mut loads: Vec<(u128, &DiskFacts)> = self
+            .facts
+            .iter()
+            .filter(|facts| facts.is_up && !facts.is_draining)
+            .map(|facts| (self.load(facts), facts))
+            .collect();
+        let mean = loads.iter().map(|(load, _)| load).sum::<u128>() / (loads.len().max(1) as u128);
+        loads.sort_by_key(|(load, facts)| (std::cmp::Reverse(*load), facts.disk));
+        let is_full = |load: u128| load * 100 > mean * (100 + EVEN_WITHIN_PERCENT);
+        let is_empty = |load: u128| load * 100 < mean * (100 - EVEN_WITHIN_PERCENT);
+        for &(load, source) in loads.iter().take_while(|(load, _)| *load > mean) {
+            let mut best: Option<(u128, usize, DiskId)> = None;
+            for at in (0..self.groups.len()).filter(|&at| self.may_move(at, source.disk)) {
+                let group = &self.groups[at];
+                // The emptiest that can take it.
+                let target = loads.iter().rev().find(|(_, facts)| self.can_take(group, facts));
+                let Some(&(present, target)) = target else {
+                    continue;
+                };
+                if !is_full(load) && !is_empty(present) {
+                    continue;
+                }
+                let weight = group.bytes.saturating_add(PER_GROUP_BYTES);
+                let after = present + ratio(weight, target.capacity_bytes);
+                let left = load.saturating_sub(ratio(weight, source.capacity_bytes));
+                // The fuller of the two afterwards.
+                let worse = after.max(left);
+                let helps = worse < load;
+                if helps && best.is_none_or(|(other, ..)| worse < other) {
+                    best = Some((worse, at, target.disk));
+                }
+            }
+            if let Some((_, at, target)) = best {
+                return Some((at, source.disk, target));
+            }
+        }
+        None
+    }
+
+    fn may_move(&self, at: usize, source: DiskId) -> bool {
+        let group = &self.groups[at];
+        group.is_whole && group.members.contains(&source) && !self.moved.contains(&group.group)
+    }
+
+    fn can_take(&self, group: &GroupFacts, target: &DiskFacts) -> bool {
+        let is_beside =
+            |facts: &DiskFacts| group.members.contains(&facts.disk) && facts.domain == target.domain;
+        !group.members.contains(&target.disk)
+            && !self.facts.iter().any(is_beside)
+            && target.stays_within(group.bytes, LOW_WATERMARK_PERCENT)
+    }
+
+    /// How full a disk is of groups.
+    fn load(&self, disk: &DiskFacts) -> u128 {
+        let here = self
+            .groups
+            .iter()
+            .filter(|group| group.members.contains(&disk.disk));
+        let bytes = here.fold(0_u64, |sum, group| {
+            sum.saturating_add(group.bytes).saturating_add(PER_GROUP_BYTES)
+        });
+        ratio(bytes, disk.capacity_bytes)
+    }
+
+    /// Bytes above the low watermark; `None`: there are none.
+    fn excess(&self, disk: DiskId) -> Option<u64> {
+        let facts = self.facts.iter().find(|facts| facts.disk == disk)?;
+        let mark = u128::from(facts.capacity_bytes) * u128::from(LOW_WATERMARK_PERCENT) / 100;
+        let above = u128::from(facts.used_bytes).saturating_sub(mark);
+        u64::try_from(above).ok().filter(|&above| above > 0)
+    }
+
+    fn shift(&mut self, at: usize, source: DiskId, target: DiskId) {
+        let group = &mut self.groups[at];
+        for member in group.members.iter_mut().filter(|member| **member == source) {
+            *member = target;
+        }
+        let bytes = group.bytes;
+        self.moved.insert(group.group);
+        for disk in &mut self.facts {
+            if disk.disk == source {
+                disk.used_bytes = disk.used_bytes.saturating_sub(bytes);
+            } else if disk.disk == target {
+                disk.used_bytes = disk.used_bytes.saturating_add(bytes);
+            }
+        }
+        self.moves.push(Move {
+            group: group.group,
+            source,
+            target,
+            bytes,
+        });
+    }
+}
+
+/// Parts of 2^64 of the capacity.
+fn ratio(bytes: u64, capacity_bytes: u64) -> u128 {
+    (u128::from(bytes) << 64) / u128::from(capacity_bytes.max(1))
+}
+
+fn per_mille(disk: &DiskFacts) -> u128 {
+    u128::from(disk.used_bytes) * 1000 / u128::from(disk.capacity_bytes.max(1))
+}
