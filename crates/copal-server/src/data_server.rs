@@ -29,6 +29,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 /// Bytes of a piece, and of the longest body that comes with its create.
@@ -61,6 +62,8 @@ pub struct DataServer {
     pub(crate) untold: Mutex<Vec<Membership>>,
     /// One at a time asks for the map and enters its views.
     pub(crate) entering: tokio::sync::Mutex<()>,
+    /// When a master took a heartbeat last.
+    pub(crate) beaten: Mutex<Option<Instant>>,
     pub(crate) beat_now: Notify,
     pub(crate) sync_now: Notify,
     pub(crate) snapshots: Snapshots,
@@ -103,10 +106,16 @@ impl DataServer {
             entered: AtomicU64::new(0),
             untold: Mutex::default(),
             entering: tokio::sync::Mutex::default(),
+            beaten: Mutex::default(),
             beat_now: Notify::new(),
             sync_now: Notify::new(),
             reading: Semaphore::new(READING_KIB),
         })
+    }
+
+    /// Since a master took a heartbeat; `None`: none has.
+    pub(crate) fn silence(&self) -> Option<Duration> {
+        (*self.beaten.lock()).map(|at| at.elapsed())
     }
 
     pub(crate) fn disk(&self) -> DiskId {

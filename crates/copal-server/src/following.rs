@@ -18,7 +18,7 @@ use copal_volume::{
 };
 use std::{
     sync::{Arc, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Between two heartbeats.
@@ -93,6 +93,7 @@ impl DataServer {
                 return Err(error);
             }
         };
+        *self.beaten.lock() = Some(Instant::now());
         self.disk.store(reply.disk.into(), Ordering::Relaxed);
         if reply.term != *last_term {
             *last_term = reply.term;

@@ -2,6 +2,7 @@
 
 use crate::{
     authority::Authority,
+    monitoring::HttpAt,
     token::{hex, unhex},
 };
 use copal_client::{Identity, write_private};
@@ -64,6 +65,9 @@ pub struct ServerHome {
     /// Bytes a second that copies from and to others may take; none: as its disk allows.
     #[serde(default)]
     pub recovery_bytes_per_s: Option<u64>,
+    /// Where it answers monitors; none: behind its own port.
+    #[serde(default)]
+    pub http: HttpAt,
 }
 
 impl ServerHome {
@@ -88,6 +92,7 @@ impl ServerHome {
             certificate: String::new(),
             key: String::new(),
             limit_bytes,
+            http: HttpAt::default(),
             recovery_bytes_per_s: None,
         })
     }
@@ -167,6 +172,9 @@ pub struct MasterHome {
     pub advertise: String,
     authority: String,
     key: String,
+    /// Where it answers monitors; none: behind its own port.
+    #[serde(default)]
+    pub http: HttpAt,
 }
 
 impl MasterHome {
@@ -178,6 +186,7 @@ impl MasterHome {
             advertise: advertise.to_owned(),
             authority: authority.certificate().to_owned(),
             key: authority.key().to_owned(),
+            http: HttpAt::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 //! Each connection has a task that reads and one that writes; each call a task of its own, a bounded number at a time per
 //! connection, so that who sends more than it reads waits for itself.
 
+use crate::traffic::{Called, Traffic, TurnedAway};
 use bytes::Bytes;
 use copal_client::codec;
 use copal_proto::{
@@ -14,11 +15,8 @@ use prost::Message;
 use std::{
     future::Future,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -98,7 +96,7 @@ pub trait Handler: Send + Sync + 'static {
 pub struct Listener {
     socket: TcpListener,
     tls: TlsAcceptor,
-    turned_away: Arc<AtomicU64>,
+    traffic: Arc<Traffic>,
     under_way: Arc<Semaphore>,
 }
 
@@ -110,7 +108,7 @@ impl Listener {
         Ok(Listener {
             socket: TcpListener::bind(address).await?,
             tls: TlsAcceptor::from(tls),
-            turned_away: Arc::default(),
+            traffic: Arc::default(),
             under_way: Arc::new(Semaphore::new(UNDER_WAY_KIB as usize)),
         })
     }
@@ -122,9 +120,9 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Connections that were closed because of what they sent, or did not.
-    pub fn turned_away(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.turned_away)
+    /// What is counted of its calls and connections.
+    pub fn traffic(&self) -> Arc<Traffic> {
+        Arc::clone(&self.traffic)
     }
 
     /// Serves until the task is dropped. Calls that are under way then end with it.
@@ -143,19 +141,22 @@ impl Listener {
                     continue;
                 }
             };
-            let (tls, handler, turned_away, under_way) = (
+            let (tls, handler, traffic, under_way) = (
                 self.tls.clone(),
                 Arc::clone(&handler),
-                Arc::clone(&self.turned_away),
+                Arc::clone(&self.traffic),
                 Arc::clone(&self.under_way),
             );
             tokio::spawn(async move {
+                traffic.accept();
                 let greeted = timeout(HANDSHAKE, greet(socket, tls)).await;
                 drop(turn);
                 let ended = match greeted {
                     Ok(Ok((stream, Some(certificate)))) => {
                         let certificate = Some(certificate);
-                        converse(stream, Peer { address, certificate }, handler, under_way).await
+                        let peer = Peer { address, certificate };
+                        let ended = converse(stream, peer, handler, under_way, &traffic).await;
+                        ended.map_err(|reason| (TurnedAway::Garbage, reason))
                     }
                     Ok(Ok((stream, None))) => {
                         let peer = Peer {
@@ -163,13 +164,17 @@ impl Listener {
                             certificate: None,
                         };
                         let heard = timeout(HANDSHAKE, hear_stranger(stream, peer, handler)).await;
-                        heard.unwrap_or_else(|_| Err("it did not say what it wants".to_owned()))
+                        match heard {
+                            Ok(heard) => heard.map_err(|reason| (TurnedAway::NoCertificate, reason)),
+                            Err(_) => Err((TurnedAway::Silent, "it did not say what it wants".to_owned())),
+                        }
                     }
-                    Ok(Err(error)) => Err(error.to_string()),
-                    Err(_) => Err("it did not say who it is".to_owned()),
+                    Ok(Err(error)) => Err((TurnedAway::Handshake, error.to_string())),
+                    Err(_) => Err((TurnedAway::Silent, "it did not say who it is".to_owned())),
                 };
-                if let Err(reason) = ended {
-                    turned_away.fetch_add(1, Ordering::Relaxed);
+                traffic.end();
+                if let Err((why, reason)) = ended {
+                    traffic.turn_away(why);
                     tracing::debug!(%address, reason, "a connection was closed");
                 }
             });
@@ -240,6 +245,7 @@ async fn converse<H: Handler>(
     peer: Peer,
     handler: Arc<H>,
     under_way: Arc<Semaphore>,
+    traffic: &Arc<Traffic>,
 ) -> Result<(), String> {
     let (mut sink, mut source) = Framed::new(stream, codec()).split();
     let (out, mut answers) = mpsc::channel::<Frame>(CALLS);
@@ -277,9 +283,21 @@ async fn converse<H: Handler>(
             break Ok(());
         };
         let (out, peer, handler) = (out.clone(), peer.clone(), Arc::clone(&handler));
+        let traffic = Arc::clone(traffic);
         tokio::spawn(async move {
             let answer = match Method::of_number(frame.method) {
-                Some(method) => handler.call(peer, method, frame.message.clone()).await,
+                Some(method) => {
+                    let began = Instant::now();
+                    let answer = handler.call(peer, method, frame.message.clone()).await;
+                    traffic.note(&Called {
+                        method,
+                        bytes_in: frame.message.len(),
+                        bytes_out: answer.as_ref().map_or(0, Bytes::len),
+                        took: began.elapsed(),
+                        refusal: answer.as_ref().err().map(|failure| failure.code),
+                    });
+                    answer
+                }
                 None => Err(refused(Code::Invalid, "this release knows no such call")),
             };
             let reply = reply(&frame, answer);

@@ -50,6 +50,8 @@ pub struct MasterServer {
     changed: Arc<Notify>,
     probing: Mutex<HashSet<u32>>,
     clock: (u64, Instant),
+    /// When the database was last written to or asked without an error.
+    database_at: Mutex<Option<Instant>>,
 }
 
 impl MasterServer {
@@ -73,6 +75,7 @@ impl MasterServer {
             changed,
             probing: Mutex::default(),
             clock: (now_ms, Instant::now()),
+            database_at: Mutex::default(),
         })
     }
 
@@ -89,10 +92,21 @@ impl MasterServer {
                     .tick(server.now_ms())
                     .map_err(|error| of_master(&error))
             });
-            if let Err(error) = ticked.await {
-                tracing::error!(text = error.text, "the master cannot write its database");
+            match ticked.await {
+                Ok(()) => *self.database_at.lock() = Some(Instant::now()),
+                Err(error) => tracing::error!(text = error.text, "the master cannot write its database"),
             }
         }
+    }
+
+    /// Since when the database has not answered; `None`: it never has.
+    pub(crate) fn database_age(&self) -> Option<Duration> {
+        (*self.database_at.lock()).map(|at| at.elapsed())
+    }
+
+    /// How the cluster is.
+    pub(crate) fn status(&self) -> Value {
+        self.master.status(self.now_ms())
     }
 
     /// Draws a token with which one data server may join.

@@ -8,7 +8,9 @@ use crate::{
     joining::{JoinError, Joining, join},
     listener::Listener,
     master_server::MasterServer,
+    monitoring::{self, HttpAt, OfData, OfMaster, Pages},
     token::JoinToken,
+    traffic::Traffic,
 };
 use copal_client::{Connections, Identity, Masters, client_tls, master_tls, server_tls};
 use copal_data::{MemberIdentity, MemberStore};
@@ -39,6 +41,16 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
+    /// The address for monitors cannot be listened at.
+    #[error(
+        "cannot answer monitors at {address}: {source}; give another address with --http, or `--http none`"
+    )]
+    Http {
+        /// host:port.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Certificate or key cannot be used.
     #[error("{0}")]
     Identity(String),
@@ -64,11 +76,29 @@ async fn bind(address: &str, tls: Arc<tokio_rustls::rustls::ServerConfig>) -> Re
         })
 }
 
+/// Answers a monitor; `None`: nobody asked for it, and the port is another's.
+fn answer_monitor(
+    runtime: &Runtime,
+    at: &HttpAt,
+    calls: &str,
+    pages: impl Pages,
+) -> Result<Option<String>, StartError> {
+    let calls = calls.parse().map_err(std::io::Error::other)?;
+    let bound = runtime.block_on(monitoring::bind(at, calls));
+    let Some(listener) = bound.map_err(|(address, source)| StartError::Http { address, source })? else {
+        return Ok(None);
+    };
+    let address = listener.local_addr()?.to_string();
+    runtime.spawn(monitoring::serve(listener, Arc::new(pages)));
+    Ok(Some(address))
+}
+
 /// A master that runs.
 pub struct MasterProcess {
     runtime: Runtime,
     server: Arc<MasterServer>,
     address: String,
+    traffic: Arc<Traffic>,
 }
 
 impl MasterProcess {
@@ -92,12 +122,25 @@ impl MasterProcess {
         let connections = Connections::new(outward);
         let server = MasterServer::new(master, authority, vec![advertise.to_owned()], connections);
         runtime.spawn(Arc::clone(&server).watch_time());
+        let traffic = listener.traffic();
         runtime.spawn(listener.serve(Arc::clone(&server)));
         Ok(MasterProcess {
             runtime,
             server,
             address,
+            traffic,
         })
+    }
+
+    /// Answers a monitor; returns where.
+    /// # Errors
+    /// The address that was given is taken, or none of this machine.
+    pub fn answer_monitor(&self, at: &HttpAt) -> Result<Option<String>, StartError> {
+        let pages = OfMaster {
+            server: Arc::clone(&self.server),
+            traffic: Arc::clone(&self.traffic),
+        };
+        answer_monitor(&self.runtime, at, &self.address, pages)
     }
 
     /// Where it listens.
@@ -121,6 +164,8 @@ pub struct DataProcess {
     runtime: Runtime,
     ended: Receiver<NotLetIn>,
     address: String,
+    server: Arc<DataServer>,
+    traffic: Arc<Traffic>,
 }
 
 impl DataProcess {
@@ -154,11 +199,13 @@ impl DataProcess {
             recovery_bytes_per_s,
         );
         let (tell, ended) = channel();
+        let traffic = listener.traffic();
         runtime.spawn(listener.serve(Arc::clone(&server)));
         runtime.spawn(Arc::clone(&server).become_whole());
         runtime.spawn(Arc::clone(&server).gossip());
+        let follower = Arc::clone(&server);
         runtime.spawn(async move {
-            if let Err(refused) = server.follow().await {
+            if let Err(refused) = follower.follow().await {
                 // Whoever started the process listens until it ends.
                 let _ = tell.send(refused);
             }
@@ -167,7 +214,20 @@ impl DataProcess {
             runtime,
             ended,
             address,
+            server,
+            traffic,
         })
+    }
+
+    /// Answers a monitor; returns where.
+    /// # Errors
+    /// The address that was given is taken, or none of this machine.
+    pub fn answer_monitor(&self, at: &HttpAt) -> Result<Option<String>, StartError> {
+        let pages = OfData {
+            server: Arc::clone(&self.server),
+            traffic: Arc::clone(&self.traffic),
+        };
+        answer_monitor(&self.runtime, at, &self.address, pages)
     }
 
     /// Where it listens.

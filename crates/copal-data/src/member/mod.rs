@@ -14,6 +14,7 @@
 
 mod apply;
 mod closing;
+mod depth;
 mod digests;
 mod facts;
 mod identity;
@@ -30,6 +31,7 @@ mod volumes;
 mod work;
 
 pub use closing::Disputed;
+pub use depth::JournalDepth;
 pub use operation::{Body, NewHead, NotHeld, Operation, Reply};
 pub use reads::Known;
 pub use roles::{Membership, ToldView};

@@ -18,14 +18,14 @@ impl Handler for Echo {
 
 const SOON: Duration = Duration::from_secs(20);
 
-async fn start(authority: &Authority) -> (String, Arc<AtomicU64>) {
+async fn start(authority: &Authority) -> (String, Arc<Traffic>) {
     let identity = authority.identity("master.copal").unwrap();
     let listener = Listener::bind("127.0.0.1:0", server_tls(&identity).unwrap())
         .await
         .unwrap();
-    let (address, turned_away) = (listener.address().unwrap().to_string(), listener.turned_away());
+    let (address, traffic) = (listener.address().unwrap().to_string(), listener.traffic());
     tokio::spawn(listener.serve(Arc::new(Echo)));
-    (address, turned_away)
+    (address, traffic)
 }
 
 async fn connect(address: &str, authority: &Authority) -> Result<Connection, CallError> {
@@ -76,7 +76,7 @@ async fn nobody_of_another_authority_gets_in_and_nobody_talks_to_one() {
 #[tokio::test]
 async fn garbage_ends_its_own_connection_and_no_other() {
     let authority = Authority::new("test").unwrap();
-    let (address, turned_away) = start(&authority).await;
+    let (address, traffic) = start(&authority).await;
     let good = connect(&address, &authority).await.unwrap();
     let mut bad = TcpStream::connect(&address).await.unwrap();
     bad.write_all(&[0xFF; 4096]).await.unwrap();
@@ -85,7 +85,7 @@ async fn garbage_ends_its_own_connection_and_no_other() {
     let _ = bad.read_to_end(&mut rest).await;
     let told: Result<Ping, _> = good.call(Method::Ping, &Ping {}, SOON).await;
     assert!(told.is_ok());
-    while turned_away.load(Ordering::Relaxed) == 0 {
+    while traffic.turned_away() == 0 {
         tokio::task::yield_now().await;
     }
 }

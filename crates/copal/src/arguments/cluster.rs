@@ -2,6 +2,7 @@
 
 use crate::human;
 use clap::{Args, Subcommand};
+use copal_server::HttpAt;
 use std::{path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
@@ -35,6 +36,8 @@ pub(crate) struct Master {
     #[command(flatten)]
     pub(crate) times: Times,
     #[command(flatten)]
+    pub(crate) monitored: Monitored,
+    #[command(flatten)]
     pub(crate) child: Child,
 }
 
@@ -43,6 +46,15 @@ pub(crate) struct Times {
     /// A server that is away for so long is given up, and its groups are copied from others
     #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = human::parse_duration)]
     pub(crate) permanent_after: Duration,
+}
+
+/// For whoever watches a process.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Monitored {
+    /// Where to answer monitors over HTTP (/metrics, /health, /ready), or `none`; kept for later starts [default: on loopback,
+    /// 100 ports behind its own]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) http: Option<HttpAt>,
 }
 
 /// For processes that `copal serve` starts.
@@ -78,6 +90,8 @@ pub(crate) struct Data {
     /// Most bytes that the store may take (default: as far as its file system goes)
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) monitored: Monitored,
     #[command(flatten)]
     pub(crate) child: Child,
 }

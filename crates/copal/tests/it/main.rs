@@ -23,6 +23,7 @@ mod language;
 mod loop_device;
 mod manifest;
 mod memory;
+mod monitoring;
 mod operating;
 mod places;
 mod qemu;

@@ -57,13 +57,17 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
         .unwrap_or_else(|| recovery_rate(&words.dir));
     let process = DataProcess::start(stack.members().clone(), identity, &home, Box::new(room), rate);
     let process = process.map_err(start_failure)?;
+    let http = process.answer_monitor(&home.http).map_err(start_failure)?;
     context.output.message(
         "ready",
-        json!({ "name": home.name, "pid": std::process::id(), "address": process.address() }),
+        json!({ "name": home.name, "pid": std::process::id(), "address": process.address(), "http": http }),
     );
-    context
-        .output
-        .line(&format!("ready: {} listens at {}", home.name, process.address()));
+    let monitored = super::monitored(http.as_deref());
+    context.output.line(&format!(
+        "ready: {} listens at {}{monitored}",
+        home.name,
+        process.address()
+    ));
     let mut refused = None;
     while refused.is_none() && !context.is_ended() {
         refused = process.sent_away(LOOK);
@@ -96,7 +100,10 @@ fn again(words: &Data, mut home: ServerHome) -> Outcome<ServerHome> {
     if words.recovery_rate.is_some() {
         home.recovery_bytes_per_s = words.recovery_rate;
     }
-    if words.listen.is_some() || words.recovery_rate.is_some() {
+    if let Some(http) = &words.monitored.http {
+        home.http.clone_from(http);
+    }
+    if words.listen.is_some() || words.recovery_rate.is_some() || words.monitored.http.is_some() {
         home.write(&words.dir).map_err(start_failure)?;
     }
     Ok(home)
@@ -131,6 +138,7 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
         None => ServerHome::draw(name, listen, words.limit).map_err(start_failure)?,
     };
     home.recovery_bytes_per_s = words.recovery_rate;
+    home.http = words.monitored.http.clone().unwrap_or_default();
     home.write(&words.dir).map_err(start_failure)?;
     let capacity = words.limit.unwrap_or_else(|| free_bytes(&words.dir));
     home.join(&token, capacity, TO_JOIN)

@@ -19,10 +19,14 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
         child::end_with_parent()?;
     }
     let _lock = take(&words.dir)?;
-    let home = match words.new {
+    let mut home = match words.new {
         true => make(words)?,
         false => find(words)?,
     };
+    if let Some(http) = &words.monitored.http {
+        home.http.clone_from(http);
+        home.write(&words.dir).map_err(start_failure)?;
+    }
     let database = MasterHome::database(&words.dir);
     let meta = SqliteStore::open(&database).map_err(start_failure)?;
     let options = MasterOptions {
@@ -32,14 +36,18 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
     let master = Cluster::open(Box::new(meta), options).map_err(of_master)?;
     let process = MasterProcess::start(master, home.authority(), &home.listen, &home.advertise);
     let process = process.map_err(start_failure)?;
+    let http = process.answer_monitor(&home.http).map_err(start_failure)?;
     let profile = words.dir.join("client.json");
     context.output.message(
         "ready",
-        json!({ "name": "master", "pid": std::process::id(), "address": process.address(), "profile": profile }),
+        json!({ "name": "master", "pid": std::process::id(), "address": process.address(), "http": http,
+            "profile": profile }),
     );
-    context
-        .output
-        .line(&format!("ready: the master listens at {}", process.address()));
+    let monitored = super::monitored(http.as_deref());
+    context.output.line(&format!(
+        "ready: the master listens at {}{monitored}",
+        process.address()
+    ));
     context.wait_for_end(LOOK);
     process.stop();
     Ok(())

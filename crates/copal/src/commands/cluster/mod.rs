@@ -30,6 +30,13 @@ fn take(directory: &Path) -> crate::failure::Outcome<DirectoryLock> {
     DirectoryLock::take(directory).map_err(Failure::from)
 }
 
+/// The rest of the line that says where a process listens.
+fn monitored(http: Option<&str>) -> String {
+    http.map_or_else(String::new, |http| {
+        format!(", for monitors at http://{http}/metrics")
+    })
+}
+
 fn start_failure(error: impl std::fmt::Display) -> Failure {
     Failure::new(exit::FAILURE, "start", error.to_string())
 }

@@ -28,6 +28,7 @@ struct Process {
     directory: PathBuf,
     command: String,
     address: String,
+    http: Option<String>,
     child: Child,
     has_ended: bool,
 }
@@ -185,6 +186,7 @@ impl Serving<'_> {
             directory,
             command: format!("copal {}", again.join(" ")),
             address: String::new(),
+            http: None,
             child,
             has_ended: false,
         };
@@ -196,6 +198,7 @@ impl Serving<'_> {
                     match line["message_type"].as_str() {
                         Some("ready") => {
                             process.address = line["address"].as_str().unwrap_or_default().to_owned();
+                            process.http = line["http"].as_str().map(str::to_owned);
                             return Ok(process);
                         }
                         Some("exit_error") => {
@@ -216,10 +219,11 @@ impl Serving<'_> {
 
     fn tell(&self, process: &Process) {
         self.context.output.line(&format!(
-            "{}  process {}, {}, {}; again: {}",
+            "{}  process {}, {}{}, {}; again: {}",
             process.name,
             process.child.id(),
             process.address,
+            super::monitored(process.http.as_deref()),
             process.directory.display(),
             process.command
         ));
@@ -259,6 +263,7 @@ fn as_json(process: &Process) -> Value {
         "name": process.name,
         "pid": process.child.id(),
         "address": process.address,
+        "http": process.http,
         "directory": process.directory,
         "command": process.command,
     })

@@ -1,0 +1,235 @@
+//! What a data server tells a monitor.
+
+use super::{Pages, Said, text::Numbers, text::seconds};
+use crate::{data_server::DataServer, traffic::Traffic};
+use copal_volume::group::{BUCKET_MS, Role};
+use serde_json::json;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// A master that was not reached for so long counts this server as failed.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Operations of the journals that are counted at most.
+const COUNTED: u64 = 100_000;
+const ROLES: [(Role, &str); 4] = [
+    (Role::Normal, "N"),
+    (Role::Recovering, "R"),
+    (Role::Failed, "F"),
+    (Role::Joining, "M"),
+];
+
+/// A data server and its counts.
+pub(crate) struct OfData {
+    pub(crate) server: Arc<DataServer>,
+    pub(crate) traffic: Arc<Traffic>,
+}
+
+impl Pages for OfData {
+    fn metrics(&self) -> String {
+        let mut numbers = Numbers::default();
+        numbers.traffic(&self.traffic);
+        self.groups(&mut numbers);
+        self.journals(&mut numbers);
+        let (used, capacity) = self.server.room.bytes();
+        numbers.gauge(
+            "copal_store_used_bytes",
+            "Bytes of the store that are used.",
+            used,
+        );
+        numbers.gauge(
+            "copal_store_capacity_bytes",
+            "Bytes that the store may take.",
+            capacity,
+        );
+        if let Some(age) = self.server.silence() {
+            let age = seconds(age.as_micros() as u64);
+            numbers.gauge(
+                "copal_heartbeat_age_seconds",
+                "Since a master took a heartbeat.",
+                age,
+            );
+        }
+        let failed = u8::from(self.server.store.failure().is_some());
+        numbers.gauge("copal_store_failed", "1: the disk takes no more writes.", failed);
+        let entered = self.server.entered.load(Ordering::Acquire);
+        numbers.gauge(
+            "copal_map_version",
+            "The newest map that this server has entered.",
+            entered,
+        );
+        self.engine(&mut numbers);
+        numbers.finish()
+    }
+
+    fn health(&self) -> Said {
+        let bad = |sentence: String| Said {
+            is_good: false,
+            json: json!({ "health": "failed", "sentence": sentence }),
+        };
+        if let Some(reason) = self.server.store.failure() {
+            return bad(format!("the disk takes no more writes: {reason}"));
+        }
+        match self.server.silence() {
+            None => bad("no master was reached since this server was started".to_owned()),
+            Some(silence) if silence > SILENCE => {
+                bad(format!("no master was reached for {} s", silence.as_secs()))
+            }
+            Some(_) => Said {
+                is_good: true,
+                json: json!({ "health": "healthy", "sentence": "the disk is written, and the master is reached" }),
+            },
+        }
+    }
+
+    fn ready(&self) -> Said {
+        let is_good = self.server.entered.load(Ordering::Acquire) > 0;
+        let sentence = match is_good {
+            true => "calls are answered",
+            false => "this server has heard of no view since it was started",
+        };
+        Said {
+            is_good,
+            json: json!({ "ready": is_good, "sentence": sentence }),
+        }
+    }
+}
+
+impl OfData {
+    fn groups(&self, numbers: &mut Numbers) {
+        let Ok(memberships) = self.server.store.memberships() else {
+            return;
+        };
+        numbers.name(
+            "copal_groups",
+            "gauge",
+            "Groups that this disk is a member of, by its role.",
+        );
+        for (role, letter) in ROLES {
+            let count = memberships.iter().filter(|own| own.role == role).count();
+            numbers.sample("copal_groups", &[("role", letter)], count);
+        }
+    }
+
+    fn journals(&self, numbers: &mut Numbers) {
+        let Ok(depth) = self.server.store.journal_depth(COUNTED) else {
+            return;
+        };
+        numbers.gauge(
+            "copal_journal_operations",
+            "Operations in the journals, counted up to 100000.",
+            depth.operations,
+        );
+        numbers.gauge(
+            "copal_journal_unstable_operations",
+            "Those that are not known to be on every member.",
+            depth.unstable,
+        );
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = now.map_or(0, |since| since.as_millis() as u64);
+        let age = depth.oldest.map_or(0, |oldest| {
+            now_ms.saturating_sub(oldest.0.saturating_mul(BUCKET_MS)) / 1000
+        });
+        numbers.gauge(
+            "copal_oldest_unstable_seconds",
+            "Age of the oldest bucket with an operation that is not known to be on every member.",
+            age,
+        );
+    }
+
+    fn engine(&self, numbers: &mut Numbers) {
+        let stats = self.server.store.kv().stats();
+        numbers.gauge(
+            "copal_memory_bytes",
+            "Memory of the engine's classes together.",
+            stats.memory_bytes,
+        );
+        numbers.gauge(
+            "copal_kv_debt_bytes",
+            "Bytes by which merges are behind.",
+            stats.debt_bytes,
+        );
+        numbers.gauge(
+            "copal_kv_damaged_ranges",
+            "Key ranges that cannot be read.",
+            stats.damaged_ranges,
+        );
+        numbers.gauge(
+            "copal_kv_value_bytes",
+            "Bytes of value objects.",
+            stats.value_bytes,
+        );
+        numbers.gauge(
+            "copal_kv_dead_value_bytes",
+            "Those that nothing needs.",
+            stats.dead_value_bytes,
+        );
+        for (name, help, count) in [
+            ("copal_kv_gets_total", "Look-ups of one key.", stats.gets),
+            (
+                "copal_kv_batches_total",
+                "Batches that were committed.",
+                stats.writes,
+            ),
+            (
+                "copal_kv_log_groups_total",
+                "Writes of the log; each has a number of batches.",
+                stats.groups,
+            ),
+            (
+                "copal_kv_flushes_total",
+                "Memtables that were written to tables.",
+                stats.flushes,
+            ),
+            ("copal_kv_merges_total", "Steps of merges.", stats.merges),
+            (
+                "copal_kv_user_bytes_total",
+                "Bytes of keys and values that were given.",
+                stats.user_bytes,
+            ),
+            (
+                "copal_device_reads_total",
+                "Read commands of the device.",
+                stats.device_reads,
+            ),
+            (
+                "copal_device_read_bytes_total",
+                "Bytes they read.",
+                stats.device_read_bytes,
+            ),
+            (
+                "copal_device_writes_total",
+                "Write commands of the device.",
+                stats.device_writes,
+            ),
+            (
+                "copal_device_write_bytes_total",
+                "Bytes they wrote.",
+                stats.device_write_bytes,
+            ),
+            (
+                "copal_device_flushes_total",
+                "Flushes of the device.",
+                stats.device_flushes,
+            ),
+        ] {
+            numbers.counter(name, help, count);
+        }
+        for (name, help, nanos) in [
+            (
+                "copal_kv_paced_seconds_total",
+                "Time that writers were slowed by.",
+                stats.paced_nanos,
+            ),
+            (
+                "copal_kv_stalled_seconds_total",
+                "Time that writers waited for a flush.",
+                stats.stalled_nanos,
+            ),
+        ] {
+            numbers.name(name, "counter", help);
+            numbers.sample(name, &[], seconds(nanos / 1000));
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What a master tells a monitor.
+
+use super::{Pages, Said, text::Numbers, text::seconds};
+use crate::{master_server::MasterServer, traffic::Traffic};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+/// A master that wrote nothing to its database for so long does not rule.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// A master and its counts.
+pub(crate) struct OfMaster {
+    pub(crate) server: Arc<MasterServer>,
+    pub(crate) traffic: Arc<Traffic>,
+}
+
+impl Pages for OfMaster {
+    fn metrics(&self) -> String {
+        let mut numbers = Numbers::default();
+        numbers.traffic(&self.traffic);
+        let status = self.server.status();
+        let number = |value: &Value| value.as_u64().unwrap_or_default();
+        numbers.name(
+            "copal_cluster_groups",
+            "gauge",
+            "Groups of the cluster, by how many whole copies there are.",
+        );
+        for copies in ["total", "whole", "two_copies", "one_copy", "incomplete"] {
+            numbers.sample(
+                "copal_cluster_groups",
+                &[("copies", copies)],
+                number(&status["groups"][copies]),
+            );
+        }
+        numbers.name("copal_cluster_health", "gauge", "1 for what the cluster is.");
+        for health in ["healthy", "recovering", "degraded", "incomplete"] {
+            let holds = u8::from(status["health"] == health);
+            numbers.sample("copal_cluster_health", &[("health", health)], holds);
+        }
+        servers(&mut numbers, &status);
+        let tasks = status["tasks"].as_array().map_or(0, Vec::len);
+        numbers.gauge(
+            "copal_tasks",
+            "Copies under way, or waiting for their turn.",
+            tasks,
+        );
+        numbers.gauge(
+            "copal_map_version",
+            "Version of the map.",
+            number(&status["map_version"]),
+        );
+        numbers.gauge(
+            "copal_master_term",
+            "Number of the reign.",
+            number(&status["master"]["term"]),
+        );
+        let leads = u8::from(status["master"]["leader"] == true);
+        numbers.gauge("copal_master_leads", "1: this master rules.", leads);
+        if let Some(age) = self.server.database_age() {
+            let age = seconds(age.as_micros() as u64);
+            numbers.gauge(
+                "copal_master_database_age_seconds",
+                "Since the database was last written to or asked.",
+                age,
+            );
+        }
+        numbers.finish()
+    }
+
+    fn health(&self) -> Said {
+        let status = self.server.status();
+        let told = |is_good: bool, sentence: &str| Said {
+            is_good,
+            json: json!({ "health": if is_good { "healthy" } else { "failed" }, "sentence": sentence,
+                "cluster": status["sentence"], "leader": status["master"]["leader"] }),
+        };
+        match self.server.database_age() {
+            Some(age) if age <= SILENCE => told(true, "the database answers"),
+            _ => told(
+                false,
+                "the database does not answer, or cannot be written; look at the log of this master",
+            ),
+        }
+    }
+
+    fn ready(&self) -> Said {
+        let is_good = self.server.database_age().is_some();
+        Said {
+            is_good,
+            json: json!({ "ready": is_good }),
+        }
+    }
+}
+
+fn servers(numbers: &mut Numbers, status: &Value) {
+    let servers = status["servers"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let name = |server: &Value| server["name"].as_str().unwrap_or_default().to_owned();
+    numbers.name(
+        "copal_server_up",
+        "gauge",
+        "1: the data server is up and has all it should have.",
+    );
+    for server in servers {
+        let up = u8::from(server["state"] == "up");
+        numbers.sample("copal_server_up", &[("server", &name(server))], up);
+    }
+    for (metric, field, help) in [
+        ("copal_server_used_bytes", "used_bytes", "Bytes that are used."),
+        (
+            "copal_server_capacity_bytes",
+            "capacity_bytes",
+            "Bytes that there are.",
+        ),
+        ("copal_server_groups", "groups", "Groups that it is a member of."),
+    ] {
+        numbers.name(metric, "gauge", help);
+        for server in servers {
+            let value = server[field].as_u64().unwrap_or_default();
+            numbers.sample(metric, &[("server", &name(server))], value);
+        }
+    }
+    numbers.name(
+        "copal_server_heartbeat_age_seconds",
+        "gauge",
+        "Since the master heard of it.",
+    );
+    for server in servers {
+        let silent_ms = server["silent_ms"].as_u64().unwrap_or_default();
+        let labels = [("server", &*name(server))];
+        numbers.sample(
+            "copal_server_heartbeat_age_seconds",
+            &labels,
+            seconds(silent_ms * 1000),
+        );
+    }
+}
