@@ -38,7 +38,7 @@ pub use check::{CheckOptions, CheckReport, Damage};
 pub use format::MemberIdentity;
 pub use local::{LocalOptions, LocalStore};
 pub use member::{
-    Body, Disputed, GroupSnapshot, JournalDepth, JournalEntry, Known, MemberStore, Membership, NewHead,
-    NotHeld, Operation, Reply, SnapshotEntry, Span, Told, ToldView, Verified, Work,
+    Body, Disputed, GivenUp, GroupSnapshot, JournalDepth, JournalEntry, Known, MemberStore, Membership,
+    NewHead, NotHeld, Operation, Reply, Scrubbing, SnapshotEntry, Span, Told, ToldView, Verified, Work,
 };
 pub use rescue::{Rescued, rescue};

@@ -211,6 +211,7 @@ impl Master {
             };
             reign.note(now_ms, "state", &text)?;
         }
+        reign.note_lost_wholeness(&server, &beat.groups, now_ms)?;
         let needs = &reign.recovery.needs;
         let tells_of_copies = beat.groups.iter().any(|(group, ..)| needs.contains_key(group));
         let watch = reign.watches.entry(disk).or_default();
@@ -309,6 +310,33 @@ impl Master {
 }
 
 impl Reign {
+    /// Writes down that a member which was whole says that it is not, though nobody took it for away: it met damage.
+    fn note_lost_wholeness(
+        &mut self,
+        server: &ServerRow,
+        told: &[(GroupId, Epoch, Role)],
+        now_ms: u64,
+    ) -> Mastered<()> {
+        if server.state != ServerState::Normal {
+            return Ok(());
+        }
+        let before = self.watches.get(&server.disk).map(|watch| &watch.roles);
+        let was_whole = |group: &GroupId| {
+            before.is_some_and(|roles| roles.get(group).is_some_and(|(_, role)| *role == Role::Normal))
+        };
+        let is_lost =
+            |(group, _, role): &&(GroupId, Epoch, Role)| *role == Role::Recovering && was_whole(group);
+        let lost: Vec<GroupId> = told.iter().filter(is_lost).map(|(group, ..)| *group).collect();
+        for group in lost {
+            let name = &server.name;
+            let text = format!(
+                "{name} is not whole in group {group} any more, and takes over what it lacks from others"
+            );
+            self.note(now_ms, "repair", &text)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn note(&mut self, now_ms: u64, kind: &str, text: &str) -> Mastered<()> {
         tracing::info!(kind, "{text}");
         Ok(self.meta.note(now_ms, kind, text)?)

@@ -5,6 +5,7 @@
 use crate::{
     answers::{blocking, encoded, of_volume_error, read},
     copying::Copying,
+    damaged::Repairs,
     heard::Heard,
     listener::{Refused, refused},
     snapshots::Snapshots,
@@ -68,6 +69,7 @@ pub struct DataServer {
     pub(crate) sync_now: Notify,
     pub(crate) snapshots: Snapshots,
     pub(crate) copying: Copying,
+    pub(crate) repairs: Repairs,
     /// What other members told of themselves.
     pub(crate) heard: Heard,
     /// Draws operations of this member's own: burials of files that lose their name.
@@ -95,6 +97,7 @@ impl DataServer {
             ids: Mutex::new(FileIds::new(drawn, 0)),
             snapshots: Snapshots::default(),
             copying: Copying::new(recovery_bytes_per_s),
+            repairs: Repairs::default(),
             store,
             identity,
             address,
@@ -181,7 +184,10 @@ impl DataServer {
             Err(NotHeld::Refused(answer)) => Err(Box::new(failure_of(&answer))),
             Err(NotHeld::OtherEpoch { .. } | NotHeld::NoMember) => Err(self.stale(group)),
             Err(NotHeld::Failed(VolumeError::NoSpace)) => Err(refused(Code::NoSpace, "the disk is full")),
-            Err(NotHeld::Failed(error)) => Err(of_volume_error(&error)),
+            Err(NotHeld::Failed(error)) => {
+                self.note_if_damaged(group, &error);
+                Err(of_volume_error(&error))
+            }
         }
     }
 
@@ -227,9 +233,19 @@ impl DataServer {
                 Code::NotAuthoritative,
                 "this member is not whole: it may lack what others have",
             )),
-            Err(error) => Err(of_volume_error(&error)),
+            Err(error) => {
+                this.note_if_damaged(vid.birth_group(), &error);
+                Err(of_volume_error(&error))
+            }
         })
         .await
+    }
+
+    /// What cannot be read here comes back from another member.
+    pub(crate) fn note_if_damaged(&self, group: GroupId, error: &VolumeError) {
+        if error.is_corruption() {
+            self.repairs.met(group);
+        }
     }
 
     pub(crate) async fn read_call(self: Arc<Self>, method: Method, message: Bytes) -> Result<Bytes, Refused> {
@@ -343,6 +359,9 @@ impl DataServer {
             verified.map_err(|error| of_volume_error(&error))
         });
         let verified = verified.await?;
+        if !verified.damaged.is_empty() {
+            self.repairs.met(group);
+        }
         Ok(encoded(&messages::Verified {
             files: verified.files,
             bytes: verified.bytes,

@@ -13,6 +13,7 @@
 mod answers;
 mod authority;
 mod copying;
+mod damaged;
 mod data_calls;
 mod data_server;
 mod fetching;
@@ -26,6 +27,7 @@ mod master_server;
 mod monitoring;
 mod orders;
 mod processes;
+mod repairing;
 mod rolling;
 mod showing;
 mod snapshots;

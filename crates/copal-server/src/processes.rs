@@ -202,6 +202,7 @@ impl DataProcess {
         let traffic = listener.traffic();
         runtime.spawn(listener.serve(Arc::clone(&server)));
         runtime.spawn(Arc::clone(&server).become_whole());
+        runtime.spawn(Arc::clone(&server).repair_damage());
         runtime.spawn(Arc::clone(&server).gossip());
         let follower = Arc::clone(&server);
         runtime.spawn(async move {

@@ -145,7 +145,10 @@ impl DataServer {
         let file = (VolumeId(request.volume), &*request.name, FileId(id(request.fid)));
         let end = request.start.saturating_add(PIECE_BYTES as u64);
         let found = self.store.fetch(file, request.start..end);
-        let found = found.map_err(|error| of_volume_error(&error))?;
+        let found = found.map_err(|error| {
+            self.note_if_damaged(file.0.birth_group(), &error);
+            of_volume_error(&error)
+        })?;
         let gone = || refused(Code::NotFound, "the file was deleted meanwhile");
         let (info, op, bytes) = found.ok_or_else(gone)?;
         let here = bytes.len() as u64;

@@ -101,7 +101,8 @@ impl DataServer {
             };
             let lacking = all
                 .into_iter()
-                .filter(|membership| membership.role != Role::Normal);
+                .filter(|membership| membership.role != Role::Normal)
+                .filter(|membership| !self.repairs.is_under_way(membership.group));
             let lacking = self.without_equal(lacking.collect()).await;
             let syncs = stream::iter(lacking).map(|membership| Arc::clone(&self).sync(membership));
             let mut syncs = syncs.buffer_unordered(GROUPS);
@@ -151,9 +152,19 @@ impl DataServer {
         let connection = self.connection_to(donor).await.ok_or(NotYet::NoDonor)?;
         let (store, seed) = (self.store.clone(), self.digest_seed());
         let asked = memberships.to_vec();
+        let generations = memberships
+            .iter()
+            .map(|membership| self.repairs.generation(membership.group));
+        let generations: Vec<u64> = generations.collect();
         let groups = blocking(move || {
             let mut groups = Vec::new();
             for membership in asked {
+                // Damage may have been met since the caller looked.
+                let now = store.membership(membership.group);
+                let now = now.map_err(|error| of_volume_error(&error))?;
+                if now.is_none_or(|now| !now.is_covered) {
+                    continue;
+                }
                 let digest = store.digest_from(membership.group, membership.horizon, seed);
                 let digest = digest.map_err(|error| of_volume_error(&error))?;
                 groups.push(messages::Compared {
@@ -174,13 +185,18 @@ impl DataServer {
         let mut whole = Vec::new();
         for equal in reply.equal {
             let group = GroupId(equal.group);
-            let Some(membership) = memberships.iter().find(|membership| membership.group == group) else {
+            let mut known = memberships.iter().zip(&generations);
+            let Some((membership, generation)) = known.find(|(membership, _)| membership.group == group)
+            else {
                 continue;
             };
             let closing = Closing {
                 below: Bucket(equal.closed_below),
             };
-            match self.be_normal(group, membership.epoch, closing).await {
+            match self
+                .be_normal((group, *generation), membership.epoch, closing)
+                .await
+            {
                 Ok(()) => whole.push(group),
                 Err(error) => tracing::debug!(%group, %error, "the group is not whole yet"),
             }
@@ -197,6 +213,10 @@ impl DataServer {
     /// Takes over what a donor has and this member lacks; how many operations that were.
     async fn take_over(&self, membership: Membership) -> Result<u64, NotYet> {
         let group = membership.group;
+        let generation = self.repairs.generation(group);
+        if self.repairs.is_under_way(group) {
+            return Err(NotYet::Changed);
+        }
         let cached = self.map.cached(group).ok_or(NotYet::NoDonor)?;
         if cached.view.epoch != membership.epoch {
             self.refresh().await;
@@ -250,7 +270,8 @@ impl DataServer {
             // It goes by itself, later.
             let _ = closed;
             let taken = taken?;
-            self.be_normal(group, membership.epoch, donor.closing).await?;
+            self.be_normal((group, generation), membership.epoch, donor.closing)
+                .await?;
             return Ok(taken);
         }
         Err(NotYet::NoDonor)
@@ -468,8 +489,17 @@ impl DataServer {
 
     /// Becomes whole in the present epoch, if no operation could hold without this member since before the one in which the
     /// donor was asked. The master knows it first: from then on operations may hold by this member's word.
-    async fn be_normal(&self, group: GroupId, asked_in: Epoch, closing: Closing) -> Result<(), NotYet> {
+    async fn be_normal(
+        &self,
+        (group, generation): (GroupId, u64),
+        asked_in: Epoch,
+        closing: Closing,
+    ) -> Result<(), NotYet> {
         let _turn = self.entering.lock().await;
+        // What was given up since was not among what was compared.
+        if self.repairs.is_under_way(group) || self.repairs.generation(group) != generation {
+            return Err(NotYet::Changed);
+        }
         let epoch = self.own_epoch(group)?;
         let cached = self.map.cached(group).filter(|cached| cached.view.epoch == epoch);
         let cached = cached.ok_or(NotYet::Changed)?;

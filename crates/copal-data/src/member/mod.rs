@@ -14,6 +14,7 @@
 
 mod apply;
 mod closing;
+mod damage;
 mod depth;
 mod digests;
 mod facts;
@@ -31,6 +32,7 @@ mod volumes;
 mod work;
 
 pub use closing::Disputed;
+pub use damage::{GivenUp, Scrubbing};
 pub use depth::JournalDepth;
 pub use operation::{Body, NewHead, NotHeld, Operation, Reply};
 pub use reads::Known;

@@ -306,3 +306,76 @@ fn a_full_disk_takes_deletes_what_is_known_and_what_others_have() {
         Ok(Role::Normal)
     );
 }
+
+/// A file whose bytes are not what its head says goes with its head, so that it is lacking; the others stay.
+#[test]
+fn what_cannot_be_read_is_given_up_and_taken_over_like_what_never_came() {
+    let store = member(Role::Normal);
+    for (number, name, len) in [
+        (1, "a", 100),
+        (2, "b", 30_000),
+        (3, "c", 9_000_000),
+        (4, "d", 30_000),
+    ] {
+        let created = create(number, name, bytes(len));
+        let created = match (created, len > 4 << 20) {
+            (created, false) => created,
+            (Operation::Create { vid, name, head, .. }, true) => {
+                for (index, piece) in bytes(len).chunks(4 << 20).enumerate() {
+                    let piece = Bytes::copy_from_slice(piece);
+                    store.stage(vid, head.fid, index as u32, piece).unwrap();
+                }
+                let body = Body::Staged;
+                Operation::Create {
+                    vid,
+                    name,
+                    head,
+                    body,
+                }
+            }
+            (other, _) => other,
+        };
+        assert_eq!(store.apply(GROUP, Epoch(5), created).unwrap(), Ok(Role::Normal));
+    }
+    assert_eq!(store.give_up_damaged(GROUP).unwrap(), GivenUp::default());
+    let extents = store.kv().open_keyspace("extents").unwrap().unwrap();
+    for (number, index) in [(2, 0), (3, 1)] {
+        let key = crate::keys::piece(vid(), fid(number), index);
+        let mut piece = extents.get(&key).unwrap().unwrap().to_vec();
+        piece[5000] ^= 1;
+        extents.put(&key, &piece, copal_kv::Durability::Device).unwrap();
+    }
+    assert!(
+        store
+            .get(vid(), b"b", 0..u64::MAX, None)
+            .unwrap_err()
+            .is_corruption()
+    );
+    store.note_damage(GROUP).unwrap();
+    let given_up = store.give_up_damaged(GROUP).unwrap();
+    assert_eq!((given_up.files, given_up.ranges), (2, 0));
+    let membership = store.membership(GROUP).unwrap().unwrap();
+    assert_eq!(
+        (membership.role, membership.is_covered),
+        (Role::Recovering, false)
+    );
+    for (name, is_there) in [("a", true), ("b", false), ("c", false), ("d", true)] {
+        let found = store.stat(vid(), name.as_bytes(), None);
+        assert_eq!(found.is_ok(), is_there, "{name}");
+    }
+    let left = extents.prefix(b"").count();
+    assert_eq!(left, 1, "pieces of what was given up are gone");
+    let again = Operation::TakeOver {
+        vid: vid(),
+        name: Bytes::from_static(b"b"),
+        head: head(2, &bytes(30_000)),
+        body: Body::Here(bytes(30_000)),
+        is_journalled: false,
+    };
+    assert_eq!(store.apply(GROUP, Epoch(5), again).unwrap(), Ok(Role::Recovering));
+    assert_eq!(
+        store.get(vid(), b"b", 0..u64::MAX, None).unwrap().0,
+        bytes(30_000)
+    );
+    assert_eq!(store.give_up_damaged(GROUP).unwrap(), GivenUp::default());
+}

@@ -86,7 +86,7 @@ impl MemberStore {
     }
 
     /// Reads a body piece by piece; what is wrong with it, unless it was deleted meanwhile.
-    fn read_through(&self, key: &[u8], head: &FileHead) -> Result<Option<String>, VolumeError> {
+    pub(super) fn read_through(&self, key: &[u8], head: &FileHead) -> Result<Option<String>, VolumeError> {
         const AT_A_TIME: u64 = 4 << 20;
         let Some((vid, _)) = keys::split(key) else {
             return Ok(Some("the key of a file is cut".to_owned()));

@@ -260,3 +260,91 @@ fn a_full_disk_takes_deletes_and_no_files() {
         std::thread::park_timeout(Duration::from_millis(200));
     }
 }
+
+/// A data server that is started again beside the cluster, and ends with the test.
+struct Again(std::process::Child);
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn damage_on_a_disk_is_found_and_refilled_from_other_members() {
+    use std::os::unix::fs::FileExt;
+    let cluster = Served::start(&[]);
+    cluster.good(&["fs", "mkdir", "mail"]);
+    let mut state = 1_u64;
+    let body: Vec<u8> = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    })
+    .take(9 << 20)
+    .collect();
+    let large = cluster.file("large", &body);
+    cluster.good(&["fs", "put", "mail", "large", &large]);
+    cluster.good(&["fs", "put", "mail", "small", &cluster.file("one", b"one")]);
+    cluster.signal("data2", "-TERM");
+    wait_for(&cluster, Duration::from_secs(20), |status| {
+        status["health"] == "degraded"
+    });
+    let store = cluster.scratch.path().join("c/data2/store.copal");
+    let bytes = std::fs::read(&store).unwrap();
+    let wanted = &body[5 << 20..][..64];
+    let places: Vec<usize> = bytes
+        .windows(64)
+        .enumerate()
+        .filter(|(_, at)| *at == wanted)
+        .map(|(at, _)| at)
+        .collect();
+    assert!(
+        !places.is_empty(),
+        "the bytes of the file lie on the disk as they are"
+    );
+    let file = std::fs::File::options().write(true).open(&store).unwrap();
+    for place in places {
+        file.write_all_at(&[0xA5; 64], place as u64).unwrap();
+    }
+    drop(file);
+    let data2 = cluster.scratch.path().join("c/data2");
+    let _again = Again(
+        cluster
+            .command(&["data", "--dir", data2.to_str().unwrap()])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    cluster.good(&["status", "--wait", "healthy"]);
+    // Whoever looks finds it, unless the scrub was there first; nobody reads wrong bytes meanwhile.
+    let looked = cluster.run(&["group", "verify", "--all", "--deep"]);
+    assert!(matches!(looked.status.code(), Some(0 | 20)), "{looked:?}");
+    let end = Instant::now() + Duration::from_secs(30);
+    while !cluster
+        .run(&["group", "verify", "--all", "--deep"])
+        .status
+        .success()
+        || !cluster.good(&["events"]).contains("data2 is not whole in group")
+    {
+        let read = cluster
+            .command(&["fs", "get", "mail", "large", "-"])
+            .output()
+            .unwrap();
+        assert!(read.status.success() && read.stdout == body);
+        assert!(Instant::now() < end, "{}", cluster.good(&["events"]));
+        std::thread::park_timeout(Duration::from_millis(200));
+    }
+    cluster.good(&["status", "--wait", "healthy"]);
+    // It serves it by itself.
+    for name in ["data1", "data3"] {
+        cluster.signal(name, "-KILL");
+    }
+    let read = cluster
+        .command(&["fs", "get", "mail", "large", "-"])
+        .output()
+        .unwrap();
+    assert!(read.status.success() && read.stdout == body, "{:?}", read.status);
+}
