@@ -300,7 +300,7 @@ mod tests {
         let all = view(&[Role::Normal; 3]);
         let of = |others: &[OwnTold]| stable(&all, (ME, &own), &heard(others));
         assert_eq!(of(&[own.clone(), own.clone()]), Bucket(9));
-        assert_eq!(of(&[own.clone()]), Bucket(2), "one was not heard");
+        assert_eq!(of(std::slice::from_ref(&own)), Bucket(2), "one was not heard");
         let mut new = own.clone();
         new.is_covered = false;
         assert_eq!(of(&[own.clone(), new]), Bucket(2));
