@@ -87,6 +87,7 @@ impl Cluster {
             .await
             .map_err(ConnectError::Masters)?;
         map.apply(&first);
+        masters.learn(&first.masters);
         let incarnation = random_incarnation().map_err(|error| ConnectError::Random(error.to_string()))?;
         let follows = tokio::spawn(follow(masters.clone(), Arc::clone(&map))).abort_handle();
         let inner = Inner {
@@ -101,6 +102,11 @@ impl Cluster {
         Ok(Cluster {
             inner: Arc::new(inner),
         })
+    }
+
+    /// Addresses of all masters that are known.
+    pub fn masters(&self) -> Vec<String> {
+        self.inner.masters.addresses()
     }
 
     /// The map that this client follows.
@@ -249,10 +255,11 @@ async fn follow(masters: Masters, map: Arc<MapCache>) {
             wait_ms: WATCH.as_millis() as u32,
         };
         match masters
-            .call::<messages::Map>(Method::WatchMap, &request, WATCH * 2)
+            .call_waiting::<messages::Map>(Method::WatchMap, &request, WATCH, WATCH * 2)
             .await
         {
             Ok(changed) => {
+                masters.learn(&changed.masters);
                 map.apply(&changed);
             }
             Err(error) => {

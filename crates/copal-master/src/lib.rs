@@ -33,7 +33,7 @@ mod watch;
 
 pub use leases::{Lease, NoLease, WRITER_LEASE_MS};
 pub use map::ClusterMap;
-pub use master::{Master, MasterError, MasterOptions, Mastered};
+pub use master::{Master, MasterError, MasterOptions, Mastered, Opened};
 pub use meta::{
     ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, MemberKind, Members, Meta, MetaError,
     MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, ServerState,

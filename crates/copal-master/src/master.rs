@@ -56,6 +56,19 @@ pub(crate) struct Reign {
     pub(crate) volumes_by_group: Vec<u64>,
     /// Copies that wait and run.
     pub(crate) recovery: Recovery,
+    /// Addresses of all masters.
+    pub(crate) masters: Vec<String>,
+}
+
+/// What came of opening a cluster.
+pub enum Opened {
+    /// A reign began.
+    Leads(Box<Master>),
+    /// Another master leads.
+    Follows {
+        /// Until its lease ends if it is not renewed, ms of the database's clock.
+        left_ms: u64,
+    },
 }
 
 /// The master of one cluster, in its reign.
@@ -65,6 +78,7 @@ pub struct Master {
     pub(crate) term: u64,
     pub(crate) reign: Mutex<Reign>,
     leases: Mutex<Leases>,
+    address: Mutex<String>,
     pub(crate) changed: Changed,
 }
 
@@ -83,21 +97,38 @@ impl Master {
     /// Begins a reign over the cluster in a database.
     /// # Errors
     /// `Denied`: there is none, or another master leads it. `Meta`.
-    pub fn open(mut meta: Box<dyn MetaStore>, options: MasterOptions) -> Mastered<Master> {
-        let none = || MasterError::Denied("the database holds no cluster; make one with --new".to_owned());
-        let cluster = meta.cluster()?.ok_or_else(none)?;
+    pub fn open(meta: Box<dyn MetaStore>, options: MasterOptions) -> Mastered<Master> {
+        match Master::open_as(meta, Master::draw_holder()?, options)? {
+            Opened::Leads(master) => Ok(*master),
+            Opened::Follows { left_ms } => Err(MasterError::Denied(format!(
+                "another master leads; its lease ends in {} s",
+                left_ms.div_ceil(1000)
+            ))),
+        }
+    }
+
+    /// Draws who this start of a master is.
+    /// # Errors
+    /// The operating system gives no randomness.
+    pub fn draw_holder() -> Mastered<Holder> {
         let mut holder = [0; 24];
         getrandom::fill(&mut holder).map_err(|error| MetaError::Failed(error.to_string()))?;
-        let term = match meta.lead(Holder(holder))? {
+        Ok(Holder(holder))
+    }
+
+    /// Begins a reign over the cluster in a database, unless another master leads it.
+    /// # Errors
+    /// `Denied`: there is no cluster. `Meta`.
+    pub fn open_as(mut meta: Box<dyn MetaStore>, holder: Holder, options: MasterOptions) -> Mastered<Opened> {
+        let none = || MasterError::Denied("the database holds no cluster; make one with --new".to_owned());
+        meta.cluster()?.ok_or_else(none)?;
+        let term = match meta.lead(holder)? {
             Lead::Mine { term } => term,
-            Lead::Theirs { left_ms } => {
-                let reason = format!(
-                    "another master leads; its lease ends in {} s",
-                    left_ms.div_ceil(1000)
-                );
-                return Err(MasterError::Denied(reason));
-            }
+            Lead::Theirs { left_ms } => return Ok(Opened::Follows { left_ms }),
         };
+        // As it is now that nobody else changes it.
+        let cluster = meta.cluster()?.ok_or_else(none)?;
+        let masters = meta.masters()?;
         let (servers, groups, missed) = (meta.servers()?, meta.groups()?, meta.missed()?);
         let map = ClusterMap::new(cluster.pool, cluster.map_version, servers, groups, missed);
         let (gone, quotas) = (meta.gone(0)?, meta.quotas(0)?);
@@ -114,15 +145,59 @@ impl Master {
             watches: BTreeMap::new(),
             volumes_by_group,
             recovery: Recovery::default(),
+            masters,
         };
-        Ok(Master {
+        Ok(Opened::Leads(Box::new(Master {
             options,
             uuid: cluster.uuid,
             term,
             reign: Mutex::new(reign),
             leases: Mutex::default(),
+            address: Mutex::default(),
             changed: Changed::default(),
-        })
+        })))
+    }
+
+    /// Renews the lease; false: another master leads, or may. Blocks.
+    /// # Errors
+    /// `Meta`: it is not known.
+    pub fn renew(&self) -> Mastered<bool> {
+        Ok(self.reign.lock().meta.renew()?)
+    }
+
+    /// Whether the lease ends unless it is renewed.
+    pub fn has_lease(&self) -> bool {
+        self.reign.lock().meta.has_lease()
+    }
+
+    /// Addresses of all masters.
+    pub fn masters(&self) -> Vec<String> {
+        self.reign.lock().masters.clone()
+    }
+
+    /// Where this master is reached, once it has said so.
+    pub fn address(&self) -> String {
+        self.address.lock().clone()
+    }
+
+    /// Adds this master's own address.
+    /// # Errors
+    /// `Meta`.
+    pub fn be_reached_at(&self, address: &str) -> Mastered<()> {
+        address.clone_into(&mut self.address.lock());
+        self.add_master(address)
+    }
+
+    /// Adds the address of a master.
+    /// # Errors
+    /// `Meta`.
+    pub fn add_master(&self, address: &str) -> Mastered<()> {
+        let mut reign = self.reign.lock();
+        if !reign.masters.iter().any(|known| known == address) {
+            reign.meta.add_master(address)?;
+            reign.masters.push(address.to_owned());
+        }
+        Ok(())
     }
 
     /// The cluster.
@@ -213,6 +288,7 @@ impl Reign {
             disks: disks.map(disk).collect(),
             whole: since == 0,
             now_ms,
+            masters: self.masters.clone(),
             limits: self
                 .quotas
                 .iter()

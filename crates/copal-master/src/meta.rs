@@ -244,6 +244,14 @@ pub trait MetaStore: Send {
     /// Renews the lease for [`LEASE_MS`]; false: another master has had it since, and this one is deposed.
     fn renew(&mut self) -> Result<bool, MetaError>;
 
+    /// Whether the lease ends unless it is renewed: several masters may share the store.
+    fn has_lease(&self) -> bool;
+
+    /// Addresses of all masters, in the order in which they were added.
+    fn masters(&mut self) -> Result<Vec<String>, MetaError>;
+    /// Adds the address of a master; one that is there is left as it is.
+    fn add_master(&mut self, address: &str) -> Result<(), MetaError>;
+
     /// All servers.
     fn servers(&mut self) -> Result<Vec<ServerRow>, MetaError>;
     /// Adds a server; its disk's number, and the map's version.

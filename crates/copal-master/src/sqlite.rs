@@ -36,6 +36,7 @@ CREATE TABLE dir (parent INTEGER NOT NULL, name BLOB NOT NULL, vid INTEGER NOT N
     PRIMARY KEY (parent, name)) WITHOUT ROWID;
 CREATE TABLE quota (vid INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, version INTEGER NOT NULL);
 CREATE TABLE gone_vol (vid INTEGER PRIMARY KEY, version INTEGER NOT NULL);
+CREATE TABLE master (number INTEGER PRIMARY KEY AUTOINCREMENT, address TEXT NOT NULL UNIQUE);
 CREATE TABLE token (hash BLOB PRIMARY KEY, ends INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE event (number INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, kind TEXT NOT NULL,
     text TEXT NOT NULL);
@@ -243,6 +244,27 @@ impl MetaStore for SqliteStore {
 
     fn renew(&mut self) -> Result<bool, MetaError> {
         Ok(self.reign.is_some())
+    }
+
+    fn has_lease(&self) -> bool {
+        // The file is one process' own.
+        false
+    }
+
+    fn masters(&mut self) -> Result<Vec<String>, MetaError> {
+        let mut select = self
+            .connection
+            .prepare("SELECT address FROM master ORDER BY number")?;
+        let rows = select.query_map([], |row| row.get(0))?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    fn add_master(&mut self, address: &str) -> Result<(), MetaError> {
+        self.in_transaction(|transaction| {
+            let add = "INSERT OR IGNORE INTO master (address) VALUES (?1)";
+            transaction.execute(add, params![address])?;
+            Ok(())
+        })
     }
 
     fn servers(&mut self) -> Result<Vec<ServerRow>, MetaError> {

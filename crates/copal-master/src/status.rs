@@ -44,7 +44,7 @@ impl Master {
             "tasks": reign.tasks(),
             "recovery": reign.recovery_told(),
             "map_version": reign.map.version,
-            "master": { "leader": true, "term": self.term },
+            "master": { "leader": true, "address": self.address(), "term": self.term, "masters": reign.masters },
         })
     }
 

@@ -66,6 +66,9 @@ pub struct Map {
     pub gone_volumes: ::prost::alloc::vec::Vec<u64>,
     #[prost(message, repeated, tag = "8")]
     pub limits: ::prost::alloc::vec::Vec<VolumeLimit>,
+    /// host:port of all masters
+    #[prost(string, repeated, tag = "9")]
+    pub masters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Most bytes of live files that a volume may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -884,6 +887,32 @@ pub struct Suspect {
     pub disk: u32,
     #[prost(string, tag = "2")]
     pub evidence: ::prost::alloc::string::String,
+}
+/// Answered by the master that leads; others say who does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Leading {}
+/// ---- masters
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JoinMaster {
+    /// of a token for masters
+    #[prost(string, tag = "1")]
+    pub secret: ::prost::alloc::string::String,
+    /// where others are to reach the new one
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JoinedMaster {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub cluster: ::prost::bytes::Bytes,
+    /// PEM
+    #[prost(string, tag = "2")]
+    pub authority: ::prost::alloc::string::String,
+    /// PEM; whoever has it is the cluster
+    #[prost(string, tag = "3")]
+    pub authority_key: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "4")]
+    pub masters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// ---- data servers
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

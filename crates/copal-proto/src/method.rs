@@ -98,6 +98,10 @@ methods! {
     Heartbeat = 65,
     /// Data server to master: it has everything of a group.
     BecomeWhole = 66,
+    /// Anybody to master: whether it leads.
+    Leading = 67,
+    /// A new master to the one that leads, with a token.
+    JoinMaster = 68,
     /// Operator to master: a question, or an order.
     Ask = 80,
 }

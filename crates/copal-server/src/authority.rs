@@ -12,6 +12,7 @@ use rcgen::{
 pub struct AuthorityError(#[from] rcgen::Error);
 
 /// Certificate and key of the authority, PEM.
+#[derive(Clone)]
 pub struct Authority {
     certificate: String,
     key: String,

@@ -67,6 +67,8 @@ pub struct DataServer {
     pub(crate) beaten: Mutex<Option<Instant>>,
     pub(crate) beat_now: Notify,
     pub(crate) sync_now: Notify,
+    /// Other masters are there than before.
+    pub(crate) masters_changed: Notify,
     pub(crate) snapshots: Snapshots,
     pub(crate) copying: Copying,
     pub(crate) repairs: Repairs,
@@ -112,6 +114,7 @@ impl DataServer {
             beaten: Mutex::default(),
             beat_now: Notify::new(),
             sync_now: Notify::new(),
+            masters_changed: Notify::new(),
             reading: Semaphore::new(READING_KIB),
         })
     }

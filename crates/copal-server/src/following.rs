@@ -127,6 +127,10 @@ impl DataServer {
 
     /// Enters the views of a map, one map after the other.
     async fn enter(&self, map: messages::Map) -> Result<(), Refused> {
+        if self.masters.learn(&map.masters) {
+            // Whoever starts this server again asks those.
+            self.masters_changed.notify_one();
+        }
         let _turn = self.entering.lock().await;
         let disk = self.disk();
         if disk == DiskId(0) || map.version <= self.entered.load(Ordering::Acquire) {

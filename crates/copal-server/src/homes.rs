@@ -170,6 +170,12 @@ pub struct MasterHome {
     pub listen: String,
     /// Where others reach it.
     pub advertise: String,
+    /// The database that several masters share, without its password: mysql://USER@HOST:PORT/DATABASE. None: a file here.
+    #[serde(default)]
+    pub meta: Option<String>,
+    /// Where the password of that database is read.
+    #[serde(default)]
+    pub meta_password_file: Option<PathBuf>,
     authority: String,
     key: String,
     /// Where it answers monitors; none: behind its own port.
@@ -184,6 +190,8 @@ impl MasterHome {
             v: VERSION,
             listen: listen.to_owned(),
             advertise: advertise.to_owned(),
+            meta: None,
+            meta_password_file: None,
             authority: authority.certificate().to_owned(),
             key: authority.key().to_owned(),
             http: HttpAt::default(),

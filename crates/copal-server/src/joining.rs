@@ -1,10 +1,14 @@
-//! How a new data server joins: it makes its own key, shows the token, and gets a certificate for the name it has drawn.
+//! How a new data server or master joins. A data server: it makes its own key, shows the token, and gets a certificate for the name it has drawn.
 
-use crate::token::JoinToken;
+use crate::{authority::Authority, token::JoinToken};
 use copal_client::{CallError, Connections, Identity, Masters, joining_tls};
-use copal_proto::{Method, messages};
+use copal_proto::{
+    Method,
+    messages::{self, failure::Code},
+};
+use prost::Message;
 use rcgen::{CertificateParams, KeyPair};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a server that joins says of itself.
 #[derive(Clone, Debug)]
@@ -45,7 +49,6 @@ pub async fn join(
 ) -> Result<([u8; 16], Identity), JoinError> {
     let key = KeyPair::generate()?;
     let request = CertificateParams::default().serialize_request(&key)?.pem()?;
-    let masters = Masters::new(&token.masters, Connections::new(joining_tls(token.fingerprint)));
     let request = messages::Join {
         secret: token.secret(),
         name: joining.name.clone(),
@@ -55,7 +58,7 @@ pub async fn join(
         signing_request: request,
         capacity_bytes: joining.capacity_bytes,
     };
-    let joined: messages::Joined = masters.call(Method::Join, &request, deadline).await?;
+    let joined: messages::Joined = ask_any(token, Method::Join, &request, deadline).await?;
     let cluster = joined
         .cluster
         .as_ref()
@@ -67,4 +70,71 @@ pub async fn join(
         key: key.serialize_pem(),
     };
     Ok((cluster, identity))
+}
+
+/// What a master that has joined knows of its cluster.
+pub struct JoinedMaster {
+    /// The cluster.
+    pub cluster: [u8; 16],
+    /// Its authority, with the key.
+    pub authority: Authority,
+    /// Addresses of all masters, the new one's included.
+    pub masters: Vec<String>,
+}
+
+/// Joins the cluster of a token as a master that is reached at `address`.
+/// # Errors
+/// All of them; the token may be used up by then.
+pub async fn join_as_master(
+    token: &JoinToken,
+    address: &str,
+    deadline: Duration,
+) -> Result<JoinedMaster, JoinError> {
+    let request = messages::JoinMaster {
+        secret: token.secret(),
+        address: address.to_owned(),
+    };
+    let joined: messages::JoinedMaster = ask_any(token, Method::JoinMaster, &request, deadline).await?;
+    let cluster = joined.cluster.as_ref().try_into();
+    Ok(JoinedMaster {
+        cluster: cluster.map_err(|_| JoinError::Malformed)?,
+        authority: Authority::of_pem(joined.authority, joined.authority_key),
+        masters: joined.masters,
+    })
+}
+
+/// Asks the masters of a token, one after the other, until the one that leads answers. Each call has a connection of its own:
+/// a stranger may ask for one thing.
+async fn ask_any<T: Message + Default>(
+    token: &JoinToken,
+    method: Method,
+    request: &impl Message,
+    deadline: Duration,
+) -> Result<T, CallError> {
+    const EACH: Duration = Duration::from_secs(2);
+    let end = Instant::now() + deadline;
+    loop {
+        let mut last = CallError::Deadline;
+        for address in &token.masters {
+            let tls = joining_tls(token.fingerprint);
+            let masters = Masters::new(std::slice::from_ref(address), Connections::new(tls));
+            let left = end.saturating_duration_since(Instant::now());
+            let patience = match token.masters.len() {
+                1 => left,
+                _ => left.min(EACH),
+            };
+            match masters.call(method, request, patience).await {
+                Ok(answer) => return Ok(answer),
+                Err(error @ CallError::Unreachable { .. }) => last = error,
+                Err(CallError::Failed(failure)) if failure.code == i32::from(Code::NotLeader) => {
+                    last = CallError::Failed(failure);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if Instant::now() >= end {
+            return Err(last);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }

@@ -4,11 +4,11 @@ use crate::{
     answers::{blocking, encoded, of_volume_error, read},
     authority::Authority,
     listener::{Handler, Peer, Refused, refused},
-    token::{JoinToken, hash_of_secret},
+    token::{JoinToken, Joins, hash_of_secret},
 };
 use bytes::Bytes;
 use copal_client::{CallError, Connections, name_of_server};
-use copal_master::{Beat, Joiner, Lease, Master, MasterError, NoLease, WRITER_LEASE_MS};
+use copal_master::{Beat, Joiner, Lease, Master, MasterError, MetaError, NoLease, WRITER_LEASE_MS};
 use copal_proto::{
     Method,
     messages::{self, failure::Code},
@@ -44,8 +44,8 @@ const EVENTS: usize = 1000;
 pub struct MasterServer {
     pub(crate) master: Master,
     authority: Authority,
-    /// Where masters are reached, for tokens.
-    addresses: Vec<String>,
+    /// Where this master is reached.
+    address: String,
     connections: Connections,
     changed: Arc<Notify>,
     probing: Mutex<HashSet<u32>>,
@@ -55,11 +55,11 @@ pub struct MasterServer {
 }
 
 impl MasterServer {
-    /// A master that is reached at `addresses`, and calls data servers over `connections`.
+    /// A master that is reached at `address`, and calls data servers over `connections`.
     pub fn new(
         master: Master,
         authority: Authority,
-        addresses: Vec<String>,
+        address: String,
         connections: Connections,
     ) -> Arc<MasterServer> {
         let changed = Arc::new(Notify::new());
@@ -70,7 +70,7 @@ impl MasterServer {
         Arc::new(MasterServer {
             master,
             authority,
-            addresses,
+            address,
             connections,
             changed,
             probing: Mutex::default(),
@@ -109,12 +109,16 @@ impl MasterServer {
         self.master.status(self.now_ms())
     }
 
-    /// Draws a token with which one data server may join.
+    /// Draws a token with which one data server may join, or one master.
     /// # Errors
     /// No randomness, or the database failed.
-    pub fn draw_token(&self) -> Result<JoinToken, String> {
-        let token = JoinToken::draw(&self.addresses, self.authority.certificate())?;
-        let kept = self.master.add_token(token.hash(), self.now_ms());
+    pub fn draw_token(&self, joiner: Joins) -> Result<JoinToken, String> {
+        let mut addresses = self.master.masters();
+        if addresses.is_empty() {
+            addresses.push(self.address.clone());
+        }
+        let token = JoinToken::draw(&addresses, self.authority.certificate())?;
+        let kept = self.master.add_token(token.hash(joiner), self.now_ms());
         kept.map_err(|error| error.to_string())?;
         Ok(token)
     }
@@ -197,7 +201,8 @@ impl MasterServer {
         let server_uuid = uuid(&request.server_uuid)?;
         copal_volume::check_volume_name(&request.name).map_err(|error| of_volume_error(&error))?;
         let now_ms = self.now_ms();
-        let taken = self.master.take_token(hash_of_secret(&request.secret), now_ms);
+        let hash = hash_of_secret(&request.secret, Joins::DataServer);
+        let taken = self.master.take_token(hash, now_ms);
         taken.map_err(|error| of_master(&error))?;
         let name = name_of_server(&server_uuid).to_str().into_owned();
         let signed = self.authority.sign(&request.signing_request, &name);
@@ -220,6 +225,30 @@ impl MasterServer {
             server: disk,
             disk,
         }))
+    }
+
+    /// Another master joins: with the authority's key it is as much the cluster as this one.
+    fn join_master(&self, request: messages::JoinMaster) -> Result<Bytes, Refused> {
+        let hash = hash_of_secret(&request.secret, Joins::Master);
+        let failed = |error: MasterError| of_master(&error);
+        if request.address.is_empty() || request.address.len() > 500 {
+            return Err(refused(Code::Invalid, "a master has an address"));
+        }
+        self.master.take_token(hash, self.now_ms()).map_err(failed)?;
+        self.master.add_master(&self.address).map_err(failed)?;
+        self.master.add_master(&request.address).map_err(failed)?;
+        Ok(encoded(&messages::JoinedMaster {
+            cluster: Bytes::copy_from_slice(&self.master.uuid()),
+            authority: self.authority.certificate().to_owned(),
+            authority_key: self.authority.key().to_owned(),
+            masters: self.master.masters(),
+        }))
+    }
+
+    /// Wakes whoever waits for the map: this master leads no more.
+    pub(crate) fn wake_all(&self) {
+        self.master.wake_all();
+        self.changed.notify_waiters();
     }
 
     /// Somebody got no answer from a server. One whose port refuses connections twice has failed; one that only is slow has
@@ -406,8 +435,12 @@ impl MasterServer {
                 Ok(json!({ "events": events.iter().map(event).collect::<Vec<_>>() }))
             }
             "token" => {
+                let joiner = match argument {
+                    "master" => Joins::Master,
+                    _ => Joins::DataServer,
+                };
                 let token = self
-                    .draw_token()
+                    .draw_token(joiner)
                     .map_err(|error| refused(Code::Internal, error))?;
                 Ok(json!({ "token": token.to_string(), "minutes": 10 }))
             }
@@ -491,7 +524,7 @@ impl MasterServer {
 }
 
 impl Handler for MasterServer {
-    const OF_STRANGERS: &'static [Method] = &[Method::Join];
+    const OF_STRANGERS: &'static [Method] = &[Method::Join, Method::JoinMaster];
 
     async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
         match method {
@@ -509,6 +542,11 @@ impl Handler for MasterServer {
             Method::BecomeWhole => {
                 let request = read(message)?;
                 blocking(move || self.become_whole(request, &peer)).await
+            }
+            Method::Leading => Ok(encoded(&messages::Leading {})),
+            Method::JoinMaster => {
+                let request = read(message)?;
+                blocking(move || self.join_master(request)).await
             }
             Method::Join => {
                 let request = read(message)?;
@@ -564,6 +602,7 @@ fn uuid(bytes: &[u8]) -> Result<[u8; 16], Refused> {
 pub(crate) fn of_master(error: &MasterError) -> Refused {
     match error {
         MasterError::Volume(error) => of_volume_error(error),
+        MasterError::Meta(error @ MetaError::Deposed) => refused(Code::NotLeader, error.to_string()),
         MasterError::Meta(error) => refused(Code::Internal, error.to_string()),
         MasterError::Denied(reason) => refused(Code::Denied, reason),
     }

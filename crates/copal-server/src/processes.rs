@@ -5,17 +5,18 @@ use crate::{
     data_server::{DataServer, Room},
     following::NotLetIn,
     homes::ServerHome,
-    joining::{JoinError, Joining, join},
+    joining::{JoinError, JoinedMaster, Joining, join, join_as_master},
+    leading::{Candidate, OpenMeta},
     listener::Listener,
-    master_server::MasterServer,
     monitoring::{self, HttpAt, OfData, OfMaster, Pages},
     token::JoinToken,
     traffic::Traffic,
 };
 use copal_client::{Connections, Identity, Masters, client_tls, master_tls, server_tls};
 use copal_data::{MemberIdentity, MemberStore};
-use copal_master::Master;
+use copal_master::{MasterError, MasterOptions};
 use std::{
+    path::{Path, PathBuf},
     sync::{
         Arc,
         mpsc::{Receiver, channel},
@@ -51,6 +52,9 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
+    /// The database cannot be used, or holds no cluster.
+    #[error(transparent)]
+    Master(#[from] MasterError),
     /// Certificate or key cannot be used.
     #[error("{0}")]
     Identity(String),
@@ -96,17 +100,19 @@ fn answer_monitor(
 /// A master that runs.
 pub struct MasterProcess {
     runtime: Runtime,
-    server: Arc<MasterServer>,
     address: String,
+    candidate: Arc<Candidate>,
     traffic: Arc<Traffic>,
+    leads: bool,
 }
 
 impl MasterProcess {
-    /// Starts a master that listens at `listen` and is reached at `advertise`.
+    /// Starts a master that listens at `listen` and is reached at `advertise`. It leads if no other does.
     /// # Errors
     /// All of them.
     pub fn start(
-        master: Master,
+        open: OpenMeta,
+        options: MasterOptions,
         authority: Authority,
         listen: &str,
         advertise: &str,
@@ -120,15 +126,18 @@ impl MasterProcess {
         let listener = runtime.block_on(bind(listen, inward))?;
         let address = listener.address()?.to_string();
         let connections = Connections::new(outward);
-        let server = MasterServer::new(master, authority, vec![advertise.to_owned()], connections);
-        runtime.spawn(Arc::clone(&server).watch_time());
+        let candidate = Candidate::new(open, options, authority, advertise.to_owned(), connections)?;
+        // Here, so that whoever starts it hears what is wrong with the database.
+        let leads = candidate.try_to_lead()?;
+        runtime.spawn(Arc::clone(&candidate).run());
         let traffic = listener.traffic();
-        runtime.spawn(listener.serve(Arc::clone(&server)));
+        runtime.spawn(listener.serve(Arc::clone(&candidate)));
         Ok(MasterProcess {
             runtime,
-            server,
             address,
+            candidate,
             traffic,
+            leads,
         })
     }
 
@@ -137,10 +146,18 @@ impl MasterProcess {
     /// The address that was given is taken, or none of this machine.
     pub fn answer_monitor(&self, at: &HttpAt) -> Result<Option<String>, StartError> {
         let pages = OfMaster {
-            server: Arc::clone(&self.server),
+            candidate: Arc::clone(&self.candidate),
             traffic: Arc::clone(&self.traffic),
         };
         answer_monitor(&self.runtime, at, &self.address, pages)
+    }
+
+    /// Joins the cluster of a token as a master that is reached at `advertise`.
+    /// # Errors
+    /// The token is refused, or no master that leads is reached.
+    pub fn join(token: &JoinToken, advertise: &str, deadline: Duration) -> Result<JoinedMaster, JoinError> {
+        let runtime = runtime().map_err(|_| JoinError::Malformed)?;
+        runtime.block_on(join_as_master(token, advertise, deadline))
     }
 
     /// Where it listens.
@@ -148,9 +165,9 @@ impl MasterProcess {
         &self.address
     }
 
-    /// The master, for who starts data servers beside it.
-    pub fn server(&self) -> &Arc<MasterServer> {
-        &self.server
+    /// Whether it led when it was started.
+    pub fn leads(&self) -> bool {
+        self.leads
     }
 
     /// Ends it.
@@ -176,6 +193,7 @@ impl DataProcess {
         store: MemberStore,
         identity: MemberIdentity,
         home: &ServerHome,
+        directory: &Path,
         room: Box<dyn Room>,
         recovery_bytes_per_s: u64,
     ) -> Result<DataProcess, StartError> {
@@ -203,6 +221,11 @@ impl DataProcess {
         runtime.spawn(listener.serve(Arc::clone(&server)));
         runtime.spawn(Arc::clone(&server).become_whole());
         runtime.spawn(Arc::clone(&server).repair_damage());
+        runtime.spawn(keep_masters(
+            Arc::clone(&server),
+            home.clone(),
+            directory.to_owned(),
+        ));
         runtime.spawn(Arc::clone(&server).gossip());
         let follower = Arc::clone(&server);
         runtime.spawn(async move {
@@ -244,6 +267,19 @@ impl DataProcess {
     /// Ends it; the store is to be closed afterwards.
     pub fn stop(self) {
         self.runtime.shutdown_timeout(TO_END);
+    }
+}
+
+/// Writes down where masters are whenever others are there than before.
+async fn keep_masters(server: Arc<DataServer>, mut home: ServerHome, directory: PathBuf) {
+    loop {
+        server.masters_changed.notified().await;
+        home.masters = server.masters.addresses();
+        let (kept, to) = (home.clone(), directory.clone());
+        let written = tokio::task::spawn_blocking(move || kept.write(&to)).await;
+        if let Ok(Err(error)) = written {
+            tracing::warn!(%error, "the addresses of the masters could not be kept");
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a new data server is given to join a cluster: where the masters are, whom to believe, and a secret that is good once.
+//! What a new data server or master is given to join a cluster: where the masters are, whom to believe, and a secret that is good once.
 
 use copal_client::fingerprint;
 use sha2::{Digest, Sha256};
@@ -37,8 +37,8 @@ impl JoinToken {
     }
 
     /// What the master keeps of the secret.
-    pub fn hash(&self) -> [u8; 32] {
-        hash_of_secret(&self.secret())
+    pub fn hash(&self, joiner: Joins) -> [u8; 32] {
+        hash_of_secret(&self.secret(), joiner)
     }
 
     /// The secret as it goes to the master.
@@ -47,9 +47,22 @@ impl JoinToken {
     }
 }
 
+/// Who may join with a token. One for data servers makes nobody a master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joins {
+    /// A data server.
+    DataServer,
+    /// A master, which gets the authority's key.
+    Master,
+}
+
 /// What the master keeps of a secret that was shown to it.
-pub(crate) fn hash_of_secret(secret: &str) -> [u8; 32] {
-    Sha256::digest(secret.as_bytes()).into()
+pub(crate) fn hash_of_secret(secret: &str, joiner: Joins) -> [u8; 32] {
+    let of = match joiner {
+        Joins::DataServer => "data ",
+        Joins::Master => "master ",
+    };
+    Sha256::new_with_prefix(of).chain_update(secret).finalize().into()
 }
 
 /// Hexadecimal digits of bytes.

@@ -45,6 +45,12 @@ impl MariaDb {
         Err(last)
     }
 
+    /// Where it listens, on 127.0.0.1. Its user `copal` with the password `secret` may do everything; a database `copal` is
+    /// there and empty.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Where a database of it is, for its user who may do everything.
     pub fn url(&self, database: &str) -> String {
         format!("mysql://copal:secret@127.0.0.1:{}/{database}", self.port)
@@ -90,7 +96,7 @@ fn bootstrap(data: &Path) -> Result<(), String> {
         })?;
     }
     script += "FLUSH PRIVILEGES;\nCREATE USER copal@'127.0.0.1' IDENTIFIED BY 'secret';\n";
-    script += "GRANT ALL ON *.* TO copal@'127.0.0.1';\n";
+    script += "GRANT ALL ON *.* TO copal@'127.0.0.1';\nCREATE DATABASE copal;\n";
     let mut child = server(data, &["--bootstrap", "--log-warnings=0"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

@@ -30,7 +30,17 @@ fn read_profile(path: &Path) -> Outcome<Profile> {
 
 /// Connects to the cluster that was named.
 pub(crate) fn connect(common: &Common) -> Outcome<ClusterStore> {
-    connect_with(&profile(common)?)
+    let mut profile = profile(common)?;
+    let store = connect_with(&profile)?;
+    let masters = store.cluster().masters();
+    if let Some(path) = &common.cluster
+        && profile.masters != masters
+    {
+        profile.masters = masters;
+        // Whoever may not write it asks those that are in it, as before.
+        let _ = profile.write(path);
+    }
+    Ok(store)
 }
 
 /// Connects with a profile.

@@ -45,6 +45,11 @@ pub(super) fn one_master_leads(subject: &dyn Subject) {
     assert!(matches!(second.note(1, "word", "text"), Err(MetaError::Deposed)));
     assert!(first.renew().unwrap());
     first.note(1, "word", "text").unwrap();
+    first.add_master("a:1").unwrap();
+    first.add_master("b:1").unwrap();
+    first.add_master("a:1").unwrap();
+    assert!(matches!(second.add_master("c:1"), Err(MetaError::Deposed)));
+    assert_eq!(second.masters().unwrap(), ["a:1", "b:1"]);
     assert_eq!(second.events(0, 10).unwrap().len(), 1, "all may look");
 }
 

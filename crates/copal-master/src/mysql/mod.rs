@@ -50,7 +50,8 @@ impl MysqlStore {
     ) -> Meta<T> {
         let reign = self.reign.ok_or(MetaError::Deposed)?;
         let outcome = self.connection.change(reign, run);
-        if matches!(outcome, Err(MetaError::Deposed)) {
+        // After a commit that may hold or not, what is in memory may differ from what is in the tables.
+        if matches!(outcome, Err(MetaError::Deposed | MetaError::Unclear(_))) {
             self.reign = None;
         }
         outcome
@@ -153,6 +154,26 @@ impl MetaStore for MysqlStore {
             self.reign = None;
         }
         Ok(is_renewed)
+    }
+
+    fn has_lease(&self) -> bool {
+        true
+    }
+
+    fn masters(&mut self) -> Result<Vec<String>, MetaError> {
+        let rows: Vec<(Vec<u8>,)> = self
+            .connection
+            .read(|on| all(on, "SELECT address FROM master ORDER BY number", ()))?;
+        let text = |(address,): (Vec<u8>,)| {
+            let text = String::from_utf8(address);
+            text.map_err(|_| MetaError::Failed("the address of a master is no text".to_owned()))
+        };
+        rows.into_iter().map(text).collect()
+    }
+
+    fn add_master(&mut self, address: &str) -> Result<(), MetaError> {
+        let add = "INSERT IGNORE INTO master (address) VALUES (?)";
+        self.change_always(|on| Ok(on.exec_drop(add, (address.as_bytes(),))?))
     }
 
     fn servers(&mut self) -> Result<Vec<ServerRow>, MetaError> {

@@ -1,7 +1,7 @@
 //! What a master tells a monitor.
 
 use super::{Pages, Said, text::Numbers, text::seconds};
-use crate::{master_server::MasterServer, traffic::Traffic};
+use crate::{leading::Candidate, traffic::Traffic};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 /// A master and its counts.
 pub(crate) struct OfMaster {
-    pub(crate) server: Arc<MasterServer>,
+    pub(crate) candidate: Arc<Candidate>,
     pub(crate) traffic: Arc<Traffic>,
 }
 
@@ -18,7 +18,11 @@ impl Pages for OfMaster {
     fn metrics(&self) -> String {
         let mut numbers = Numbers::default();
         numbers.traffic(&self.traffic);
-        let status = self.server.status();
+        let Some(server) = self.candidate.leading() else {
+            numbers.gauge("copal_master_leads", "1: this master rules.", 0);
+            return numbers.finish();
+        };
+        let status = server.status();
         let number = |value: &Value| value.as_u64().unwrap_or_default();
         numbers.name(
             "copal_cluster_groups",
@@ -56,7 +60,7 @@ impl Pages for OfMaster {
         );
         let leads = u8::from(status["master"]["leader"] == true);
         numbers.gauge("copal_master_leads", "1: this master rules.", leads);
-        if let Some(age) = self.server.database_age() {
+        if let Some(age) = server.database_age() {
             let age = seconds(age.as_micros() as u64);
             numbers.gauge(
                 "copal_master_database_age_seconds",
@@ -68,13 +72,20 @@ impl Pages for OfMaster {
     }
 
     fn health(&self) -> Said {
-        let status = self.server.status();
+        let Some(server) = self.candidate.leading() else {
+            return Said {
+                is_good: true,
+                json: json!({ "health": "healthy", "sentence": "another master leads, and this one stands by",
+                    "leader": false }),
+            };
+        };
+        let status = server.status();
         let told = |is_good: bool, sentence: &str| Said {
             is_good,
             json: json!({ "health": if is_good { "healthy" } else { "failed" }, "sentence": sentence,
                 "cluster": status["sentence"], "leader": status["master"]["leader"] }),
         };
-        match self.server.database_age() {
+        match server.database_age() {
             Some(age) if age <= SILENCE => told(true, "the database answers"),
             _ => told(
                 false,
@@ -84,7 +95,10 @@ impl Pages for OfMaster {
     }
 
     fn ready(&self) -> Said {
-        let is_good = self.server.database_age().is_some();
+        let is_good = self
+            .candidate
+            .leading()
+            .is_none_or(|server| server.database_age().is_some());
         Said {
             is_good,
             json: json!({ "ready": is_good }),

@@ -6,7 +6,7 @@ use copal_data::{MemberIdentity, MemberStore};
 use copal_device::{Device, MemoryDevice};
 use copal_master::{Master, MasterOptions, Pool, SqliteStore};
 use copal_server::{
-    Authority, CLIENT_NAME, DataServer, JoinToken, Joining, Listener, MasterServer, Room, join,
+    Authority, CLIENT_NAME, DataServer, JoinToken, Joining, Joins, Listener, MasterServer, Room, join,
 };
 use copal_volume::{
     Clock, SystemClock,
@@ -110,10 +110,10 @@ impl Cluster {
                 .unwrap();
             let address = listener.address().unwrap().to_string();
             let connections = Connections::new(client_tls(&identity).unwrap());
-            let server = MasterServer::new(master, authority, vec![address.clone()], connections);
+            let server = MasterServer::new(master, authority, address.clone(), connections);
             let token = {
                 let server = Arc::clone(&server);
-                move || server.draw_token().unwrap()
+                move || server.draw_token(Joins::DataServer).unwrap()
             };
             tokio::spawn(Arc::clone(&server).watch_time());
             tokio::spawn(listener.serve(server));

@@ -8,7 +8,8 @@ use std::{path::PathBuf, time::Duration};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The first start of a cluster takes --new: it makes the cluster's authority, and DIR/client.json for its clients. Later \
-starts need only --dir.
+starts need only --dir. Several masters share a database, and one of them leads: the first takes --new and --meta, each \
+further one --meta and --join with a token of `copal node token --master`.
 
 Example:
   copal master --dir /srv/copal/master --listen 10.0.0.1:7400 --new")]
@@ -25,6 +26,15 @@ pub(crate) struct Master {
     /// Make a new cluster
     #[arg(long)]
     pub(crate) new: bool,
+    /// Database that several masters share: mysql://USER@HOST:PORT/DATABASE (default: a file in DIR, for one master)
+    #[arg(long, value_name = "URL")]
+    pub(crate) meta: Option<String>,
+    /// File with the password of that database
+    #[arg(long, value_name = "FILE", requires = "meta")]
+    pub(crate) meta_password_file: Option<PathBuf>,
+    /// Token of `copal node token --master`, good once for ten minutes; `-` reads it from standard input
+    #[arg(long, value_name = "TOKEN", requires = "meta", conflicts_with = "new")]
+    pub(crate) join: Option<String>,
     /// Groups of volumes in a new cluster; their number never changes
     #[arg(long, value_name = "NUMBER", default_value_t = 64, requires = "new",
         value_parser = clap::value_parser!(u32).range(1..=1_048_575))]
@@ -114,7 +124,16 @@ pub(crate) struct Serve {
     /// Data servers
     #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) servers: u16,
-    /// Port of the master; data servers have those behind it
+    /// Masters; more than one takes --meta
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=7))]
+    pub(crate) masters: u16,
+    /// Database that the masters share: mysql://USER@HOST:PORT/DATABASE
+    #[arg(long, value_name = "URL")]
+    pub(crate) meta: Option<String>,
+    /// File with the password of that database
+    #[arg(long, value_name = "FILE", requires = "meta")]
+    pub(crate) meta_password_file: Option<PathBuf>,
+    /// Port of the master; data servers have those behind it, further masters those from 70 behind it on
     #[arg(long, value_name = "PORT", default_value_t = 7400, value_parser = clap::value_parser!(u16).range(1..=65_000))]
     pub(crate) port: u16,
     /// Most bytes that each store may take
@@ -306,7 +325,11 @@ pub(crate) enum Node {
     #[command(
         after_help = "Example:\n  copal data --dir D --name data4 --listen HOST:7404 --join \"$(copal node token)\""
     )]
-    Token,
+    Token {
+        /// For a further master, which gets the authority's key
+        #[arg(long)]
+        master: bool,
+    },
     /// Give a server up that is away; its groups are copied from others now
     ///
     /// It is not let back in: its directory is of no more use.

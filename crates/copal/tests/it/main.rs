@@ -22,6 +22,7 @@ mod kill;
 mod language;
 mod loop_device;
 mod manifest;
+mod masters;
 mod memory;
 mod monitoring;
 mod operating;

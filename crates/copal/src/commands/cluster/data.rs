@@ -1,6 +1,6 @@
 //! `copal data`.
 
-use super::{Context, check_address, child, start_failure, take};
+use super::{Context, check_address, child, start_failure, take, tokens};
 use crate::{
     arguments::Data,
     failure::{Failure, Outcome, exit},
@@ -9,11 +9,10 @@ use copal_data::MemberIdentity;
 use copal_node::{
     Backend, MemberStack, MemoryShares, NewStore, StoreLocation, StoreOptions, UnfinishedStore,
 };
-use copal_server::{DataProcess, HomeError, JoinToken, Room, ServerHome};
+use copal_server::{DataProcess, HomeError, Room, ServerHome};
 use copal_volume::group::{Incarnation, Term};
 use serde_json::json;
 use std::{
-    io::Read,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -55,7 +54,14 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
     let rate = home
         .recovery_bytes_per_s
         .unwrap_or_else(|| recovery_rate(&words.dir));
-    let process = DataProcess::start(stack.members().clone(), identity, &home, Box::new(room), rate);
+    let process = DataProcess::start(
+        stack.members().clone(),
+        identity,
+        &home,
+        &words.dir,
+        Box::new(room),
+        rate,
+    );
     let process = process.map_err(start_failure)?;
     let http = process.answer_monitor(&home.http).map_err(start_failure)?;
     context.output.message(
@@ -126,7 +132,7 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
     let listen =
         listen.ok_or_else(|| Failure::usage("where is the new server to listen? give --listen HOST:PORT"))?;
     check_address(listen)?;
-    let token = read_token(token)?;
+    let token = tokens::read(token)?;
     let mut home = match drawn {
         // A first start that was cut short: the same server, in whatever it is told now.
         Some(mut drawn) => {
@@ -150,17 +156,6 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
     // Last: from here on a start needs nothing but the directory.
     home.write(&words.dir).map_err(start_failure)?;
     Ok(home)
-}
-
-fn read_token(typed: &str) -> Outcome<JoinToken> {
-    let mut text = typed.to_owned();
-    if typed == "-" {
-        text.clear();
-        let read = std::io::stdin().take(4096).read_to_string(&mut text);
-        read.map_err(|error| Failure::usage(format!("no token on standard input: {error}")))?;
-    }
-    text.parse()
-        .map_err(|error: copal_server::NoToken| Failure::usage(error.to_string()))
 }
 
 fn make_store(context: &Context<'_>, words: &Data, home: &ServerHome) -> Outcome<()> {

@@ -1,16 +1,22 @@
 //! `copal master`.
 
-use super::{Context, check_address, child, start_failure, take};
+use super::{
+    Context, check_address, child,
+    database::{Database, check_url},
+    start_failure, take, tokens,
+};
 use crate::{
     arguments::Master,
     failure::{Failure, Outcome, exit},
 };
 use copal_client::Profile;
-use copal_master::{Master as Cluster, MasterError, MasterOptions, Pool, SqliteStore};
-use copal_server::{Authority, CLIENT_NAME, MasterHome, MasterProcess};
+use copal_master::{Master as Cluster, MasterError, MasterOptions, Pool};
+use copal_server::{Authority, CLIENT_NAME, MasterHome, MasterProcess, StartError};
 use serde_json::json;
 use std::{path::Path, time::Duration};
 
+/// How long a master that joins looks for the one that leads.
+const TO_JOIN: Duration = Duration::from_secs(30);
 /// Between two looks at what ends the process.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -19,33 +25,44 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
         child::end_with_parent()?;
     }
     let _lock = take(&words.dir)?;
-    let mut home = match words.new {
-        true => make(words)?,
-        false => find(words)?,
+    let mut home = match (words.new, &words.join) {
+        (true, _) => make(words)?,
+        (false, Some(token)) => join(words, token)?,
+        (false, None) => find(words)?,
     };
     if let Some(http) = &words.monitored.http {
         home.http.clone_from(http);
         home.write(&words.dir).map_err(start_failure)?;
     }
-    let database = MasterHome::database(&words.dir);
-    let meta = SqliteStore::open(&database).map_err(start_failure)?;
     let options = MasterOptions {
         permanent_after_ms: words.times.permanent_after.as_millis() as u64,
         ..MasterOptions::default()
     };
-    let master = Cluster::open(Box::new(meta), options).map_err(of_master)?;
-    let process = MasterProcess::start(master, home.authority(), &home.listen, &home.advertise);
-    let process = process.map_err(start_failure)?;
+    let process = MasterProcess::start(
+        Database::of(&home, &words.dir).opener(),
+        options,
+        home.authority(),
+        &home.listen,
+        &home.advertise,
+    );
+    let process = process.map_err(|error| match error {
+        StartError::Master(error) => of_master(error),
+        error => start_failure(error),
+    })?;
     let http = process.answer_monitor(&home.http).map_err(start_failure)?;
     let profile = words.dir.join("client.json");
     context.output.message(
         "ready",
-        json!({ "name": "master", "pid": std::process::id(), "address": process.address(), "http": http,
-            "profile": profile }),
+        json!({
+            "name": "master", "pid": std::process::id(), "address": process.address(), "http": http,
+            "profile": profile,
+            "leads": process.leads(),
+        }),
     );
+    let stands_by = if process.leads() { "" } else { ", and stands by" };
     let monitored = super::monitored(http.as_deref());
     context.output.line(&format!(
-        "ready: the master listens at {}{monitored}",
+        "ready: the master listens at {}{stands_by}{monitored}",
         process.address()
     ));
     context.wait_for_end(LOOK);
@@ -53,8 +70,8 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
     Ok(())
 }
 
-/// Makes a cluster: its authority, its database, and a profile for its clients.
-fn make(words: &Master) -> Outcome<MasterHome> {
+/// Where a new master listens, and where others reach it.
+fn addresses(words: &Master) -> Outcome<(&str, &str)> {
     let listen = words
         .listen
         .as_deref()
@@ -70,27 +87,64 @@ fn make(words: &Master) -> Outcome<MasterHome> {
     if MasterHome::read(&words.dir).is_ok() {
         return Err(taken(&words.dir));
     }
+    Ok((listen, advertise))
+}
+
+/// A home that knows its database.
+fn home_of(words: &Master, (listen, advertise): (&str, &str), authority: &Authority) -> Outcome<MasterHome> {
+    let mut home = MasterHome::new(listen, advertise, authority);
+    if let Some(url) = &words.meta {
+        check_url(url)?;
+        home.meta = Some(url.clone());
+        let file = words.meta_password_file.as_ref();
+        home.meta_password_file = file.map(std::path::absolute).transpose().map_err(start_failure)?;
+    }
+    Ok(home)
+}
+
+/// Makes a cluster: its authority, its database, and a profile for its clients.
+fn make(words: &Master) -> Outcome<MasterHome> {
+    let addresses = addresses(words)?;
     let mut uuid = [0; 16];
     let drawn = copal_volume::random_incarnation().and_then(|a| Ok((a, copal_volume::random_incarnation()?)));
     let (high, low) = drawn.map_err(start_failure)?;
     uuid[..8].copy_from_slice(&high.to_be_bytes());
     uuid[8..].copy_from_slice(&low.to_be_bytes());
-    let mut meta = SqliteStore::open(&MasterHome::database(&words.dir)).map_err(start_failure)?;
+    let authority = Authority::new(&copal_server::hex(&uuid)).map_err(start_failure)?;
+    let home = home_of(words, addresses, &authority)?;
+    let mut meta = Database::of(&home, &words.dir).open().map_err(start_failure)?;
     let pool = Pool {
         replicas: words.replicas,
         min_ack: words.replicas.min(2),
         groups: words.groups,
     };
-    Cluster::found(&mut meta, uuid, pool).map_err(of_master)?;
-    let authority = Authority::new(&copal_server::hex(&uuid)).map_err(start_failure)?;
+    Cluster::found(meta.as_mut(), uuid, pool).map_err(of_master)?;
+    write_profile(words, uuid, vec![addresses.1.to_owned()], &authority)?;
+    // Last: without it nothing of a half made cluster counts.
+    home.write(&words.dir).map_err(start_failure)?;
+    Ok(home)
+}
+
+fn write_profile(words: &Master, uuid: [u8; 16], masters: Vec<String>, authority: &Authority) -> Outcome<()> {
     let client = authority.identity(CLIENT_NAME).map_err(start_failure)?;
-    let masters = vec![advertise.to_owned()];
     let profile = Profile::new(uuid, masters, client.authority, client.certificate, client.key);
     profile
         .write(&words.dir.join("client.json"))
-        .map_err(start_failure)?;
-    let home = MasterHome::new(listen, advertise, &authority);
-    // Last: without it nothing of a half made cluster counts.
+        .map_err(start_failure)
+}
+
+/// Becomes a further master of the cluster of a token.
+fn join(words: &Master, token: &str) -> Outcome<MasterHome> {
+    let addresses = addresses(words)?;
+    let token = tokens::read(token)?;
+    // Before the token is used up.
+    if let Some(url) = &words.meta {
+        check_url(url)?;
+    }
+    let joined = MasterProcess::join(&token, addresses.1, TO_JOIN);
+    let joined = joined.map_err(|error| Failure::new(exit::DENIED, "denied", error.to_string()))?;
+    let home = home_of(words, addresses, &joined.authority)?;
+    write_profile(words, joined.cluster, joined.masters, &joined.authority)?;
     home.write(&words.dir).map_err(start_failure)?;
     Ok(home)
 }
@@ -122,6 +176,11 @@ fn find(words: &Master) -> Outcome<MasterHome> {
     if let Some(listen) = &words.listen {
         check_address(listen)?;
         home.listen.clone_from(listen);
+    }
+    if let Some(url) = &words.meta {
+        check_url(url)?;
+        home.meta = Some(url.clone());
+        home.meta_password_file.clone_from(&words.meta_password_file);
     }
     Ok(home)
 }

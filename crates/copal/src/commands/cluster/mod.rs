@@ -2,6 +2,7 @@
 
 mod child;
 mod data;
+mod database;
 mod fs;
 mod fs_run;
 mod group;
@@ -10,6 +11,7 @@ mod node;
 mod rebalance;
 mod serve;
 mod status;
+mod tokens;
 
 pub(super) use data::run as data;
 pub(super) use fs::run as fs;

@@ -40,8 +40,9 @@ pub(crate) fn run(context: &Context<'_>, verb: &Node) -> Outcome<()> {
                 human::table(&["Name", "State", "Address", "Process", "Boot", "Groups"], &rows)
             });
         }
-        Node::Token => {
-            let told = cluster::ask(&store, "token", "")?;
+        Node::Token { master } => {
+            let joiner = if *master { "master" } else { "" };
+            let told = cluster::ask(&store, "token", joiner)?;
             let token = told["token"].as_str().unwrap_or_default().to_owned();
             context.output.answer(told, || format!("{token}\n"));
         }

@@ -34,6 +34,11 @@ struct Process {
 }
 
 pub(crate) fn run(context: &Context<'_>, words: &Serve) -> Outcome<()> {
+    if words.masters > 1 && words.meta.is_none() {
+        return Err(Failure::usage(
+            "several masters share a database; give --meta mysql://USER@HOST:PORT/DATABASE, or one master",
+        ));
+    }
     let _lock = super::take(&words.dir)?;
     let program = std::env::current_exe().map_err(super::start_failure)?;
     let serving = Serving {
@@ -57,11 +62,16 @@ struct Serving<'a> {
 impl Serving<'_> {
     fn start_all(&self, processes: &mut Vec<Process>) -> Outcome<()> {
         let dir = self.words.dir.canonicalize().map_err(super::start_failure)?;
-        let master = self.start_master(&dir)?;
-        self.tell(&master);
-        let url = format!("copal://{}", master.address);
-        processes.push(master);
         let profile = dir.join("client.json");
+        for number in 1..=self.words.masters {
+            let master = self.start_master(&dir, number)?;
+            self.tell(&master);
+            processes.push(master);
+        }
+        let url = match processes.first() {
+            Some(first) => format!("copal://{}", first.address),
+            None => return Ok(()),
+        };
         for number in 1..=self.words.servers {
             if self.context.is_ended() {
                 return Ok(());
@@ -80,10 +90,18 @@ impl Serving<'_> {
         Ok(())
     }
 
-    fn start_master(&self, dir: &Path) -> Outcome<Process> {
-        let directory = dir.join("master");
+    fn start_master(&self, dir: &Path, number: u16) -> Outcome<Process> {
+        const FURTHER_PORTS: u16 = 70;
+        let (name, port) = match number {
+            1 => ("master".to_owned(), self.words.port),
+            _ => (
+                format!("master{number}"),
+                self.words.port + FURTHER_PORTS + number - 2,
+            ),
+        };
+        let directory = dir.join(&name);
         let is_new = !directory.join("master.json").exists();
-        let address = format!("127.0.0.1:{}", self.words.port);
+        let address = format!("127.0.0.1:{port}");
         let mut typed = vec![
             "master".to_owned(),
             "--dir".to_owned(),
@@ -92,10 +110,24 @@ impl Serving<'_> {
         typed.push("--permanent-after".to_owned());
         typed.push(format!("{}s", self.words.times.permanent_after.as_secs()));
         let again = typed.clone();
+        let mut token = None;
         if is_new {
-            typed.extend(["--new".to_owned(), "--listen".to_owned(), address]);
+            typed.extend(["--listen".to_owned(), address]);
+            if let Some(meta) = &self.words.meta {
+                typed.extend(["--meta".to_owned(), meta.clone()]);
+            }
+            if let Some(file) = &self.words.meta_password_file {
+                typed.extend(["--meta-password-file".to_owned(), file.display().to_string()]);
+            }
+            if number == 1 {
+                typed.push("--new".to_owned());
+            } else {
+                // Through a pipe: words of a process can be read by anybody.
+                typed.extend(["--join".to_owned(), "-".to_owned()]);
+                token = Some(token_of(&dir.join("client.json"), "master")?);
+            }
         }
-        let process = self.start("master", directory.clone(), typed, &again, None)?;
+        let process = self.start(&name, directory.clone(), typed, &again, token)?;
         // Where people look for it; the master's own is as good.
         let profile = Profile::read(&directory.join("client.json")).map_err(super::start_failure)?;
         profile
@@ -121,10 +153,7 @@ impl Serving<'_> {
         if has_joined {
             return self.start(&name, directory, typed, &again, None);
         }
-        let profile = Profile::read(profile).map_err(super::start_failure)?;
-        let store = crate::cluster::connect_with(&profile)?;
-        let told = crate::cluster::ask(&store, "token", "")?;
-        let token = told["token"].as_str().unwrap_or_default().to_owned();
+        let token = token_of(profile, "")?;
         let listen = format!("127.0.0.1:{}", self.words.port + number);
         // Through a pipe: words of a process can be read by anybody.
         for word in ["--name", &name, "--listen", &listen, "--join", "-"] {
@@ -256,6 +285,14 @@ impl Serving<'_> {
         }
         Ok(())
     }
+}
+
+/// Draws a token for one that is to join.
+fn token_of(profile: &Path, joiner: &str) -> Outcome<String> {
+    let profile = Profile::read(profile).map_err(super::start_failure)?;
+    let store = crate::cluster::connect_with(&profile)?;
+    let told = crate::cluster::ask(&store, "token", joiner)?;
+    Ok(told["token"].as_str().unwrap_or_default().to_owned())
 }
 
 fn as_json(process: &Process) -> Value {

@@ -1,0 +1,204 @@
+//! One of several masters over one database: who has the lease leads and answers, the others say that they do not.
+//!
+//! The lease ends by the database's clock. Whoever leads stops two seconds before that by a clock of its own, read before it asked:
+//! so two masters never answer at once, and what a paused one would still write is refused by the database (the fence of each
+//! change).
+//!
+//! Paper:  beanfs §4.2 (two stand-by masters; here any number, over one database, without a shared disk or a taken address)
+//! Design: docs/design/cluster.md#rules VOL-23
+//! Not here: how the lease is kept (`copal-master`), how clients find who leads (`copal-client`).
+
+use crate::{
+    answers::{blocking, encoded},
+    authority::Authority,
+    listener::{Handler, Peer, Refused, refused},
+    master_server::{MasterServer, of_master},
+};
+use bytes::Bytes;
+use copal_client::Connections;
+use copal_master::{Holder, LEASE_MS, Master, MasterError, MasterOptions, MetaError, MetaStore, Opened};
+use copal_proto::{
+    Method,
+    messages::{self, failure::Code},
+};
+use parking_lot::RwLock;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::Notify;
+
+/// Between two renewals.
+const RENEW: Duration = Duration::from_secs(3);
+/// Between two looks at a lease that another has, and after the database failed.
+const LOOK: Duration = Duration::from_secs(1);
+/// So long before the lease ends its holder stops.
+const EARLY: Duration = Duration::from_secs(2);
+
+/// Opens the database; called again for each reign.
+pub type OpenMeta = Box<dyn Fn() -> Result<Box<dyn MetaStore>, MetaError> + Send + Sync>;
+
+struct Reigning {
+    server: Arc<MasterServer>,
+    /// No answer is given later than this; none: the lease does not end.
+    until: Option<Instant>,
+}
+
+/// See the module.
+pub struct Candidate {
+    open: OpenMeta,
+    options: MasterOptions,
+    authority: Authority,
+    /// Where this master is reached.
+    address: String,
+    connections: Connections,
+    holder: Holder,
+    reigning: RwLock<Option<Reigning>>,
+    /// Somebody was told that this master leads no more: it looks at its lease now.
+    doubted: Notify,
+}
+
+impl Candidate {
+    /// A master that is reached at `address` and does not lead yet.
+    /// # Errors
+    /// The operating system gives no randomness.
+    pub fn new(
+        open: OpenMeta,
+        options: MasterOptions,
+        authority: Authority,
+        address: String,
+        connections: Connections,
+    ) -> Result<Arc<Candidate>, MasterError> {
+        Ok(Arc::new(Candidate {
+            open,
+            options,
+            authority,
+            address,
+            connections,
+            holder: Master::draw_holder()?,
+            reigning: RwLock::default(),
+            doubted: Notify::new(),
+        }))
+    }
+
+    /// Asks for the lease once; whether it was given. Blocks.
+    /// # Errors
+    /// The database failed, or holds no cluster.
+    pub fn try_to_lead(&self) -> Result<bool, MasterError> {
+        // Before it is asked for: it may end before the answer is here.
+        let asked = Instant::now();
+        let master = match Master::open_as((self.open)()?, self.holder, self.options)? {
+            Opened::Leads(master) => *master,
+            Opened::Follows { left_ms } => {
+                tracing::debug!(left_ms, "another master leads");
+                return Ok(false);
+            }
+        };
+        master.be_reached_at(&self.address)?;
+        let has_lease = master.has_lease();
+        tracing::info!(term = master.term(), "this master leads");
+        let server = MasterServer::new(
+            master,
+            self.authority.clone(),
+            self.address.clone(),
+            self.connections.clone(),
+        );
+        *self.reigning.write() = Some(Reigning {
+            server,
+            until: has_lease.then(|| asked + Duration::from_millis(LEASE_MS) - EARLY),
+        });
+        Ok(true)
+    }
+
+    /// Leads whenever it can, until the task is dropped.
+    pub async fn run(self: Arc<Self>) {
+        loop {
+            if self.reigning.read().is_some() {
+                Arc::clone(&self).reign().await;
+            }
+            let this = Arc::clone(&self);
+            let led = blocking(move || this.try_to_lead().map_err(|error| of_master(&error))).await;
+            match led {
+                Ok(true) => {}
+                Ok(false) => tokio::time::sleep(LOOK).await,
+                Err(error) => {
+                    tracing::warn!(text = error.text, "this master cannot ask for the lease");
+                    tokio::time::sleep(LOOK).await;
+                }
+            }
+        }
+    }
+
+    /// Lets time pass for the cluster, and renews the lease until it is lost.
+    async fn reign(self: Arc<Self>) {
+        let Some(server) = self
+            .reigning
+            .read()
+            .as_ref()
+            .map(|reigning| Arc::clone(&reigning.server))
+        else {
+            return;
+        };
+        let time = tokio::spawn(Arc::clone(&server).watch_time());
+        loop {
+            let _ = tokio::time::timeout(RENEW, self.doubted.notified()).await;
+            let Some(until) = self.reigning.read().as_ref().and_then(|reigning| reigning.until) else {
+                continue;
+            };
+            let asked = Instant::now();
+            let renewing = Arc::clone(&server);
+            let renewed = blocking(move || renewing.master.renew().map_err(|error| of_master(&error)));
+            match tokio::time::timeout_at(until.into(), renewed).await {
+                Ok(Ok(true)) => {
+                    if let Some(reigning) = self.reigning.write().as_mut() {
+                        reigning.until = Some(asked + Duration::from_millis(LEASE_MS) - EARLY);
+                    }
+                }
+                Ok(Err(error)) if Instant::now() < until => {
+                    tracing::warn!(text = error.text, "the lease could not be renewed yet");
+                    tokio::time::sleep(LOOK / 4).await;
+                    self.doubted.notify_one();
+                }
+                _ => break,
+            }
+        }
+        tracing::warn!("this master leads no more");
+        *self.reigning.write() = None;
+        time.abort();
+        // Whoever waits for the map here is to ask another.
+        server.wake_all();
+    }
+
+    /// Who answers now.
+    pub(crate) fn leading(&self) -> Option<Arc<MasterServer>> {
+        let reigning = self.reigning.read();
+        let reigning = reigning.as_ref()?;
+        let is_over = reigning.until.is_some_and(|until| Instant::now() >= until);
+        (!is_over).then(|| Arc::clone(&reigning.server))
+    }
+}
+
+fn not_leader() -> Refused {
+    refused(Code::NotLeader, "this master does not lead now; ask another")
+}
+
+impl Handler for Candidate {
+    const OF_STRANGERS: &'static [Method] = MasterServer::OF_STRANGERS;
+
+    async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+        if method == Method::Ping {
+            return Ok(encoded(&messages::Ping {}));
+        }
+        let server = self.leading().ok_or_else(not_leader)?;
+        let answer = server.call(peer, method, message).await;
+        match &answer {
+            Err(refusal) if refusal.code == i32::from(Code::NotLeader) => {
+                self.doubted.notify_one();
+                answer
+            }
+            // What was looked at may have been changed by another since.
+            Ok(_) if self.leading().is_none() => Err(not_leader()),
+            _ => answer,
+        }
+    }
+}
