@@ -5,7 +5,13 @@ use std::{
     fs::{DirBuilder, File, TryLockError},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
+
+/// How long a process that was killed may take to let go.
+const TO_END: Duration = Duration::from_secs(5);
+/// Between two looks at it.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Name of the file that carries the lock.
 const LOCK_FILE: &str = "process.lock";
@@ -37,10 +43,17 @@ impl DirectoryLock {
             .custom_flags(libc::O_NOFOLLOW)
             .open(&path);
         let file = open.map_err(system(&path, "open"))?;
-        match file.try_lock() {
-            Ok(()) => Ok(DirectoryLock { path, _file: file }),
-            Err(TryLockError::WouldBlock) => Err(NodeError::InUse { path }),
-            Err(TryLockError::Error(error)) => Err(system(&path, "lock")(error)),
+        let end = Instant::now() + TO_END;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(DirectoryLock { path, _file: file }),
+                // One that was killed holds its locks until all of it is gone, which takes a moment.
+                Err(TryLockError::WouldBlock) if Instant::now() < end && !has_living_holder(&path) => {
+                    std::thread::park_timeout(LOOK);
+                }
+                Err(TryLockError::WouldBlock) => return Err(NodeError::InUse { path }),
+                Err(TryLockError::Error(error)) => return Err(system(&path, "lock")(error)),
+            }
         }
     }
 
@@ -48,6 +61,13 @@ impl DirectoryLock {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Whether a process that has the lock can be seen to live: of one that has ended the words are gone.
+fn has_living_holder(path: &Path) -> bool {
+    crate::holders(path)
+        .iter()
+        .any(|holder| !holder.command.is_empty())
 }
 
 #[cfg(test)]

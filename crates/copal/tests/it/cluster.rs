@@ -458,13 +458,15 @@ fn an_emptied_directory_is_no_server_and_an_older_copy_is_not_let_in() {
     cluster.signal("data2", "-KILL");
     // Two boots more than the copy knows of.
     for _ in 0..2 {
-        let mut process = again(&dir);
+        let process = again(&dir);
         cluster.good(&["status", "--wait", "healthy"]);
         Command::new("kill")
             .arg(process.id().to_string())
             .status()
             .unwrap();
-        assert!(process.wait().unwrap().success());
+        let ended = process.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{}: {stderr}", ended.status);
     }
     let older = again(&copy).wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&older.stderr);
