@@ -7,7 +7,8 @@
 //! copied when, and from where, the queue says (`recovery`).
 //!
 //! Paper:  beanfs §4.3 (permanent failures), §5.3 (re-replication, migration)
-//! Invariant: a member leaves a group only in the change by which the full number of others is whole.
+//! Design: docs/design/cluster.md#rules VOL-24
+//! Invariant: a whole member leaves a group only in the change by which the full number of others is whole.
 
 use crate::{
     layout,

@@ -211,7 +211,9 @@ impl Master {
             };
             reign.note(now_ms, "state", &text)?;
         }
-        reign.note_lost_wholeness(&server, &beat.groups, now_ms)?;
+        if before.state == ServerState::Normal && server.state == ServerState::Normal {
+            reign.note_lost_wholeness(&server, &beat.groups, now_ms)?;
+        }
         let needs = &reign.recovery.needs;
         let tells_of_copies = beat.groups.iter().any(|(group, ..)| needs.contains_key(group));
         let watch = reign.watches.entry(disk).or_default();
@@ -317,15 +319,17 @@ impl Reign {
         told: &[(GroupId, Epoch, Role)],
         now_ms: u64,
     ) -> Mastered<()> {
-        if server.state != ServerState::Normal {
-            return Ok(());
-        }
         let before = self.watches.get(&server.disk).map(|watch| &watch.roles);
-        let was_whole = |group: &GroupId| {
-            before.is_some_and(|roles| roles.get(group).is_some_and(|(_, role)| *role == Role::Normal))
+        // What it says of an older view is from before it was whole.
+        let was_whole = |group: &GroupId, epoch: Epoch| {
+            let view = self.map.groups.get(group).map(|row| self.map.view(row));
+            let now = (epoch, Role::Normal);
+            view.is_some_and(|view| view.epoch == epoch)
+                && before.is_some_and(|roles| roles.get(group) == Some(&now))
         };
-        let is_lost =
-            |(group, _, role): &&(GroupId, Epoch, Role)| *role == Role::Recovering && was_whole(group);
+        let is_lost = |(group, epoch, role): &&(GroupId, Epoch, Role)| {
+            *role == Role::Recovering && was_whole(group, *epoch)
+        };
         let lost: Vec<GroupId> = told.iter().filter(is_lost).map(|(group, ..)| *group).collect();
         for group in lost {
             let name = &server.name;

@@ -3,6 +3,7 @@
 //! What can be read stays. A file that cannot be read to its last byte goes with its head: then it is lacking like one that was
 //! never here, and becoming whole brings it back (VOL-16). Lost deletes and lost records of the journal come back the same way.
 //!
+//! Design: docs/design/cluster.md#rules VOL-28
 //! Not here: whether another member has all of it, and when to look (`copal-server`).
 
 use super::store::MemberStore;

@@ -756,3 +756,29 @@ fn a_copy_that_does_not_get_on_is_begun_again() {
     cluster.settle();
     assert!(cluster.members(3).contains(&order.to[4..].parse().unwrap()));
 }
+
+/// Symptom: a server that had booted was told, group by group, to be whole no more. Cause: what it said of views from before it
+/// was whole came after it. Fix: only what it says of the present view, in which it has said that it was whole.
+#[test]
+fn only_who_was_whole_in_the_present_view_is_told_to_be_whole_no_more() {
+    let cluster = Cluster::new(3, 4);
+    let map = cluster.master.map();
+    let group = GroupId(1);
+    let epoch = map.view(&map.groups[&group]).epoch;
+    let tell = |epoch, role| {
+        let told = Beat {
+            groups: vec![(group, epoch, role)],
+            ..beat(2, 1)
+        };
+        cluster.master.beat(told, cluster.now_ms).unwrap();
+        cluster.events("repair")
+    };
+    assert_eq!(
+        tell(copal_volume::group::Epoch(1), Role::Recovering),
+        0,
+        "of an older view"
+    );
+    assert_eq!(tell(epoch, Role::Normal), 0);
+    assert_eq!(tell(epoch, Role::Recovering), 1);
+    assert_eq!(tell(epoch, Role::Recovering), 1, "told once");
+}

@@ -1,6 +1,6 @@
 //! Which groups leave which disks, and where they go: a plan that is shown before anything moves.
 //!
-//! Design: docs/design/cluster.md#rules
+//! Design: docs/design/cluster.md#rules VOL-27
 //! Paper:  beanfs §5.3
 //! Invariants
 //! - No target is filled above the low watermark, bytes on their way to it included.

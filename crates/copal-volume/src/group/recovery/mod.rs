@@ -1,6 +1,6 @@
 //! The recovery queue: which groups that lost a copy are copied next, from where to where.
 //!
-//! Design: docs/design/cluster.md#rules
+//! Design: docs/design/cluster.md#rules VOL-25, VOL-26
 //! Paper:  beanfs §5.3
 //! Invariants
 //! - No job of a group with more whole copies starts while one with fewer could run.
