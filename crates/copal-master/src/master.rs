@@ -126,6 +126,13 @@ impl Master {
             Lead::Mine { term } => term,
             Lead::Theirs { left_ms } => return Ok(Opened::Follows { left_ms }),
         };
+        let unmarked = meta.unmark_all()?;
+        if unmarked > 0 {
+            tracing::warn!(
+                volumes = unmarked,
+                "volumes were being removed when the master ended; they are there again"
+            );
+        }
         // As it is now that nobody else changes it.
         let cluster = meta.cluster()?.ok_or_else(none)?;
         let masters = meta.masters()?;

@@ -286,6 +286,8 @@ pub trait MetaStore: Send {
     -> Result<Vec<DirRow>, MetaError>;
     /// Marks a volume as being removed, or not any more. `NotEmpty`: it has volumes below it. `VolumeGone`: it is not there.
     fn mark_removing(&mut self, at: Place<'_>, is_removing: bool) -> Meta<()>;
+    /// Takes back every mark of a volume that is being removed: whoever began that rules no more. Returns how many there were.
+    fn unmark_all(&mut self) -> Result<u64, MetaError>;
     /// Takes a volume away for good; the map's version from which on it is gone. `VolumeGone`: it is not there.
     fn remove(&mut self, at: Place<'_>) -> Meta<u64>;
     /// Volumes that are gone since a version of the map, and not yet from everywhere.

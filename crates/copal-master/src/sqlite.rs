@@ -34,6 +34,7 @@ CREATE TABLE missed (gid INTEGER NOT NULL, disk INTEGER NOT NULL, version INTEGE
     WITHOUT ROWID;
 CREATE TABLE dir (parent INTEGER NOT NULL, name BLOB NOT NULL, vid INTEGER NOT NULL, removing INTEGER NOT NULL,
     PRIMARY KEY (parent, name)) WITHOUT ROWID;
+CREATE TABLE removing (parent INTEGER NOT NULL, name BLOB NOT NULL, PRIMARY KEY (parent, name)) WITHOUT ROWID;
 CREATE TABLE quota (vid INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, version INTEGER NOT NULL);
 CREATE TABLE gone_vol (vid INTEGER PRIMARY KEY, version INTEGER NOT NULL);
 CREATE TABLE master (number INTEGER PRIMARY KEY AUTOINCREMENT, address TEXT NOT NULL UNIQUE);
@@ -496,10 +497,26 @@ impl MetaStore for SqliteStore {
                     is_removing
                 ],
             )?;
-            Ok(match changed {
-                0 => Err(VolumeError::VolumeGone),
-                _ => Ok(()),
-            })
+            let mark = match is_removing {
+                true => "INSERT OR IGNORE INTO removing VALUES (?1, ?2)",
+                false => "DELETE FROM removing WHERE parent = ?1 AND name = ?2",
+            };
+            if changed == 0 {
+                return Ok(Err(VolumeError::VolumeGone));
+            }
+            transaction.execute(mark, params![at.parent.0 as i64, at.name.as_bytes()])?;
+            Ok(Ok(()))
+        })
+    }
+
+    fn unmark_all(&mut self) -> Result<u64, MetaError> {
+        self.in_transaction(|transaction| {
+            let marked = transaction.execute(
+                "UPDATE dir SET removing = 0 WHERE (parent, name) IN (SELECT parent, name FROM removing)",
+                [],
+            )?;
+            transaction.execute("DELETE FROM removing", [])?;
+            Ok(marked as u64)
         })
     }
 
@@ -513,6 +530,10 @@ impl MetaStore for SqliteStore {
                 return Ok(Err(VolumeError::VolumeGone));
             }
             let version = next_version(transaction)?;
+            transaction.execute(
+                "DELETE FROM removing WHERE parent = ?1 AND name = ?2",
+                params![at.parent.0 as i64, at.name.as_bytes()],
+            )?;
             transaction.execute("DELETE FROM quota WHERE vid = ?1", [at.vid.0 as i64])?;
             transaction.execute(
                 "INSERT INTO gone_vol VALUES (?1, ?2)",

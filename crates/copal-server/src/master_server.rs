@@ -35,6 +35,8 @@ const TICK: Duration = Duration::from_millis(250);
 const PROBE: Duration = Duration::from_millis(250);
 /// How long a member may take to learn that a volume is removed.
 const TO_TELL: Duration = Duration::from_secs(5);
+/// A removal that is not decided so soon is undone.
+const TO_DECIDE: Duration = Duration::from_secs(30);
 /// Name in the certificate of a client.
 pub const CLIENT_NAME: &str = "client.copal";
 /// Events that are told at a time.
@@ -341,10 +343,13 @@ impl MasterServer {
             begun.map_err(|error| of_master(&error))
         });
         let removing = begun.await?;
+        let began = Instant::now();
         let told = self
             .tell_members(vid, messages::volume_state::State::Removing)
             .await;
         let is_kept = match &told {
+            // What members were told is forgotten after a minute.
+            Ok(_) if began.elapsed() > TO_DECIDE => true,
             Ok(has_files) => *has_files && !request.with_files,
             Err(_) => true,
         };
@@ -358,6 +363,12 @@ impl MasterServer {
             })
             .await?;
             told?;
+            if began.elapsed() > TO_DECIDE {
+                return Err(refused(
+                    Code::Unavailable,
+                    "the members took too long to answer; try again",
+                ));
+            }
             return Err(of_volume_error(&VolumeError::NotEmpty));
         }
         blocking(move || {

@@ -12,6 +12,9 @@ use copal_kv::Keyspace;
 use copal_volume::{FileId, FileInfo, OpId, VolumeError, VolumeId, VolumeStats, group::GroupId};
 use std::ops::Range;
 
+/// A removal that nobody has decided for so long is forgotten.
+const REMOVING_MS: u64 = 60_000;
+
 /// What a member knows about a file id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
@@ -207,8 +210,11 @@ impl MemberCore {
 
     /// Whether the volume may be removed: until that is decided, nothing is created in it.
     pub(super) fn is_removing(&self, vid: VolumeId) -> Result<bool, VolumeError> {
-        let row = self.volume_row(vid)?;
-        Ok(row.is_some_and(|row| row.state == VolumeState::Removing))
+        let now_ms = self.clock.now_ms();
+        let is_marked = |row: VolumeRow| {
+            row.state == VolumeState::Removing && row.created_ms.abs_diff(now_ms) < REMOVING_MS
+        };
+        Ok(self.volume_row(vid)?.is_some_and(is_marked))
     }
 
     /// The volume's quota.

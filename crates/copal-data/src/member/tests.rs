@@ -379,3 +379,24 @@ fn what_cannot_be_read_is_given_up_and_taken_over_like_what_never_came() {
     );
     assert_eq!(store.give_up_damaged(GROUP).unwrap(), GivenUp::default());
 }
+
+/// Symptom: creates in a volume waited to their deadline for ever. Cause: the master had died in the middle of removing it, and
+/// the members went by the mark it had left. Fix: a mark that is a minute old counts no more.
+#[test]
+fn a_removal_that_nobody_decides_ends_by_itself() {
+    let clock = Arc::new(ManualClock::new(NOW));
+    let store = member_with(Role::Normal, Arc::clone(&clock));
+    let quota_bytes = Some(100);
+    store.tell_volume(vid(), Told::Live { quota_bytes }).unwrap();
+    store.tell_volume(vid(), Told::Removing).unwrap();
+    let busy = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
+    assert_eq!(busy, Err(NotHeld::Refused(Answer::Busy)));
+    clock.set(NOW + 60_000);
+    let taken = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
+    assert_eq!(taken, Ok(Role::Normal));
+    let beyond = store.apply(GROUP, Epoch(5), create(2, "b", bytes(95))).unwrap();
+    assert!(
+        matches!(beyond, Err(NotHeld::Refused(Answer::QuotaExceeded { .. }))),
+        "{beyond:?}"
+    );
+}

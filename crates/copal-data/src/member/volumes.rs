@@ -1,6 +1,9 @@
 //! Volumes that are being removed, or are gone, as the master tells their members.
 //!
-//! Invariant: a volume that is gone stays gone here: its row says so for ever, since its id is never used again.
+//! Invariants
+//! - A volume that is gone stays gone here: its row says so for ever, since its id is never used again.
+//! - A removal that nobody decides ends by itself, since whoever began it may have died: the mark counts for a minute, and the
+//!   master decides in less.
 
 use super::store::MemberStore;
 use crate::{
@@ -19,7 +22,7 @@ pub enum Told {
         /// Most bytes of live files.
         quota_bytes: Option<u64>,
     },
-    /// It takes no creates; nothing of it is lost yet.
+    /// It takes no creates for a minute; nothing of it is lost yet.
     Removing,
     /// Its files go.
     Gone,
@@ -41,6 +44,7 @@ impl MemberStore {
             return Ok(false);
         }
         let mut batch = core.kv.batch();
+        let now_ms = core.clock.now_ms();
         let row = |state, quota_bytes| {
             let options = VolumeOptions {
                 quota_bytes,
@@ -48,17 +52,19 @@ impl MemberStore {
             };
             let row = VolumeRow {
                 state,
-                ..VolumeRow::new(VolumeId::ROOT, "", 0, &options)
+                ..VolumeRow::new(VolumeId::ROOT, "", now_ms, &options)
             };
             row.row(&key)
         };
+        // Should the removal be forgotten, the quota is not.
+        let quota = core.quota(vid)?;
         match told {
             // Nothing has to be known of it.
             Told::Live { quota_bytes: None } => batch.delete(&core.spaces.volumes, &key),
             Told::Live { quota_bytes } => {
                 batch.put(&core.spaces.volumes, &key, row(VolumeState::Live, quota_bytes))
             }
-            Told::Removing => batch.put(&core.spaces.volumes, &key, row(VolumeState::Removing, None)),
+            Told::Removing => batch.put(&core.spaces.volumes, &key, row(VolumeState::Removing, quota)),
             Told::Gone => batch.put(&core.spaces.volumes, &key, row(VolumeState::Gone, None)),
         };
         core.writable()?;

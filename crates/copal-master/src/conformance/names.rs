@@ -99,6 +99,9 @@ pub(super) fn removal_is_marked_undone_and_done(subject: &dyn Subject) {
         "it may yet be undone"
     );
     let mut store = reopened(subject, store);
+    assert_eq!(store.unmark_all().unwrap(), 1);
+    assert_eq!(store.unmark_all().unwrap(), 0);
+    store.mark_removing(at_below, true).unwrap().unwrap();
     store.mark_removing(at_below, false).unwrap().unwrap();
     assert_eq!(resolve(&mut *store, &["a", "below"]), [a, below]);
     // Neither another volume of that name nor another name of that volume.

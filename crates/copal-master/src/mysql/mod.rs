@@ -372,10 +372,27 @@ impl MetaStore for MysqlStore {
                 "UPDATE dir SET removing = ? WHERE parent = ? AND name = ? AND vid = ?",
                 (is_removing, at.parent.0, at.name.as_bytes(), at.vid.0),
             )?;
-            Ok(match on.affected_rows() {
-                0 => Err(VolumeError::VolumeGone),
-                _ => Ok(()),
-            })
+            if on.affected_rows() == 0 {
+                return Ok(Err(VolumeError::VolumeGone));
+            }
+            let mark = match is_removing {
+                true => "INSERT IGNORE INTO removing VALUES (?, ?)",
+                false => "DELETE FROM removing WHERE parent = ? AND name = ?",
+            };
+            on.exec_drop(mark, (at.parent.0, at.name.as_bytes()))?;
+            Ok(Ok(()))
+        })
+    }
+
+    fn unmark_all(&mut self) -> Result<u64, MetaError> {
+        self.change_always(|on| {
+            on.query_drop(
+                "UPDATE dir JOIN removing ON dir.parent = removing.parent AND dir.name = removing.name
+                 SET dir.removing = 0",
+            )?;
+            let marked = on.affected_rows();
+            on.query_drop("DELETE FROM removing")?;
+            Ok(marked)
         })
     }
 
@@ -389,6 +406,8 @@ impl MetaStore for MysqlStore {
                 return Ok(Err(VolumeError::VolumeGone));
             }
             let version = next_version(on)?;
+            let unmark = "DELETE FROM removing WHERE parent = ? AND name = ?";
+            on.exec_drop(unmark, (at.parent.0, at.name.as_bytes()))?;
             on.exec_drop("DELETE FROM quota WHERE vid = ?", (at.vid.0,))?;
             on.exec_drop("INSERT INTO gone_vol VALUES (?, ?)", (at.vid.0, version))?;
             Ok(Ok(version))

@@ -10,7 +10,7 @@ use mysql::{Conn, prelude::Queryable};
 /// Version of the tables.
 const SCHEMA_VERSION: u32 = 1;
 
-const TABLES: [&str; 13] = [
+const TABLES: [&str; 14] = [
     "CREATE TABLE IF NOT EXISTS cluster (id TINYINT UNSIGNED PRIMARY KEY, uuid BINARY(16) NOT NULL,
         map_version BIGINT UNSIGNED NOT NULL, replicas TINYINT UNSIGNED NOT NULL, min_ack TINYINT UNSIGNED NOT NULL,
         group_count INT UNSIGNED NOT NULL) ENGINE=InnoDB",
@@ -29,6 +29,8 @@ const TABLES: [&str; 13] = [
         PRIMARY KEY (gid, disk)) ENGINE=InnoDB",
     "CREATE TABLE IF NOT EXISTS dir (parent BIGINT UNSIGNED NOT NULL, name VARBINARY(255) NOT NULL,
         vid BIGINT UNSIGNED NOT NULL, removing TINYINT UNSIGNED NOT NULL, PRIMARY KEY (parent, name)) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS removing (parent BIGINT UNSIGNED NOT NULL, name VARBINARY(255) NOT NULL,
+        PRIMARY KEY (parent, name)) ENGINE=InnoDB",
     "CREATE TABLE IF NOT EXISTS quota (vid BIGINT UNSIGNED PRIMARY KEY, bytes BIGINT UNSIGNED NOT NULL,
         version BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB",
     "CREATE TABLE IF NOT EXISTS gone_vol (vid BIGINT UNSIGNED PRIMARY KEY, version BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB",
