@@ -3,6 +3,7 @@
 //! Two tasks of its own, one that writes and one that reads; what waits to be written goes out in one write. A connection that
 //! breaks answers every call that is under way with `Broken`, and takes no more.
 
+use crate::trace::current_trace;
 use bytes::Bytes;
 use copal_proto::{Frame, MAX_FRAME_BYTES, Method, messages::Failure};
 use futures_util::{SinkExt, StreamExt};
@@ -186,6 +187,7 @@ impl Connection {
             method: method as u16,
             is_reply: false,
             is_failure: false,
+            trace: current_trace(),
             message: request.encode_to_vec().into(),
         };
         let called = async {

@@ -8,6 +8,7 @@ use crate::{
     files::Writer,
     lease::{LeaseError, WriterLease},
     profile::Profile,
+    trace::traced,
 };
 use bytes::Bytes;
 use copal_volume::{
@@ -131,7 +132,7 @@ impl ClusterStore {
 
     /// Runs what the cluster does, and waits for it.
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
-        self.runtime.block_on(future)
+        self.runtime.block_on(traced(future))
     }
 
     /// When an operation that begins now is to end.
@@ -394,12 +395,12 @@ impl FileWriter for BlockingWriter {
     fn append(&mut self, data: Bytes) -> Result<(), VolumeError> {
         self.store.writable()?;
         let end = self.store.end();
-        self.store.runtime.block_on(self.writer.append(data, end))
+        self.store.wait(self.writer.append(data, end))
     }
 
     fn commit(self: Box<Self>) -> Result<FileInfo, VolumeError> {
         self.store.writable()?;
         let end = self.store.end();
-        self.store.runtime.block_on(self.writer.commit(end))
+        self.store.wait(self.writer.commit(end))
     }
 }

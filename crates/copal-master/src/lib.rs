@@ -13,6 +13,7 @@
 //! Not here: sockets, TLS and certificates (`copal-server`); rows of files (`copal-data`).
 
 mod disks;
+mod keeping;
 mod layout;
 mod leases;
 mod map;
@@ -31,6 +32,7 @@ mod status;
 mod tasks;
 mod watch;
 
+pub use keeping::{KeepError, Kept, back_up, check as check_tables, put_back};
 pub use leases::{Lease, NoLease, WRITER_LEASE_MS};
 pub use map::ClusterMap;
 pub use master::{Master, MasterError, MasterOptions, Mastered, Opened};

@@ -20,7 +20,7 @@ use std::{
 };
 
 /// Version of the tables.
-const SCHEMA_VERSION: u32 = 1;
+pub(crate) const SCHEMA_VERSION: u32 = 1;
 const SCHEMA: &str = "
 CREATE TABLE cluster (id INTEGER PRIMARY KEY CHECK (id = 1), uuid BLOB NOT NULL, map_version INTEGER NOT NULL,
     term INTEGER NOT NULL, replicas INTEGER NOT NULL, min_ack INTEGER NOT NULL, groups INTEGER NOT NULL);

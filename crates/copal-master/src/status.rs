@@ -44,6 +44,7 @@ impl Master {
             "tasks": reign.tasks(),
             "recovery": reign.recovery_told(),
             "map_version": reign.map.version,
+            "version": env!("CARGO_PKG_VERSION"),
             "master": { "leader": true, "address": self.address(), "term": self.term, "masters": reign.masters },
         })
     }
@@ -179,6 +180,13 @@ impl Reign {
                 format!("recovering: {lacking} groups are not whole yet"),
             );
         }
+        // One that has joined and does not listen yet, or that this master was not told of since it began to rule.
+        let is_silent =
+            |server: &&ServerRow| self.watches.get(&server.disk).is_none_or(|watch| watch.pid == 0);
+        if let Some(server) = self.in_state(ServerState::Normal).find(is_silent) {
+            let sentence = format!("recovering: {} has not been heard of yet", server.name);
+            return ("recovering", sentence);
+        }
         (
             "healthy",
             format!(
@@ -218,6 +226,7 @@ impl Reign {
         let groups = self.map.groups_of(server.disk).count();
         json!({
             "name": server.name,
+            "uuid": hex(&server.server_uuid),
             "disk": server.disk,
             "state": state,
             "pid": watch.pid,
@@ -231,4 +240,8 @@ impl Reign {
             "silent_ms": now_ms.saturating_sub(watch.heard_ms),
         })
     }
+}
+
+fn hex(uuid: &[u8]) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,4 +1,4 @@
-//! A frame: length, number of the request, method, flags, checksum, message.
+//! A frame: length, number of the request, method, flags, checksum, number of the operation, message.
 //!
 //! All numbers are big-endian, as the length is that the transport reads first.
 //! Format: docs/formats/wire-frame.md
@@ -13,7 +13,9 @@ pub const MAX_FRAME_BYTES: usize = (4 << 20) + (64 << 10);
 
 const REPLY: u16 = 1;
 const FAILURE: u16 = 2;
-const KNOWN_FLAGS: u16 = REPLY | FAILURE;
+const TRACED: u16 = 4;
+const KNOWN_FLAGS: u16 = REPLY | FAILURE | TRACED;
+const TRACE_LEN: usize = 8;
 const SUM_AT: usize = 12;
 
 /// One message on its way.
@@ -27,6 +29,8 @@ pub struct Frame {
     pub is_reply: bool,
     /// The message is a `Failure`.
     pub is_failure: bool,
+    /// Number of the operation that the call is part of, for logs; 0: none.
+    pub trace: u64,
     /// The message, encoded.
     pub message: Bytes,
 }
@@ -56,13 +60,17 @@ pub enum FrameError {
 impl Frame {
     /// The bytes behind the length.
     pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(FRAME_HEADER_LEN + self.message.len());
+        let mut out = BytesMut::with_capacity(FRAME_HEADER_LEN + TRACE_LEN + self.message.len());
+        let trace = self.trace.to_be_bytes();
+        let trace = if self.trace == 0 { &[][..] } else { &trace[..] };
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         out.put_u64(self.id);
         out.put_u16(self.method);
-        out.put_u16(flag(self.is_reply, REPLY) | flag(self.is_failure, FAILURE));
-        let sum = crc32c(crc32c(0, &out), &self.message);
+        let is_traced = flag(self.trace != 0, TRACED);
+        out.put_u16(flag(self.is_reply, REPLY) | flag(self.is_failure, FAILURE) | is_traced);
+        let sum = crc32c(crc32c(crc32c(0, &out), trace), &self.message);
         out.put_u32(sum);
+        out.put_slice(trace);
         out.put_slice(&self.message);
         out.freeze()
     }
@@ -89,11 +97,18 @@ impl Frame {
         if flags & !KNOWN_FLAGS != 0 {
             return Err(FrameError::Flags(flags & !KNOWN_FLAGS));
         }
+        let trace = match flags & TRACED {
+            0 => 0,
+            _ => bytes
+                .try_get_u64()
+                .map_err(|_| FrameError::Short(FRAME_HEADER_LEN + bytes.len()))?,
+        };
         Ok(Frame {
             id,
             method,
             is_reply: flags & REPLY != 0,
             is_failure: flags & FAILURE != 0,
+            trace,
             message: bytes,
         })
     }
@@ -109,13 +124,23 @@ mod tests {
             method: 17,
             is_reply: true,
             is_failure: false,
+            trace: 0,
             message: Bytes::from_static(b"message"),
+        }
+    }
+
+    fn traced() -> Frame {
+        Frame {
+            trace: 0x0102_0304_0506_0708,
+            is_reply: false,
+            ..frame()
         }
     }
 
     #[test]
     fn a_frame_comes_back_as_it_was_sent() {
         assert_eq!(Frame::decode(frame().encode()), Ok(frame()));
+        assert_eq!(Frame::decode(traced().encode()), Ok(traced()));
     }
 
     /// The example of docs/formats/wire-frame.md.
@@ -127,11 +152,20 @@ mod tests {
             .map(|byte| format!("{byte:02x}"))
             .collect();
         assert_eq!(hex, "0000000000000007001100010f85edee6d657373616765");
+        let hex: String = traced()
+            .encode()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        assert_eq!(
+            hex,
+            "000000000000000700110004d1275eb001020304050607086d657373616765"
+        );
     }
 
     #[test]
     fn any_flipped_bit_is_noticed() {
-        let sent = frame().encode();
+        let sent = traced().encode();
         for bit in 0..sent.len() * 8 {
             let mut bytes = sent.to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -145,9 +179,9 @@ mod tests {
     #[test]
     fn flags_of_a_newer_release_are_refused() {
         let mut bytes = frame().encode().to_vec();
-        bytes[11] |= 4;
+        bytes[11] |= 8;
         let sum = crc32c(crc32c(0, &bytes[..SUM_AT]), &bytes[FRAME_HEADER_LEN..]);
         bytes[SUM_AT..FRAME_HEADER_LEN].copy_from_slice(&sum.to_be_bytes());
-        assert_eq!(Frame::decode(bytes.into()), Err(FrameError::Flags(4)));
+        assert_eq!(Frame::decode(bytes.into()), Err(FrameError::Flags(8)));
     }
 }

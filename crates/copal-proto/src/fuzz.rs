@@ -21,6 +21,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
             method: 2,
             is_reply: false,
             is_failure: false,
+            trace: 3,
             message: Bytes::copy_from_slice(bytes),
         };
         assert_eq!(Frame::decode(frame.encode()).as_ref(), Ok(&frame));

@@ -24,7 +24,9 @@ pub(crate) fn encoded(message: &impl Message) -> Bytes {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
 ) -> Result<T, Refused> {
-    match tokio::task::spawn_blocking(work).await {
+    // What the work logs is part of the call.
+    let span = tracing::Span::current();
+    match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
         Ok(outcome) => outcome,
         Err(error) => Err(refused(Code::Internal, format!("the call ended early: {error}"))),
     }

@@ -35,6 +35,7 @@ mod snapshots;
 mod syncing;
 mod token;
 mod traffic;
+mod validity;
 
 pub use authority::{Authority, AuthorityError};
 pub use data_server::{DataServer, Room};
@@ -48,3 +49,4 @@ pub use monitoring::HttpAt;
 pub use processes::{DataProcess, MasterProcess, StartError};
 pub use token::{JoinToken, Joins, NoToken, hex, unhex};
 pub use traffic::Traffic;
+pub use validity::Validity;

@@ -5,7 +5,7 @@
 
 use crate::traffic::{Called, Traffic, TurnedAway};
 use bytes::Bytes;
-use copal_client::codec;
+use copal_client::{codec, trace_text, with_trace};
 use copal_proto::{
     Frame, Method,
     messages::{Failure, failure::Code},
@@ -33,6 +33,7 @@ use tokio_rustls::{
     },
 };
 use tokio_util::codec::Framed;
+use tracing::Instrument;
 
 /// How long a connection may take to show who it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -224,6 +225,34 @@ async fn hear_stranger<H: Handler>(stream: Stream, peer: Peer, handler: Arc<H>) 
     }
 }
 
+/// Answers a call. What is logged on the way, here and where more calls are made for it, has the operation's number.
+async fn answered<H: Handler>(
+    handler: &Arc<H>,
+    peer: Peer,
+    method: Method,
+    frame: &Frame,
+) -> Result<Bytes, Refused> {
+    let called = Arc::clone(handler).call(peer, method, frame.message.clone());
+    if frame.trace == 0 {
+        return called.await;
+    }
+    // At the level of what is always logged: otherwise a warning would not say what it is about.
+    let span = tracing::error_span!("call", trace = %trace_text(frame.trace), method = method.name());
+    let called = async {
+        let answer = called.await;
+        match &answer {
+            Ok(_) => tracing::debug!("answered"),
+            Err(failure) => tracing::debug!(
+                code = failure.code().as_str_name(),
+                text = failure.text,
+                "refused"
+            ),
+        }
+        answer
+    };
+    with_trace(frame.trace, called).instrument(span).await
+}
+
 /// The frame that answers another.
 fn reply(to: &Frame, answer: Result<Bytes, Refused>) -> Frame {
     let (is_failure, message) = match answer {
@@ -235,6 +264,7 @@ fn reply(to: &Frame, answer: Result<Bytes, Refused>) -> Frame {
         method: to.method,
         is_reply: true,
         is_failure,
+        trace: 0,
         message,
     }
 }
@@ -288,7 +318,7 @@ async fn converse<H: Handler>(
             let answer = match Method::of_number(frame.method) {
                 Some(method) => {
                     let began = Instant::now();
-                    let answer = handler.call(peer, method, frame.message.clone()).await;
+                    let answer = answered(&handler, peer, method, &frame).await;
                     traffic.note(&Called {
                         method,
                         bytes_in: frame.message.len(),

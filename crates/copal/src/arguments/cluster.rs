@@ -316,6 +316,64 @@ A get with \"body\":true has the bytes as body_b64.
 Example:
   echo '{\"id\":1,\"op\":\"stat\",\"volume\":\"mail\",\"name\":\"m1\"}' | copal fs run";
 
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Looks at the cluster of --cluster or COPAL_CLUSTER from this machine, and with --dir at the machine below a server. Each line \
+says what was found and what to do; the exit code is 20 where something is bad.
+
+Examples:
+  copal doctor
+  copal doctor --json | jq -r 'select(.state == \"bad\").message'")]
+pub(crate) struct Doctor {
+    /// Directory of a master or a data server on this machine
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Meta {
+    /// Copy the database of a master, which may be running, into a new file
+    #[command(after_help = "\
+What lies beside the database, master.json and client.json, changes never: keep a copy of both, too.
+
+Example:
+  copal meta backup --dir /tmp/c/master /tmp/c/meta.kept")]
+    Backup {
+        /// Directory of the master
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+        /// The copy, a new file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Put a copy back, for a master that is started with it
+    #[command(after_help = "\
+Versions of the map, terms and numbers of volumes go on far above those of the copy: none is given twice. Volumes made since \
+then are not there any more. A server that was away when the old master ended must not come back with its old \
+directory: let it join anew with an empty one.
+
+Example:
+  copal meta restore --dir /tmp/c/restored /tmp/c/meta.kept")]
+    Restore {
+        /// Directory of the master, which does not run
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+        /// The copy
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Look whether the tables of a master agree with each other
+    #[command(after_help = "Example:\n  copal meta check --dir /tmp/c/master")]
+    Check {
+        /// Directory of a master, which may be running
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+        /// A copy
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Node {
     /// List the servers

@@ -13,7 +13,7 @@ mod retention;
 
 pub(crate) use backup::{Backup, Format};
 pub(crate) use cluster::{
-    Data, Events, FileWords, Fs, FsVerb, Group, Master, Node, Rebalance, Serve, Status,
+    Data, Doctor, Events, FileWords, Fs, FsVerb, Group, Master, Meta, Node, Rebalance, Serve, Status,
 };
 pub(crate) use global::{Common, Wait};
 pub(crate) use reading::{Check, Ls, Restore, Snapshots, Verify};
@@ -177,6 +177,11 @@ pub(crate) enum Command {
     Rebalance(Rebalance),
     /// Show what happened in a cluster
     Events(Events),
+    /// Look for what an operator stumbles over: certificates, clocks, disks, limits
+    Doctor(Doctor),
+    /// Keep the database of a master elsewhere, put it back, check it
+    #[command(subcommand)]
+    Meta(Meta),
     /// Look into the key-value engine below a repository, or into any store of it
     Kv(kv::Kv),
     /// Show the version

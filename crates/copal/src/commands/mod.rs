@@ -87,6 +87,8 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Group(words) => cluster::group(&context, words),
         Command::Rebalance(words) => cluster::rebalance(&context, words),
         Command::Events(words) => cluster::events(&context, words),
+        Command::Doctor(words) => cluster::doctor(&context, words),
+        Command::Meta(words) => cluster::meta(&context, words),
         Command::Kv(words) => kv::run(&context, words),
         Command::Repair(Repair::Index) => stats::repair_index(&context),
         Command::Repair(Repair::Store(words)) => repair_store::run(&context, words),

@@ -105,10 +105,32 @@ impl Served {
         Served::with_servers(3, more)
     }
 
+    /// Three servers whose processes log what `filter` says, for [`Served::log`].
+    pub(crate) fn with_log(filter: &str) -> Served {
+        Served::with(3, &[], Some(filter))
+    }
+
+    /// What the processes have logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.scratch.path().join("log")).unwrap()
+    }
+
     pub(crate) fn with_servers(servers: u16, more: &[&str]) -> Served {
+        Served::with(servers, more, None)
+    }
+
+    fn with(servers: u16, more: &[&str], log: Option<&str>) -> Served {
         let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let port = free_ports(servers + 2);
-        let mut serve = Command::new(env!("CARGO_BIN_EXE_copal"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
+        if let Some(filter) = log {
+            command.env("COPAL_LOG", filter);
+        }
+        let stderr = match log {
+            Some(_) => std::fs::File::create(scratch.path().join("log")).unwrap().into(),
+            None => Stdio::piped(),
+        };
+        let mut serve = command
             .args([
                 "serve",
                 "--dev",
@@ -124,14 +146,16 @@ impl Served {
             .arg(scratch.path().join("c"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(serve.stdout.take().unwrap()).lines();
         let ready = loop {
             let Some(Ok(line)) = lines.next() else {
                 let mut stderr = String::new();
-                serve.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+                if let Some(mut pipe) = serve.stderr.take() {
+                    pipe.read_to_string(&mut stderr).unwrap();
+                }
                 panic!("the cluster did not start: {stderr}");
             };
             let line: Value = serde_json::from_str(&line).unwrap();

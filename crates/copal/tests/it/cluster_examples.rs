@@ -134,6 +134,8 @@ fn every_example_of_the_cluster_works_as_printed() {
             scene.prepare(&line);
         }
         let output = scene.bash(&scene.real(&line)).output().unwrap();
-        assert!(output.status.success(), "{line}: {output:?}");
+        // A server that was started by an example above is away again, which is to be found.
+        let finds = line.contains("copal doctor") && output.status.code() == Some(20);
+        assert!(output.status.success() || finds, "{line}: {output:?}");
     }
 }

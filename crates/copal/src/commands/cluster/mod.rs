@@ -3,10 +3,12 @@
 mod child;
 mod data;
 mod database;
+mod doctor;
 mod fs;
 mod fs_run;
 mod group;
 mod master;
+mod meta;
 mod node;
 mod rebalance;
 mod serve;
@@ -14,9 +16,11 @@ mod status;
 mod tokens;
 
 pub(super) use data::run as data;
+pub(super) use doctor::run as doctor;
 pub(super) use fs::run as fs;
 pub(super) use group::run as group;
 pub(super) use master::run as master;
+pub(super) use meta::run as meta;
 pub(super) use node::run as node;
 pub(super) use rebalance::run as rebalance;
 pub(super) use serve::run as serve;

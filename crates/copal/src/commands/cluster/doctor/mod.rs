@@ -1,0 +1,189 @@
+//! `copal doctor`: what an operator stumbles over, a line each, with what to do about it.
+
+mod machine;
+mod reach;
+
+use super::Context;
+use crate::{
+    arguments::Doctor,
+    cluster,
+    failure::{Failure, Outcome, exit},
+};
+use copal_client::{Identity, Profile, client_tls};
+use copal_server::Validity;
+use serde_json::json;
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+/// A certificate that ends sooner is spoken of.
+const SOON: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// How a thing was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Good,
+    /// It works, and will hurt one day.
+    Doubtful,
+    Bad,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            State::Good => "good",
+            State::Doubtful => "warning",
+            State::Bad => "bad",
+        }
+    }
+}
+
+/// What was looked at.
+struct Findings {
+    all: Vec<(&'static str, State, String)>,
+}
+
+impl Findings {
+    fn good(&mut self, name: &'static str, sentence: impl Into<String>) {
+        self.all.push((name, State::Good, sentence.into()));
+    }
+
+    fn doubtful(&mut self, name: &'static str, sentence: impl Into<String>) {
+        self.all.push((name, State::Doubtful, sentence.into()));
+    }
+
+    fn bad(&mut self, name: &'static str, sentence: impl Into<String>) {
+        self.all.push((name, State::Bad, sentence.into()));
+    }
+}
+
+pub(crate) fn run(context: &Context<'_>, words: &Doctor) -> Outcome<()> {
+    let common = &context.arguments.common;
+    if common.cluster.is_none() && words.dir.is_none() {
+        return Err(Failure::usage(
+            "look at what? give --cluster FILE (or COPAL_CLUSTER) for a cluster, --dir DIR for a directory of a server",
+        ));
+    }
+    let mut findings = Findings { all: Vec::new() };
+    if let Some(path) = &common.cluster {
+        match Profile::read(path) {
+            Err(error) => findings.bad("profile", error.to_string()),
+            Ok(profile) => {
+                findings.good("profile", format!("{} can be read", path.display()));
+                private("profile", path, &mut findings);
+                let identity = Identity {
+                    authority: profile.authority.clone(),
+                    certificate: profile.certificate.clone(),
+                    key: profile.key.clone(),
+                };
+                certificates(&identity, &mut findings);
+                reach::look(&profile, &identity, &mut findings);
+            }
+        }
+    }
+    if let Some(dir) = &words.dir {
+        machine::look(dir, &mut findings);
+    }
+    tell(context, &findings)
+}
+
+fn tell(context: &Context<'_>, findings: &Findings) -> Outcome<()> {
+    for (name, state, sentence) in &findings.all {
+        let fields = json!({ "check": name, "state": state.word(), "message": sentence });
+        context.output.message("check", fields);
+        context
+            .output
+            .line(&format!("{:8} {name}: {sentence}", state.word()));
+    }
+    let count = |wanted: State| {
+        findings
+            .all
+            .iter()
+            .filter(|(_, state, _)| *state == wanted)
+            .count()
+    };
+    let (bad, doubtful) = (count(State::Bad), count(State::Doubtful));
+    let fields = json!({ "checks": findings.all.len(), "bad": bad, "warnings": doubtful });
+    context.output.summary(fields, || {
+        format!("{} checks, {bad} bad, {doubtful} warnings\n", findings.all.len())
+    });
+    match bad {
+        0 => Ok(()),
+        _ => Err(Failure::new(
+            exit::DAMAGED,
+            "unhealthy",
+            format!(
+                "{bad} of {} checks are bad; the lines above say what to do",
+                findings.all.len()
+            ),
+        )),
+    }
+}
+
+/// Whoever reads the file is this client or server.
+fn private(name: &'static str, path: &Path, findings: &mut Findings) {
+    match path.metadata() {
+        Ok(meta) if meta.permissions().mode() & 0o077 != 0 => findings.bad(
+            name,
+            format!(
+                "others can read the key in {}; run chmod 600 on it",
+                path.display()
+            ),
+        ),
+        Ok(_) => {}
+        Err(error) => findings.bad(name, format!("{}: {error}", path.display())),
+    }
+}
+
+/// Whether certificate and key go together and are good for some time.
+fn certificates(identity: &Identity, findings: &mut Findings) {
+    if let Err(error) = client_tls(identity) {
+        findings.bad(
+            "certificate",
+            format!("{error}; take the file of the cluster again"),
+        );
+        return;
+    }
+    for (whose, pem) in [
+        ("the authority's", &identity.authority),
+        ("the own", &identity.certificate),
+    ] {
+        let now = SystemTime::now();
+        match Validity::of_pem(pem) {
+            Err(error) => findings.bad(
+                "certificate",
+                format!("{whose} certificate cannot be read: {error}"),
+            ),
+            Ok(validity) if now < validity.from => findings.bad(
+                "certificate",
+                format!("{whose} certificate is not good yet; is this machine's clock right?"),
+            ),
+            Ok(validity) if now > validity.until => {
+                findings.bad(
+                    "certificate",
+                    format!("{whose} certificate has ended; the server has to join again"),
+                );
+            }
+            Ok(validity) => {
+                let left = validity.until.duration_since(now).unwrap_or_default();
+                let days = left.as_secs() / (24 * 3600);
+                match left < SOON {
+                    true => {
+                        findings.doubtful("certificate", format!("{whose} certificate ends in {days} days"))
+                    }
+                    false => findings.good(
+                        "certificate",
+                        format!("{whose} certificate is good for {days} days"),
+                    ),
+                }
+            }
+        }
+    }
+}
+
+/// Asks a cluster, as any command does.
+fn status(profile: &Profile) -> Outcome<serde_json::Value> {
+    cluster::ask(&cluster::connect_with(profile)?, "status", "")
+}

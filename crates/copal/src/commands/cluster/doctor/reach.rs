@@ -1,0 +1,120 @@
+//! Who answers: masters with their clocks, data servers, and how the cluster says it is.
+
+use super::{Findings, status};
+use crate::human;
+use copal_client::{Identity, Profile, name_of_master, name_of_server, probe};
+use serde_json::Value;
+
+/// Milliseconds that clocks may differ without anybody noticing, and that operations bear.
+const SKEW_MS: u64 = 2_000;
+const MOST_SKEW_MS: u64 = 10_000;
+
+pub(super) fn look(profile: &Profile, identity: &Identity, findings: &mut Findings) {
+    let mut answered = 0;
+    for address in &profile.masters {
+        match probe(identity, address, name_of_master(), true) {
+            Ok(probed) => {
+                answered += 1;
+                let took = probed.took.as_millis();
+                findings.good("master", format!("{address} answers within {took} ms"));
+                if let Some(ahead_ms) = probed.ahead_ms {
+                    clock(address, ahead_ms, findings);
+                }
+            }
+            Err(error) => findings.bad(
+                "master",
+                format!("{error}; is it running, and does a firewall let this machine through?"),
+            ),
+        }
+    }
+    if answered == 0 {
+        return;
+    }
+    match status(profile) {
+        Ok(told) => cluster(identity, &told, findings),
+        Err(failure) => findings.bad("cluster", failure.sentence),
+    }
+}
+
+fn clock(address: &str, ahead_ms: i64, findings: &mut Findings) {
+    let skew_ms = ahead_ms.unsigned_abs();
+    let seconds = ahead_ms as f64 / 1000.0;
+    let sentence = format!("the clock of {address} is {seconds:+.1} s from this machine's");
+    match skew_ms {
+        0..=SKEW_MS => findings.good("clock", sentence),
+        0..=MOST_SKEW_MS => findings.doubtful("clock", format!("{sentence}; let both follow a time server")),
+        _ => findings.bad(
+            "clock",
+            format!("{sentence}: data servers so far apart refuse operations; let both follow a time server"),
+        ),
+    }
+}
+
+fn cluster(identity: &Identity, told: &Value, findings: &mut Findings) {
+    let sentence = told["sentence"].as_str().unwrap_or_default();
+    match told["health"].as_str() {
+        Some("healthy") => findings.good("cluster", sentence),
+        Some("incomplete") => findings.bad("cluster", format!("{sentence}; start the servers that are away")),
+        _ => findings.doubtful("cluster", sentence),
+    }
+    if let Some(version) = told["version"].as_str() {
+        let own = env!("CARGO_PKG_VERSION");
+        match version == own {
+            true => findings.good(
+                "version",
+                format!("the master and this program have version {own}"),
+            ),
+            false => findings.doubtful(
+                "version",
+                format!("the master has version {version}, this program {own}; bring all to one version"),
+            ),
+        }
+    }
+    for server in told["servers"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        data_server(identity, server, findings);
+    }
+}
+
+fn data_server(identity: &Identity, server: &Value, findings: &mut Findings) {
+    let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
+    let (name, state, address) = (text("name"), text("state"), text("address"));
+    match (state.as_str(), uuid(server)) {
+        ("lost", _) => {}
+        ("down", _) => findings.bad(
+            "server",
+            format!("{name} ({address}) is down; start it there with `copal data --dir DIR`, or `copal node lost {name}`"),
+        ),
+        (_, Some(uuid)) => match probe(identity, &address, name_of_server(&uuid), false) {
+            Ok(probed) => {
+                let took = probed.took.as_millis();
+                findings.good("server", format!("{name} ({address}) is {state} and answers within {took} ms"));
+            }
+            Err(error) => findings.bad(
+                "server",
+                format!("{name} is {state}, and this machine does not reach it: {error}; clients have to reach all servers"),
+            ),
+        },
+        _ => findings.good("server", format!("{name} ({address}) is {state}")),
+    }
+    let number = |field: &str| server[field].as_u64().unwrap_or_default();
+    let (used, capacity) = (number("used_bytes"), number("capacity_bytes"));
+    let percent = used.saturating_mul(100).checked_div(capacity).unwrap_or(0);
+    let sentence = format!(
+        "{name} has {} of {} used",
+        human::bytes(used),
+        human::bytes(capacity)
+    );
+    match percent {
+        0..=84 => findings.good("room", sentence),
+        85..=94 => findings.doubtful("room", format!("{sentence}; add a server, or delete")),
+        _ => findings.bad(
+            "room",
+            format!("{sentence}: it takes deletes only; add a server, or delete"),
+        ),
+    }
+}
+
+/// The name in its certificate, where the master tells it.
+fn uuid(server: &Value) -> Option<[u8; 16]> {
+    copal_server::unhex::<16>(server["uuid"].as_str()?)
+}

@@ -1,0 +1,102 @@
+//! `copal meta`: the master's database kept elsewhere, put back, looked through.
+
+use super::{Context, start_failure, take};
+use crate::{
+    arguments::Meta,
+    failure::{Failure, Outcome, exit},
+};
+use copal_master::{KeepError, Kept};
+use copal_server::MasterHome;
+use serde_json::json;
+use std::path::Path;
+
+pub(crate) fn run(context: &Context<'_>, verb: &Meta) -> Outcome<()> {
+    match verb {
+        Meta::Backup { dir, file } => {
+            let kept = copal_master::back_up(&found(dir)?, file).map_err(failure)?;
+            told(context, &kept, &format!("kept in {}", file.display()));
+            Ok(())
+        }
+        Meta::Restore { dir, file } => {
+            let _lock = take(dir)?;
+            let database = MasterHome::database(dir);
+            let kept = copal_master::put_back(file, &database).map_err(failure)?;
+            let home = MasterHome::read(dir).is_ok();
+            let then = match home {
+                true => format!("start it with `copal master --dir {}`", dir.display()),
+                false => format!(
+                    "put master.json of the old master into {} before it is started",
+                    dir.display()
+                ),
+            };
+            told(
+                context,
+                &kept,
+                &format!("put back into {}; {then}", dir.display()),
+            );
+            Ok(())
+        }
+        Meta::Check { dir, file } => {
+            let database = match (dir, file) {
+                (_, Some(file)) => file.clone(),
+                (Some(dir), None) => found(dir)?,
+                (None, None) => {
+                    return Err(Failure::usage(
+                        "check what? give --dir DIR, or the FILE of a copy",
+                    ));
+                }
+            };
+            let found = copal_master::check_tables(&database).map_err(failure)?;
+            for sentence in &found {
+                context.output.error(json!({ "message": sentence }), sentence);
+            }
+            context
+                .output
+                .summary(json!({ "disagreements": found.len() }), || {
+                    format!("{}: {} disagreements\n", database.display(), found.len())
+                });
+            match found.len() {
+                0 => Ok(()),
+                _ => Err(Failure::new(
+                    exit::DAMAGED,
+                    "damaged",
+                    "the tables do not agree with each other; put back a copy with `copal meta restore`",
+                )),
+            }
+        }
+    }
+}
+
+/// The database of a master that was made there.
+fn found(dir: &Path) -> Outcome<std::path::PathBuf> {
+    let database = MasterHome::database(dir);
+    match database.exists() {
+        true => Ok(database),
+        false => Err(Failure::new(
+            exit::NO_REPOSITORY,
+            "no_master",
+            format!("there is no database of a master in {}", dir.display()),
+        )),
+    }
+}
+
+fn told(context: &Context<'_>, kept: &Kept, what: &str) {
+    let fields = json!({ "volumes": kept.volumes, "servers": kept.servers, "map_version": kept.map_version });
+    context.output.summary(fields, || {
+        format!("{} volumes and {} servers {what}\n", kept.volumes, kept.servers)
+    });
+}
+
+fn failure(error: KeepError) -> Failure {
+    match error {
+        KeepError::Damaged { .. } => Failure::new(exit::DAMAGED, "damaged", error.to_string()),
+        KeepError::System { path, source } if source.kind() == std::io::ErrorKind::AlreadyExists => {
+            Failure::new(
+                exit::DENIED,
+                "exists",
+                format!("{} is there already; give another name", path.display()),
+            )
+        }
+        error => start_failure(error),
+    }
+}

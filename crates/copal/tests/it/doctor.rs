@@ -1,0 +1,121 @@
+//! `copal doctor`, `copal meta`, and the number that an operation has in all logs.
+
+use crate::cluster::Served;
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+
+/// The checks of one name.
+fn found(said: &str, name: &str, state: &str) -> usize {
+    let lines = said
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines
+        .filter(|line| line["check"] == name && line["state"] == state)
+        .count()
+}
+
+#[test]
+fn a_healthy_cluster_has_nothing_bad_and_what_is_wrong_is_named() {
+    let cluster = Served::start(&[]);
+    let said = cluster.good(&["--json", "doctor"]);
+    for (name, count) in [
+        ("profile", 1),
+        ("certificate", 2),
+        ("master", 1),
+        ("clock", 1),
+        ("cluster", 1),
+        ("version", 1),
+        ("server", 3),
+        ("room", 3),
+    ] {
+        assert_eq!(found(&said, name, "good"), count, "{name}: {said}");
+    }
+    // A directory of a server that runs; the disk below may be of any kind here.
+    let run = cluster.run(&["--json", "doctor", "--dir", "c/data1"]);
+    let said = String::from_utf8(run.stdout).unwrap();
+    assert_eq!(found(&said, "lock", "good"), 1, "{said}");
+    assert!(said.contains("a process runs here"), "{said}");
+    assert_eq!(found(&said, "certificate", "good"), 4, "{said}");
+    assert!(!cluster.scratch.path().join("c/data1/.doctor").exists());
+
+    let profile = cluster.scratch.path().join("c/client.json");
+    std::fs::set_permissions(&profile, PermissionsExt::from_mode(0o644)).unwrap();
+    cluster.signal("data3", "-KILL");
+    cluster.good(&["status", "--wait", "degraded"]);
+    let sentence = cluster.bad(20, &["doctor"]);
+    assert!(
+        sentence.contains("2 of ") && sentence.contains(" are bad"),
+        "{sentence}"
+    );
+    let run = cluster.run(&["--json", "doctor"]);
+    let said = String::from_utf8(run.stdout).unwrap();
+    assert!(
+        said.contains("chmod 600") && said.contains("data3 (127.0.0.1:"),
+        "{said}"
+    );
+    assert_eq!(found(&said, "server", "bad"), 1, "{said}");
+    assert_eq!(found(&said, "profile", "bad"), 1, "{said}");
+
+    let empty = cluster.scratch.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let sentence = cluster.bad(20, &["doctor", "--dir", "empty", "--cluster", "nowhere.json"]);
+    assert!(sentence.contains("bad"), "{sentence}");
+}
+
+#[test]
+fn a_copy_of_the_metadata_is_made_while_the_master_runs_and_is_not_written_over() {
+    let cluster = Served::start(&[]);
+    cluster.good(&["fs", "mkdir", "mail"]);
+    let said = cluster.good(&["meta", "backup", "--dir", "c/master", "kept"]);
+    assert!(said.contains("1 volumes and 3 servers"), "{said}");
+    cluster.bad(21, &["meta", "backup", "--dir", "c/master", "kept"]);
+    cluster.good(&["meta", "check", "kept"]);
+    cluster.good(&["meta", "check", "--dir", "c/master"]);
+    // The master of the directory runs.
+    cluster.bad(11, &["meta", "restore", "--dir", "c/master", "kept"]);
+    cluster.bad(10, &["meta", "backup", "--dir", "elsewhere", "kept2"]);
+    std::fs::write(cluster.scratch.path().join("garbage"), [7; 8192]).unwrap();
+    cluster.bad(1, &["meta", "check", "garbage"]);
+}
+
+#[test]
+fn an_operation_has_one_number_in_the_logs_of_client_and_servers() {
+    let cluster = Served::with_log("copal_server=debug,warn");
+    cluster.good(&["fs", "mkdir", "mail"]);
+    let mut put = cluster.command(&["fs", "put", "mail", "m1", "/etc/hostname"]);
+    let run = put
+        .env("COPAL_LOG", "copal_client::trace=debug")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    let traces: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.split("trace=").nth(1)?.get(..16))
+        .collect();
+    let log = cluster.log();
+    let calls = |trace: &str, method: &str| {
+        let of = log
+            .lines()
+            .filter(|line| line.contains(&format!("trace={trace}")));
+        of.filter(|line| line.contains(&format!("method=\"{method}\"")))
+            .count()
+    };
+    // All three members were sent the file as part of one operation.
+    assert!(
+        traces.iter().any(|trace| calls(trace, "Put") == 3),
+        "{said}\n{log}"
+    );
+    // The name is taken: the members' refusals are logged, too, and the client says where to look.
+    let mut gone = cluster.command(&["--json", "fs", "put", "mail", "m1", "/etc/hostname"]);
+    let run = gone.output().unwrap();
+    let said = String::from_utf8_lossy(&run.stdout).into_owned();
+    let failure: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    let trace = failure["trace"].as_str().unwrap();
+    let log = cluster.log();
+    assert!(
+        log.lines()
+            .any(|line| line.contains(trace) && line.contains("EXISTS")),
+        "{said}\n{log}"
+    );
+    assert!(!log.contains("PRIVATE KEY"), "a key in the log");
+}
