@@ -50,6 +50,14 @@ pub enum KeepError {
         /// Why.
         reason: String,
     },
+    /// A server that is to be marked is not there.
+    #[error("{} knows of no server {name}", .path.display())]
+    NoServer {
+        /// Which.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
     /// It does not agree with itself.
     #[error("{} is damaged: {}", .path.display(), .found.join("; "))]
     Damaged {
@@ -112,10 +120,12 @@ pub fn back_up(database: &Path, to: &Path) -> Result<Kept, KeepError> {
 }
 
 /// Makes the database `to` of a copy, for a master that is started with it: versions, terms and numbers begin far above all
-/// that were given after the copy was made. Nobody may have `to` open, and what is there is kept beside it. Blocks.
+/// that were given after the copy was made. Servers of the names in `away` were away when the old master ended: what they
+/// missed since the copy was made is in no copy, so they count as having missed something and take everything over
+/// from others when they come back. Nobody may have `to` open, and what is there is kept beside it. Blocks.
 /// # Errors
 /// All of them; then `to` is as it was.
-pub fn put_back(from: &Path, to: &Path) -> Result<Kept, KeepError> {
+pub fn put_back(from: &Path, to: &Path, away: &[String], now_ms: u64) -> Result<Kept, KeepError> {
     let found = check(from)?;
     if !found.is_empty() {
         return Err(KeepError::Damaged {
@@ -127,6 +137,7 @@ pub fn put_back(from: &Path, to: &Path) -> Result<Kept, KeepError> {
     remove(&half)?;
     copy(from, &half)?;
     restrict(&half)?;
+    let mut unknown = None;
     let raised = Connection::open(&half).and_then(|mut copy| {
         let all = copy.transaction()?;
         all.execute(
@@ -140,12 +151,34 @@ pub fn put_back(from: &Path, to: &Path) -> Result<Kept, KeepError> {
         )?;
         // Secrets of then are good no more.
         all.execute("DELETE FROM token", [])?;
+        for name in away {
+            let marked = all.execute(
+                "UPDATE server SET state = 'F', failed_since = ?2, version = (SELECT map_version FROM cluster)
+                    WHERE name = ?1 AND state <> 'L'",
+                params![name, now_ms as i64],
+            )?;
+            if marked == 0 {
+                unknown = Some(name.clone());
+            }
+            all.execute(
+                "INSERT OR REPLACE INTO missed SELECT gid, disk, (SELECT map_version FROM cluster) FROM member
+                    WHERE disk = (SELECT disk FROM server WHERE name = ?1)",
+                [name],
+            )?;
+        }
         all.commit()
     });
     raised.map_err(|source| KeepError::Database {
         path: half.clone(),
         source,
     })?;
+    if let Some(name) = unknown {
+        remove(&half)?;
+        return Err(KeepError::NoServer {
+            path: from.to_owned(),
+            name,
+        });
+    }
     let kept = kept(&half)?;
     if to.exists() {
         // With what a process that was killed left in its log.

@@ -37,7 +37,7 @@ fn a_copy_is_made_while_a_master_rules_and_its_successor_gives_no_number_twice()
     let term = store.cluster().unwrap().unwrap().term;
     drop(store);
 
-    let put = put_back(&kept, &database).unwrap();
+    let put = put_back(&kept, &database, &[], 0).unwrap();
     assert_eq!(put.volumes, 2);
     assert!(scratch.path().join("master.db.replaced").exists());
     let mut store = SqliteStore::open(&database).unwrap();
@@ -61,7 +61,7 @@ fn a_file_that_is_there_is_not_written_over_and_what_is_no_database_is_refused()
     std::fs::write(&kept, "mine").unwrap();
     assert!(matches!(back_up(&database, &kept), Err(KeepError::System { .. })));
     assert_eq!(std::fs::read(&kept).unwrap(), b"mine");
-    assert!(put_back(&kept, &database).is_err());
+    assert!(put_back(&kept, &database, &[], 0).is_err());
     assert!(SqliteStore::open(&database).unwrap().cluster().unwrap().is_some());
 }
 
@@ -133,4 +133,42 @@ fn each_disagreement_of_the_tables_is_named() {
         );
         assert!(!kept.exists());
     }
+}
+
+#[test]
+fn who_was_away_has_missed_something_and_who_is_unknown_is_named() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (database, kept) = (scratch.path().join("master.db"), scratch.path().join("kept"));
+    drop(ruled(&database));
+    let tables = Connection::open(&database).unwrap();
+    for disk in 1..=3 {
+        let server = "INSERT INTO server VALUES (?1, 'data' || ?1, 'a', randomblob(16), randomblob(16), 'N', 1, 1, 0, 0, 0)";
+        tables.execute(server, [disk]).unwrap();
+        tables
+            .execute("INSERT INTO member SELECT gid, ?1, 'full' FROM vgroup", [disk])
+            .unwrap();
+    }
+    drop(tables);
+    back_up(&database, &kept).unwrap();
+    let missing = put_back(&kept, &database, &["data9".to_owned()], 5);
+    assert!(matches!(missing, Err(KeepError::NoServer { name, .. }) if name == "data9"));
+    assert!(!scratch.path().join("master.db.replaced").exists());
+    put_back(&kept, &database, &["data2".to_owned()], 5).unwrap();
+    let mut store = SqliteStore::open(&database).unwrap();
+    let version = store.cluster().unwrap().unwrap().map_version;
+    let missed = store.missed().unwrap();
+    assert_eq!(missed.len(), 4);
+    assert!(
+        missed
+            .iter()
+            .all(|((_, disk), since)| *disk == 2 && *since == version),
+        "{missed:?}"
+    );
+    let servers = store.servers().unwrap();
+    let failed: Vec<&str> = servers
+        .iter()
+        .filter(|server| server.state == crate::ServerState::Failed)
+        .map(|server| &*server.name)
+        .collect();
+    assert_eq!(failed, ["data2"]);
 }

@@ -349,8 +349,8 @@ Example:
     /// Put a copy back, for a master that is started with it
     #[command(after_help = "\
 Versions of the map, terms and numbers of volumes go on far above those of the copy: none is given twice. Volumes made since \
-then are not there any more. A server that was away when the old master ended must not come back with its old \
-directory: let it join anew with an empty one.
+then are not there any more. Name each data server that was away when the old master ended with --away: what it missed \
+since the copy was made nobody knows, so it takes everything over from others.
 
 Example:
   copal meta restore --dir /tmp/c/restored /tmp/c/meta.kept")]
@@ -361,6 +361,9 @@ Example:
         /// The copy
         #[arg(value_name = "FILE")]
         file: PathBuf,
+        /// A data server that was away when the old master ended; may be given several times
+        #[arg(long, value_name = "NAME")]
+        away: Vec<String>,
     },
     /// Look whether the tables of a master agree with each other
     #[command(after_help = "Example:\n  copal meta check --dir /tmp/c/master")]

@@ -8,7 +8,10 @@ use crate::{
 use copal_master::{KeepError, Kept};
 use copal_server::MasterHome;
 use serde_json::json;
-use std::path::Path;
+use std::{
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 pub(crate) fn run(context: &Context<'_>, verb: &Meta) -> Outcome<()> {
     match verb {
@@ -17,10 +20,10 @@ pub(crate) fn run(context: &Context<'_>, verb: &Meta) -> Outcome<()> {
             told(context, &kept, &format!("kept in {}", file.display()));
             Ok(())
         }
-        Meta::Restore { dir, file } => {
+        Meta::Restore { dir, file, away } => {
             let _lock = take(dir)?;
             let database = MasterHome::database(dir);
-            let kept = copal_master::put_back(file, &database).map_err(failure)?;
+            let kept = copal_master::put_back(file, &database, away, now_ms()).map_err(failure)?;
             let home = MasterHome::read(dir).is_ok();
             let then = match home {
                 true => format!("start it with `copal master --dir {}`", dir.display()),
@@ -67,9 +70,25 @@ pub(crate) fn run(context: &Context<'_>, verb: &Meta) -> Outcome<()> {
     }
 }
 
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
 /// The database of a master that was made there.
-fn found(dir: &Path) -> Outcome<std::path::PathBuf> {
+fn found(dir: &Path) -> Outcome<PathBuf> {
     let database = MasterHome::database(dir);
+    if MasterHome::read(dir).is_ok_and(|home| home.meta.is_some()) {
+        return Err(Failure::new(
+            exit::USAGE,
+            "shared",
+            format!(
+                "the master in {} shares a database with others: keep that one by its own tools (mariadb-dump \
+                 --single-transaction)",
+                dir.display()
+            ),
+        ));
+    }
     match database.exists() {
         true => Ok(database),
         false => Err(Failure::new(

@@ -40,13 +40,15 @@ fn clock(address: &str, ahead_ms: i64, findings: &mut Findings) {
     let skew_ms = ahead_ms.unsigned_abs();
     let seconds = ahead_ms as f64 / 1000.0;
     let sentence = format!("the clock of {address} is {seconds:+.1} s from this machine's");
-    match skew_ms {
-        0..=SKEW_MS => findings.good("clock", sentence),
-        0..=MOST_SKEW_MS => findings.doubtful("clock", format!("{sentence}; let both follow a time server")),
-        _ => findings.bad(
+    if skew_ms <= SKEW_MS {
+        findings.good("clock", sentence);
+    } else if skew_ms <= MOST_SKEW_MS {
+        findings.doubtful("clock", format!("{sentence}; let both follow a time server"));
+    } else {
+        findings.bad(
             "clock",
             format!("{sentence}: data servers so far apart refuse operations; let both follow a time server"),
-        ),
+        );
     }
 }
 
