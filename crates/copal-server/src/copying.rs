@@ -18,6 +18,9 @@ use std::{
 const LONGEST_ANSWER: Duration = Duration::from_secs(10);
 /// Between two looks at how much groups have.
 const LOOK: Duration = Duration::from_secs(2);
+/// Bytes that may belong to no group that is known, and the time between two attempts to know them.
+const UNKNOWN_BYTES: u64 = 32 << 20;
+const FLUSH_PAUSE: Duration = Duration::from_secs(30);
 
 /// See the module.
 pub(crate) struct Copying {
@@ -31,6 +34,9 @@ pub(crate) struct Copying {
 #[derive(Default)]
 struct Sizes {
     looked: Option<Instant>,
+    flushed: Option<Instant>,
+    /// Of all groups, at the last look.
+    all_bytes: u64,
     told: HashMap<GroupId, u64>,
 }
 
@@ -73,16 +79,28 @@ impl Copying {
     }
 
     /// Sizes of groups that changed much since they were told; a look every two seconds.
-    pub(crate) fn sizes(&self, store: &MemberStore, groups: &[Membership]) -> Vec<messages::GroupSize> {
+    pub(crate) fn sizes(
+        &self,
+        store: &MemberStore,
+        groups: &[Membership],
+        used_bytes: u64,
+    ) -> Vec<messages::GroupSize> {
         let mut sizes = self.sizes.lock();
         if sizes.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
             return Vec::new();
         }
         sizes.looked = Some(Instant::now());
-        let present: HashMap<GroupId, u64> = groups
+        let mut present: HashMap<GroupId, u64> = groups
             .iter()
             .map(|membership| (membership.group, store.group_bytes(membership.group)))
             .collect();
+        sizes.all_bytes = present.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
+        if sizes.all_bytes > used_bytes {
+            // Groups that share a part of a table count it each: together they have no more than the disk.
+            for bytes in present.values_mut() {
+                *bytes = (u128::from(*bytes) * u128::from(used_bytes) / u128::from(sizes.all_bytes)) as u64;
+            }
+        }
         let is_news = |(group, bytes): &(&GroupId, &u64)| {
             let told = sizes.told.get(group).copied();
             told.is_none_or(|told| told.abs_diff(**bytes) > told / 16)
@@ -102,8 +120,24 @@ impl Copying {
         news
     }
 
+    /// Whether so much of what the disk holds belongs to no group yet, its keys being in memory only, that they are to be
+    /// written: what is moved off a full disk is chosen by sizes.
+    pub(crate) fn wants_flush(&self, used_bytes: u64) -> bool {
+        let mut sizes = self.sizes.lock();
+        let is_due = sizes
+            .flushed
+            .is_none_or(|flushed| flushed.elapsed() > FLUSH_PAUSE);
+        let wants = is_due && used_bytes.saturating_sub(sizes.all_bytes) > UNKNOWN_BYTES;
+        if wants {
+            sizes.flushed = Some(Instant::now());
+        }
+        wants
+    }
+
     /// All sizes are to be told again: nobody heard them, or another master leads.
     pub(crate) fn forget_told(&self) {
-        *self.sizes.lock() = Sizes::default();
+        let mut sizes = self.sizes.lock();
+        sizes.looked = None;
+        sizes.told.clear();
     }
 }

@@ -62,7 +62,15 @@ impl DataServer {
         let stop_bytes = u128::from(capacity_bytes) * u128::from(HARD_STOP_PERCENT);
         self.store.set_full(u128::from(used_bytes) * 100 >= stop_bytes);
         let memberships = self.store.memberships().unwrap_or_default();
-        let sizes = self.copying.sizes(&self.store, &memberships);
+        let sizes = self.copying.sizes(&self.store, &memberships, used_bytes);
+        if self.copying.wants_flush(used_bytes) {
+            let store = self.store.clone();
+            tokio::task::spawn_blocking(move || {
+                if let Err(error) = store.flush() {
+                    tracing::debug!(%error, "what lies in memory was not written");
+                }
+            });
+        }
         let beat = messages::Heartbeat {
             server_uuid: self.identity.server.to_vec().into(),
             disk_uuid: self.identity.disk.to_vec().into(),

@@ -53,7 +53,14 @@ impl MemberStore {
         Ok(queue.shown().map(|row| of_row(group, row)))
     }
 
-    /// Bytes that the files of a group take here, about: without what lies in memory only. Reads nothing.
+    /// Writes down what lies in memory only, so that [`MemberStore::group_bytes`] counts it. Blocks.
+    /// # Errors
+    /// `NoSpace`, `Failed`.
+    pub fn flush(&self) -> Result<(), VolumeError> {
+        self.core.kv.flush().map_err(|error| of_engine(&error))
+    }
+
+    /// Bytes that the files of a group take here, about: without those whose keys lie in memory only. Reads nothing.
     pub fn group_bytes(&self, group: GroupId) -> u64 {
         let range = keys::range(&keys::group(group), None);
         let spaces = self.core.spaces.of_files();
