@@ -279,7 +279,14 @@ impl Batching<'_> {
         let key = keys::named(vid, name);
         let live = self.live(vid, name)?.filter(|live| live.fid == fid);
         // Looked up before the first row: an operation that fails half way must leave nothing in the batch.
-        let heir = self.siblings(vid, name)?.into_iter().next();
+        let mut heir = None;
+        for sibling in self.siblings(vid, name)? {
+            // Nothing that is deleted takes a name.
+            if sibling.fid != fid && !self.is_buried(sibling.fid)? {
+                heir = Some(sibling);
+                break;
+            }
+        }
         let beside = self.sibling(vid, name, fid)?;
         let is_staged = self.is_staged(vid, fid)?;
         if let Some(head) = live.as_ref().or(beside.as_ref()) {

@@ -162,25 +162,26 @@ impl MemberStore {
         epoch: Epoch,
         closing: Closing,
     ) -> Result<Option<Membership>, VolumeError> {
-        let has_siblings = self.core.has_siblings(group)?;
-        self.change(group, |row| {
-            if row.epoch != epoch {
-                return row;
-            }
-            let row = MemberRow {
-                closing: row.closing.joined(closing),
-                is_covered: true,
-                ..row
-            };
-            match has_siblings {
-                true => row,
-                false => MemberRow {
-                    role: Role::Normal,
-                    last_normal: epoch,
-                    ..row
-                },
-            }
-        })?;
+        let queue = self.core.queue(group)?;
+        let mut member = queue.member.lock();
+        let Some(before) = member.filter(|row| row.epoch == epoch) else {
+            drop(member);
+            return self.membership(group);
+        };
+        let mut row = MemberRow {
+            closing: before.closing.joined(closing),
+            is_covered: true,
+            ..before
+        };
+        // Looked up while no operation is under way: a second file that came meanwhile would be hidden on a whole member.
+        if !self.core.has_siblings(group)? {
+            (row.role, row.last_normal) = (Role::Normal, epoch);
+        }
+        if row != before {
+            self.core.keep_rows(&[(group, Some(row))])?;
+            queue.set(&mut member, Some(row));
+        }
+        drop(member);
         self.membership(group)
     }
 

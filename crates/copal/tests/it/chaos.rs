@@ -337,19 +337,43 @@ struct Worker {
     asked: u64,
     names: BTreeMap<(u64, u64), May>,
     acknowledged: u64,
+    /// What was answered about each name, the newest last.
+    told: BTreeMap<String, Vec<String>>,
 }
 
 impl Worker {
     fn ask(&mut self, client: &Client, line: Value) -> Value {
         self.asked += 1;
-        client.ask(self.number << 32 | self.asked, line)
+        let (name, op) = (
+            format!("{}/{}", line["volume"], line["name"]),
+            line["op"].to_string(),
+        );
+        let mut answer = client.ask(self.number << 32 | self.asked, line);
+        let body = answer.as_object_mut().unwrap().remove("body_b64");
+        let told = self.told.entry(name).or_default();
+        told.push(format!("{op}: {answer}"));
+        if told.len() > 8 {
+            told.remove(0);
+        }
+        if let Some(body) = body {
+            answer["body_b64"] = body;
+        }
+        answer
+    }
+
+    /// What led to this.
+    fn history(&self, line: &Value) -> String {
+        let name = format!("{}/{}", line["volume"], line["name"]);
+        self.told
+            .get(&name)
+            .map_or_else(String::new, |told| told.join("\n"))
     }
 
     fn step(&mut self, client: &Client) {
         let (volume, name) = (self.random.below(VOLUMES), self.random.below(NAMES));
         let key = (volume, name);
         let words = json!({ "volume": format!("v{volume}"), "name": format!("w{}-{name}", self.number) });
-        let mut line = words;
+        let mut line = words.clone();
         let may = self.names.entry(key).or_insert_with(|| vec![None]).clone();
         let certainly = |answer: &Value| {
             matches!(
@@ -372,13 +396,21 @@ impl Worker {
                 let answer = self.ask(client, line);
                 match answer["ok"] == true {
                     true => {
-                        assert!(may.contains(&None), "put over a file that is there: {answer}");
+                        let history = self.history(&words);
+                        assert!(
+                            may.contains(&None),
+                            "put over a file that is there: {answer}\n{history}"
+                        );
                         self.acknowledged += 1;
                         vec![Some(body)]
                     }
                     false if answer["error"] == "exists" => {
                         let held: May = may.into_iter().filter(Option::is_some).collect();
-                        assert!(!held.is_empty(), "nothing was there: {answer}");
+                        assert!(
+                            !held.is_empty(),
+                            "nothing was there: {answer}\n{}",
+                            self.history(&words)
+                        );
                         held
                     }
                     false if certainly(&answer) => may,
@@ -394,7 +426,12 @@ impl Worker {
                 let answer = self.ask(client, line);
                 match answer["ok"] == true || answer["error"] == "not_found" {
                     true if answer["error"] == "not_found" => {
-                        assert!(may.contains(&None), "lost {key:?} of {}: {answer}", self.number);
+                        let history = self.history(&words);
+                        assert!(
+                            may.contains(&None),
+                            "lost {key:?} of {}: {answer}\n{history}",
+                            self.number
+                        );
                         vec![None]
                     }
                     true => {
@@ -433,8 +470,11 @@ impl Worker {
         let len = found.as_ref().map(Vec::len);
         assert!(
             may.contains(&found),
-            "{who}: found {len:?}, may be {lens:?}: fid {}",
-            answer["fid"]
+            "{who}: found {len:?}, may be {lens:?}: fid {}\n{}",
+            answer["fid"],
+            self.history(
+                &json!({ "volume": format!("v{volume}"), "name": format!("w{}-{name}", self.number) })
+            )
         );
         may
     }
@@ -464,6 +504,7 @@ fn nothing_acknowledged_is_lost_whoever_is_killed_or_frozen() {
             asked: 0,
             names: BTreeMap::new(),
             acknowledged: 0,
+            told: BTreeMap::new(),
         })
         .collect();
     let outcome = thread::scope(|scope| {

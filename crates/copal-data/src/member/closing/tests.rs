@@ -209,3 +209,27 @@ fn a_new_member_journals_nothing_that_comes_as_a_file() {
     assert_eq!(store.stat(vid(), b"old", None).unwrap().fid, fid(7));
     assert_eq!(store.snapshot(GROUP).unwrap().journal(None, 9).unwrap(), []);
 }
+
+/// Symptom: a create that was refused and buried had the name of a file that was deleted later, on one member and for ever.
+/// Cause: whether a name had two files was looked up before the last operation was taken, so a whole member had a second file
+/// that it did not see; and a deleted file could take a name. Fix: it is looked up while no operation is under way.
+#[test]
+fn a_second_file_that_comes_while_a_member_becomes_whole_is_not_hidden() {
+    for round in 0..200 {
+        let (store, _) = member(Role::Recovering);
+        apply(&store, create(1, "a", bytes(10)));
+        let other = store.clone();
+        let racing =
+            std::thread::spawn(move || other.apply(GROUP, EPOCH, create(2, "a", bytes(10))).unwrap());
+        for _ in 0..round % 20 {
+            std::hint::spin_loop();
+        }
+        let own = store
+            .finish_taking(GROUP, EPOCH, Closing::default())
+            .unwrap()
+            .unwrap();
+        let second = racing.join().unwrap();
+        let is_refused = second == Err(NotHeld::Refused(Answer::Exists { fid: fid(1) }));
+        assert!(is_refused || own.role == Role::Recovering, "{second:?}, {own:?}");
+    }
+}
