@@ -27,6 +27,10 @@ const WORKERS: u64 = 8;
 const NAMES: u64 = 12;
 const VOLUMES: u64 = 6;
 
+/// Files that no client ends are closed after 70 s, and settled after that; so are names with two of them, which keep a member
+/// from being whole.
+const SETTLED: Duration = Duration::from_secs(150);
+
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
@@ -535,7 +539,7 @@ fn nothing_acknowledged_is_lost_whoever_is_killed_or_frozen() {
         std::panic::resume_unwind(panic);
     }
     let healthy = house
-        .copal(&["status", "--wait", "healthy", "--timeout", "60s"])
+        .copal(&["status", "--wait", "healthy", "--timeout", "150s"])
         .output()
         .unwrap();
     if !healthy.status.success() {
@@ -562,7 +566,8 @@ fn nothing_acknowledged_is_lost_whoever_is_killed_or_frozen() {
             let is_absent = got.status.code() == Some(40);
             assert!(is_whole || (is_absent && !held), "{name}, held {held}: {got:?}");
         }
-        let end = Instant::now() + Duration::from_secs(if kills_clients { 180 } else { 0 });
+        // What a client gave up, and what it was told the outcome of is unknown, comes to all members or to none.
+        let end = Instant::now() + SETTLED;
         while Instant::now() < end
             && !house
                 .copal(&["group", "verify", "--all"])
