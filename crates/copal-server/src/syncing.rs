@@ -524,7 +524,7 @@ impl DataServer {
             let messages::Done {} = self.masters.call(Method::BecomeWhole, &whole, ANSWER).await?;
         }
         let finished = blocking(move || {
-            let finished = store.finish_taking(group, epoch, closing);
+            let finished = store.finish_taking(group, epoch, closing, !is_disputed);
             finished.map_err(|error| of_volume_error(&error))
         });
         let membership = finished.await?.ok_or(NotYet::Changed)?;

@@ -153,7 +153,9 @@ impl MemberStore {
     }
 
     /// Everything of a donor's snapshot is here, and no operation could hold without this member since: it is whole, unless a
-    /// name has two files here. What the donor had closed is closed here (VOL-17). An epoch that has passed changes nothing.
+    /// name has two files here, or the master does not know: then operations could hold by this member's word without another's
+    /// missing them being written down (VOL-16). What the donor had closed is closed here (VOL-17). An epoch that has passed
+    /// changes nothing.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn finish_taking(
@@ -161,6 +163,7 @@ impl MemberStore {
         group: GroupId,
         epoch: Epoch,
         closing: Closing,
+        is_told: bool,
     ) -> Result<Option<Membership>, VolumeError> {
         let queue = self.core.queue(group)?;
         let mut member = queue.member.lock();
@@ -174,7 +177,7 @@ impl MemberStore {
             ..before
         };
         // Looked up while no operation is under way: a second file that came meanwhile would be hidden on a whole member.
-        if !self.core.has_siblings(group)? {
+        if is_told && !self.core.has_siblings(group)? {
             (row.role, row.last_normal) = (Role::Normal, epoch);
         }
         if row != before {
