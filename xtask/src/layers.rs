@@ -1,7 +1,8 @@
 //! The order of the crates: each depends only on members above it in the root manifest, and on its own layer or the next
 //! one below, but for the skips that are written down here with their reason.
 //!
-//! The testkit stands under `[dev-dependencies]` only: nothing that ships is made of it.
+//! The testkit stands under `[dev-dependencies]` only: nothing that ships is made of it. A crate stands in the folder of its
+//! layer, `crates/LAYER/copal-*`.
 //!
 //! Also refused: an async runtime anywhere below the volume layer, found in the resolved graph, so that it
 //! cannot come in through a dependency's dependency.
@@ -23,7 +24,8 @@ const SYNC_CRATES: [&str; 5] = [
     "copal-filter",
     "copal-kv",
 ];
-/// The layers, from the bottom up; bytes and sums (copal-codec) are below all of them and skip nothing.
+/// The layers, from the bottom up, by the names of their folders; bytes and sums (copal-codec) are below all of them and
+/// skip nothing.
 const LAYERS: [(&str, &[&str]); 6] = [
     ("device", &["copal-device"]),
     ("objects", &["copal-object"]),
@@ -41,8 +43,10 @@ const LAYERS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("backup", &["copal-chunk", "copal-nbd", "copal-backup"]),
-    ("copal", &["copal"]),
+    ("app", &["copal"]),
 ];
+/// What every layer may use: it lies with the lowest one.
+const BELOW_ALL: [&str; 2] = ["copal-codec", TESTKIT];
 /// Who reaches past the layer below, to whom, and why.
 const SKIPS: [(&str, &str, &str); 14] = [
     (
@@ -199,6 +203,16 @@ fn members(manifest: &str) -> Vec<String> {
     list.0.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
+/// The directory of a crate from the root; none of a package that belongs to no layer.
+pub(crate) fn directory(name: &str) -> Option<String> {
+    let layer = match LAYERS.iter().find(|(_, crates)| crates.contains(&name)) {
+        Some((layer, _)) => layer,
+        None if BELOW_ALL.contains(&name) => LAYERS[0].0,
+        None => return None,
+    };
+    Some(format!("crates/{layer}/{name}"))
+}
+
 /// Package name to its directory from the root.
 fn directories(root: &Path, metadata: &Metadata) -> BTreeMap<String, String> {
     metadata
@@ -243,6 +257,7 @@ fn faults(order: &[String], directories: &BTreeMap<String, String>, metadata: &M
             }
         }
     }
+    faults.extend(strays(directories));
     faults.extend(skips(metadata));
     let graph: BTreeMap<&str, &[String]> = metadata
         .resolve
@@ -271,6 +286,14 @@ fn faults(order: &[String], directories: &BTreeMap<String, String>, metadata: &M
         }
     }
     faults
+}
+
+/// Crates that stand outside the folder of their layer.
+fn strays(directories: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
+    directories.iter().filter_map(|(name, is)| {
+        let right = directory(name)?;
+        (*is != right).then(|| format!("{name} stands in {is}: its place is {right}"))
+    })
 }
 
 /// Dependencies past the layer below that nobody allowed, and skips that are allowed and not there.
@@ -324,7 +347,10 @@ mod tests {
                 .map(|(name, on)| Package {
                     id: (*name).to_owned(),
                     name: (*name).to_owned(),
-                    manifest_path: format!("/r/crates/{name}/Cargo.toml"),
+                    manifest_path: directory(name).map_or_else(
+                        || format!("/r/{name}/Cargo.toml"),
+                        |at| format!("/r/{at}/Cargo.toml"),
+                    ),
                     dependencies: on
                         .iter()
                         .map(|d| Dependency {
@@ -349,7 +375,7 @@ mod tests {
 
     fn faults_of(dependencies: &[(&str, &[&str])]) -> Vec<String> {
         let order = members(
-            "members = [\n \"crates/copal-codec\",\n \"crates/copal-object\",\n \"crates/copal\",\n]",
+            "members = [\n \"crates/device/copal-codec\",\n \"crates/objects/copal-object\",\n \"crates/app/copal\",\n]",
         );
         assert_eq!(order.len(), 3);
         let metadata = metadata(dependencies);
@@ -366,8 +392,20 @@ mod tests {
     }
 
     #[test]
+    fn a_crate_outside_the_folder_of_its_layer_is_told() {
+        let directories = |at: &str| BTreeMap::from([("copal-kv".to_owned(), at.to_owned())]);
+        assert_eq!(strays(&directories("crates/kv/copal-kv")).count(), 0);
+        let told: Vec<String> = strays(&directories("crates/objects/copal-kv")).collect();
+        assert_eq!(
+            told,
+            ["copal-kv stands in crates/objects/copal-kv: its place is crates/kv/copal-kv"]
+        );
+    }
+
+    #[test]
     fn the_testkit_is_for_tests_only() {
-        let order = members("members = [\n \"crates/copal-testkit\",\n \"crates/copal-codec\",\n]");
+        let order =
+            members("members = [\n \"crates/device/copal-testkit\",\n \"crates/device/copal-codec\",\n]");
         let mut metadata = metadata(&[(TESTKIT, &[]), ("copal-codec", &[TESTKIT])]);
         let directories = directories(Path::new("/r"), &metadata);
         assert_eq!(

@@ -38,7 +38,9 @@ const BOUNDS: [(&str, &[usize]); 17] = [
 pub(crate) fn run(root: &Path, all: bool) -> Result<()> {
     let mut grown = 0;
     for (name, bounds) in BOUNDS {
-        let sources = root.join("crates").join(name).join("src");
+        let directory =
+            crate::layers::directory(name).with_context(|| format!("{name} belongs to no layer"))?;
+        let sources = root.join(directory).join("src");
         let modules = Crate::read(&sources).with_context(|| format!("reading {}", sources.display()))?;
         let needs = modules.needs();
         let found = circles(&needs);

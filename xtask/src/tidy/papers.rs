@@ -113,11 +113,9 @@ fn broken_reference(tree: &Tree, word: &str) -> Option<String> {
                 .and_then(|at| words.get(at + 1))
         };
         let (package, example) = (behind("-p")?, behind("--example")?);
-        let path = format!("crates/{package}/examples/{example}.rs");
-        return tree
-            .get(&path)
-            .is_none()
-            .then(|| format!("`{path}` does not exist"));
+        let path = format!("/{package}/examples/{example}.rs");
+        return (!tree.files().any(|(file, _)| file.ends_with(&path)))
+            .then(|| format!("`{package}` has no example `{example}`"));
     }
     if !is_path(word) {
         return None;

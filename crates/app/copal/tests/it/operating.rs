@@ -1,0 +1,71 @@
+//! The commands of `docs/operating.md`, run as printed, in order, in one shell.
+//!
+//! Blocks marked `sh qemu` are run where QEMU's programs are installed.
+//! Only the places are moved: `/backup`, `/images`, `/restore` and `/etc/copal` lie in a scratch directory.
+
+use crate::{
+    disks::{Disk, MIB},
+    qemu::have_qemu,
+};
+use std::{path::Path, process::Command};
+
+const PLACES: [&str; 4] = ["/backup", "/images", "/restore", "/etc/copal"];
+
+/// All `sh` blocks of a page, one after the other.
+pub(crate) fn commands(page: &str, with_qemu: bool) -> String {
+    let mut script = String::new();
+    let mut is_command = false;
+    for line in page.lines() {
+        match line {
+            "```sh" => is_command = true,
+            "```sh qemu" => is_command = with_qemu,
+            "```" => is_command = false,
+            line if is_command => script.push_str(&format!("{line}\n")),
+            _ => {}
+        }
+    }
+    script
+}
+
+#[test]
+fn the_commands_of_the_operators_page_work_as_printed() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/operating.md");
+    let with_qemu = have_qemu();
+    let script = commands(&std::fs::read_to_string(page).unwrap(), with_qemu);
+    assert!(script.lines().count() > 20, "{script}");
+    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let root = scratch.path().to_str().unwrap();
+    let script = PLACES.iter().fold(script, |script, place| {
+        script.replace(place, &format!("{root}{place}"))
+    });
+    std::fs::create_dir(scratch.path().join("images")).unwrap();
+    for (name, seed) in [("web", 70), ("db", 71), ("db-data", 72)] {
+        Disk::create(&scratch.path().join(format!("images/{name}.raw")), 2 * MIB, seed);
+    }
+    if with_qemu {
+        let image = scratch.path().join("images/mail.qcow2");
+        let made = Command::new("qemu-img")
+            .args(["create", "-q", "-f", "qcow2"])
+            .arg(&image)
+            .arg("4M")
+            .status();
+        assert!(made.unwrap().success());
+    }
+    // The binary under test by its name, on whatever file system the tests run.
+    let copal = env!("CARGO_BIN_EXE_copal");
+    let named = format!("set -euo pipefail\ncopal() {{ {copal} --allow-cow --allow-volatile \"$@\"; }}\n");
+    let run = Command::new("bash")
+        .args(["-c", &format!("{named}{script}")])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{stderr}\n{script}");
+    let stdout = String::from_utf8_lossy(&run.stdout);
+    assert!(stdout.contains("no damage found"), "{stdout}");
+    let is_incremental = |line: &&str| line.starts_with("  sda: ") && line.ends_with(", incremental");
+    let count = stdout.lines().filter(is_incremental).count();
+    // By a list, by a bitmap of an image, by a bitmap of an export.
+    assert_eq!(count, if with_qemu { 3 } else { 1 }, "{stdout}");
+}

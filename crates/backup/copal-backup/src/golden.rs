@@ -1,0 +1,404 @@
+//! The worked examples of docs/formats/backup-*.md are what this code writes and reads.
+
+use crate::catalog::checkpoint;
+use crate::catalog::domain::DomainState;
+use crate::catalog::record::Record;
+use crate::catalog::vm::{Published, VmState};
+use crate::key_slot::{self, Cost};
+use crate::keys::Keys;
+use crate::manifest::{Manifest, ManifestDisk};
+use crate::pack::format::{HEADER_BYTES, Header};
+use crate::pack::reader;
+use crate::pack::writer::{Frame, PackWriter};
+use crate::pack::{PackKind, PackNumber, Spot};
+use crate::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
+use crate::recipe::{Entry, Page, Ref, Root, SegmentRecipe};
+use crate::request::{BackupCounts, DiskMode, SnapshotId, Unlock, Vm};
+use crate::source::Bitmap;
+use copal_chunk::{ChunkId, Profile};
+use copal_volume::{MemoryStore, PutOptions, VolumeOptions, VolumeStore};
+use uuid::Uuid;
+use zeroize::Zeroizing;
+
+/// The bytes of block `number` (from 0) marked `hex` in a document.
+fn example(document: &str, number: usize) -> Vec<u8> {
+    let block = document
+        .split("```hex\n")
+        .nth(number + 1)
+        .and_then(|rest| rest.split("```").next());
+    block
+        .expect("the document has this example")
+        .lines()
+        .flat_map(|line| line.split_whitespace().skip(1))
+        .map(|byte| u8::from_str_radix(byte, 16).expect("hex"))
+        .collect()
+}
+
+/// The bytes as the documents print them.
+fn printed(bytes: &[u8]) -> String {
+    let line = |(row, chunk): (usize, &[u8])| {
+        let hex: Vec<_> = chunk.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{:04x} {}\n", row * 16, hex.join(" "))
+    };
+    bytes.chunks(16).enumerate().map(line).collect()
+}
+
+fn assert_example(document: &str, number: usize, bytes: &[u8]) {
+    assert!(
+        example(document, number) == bytes,
+        "the document says otherwise; we write:\n{}",
+        printed(bytes)
+    );
+}
+
+fn keys() -> Keys {
+    Keys::derive(&[0x11; 32])
+}
+
+fn spot(slot: u32) -> Spot {
+    Spot {
+        volume: 2,
+        pack: PackNumber(0x0102_0304_0506_0708),
+        slot,
+    }
+}
+
+fn reference(byte: u8, slot: u32) -> Ref {
+    Ref {
+        id: ChunkId([byte; 32]),
+        spot: spot(slot),
+    }
+}
+
+#[test]
+fn the_pack_of_the_document() {
+    let document = include_str!("../../../../docs/formats/backup-pack.md");
+    let keys = keys();
+    let header = Header {
+        domain: [0xd0; 16],
+        pack_id: *b"pack id 16 bytes",
+        session: [0x5e; 16],
+        kind: PackKind::Chunks,
+    };
+    let store = MemoryStore::new();
+    let vid = store.create_volume("", "v", &VolumeOptions::default()).unwrap();
+    let number = PackNumber::of(&header.pack_id);
+    let name = number.file_name();
+    let file = store
+        .writer(vid, name.as_bytes(), &PutOptions::default())
+        .unwrap();
+    let mut pack = PackWriter::start(file, &keys.pack_key(&header.pack_id), header, 0).unwrap();
+    for payload in [&b"first chunk"[..], b"second"] {
+        let id = keys.id.id(payload).short();
+        pack.append(&Frame {
+            id,
+            raw_bytes: payload.len() as u32,
+            flags: 0,
+            payload,
+        })
+        .unwrap();
+    }
+    pack.finish(&store, vid).unwrap();
+    let bytes = store
+        .get(vid, name.as_bytes(), 0..u64::MAX, &Default::default())
+        .unwrap();
+    assert_example(document, 0, &bytes);
+    assert_eq!(Header::decode(&bytes[..HEADER_BYTES]).unwrap(), header);
+    let footer = reader::footer(&store, vid, number, &keys).unwrap();
+    let raw: Vec<_> = footer
+        .rows
+        .iter()
+        .map(|row| (row.offset, row.stored, row.raw, row.flags))
+        .collect();
+    assert_eq!(raw, [(96, 27, 11, 0), (123, 22, 6, 0)]);
+    let mut encrypted = bytes[96..123].to_vec();
+    assert_eq!(
+        reader::open_frame(&footer, 0, &mut encrypted).unwrap(),
+        b"first chunk"
+    );
+}
+
+#[test]
+fn the_recipes_of_the_document() {
+    let document = include_str!("../../../../docs/formats/backup-recipe.md");
+    let segment = SegmentRecipe {
+        entries: vec![
+            Entry {
+                length: 20_000,
+                chunk: Some(reference(0xa1, 7)),
+            },
+            Entry {
+                length: 12_768,
+                chunk: Some(reference(0xa2, 8)),
+            },
+            Entry {
+                length: 4096,
+                chunk: None,
+            },
+        ],
+    };
+    assert_example(document, 0, &segment.encode());
+    assert_eq!(
+        SegmentRecipe::decode(&example(document, 0), 36_864).unwrap(),
+        segment
+    );
+    let page = Page {
+        segments: vec![Some(reference(0xb1, 0)), None, Some(reference(0xb2, 5))],
+    };
+    assert_example(document, 1, &page.encode());
+    assert_eq!(Page::decode(&example(document, 1), 3).unwrap(), page);
+    let root = Root {
+        size_bytes: 3 << 20,
+        pages: vec![Some(reference(0xc1, 9))],
+    };
+    assert_example(document, 2, &root.encode());
+    assert_eq!(Root::decode(&example(document, 2)).unwrap(), root);
+
+    // Where something is stored is not part of its name; what it is, and of whom, is.
+    let key = keys().recipe_key(Uuid::from_bytes([7; 16]));
+    let mut moved = segment.clone();
+    moved.entries[0].chunk = Some(Ref {
+        spot: spot(900),
+        ..reference(0xa1, 7)
+    });
+    assert_eq!(
+        key.id(SEGMENT_LEVEL, &segment.logical()),
+        key.id(SEGMENT_LEVEL, &moved.logical())
+    );
+    let other = keys().recipe_key(Uuid::from_bytes([8; 16]));
+    assert_ne!(
+        key.id(SEGMENT_LEVEL, &segment.logical()),
+        other.id(SEGMENT_LEVEL, &segment.logical())
+    );
+    assert_ne!(
+        key.id(PAGE_LEVEL, &page.logical()),
+        key.id(ROOT_LEVEL, &page.logical())
+    );
+}
+
+#[test]
+fn no_cut_and_no_changed_byte_of_a_recipe_makes_a_reader_panic() {
+    let document = include_str!("../../../../docs/formats/backup-recipe.md");
+    for number in 0..3 {
+        let golden = example(document, number);
+        let read = |bytes: &[u8]| {
+            let _ = SegmentRecipe::decode(bytes, 36_864);
+            let _ = Page::decode(bytes, 3);
+            let _ = Root::decode(bytes);
+        };
+        for cut in 0..golden.len() {
+            read(&golden[..cut]);
+        }
+        for at in 0..golden.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut bytes = golden.clone();
+                bytes[at] = value;
+                read(&bytes);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_manifest_of_the_document() {
+    let document = include_str!("../../../../docs/formats/backup-manifest.md");
+    let manifest = Manifest {
+        vm: Uuid::from_bytes([0x77; 16]),
+        snapshot: SnapshotId([0x51; 16]),
+        session: [0x5e; 16],
+        sequence: 4,
+        base: Some(SnapshotId([0x50; 16])),
+        disks: vec![ManifestDisk {
+            name: "sda".into(),
+            size_bytes: 3 << 20,
+            data_bytes: 1 << 20,
+            root: reference(0xc1, 9),
+            mode: DiskMode::Incremental,
+            reason: String::new(),
+            serial: "WD-7".into(),
+            bitmap: Some(Bitmap {
+                name: "copal-4".into(),
+                dirty_bytes: 65_536,
+            }),
+        }],
+        counts: BackupCounts {
+            logical_bytes: 3 << 20,
+            read_bytes: 65_536,
+            chunks: 4,
+            ..BackupCounts::default()
+        },
+        tags: vec!["daily".into()],
+        description: String::new(),
+        tool: "copal 0.1.0".into(),
+    };
+    let bytes = manifest.encode(&keys());
+    assert_example(document, 0, &bytes);
+    assert_eq!(
+        Manifest::decode(&bytes, manifest.snapshot, &keys()).unwrap(),
+        manifest
+    );
+    assert!(
+        Manifest::decode(&bytes, SnapshotId([0x52; 16]), &keys()).is_err(),
+        "another snapshot's place"
+    );
+    assert!(
+        Manifest::decode(&bytes, manifest.snapshot, &Keys::derive(&[0x12; 32])).is_err(),
+        "another key"
+    );
+}
+
+#[test]
+fn the_records_of_the_document() {
+    let document = include_str!("../../../../docs/formats/backup-catalog.md");
+    let init = Record::Init {
+        domain: Uuid::from_bytes([0xd0; 16]),
+        profile: Profile::Default,
+    };
+    let publish = Record::Publish {
+        session: [0x5e; 16],
+        snapshot: SnapshotId([0x51; 16]),
+        sequence: 4,
+        manifest: [0x99; 32],
+        clock_ms: Some(1_790_000_000_000),
+    };
+    let domain_place = "d.0000000000000000";
+    let vm_place = "v.77777777777777777777777777777777.0000000000000009";
+    assert_example(document, 0, &init.encode(domain_place, &keys()));
+    assert_example(document, 1, &publish.encode(vm_place, &keys()));
+    let read = |bytes: &[u8], place: &str| Record::decode(bytes, place, &keys());
+    assert_eq!(read(&example(document, 0), domain_place).unwrap(), init);
+    assert_eq!(read(&example(document, 1), vm_place).unwrap(), publish);
+    let Record::Publish {
+        session,
+        snapshot,
+        sequence,
+        manifest,
+        ..
+    } = publish
+    else {
+        unreachable!("it was made above")
+    };
+    let without_clock = Record::Publish {
+        session,
+        snapshot,
+        sequence,
+        manifest,
+        clock_ms: None,
+    };
+    assert_eq!(read(&example(document, 2), vm_place).unwrap(), without_clock);
+    assert!(
+        read(
+            &example(document, 1),
+            "v.77777777777777777777777777777777.000000000000000a"
+        )
+        .is_err()
+    );
+}
+
+#[test]
+fn records_that_the_document_shows_no_bytes_of_are_read_as_written() {
+    let place = "v.77777777777777777777777777777777.0000000000000009";
+    let others = [
+        Record::VmAdded {
+            vm: Uuid::from_bytes([7; 16]),
+            name: "web".into(),
+        },
+        Record::Open {
+            session: [1; 16],
+            base: None,
+        },
+        Record::Open {
+            session: [1; 16],
+            base: Some(SnapshotId([2; 16])),
+        },
+        Record::Fence { session: [1; 16] },
+        Record::Forget {
+            snapshots: vec![SnapshotId([3; 16]), SnapshotId([4; 16])],
+        },
+        Record::Deleted { snapshots: vec![] },
+        Record::Verified {
+            snapshots: vec![SnapshotId([5; 16])],
+        },
+        Record::Hold {
+            snapshots: vec![SnapshotId([6; 16])],
+            until_ms: 1_800_000_000_000,
+        },
+    ];
+    for record in others {
+        let bytes = record.encode(place, &keys());
+        assert_eq!(Record::decode(&bytes, place, &keys()).unwrap(), record);
+    }
+}
+
+#[test]
+fn the_checkpoints_of_the_document() {
+    let document = include_str!("../../../../docs/formats/backup-checkpoint.md");
+    let vm = |byte, name: &str| Vm {
+        uuid: Uuid::from_bytes([byte; 16]),
+        name: name.into(),
+    };
+    let domain = DomainState {
+        next_number: 3,
+        vms: vec![vm(7, "web"), vm(8, "db")],
+    };
+    let place = "c.d.0000000000000003";
+    let bytes = checkpoint::encode(&domain, place, &keys());
+    assert_example(document, 0, &bytes);
+    assert_eq!(checkpoint::decode(&bytes, place, 3, &keys()), Ok(domain));
+    let elsewhere = checkpoint::decode::<DomainState>(&bytes, "c.d.0000000000000004", 3, &keys());
+    assert!(elsewhere.is_err(), "another place");
+    assert!(checkpoint::decode::<DomainState>(&bytes, place, 4, &keys()).is_err());
+    assert!(checkpoint::decode::<VmState>(&bytes, place, 3, &keys()).is_err());
+
+    let published = Published {
+        snapshot: SnapshotId([0x51; 16]),
+        sequence: 4,
+        created_ms: 1_800_000_000_000,
+        stored_ms: 1_800_000_000_001,
+        manifest: [0x99; 32],
+        is_verified: true,
+        held_until_ms: 0,
+    };
+    let state = VmState {
+        next_number: 32,
+        next_sequence: 5,
+        published: vec![published],
+        forgotten: vec![SnapshotId([0x52; 16])],
+        open: vec![[0x5e; 16]],
+        fenced: vec![[0x5f; 16]],
+        newest_ms: 1_800_000_000_001,
+    };
+    let place = "c.v.77777777777777777777777777777777.0000000000000020";
+    let bytes = checkpoint::encode(&state, place, &keys());
+    assert_example(document, 1, &bytes);
+    assert_eq!(checkpoint::decode(&bytes, place, 32, &keys()), Ok(state));
+}
+
+#[test]
+fn the_key_slot_of_the_document() {
+    let document = include_str!("../../../../docs/formats/backup-key-slot.md");
+    let cost = Cost {
+        memory_kib: 64,
+        passes: 3,
+        lanes: 1,
+    };
+    let password = |text: &str| Unlock::Password(Zeroizing::new(text.into()));
+    let slot = key_slot::encode(
+        &password("correct horse"),
+        [0xd0; 16],
+        [0x5a; 16],
+        cost,
+        &[0x11; 32],
+    )
+    .unwrap();
+    assert_example(document, 0, &slot);
+    let read = key_slot::decode(&slot).map_err(drop).unwrap();
+    assert_eq!(
+        *read.open(&password("correct horse")).unwrap().unwrap(),
+        [0x11; 32]
+    );
+    assert!(read.open(&password("battery staple")).unwrap().is_none());
+    let clear = key_slot::encode(&Unlock::Insecure, [0xd0; 16], [0x5a; 16], cost, &[0x11; 32]).unwrap();
+    let read = key_slot::decode(&clear).map_err(drop).unwrap();
+    assert_eq!(*read.open(&Unlock::Insecure).unwrap().unwrap(), [0x11; 32]);
+}
