@@ -4,6 +4,7 @@ use crate::{
     connection::CallError,
     connections::Connections,
     errors::volume_error,
+    machine,
     map_cache::MapCache,
     masters::Masters,
     profile::Profile,
@@ -13,13 +14,15 @@ use copal_proto::{Method, messages};
 use copal_volume::{
     FileId, FileIds, OpId, VolumeError, VolumeId,
     group::{DiskId, GroupId, View},
-    random_incarnation,
 };
 use parking_lot::Mutex;
 use prost::Message;
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tokio::task::AbortHandle;
@@ -59,6 +62,8 @@ pub(crate) struct Inner {
     suspected: Mutex<BTreeMap<DiskId, Instant>>,
     /// Volumes that are known to have been made, and where they were found; empty: that is not known.
     known: Mutex<HashMap<VolumeId, String>>,
+    /// Counts reads, so that each begins at another member.
+    turn: AtomicUsize,
     follows: AbortHandle,
 }
 
@@ -88,8 +93,8 @@ impl Cluster {
             .map_err(ConnectError::Masters)?;
         map.apply(&first);
         masters.learn(&first.masters);
-        let incarnation = random_incarnation().map_err(|error| ConnectError::Random(error.to_string()))?;
-        let follows = tokio::spawn(follow(masters.clone(), Arc::clone(&map))).abort_handle();
+        let incarnation = machine::draw().map_err(|error| ConnectError::Random(error.to_string()))?;
+        let follows = machine::spawn(follow(masters.clone(), Arc::clone(&map))).abort_handle();
         let inner = Inner {
             masters,
             connections,
@@ -97,6 +102,7 @@ impl Cluster {
             ids: Mutex::new(FileIds::new(incarnation, 0)),
             suspected: Mutex::default(),
             known: Mutex::default(),
+            turn: AtomicUsize::default(),
             follows,
         };
         Ok(Cluster {
@@ -144,7 +150,7 @@ impl Cluster {
         };
         let name = name_of_server(&place.server_uuid);
         let connection = self.inner.connections.to(&place.address, name).await?;
-        let left = end.saturating_duration_since(Instant::now());
+        let left = end.saturating_duration_since(machine::now());
         connection.call(method, request, left).await
     }
 
@@ -163,7 +169,7 @@ impl Cluster {
             if let Some(view) = self.inner.map.view(group) {
                 return Ok(view);
             }
-            let left = end.saturating_duration_since(Instant::now());
+            let left = end.saturating_duration_since(machine::now());
             if tokio::time::timeout(left, watch.changed()).await.is_err() {
                 return Err(VolumeError::Deadline {
                     reason: format!("nobody tells who keeps group {group}"),
@@ -175,7 +181,7 @@ impl Cluster {
     /// A volume that never was is as one that is gone.
     async fn check_known(&self, vid: VolumeId, end: Instant) -> Result<(), VolumeError> {
         let request = messages::Known { volume: vid.0 };
-        let left = end.saturating_duration_since(Instant::now());
+        let left = end.saturating_duration_since(machine::now());
         let asked = self.inner.masters.call(Method::Known, &request, left).await;
         let reply: messages::KnownReply = asked.map_err(volume_error)?;
         match reply.known {
@@ -208,6 +214,10 @@ impl Cluster {
         (group.0, epoch)
     }
 
+    pub(crate) fn next_turn(&self) -> usize {
+        self.inner.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub(crate) fn draw_file(&self) -> FileId {
         self.inner.ids.lock().draw_file(self.inner.map.now_ms())
     }
@@ -228,13 +238,13 @@ impl Cluster {
         {
             let mut suspected = self.inner.suspected.lock();
             let last = suspected.get(&disk);
-            if last.is_some_and(|last| last.elapsed() < SUSPECT_EVERY) {
+            if last.is_some_and(|last| machine::since(*last) < SUSPECT_EVERY) {
                 return;
             }
-            suspected.insert(disk, Instant::now());
+            suspected.insert(disk, machine::now());
         }
         let masters = self.inner.masters.clone();
-        tokio::spawn(async move {
+        machine::spawn(async move {
             let request = messages::Suspect {
                 disk: disk.0,
                 evidence: "a call was not answered".to_owned(),

@@ -3,7 +3,7 @@
 //! Two tasks of its own, one that writes and one that reads; what waits to be written goes out in one write. A connection that
 //! breaks answers every call that is under way with `Broken`, and takes no more.
 
-use crate::trace::current_trace;
+use crate::{machine, machine::Stream, trace::current_trace};
 use bytes::Bytes;
 use copal_proto::{Frame, MAX_FRAME_BYTES, Method, messages::Failure};
 use futures_util::{SinkExt, StreamExt};
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use rustls_pki_types::ServerName;
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -19,11 +19,10 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    net::TcpStream,
     sync::{mpsc, oneshot},
     time::timeout,
 };
-use tokio_rustls::{TlsConnector, client::TlsStream, rustls::ClientConfig};
+use tokio_rustls::rustls::ClientConfig;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 /// How long a connection may take to come about.
@@ -60,7 +59,7 @@ pub enum CallError {
 }
 
 type Answer = Result<Bytes, CallError>;
-type Waiting = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
+type Waiting = Arc<Mutex<Option<BTreeMap<u64, oneshot::Sender<Answer>>>>>;
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -92,12 +91,7 @@ impl Connection {
             address: address.to_owned(),
             reason,
         };
-        let connect = async {
-            let socket = TcpStream::connect(address).await?;
-            socket.set_nodelay(true)?;
-            TlsConnector::from(tls).connect(name, socket).await
-        };
-        let stream = match timeout(CONNECT, connect).await {
+        let stream = match timeout(CONNECT, machine::connect(address, name, tls)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(unreachable(error.to_string())),
             Err(_) => return Err(unreachable("it does not answer".to_owned())),
@@ -105,17 +99,17 @@ impl Connection {
         Ok(Connection::over(address, stream))
     }
 
-    fn over(address: &str, stream: TlsStream<TcpStream>) -> Connection {
+    fn over(address: &str, stream: Stream) -> Connection {
         let (mut sink, mut source) = Framed::new(stream, codec()).split();
         let (out, mut queue) = mpsc::channel::<Frame>(WAITING);
-        let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
+        let waiting: Waiting = Arc::new(Mutex::new(Some(BTreeMap::new())));
         let connection = Connection {
             address: address.into(),
             next: Arc::new(AtomicU64::new(1)),
             out,
             waiting: Arc::clone(&waiting),
         };
-        tokio::spawn(async move {
+        machine::spawn(async move {
             while let Some(frame) = queue.recv().await {
                 let mut written = sink.feed(frame.encode()).await;
                 while let (Ok(()), Ok(more)) = (&written, queue.try_recv()) {
@@ -129,7 +123,7 @@ impl Connection {
             let _ = sink.close().await;
         });
         let address = connection.address.clone();
-        tokio::spawn(async move {
+        machine::spawn(async move {
             while let Some(Ok(bytes)) = source.next().await {
                 let Ok(frame) = Frame::decode(bytes.freeze()) else {
                     break;

@@ -1,6 +1,6 @@
 //! The right to write below a path of a cluster: one process at a time has it, and renews it while it lives.
 
-use crate::{cluster::Cluster, connection::CallError};
+use crate::{cluster::Cluster, connection::CallError, machine};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::{
@@ -47,7 +47,7 @@ impl Cluster {
     /// # Errors
     /// All of them.
     pub async fn take_lease(&self, path: &str, holder: &str) -> Result<WriterLease, LeaseError> {
-        let asked = Instant::now();
+        let asked = machine::now();
         let told = ask(self, "take", path, holder, 0).await?;
         if let Some(holder) = told["held_by"].as_str() {
             return Err(LeaseError::Held {
@@ -58,7 +58,7 @@ impl Cluster {
         let malformed = || CallError::Malformed("a lease without a number".to_owned());
         let number = told["number"].as_u64().ok_or_else(malformed)?;
         let renewed = Arc::new(Mutex::new(asked));
-        let renews = tokio::spawn(renew(
+        let renews = machine::spawn(renew(
             self.clone(),
             path.to_owned(),
             holder.to_owned(),
@@ -79,7 +79,7 @@ impl Cluster {
 impl WriterLease {
     /// Whether the right certainly lasts still.
     pub fn is_held(&self) -> bool {
-        self.renewed.lock().elapsed() < TRUSTED
+        machine::since(*self.renewed.lock()) < TRUSTED
     }
 
     /// Gives it back: the next writer starts at once.
@@ -110,7 +110,7 @@ async fn ask(
 async fn renew(cluster: Cluster, path: String, holder: String, number: u64, renewed: Arc<Mutex<Instant>>) {
     loop {
         tokio::time::sleep(RENEW).await;
-        let asked = Instant::now();
+        let asked = machine::now();
         match ask(&cluster, "renew", &path, &holder, number).await {
             Ok(told) if told["number"].as_u64() == Some(number) => *renewed.lock() = asked,
             Ok(_) => {

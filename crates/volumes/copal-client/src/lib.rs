@@ -16,6 +16,7 @@ mod errors;
 mod files;
 mod join_tls;
 mod lease;
+pub mod machine;
 mod map_cache;
 mod masters;
 mod operation;

@@ -3,6 +3,7 @@
 //! Invariant: what is known of a group never gets older. A map that is out of date is no danger: every request says which view
 //! it means (VOL-11).
 
+use crate::machine;
 use copal_proto::{messages, view_of};
 use copal_volume::{
     VolumeId,
@@ -11,7 +12,7 @@ use copal_volume::{
 use parking_lot::RwLock;
 use std::{
     collections::{HashMap, HashSet},
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::Instant,
 };
 use tokio::sync::watch;
 
@@ -63,15 +64,13 @@ pub struct MapCache {
 
 impl Default for MapCache {
     fn default() -> MapCache {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_ms = since.map_or(0, |since| since.as_millis() as u64);
         let known = Known {
             version: 0,
             term: 0,
             views: HashMap::new(),
             disks: HashMap::new(),
             gone: HashSet::new(),
-            clock: (now_ms, Instant::now()),
+            clock: (machine::wall_ms(), machine::now()),
         };
         MapCache {
             known: RwLock::new(known),
@@ -86,7 +85,7 @@ impl MapCache {
         let mut known = self.known.write();
         known.term = known.term.max(map.term);
         if map.now_ms > 0 {
-            known.clock = (map.now_ms, Instant::now());
+            known.clock = (map.now_ms, machine::now());
         }
         if map.version >= known.version {
             known.version = map.version;
@@ -171,7 +170,7 @@ impl MapCache {
     /// other.
     pub fn now_ms(&self) -> u64 {
         let (then_ms, then) = self.known.read().clock;
-        then_ms + then.elapsed().as_millis() as u64
+        then_ms + machine::since(then).as_millis() as u64
     }
 }
 

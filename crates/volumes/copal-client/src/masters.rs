@@ -5,7 +5,7 @@
 //!
 //! Paper: beanfs §4.2 (stand-by masters; here clients know all addresses, and none is taken over)
 
-use crate::{connection::CallError, connections::Connections, tls::name_of_master};
+use crate::{connection::CallError, connections::Connections, machine, tls::name_of_master};
 use copal_proto::{
     Method,
     messages::{self, failure::Code},
@@ -99,7 +99,7 @@ impl Masters {
         wait: Duration,
         deadline: Duration,
     ) -> Result<T, CallError> {
-        let end = Instant::now() + deadline;
+        let end = machine::now() + deadline;
         let mut last = CallError::Deadline;
         loop {
             let known = self.leader();
@@ -111,7 +111,7 @@ impl Masters {
                 }),
             };
             if let Some(leader) = leader {
-                let left = end.saturating_duration_since(Instant::now());
+                let left = end.saturating_duration_since(machine::now());
                 // With one master there is nobody else to ask.
                 let is_only = self.known.read().addresses.len() == 1;
                 let patience = match is_only || !is_harmless(method) {
@@ -128,7 +128,7 @@ impl Masters {
                     Err(error) => return Err(error),
                 }
             }
-            if Instant::now() + BETWEEN >= end {
+            if machine::now() + BETWEEN >= end {
                 return Err(last);
             }
             tokio::time::sleep(BETWEEN).await;
@@ -148,7 +148,7 @@ impl Masters {
         if let [only] = &addresses[..] {
             return Ok(Some(only.clone()));
         }
-        let left = end.saturating_duration_since(Instant::now()).min(TO_SAY);
+        let left = end.saturating_duration_since(machine::now()).min(TO_SAY);
         let asks = addresses.iter().map(|address| async move {
             let request = messages::Leading {};
             let answer = self

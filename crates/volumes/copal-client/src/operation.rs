@@ -91,6 +91,8 @@ impl Cluster {
             }
             let clock = tokio::time::sleep_until(next_clock.into());
             tokio::select! {
+                // In this order, so that one seed is one run in a simulator.
+                biased;
                 Some(events) = calls.next(), if !calls.is_empty() => {
                     for event in events {
                         actions.extend(op.step(event));

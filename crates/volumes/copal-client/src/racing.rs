@@ -7,6 +7,7 @@
 use crate::{
     cluster::{Cluster, SOON},
     connection::CallError,
+    machine,
     operation::Wanted,
 };
 use bytes::Bytes;
@@ -86,7 +87,7 @@ impl Cluster {
                 return Ok(owners.into_iter().next().flatten());
             }
             // On their way, some in and some out again.
-            if Instant::now() + pause >= end {
+            if machine::now() + pause >= end {
                 return Ok(Some(seen));
             }
             tokio::time::sleep(pause + self.jitter(pause)).await;
@@ -96,7 +97,7 @@ impl Cluster {
 
     /// Up to as much again, so that those who collided do not do so for ever.
     pub(crate) fn jitter(&self, of: Duration) -> Duration {
-        let drawn = getrandom::u32().unwrap_or(0);
+        let drawn = machine::draw().unwrap_or(0) as u32;
         of.mul_f64(f64::from(drawn) / f64::from(u32::MAX))
     }
 }

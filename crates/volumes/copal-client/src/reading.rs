@@ -7,6 +7,7 @@ use crate::{
     cluster::{Cluster, SOON},
     connection::CallError,
     errors::volume_error,
+    machine,
 };
 use copal_proto::{Method, messages::failure::Code, role};
 use copal_volume::{
@@ -62,7 +63,7 @@ impl Cluster {
             if let Some(answer) = self.round(&view, method, counts, end, &request).await {
                 return answer;
             }
-            if Instant::now() + SOON >= end {
+            if machine::now() + SOON >= end {
                 return Err(VolumeError::Incomplete {
                     what: format!("group {}", view.group),
                 });
@@ -102,8 +103,8 @@ impl Cluster {
         request: &impl Message,
     ) -> Option<Result<R, VolumeError>> {
         let (mut misses, mut maybe, mut corrupt) = (0, None, None);
-        for disk in in_order(view) {
-            let until = end.min(Instant::now() + PATIENCE);
+        for disk in in_order(view, self.next_turn()) {
+            let until = end.min(machine::now() + PATIENCE);
             match self.call::<R>(disk, method, request, until).await {
                 Ok(reply) if role(reply.role()) == Some(Role::Normal) => return Some(Ok(reply)),
                 Ok(reply) => maybe = maybe.or(Some(reply)),
@@ -140,10 +141,7 @@ impl Cluster {
 }
 
 /// Members that are up, whole ones first; which comes first changes from call to call.
-fn in_order(view: &View) -> Vec<DiskId> {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    static TURN: AtomicUsize = AtomicUsize::new(0);
-    let turn = TURN.fetch_add(1, Ordering::Relaxed);
+fn in_order(view: &View, turn: usize) -> Vec<DiskId> {
     let in_role = |wanted: bool| {
         let members = view.members.iter();
         let of_role = members.filter(move |(_, role)| role.is_up() && (*role == Role::Normal) == wanted);

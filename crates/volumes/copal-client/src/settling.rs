@@ -6,6 +6,7 @@
 use crate::{
     cluster::{Cluster, SOON},
     files::info,
+    machine,
     operation::{Body, Wanted, What},
     upload::{PIECE_BYTES, Upload},
 };
@@ -58,7 +59,7 @@ impl Cluster {
                 }
                 Verdict::Unreached => {}
             }
-            if Instant::now() + SOON >= end {
+            if machine::now() + SOON >= end {
                 return Err(VolumeError::Deadline {
                     reason: format!("not every member that is up told of file {fid}; settle it again"),
                 });
@@ -83,7 +84,7 @@ impl Cluster {
             if found.is_buried || found.told == found.up {
                 return Ok(found.is_buried);
             }
-            if Instant::now() + SOON >= end {
+            if machine::now() + SOON >= end {
                 return Err(VolumeError::Deadline {
                     reason: "not every member that is up told whether the file is deleted; delete it again"
                         .to_owned(),

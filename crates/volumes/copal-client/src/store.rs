@@ -7,6 +7,7 @@ use crate::{
     cluster::{Cluster, ConnectError},
     files::Writer,
     lease::{LeaseError, WriterLease},
+    machine,
     profile::Profile,
     trace::traced,
 };
@@ -137,7 +138,7 @@ impl ClusterStore {
 
     /// When an operation that begins now is to end.
     pub fn end(&self) -> Instant {
-        Instant::now() + self.deadline
+        machine::now() + self.deadline
     }
 
     fn below_root(&self, path: &str) -> String {

@@ -11,6 +11,7 @@
 use crate::{
     cluster::{Cluster, SOON},
     connection::CallError,
+    machine,
 };
 use bytes::Bytes;
 use copal_proto::{
@@ -99,7 +100,7 @@ impl Cluster {
     }
 
     pub(crate) async fn pause(&self, end: Instant) -> Result<(), VolumeError> {
-        if Instant::now() + SOON >= end {
+        if machine::now() + SOON >= end {
             return Err(VolumeError::Deadline {
                 reason: "a strict read takes an answer of every member that is up; try again, or read what is available"
                     .to_owned(),

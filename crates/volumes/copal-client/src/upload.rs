@@ -3,7 +3,7 @@
 //! A piece goes to all members that are up, and is not kept here. A member that lacks some when the file is created, because
 //! it was away or has come since, gets them from one that has them.
 
-use crate::{cluster::Cluster, connection::CallError, errors::volume_error};
+use crate::{cluster::Cluster, connection::CallError, errors::volume_error, machine};
 use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_proto::{Method, messages, of_id};
@@ -82,7 +82,7 @@ impl Upload {
                 *self.pieces.lock() = index + 1;
                 return Ok(());
             }
-            if Instant::now() >= end {
+            if machine::now() >= end {
                 return Err(VolumeError::Degraded { have, need });
             }
             tokio::time::sleep(Duration::from_millis(100)).await;

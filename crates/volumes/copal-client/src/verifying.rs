@@ -1,6 +1,6 @@
 //! Comparing the members of a group with each other, span by span.
 
-use crate::{cluster::Cluster, cluster::SOON, connection::CallError};
+use crate::{cluster::Cluster, cluster::SOON, connection::CallError, machine};
 use bytes::Bytes;
 use copal_proto::{Method, id, messages, role};
 use copal_volume::{
@@ -130,7 +130,7 @@ impl Cluster {
                 disk,
                 Method::Verify,
                 &request,
-                end.max(Instant::now() + ANSWER),
+                end.max(machine::now() + ANSWER),
             );
             let found = match told.await {
                 Ok(found) => found,

@@ -1,6 +1,6 @@
 //! Volumes by name: the calls that go to the master.
 
-use crate::{cluster::Cluster, errors::volume_error};
+use crate::{cluster::Cluster, errors::volume_error, machine};
 use copal_proto::{Method, messages};
 use copal_volume::{
     Remove, VolumeError, VolumeId, VolumeOptions, check_volume_name, check_volume_options, split_path,
@@ -126,7 +126,7 @@ impl Cluster {
         end: Instant,
     ) -> Result<T, VolumeError> {
         let left = end
-            .saturating_duration_since(Instant::now())
+            .saturating_duration_since(machine::now())
             .max(Duration::from_millis(1));
         let answer = self.inner.masters.call(method, request, left).await;
         answer.map_err(volume_error)

@@ -2,6 +2,7 @@
 
 use crate::listener::{Refused, refused};
 use bytes::Bytes;
+use copal_client::machine;
 use copal_proto::{messages::failure::Code, of_id};
 use copal_volume::VolumeError;
 use prost::Message;
@@ -26,7 +27,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T, Refused> {
     // What the work logs is part of the call.
     let span = tracing::Span::current();
-    match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
+    match machine::on_a_thread(move || span.in_scope(work)).await {
         Ok(outcome) => outcome,
         Err(error) => Err(refused(Code::Internal, format!("the call ended early: {error}"))),
     }

@@ -4,12 +4,13 @@
 //! Paper: beanfs §5.3 (copies degrade what clients do)
 //! Not here: what is copied (`syncing`, `showing`), how fast is right (`copal data --recovery-rate`).
 
+use copal_client::machine;
 use copal_data::{MemberStore, Membership};
 use copal_proto::messages;
 use copal_volume::group::{GroupId, recovery::TokenBucket};
 use parking_lot::Mutex;
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
@@ -37,7 +38,7 @@ struct Sizes {
     flushed: Option<Instant>,
     /// Of all groups, at the last look.
     all_bytes: u64,
-    told: HashMap<GroupId, u64>,
+    told: BTreeMap<GroupId, u64>,
 }
 
 impl Copying {
@@ -46,7 +47,7 @@ impl Copying {
         Copying {
             bytes_per_s,
             bucket: Mutex::new(TokenBucket::new(bytes_per_s)),
-            began: Instant::now(),
+            began: machine::now(),
             taken_bytes: AtomicU64::new(0),
             sizes: Mutex::default(),
         }
@@ -69,7 +70,7 @@ impl Copying {
     }
 
     fn wait_for(&self, bytes: u64) -> Duration {
-        let now_ms = self.began.elapsed().as_millis() as u64;
+        let now_ms = machine::since(self.began).as_millis() as u64;
         Duration::from_millis(self.bucket.lock().take(bytes, now_ms))
     }
 
@@ -86,11 +87,11 @@ impl Copying {
         used_bytes: u64,
     ) -> Vec<messages::GroupSize> {
         let mut sizes = self.sizes.lock();
-        if sizes.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+        if sizes.looked.is_some_and(|looked| machine::since(looked) < LOOK) {
             return Vec::new();
         }
-        sizes.looked = Some(Instant::now());
-        let mut present: HashMap<GroupId, u64> = groups
+        sizes.looked = Some(machine::now());
+        let mut present: BTreeMap<GroupId, u64> = groups
             .iter()
             .map(|membership| (membership.group, store.group_bytes(membership.group)))
             .collect();
@@ -126,10 +127,10 @@ impl Copying {
         let mut sizes = self.sizes.lock();
         let is_due = sizes
             .flushed
-            .is_none_or(|flushed| flushed.elapsed() > FLUSH_PAUSE);
+            .is_none_or(|flushed| machine::since(flushed) > FLUSH_PAUSE);
         let wants = is_due && used_bytes.saturating_sub(sizes.all_bytes) > UNKNOWN_BYTES;
         if wants {
-            sizes.flushed = Some(Instant::now());
+            sizes.flushed = Some(machine::now());
         }
         wants
     }

@@ -11,7 +11,7 @@ use crate::{
     snapshots::Snapshots,
 };
 use bytes::Bytes;
-use copal_client::{Connections, MapCache, Masters};
+use copal_client::{Connections, MapCache, Masters, machine};
 use copal_codec::crc32c;
 use copal_data::{
     Body, Known, MemberIdentity, MemberStore, Membership, NewHead, NotHeld, Operation, Span, Told,
@@ -121,7 +121,7 @@ impl DataServer {
 
     /// Since a master took a heartbeat; `None`: none has.
     pub(crate) fn silence(&self) -> Option<Duration> {
-        (*self.beaten.lock()).map(|at| at.elapsed())
+        (*self.beaten.lock()).map(machine::since)
     }
 
     pub(crate) fn disk(&self) -> DiskId {
@@ -207,7 +207,7 @@ impl DataServer {
             let _ = tell.send(reply);
         });
         if let Some(work) = submitted.map_err(|error| of_volume_error(&error))? {
-            tokio::task::spawn_blocking(move || work.run());
+            machine::hand_to_a_thread(move || work.run());
         }
         told.await
             .map_err(|_| refused(Code::Internal, "the operation was dropped; try again"))

@@ -9,7 +9,7 @@ use crate::{
     data_server::DataServer,
     listener::Refused,
 };
-use copal_client::{CachedView, CallError};
+use copal_client::{CachedView, CallError, machine};
 use copal_data::{Membership, Told, ToldView};
 use copal_proto::{Method, messages, messages::failure::Code, role_of};
 use copal_volume::{
@@ -18,7 +18,7 @@ use copal_volume::{
 };
 use std::{
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Between two heartbeats.
@@ -32,6 +32,16 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub struct NotLetIn(pub String);
 
 impl DataServer {
+    /// Does all that a server does beside answering calls, until the task is dropped.
+    /// # Errors
+    /// As [`DataServer::follow`].
+    pub async fn run(self: Arc<Self>) -> Result<(), NotLetIn> {
+        machine::spawn(Arc::clone(&self).become_whole());
+        machine::spawn(Arc::clone(&self).repair_damage());
+        machine::spawn(Arc::clone(&self).gossip());
+        self.follow().await
+    }
+
     /// Follows the master until the task is dropped.
     /// # Errors
     /// The master does not let this server in: it is given up, or its directory is not the one that joined.
@@ -65,7 +75,7 @@ impl DataServer {
         let sizes = self.copying.sizes(&self.store, &memberships, used_bytes);
         if self.copying.wants_flush(used_bytes) {
             let store = self.store.clone();
-            tokio::task::spawn_blocking(move || {
+            machine::hand_to_a_thread(move || {
                 if let Err(error) = store.flush() {
                     tracing::debug!(%error, "what lies in memory was not written");
                 }
@@ -101,7 +111,7 @@ impl DataServer {
                 return Err(error);
             }
         };
-        *self.beaten.lock() = Some(Instant::now());
+        *self.beaten.lock() = Some(machine::now());
         self.disk.store(reply.disk.into(), Ordering::Relaxed);
         if reply.term != *last_term {
             *last_term = reply.term;

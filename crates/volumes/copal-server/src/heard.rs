@@ -4,12 +4,12 @@
 
 use copal_volume::group::{Closing, DiskId, Epoch, GroupId, OwnTold, View};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// What other members told of their groups.
 #[derive(Default)]
 pub(crate) struct Heard {
-    groups: Mutex<HashMap<GroupId, OfGroup>>,
+    groups: Mutex<BTreeMap<GroupId, OfGroup>>,
 }
 
 #[derive(Default)]

@@ -15,7 +15,7 @@ use crate::{
     master_server::{MasterServer, of_master},
 };
 use bytes::Bytes;
-use copal_client::Connections;
+use copal_client::{Connections, machine};
 use copal_master::{Holder, LEASE_MS, Master, MasterError, MasterOptions, MetaError, MetaStore, Opened};
 use copal_proto::{
     Method,
@@ -86,7 +86,7 @@ impl Candidate {
     /// The database failed, or holds no cluster.
     pub fn try_to_lead(&self) -> Result<bool, MasterError> {
         // Before it is asked for: it may end before the answer is here.
-        let asked = Instant::now();
+        let asked = machine::now();
         let master = match Master::open_as((self.open)()?, self.holder, self.options)? {
             Opened::Leads(master) => *master,
             Opened::Follows { left_ms } => {
@@ -139,13 +139,13 @@ impl Candidate {
         else {
             return;
         };
-        let time = tokio::spawn(Arc::clone(&server).watch_time());
+        let time = machine::spawn(Arc::clone(&server).watch_time());
         loop {
             let _ = tokio::time::timeout(RENEW, self.doubted.notified()).await;
             let Some(until) = self.reigning.read().as_ref().and_then(|reigning| reigning.until) else {
                 continue;
             };
-            let asked = Instant::now();
+            let asked = machine::now();
             let renewing = Arc::clone(&server);
             let renewed = blocking(move || renewing.master.renew().map_err(|error| of_master(&error)));
             match tokio::time::timeout_at(until.into(), renewed).await {
@@ -154,7 +154,7 @@ impl Candidate {
                         reigning.until = Some(asked + Duration::from_millis(LEASE_MS) - EARLY);
                     }
                 }
-                Ok(Err(error)) if Instant::now() < until => {
+                Ok(Err(error)) if machine::now() < until => {
                     tracing::warn!(text = error.text, "the lease could not be renewed yet");
                     tokio::time::sleep(LOOK / 4).await;
                     self.doubted.notify_one();
@@ -173,7 +173,7 @@ impl Candidate {
     pub(crate) fn leading(&self) -> Option<Arc<MasterServer>> {
         let reigning = self.reigning.read();
         let reigning = reigning.as_ref()?;
-        let is_over = reigning.until.is_some_and(|until| Instant::now() >= until);
+        let is_over = reigning.until.is_some_and(|until| machine::now() >= until);
         (!is_over).then(|| Arc::clone(&reigning.server))
     }
 }

@@ -43,7 +43,7 @@ pub use following::NotLetIn;
 pub use homes::{HomeError, MasterHome, ServerHome};
 pub use joining::{JoinError, JoinedMaster, Joining, join, join_as_master};
 pub use leading::{Candidate, OpenMeta};
-pub use listener::{Handler, Listener, Peer, Refused, refused};
+pub use listener::{Gate, Handler, Listener, Peer, Refused, refused};
 pub use master_server::{CLIENT_NAME, MasterServer};
 pub use monitoring::HttpAt;
 pub use processes::{DataProcess, MasterProcess, StartError};

@@ -5,19 +5,18 @@
 
 use crate::traffic::{Called, Traffic, TurnedAway};
 use bytes::Bytes;
-use copal_client::{codec, trace_text, with_trace};
+use copal_client::{
+    codec, machine,
+    machine::{Stream, Taken},
+    trace_text, with_trace,
+};
 use copal_proto::{
     Frame, Method,
     messages::{Failure, failure::Code},
 };
-use futures_util::{SinkExt, StreamExt};
+use futures_util::{SinkExt, StreamExt, future::BoxFuture};
 use prost::Message;
-use std::{
-    future::Future,
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc},
@@ -93,10 +92,29 @@ pub trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Bytes, Refused>> + Send;
 }
 
+/// Takes connections in for a [`Listener`].
+pub trait Gate: Send + 'static {
+    /// Waits for the next one.
+    fn next(&mut self) -> BoxFuture<'_, std::io::Result<Taken>>;
+}
+
+/// Where connections come from.
+enum Door {
+    /// A socket; each shows who it is over TLS.
+    Socket(TcpListener, TlsAcceptor),
+    /// Whatever brings them with what they have shown.
+    Gate(Box<dyn Gate>, SocketAddr),
+}
+
+/// One that came, and has not shown who it is yet.
+enum Came {
+    Socket(TcpStream, SocketAddr, TlsAcceptor),
+    Taken(Taken),
+}
+
 /// See the module.
 pub struct Listener {
-    socket: TcpListener,
-    tls: TlsAcceptor,
+    door: Door,
     traffic: Arc<Traffic>,
     under_way: Arc<Semaphore>,
 }
@@ -106,19 +124,31 @@ impl Listener {
     /// # Errors
     /// The address is taken, or none of this machine.
     pub async fn bind(address: &str, tls: Arc<ServerConfig>) -> std::io::Result<Listener> {
-        Ok(Listener {
-            socket: TcpListener::bind(address).await?,
-            tls: TlsAcceptor::from(tls),
+        let socket = TcpListener::bind(address).await?;
+        Ok(Listener::at(Door::Socket(socket, TlsAcceptor::from(tls))))
+    }
+
+    /// Takes in what `gate` brings, at `address`: for a machine that is not the real one.
+    pub fn of_gate(gate: Box<dyn Gate>, address: SocketAddr) -> Listener {
+        Listener::at(Door::Gate(gate, address))
+    }
+
+    fn at(door: Door) -> Listener {
+        Listener {
+            door,
             traffic: Arc::default(),
             under_way: Arc::new(Semaphore::new(UNDER_WAY_KIB as usize)),
-        })
+        }
     }
 
     /// Where it listens.
     /// # Errors
     /// The socket is broken.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
-        self.socket.local_addr()
+        match &self.door {
+            Door::Socket(socket, _) => socket.local_addr(),
+            Door::Gate(_, address) => Ok(*address),
+        }
     }
 
     /// What is counted of its calls and connections.
@@ -127,14 +157,14 @@ impl Listener {
     }
 
     /// Serves until the task is dropped. Calls that are under way then end with it.
-    pub async fn serve<H: Handler>(self, handler: Arc<H>) {
+    pub async fn serve<H: Handler>(mut self, handler: Arc<H>) {
         let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
         loop {
             let Ok(turn) = Arc::clone(&handshakes).acquire_owned().await else {
                 return;
             };
-            let (socket, address) = match self.socket.accept().await {
-                Ok(accepted) => accepted,
+            let came = match self.door.next().await {
+                Ok(came) => came,
                 Err(error) => {
                     // No descriptors left, mostly: some come back when connections end.
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -142,19 +172,18 @@ impl Listener {
                     continue;
                 }
             };
-            let (tls, handler, traffic, under_way) = (
-                self.tls.clone(),
+            let (handler, traffic, under_way) = (
                 Arc::clone(&handler),
                 Arc::clone(&self.traffic),
                 Arc::clone(&self.under_way),
             );
-            tokio::spawn(async move {
+            machine::spawn(async move {
                 traffic.accept();
-                let greeted = timeout(HANDSHAKE, greet(socket, tls)).await;
+                let address = came.address();
+                let greeted = timeout(HANDSHAKE, greet(came)).await;
                 drop(turn);
                 let ended = match greeted {
-                    Ok(Ok((stream, Some(certificate)))) => {
-                        let certificate = Some(certificate);
+                    Ok(Ok((stream, certificate @ Some(_)))) => {
                         let peer = Peer { address, certificate };
                         let ended = converse(stream, peer, handler, under_way, &traffic).await;
                         ended.map_err(|reason| (TurnedAway::Garbage, reason))
@@ -183,9 +212,32 @@ impl Listener {
     }
 }
 
-type Stream = tokio_rustls::server::TlsStream<TcpStream>;
+impl Door {
+    async fn next(&mut self) -> std::io::Result<Came> {
+        match self {
+            Door::Socket(socket, tls) => {
+                let (socket, address) = socket.accept().await?;
+                Ok(Came::Socket(socket, address, tls.clone()))
+            }
+            Door::Gate(gate, _) => gate.next().await.map(Came::Taken),
+        }
+    }
+}
 
-async fn greet(socket: TcpStream, tls: TlsAcceptor) -> std::io::Result<(Stream, Option<Arc<[u8]>>)> {
+impl Came {
+    fn address(&self) -> SocketAddr {
+        match self {
+            Came::Socket(_, address, _) => *address,
+            Came::Taken(taken) => taken.address,
+        }
+    }
+}
+
+async fn greet(came: Came) -> std::io::Result<(Stream, Option<Arc<[u8]>>)> {
+    let (socket, tls) = match came {
+        Came::Socket(socket, _, tls) => (socket, tls),
+        Came::Taken(taken) => return Ok((taken.stream, taken.certificate)),
+    };
     socket.set_nodelay(true)?;
     let stream = tls.accept(socket).await?;
     let shown = stream
@@ -194,7 +246,7 @@ async fn greet(socket: TcpStream, tls: TlsAcceptor) -> std::io::Result<(Stream, 
         .peer_certificates()
         .and_then(|chain| chain.first());
     let certificate = shown.map(|certificate| Arc::from(certificate.as_ref()));
-    Ok((stream, certificate))
+    Ok((Box::new(stream), certificate))
 }
 
 /// Answers the one call of who has shown no certificate.
@@ -279,7 +331,7 @@ async fn converse<H: Handler>(
 ) -> Result<(), String> {
     let (mut sink, mut source) = Framed::new(stream, codec()).split();
     let (out, mut answers) = mpsc::channel::<Frame>(CALLS);
-    let writer = tokio::spawn(async move {
+    let writer = machine::spawn(async move {
         while let Some(frame) = answers.recv().await {
             let mut written = sink.feed(frame.encode()).await;
             while let (Ok(()), Ok(more)) = (&written, answers.try_recv()) {
@@ -314,16 +366,16 @@ async fn converse<H: Handler>(
         };
         let (out, peer, handler) = (out.clone(), peer.clone(), Arc::clone(&handler));
         let traffic = Arc::clone(traffic);
-        tokio::spawn(async move {
+        machine::spawn(async move {
             let answer = match Method::of_number(frame.method) {
                 Some(method) => {
-                    let began = Instant::now();
+                    let began = machine::now();
                     let answer = answered(&handler, peer, method, &frame).await;
                     traffic.note(&Called {
                         method,
                         bytes_in: frame.message.len(),
                         bytes_out: answer.as_ref().map_or(0, Bytes::len),
-                        took: began.elapsed(),
+                        took: machine::since(began),
                         refusal: answer.as_ref().err().map(|failure| failure.code),
                     });
                     answer

@@ -7,7 +7,7 @@ use crate::{
     token::{JoinToken, Joins, hash_of_secret},
 };
 use bytes::Bytes;
-use copal_client::{CallError, Connections, name_of_server};
+use copal_client::{CallError, Connections, machine, name_of_server};
 use copal_master::{Beat, Joiner, Lease, Master, MasterError, MetaError, NoLease, WRITER_LEASE_MS};
 use copal_proto::{
     Method,
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use std::{
     collections::HashSet,
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 use tokio::sync::Notify;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -67,8 +67,6 @@ impl MasterServer {
         let changed = Arc::new(Notify::new());
         let told = Arc::clone(&changed);
         master.on_change(move || told.notify_waiters());
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_ms = since.map_or(0, |since| since.as_millis() as u64);
         Arc::new(MasterServer {
             master,
             authority,
@@ -76,7 +74,7 @@ impl MasterServer {
             connections,
             changed,
             probing: Mutex::default(),
-            clock: (now_ms, Instant::now()),
+            clock: (machine::wall_ms(), machine::now()),
             database_at: Mutex::default(),
         })
     }
@@ -95,7 +93,7 @@ impl MasterServer {
                     .map_err(|error| of_master(&error))
             });
             match ticked.await {
-                Ok(()) => *self.database_at.lock() = Some(Instant::now()),
+                Ok(()) => *self.database_at.lock() = Some(machine::now()),
                 Err(error) => tracing::error!(text = error.text, "the master cannot write its database"),
             }
         }
@@ -103,7 +101,7 @@ impl MasterServer {
 
     /// Since when the database has not answered; `None`: it never has.
     pub(crate) fn database_age(&self) -> Option<Duration> {
-        (*self.database_at.lock()).map(|at| at.elapsed())
+        (*self.database_at.lock()).map(machine::since)
     }
 
     /// How the cluster is.
@@ -127,7 +125,7 @@ impl MasterServer {
 
     /// The machine's clock when the process began, carried on by a clock that never jumps.
     pub(crate) fn now_ms(&self) -> u64 {
-        self.clock.0 + self.clock.1.elapsed().as_millis() as u64
+        self.clock.0 + machine::since(self.clock.1).as_millis() as u64
     }
 
     async fn watch_map(&self, request: messages::WatchMap) -> Result<Bytes, Refused> {
@@ -343,13 +341,13 @@ impl MasterServer {
             begun.map_err(|error| of_master(&error))
         });
         let removing = begun.await?;
-        let began = Instant::now();
+        let began = machine::now();
         let told = self
             .tell_members(vid, messages::volume_state::State::Removing)
             .await;
         let is_kept = match &told {
             // What members were told is forgotten after a minute.
-            Ok(_) if began.elapsed() > TO_DECIDE => true,
+            Ok(_) if machine::since(began) > TO_DECIDE => true,
             Ok(has_files) => *has_files && !request.with_files,
             Err(_) => true,
         };
@@ -363,7 +361,7 @@ impl MasterServer {
             })
             .await?;
             told?;
-            if began.elapsed() > TO_DECIDE {
+            if machine::since(began) > TO_DECIDE {
                 return Err(refused(
                     Code::Unavailable,
                     "the members took too long to answer; try again",
@@ -543,7 +541,7 @@ impl Handler for MasterServer {
             Method::WatchMap => self.watch_map(read(message)?).await,
             Method::Suspect => {
                 let request: messages::Suspect = read(message)?;
-                tokio::spawn(self.suspect(request.disk));
+                machine::spawn(self.suspect(request.disk));
                 Ok(encoded(&messages::Done {}))
             }
             Method::Heartbeat => {

@@ -12,7 +12,7 @@ use crate::{
     token::JoinToken,
     traffic::Traffic,
 };
-use copal_client::{Connections, Identity, Masters, client_tls, master_tls, server_tls};
+use copal_client::{Connections, Identity, Masters, client_tls, machine, master_tls, server_tls};
 use copal_data::{MemberIdentity, MemberStore};
 use copal_master::{MasterError, MasterOptions};
 use std::{
@@ -219,17 +219,14 @@ impl DataProcess {
         let (tell, ended) = channel();
         let traffic = listener.traffic();
         runtime.spawn(listener.serve(Arc::clone(&server)));
-        runtime.spawn(Arc::clone(&server).become_whole());
-        runtime.spawn(Arc::clone(&server).repair_damage());
         runtime.spawn(keep_masters(
             Arc::clone(&server),
             home.clone(),
             directory.to_owned(),
         ));
-        runtime.spawn(Arc::clone(&server).gossip());
-        let follower = Arc::clone(&server);
+        let running = Arc::clone(&server);
         runtime.spawn(async move {
-            if let Err(refused) = follower.follow().await {
+            if let Err(refused) = running.run().await {
                 // Whoever started the process listens until it ends.
                 let _ = tell.send(refused);
             }
@@ -276,7 +273,7 @@ async fn keep_masters(server: Arc<DataServer>, mut home: ServerHome, directory: 
         server.masters_changed.notified().await;
         home.masters = server.masters.addresses();
         let (kept, to) = (home.clone(), directory.clone());
-        let written = tokio::task::spawn_blocking(move || kept.write(&to)).await;
+        let written = machine::on_a_thread(move || kept.write(&to)).await;
         if let Ok(Err(error)) = written {
             tracing::warn!(%error, "the addresses of the masters could not be kept");
         }

@@ -11,6 +11,7 @@ use crate::{
     data_server::DataServer,
     listener::Refused,
 };
+use copal_client::machine;
 use copal_volume::group::{GroupId, Role};
 use std::{
     sync::Arc,
@@ -33,9 +34,9 @@ impl DataServer {
         loop {
             let _ = tokio::time::timeout(LOOK, self.repairs.wait()).await;
             if scrub.as_ref().is_some_and(copal_data::Scrubbing::is_over) {
-                (scrub, scrubbed) = (None, Some(Instant::now()));
+                (scrub, scrubbed) = (None, Some(machine::now()));
             }
-            if scrub.is_none() && scrubbed.is_none_or(|ended| ended.elapsed() > SCRUB_PAUSE) {
+            if scrub.is_none() && scrubbed.is_none_or(|ended| machine::since(ended) > SCRUB_PAUSE) {
                 let (used_bytes, _) = self.room.bytes();
                 let rate = SCRUB_BYTES_PER_S.max(used_bytes / SCRUB_SECONDS);
                 scrub = self.store.scrub(rate);

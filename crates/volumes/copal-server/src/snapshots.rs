@@ -1,6 +1,7 @@
 //! Snapshots of groups that this server shows to others, by number, each until its member has what it lacked.
 
 use crate::listener::{Refused, refused};
+use copal_client::machine;
 use copal_data::GroupSnapshot;
 use copal_proto::messages::failure::Code;
 use parking_lot::Mutex;
@@ -29,7 +30,7 @@ struct Shown {
 impl Snapshots {
     pub(crate) fn add(&self, snapshot: GroupSnapshot) -> Result<u64, Refused> {
         let mut open = self.open.lock();
-        open.1.retain(|_, shown| shown.used.elapsed() < IDLE);
+        open.1.retain(|_, shown| machine::since(shown.used) < IDLE);
         if open.1.len() >= MOST {
             return Err(refused(Code::Busy, "this donor serves as many as it can"));
         }
@@ -37,7 +38,7 @@ impl Snapshots {
         let number = open.0;
         let shown = Shown {
             snapshot: Arc::new(snapshot),
-            used: Instant::now(),
+            used: machine::now(),
         };
         open.1.insert(number, shown);
         Ok(number)
@@ -47,7 +48,7 @@ impl Snapshots {
         let mut open = self.open.lock();
         let gone = || refused(Code::NotFound, "the snapshot is gone; open another");
         let shown = open.1.get_mut(&number).ok_or_else(gone)?;
-        shown.used = Instant::now();
+        shown.used = machine::now();
         Ok(Arc::clone(&shown.snapshot))
     }
 
