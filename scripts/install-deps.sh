@@ -2,6 +2,7 @@
 # Installs through apt what building, testing and `make run` need, and nothing when it is all there.
 #   install-deps.sh            compiler, file-system and disk-image tools, a database server for tests
 #   install-deps.sh dataset    the same and the tools of `cargo xtask dataset`
+#   install-deps.sh chaos      the same and the tools of `cargo xtask cluster-chaos`
 set -euo pipefail
 
 export DEBIAN_FRONTEND=noninteractive
@@ -11,6 +12,9 @@ PATH=$PATH:/usr/sbin:/sbin
 wanted=(cc:build-essential mke2fs:e2fsprogs debugfs:e2fsprogs qemu-img:qemu-utils qemu-nbd:qemu-utils nbdinfo:libnbd-bin jq:jq mariadbd:mariadb-server-core)
 if [ "${1:-}" = dataset ]; then
     wanted+=(mmdebstrap:mmdebstrap losetup:mount mount:mount fstrim:util-linux)
+fi
+if [ "${1:-}" = chaos ]; then
+    wanted+=(ip:iproute2 tc:iproute2 unshare:util-linux nsenter:util-linux mount:mount)
 fi
 
 missing=()

@@ -1,31 +1,117 @@
-//! The long form of the test that kills and freezes processes of a cluster while clients use it.
+//! The long form of the test that kills, freezes and cuts off processes of a cluster while clients use it: three masters over a
+//! MariaDB, each process in a network namespace of its own.
+//!
+//! The whole run lies in namespaces of its own (network, mounts, processes), so nothing of it is left when it ends, however it
+//! ends. Root is not needed where the kernel lets users have namespaces.
 
-use anyhow::{Context, Result, ensure};
-use std::{path::Path, process::Command};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
 
-/// Runs the cluster for `minutes`. Prints what the test prints.
-pub(crate) fn run(root: &Path, minutes: u64, seed: u64) -> Result<()> {
-    let test = "chaos::nothing_acknowledged_is_lost_whoever_is_killed_or_frozen";
-    let status = Command::new("cargo")
-        .args([
-            "test",
-            "-p",
-            "copal",
-            "--test",
-            "it",
-            test,
-            "--",
-            "--exact",
-            "--nocapture",
-        ])
-        .env("COPAL_CHAOS_SECONDS", (minutes * 60).to_string())
-        .env("COPAL_CHAOS_SEED", seed.to_string())
-        .current_dir(root)
+const TEST: &str = "chaos::nothing_acknowledged_is_lost_whoever_is_killed_or_frozen";
+/// All went well, but for links, which nobody could cut here.
+const WITHOUT_LINKS: u8 = 3;
+
+/// What is tried, and for how long.
+pub(crate) struct Trial {
+    /// How long troubles are made; healing and looking at everything comes on top.
+    pub(crate) minutes: u64,
+    /// Of moments, troubles and load.
+    pub(crate) seed: u64,
+    /// In a release build.
+    pub(crate) release: bool,
+}
+
+/// Runs the cluster. Prints what the test prints; the exit code is 3 where links could not be cut.
+pub(crate) fn run(root: &Path, trial: &Trial) -> Result<ExitCode> {
+    let test = build(root, trial.release)?;
+    let outer = outer();
+    if outer.is_none() {
+        println!(
+            "no network namespaces here (root or kernel.unprivileged_userns_clone, and `scripts/install-deps.sh chaos`): links \
+             are not cut"
+        );
+    }
+    let mut command = match &outer {
+        None => Command::new(&test),
+        Some(outer) => {
+            let mut command = Command::new(outer[0]);
+            // `ip netns` keeps names in /run, which is this run's own.
+            let script = "mount -t tmpfs tmpfs /run && exec \"$0\" \"$@\"";
+            command.args(&outer[1..]).args(["sh", "-c", script]).arg(&test);
+            command
+        }
+    };
+    let status = command
+        .args([TEST, "--exact", "--nocapture"])
+        .env("COPAL_CHAOS_SECONDS", (trial.minutes * 60).to_string())
+        .env("COPAL_CHAOS_SEED", trial.seed.to_string())
+        .env("COPAL_CHAOS_MASTERS", "3")
+        .env("COPAL_CHAOS_SPACES", if outer.is_some() { "1" } else { "0" })
+        .current_dir(root.join("crates/app/copal"))
         .status()
-        .context("cargo runs")?;
+        .context("the test runs")?;
     ensure!(
         status.success(),
-        "seed {seed}: something acknowledged was lost, or members differ; it is printed above"
+        "seed {}: something acknowledged was lost, members differ, or a process warned; it is printed above",
+        trial.seed
     );
-    Ok(())
+    Ok(match outer {
+        Some(_) => ExitCode::SUCCESS,
+        None => ExitCode::from(WITHOUT_LINKS),
+    })
+}
+
+/// Builds the tests of the binary, and returns where they are.
+fn build(root: &Path, release: bool) -> Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["test", "--no-run", "--message-format=json-render-diagnostics"]);
+    cargo.args(["--locked", "--package", "copal", "--test", "it"]);
+    if release {
+        cargo.arg("--release");
+    }
+    let built = cargo
+        .current_dir(root)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cargo runs")?;
+    ensure!(built.status.success(), "the tests of copal do not build");
+    let messages = String::from_utf8_lossy(&built.stdout);
+    let of = |line: &str| serde_json::from_str::<Value>(line).ok();
+    let test = messages
+        .lines()
+        .filter_map(of)
+        .filter(|message| message["target"]["name"] == "it" && message["profile"]["test"] == true)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from));
+    match test {
+        Some(test) => Ok(test),
+        None => bail!("cargo does not say where the tests of copal are"),
+    }
+}
+
+/// Words with which a command runs in namespaces of its own; `None`: they are not permitted, or their tools are missing.
+fn outer() -> Option<Vec<&'static str>> {
+    let own = [
+        "unshare",
+        "--net",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ];
+    let as_user = ["--user", "--map-root-user"];
+    let probe = "mount -t tmpfs tmpfs /run && mkdir /run/netns && ip netns add probe && ip link add v0 type veth peer name eth0 \
+                 netns probe && ip rule add from 10.0.0.1 to 10.0.0.2 blackhole && tc qdisc show dev v0 && nsenter \
+                 --net=/run/netns/probe true && echo 1 > /proc/sys/net/ipv4/ip_forward";
+    let ways = [own.to_vec(), [&own[..], &as_user[..]].concat()];
+    ways.into_iter().find(|way| {
+        let mut unshare = Command::new(way[0]);
+        unshare.args(&way[1..]).args(["sh", "-c", probe]);
+        unshare.stdout(Stdio::null()).stderr(Stdio::null());
+        unshare.status().is_ok_and(|status| status.success())
+    })
 }

@@ -90,14 +90,21 @@ enum Chore {
         #[arg(long)]
         hostfs: bool,
     },
-    /// Kill, freeze and restart processes of a cluster while clients use it
+    /// Kill, freeze, cut off and restart processes of a cluster while clients use it
+    ///
+    /// Three masters over a MariaDB and four data servers, each in a network namespace of its own. Where namespaces are not
+    /// permitted links are not cut, and the exit code is 3. `scripts/install-deps.sh chaos` installs what it needs.
+    #[command(verbatim_doc_comment)]
     ClusterChaos {
-        /// How long
-        #[arg(long, default_value_t = 10)]
+        /// How long troubles are made; healing and looking at everything comes on top
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
         minutes: u64,
-        /// Seed of the moments and of the load
+        /// Seed of the moments, the troubles and the load
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// In a release build
+        #[arg(long)]
+        release: bool,
     },
     /// Break every function of a change once with `cargo mutants`, where that is installed, and see tests fail
     Mutants {
@@ -123,7 +130,7 @@ enum Chore {
 
 fn main() -> ExitCode {
     match run(Arguments::parse().chore) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             println!("xtask: {error:#}");
             ExitCode::FAILURE
@@ -131,9 +138,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(chore: Chore) -> Result<()> {
+fn run(chore: Chore) -> Result<ExitCode> {
     let root = root()?;
-    match chore {
+    let done = match chore {
         Chore::Ci => ci::run(&root),
         Chore::Tidy { fix } => tidy::run(&root, fix),
         Chore::Layers { modules: true, edges } => modules::run(&root, edges),
@@ -143,14 +150,26 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Crash { histories, from } => crash::run(&root, histories, from),
         Chore::ClusterModel { deep } => cluster_model::run(&root, deep),
         Chore::KillLoop { rounds, seed, hostfs } => kill_loop::run(&root, rounds, seed, hostfs),
-        Chore::ClusterChaos { minutes, seed } => chaos::run(&root, minutes, seed),
+        Chore::ClusterChaos {
+            minutes,
+            seed,
+            release,
+        } => {
+            let trial = chaos::Trial {
+                minutes,
+                seed,
+                release,
+            };
+            return chaos::run(&root, &trial);
+        }
         Chore::Mutants { base, arguments } => mutants::run(&root, base.as_deref(), &arguments),
         Chore::Bench {
             suite,
             prepare,
             arguments,
         } => bench::run(&root, suite.as_deref(), prepare, &arguments),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// The repository: the parent of this crate's directory.

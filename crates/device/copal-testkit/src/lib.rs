@@ -14,5 +14,5 @@ mod random;
 
 pub use decoders::{Decoder, decoders_survive};
 pub use gate::{Gate, Gated, Opens};
-pub use mariadb::MariaDb;
+pub use mariadb::{MariaDb, MariaDbAt};
 pub use random::{Random, scattered};

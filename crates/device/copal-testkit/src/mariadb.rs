@@ -5,7 +5,7 @@
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpListener,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc,
     thread,
@@ -20,10 +20,21 @@ const SYSTEM_FILES: [&str; 3] = [
 /// Whoever starts no server in this time will start none.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server that listens on 127.0.0.1; killed when dropped.
+/// A server that listens on 127.0.0.1, or where it was told to; killed when dropped.
 pub struct MariaDb {
     child: Child,
     port: u16,
+}
+
+/// Where a server runs that is not to listen on loopback, such as in a network namespace of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct MariaDbAt<'a> {
+    /// Words that its command begins with.
+    pub through: &'a [String],
+    /// Address it listens at.
+    pub address: &'a str,
+    /// Port there, which is free.
+    pub port: u16,
 }
 
 impl MariaDb {
@@ -31,13 +42,18 @@ impl MariaDb {
     /// # Errors
     /// A sentence: it is not installed, or does not start.
     pub fn start(directory: &Path, memory_mib: u32) -> Result<MariaDb, String> {
-        let data = directory.join("data");
-        std::fs::create_dir_all(&data).map_err(|error| format!("{}: {error}", data.display()))?;
-        bootstrap(&data)?;
+        let data = data_directory(directory)?;
+        bootstrap(&data, "127.0.0.1")?;
         let mut last = String::new();
         // Somebody else may take the port between its being found free and the server's start.
         for _ in 0..3 {
-            match listen(directory, &data, memory_mib) {
+            let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+            let at = MariaDbAt {
+                through: &[],
+                address: "127.0.0.1",
+                port: free.map_err(|error| error.to_string())?.port(),
+            };
+            match listen(directory, &data, memory_mib, at) {
                 Ok(server) => return Ok(server),
                 Err(error) => last = error,
             }
@@ -45,7 +61,16 @@ impl MariaDb {
         Err(last)
     }
 
-    /// Where it listens, on 127.0.0.1. Its user `copal` with the password `secret` may do everything; a database `copal` is
+    /// As [`MariaDb::start`], elsewhere; its user may come from anywhere.
+    /// # Errors
+    /// A sentence: it is not installed, or does not start.
+    pub fn start_at(directory: &Path, memory_mib: u32, at: MariaDbAt<'_>) -> Result<MariaDb, String> {
+        let data = data_directory(directory)?;
+        bootstrap(&data, "%")?;
+        listen(directory, &data, memory_mib, at)
+    }
+
+    /// Where it listens. Its user `copal` with the password `secret` may do everything; a database `copal` is
     /// there and empty.
     pub fn port(&self) -> u16 {
         self.port
@@ -65,7 +90,13 @@ impl Drop for MariaDb {
     }
 }
 
-fn server(data: &Path, words: &[&str]) -> Command {
+fn data_directory(directory: &Path) -> Result<PathBuf, String> {
+    let data = directory.join("data");
+    std::fs::create_dir_all(&data).map_err(|error| format!("{}: {error}", data.display()))?;
+    Ok(data)
+}
+
+fn server(data: &Path, through: &[String], words: &[&str]) -> Command {
     let program = [
         "/usr/sbin/mariadbd",
         "/usr/sbin/mysqld",
@@ -74,7 +105,14 @@ fn server(data: &Path, words: &[&str]) -> Command {
     .into_iter()
     .find(|path| Path::new(path).exists())
     .unwrap_or("mariadbd");
-    let mut command = Command::new(program);
+    let mut command = match through.split_first() {
+        None => Command::new(program),
+        Some((first, rest)) => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(program);
+            command
+        }
+    };
     // It runs as root only where it is told to, and as anybody else whatever it is told.
     command
         .args(["--no-defaults", "--innodb-log-file-size=64M", "--user=root"])
@@ -83,7 +121,7 @@ fn server(data: &Path, words: &[&str]) -> Command {
     command
 }
 
-fn bootstrap(data: &Path) -> Result<(), String> {
+fn bootstrap(data: &Path, from: &str) -> Result<(), String> {
     let mut script = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n".to_owned();
     for name in SYSTEM_FILES {
         let found = ["/usr/share/mysql", "/usr/share/mariadb"]
@@ -95,9 +133,9 @@ fn bootstrap(data: &Path) -> Result<(), String> {
             )
         })?;
     }
-    script += "FLUSH PRIVILEGES;\nCREATE USER copal@'127.0.0.1' IDENTIFIED BY 'secret';\n";
-    script += "GRANT ALL ON *.* TO copal@'127.0.0.1';\nCREATE DATABASE copal;\n";
-    let mut child = server(data, &["--bootstrap", "--log-warnings=0"])
+    script += &format!("FLUSH PRIVILEGES;\nCREATE USER copal@'{from}' IDENTIFIED BY 'secret';\n");
+    script += &format!("GRANT ALL ON *.* TO copal@'{from}';\nCREATE DATABASE copal;\n");
+    let mut child = server(data, &[], &["--bootstrap", "--log-warnings=0"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -114,16 +152,13 @@ fn bootstrap(data: &Path) -> Result<(), String> {
     }
 }
 
-fn listen(directory: &Path, data: &Path, memory_mib: u32) -> Result<MariaDb, String> {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let port = free.map_err(|error| error.to_string())?.port();
+fn listen(directory: &Path, data: &Path, memory_mib: u32, at: MariaDbAt<'_>) -> Result<MariaDb, String> {
+    let port = at.port;
+    let bind = format!("--bind-address={}", at.address);
     let mut child = server(
         data,
-        &[
-            "--bind-address=127.0.0.1",
-            "--skip-log-bin",
-            "--skip-name-resolve",
-        ],
+        at.through,
+        &[&bind, "--skip-log-bin", "--skip-name-resolve"],
     )
     .arg(format!("--socket={}", directory.join("socket").display()))
     .arg(format!("--port={port}"))
