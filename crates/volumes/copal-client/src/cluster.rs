@@ -149,7 +149,9 @@ impl Cluster {
             });
         };
         let name = name_of_server(&place.server_uuid);
-        let connection = self.inner.connections.to(&place.address, name).await?;
+        let connect = self.inner.connections.to(&place.address, name);
+        let connection = tokio::time::timeout_at(end.into(), connect).await;
+        let connection = connection.map_err(|_| CallError::Deadline)??;
         let left = end.saturating_duration_since(machine::now());
         connection.call(method, request, left).await
     }

@@ -3,7 +3,12 @@
 //! Two tasks of its own, one that writes and one that reads; what waits to be written goes out in one write. A connection that
 //! breaks answers every call that is under way with `Broken`, and takes no more.
 
-use crate::{machine, machine::Stream, trace::current_trace};
+use crate::{
+    deadline::{given, in_ms},
+    machine,
+    machine::Stream,
+    trace::current_trace,
+};
 use bytes::Bytes;
 use copal_proto::{Frame, MAX_FRAME_BYTES, Method, messages::Failure};
 use futures_util::{SinkExt, StreamExt};
@@ -158,7 +163,7 @@ impl Connection {
         self.waiting.lock().is_some() && !self.out.is_closed()
     }
 
-    /// Calls the other side, and waits for its answer up to `deadline`.
+    /// Calls the other side, and waits for its answer up to `deadline`, or until the work that it is part of is to end.
     /// # Errors
     /// All of them.
     pub async fn call<T: Message + Default>(
@@ -167,6 +172,10 @@ impl Connection {
         request: &impl Message,
         deadline: Duration,
     ) -> Result<T, CallError> {
+        let deadline = given(deadline);
+        if deadline.is_zero() {
+            return Err(CallError::Deadline);
+        }
         let (tell, told) = oneshot::channel();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let broken = || CallError::Broken {
@@ -182,6 +191,7 @@ impl Connection {
             is_reply: false,
             is_failure: false,
             trace: current_trace(),
+            left_ms: Some(in_ms(deadline)),
             message: request.encode_to_vec().into(),
         };
         let called = async {

@@ -50,6 +50,7 @@ fn of_failure(failure: &Failure) -> VolumeError {
             limit: number(1),
         },
         Code::Internal => VolumeError::Failed { reason: text() },
+        Code::Expired => VolumeError::Deadline { reason: text() },
         Code::Unspecified
         | Code::Stale
         | Code::Buried

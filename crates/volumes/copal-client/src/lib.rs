@@ -12,6 +12,7 @@
 mod cluster;
 mod connection;
 mod connections;
+mod deadline;
 mod errors;
 mod files;
 mod join_tls;
@@ -36,6 +37,7 @@ mod volumes;
 pub use cluster::{Cluster, ConnectError};
 pub use connection::{CallError, Connection, codec};
 pub use connections::Connections;
+pub use deadline::{LONGEST, current_end, is_over, with_end, without_end};
 pub use errors::volume_error;
 pub use files::Writer;
 pub use join_tls::{fingerprint, joining_tls};

@@ -1,4 +1,4 @@
-//! A frame: length, number of the request, method, flags, checksum, number of the operation, message.
+//! A frame: length, number of the request, method, flags, checksum, number of the operation, time that is left, message.
 //!
 //! All numbers are big-endian, as the length is that the transport reads first.
 //! Format: docs/formats/wire-frame.md
@@ -14,8 +14,10 @@ pub const MAX_FRAME_BYTES: usize = (4 << 20) + (64 << 10);
 const REPLY: u16 = 1;
 const FAILURE: u16 = 2;
 const TRACED: u16 = 4;
-const KNOWN_FLAGS: u16 = REPLY | FAILURE | TRACED;
+const TIMED: u16 = 8;
+const KNOWN_FLAGS: u16 = REPLY | FAILURE | TRACED | TIMED;
 const TRACE_LEN: usize = 8;
+const LEFT_LEN: usize = 4;
 const SUM_AT: usize = 12;
 
 /// One message on its way.
@@ -31,6 +33,8 @@ pub struct Frame {
     pub is_failure: bool,
     /// Number of the operation that the call is part of, for logs; 0: none.
     pub trace: u64,
+    /// Milliseconds in which the answer is wanted, of a request; `None`: it does not say.
+    pub left_ms: Option<u32>,
     /// The message, encoded.
     pub message: Bytes,
 }
@@ -60,17 +64,20 @@ pub enum FrameError {
 impl Frame {
     /// The bytes behind the length.
     pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(FRAME_HEADER_LEN + TRACE_LEN + self.message.len());
+        let mut out = BytesMut::with_capacity(FRAME_HEADER_LEN + TRACE_LEN + LEFT_LEN + self.message.len());
         let trace = self.trace.to_be_bytes();
         let trace = if self.trace == 0 { &[][..] } else { &trace[..] };
+        let left = self.left_ms.map(u32::to_be_bytes);
+        let left = left.as_ref().map_or(&[][..], |left| &left[..]);
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         out.put_u64(self.id);
         out.put_u16(self.method);
-        let is_traced = flag(self.trace != 0, TRACED);
-        out.put_u16(flag(self.is_reply, REPLY) | flag(self.is_failure, FAILURE) | is_traced);
-        let sum = crc32c(crc32c(crc32c(0, &out), trace), &self.message);
+        let carries = flag(self.trace != 0, TRACED) | flag(self.left_ms.is_some(), TIMED);
+        out.put_u16(flag(self.is_reply, REPLY) | flag(self.is_failure, FAILURE) | carries);
+        let sum = crc32c(crc32c(crc32c(crc32c(0, &out), trace), left), &self.message);
         out.put_u32(sum);
         out.put_slice(trace);
+        out.put_slice(left);
         out.put_slice(&self.message);
         out.freeze()
     }
@@ -97,11 +104,14 @@ impl Frame {
         if flags & !KNOWN_FLAGS != 0 {
             return Err(FrameError::Flags(flags & !KNOWN_FLAGS));
         }
+        let short = FrameError::Short(FRAME_HEADER_LEN + bytes.len());
         let trace = match flags & TRACED {
             0 => 0,
-            _ => bytes
-                .try_get_u64()
-                .map_err(|_| FrameError::Short(FRAME_HEADER_LEN + bytes.len()))?,
+            _ => bytes.try_get_u64().map_err(|_| short)?,
+        };
+        let left_ms = match flags & TIMED {
+            0 => None,
+            _ => Some(bytes.try_get_u32().map_err(|_| short)?),
         };
         Ok(Frame {
             id,
@@ -109,6 +119,7 @@ impl Frame {
             is_reply: flags & REPLY != 0,
             is_failure: flags & FAILURE != 0,
             trace,
+            left_ms,
             message: bytes,
         })
     }
@@ -125,6 +136,7 @@ mod tests {
             is_reply: true,
             is_failure: false,
             trace: 0,
+            left_ms: None,
             message: Bytes::from_static(b"message"),
         }
     }
@@ -137,35 +149,41 @@ mod tests {
         }
     }
 
+    fn timed() -> Frame {
+        Frame {
+            left_ms: Some(30_000),
+            ..traced()
+        }
+    }
+
     #[test]
     fn a_frame_comes_back_as_it_was_sent() {
-        assert_eq!(Frame::decode(frame().encode()), Ok(frame()));
-        assert_eq!(Frame::decode(traced().encode()), Ok(traced()));
+        for frame in [frame(), traced(), timed()] {
+            assert_eq!(Frame::decode(frame.encode()), Ok(frame));
+        }
     }
 
     /// The example of docs/formats/wire-frame.md.
     #[test]
     fn the_bytes_of_the_document() {
-        let hex: String = frame()
-            .encode()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        assert_eq!(hex, "0000000000000007001100010f85edee6d657373616765");
-        let hex: String = traced()
-            .encode()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let hex = |frame: Frame| -> String {
+            let bytes = frame.encode();
+            bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        assert_eq!(hex(frame()), "0000000000000007001100010f85edee6d657373616765");
         assert_eq!(
-            hex,
+            hex(traced()),
             "000000000000000700110004d1275eb001020304050607086d657373616765"
+        );
+        assert_eq!(
+            hex(timed()),
+            "00000000000000070011000c881d94b90102030405060708000075306d657373616765"
         );
     }
 
     #[test]
     fn any_flipped_bit_is_noticed() {
-        let sent = traced().encode();
+        let sent = timed().encode();
         for bit in 0..sent.len() * 8 {
             let mut bytes = sent.to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -179,9 +197,9 @@ mod tests {
     #[test]
     fn flags_of_a_newer_release_are_refused() {
         let mut bytes = frame().encode().to_vec();
-        bytes[11] |= 8;
+        bytes[11] |= 16;
         let sum = crc32c(crc32c(0, &bytes[..SUM_AT]), &bytes[FRAME_HEADER_LEN..]);
         bytes[SUM_AT..FRAME_HEADER_LEN].copy_from_slice(&sum.to_be_bytes());
-        assert_eq!(Frame::decode(bytes.into()), Err(FrameError::Flags(8)));
+        assert_eq!(Frame::decode(bytes.into()), Err(FrameError::Flags(16)));
     }
 }

@@ -22,6 +22,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
             is_reply: false,
             is_failure: false,
             trace: 3,
+            left_ms: Some(4),
             message: Bytes::copy_from_slice(bytes),
         };
         assert_eq!(Frame::decode(frame.encode()).as_ref(), Ok(&frame));

@@ -140,6 +140,8 @@ pub mod failure {
         NotLeader = 23,
         /// the request means a view that the server cannot learn of
         Newer = 24,
+        /// the time that the request was given is over
+        Expired = 25,
     }
     impl Code {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -173,6 +175,7 @@ pub mod failure {
                 Self::Internal => "INTERNAL",
                 Self::NotLeader => "NOT_LEADER",
                 Self::Newer => "NEWER",
+                Self::Expired => "EXPIRED",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -203,6 +206,7 @@ pub mod failure {
                 "INTERNAL" => Some(Self::Internal),
                 "NOT_LEADER" => Some(Self::NotLeader),
                 "NEWER" => Some(Self::Newer),
+                "EXPIRED" => Some(Self::Expired),
                 _ => None,
             }
         }

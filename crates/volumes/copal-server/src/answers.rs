@@ -1,8 +1,8 @@
 //! What calls of a server have in common: messages in, messages out, work that blocks on a thread of its own.
 
-use crate::listener::{Refused, refused};
+use crate::listener::{Refused, expired, refused};
 use bytes::Bytes;
-use copal_client::machine;
+use copal_client::{current_end, machine};
 use copal_proto::{messages::failure::Code, of_id};
 use copal_volume::VolumeError;
 use prost::Message;
@@ -19,15 +19,20 @@ pub(crate) fn encoded(message: &impl Message) -> Bytes {
     message.encode_to_vec().into()
 }
 
-/// Runs what blocks.
+/// Runs what blocks, unless nobody waits for it any more when its turn has come.
 /// # Errors
-/// As it does; `Internal`: it panicked, and the process goes on without it.
+/// As it does; `Expired`; `Internal`: it panicked, and the process goes on without it.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
 ) -> Result<T, Refused> {
     // What the work logs is part of the call.
     let span = tracing::Span::current();
-    match machine::on_a_thread(move || span.in_scope(work)).await {
+    let end = current_end();
+    let work = move || match end.is_some_and(|end| machine::now() >= end) {
+        true => Err(expired()),
+        false => span.in_scope(work),
+    };
+    match machine::on_a_thread(work).await {
         Ok(outcome) => outcome,
         Err(error) => Err(refused(Code::Internal, format!("the call ended early: {error}"))),
     }

@@ -7,11 +7,11 @@ use crate::{
     copying::Copying,
     damaged::Repairs,
     heard::Heard,
-    listener::{Refused, refused},
+    listener::{Refused, expired, refused},
     snapshots::Snapshots,
 };
 use bytes::Bytes;
-use copal_client::{Connections, MapCache, Masters, machine};
+use copal_client::{Connections, MapCache, Masters, current_end, machine, without_end};
 use copal_codec::crc32c;
 use copal_data::{
     Body, Known, MemberIdentity, MemberStore, Membership, NewHead, NotHeld, Operation, Span, Told,
@@ -151,7 +151,8 @@ impl DataServer {
                 (Matching::Stale, _) => return Err(self.stale(group)),
                 _ if is_last => break,
                 // The view of the request is newer, or this disk does not know yet that it is a member.
-                _ => self.refresh().await,
+                // Views are entered for all, however short the time of who asked.
+                _ => without_end(self.refresh()).await,
             }
         }
         match self.map.view(group) {
@@ -186,6 +187,7 @@ impl DataServer {
             })),
             Err(NotHeld::Refused(answer)) => Err(Box::new(failure_of(&answer))),
             Err(NotHeld::OtherEpoch { .. } | NotHeld::NoMember) => Err(self.stale(group)),
+            Err(NotHeld::Unwanted) => Err(expired()),
             Err(NotHeld::Failed(VolumeError::NoSpace)) => Err(refused(Code::NoSpace, "the disk is full")),
             Err(NotHeld::Failed(error)) => {
                 self.note_if_damaged(group, &error);
@@ -202,10 +204,14 @@ impl DataServer {
         operation: Operation,
     ) -> Result<Result<Role, NotHeld>, Refused> {
         let (tell, told) = oneshot::channel();
-        let submitted = self.store.submit(group, epoch, operation, move |reply| {
-            // Whoever asked may have given up.
-            let _ = tell.send(reply);
-        });
+        let end = current_end();
+        let is_wanted = move || end.is_none_or(|end| machine::now() < end);
+        let submitted = self
+            .store
+            .submit_while(group, epoch, operation, is_wanted, move |reply| {
+                // Whoever asked may have given up.
+                let _ = tell.send(reply);
+            });
         if let Some(work) = submitted.map_err(|error| of_volume_error(&error))? {
             machine::hand_to_a_thread(move || work.run());
         }

@@ -6,9 +6,9 @@
 use crate::traffic::{Called, Traffic, TurnedAway};
 use bytes::Bytes;
 use copal_client::{
-    codec, machine,
+    LONGEST, codec, machine,
     machine::{Stream, Taken},
-    trace_text, with_trace,
+    trace_text, with_end, with_trace,
 };
 use copal_proto::{
     Frame, Method,
@@ -16,11 +16,16 @@ use copal_proto::{
 };
 use futures_util::{SinkExt, StreamExt, future::BoxFuture};
 use prost::Message;
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc},
-    time::timeout,
+    time::{timeout, timeout_at},
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -55,6 +60,11 @@ pub fn refused(code: Code, text: impl Into<String>) -> Refused {
         text: text.into(),
         ..Failure::default()
     })
+}
+
+/// The caller has given up.
+pub(crate) fn expired() -> Refused {
+    refused(Code::Expired, "the time that the call was given is over")
 }
 
 /// Who calls.
@@ -262,7 +272,10 @@ async fn hear_stranger<H: Handler>(stream: Stream, peer: Peer, handler: Arc<H>) 
     let frame = Frame::decode(bytes.freeze()).map_err(|error| error.to_string())?;
     let method = Method::of_number(frame.method).filter(|method| H::OF_STRANGERS.contains(method));
     let answer = match method {
-        Some(method) if !frame.is_reply => handler.call(peer, method, frame.message.clone()).await,
+        Some(method) if !frame.is_reply => {
+            let called = handler.call(peer, method, frame.message.clone());
+            with_end(end_of(&frame), called).await
+        }
         _ => Err(refused(
             Code::Denied,
             "this takes a certificate of the cluster's authority",
@@ -283,8 +296,10 @@ async fn answered<H: Handler>(
     peer: Peer,
     method: Method,
     frame: &Frame,
+    end: Instant,
 ) -> Result<Bytes, Refused> {
     let called = Arc::clone(handler).call(peer, method, frame.message.clone());
+    let called = with_end(end, called);
     if frame.trace == 0 {
         return called.await;
     }
@@ -317,7 +332,57 @@ fn reply(to: &Frame, answer: Result<Bytes, Refused>) -> Frame {
         is_reply: true,
         is_failure,
         trace: 0,
+        left_ms: None,
         message,
+    }
+}
+
+/// When the caller of a request gives up, as far as it says so.
+fn end_of(frame: &Frame) -> Instant {
+    let left = frame
+        .left_ms
+        .map_or(LONGEST, |left| Duration::from_millis(left.into()));
+    machine::now() + left.min(LONGEST)
+}
+
+/// Answers a call once. Whoever waits for longer than `end` is told so in time; what was begun goes on to its next look at the
+/// time, and takes its room for as long.
+async fn answer_one<H: Handler>(
+    handler: &Arc<H>,
+    peer: Peer,
+    frame: Frame,
+    end: Instant,
+    traffic: &Traffic,
+    out: &mpsc::Sender<Frame>,
+) {
+    // Fails when the connection is gone by now.
+    let send = async |answer| drop(out.send(reply(&frame, answer)).await);
+    let Some(method) = Method::of_number(frame.method) else {
+        return send(Err(refused(Code::Invalid, "this release knows no such call"))).await;
+    };
+    let began = machine::now();
+    let note = |answer: &Result<Bytes, Refused>| {
+        traffic.note(&Called {
+            method,
+            bytes_in: frame.message.len(),
+            bytes_out: answer.as_ref().map_or(0, Bytes::len),
+            took: machine::since(began),
+            refusal: answer.as_ref().err().map(|failure| failure.code),
+        });
+    };
+    if began >= end {
+        let answer = Err(expired());
+        note(&answer);
+        return send(answer).await;
+    }
+    let mut work = std::pin::pin!(answered(handler, peer, method, &frame, end));
+    let in_time = timeout_at(end.into(), work.as_mut()).await;
+    let is_over = in_time.is_err();
+    let answer = in_time.unwrap_or_else(|_| Err(expired()));
+    note(&answer);
+    send(answer).await;
+    if is_over {
+        let _ = work.await;
     }
 }
 
@@ -356,6 +421,7 @@ async fn converse<H: Handler>(
             Ok(_) => break Err("it answered what nobody asked".to_owned()),
             Err(error) => break Err(error.to_string()),
         };
+        let end = end_of(&frame);
         let Ok(turn) = Arc::clone(&calls).acquire_owned().await else {
             break Ok(());
         };
@@ -367,24 +433,7 @@ async fn converse<H: Handler>(
         let (out, peer, handler) = (out.clone(), peer.clone(), Arc::clone(&handler));
         let traffic = Arc::clone(traffic);
         machine::spawn(async move {
-            let answer = match Method::of_number(frame.method) {
-                Some(method) => {
-                    let began = machine::now();
-                    let answer = answered(&handler, peer, method, &frame).await;
-                    traffic.note(&Called {
-                        method,
-                        bytes_in: frame.message.len(),
-                        bytes_out: answer.as_ref().map_or(0, Bytes::len),
-                        took: machine::since(began),
-                        refusal: answer.as_ref().err().map(|failure| failure.code),
-                    });
-                    answer
-                }
-                None => Err(refused(Code::Invalid, "this release knows no such call")),
-            };
-            let reply = reply(&frame, answer);
-            // The connection may be gone by now.
-            let _ = out.send(reply).await;
+            answer_one(&handler, peer, frame, end, &traffic, &out).await;
             drop((turn, room));
         });
     };

@@ -7,7 +7,7 @@ use crate::{
     token::{JoinToken, Joins, hash_of_secret},
 };
 use bytes::Bytes;
-use copal_client::{CallError, Connections, machine, name_of_server};
+use copal_client::{CallError, Connections, is_over, machine, name_of_server, without_end};
 use copal_master::{Beat, Joiner, Lease, Master, MasterError, MetaError, NoLease, WRITER_LEASE_MS};
 use copal_proto::{
     Method,
@@ -345,38 +345,43 @@ impl MasterServer {
         let told = self
             .tell_members(vid, messages::volume_state::State::Removing)
             .await;
+        let is_late = is_over();
         let is_kept = match &told {
             // What members were told is forgotten after a minute.
-            Ok(_) if machine::since(began) > TO_DECIDE => true,
+            Ok(_) if machine::since(began) > TO_DECIDE || is_late => true,
             Ok(has_files) => *has_files && !request.with_files,
             Err(_) => true,
         };
-        let this = Arc::clone(&self);
-        if is_kept {
-            // A member that does not hear of it learns it from the map.
-            let _ = self.tell_members(vid, messages::volume_state::State::Live).await;
+        // What was begun is ended one way or the other, whoever waits for it.
+        without_end(async move {
+            let this = Arc::clone(&self);
+            if is_kept {
+                // A member that does not hear of it learns it from the map.
+                let _ = self.tell_members(vid, messages::volume_state::State::Live).await;
+                blocking(move || {
+                    let undone = this.master.undo_rmdir(&removing);
+                    undone.map_err(|error| of_master(&error))
+                })
+                .await?;
+                told?;
+                if machine::since(began) > TO_DECIDE || is_late {
+                    return Err(refused(
+                        Code::Unavailable,
+                        "the members took too long to answer; try again",
+                    ));
+                }
+                return Err(of_volume_error(&VolumeError::NotEmpty));
+            }
             blocking(move || {
-                let undone = this.master.undo_rmdir(&removing);
-                undone.map_err(|error| of_master(&error))
+                let removed = this.master.rmdir(&removing);
+                removed.map_err(|error| of_master(&error))
             })
             .await?;
-            told?;
-            if machine::since(began) > TO_DECIDE {
-                return Err(refused(
-                    Code::Unavailable,
-                    "the members took too long to answer; try again",
-                ));
-            }
-            return Err(of_volume_error(&VolumeError::NotEmpty));
-        }
-        blocking(move || {
-            let removed = this.master.rmdir(&removing);
-            removed.map_err(|error| of_master(&error))
+            // Whoever is away learns it from the map.
+            let _ = self.tell_members(vid, messages::volume_state::State::Gone).await;
+            Ok(encoded(&messages::Done {}))
         })
-        .await?;
-        // Whoever is away learns it from the map.
-        let _ = self.tell_members(vid, messages::volume_state::State::Gone).await;
-        Ok(encoded(&messages::Done {}))
+        .await
     }
 
     /// Tells all members of a volume that are up; whether any has files of it.

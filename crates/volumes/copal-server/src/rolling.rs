@@ -187,7 +187,9 @@ impl DataServer {
             Ok(_) => Ok(()),
             Err(NotHeld::Failed(error)) => Err(of_volume_error(&error)),
             // Another view, or the name was taken meanwhile: the next round decides anew.
-            Err(NotHeld::Refused(_) | NotHeld::OtherEpoch { .. } | NotHeld::NoMember) => Ok(()),
+            Err(NotHeld::Refused(_) | NotHeld::OtherEpoch { .. } | NotHeld::NoMember | NotHeld::Unwanted) => {
+                Ok(())
+            }
         }
     }
 

@@ -467,7 +467,7 @@ impl DataServer {
             let epoch = self.own_epoch(group)?;
             match self.apply(group, epoch, operation.clone()).await? {
                 Ok(_) => return Ok(()),
-                Err(NotHeld::OtherEpoch { .. }) => {}
+                Err(NotHeld::OtherEpoch { .. } | NotHeld::Unwanted) => {}
                 Err(NotHeld::NoMember) => return Err(NotYet::Changed),
                 Err(NotHeld::Refused(answer)) => {
                     return Err(NotYet::Here(refused(Code::Internal, format!("{answer:?}"))));

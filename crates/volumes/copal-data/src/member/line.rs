@@ -12,6 +12,8 @@ const MOST_OPERATIONS: usize = 256;
 pub(super) struct Queued {
     pub(super) epoch: Epoch,
     pub(super) operation: Operation,
+    /// Whether somebody waits for it still.
+    pub(super) is_wanted: Box<dyn Fn() -> bool + Send>,
     pub(super) tell: Box<dyn FnOnce(Reply) + Send>,
 }
 

@@ -113,6 +113,8 @@ pub enum NotHeld {
     NoMember,
     /// The rules refuse it.
     Refused(Answer),
+    /// Nobody waits for it any more; it was not begun.
+    Unwanted,
     /// The store failed, or has no room in memory now.
     Failed(VolumeError),
 }

@@ -74,10 +74,25 @@ impl MemberStore {
         operation: Operation,
         tell: impl FnOnce(Reply) + Send + 'static,
     ) -> Result<Option<Work>, VolumeError> {
+        self.submit_while(group, epoch, operation, || true, tell)
+    }
+
+    /// As [`MemberStore::submit`], for an operation that is not begun when its turn comes and nobody wants it any more.
+    /// # Errors
+    /// As [`MemberStore::submit`].
+    pub fn submit_while(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+        operation: Operation,
+        is_wanted: impl Fn() -> bool + Send + 'static,
+        tell: impl FnOnce(Reply) + Send + 'static,
+    ) -> Result<Option<Work>, VolumeError> {
         let queue = self.core.queue(group)?;
         let queued = Queued {
             epoch,
             operation,
+            is_wanted: Box::new(is_wanted),
             tell: Box::new(tell),
         };
         let core = Arc::clone(&self.core);

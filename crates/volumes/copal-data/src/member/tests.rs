@@ -189,6 +189,27 @@ fn work_that_is_dropped_leaves_the_group_to_the_next() {
 }
 
 #[test]
+fn what_nobody_waits_for_any_more_is_not_begun() {
+    let store = member(Role::Normal);
+    let (tell, told) = std::sync::mpsc::channel();
+    let unwanted = store.submit_while(
+        GROUP,
+        Epoch(5),
+        create(1, "a", bytes(10)),
+        || false,
+        move |reply| tell.send(reply).unwrap(),
+    );
+    unwanted.unwrap().expect("nobody else serves the group").run();
+    assert_eq!(told.recv().unwrap(), Err(NotHeld::Unwanted));
+    assert!(matches!(
+        store.stat(vid(), b"a", None),
+        Err(VolumeError::NotFound)
+    ));
+    let wanted = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
+    assert_eq!(wanted, Ok(Role::Normal));
+}
+
+#[test]
 fn what_was_buried_before_it_came_never_comes() {
     let store = member(Role::Normal);
     store.apply(GROUP, Epoch(5), delete(1, "a")).unwrap().unwrap();

@@ -54,6 +54,10 @@ impl Work {
                 (queued.tell)(Err(NotHeld::OtherEpoch { own: row.epoch }));
                 continue;
             }
+            if !(queued.is_wanted)() {
+                (queued.tell)(Err(NotHeld::Unwanted));
+                continue;
+            }
             match batching.add(&queued.operation) {
                 Ok(()) => waiting.push(queued.tell),
                 Err(refused) => (queued.tell)(Err(refused)),

@@ -38,6 +38,7 @@ fn frame(
         is_reply,
         is_failure,
         trace,
+        left_ms: (!is_reply).then_some(30_000),
         message: message.encode_to_vec().into(),
     };
     let bytes = frame.encode();

@@ -1,14 +1,40 @@
 use super::*;
 use crate::Authority;
-use copal_client::{CallError, Connection, client_tls, name_of_master, server_tls};
+use copal_client::{CallError, Connection, client_tls, current_end, name_of_master, server_tls};
 use copal_proto::messages::{Ping, Told};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::Notify,
+};
+use tokio_rustls::TlsConnector;
 
-struct Echo;
+/// Says what it was asked, how much time it has, or nothing before it is let go on.
+#[derive(Default)]
+struct Echo {
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+    go_on: Notify,
+}
+
+fn told(text: impl ToString) -> Bytes {
+    let json = text.to_string();
+    Told { json }.encode_to_vec().into()
+}
 
 impl Handler for Echo {
     async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
         match method {
+            Method::Leading => {
+                let left = current_end().map(|end| end.saturating_duration_since(Instant::now()));
+                Ok(told(left.map_or(0, |left| left.as_millis())))
+            }
+            Method::Mkdir => {
+                self.go_on.notified().await;
+                self.ended.fetch_add(1, Ordering::SeqCst);
+                Ok(Bytes::new())
+            }
             Method::Ping => Ok(Bytes::new()),
             Method::Ask => Ok(message),
             _ => Err(refused(Code::Denied, "not here")),
@@ -19,12 +45,16 @@ impl Handler for Echo {
 const SOON: Duration = Duration::from_secs(20);
 
 async fn start(authority: &Authority) -> (String, Arc<Traffic>) {
+    start_with(authority, Arc::default()).await
+}
+
+async fn start_with(authority: &Authority, echo: Arc<Echo>) -> (String, Arc<Traffic>) {
     let identity = authority.identity("master.copal").unwrap();
     let listener = Listener::bind("127.0.0.1:0", server_tls(&identity).unwrap())
         .await
         .unwrap();
     let (address, traffic) = (listener.address().unwrap().to_string(), listener.traffic());
-    tokio::spawn(listener.serve(Arc::new(Echo)));
+    tokio::spawn(listener.serve(echo));
     (address, traffic)
 }
 
@@ -105,9 +135,100 @@ async fn a_request_is_signed_for_the_name_that_was_given_and_no_other() {
         .await
         .unwrap();
     let address = listener.address().unwrap().to_string();
-    tokio::spawn(listener.serve(Arc::new(Echo)));
+    tokio::spawn(listener.serve(Arc::new(Echo::default())));
     assert!(
         connect(&address, &authority).await.is_err(),
         "it is not the master"
     );
+}
+
+fn code_of<T: std::fmt::Debug>(answer: Result<T, CallError>) -> Code {
+    match answer {
+        Err(CallError::Failed(failure)) => failure.code(),
+        other => panic!("it was to be refused: {other:?}"),
+    }
+}
+
+/// Sends one frame as no client of this release would, and reads the answer.
+async fn send_raw(address: &str, authority: &Authority, frame: Frame) -> Frame {
+    let identity = authority.identity("client.copal").unwrap();
+    let tls = TlsConnector::from(client_tls(&identity).unwrap());
+    let socket = TcpStream::connect(address).await.unwrap();
+    let stream = tls.connect(name_of_master(), socket).await.unwrap();
+    let mut framed = Framed::new(stream, codec());
+    framed.send(frame.encode()).await.unwrap();
+    Frame::decode(framed.next().await.unwrap().unwrap().freeze()).unwrap()
+}
+
+fn request(method: Method, left_ms: Option<u32>) -> Frame {
+    Frame {
+        id: 1,
+        method: method as u16,
+        is_reply: false,
+        is_failure: false,
+        trace: 0,
+        left_ms,
+        message: Bytes::new(),
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_comes_too_late_is_refused_before_any_work() {
+    let authority = Authority::new("test").unwrap();
+    let echo = Arc::new(Echo::default());
+    let (address, traffic) = start_with(&authority, Arc::clone(&echo)).await;
+    let answer = send_raw(&address, &authority, request(Method::Ping, Some(0))).await;
+    assert!(answer.is_failure);
+    let failure = Failure::decode(answer.message).unwrap();
+    assert_eq!(failure.code(), Code::Expired);
+    assert_eq!(echo.begun.load(Ordering::SeqCst), 0);
+    let refusals = traffic.called().flat_map(|(_, counts)| counts.refusals());
+    assert_eq!(refusals.collect::<Vec<_>>(), [("EXPIRED", 1)]);
+}
+
+#[tokio::test]
+async fn the_time_that_is_left_goes_with_each_call_and_nobody_asks_for_hours() {
+    let authority = Authority::new("test").unwrap();
+    let (address, _) = start(&authority).await;
+    let connection = connect(&address, &authority).await.unwrap();
+    let left = async |wait| {
+        let told: Told = connection.call(Method::Leading, &Ping {}, wait).await.unwrap();
+        Duration::from_millis(told.json.parse().unwrap())
+    };
+    let all = left(SOON).await;
+    assert!(all <= SOON && !all.is_zero(), "{all:?}");
+    // As a server calls another for a call that it answers.
+    let end = Instant::now() + SOON / 2;
+    let part = with_end(end, left(SOON)).await;
+    assert!(part <= SOON / 2 && !part.is_zero(), "{part:?}");
+    for asked in [Some(u32::MAX), None] {
+        let answer = send_raw(&address, &authority, request(Method::Leading, asked)).await;
+        let given = Told::decode(answer.message).unwrap().json.parse().unwrap();
+        assert!(Duration::from_millis(given) <= LONGEST, "{given} ms");
+    }
+    // Nothing left: nothing is sent.
+    let late = with_end(
+        Instant::now(),
+        connection.call::<Told>(Method::Leading, &Ping {}, SOON),
+    )
+    .await;
+    assert!(matches!(late, Err(CallError::Deadline)), "{late:?}");
+}
+
+#[tokio::test]
+async fn who_waits_is_told_in_time_and_what_was_begun_is_brought_to_its_end() {
+    let authority = Authority::new("test").unwrap();
+    let echo = Arc::new(Echo::default());
+    let (address, _) = start_with(&authority, Arc::clone(&echo)).await;
+    let answer = send_raw(&address, &authority, request(Method::Mkdir, Some(50))).await;
+    assert_eq!(Failure::decode(answer.message).unwrap().code(), Code::Expired);
+    assert_eq!(echo.ended.load(Ordering::SeqCst), 0);
+    echo.go_on.notify_one();
+    while echo.ended.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(echo.begun.load(Ordering::SeqCst), 1);
+    let connection = connect(&address, &authority).await.unwrap();
+    let denied = connection.call::<Told>(Method::Put, &Ping {}, SOON).await;
+    assert_eq!(code_of(denied), Code::Denied);
 }
