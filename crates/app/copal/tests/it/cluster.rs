@@ -1,6 +1,7 @@
 //! The cluster of the README, as printed, and what goes wrong with one.
 
 use crate::operating::commands;
+use copal_testkit::MariaDb;
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -52,16 +53,47 @@ pub(crate) fn named_copal(scratch: &Path) -> String {
 
 #[test]
 fn the_cluster_of_the_readme_works_as_printed() {
+    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    run_the_readme(scratch.path(), free_ports(5), "");
+}
+
+#[test]
+fn the_cluster_of_the_readme_works_with_three_masters() {
+    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let place = scratch.path().join("maria");
+    std::fs::create_dir(&place).unwrap();
+    let maria = MariaDb::start(&place, 32).unwrap();
+    let password = scratch.path().join("pw");
+    std::fs::write(&password, "secret\n").unwrap();
+    let masters = format!(
+        "--masters 3 --meta mysql://copal@127.0.0.1:{}/copal --meta-password-file {}",
+        maria.port(),
+        password.display()
+    );
+    run_the_readme(scratch.path(), ports_of_masters(), &masters);
+}
+
+/// Ports for data servers, and for further masters where `serve --dev` puts them.
+fn ports_of_masters() -> u16 {
+    let places = (0..30).map(|at| 12_000 + (std::process::id() as u16 % 30 + at) % 30 * 200);
+    let is_free = |first: &u16| {
+        let mut ports = [0, 1, 2, 3, 4, 70, 71, 100, 101, 102, 103, 104, 170, 171].iter();
+        ports.all(|behind| TcpListener::bind(("127.0.0.1", first + behind)).is_ok())
+    };
+    places.into_iter().find(is_free).unwrap()
+}
+
+/// Runs the block of the README; `more`: further words for `copal serve --dev`.
+fn run_the_readme(scratch: &Path, port: u16, more: &str) {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../README.md");
     let script = commands(&std::fs::read_to_string(page).unwrap(), false);
     assert!(
         script.contains("copal serve --dev") && script.contains("copal restore latest"),
         "{script}"
     );
-    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let (root, port) = (scratch.path().to_str().unwrap(), free_ports(5));
+    let root = scratch.to_str().unwrap();
     let mut script = script.replace("/tmp/c", &format!("{root}/c"));
-    script = script.replace("serve --dev", &format!("serve --dev --port {port}"));
+    script = script.replace("serve --dev", &format!("serve --dev --port {port} {more}"));
     for at in [4, 0] {
         script = script.replace(
             &format!("127.0.0.1:{}", 7400 + at),
@@ -79,7 +111,7 @@ fn the_cluster_of_the_readme_works_as_printed() {
     let run = Command::new("bash")
         .args(["-c", &script])
         .env_clear()
-        .env("PATH", named_copal(scratch.path()))
+        .env("PATH", named_copal(scratch))
         .output()
         .unwrap();
     let (stdout, stderr) = (

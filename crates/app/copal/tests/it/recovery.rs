@@ -1,9 +1,6 @@
 //! Copies that are made anew: a server is given up, emptied, filled, and bytes on a disk are damaged.
 
-use crate::{
-    cluster::{Served, named_copal},
-    operating::commands,
-};
+use crate::cluster::Served;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -350,30 +347,4 @@ fn damage_on_a_disk_is_found_and_refilled_from_other_members() {
         .output()
         .unwrap();
     assert!(read.status.success() && read.stdout == body, "{:?}", read.status);
-}
-
-#[test]
-fn the_page_about_servers_of_a_cluster_works_as_printed() {
-    let cluster = Served::with_servers(4, &[]);
-    fill(&cluster, 8, 30_000);
-    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/operating-cluster.md");
-    let script = commands(&std::fs::read_to_string(page).unwrap(), false);
-    assert!(
-        script.contains("copal node drain data2") && script.contains("copal group verify"),
-        "{script}"
-    );
-    let run = std::process::Command::new("bash")
-        .args(["-c", &format!("set -eu\n{script}\necho ALL DONE\n")])
-        .current_dir(cluster.scratch.path())
-        .env_clear()
-        .env("PATH", named_copal(cluster.scratch.path()))
-        .env("COPAL_CLUSTER", cluster.scratch.path().join("c/client.json"))
-        .output()
-        .unwrap();
-    let stdout = String::from_utf8_lossy(&run.stdout);
-    assert!(
-        stdout.contains("ALL DONE"),
-        "{stdout}\n{}",
-        String::from_utf8_lossy(&run.stderr)
-    );
 }
