@@ -1,7 +1,7 @@
 //! A cluster, as one client sees it: the map that it follows, the connections that it keeps, the ids that it draws.
 
 use crate::{
-    connection::CallError,
+    connection::{CallError, Connection},
     connections::Connections,
     errors::volume_error,
     machine,
@@ -10,7 +10,8 @@ use crate::{
     profile::Profile,
     tls::{Identity, TlsError, client_tls, name_of_server},
 };
-use copal_proto::{Method, messages};
+use bytes::Bytes;
+use copal_proto::{Cost, Method, messages};
 use copal_volume::{
     FileId, FileIds, OpId, VolumeError, VolumeId,
     group::{DiskId, GroupId, View},
@@ -132,7 +133,7 @@ impl Cluster {
         Ok(told.json)
     }
 
-    /// Calls the server of a disk.
+    /// Calls the server of a disk; again, after a while, when it has no room.
     /// # Errors
     /// All of them.
     pub async fn call<T: Message + Default>(
@@ -142,6 +143,33 @@ impl Cluster {
         request: &impl Message,
         end: Instant,
     ) -> Result<T, CallError> {
+        let message = Bytes::from(request.encode_to_vec());
+        let connection = self.reach(disk, method, &message, end).await?;
+        let left = end.saturating_duration_since(machine::now());
+        connection.call_encoded(method, message, left).await
+    }
+
+    /// As [`Cluster::call`], and whoever has no room is not asked again.
+    pub(crate) async fn call_once<T: Message + Default>(
+        &self,
+        disk: DiskId,
+        method: Method,
+        message: Bytes,
+        end: Instant,
+    ) -> Result<T, CallError> {
+        let connection = self.reach(disk, method, &message, end).await?;
+        let left = end.saturating_duration_since(machine::now());
+        connection.call_once(method, message, left).await
+    }
+
+    /// The connection to the server of a disk for such a call.
+    async fn reach(
+        &self,
+        disk: DiskId,
+        method: Method,
+        message: &Bytes,
+        end: Instant,
+    ) -> Result<Connection, CallError> {
         let Some(place) = self.inner.map.place(disk) else {
             return Err(CallError::Unreachable {
                 address: format!("disk {disk}"),
@@ -149,11 +177,10 @@ impl Cluster {
             });
         };
         let name = name_of_server(&place.server_uuid);
-        let connect = self.inner.connections.to(&place.address, name);
-        let connection = tokio::time::timeout_at(end.into(), connect).await;
-        let connection = connection.map_err(|_| CallError::Deadline)??;
-        let left = end.saturating_duration_since(machine::now());
-        connection.call(method, request, left).await
+        let class = Cost::of(method, message).class;
+        let connect = self.inner.connections.to(&place.address, name, class);
+        let connected = tokio::time::timeout_at(end.into(), connect).await;
+        connected.map_err(|_| CallError::Deadline)?
     }
 
     /// The view of a volume's group; waits for one until `end`.

@@ -10,7 +10,10 @@ use crate::{
     trace::current_trace,
 };
 use bytes::Bytes;
-use copal_proto::{Frame, MAX_FRAME_BYTES, Method, messages::Failure};
+use copal_proto::{
+    Frame, MAX_FRAME_BYTES, Method,
+    messages::{Failure, failure::Code},
+};
 use futures_util::{SinkExt, StreamExt};
 use parking_lot::Mutex;
 use prost::Message;
@@ -32,6 +35,8 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(5);
+/// The longest pause before a server that has no room is asked again, half as much added at most.
+const LONGEST_PAUSE_MS: u64 = 1000;
 /// Calls that wait to be written.
 const WAITING: usize = 1024;
 
@@ -163,13 +168,52 @@ impl Connection {
         self.waiting.lock().is_some() && !self.out.is_closed()
     }
 
-    /// Calls the other side, and waits for its answer up to `deadline`, or until the work that it is part of is to end.
+    /// Calls the other side, and waits for its answer up to `deadline`, or until the work that it is part of is to end. A
+    /// server that has no room is asked again after a while.
     /// # Errors
     /// All of them.
     pub async fn call<T: Message + Default>(
         &self,
         method: Method,
         request: &impl Message,
+        deadline: Duration,
+    ) -> Result<T, CallError> {
+        self.call_encoded(method, request.encode_to_vec().into(), deadline)
+            .await
+    }
+
+    /// As [`Connection::call`], of a message that is encoded.
+    /// # Errors
+    /// All of them.
+    pub async fn call_encoded<T: Message + Default>(
+        &self,
+        method: Method,
+        message: Bytes,
+        deadline: Duration,
+    ) -> Result<T, CallError> {
+        let end = machine::now() + given(deadline);
+        let mut tries = 0;
+        loop {
+            let left = end.saturating_duration_since(machine::now());
+            let outcome = self.call_once(method, message.clone(), left).await;
+            let Some(pause) = outcome.as_ref().err().and_then(|error| pause_after(error, tries)) else {
+                return outcome;
+            };
+            if machine::now() + pause >= end {
+                return outcome;
+            }
+            tokio::time::sleep(pause).await;
+            tries += 1;
+        }
+    }
+
+    /// Calls the other side once, whatever it says.
+    /// # Errors
+    /// All of them.
+    pub async fn call_once<T: Message + Default>(
+        &self,
+        method: Method,
+        message: Bytes,
         deadline: Duration,
     ) -> Result<T, CallError> {
         let deadline = given(deadline);
@@ -192,7 +236,7 @@ impl Connection {
             is_failure: false,
             trace: current_trace(),
             left_ms: Some(in_ms(deadline)),
-            message: request.encode_to_vec().into(),
+            message,
         };
         let called = async {
             self.out.send(frame).await.map_err(|_| broken())?;
@@ -209,4 +253,19 @@ impl Connection {
         };
         T::decode(answer).map_err(|error| CallError::Malformed(error.to_string()))
     }
+}
+
+/// How long to wait before a server that had no room, and so has not begun, is asked again; `None`: it said something else.
+/// Longer each time, and not as long as others wait who were refused together.
+fn pause_after(error: &CallError, tries: u32) -> Option<Duration> {
+    let CallError::Failed(failure) = error else {
+        return None;
+    };
+    let asked = failure.numbers.first().copied().filter(|ms| *ms > 0)?;
+    if failure.code() != Code::Busy {
+        return None;
+    }
+    let longest = asked.saturating_mul(1 << tries.min(5)).min(LONGEST_PAUSE_MS);
+    let drawn = machine::draw().unwrap_or(0);
+    Some(Duration::from_millis(longest / 2 + drawn % longest.max(1)))
 }

@@ -1,19 +1,22 @@
-//! Connections that are kept: one for each process that is called, opened when it is needed, and again when it broke.
+//! Connections that are kept: one for each process that is called and each class of calls, opened when it is needed, and again when it broke.
 
 use crate::connection::{CallError, Connection};
+use copal_proto::Class;
 use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
 use std::{collections::HashMap, sync::Arc};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_rustls::rustls::ClientConfig;
 
+/// Where, who is to be there, and what is called.
+type To = (String, ServerName<'static>, Class);
 type Slot = Arc<AsyncMutex<Option<Connection>>>;
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
 pub struct Connections {
     tls: Arc<ClientConfig>,
-    slots: Arc<Mutex<HashMap<(String, ServerName<'static>), Slot>>>,
+    slots: Arc<Mutex<HashMap<To, Slot>>>,
 }
 
 impl Connections {
@@ -25,13 +28,20 @@ impl Connections {
         }
     }
 
-    /// The connection to `name` at `address`; opens it when there is none. Of several that ask at once one opens it.
+    /// The connection to `name` at `address` for calls of a class; opens it when there is none. Of several that ask at once one opens it.
     /// # Errors
     /// `Unreachable`.
-    pub async fn to(&self, address: &str, name: ServerName<'static>) -> Result<Connection, CallError> {
+    pub async fn to(
+        &self,
+        address: &str,
+        name: ServerName<'static>,
+        class: Class,
+    ) -> Result<Connection, CallError> {
         let slot = {
             let mut slots = self.slots.lock();
-            let slot = slots.entry((address.to_owned(), name.clone())).or_default();
+            let slot = slots
+                .entry((address.to_owned(), name.clone(), class))
+                .or_default();
             Arc::clone(slot)
         };
         let mut kept = slot.lock().await;

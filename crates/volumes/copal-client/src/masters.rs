@@ -7,7 +7,7 @@
 
 use crate::{connection::CallError, connections::Connections, machine, tls::name_of_master};
 use copal_proto::{
-    Method,
+    Class, Method,
     messages::{self, failure::Code},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -177,7 +177,7 @@ impl Masters {
         request: &impl Message,
         deadline: Duration,
     ) -> Result<T, CallError> {
-        let connect = self.connections.to(address, name_of_master());
+        let connect = self.connections.to(address, name_of_master(), Class::Control);
         let connection = tokio::time::timeout(deadline, connect).await;
         let connection = connection.map_err(|_| CallError::Deadline)??;
         connection.call(method, request, deadline).await

@@ -9,6 +9,7 @@ use crate::{
     errors::volume_error,
     machine,
 };
+use bytes::Bytes;
 use copal_proto::{Method, messages::failure::Code, role};
 use copal_volume::{
     VolumeError, VolumeId,
@@ -68,7 +69,8 @@ impl Cluster {
                     what: format!("group {}", view.group),
                 });
             }
-            tokio::time::sleep(SOON).await;
+            // Who has no room is asked again, and not by all at once.
+            tokio::time::sleep(SOON / 2 + self.jitter(SOON)).await;
         }
     }
 
@@ -102,10 +104,12 @@ impl Cluster {
         end: Instant,
         request: &impl Message,
     ) -> Option<Result<R, VolumeError>> {
-        let (mut misses, mut maybe, mut corrupt) = (0, None, None);
+        let (mut misses, mut maybe, mut corrupt, mut is_busy) = (0, None, None, false);
+        let message = Bytes::from(request.encode_to_vec());
         for disk in in_order(view, self.next_turn()) {
             let until = end.min(machine::now() + PATIENCE);
-            match self.call::<R>(disk, method, request, until).await {
+            let asked = self.call_once::<R>(disk, method, message.clone(), until);
+            match asked.await {
                 Ok(reply) if role(reply.role()) == Some(Role::Normal) => return Some(Ok(reply)),
                 Ok(reply) => maybe = maybe.or(Some(reply)),
                 Err(CallError::Failed(failure)) => {
@@ -116,6 +120,7 @@ impl Cluster {
                     }
                     match Code::try_from(failure.code).unwrap_or(Code::Unspecified) {
                         Code::NotFound => misses += 1,
+                        Code::Busy => is_busy = true,
                         Code::VolumeGone => return Some(Err(VolumeError::VolumeGone)),
                         Code::Corrupt => corrupt = Some(volume_error(CallError::Failed(failure))),
                         Code::Denied | Code::Invalid | Code::TooLarge => {
@@ -131,6 +136,8 @@ impl Cluster {
             }
         }
         match (misses, maybe, corrupt) {
+            // Who has no room now is there, and may say otherwise.
+            (1.., _, None) if is_busy => None,
             (1.., _, None) => Some(Err(VolumeError::NotFound)),
             // Only a whole member knows what was deleted.
             (_, Some(reply), None) if counts == Counts::All => Some(Ok(reply)),

@@ -82,6 +82,20 @@ impl Frame {
         out.freeze()
     }
 
+    /// What the first bytes behind the length say, with no message: to be believed only when the whole is read.
+    pub fn peek(mut header: &[u8]) -> Frame {
+        let id = header.try_get_u64().unwrap_or(0);
+        Frame {
+            id,
+            method: header.try_get_u16().unwrap_or(0),
+            is_reply: false,
+            is_failure: false,
+            trace: 0,
+            left_ms: None,
+            message: Bytes::new(),
+        }
+    }
+
     /// Reads what stood behind the length.
     /// # Errors
     /// The connection carries something else, or a byte was turned on the way.

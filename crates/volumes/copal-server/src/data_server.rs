@@ -31,12 +31,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, oneshot};
 
 /// Bytes of a piece, and of the longest body that comes with its create.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
-/// Bytes that all answers to reads may hold together, in KiB.
-const READING_KIB: usize = 64 << 10;
 /// Heads in one answer.
 const MOST_LISTED: usize = 1000;
 
@@ -76,7 +74,6 @@ pub struct DataServer {
     pub(crate) heard: Heard,
     /// Draws operations of this member's own: burials of files that lose their name.
     pub(crate) ids: Mutex<FileIds>,
-    reading: Semaphore,
 }
 
 impl DataServer {
@@ -115,7 +112,6 @@ impl DataServer {
             beat_now: Notify::new(),
             sync_now: Notify::new(),
             masters_changed: Notify::new(),
-            reading: Semaphore::new(READING_KIB),
         })
     }
 
@@ -224,16 +220,12 @@ impl DataServer {
         self: &Arc<Self>,
         (group, epoch): (u32, u64),
         vid: VolumeId,
-        most_bytes: u64,
         read: impl FnOnce(&MemberStore) -> Result<T, VolumeError> + Send + 'static,
     ) -> Result<(T, Role), Refused> {
         if vid.birth_group() != GroupId(group) {
             return Err(refused(Code::Invalid, "the volume is of another group"));
         }
         let membership = self.matched(GroupId(group), Epoch(epoch)).await?;
-        let kib = (most_bytes >> 10).min(READING_KIB as u64) as u32 + 1;
-        let room = self.reading.acquire_many(kib.min(READING_KIB as u32)).await;
-        let _room = room.map_err(|_| refused(Code::Unavailable, "the server ends"))?;
         let this = Arc::clone(self);
         let role = membership.role;
         blocking(move || match read(&this.store) {
@@ -267,8 +259,7 @@ impl DataServer {
                 let name = checked(request.name)?;
                 let if_file = request.if_file.map(|fid| FileId(id(Some(fid))));
                 let get = move |store: &MemberStore| store.get(vid, &name, request.start..end, if_file);
-                let wanted = end.saturating_sub(request.start);
-                let ((bytes, info), role) = self.reading(at, vid, wanted, get).await?;
+                let ((bytes, info), role) = self.reading(at, vid, get).await?;
                 Ok(encoded(&messages::Got {
                     bytes,
                     head: Some(head_of(&info)),
@@ -281,7 +272,7 @@ impl DataServer {
                 let name = checked(request.name)?;
                 let if_file = request.if_file.map(|fid| FileId(id(Some(fid))));
                 let stat = move |store: &MemberStore| store.stat(vid, &name, if_file);
-                let (info, role) = self.reading(at, vid, 0, stat).await?;
+                let (info, role) = self.reading(at, vid, stat).await?;
                 Ok(encoded(&messages::StatReply {
                     head: Some(head_of(&info)),
                     role: role_of(role).into(),
@@ -295,7 +286,7 @@ impl DataServer {
                     let after = request.has_after.then_some(&*request.after);
                     store.list(vid, &request.prefix, after, limit)
                 };
-                let (files, role) = self.reading(at, vid, PIECE_BYTES as u64, list).await?;
+                let (files, role) = self.reading(at, vid, list).await?;
                 whole(role)?;
                 let more = files.len() == limit;
                 let listed = |(name, info): (Bytes, FileInfo)| messages::Listed {
@@ -317,7 +308,7 @@ impl DataServer {
                     true => Ok(Known::Nothing),
                     false => store.find(vid, fid),
                 };
-                let (known, role) = self.reading(at, vid, 0, find).await?;
+                let (known, role) = self.reading(at, vid, find).await?;
                 let mut found = messages::Found {
                     role: role_of(role).into(),
                     ..messages::Found::default()
@@ -339,7 +330,7 @@ impl DataServer {
             Method::Totals => {
                 let request: messages::VolumeTotals = read(message)?;
                 let (vid, at) = (VolumeId(request.volume), (request.group, request.epoch));
-                let (totals, role) = self.reading(at, vid, 0, move |store| store.totals(vid)).await?;
+                let (totals, role) = self.reading(at, vid, move |store| store.totals(vid)).await?;
                 whole(role)?;
                 Ok(encoded(&messages::Totals {
                     files: totals.files,

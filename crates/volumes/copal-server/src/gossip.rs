@@ -15,7 +15,7 @@ use crate::{
 use bytes::Bytes;
 use copal_client::name_of_server;
 use copal_proto::{
-    Method, id,
+    Class, Method, id,
     messages::{self, failure::Code},
     of_id, role, role_of,
 };
@@ -114,7 +114,7 @@ impl DataServer {
             return Ok(());
         };
         let name = name_of_server(&place.server_uuid);
-        let connection = self.connections.to(&place.address, name).await?;
+        let connection = self.connections.to(&place.address, name, Class::Control).await?;
         let gossip = messages::Gossip {
             disk: self.disk().0,
             groups: own,

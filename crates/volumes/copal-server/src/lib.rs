@@ -10,6 +10,7 @@
 //!
 //! Not here: what calls mean (`copal-master`, `copal-data`), the other end (`copal-client`).
 
+mod admission;
 mod answers;
 mod authority;
 mod copying;
@@ -29,6 +30,7 @@ mod monitoring;
 mod orders;
 mod processes;
 mod repairing;
+mod requests;
 mod rolling;
 mod showing;
 mod snapshots;
@@ -37,6 +39,7 @@ mod token;
 mod traffic;
 mod validity;
 
+pub use admission::{Admitted, Budgets};
 pub use authority::{Authority, AuthorityError};
 pub use data_server::{DataServer, Room};
 pub use following::NotLetIn;

@@ -3,7 +3,11 @@
 //! Each connection has a task that reads and one that writes; each call a task of its own, a bounded number at a time per
 //! connection, so that who sends more than it reads waits for itself.
 
-use crate::traffic::{Called, Traffic, TurnedAway};
+use crate::{
+    admission::{Budgets, Held},
+    requests::{Request, Requests},
+    traffic::{Called, Traffic, TurnedAway},
+};
 use bytes::Bytes;
 use copal_client::{
     LONGEST, codec, machine,
@@ -23,6 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::{
+    io::WriteHalf,
     net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc},
     time::{timeout, timeout_at},
@@ -36,7 +41,7 @@ use tokio_rustls::{
         server::ParsedCertificate,
     },
 };
-use tokio_util::codec::Framed;
+use tokio_util::codec::{Framed, FramedWrite};
 use tracing::Instrument;
 
 /// How long a connection may take to show who it is.
@@ -47,8 +52,8 @@ const HANDSHAKES: usize = 64;
 const CALLS: usize = 128;
 /// Longest frame of who has shown no certificate.
 const STRANGERS_BYTES: usize = 64 << 10;
-/// Bytes of requests that all connections together may have under way, in KiB.
-const UNDER_WAY_KIB: u32 = 64 << 10;
+/// How long who does not read its answers may keep their room.
+const TO_READ: Duration = Duration::from_secs(30);
 
 /// A refusal, as a message.
 pub type Refused = Box<Failure>;
@@ -126,7 +131,6 @@ enum Came {
 pub struct Listener {
     door: Door,
     traffic: Arc<Traffic>,
-    under_way: Arc<Semaphore>,
 }
 
 impl Listener {
@@ -147,8 +151,13 @@ impl Listener {
         Listener {
             door,
             traffic: Arc::default(),
-            under_way: Arc::new(Semaphore::new(UNDER_WAY_KIB as usize)),
         }
+    }
+
+    /// The same with other budgets for calls.
+    pub fn with_budgets(mut self, budgets: &Budgets) -> Listener {
+        self.traffic = Arc::new(Traffic::new(budgets));
+        self
     }
 
     /// Where it listens.
@@ -182,11 +191,7 @@ impl Listener {
                     continue;
                 }
             };
-            let (handler, traffic, under_way) = (
-                Arc::clone(&handler),
-                Arc::clone(&self.traffic),
-                Arc::clone(&self.under_way),
-            );
+            let (handler, traffic) = (Arc::clone(&handler), Arc::clone(&self.traffic));
             machine::spawn(async move {
                 traffic.accept();
                 let address = came.address();
@@ -195,7 +200,7 @@ impl Listener {
                 let ended = match greeted {
                     Ok(Ok((stream, certificate @ Some(_)))) => {
                         let peer = Peer { address, certificate };
-                        let ended = converse(stream, peer, handler, under_way, &traffic).await;
+                        let ended = converse(stream, peer, handler, &traffic).await;
                         ended.map_err(|reason| (TurnedAway::Garbage, reason))
                     }
                     Ok(Ok((stream, None))) => {
@@ -345,20 +350,37 @@ fn end_of(frame: &Frame) -> Instant {
     machine::now() + left.min(LONGEST)
 }
 
-/// Answers a call once. Whoever waits for longer than `end` is told so in time; what was begun goes on to its next look at the
-/// time, and takes its room for as long.
+/// A frame that is to be written, and the room that its call holds until then.
+struct Outgoing {
+    frame: Frame,
+    room: Option<Held>,
+}
+
+/// A call that was admitted.
+struct Call {
+    frame: Frame,
+    room: Held,
+    end: Instant,
+}
+
+/// Answers a call once. Whoever waits for longer than its end is told so in time; what was begun goes on to its next look at
+/// the time, and keeps its room for as long.
 async fn answer_one<H: Handler>(
     handler: &Arc<H>,
     peer: Peer,
-    frame: Frame,
-    end: Instant,
+    call: Call,
     traffic: &Traffic,
-    out: &mpsc::Sender<Frame>,
+    out: &mpsc::Sender<Outgoing>,
 ) {
+    let Call { frame, room, end } = call;
     // Fails when the connection is gone by now.
-    let send = async |answer| drop(out.send(reply(&frame, answer)).await);
+    let send = async |answer, room| {
+        let frame = reply(&frame, answer);
+        drop(out.send(Outgoing { frame, room }).await);
+    };
     let Some(method) = Method::of_number(frame.method) else {
-        return send(Err(refused(Code::Invalid, "this release knows no such call"))).await;
+        let unknown = refused(Code::Invalid, "this release knows no such call");
+        return send(Err(unknown), Some(room)).await;
     };
     let began = machine::now();
     let note = |answer: &Result<Bytes, Refused>| {
@@ -373,17 +395,43 @@ async fn answer_one<H: Handler>(
     if began >= end {
         let answer = Err(expired());
         note(&answer);
-        return send(answer).await;
+        return send(answer, Some(room)).await;
     }
     let mut work = std::pin::pin!(answered(handler, peer, method, &frame, end));
-    let in_time = timeout_at(end.into(), work.as_mut()).await;
-    let is_over = in_time.is_err();
-    let answer = in_time.unwrap_or_else(|_| Err(expired()));
-    note(&answer);
-    send(answer).await;
-    if is_over {
-        let _ = work.await;
+    match timeout_at(end.into(), work.as_mut()).await {
+        Ok(answer) => {
+            note(&answer);
+            send(answer, Some(room)).await;
+        }
+        Err(_) => {
+            let answer = Err(expired());
+            note(&answer);
+            send(answer, None).await;
+            let _ = work.await;
+            drop(room);
+        }
     }
+}
+
+/// Writes answers until no more come, or the other side does not read them.
+async fn write_answers(into: WriteHalf<Stream>, mut answers: mpsc::Receiver<Outgoing>) {
+    let mut sink = FramedWrite::new(into, codec());
+    while let Some(first) = answers.recv().await {
+        let written = async {
+            let mut rooms = vec![first.room];
+            sink.feed(first.frame.encode()).await?;
+            while let Ok(more) = answers.try_recv() {
+                rooms.push(more.room);
+                sink.feed(more.frame.encode()).await?;
+            }
+            SinkExt::<Bytes>::flush(&mut sink).await
+        };
+        if !matches!(timeout(TO_READ, written).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+    // The other side learns that nothing more comes.
+    let _ = timeout(TO_READ, SinkExt::<Bytes>::close(&mut sink)).await;
 }
 
 /// Answers calls until the other side has no more. An error: it sent what is no frame.
@@ -391,50 +439,38 @@ async fn converse<H: Handler>(
     stream: Stream,
     peer: Peer,
     handler: Arc<H>,
-    under_way: Arc<Semaphore>,
     traffic: &Arc<Traffic>,
 ) -> Result<(), String> {
-    let (mut sink, mut source) = Framed::new(stream, codec()).split();
-    let (out, mut answers) = mpsc::channel::<Frame>(CALLS);
-    let writer = machine::spawn(async move {
-        while let Some(frame) = answers.recv().await {
-            let mut written = sink.feed(frame.encode()).await;
-            while let (Ok(()), Ok(more)) = (&written, answers.try_recv()) {
-                written = sink.feed(more.encode()).await;
-            }
-            if written.is_err() || sink.flush().await.is_err() {
-                return;
-            }
-        }
-        // The other side learns that nothing more comes.
-        let _ = sink.close().await;
-    });
+    let (from, into) = tokio::io::split(stream);
+    let (out, answers) = mpsc::channel::<Outgoing>(CALLS);
+    let writer = machine::spawn(write_answers(into, answers));
     let calls = Arc::new(Semaphore::new(CALLS));
+    let mut requests = Requests::new(from);
     let ended = loop {
-        let bytes = match source.next().await {
-            None => break Ok(()),
-            Some(Ok(bytes)) => bytes,
-            Some(Err(error)) => break Err(error.to_string()),
-        };
-        let frame = match Frame::decode(bytes.freeze()) {
-            Ok(frame) if !frame.is_reply => frame,
-            Ok(_) => break Err("it answered what nobody asked".to_owned()),
-            Err(error) => break Err(error.to_string()),
-        };
-        let end = end_of(&frame);
+        // Nothing more is read from here before there is a turn for it, and room.
         let Ok(turn) = Arc::clone(&calls).acquire_owned().await else {
             break Ok(());
         };
-        // Nothing more is read from here before there is room for what was.
-        let kib = (frame.message.len() >> 10) as u32 + 1;
-        let Ok(room) = Arc::clone(&under_way).acquire_many_owned(kib).await else {
-            break Ok(());
+        let (frame, room) = match requests.next(&traffic.admission).await {
+            Ok(Some(Request::Admitted(frame, room))) => (frame, room),
+            Ok(Some(Request::NoRoom(frame, busy))) => {
+                traffic.refuse(frame.method, &busy);
+                let frame = reply(&frame, Err(busy));
+                if out.send(Outgoing { frame, room: None }).await.is_err() {
+                    break Ok(());
+                }
+                continue;
+            }
+            Ok(None) => break Ok(()),
+            Err(reason) => break Err(reason),
         };
+        let end = end_of(&frame);
+        let call = Call { frame, room, end };
         let (out, peer, handler) = (out.clone(), peer.clone(), Arc::clone(&handler));
         let traffic = Arc::clone(traffic);
         machine::spawn(async move {
-            answer_one(&handler, peer, frame, end, &traffic, &out).await;
-            drop((turn, room));
+            answer_one(&handler, peer, call, &traffic, &out).await;
+            drop(turn);
         });
     };
     drop(out);

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use copal_client::{CallError, Connections, is_over, machine, name_of_server, without_end};
 use copal_master::{Beat, Joiner, Lease, Master, MasterError, MetaError, NoLease, WRITER_LEASE_MS};
 use copal_proto::{
-    Method,
+    Class, Method,
     messages::{self, failure::Code},
     role,
 };
@@ -304,7 +304,7 @@ impl MasterServer {
 
     async fn probe(&self, server: &copal_master::ServerRow) -> Result<(), CallError> {
         let name = name_of_server(&server.server_uuid);
-        let connection = self.connections.to(&server.address, name).await?;
+        let connection = self.connections.to(&server.address, name, Class::Control).await?;
         let messages::Ping {} = connection.call(Method::Ping, &messages::Ping {}, PROBE).await?;
         Ok(())
     }
@@ -405,7 +405,7 @@ impl MasterServer {
         for server in places {
             let told = async {
                 let name = name_of_server(&server.server_uuid);
-                let connection = self.connections.to(&server.address, name).await?;
+                let connection = self.connections.to(&server.address, name, Class::Control).await?;
                 connection
                     .call::<messages::VolumeStateReply>(Method::VolumeState, &request, TO_TELL)
                     .await

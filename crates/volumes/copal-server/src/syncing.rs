@@ -19,7 +19,7 @@ use bytes::Bytes;
 use copal_client::{CallError, Connection, name_of_server};
 use copal_data::{JournalEntry, Membership, NotHeld, Operation, SnapshotEntry};
 use copal_proto::{
-    Method, id,
+    Class, Method, id,
     messages::{self, failure::Code},
     of_id,
 };
@@ -207,7 +207,10 @@ impl DataServer {
     async fn connection_to(&self, disk: DiskId) -> Option<Connection> {
         let place = self.map.place(disk)?;
         let name = name_of_server(&place.server_uuid);
-        self.connections.to(&place.address, name).await.ok()
+        self.connections
+            .to(&place.address, name, Class::Recovery)
+            .await
+            .ok()
     }
 
     /// Takes over what a donor has and this member lacks; how many operations that were.

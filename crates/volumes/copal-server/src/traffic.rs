@@ -2,7 +2,11 @@
 //!
 //! Not here: how they are printed (`monitoring`).
 
-use copal_proto::{Method, messages::failure::Code};
+use crate::admission::{Admission, Admitted, Budgets};
+use copal_proto::{
+    Class, Method,
+    messages::{Failure, failure::Code},
+};
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -102,20 +106,45 @@ pub struct Traffic {
     turned_away: [AtomicU64; TurnedAway::ALL.len()],
     open: AtomicU64,
     accepted: AtomicU64,
+    pub(crate) admission: Admission,
 }
 
 impl Default for Traffic {
     fn default() -> Traffic {
+        Traffic::new(&Budgets::default())
+    }
+}
+
+impl Traffic {
+    /// Nothing yet; calls have these budgets.
+    pub(crate) fn new(budgets: &Budgets) -> Traffic {
         Traffic {
+            admission: Admission::new(budgets),
             methods: Method::ALL.iter().map(|_| OfMethod::new()).collect(),
             turned_away: [const { AtomicU64::new(0) }; TurnedAway::ALL.len()],
             open: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
         }
     }
-}
 
-impl Traffic {
+    /// What calls of a class hold.
+    pub fn admitted(&self, class: Class) -> Admitted {
+        self.admission.counted(class)
+    }
+
+    /// A call was refused before it was looked at.
+    pub(crate) fn refuse(&self, method: u16, failure: &Failure) {
+        if let Some(method) = Method::of_number(method) {
+            self.note(&Called {
+                method,
+                bytes_in: 0,
+                bytes_out: 0,
+                took: Duration::ZERO,
+                refusal: Some(failure.code),
+            });
+        }
+    }
+
     /// Connections that were closed because of what they sent, or did not.
     pub fn turned_away(&self) -> u64 {
         let counts = self.turned_away.iter();

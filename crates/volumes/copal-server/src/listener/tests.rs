@@ -1,7 +1,10 @@
 use super::*;
 use crate::Authority;
 use copal_client::{CallError, Connection, client_tls, current_end, name_of_master, server_tls};
-use copal_proto::messages::{Ping, Told};
+use copal_proto::{
+    Class,
+    messages::{self, Ping, Told},
+};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -35,7 +38,17 @@ impl Handler for Echo {
                 self.ended.fetch_add(1, Ordering::SeqCst);
                 Ok(Bytes::new())
             }
-            Method::Ping => Ok(Bytes::new()),
+            Method::Ping | Method::Stat => Ok(Bytes::new()),
+            Method::PutPiece | Method::SyncFetch => {
+                // As long as a disk takes, at least.
+                tokio::task::yield_now().await;
+                self.ended.fetch_add(1, Ordering::SeqCst);
+                Ok(Bytes::new())
+            }
+            Method::GetPiece => {
+                self.go_on.notified().await;
+                Ok(Bytes::new())
+            }
             Method::Ask => Ok(message),
             _ => Err(refused(Code::Denied, "not here")),
         }
@@ -49,10 +62,15 @@ async fn start(authority: &Authority) -> (String, Arc<Traffic>) {
 }
 
 async fn start_with(authority: &Authority, echo: Arc<Echo>) -> (String, Arc<Traffic>) {
+    start_within(authority, echo, &Budgets::default()).await
+}
+
+async fn start_within(authority: &Authority, echo: Arc<Echo>, budgets: &Budgets) -> (String, Arc<Traffic>) {
     let identity = authority.identity("master.copal").unwrap();
     let listener = Listener::bind("127.0.0.1:0", server_tls(&identity).unwrap())
         .await
-        .unwrap();
+        .unwrap()
+        .with_budgets(budgets);
     let (address, traffic) = (listener.address().unwrap().to_string(), listener.traffic());
     tokio::spawn(listener.serve(echo));
     (address, traffic)
@@ -231,4 +249,116 @@ async fn who_waits_is_told_in_time_and_what_was_begun_is_brought_to_its_end() {
     let connection = connect(&address, &authority).await.unwrap();
     let denied = connection.call::<Told>(Method::Put, &Ping {}, SOON).await;
     assert_eq!(code_of(denied), Code::Denied);
+}
+
+/// A piece of a body, as large as they are.
+fn piece() -> Bytes {
+    let piece = messages::PutPiece {
+        bytes: vec![7; 4 << 20].into(),
+        ..messages::PutPiece::default()
+    };
+    piece.encode_to_vec().into()
+}
+
+#[tokio::test]
+async fn a_flood_of_bodies_gets_in_bit_by_bit_and_takes_no_more_memory_than_it_may() {
+    const CLIENTS: usize = 64;
+    const BUDGET: usize = 16 << 20;
+    let authority = Authority::new("test").unwrap();
+    let echo = Arc::new(Echo::default());
+    let budgets = Budgets {
+        bulk: BUDGET,
+        ..Budgets::default()
+    };
+    let (address, traffic) = start_within(&authority, Arc::clone(&echo), &budgets).await;
+    let message = piece();
+    let puts = (0..CLIENTS).map(|_| {
+        let (address, message) = (address.clone(), message.clone());
+        let identity = authority.identity("client.copal").unwrap();
+        tokio::spawn(async move {
+            let tls = client_tls(&identity).unwrap();
+            let connection = Connection::open(&address, name_of_master(), tls).await.unwrap();
+            let done = connection.call_encoded::<Ping>(Method::PutPiece, message, SOON * 3);
+            done.await.unwrap();
+        })
+    });
+    for put in puts.collect::<Vec<_>>() {
+        put.await.unwrap();
+    }
+    assert_eq!(echo.ended.load(Ordering::SeqCst), CLIENTS);
+    let bulk = traffic.admitted(Class::Bulk);
+    assert!(bulk.peak_bytes <= BUDGET as u64, "{bulk:?}");
+    assert!(bulk.peak_bytes >= 4 << 20, "{bulk:?}");
+}
+
+#[tokio::test]
+async fn who_finds_no_room_is_told_when_to_come_again_and_other_classes_go_on() {
+    let authority = Authority::new("test").unwrap();
+    let echo = Arc::new(Echo::default());
+    let budgets = Budgets {
+        bulk: 9 << 20,
+        ..Budgets::default()
+    };
+    let (address, traffic) = start_within(&authority, Arc::clone(&echo), &budgets).await;
+    let connection = connect(&address, &authority).await.unwrap();
+    let held = [Method::GetPiece, Method::GetPiece].map(|method| {
+        let connection = connection.clone();
+        tokio::spawn(async move { connection.call::<Ping>(method, &Ping {}, SOON).await.unwrap() })
+    });
+    while echo.begun.load(Ordering::SeqCst) < held.len() {
+        tokio::task::yield_now().await;
+    }
+    let refused = connection
+        .call_once::<Ping>(Method::PutPiece, piece(), SOON)
+        .await;
+    let Err(CallError::Failed(failure)) = refused else {
+        panic!("it was to find no room: {refused:?}");
+    };
+    assert_eq!(failure.code(), Code::Busy);
+    assert!(failure.numbers[0] > 0);
+    assert_eq!(traffic.admitted(Class::Bulk).refused, 1);
+    // On the same connection, behind what was passed over.
+    for method in [Method::Stat, Method::Ping, Method::SyncFetch] {
+        connection.call::<Ping>(method, &Ping {}, SOON).await.unwrap();
+    }
+    let again = tokio::spawn({
+        let connection = connection.clone();
+        async move {
+            connection
+                .call_encoded::<Ping>(Method::PutPiece, piece(), SOON)
+                .await
+        }
+    });
+    for call in held {
+        echo.go_on.notify_one();
+        call.await.unwrap();
+    }
+    again.await.unwrap().unwrap();
+    while Class::ALL
+        .iter()
+        .any(|class| traffic.admitted(*class).held_bytes > 0)
+    {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_frame_that_says_it_is_longer_than_frames_are_takes_no_memory() {
+    let authority = Authority::new("test").unwrap();
+    let (address, traffic) = start(&authority).await;
+    let identity = authority.identity("client.copal").unwrap();
+    for length in [0, 15, (copal_proto::MAX_FRAME_BYTES + 1) as u32, u32::MAX] {
+        let tls = TlsConnector::from(client_tls(&identity).unwrap());
+        let socket = TcpStream::connect(&address).await.unwrap();
+        let mut stream = tls.connect(name_of_master(), socket).await.unwrap();
+        stream.write_all(&length.to_be_bytes()).await.unwrap();
+        stream.write_all(&[0; 16]).await.unwrap();
+        let mut rest = Vec::new();
+        // Closed by the server, perhaps with an alert.
+        let _ = stream.read_to_end(&mut rest).await;
+    }
+    assert_eq!(traffic.admitted(Class::Bulk).peak_bytes, 0);
+    while traffic.turned_away() < 4 {
+        tokio::task::yield_now().await;
+    }
 }

@@ -1,7 +1,10 @@
 //! Numbers as Prometheus reads them: text, format 0.0.4.
 
-use crate::traffic::{LATENCY_ENDS_US, Traffic, TurnedAway};
-use copal_proto::Method;
+use crate::{
+    admission::Admitted,
+    traffic::{LATENCY_ENDS_US, Traffic, TurnedAway},
+};
+use copal_proto::{Class, Method};
 use std::{fmt::Write, sync::atomic::Ordering};
 
 /// A page of numbers in the making. Samples of one name follow each other.
@@ -97,6 +100,7 @@ impl Numbers {
                 traffic.turned_away_for(why),
             );
         }
+        self.admitted(traffic);
         let (accepted, open) = traffic.connections();
         self.counter(
             "copal_connections_total",
@@ -104,6 +108,43 @@ impl Numbers {
             accepted,
         );
         self.gauge("copal_connections_open", "Connections that are there.", open);
+    }
+
+    fn admitted(&mut self, traffic: &Traffic) {
+        let each = Class::ALL.map(|class| (class.name(), traffic.admitted(class)));
+        type Of = fn(&Admitted) -> u64;
+        let names: [(&str, &str, &str, Of); 4] = [
+            (
+                "copal_admitted_bytes",
+                "gauge",
+                "Bytes that calls under way hold, by class.",
+                |of| of.held_bytes,
+            ),
+            (
+                "copal_admitted_peak_bytes",
+                "gauge",
+                "The most that they held at a time.",
+                |of| of.peak_bytes,
+            ),
+            (
+                "copal_admitted_limit_bytes",
+                "gauge",
+                "The most that they may hold.",
+                |of| of.limit_bytes,
+            ),
+            (
+                "copal_calls_without_room_total",
+                "counter",
+                "Calls that were told to come again later.",
+                |of| of.refused,
+            ),
+        ];
+        for (name, kind, help, of) in names {
+            self.name(name, kind, help);
+            for (class, counted) in &each {
+                self.sample(name, &[("class", class)], of(counted));
+            }
+        }
     }
 
     fn histogram(&mut self, method: Method, counts: impl Iterator<Item = u64>, micros: u64) {
@@ -161,6 +202,8 @@ mod tests {
             "copal_rpc_seconds_bucket{method=\"Put\",le=\"+Inf\"} 1",
             "copal_rpc_seconds_sum{method=\"Put\"} 0.002",
             "copal_connections_refused_total{why=\"garbage\"} 1",
+            "copal_admitted_bytes{class=\"bulk\"} 0",
+            "copal_calls_without_room_total{class=\"recovery\"} 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
