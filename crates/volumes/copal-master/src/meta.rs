@@ -112,6 +112,12 @@ impl MemberKind {
 /// A group, and the disk of a member without which its operations could hold.
 pub type Missed = (GroupId, u32);
 
+/// Numbers of groups as a statement names them.
+pub(crate) fn listed(groups: &[GroupId]) -> String {
+    let numbers: Vec<String> = groups.iter().map(|group| group.0.to_string()).collect();
+    numbers.join(",")
+}
+
 /// Disks of a group and how they are members, ascending.
 pub type Members = Vec<(u32, MemberKind)>;
 
@@ -268,8 +274,8 @@ pub trait MetaStore: Send {
     /// without the members in `missed`; what is kept of disks that are no members any more goes.
     /// Of a member that is joining the version before is kept: it takes part from this one on.
     fn change_groups(&mut self, groups: &[(GroupId, Members)], missed: &[Missed]) -> Result<u64, MetaError>;
-    /// A member has everything again.
-    fn forget_missed(&mut self, missed: Missed) -> Result<(), MetaError>;
+    /// A disk has everything again in these groups.
+    fn forget_missed(&mut self, disk: u32, groups: &[GroupId]) -> Result<(), MetaError>;
     /// Members without which operations could hold, and the newest version in which that began.
     fn missed(&mut self) -> Result<Vec<(Missed, u64)>, MetaError>;
 

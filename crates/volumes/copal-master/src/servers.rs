@@ -10,10 +10,7 @@ use crate::{
     master::{Master, MasterError, Mastered, Reign},
     meta::{MemberKind, Members, ServerRow, ServerState},
 };
-use copal_volume::{
-    VolumeError,
-    group::{DiskId, Epoch, GroupId, Incarnation, Role},
-};
+use copal_volume::group::{DiskId, Epoch, GroupId, Incarnation, Role};
 
 /// A server that wants to join.
 #[derive(Clone, Debug)]
@@ -241,25 +238,30 @@ impl Master {
         Ok(disk)
     }
 
-    /// A member has everything of a group, and says so before it acts on it: what it missed is forgotten, and views in which
-    /// it takes part can let operations hold from here on.
+    /// A member has everything of groups, and says so before it acts on it: what it missed is forgotten there, and views in
+    /// which it takes part can let operations hold from here on. Returns the groups that it may not act on: their view is
+    /// another by now, or the member is away in it.
     /// # Errors
-    /// `Unavailable`: the view is another by now, or the member is away in it. `Meta`.
-    pub fn become_whole(&self, group: GroupId, epoch: Epoch, disk: u32) -> Mastered<()> {
+    /// `Meta`.
+    pub fn become_whole(&self, disk: u32, groups: &[(GroupId, Epoch)]) -> Mastered<Vec<GroupId>> {
         let mut reign = self.reign.lock();
-        let row = reign.map.groups.get(&group);
-        let view = row.map(|row| reign.map.view(row));
-        let role = view.as_ref().and_then(|view| view.role(DiskId(disk)));
-        let is_present = view.is_some_and(|view| view.epoch == epoch) && role.is_some_and(Role::is_up);
-        if !is_present {
-            let reason = "the view of the group has changed".to_owned();
-            return Err(VolumeError::Unavailable { reason }.into());
+        let map = &reign.map;
+        let is_present = |(group, epoch): &(GroupId, Epoch)| {
+            let view = map.groups.get(group).map(|row| map.view(row));
+            view.is_some_and(|view| view.epoch == *epoch && view.role(DiskId(disk)).is_some_and(Role::is_up))
+        };
+        let (taken, refused): (Vec<_>, Vec<_>) = groups.iter().copied().partition(is_present);
+        let missed = taken.into_iter().map(|(group, _)| group);
+        let missed: Vec<GroupId> = missed
+            .filter(|group| map.missed.contains_key(&(*group, disk)))
+            .collect();
+        if !missed.is_empty() {
+            reign.meta.forget_missed(disk, &missed)?;
+            for group in missed {
+                reign.map.missed.remove(&(group, disk));
+            }
         }
-        if reign.map.missed.contains_key(&(group, disk)) {
-            reign.meta.forget_missed((group, disk))?;
-            reign.map.missed.remove(&(group, disk));
-        }
-        Ok(())
+        Ok(refused.into_iter().map(|(group, _)| group).collect())
     }
 
     /// Lets time pass: who was silent too long has failed. Called every few hundred milliseconds.

@@ -7,7 +7,7 @@
 
 use crate::meta::{
     ClusterRow, DirRow, EventRow, GroupRow, Holder, Lead, MemberKind, Members, Meta, MetaError, MetaStore,
-    Missed, Place, Pool, QuotaRow, ServerRow, ServerState,
+    Missed, Place, Pool, QuotaRow, ServerRow, ServerState, listed,
 };
 use copal_volume::{
     VolumeError, VolumeId,
@@ -374,10 +374,11 @@ impl MetaStore for SqliteStore {
         })
     }
 
-    fn forget_missed(&mut self, (group, disk): Missed) -> Result<(), MetaError> {
+    fn forget_missed(&mut self, disk: u32, groups: &[GroupId]) -> Result<(), MetaError> {
         self.in_transaction(|transaction| {
-            let forget = "DELETE FROM missed WHERE gid = ?1 AND disk = ?2";
-            transaction.execute(forget, params![group.0, disk])?;
+            let groups = listed(groups);
+            let forget = format!("DELETE FROM missed WHERE disk = ?1 AND gid IN ({groups})");
+            transaction.execute(&forget, [disk])?;
             Ok(())
         })
     }

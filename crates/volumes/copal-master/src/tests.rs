@@ -279,13 +279,17 @@ fn the_last_whole_member_is_awaited_and_not_passed_over() {
     master.beat(beat(3, 2), 6000).unwrap();
     assert_eq!(missed(3), 0);
     // Whoever takes over what it lacks from the third says so, and counts from then on.
-    assert!(
+    let old = copal_volume::group::Epoch(1);
+    let none = GroupId(1 << 20);
+    let refused = master.become_whole(1, &[(group, old), (none, epoch())]).unwrap();
+    assert_eq!(refused, [group, none], "an old view, and no group");
+    assert!(missed(1) > 0);
+    assert_eq!(
         master
-            .become_whole(group, copal_volume::group::Epoch(1), 1)
-            .is_err(),
-        "an old view"
+            .become_whole(1, &[(none, epoch()), (group, epoch())])
+            .unwrap(),
+        [none]
     );
-    master.become_whole(group, epoch(), 1).unwrap();
     assert_eq!(missed(1), 0);
     master.fail(3, "is away", 7000).unwrap();
     assert!(missed(3) > 0, "the first has everything by now");

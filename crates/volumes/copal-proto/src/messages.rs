@@ -1006,15 +1006,27 @@ pub struct GroupSize {
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
 }
-/// A member has everything of a group: from here on operations may hold by its word.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+/// A member has everything of groups, 1,000 at most: from here on operations may hold by its word.
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BecomeWhole {
     #[prost(uint32, tag = "1")]
+    pub disk: u32,
+    #[prost(message, repeated, tag = "2")]
+    pub groups: ::prost::alloc::vec::Vec<GroupIn>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GroupIn {
+    #[prost(uint32, tag = "1")]
     pub group: u32,
+    /// the view that is meant
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
-    #[prost(uint32, tag = "3")]
-    pub disk: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BecameWhole {
+    /// groups whose view is another by now, or that the disk is no member of
+    #[prost(uint32, repeated, tag = "1")]
+    pub refused: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HeartbeatReply {

@@ -41,6 +41,8 @@ const TO_DECIDE: Duration = Duration::from_secs(30);
 pub const CLIENT_NAME: &str = "client.copal";
 /// Events that are told at a time.
 const EVENTS: usize = 1000;
+/// Groups of which a member says in one call that it is whole.
+pub(crate) const MOST_WHOLE: usize = 1000;
 
 /// See the module.
 pub struct MasterServer {
@@ -191,10 +193,19 @@ impl MasterServer {
         let server = self.master.map().server(request.disk).cloned();
         let is_who_it_says = server.is_some_and(|server| peer.is(&name_of_server(&server.server_uuid)));
         require(is_who_it_says, "a member says of itself that it is whole")?;
-        let (group, epoch) = (GroupId(request.group), Epoch(request.epoch));
-        let taken = self.master.become_whole(group, epoch, request.disk);
-        taken.map_err(|error| of_master(&error))?;
-        Ok(encoded(&messages::Done {}))
+        if request.groups.len() > MOST_WHOLE {
+            let reason = "a member tells of no more than 1,000 groups at once";
+            return Err(refused(Code::Invalid, reason));
+        }
+        let groups = request.groups.iter();
+        let groups: Vec<(GroupId, Epoch)> = groups
+            .map(|told| (GroupId(told.group), Epoch(told.epoch)))
+            .collect();
+        let refused = self.master.become_whole(request.disk, &groups);
+        let refused = refused.map_err(|error| of_master(&error))?;
+        Ok(encoded(&messages::BecameWhole {
+            refused: refused.into_iter().map(|group| group.0).collect(),
+        }))
     }
 
     fn join(&self, request: messages::Join) -> Result<Bytes, Refused> {

@@ -13,11 +13,12 @@ use crate::{
     fetching::{FetchError, Source},
     heard::closed_by_all,
     listener::{Refused, refused},
+    master_server::MOST_WHOLE,
     rolling::{entry_of, record, taken_delete},
 };
 use bytes::Bytes;
 use copal_client::{CallError, Connection, name_of_server};
-use copal_data::{JournalEntry, Membership, NotHeld, Operation, SnapshotEntry};
+use copal_data::{JournalEntry, Membership, NotHeld, Operation, SnapshotEntry, Taken};
 use copal_proto::{
     Class, Method, id,
     messages::{self, failure::Code},
@@ -61,10 +62,10 @@ enum NotYet {
     Here(Refused),
     #[error("no whole member is there to copy from")]
     NoDonor,
-    #[error("the view has changed, or the donor's files")]
+    #[error(
+        "the view has changed, or the donor's files, or a name has two files and it is too early to say which stays"
+    )]
     Changed,
-    #[error("a name has two files, and it is too early to say which stays")]
-    Disputed,
 }
 
 impl From<Refused> for NotYet {
@@ -80,6 +81,15 @@ impl From<FetchError> for NotYet {
             FetchError::Here(refused) => NotYet::Here(refused),
         }
     }
+}
+
+/// A group of which everything that a donor showed is here.
+struct Ready {
+    group: GroupId,
+    /// Of the damage that was known before.
+    generation: u64,
+    asked_in: Epoch,
+    closing: Closing,
 }
 
 /// A donor that has shown a snapshot.
@@ -182,7 +192,7 @@ impl DataServer {
             groups: groups.await?,
         };
         let reply: messages::CompareReply = connection.call(Method::Compare, &compare, ANSWER).await?;
-        let mut whole = Vec::new();
+        let mut ready = Vec::new();
         for equal in reply.equal {
             let group = GroupId(equal.group);
             let mut known = memberships.iter().zip(&generations);
@@ -190,18 +200,16 @@ impl DataServer {
             else {
                 continue;
             };
-            let closing = Closing {
-                below: Bucket(equal.closed_below),
-            };
-            match self
-                .be_normal((group, *generation), membership.epoch, closing)
-                .await
-            {
-                Ok(()) => whole.push(group),
-                Err(error) => tracing::debug!(%group, %error, "the group is not whole yet"),
-            }
+            ready.push(Ready {
+                group,
+                generation: *generation,
+                asked_in: membership.epoch,
+                closing: Closing {
+                    below: Bucket(equal.closed_below),
+                },
+            });
         }
-        Ok(whole)
+        self.be_whole(&ready).await
     }
 
     async fn connection_to(&self, disk: DiskId) -> Option<Connection> {
@@ -273,9 +281,16 @@ impl DataServer {
             // It goes by itself, later.
             let _ = closed;
             let taken = taken?;
-            self.be_normal((group, generation), membership.epoch, donor.closing)
-                .await?;
-            return Ok(taken);
+            let ready = Ready {
+                group,
+                generation,
+                asked_in: membership.epoch,
+                closing: donor.closing,
+            };
+            return match self.be_whole(&[ready]).await?.is_empty() {
+                false => Ok(taken),
+                true => Err(NotYet::Changed),
+            };
         }
         Err(NotYet::NoDonor)
     }
@@ -490,52 +505,80 @@ impl DataServer {
             .ok_or(NotYet::Changed)
     }
 
-    /// Becomes whole in the present epoch, if no operation could hold without this member since before the one in which the
-    /// donor was asked. The master knows it first: from then on operations may hold by this member's word.
-    async fn be_normal(
-        &self,
-        (group, generation): (GroupId, u64),
-        asked_in: Epoch,
-        closing: Closing,
-    ) -> Result<(), NotYet> {
+    /// Becomes whole in the present epochs, in those groups in which no operation could hold without this member since before
+    /// the epoch in which the donor was asked; these are returned. What is to be told is written down, then the master knows
+    /// it, in one call: from then on operations may hold by this member's word.
+    async fn be_whole(&self, ready: &[Ready]) -> Result<Vec<GroupId>, NotYet> {
         let _turn = self.entering.lock().await;
+        let mut taken = Vec::new();
+        for ready in ready {
+            taken.extend(self.taken(ready)?);
+        }
+        if taken.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (store, all) = (self.store.clone(), taken.clone());
+        let begun = blocking(move || {
+            let begun = store.begin_whole(&all);
+            begun.map_err(|error| of_volume_error(&error))
+        });
+        let begun: BTreeSet<GroupId> = begun.await?.into_iter().collect();
+        let mut whole_now = Vec::new();
+        let mut told: Vec<(GroupId, Epoch)> = taken
+            .into_iter()
+            .map(|taken| (taken.group, taken.epoch))
+            .collect();
+        told.retain(|(group, _)| begun.contains(group));
+        for part in told.chunks(MOST_WHOLE) {
+            let groups = part.iter().map(|(group, epoch)| messages::GroupIn {
+                group: group.0,
+                epoch: epoch.0,
+            });
+            let whole = messages::BecomeWhole {
+                disk: self.disk().0,
+                groups: groups.collect(),
+            };
+            let became: messages::BecameWhole =
+                self.masters.call(Method::BecomeWhole, &whole, ANSWER).await?;
+            let part: Vec<(GroupId, Epoch)> = part
+                .iter()
+                .copied()
+                .filter(|(group, _)| !became.refused.contains(&group.0))
+                .collect();
+            let store = self.store.clone();
+            let ended = blocking(move || {
+                let ended = store.end_whole(&part);
+                ended.map_err(|error| of_volume_error(&error))
+            });
+            let ended = ended.await?;
+            let whole = ended.iter().filter(|own| own.role == Role::Normal);
+            whole_now.extend(whole.map(|own| own.group));
+            self.tell(ended);
+        }
+        Ok(whole_now)
+    }
+
+    /// What is to be written down of a group; none: the view has changed, or damage was met.
+    fn taken(&self, ready: &Ready) -> Result<Option<Taken>, NotYet> {
+        let group = ready.group;
         // What was given up since was not among what was compared.
-        if self.repairs.is_under_way(group) || self.repairs.generation(group) != generation {
-            return Err(NotYet::Changed);
+        if self.repairs.is_under_way(group) || self.repairs.generation(group) != ready.generation {
+            return Ok(None);
         }
         let epoch = self.own_epoch(group)?;
         let cached = self.map.cached(group).filter(|cached| cached.view.epoch == epoch);
-        let cached = cached.ok_or(NotYet::Changed)?;
+        let Some(cached) = cached else {
+            return Ok(None);
+        };
         let members = cached.view.members.iter().zip(&cached.missed);
         let mut own = members.filter(|((disk, _), _)| *disk == self.disk());
-        let ((_, role), missed) = own.next().ok_or(NotYet::Changed)?;
-        if *missed >= asked_in || !role.is_up() {
-            return Err(NotYet::Changed);
-        }
-        let (store, disputed) = (self.store.clone(), self.store.clone());
-        let is_disputed = blocking(move || {
-            let names = disputed.disputed(group, 1);
-            Ok(!names.map_err(|error| of_volume_error(&error))?.is_empty())
-        });
-        let is_disputed = is_disputed.await?;
-        if !is_disputed {
-            let whole = messages::BecomeWhole {
-                group: group.0,
-                epoch: epoch.0,
-                disk: self.disk().0,
-            };
-            let messages::Done {} = self.masters.call(Method::BecomeWhole, &whole, ANSWER).await?;
-        }
-        let finished = blocking(move || {
-            let finished = store.finish_taking(group, epoch, closing, !is_disputed);
-            finished.map_err(|error| of_volume_error(&error))
-        });
-        let membership = finished.await?.ok_or(NotYet::Changed)?;
-        self.tell(vec![membership]);
-        match membership.role {
-            Role::Normal => Ok(()),
-            _ if is_disputed => Err(NotYet::Disputed),
-            _ => Err(NotYet::Changed),
-        }
+        let may_be = own
+            .next()
+            .is_some_and(|((_, role), missed)| *missed < ready.asked_in && role.is_up());
+        Ok(may_be.then_some(Taken {
+            group,
+            epoch,
+            closing: ready.closing,
+        }))
     }
 }

@@ -13,7 +13,6 @@
 
 use super::{
     line::GroupQueue,
-    roles::Membership,
     rows::MemberCore,
     store::MemberStore,
     union::{JournalEntry, journal_entry},
@@ -27,7 +26,7 @@ use bytes::Bytes;
 use copal_kv::{Batch, Durability, Keyspace};
 use copal_volume::{
     FileId, VolumeError, VolumeId,
-    group::{Bucket, Claim, Closing, Digest, Epoch, GroupId, OwnTold, Record, Role},
+    group::{Bucket, Claim, Closing, Digest, GroupId, OwnTold, Record},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -150,42 +149,6 @@ impl MemberStore {
                 ..row
             },
         })
-    }
-
-    /// Everything of a donor's snapshot is here, and no operation could hold without this member since: it is whole, unless a
-    /// name has two files here, or the master does not know: then operations could hold by this member's word without another's
-    /// missing them being written down (VOL-16). What the donor had closed is closed here (VOL-17). An epoch that has passed
-    /// changes nothing.
-    /// # Errors
-    /// `NoSpace`, `Failed`.
-    pub fn finish_taking(
-        &self,
-        group: GroupId,
-        epoch: Epoch,
-        closing: Closing,
-        is_told: bool,
-    ) -> Result<Option<Membership>, VolumeError> {
-        let queue = self.core.queue(group)?;
-        let mut member = queue.member.lock();
-        let Some(before) = member.filter(|row| row.epoch == epoch) else {
-            drop(member);
-            return self.membership(group);
-        };
-        let mut row = MemberRow {
-            closing: before.closing.joined(closing),
-            is_covered: true,
-            ..before
-        };
-        // Looked up while no operation is under way: a second file that came meanwhile would be hidden on a whole member.
-        if is_told && !self.core.has_siblings(group)? {
-            (row.role, row.last_normal) = (Role::Normal, epoch);
-        }
-        if row != before {
-            self.core.keep_rows(&[(group, Some(row))])?;
-            queue.set(&mut member, Some(row));
-        }
-        drop(member);
-        self.membership(group)
     }
 
     /// Up to `limit` operations of one bucket above a key.

@@ -29,6 +29,7 @@ mod store;
 mod union;
 mod verify;
 mod volumes;
+mod whole;
 mod work;
 
 pub use closing::Disputed;
@@ -41,6 +42,7 @@ pub use store::MemberStore;
 pub use union::{GroupSnapshot, JournalEntry, SnapshotEntry};
 pub use verify::{Span, Verified};
 pub use volumes::Told;
+pub use whole::Taken;
 pub use work::Work;
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub struct Membership {
     pub epoch: Epoch,
     /// Its own state.
     pub role: Role,
-    /// The newest epoch in which it was whole; 0: never.
+    /// The newest epoch in which it was whole, or had everything and was about to tell the master; 0: never.
     pub last_normal: Epoch,
     /// What it takes no more operations of.
     pub closing: Closing,
@@ -192,7 +192,7 @@ pub struct ToldView {
     pub epoch: Epoch,
     /// The disk's state in it.
     pub role: Role,
-    /// The newest epoch in which operations could hold without this disk; 0: never.
+    /// The newest epoch in which operations could hold without this disk; 0: never, or not since it told that it is whole.
     pub missed: Epoch,
 }
 

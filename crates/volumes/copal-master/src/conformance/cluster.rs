@@ -180,7 +180,8 @@ pub(super) fn who_missed_something_is_kept(subject: &dyn Subject) {
         (both[1], second),
     ];
     assert_eq!(sorted(store.missed().unwrap()), kept);
-    store.forget_missed(both[1]).unwrap();
+    store.forget_missed(both[1].1, &[both[1].0, GroupId(9)]).unwrap();
+    store.forget_missed(both[0].1, &[]).unwrap();
     assert_eq!(sorted(store.missed().unwrap()), kept[..2]);
     store.remove_server(2).unwrap();
     let left: Vec<u32> = store.servers().unwrap().iter().map(|row| row.disk).collect();

@@ -17,7 +17,7 @@ mod tests;
 
 use crate::meta::{
     ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, Members, Meta, MetaError, MetaStore,
-    Missed, Place, Pool, QuotaRow, ServerRow,
+    Missed, Place, Pool, QuotaRow, ServerRow, listed,
 };
 use connection::Connection;
 use copal_volume::{VolumeError, VolumeId, group::GroupId};
@@ -276,9 +276,13 @@ impl MetaStore for MysqlStore {
         })
     }
 
-    fn forget_missed(&mut self, (group, disk): Missed) -> Result<(), MetaError> {
-        let forget = "DELETE FROM missed WHERE gid = ? AND disk = ?";
-        self.change_always(|on| Ok(on.exec_drop(forget, (group.0, disk))?))
+    fn forget_missed(&mut self, disk: u32, groups: &[GroupId]) -> Result<(), MetaError> {
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let groups = listed(groups);
+        let forget = format!("DELETE FROM missed WHERE disk = {disk} AND gid IN ({groups})");
+        self.change_always(|on| Ok(on.query_drop(&forget)?))
     }
 
     fn missed(&mut self) -> Result<Vec<(Missed, u64)>, MetaError> {

@@ -104,7 +104,13 @@ impl Cluster {
             let has_donor = row.members.iter().any(|(other, _)| {
                 self.up.contains_key(&(*other as u8)) && self.whole.contains(&(group, *other))
             });
-            if lacks && is_done && has_donor && self.master.become_whole(group, view.epoch, disk).is_ok() {
+            let tells = || {
+                self.master
+                    .become_whole(disk, &[(group, view.epoch)])
+                    .unwrap()
+                    .is_empty()
+            };
+            if lacks && is_done && has_donor && tells() {
                 self.whole.insert((group, disk));
             }
             let role = match self.master.map().missed.contains_key(&(group, disk)) {

@@ -3,7 +3,8 @@
 //! An operation holds only when every member that is up has said so in the epoch of its view (VOL-12). So a member that was
 //! whole once lacks nothing for as long as no view without it could let an operation hold: a boot within seconds, a master
 //! that was away, even the loss of power everywhere leave it whole. The newest epoch in which operations could hold without
-//! the member is what the master remembers of it, and tells it with each view.
+//! the member is what the master remembers of it, and tells it with each view. It forgets that when the member says that it has
+//! everything again; the member writes down before that it says so, since the answer may not come back.
 //!
 //! Paper:  beanfs §5.1 (replica states)
 //! Design: docs/design/cluster.md#rules VOL-15
@@ -16,18 +17,21 @@ use super::view::{Epoch, Role};
 pub struct OwnState {
     /// Its state.
     pub role: Role,
-    /// The newest epoch in which it was whole; 0: never, or not since it was damaged.
+    /// The newest epoch in which it was whole, or had everything and was about to tell the master; 0: never, or not since it
+    /// was damaged.
     pub last_normal: Epoch,
 }
 
-/// State of a member in a view that tells it `told`, when operations could hold without it in `missed` last; 0: never.
-/// `own` is none where the disk has never taken part in the group.
+/// State of a member in a view that tells it `told`, when operations could hold without it in `missed` last; 0: never, or not
+/// since it told the master that it has everything. `own` is none where the disk has never taken part in the group.
 pub fn own_role(own: Option<OwnState>, told: Role, missed: Epoch) -> Role {
+    // Whatever it missed: only the master's word ends it, or operations would hold by this member's word without the master's
+    // writing down who lacks them.
+    let is_known = missed == Epoch(0);
     let is_whole = match own {
-        // In the epoch of `missed` itself operations could hold without it.
-        Some(own) => own.last_normal > missed,
+        Some(own) => is_known && own.last_normal > Epoch(0),
         // It was a member from the first, and nothing ever held without it: nothing can be missing.
-        None => told != Role::Joining && missed == Epoch(0),
+        None => is_known && told != Role::Joining,
     };
     match told {
         _ if is_whole => Role::Normal,
@@ -50,18 +54,27 @@ mod tests {
 
     #[test]
     fn who_missed_nothing_stays_whole() {
-        for told in [Role::Normal, Role::Recovering, Role::Failed] {
-            assert_eq!(own_role(own(Role::Normal, 7), told, Epoch(0)), Role::Normal);
-            assert_eq!(
-                own_role(own(Role::Recovering, 7), told, Epoch(6)),
-                Role::Normal,
-                "a boot"
-            );
+        for told in [Role::Normal, Role::Recovering, Role::Failed, Role::Joining] {
+            for role in [Role::Normal, Role::Recovering] {
+                assert_eq!(
+                    own_role(own(role, 7), told, Epoch(0)),
+                    Role::Normal,
+                    "also after a boot"
+                );
+            }
         }
-        assert_eq!(
-            own_role(own(Role::Normal, 9), Role::Joining, Epoch(0)),
-            Role::Normal
-        );
+    }
+
+    /// Symptom: a group stood still for ever, none of its members whole. Cause: a member had told the master that it has
+    /// everything, and the answer was lost; it did not take itself for whole, while the master counted others as having missed
+    /// what could have held by its word. Fix: it writes down before that it tells the master, and is whole when it hears that
+    /// nothing is known to be missing. Before that it is not, whatever it wrote down.
+    #[test]
+    fn who_told_the_master_is_whole_once_the_master_knows() {
+        let said = own(Role::Recovering, 9);
+        assert_eq!(own_role(said, Role::Recovering, Epoch(0)), Role::Normal);
+        assert_eq!(own_role(said, Role::Recovering, Epoch(6)), Role::Recovering);
+        assert_eq!(own_role(said, Role::Joining, Epoch(6)), Role::Joining);
     }
 
     /// Symptom: a member that was taken for away became whole without a file that was acknowledged meanwhile. Cause: it took

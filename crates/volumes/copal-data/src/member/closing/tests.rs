@@ -3,7 +3,11 @@ use super::super::{
     tests::{GROUP, NOW, bytes, create, delete, fid, head, member_with, vid},
 };
 use super::*;
-use copal_volume::{ManualClock, OpId, group::Answer};
+use crate::{Membership, Taken, ToldView};
+use copal_volume::{
+    ManualClock, OpId,
+    group::{Answer, Epoch, Role},
+};
 
 const EPOCH: Epoch = Epoch(5);
 const SEED: u64 = 7;
@@ -162,7 +166,7 @@ fn who_becomes_whole_closes_what_its_donor_had_closed_and_a_name_with_two_files_
     }
     let donors = Closing { below: Bucket(40) };
     store.begin_taking(GROUP, Bucket(30)).unwrap();
-    let still = store.finish_taking(GROUP, EPOCH, donors, true).unwrap().unwrap();
+    let still = become_whole(&store, EPOCH, donors);
     assert_eq!(
         (still.role, still.closing, still.is_covered),
         (Role::Recovering, donors, true)
@@ -176,15 +180,8 @@ fn who_becomes_whole_closes_what_its_donor_had_closed_and_a_name_with_two_files_
         op: OpId(fid(900).0),
     };
     apply(&store, bury);
-    assert_eq!(
-        store
-            .finish_taking(GROUP, Epoch(4), donors, true)
-            .unwrap()
-            .unwrap()
-            .role,
-        Role::Recovering
-    );
-    let whole = store.finish_taking(GROUP, EPOCH, donors, true).unwrap().unwrap();
+    assert_eq!(become_whole(&store, Epoch(4), donors).role, Role::Recovering);
+    let whole = become_whole(&store, EPOCH, donors);
     assert_eq!((whole.role, whole.horizon), (Role::Normal, Bucket(30)));
 }
 
@@ -224,10 +221,7 @@ fn a_second_file_that_comes_while_a_member_becomes_whole_is_not_hidden() {
         for _ in 0..round % 20 {
             std::hint::spin_loop();
         }
-        let own = store
-            .finish_taking(GROUP, EPOCH, Closing::default(), true)
-            .unwrap()
-            .unwrap();
+        let own = become_whole(&store, EPOCH, Closing::default());
         let second = racing.join().unwrap();
         let is_refused = second == Err(NotHeld::Refused(Answer::Exists { fid: fid(1) }));
         assert!(is_refused || own.role == Role::Recovering, "{second:?}, {own:?}");
@@ -240,14 +234,60 @@ fn a_second_file_that_comes_while_a_member_becomes_whole_is_not_hidden() {
 #[test]
 fn who_has_not_told_the_master_is_not_whole() {
     let (store, _) = member(Role::Recovering);
-    let untold = store
-        .finish_taking(GROUP, EPOCH, Closing::default(), false)
-        .unwrap()
-        .unwrap();
+    assert_eq!(
+        store.begin_whole(&[taken(EPOCH, Closing::default())]).unwrap(),
+        [GROUP]
+    );
+    let untold = store.membership(GROUP).unwrap().unwrap();
     assert_eq!((untold.role, untold.is_covered), (Role::Recovering, true));
-    let told = store
-        .finish_taking(GROUP, EPOCH, Closing::default(), true)
-        .unwrap()
-        .unwrap();
-    assert_eq!(told.role, Role::Normal);
+    let told = store.end_whole(&[(GROUP, EPOCH)]).unwrap();
+    assert_eq!(told[0].role, Role::Normal);
+}
+
+/// Symptom: a group stood still for ever, none of its members whole. Cause: the master had heard that a member is whole, and the
+/// member had not heard the answer. Fix: it wrote down that it says so, and is whole in the next view that knows it.
+#[test]
+fn who_told_the_master_and_heard_no_answer_is_whole_in_the_next_view() {
+    let (store, _) = member(Role::Recovering);
+    assert_eq!(
+        store.begin_whole(&[taken(EPOCH, Closing::default())]).unwrap(),
+        [GROUP]
+    );
+    let told = |epoch, missed| ToldView {
+        group: GROUP,
+        epoch: Epoch(epoch),
+        role: Role::Recovering,
+        missed: Epoch(missed),
+    };
+    let entered = store.enter_views(&[told(EPOCH.0 + 1, 2)]).unwrap();
+    assert_eq!(entered[0].role, Role::Recovering, "the master has not heard it");
+    let entered = store.enter_views(&[told(EPOCH.0 + 2, 0)]).unwrap();
+    assert_eq!(entered[0].role, Role::Normal, "it has");
+}
+
+/// Symptom: a member was whole, and lacked what it had just given up as damaged. Cause: the damage was met while the master was
+/// being told, and what had been compared before counted. Fix: damage ends what was written down.
+#[test]
+fn damage_that_is_met_while_the_master_is_told_counts() {
+    let (store, _) = member(Role::Recovering);
+    store.begin_whole(&[taken(EPOCH, Closing::default())]).unwrap();
+    store.note_damage(GROUP).unwrap();
+    let own = store.end_whole(&[(GROUP, EPOCH)]).unwrap();
+    assert_eq!((own[0].role, own[0].is_covered), (Role::Recovering, false));
+}
+
+fn taken(epoch: Epoch, closing: Closing) -> Taken {
+    Taken {
+        group: GROUP,
+        epoch,
+        closing,
+    }
+}
+
+/// Tells a master that takes everything.
+fn become_whole(store: &MemberStore, epoch: Epoch, closing: Closing) -> Membership {
+    let to_tell = store.begin_whole(&[taken(epoch, closing)]).unwrap();
+    let told: Vec<_> = to_tell.into_iter().map(|group| (group, epoch)).collect();
+    store.end_whole(&told).unwrap();
+    store.membership(GROUP).unwrap().unwrap()
 }
