@@ -9,6 +9,7 @@ use crate::{
     masters::Masters,
     profile::Profile,
     tls::{Identity, TlsError, client_tls, name_of_server},
+    transfer::Choice,
 };
 use bytes::Bytes;
 use copal_proto::{Cost, Method, messages};
@@ -57,7 +58,7 @@ pub struct Cluster {
 
 pub(crate) struct Inner {
     pub(crate) masters: Masters,
-    connections: Connections,
+    pub(crate) connections: Connections,
     map: Arc<MapCache>,
     ids: Mutex<FileIds>,
     suspected: Mutex<BTreeMap<DiskId, Instant>>,
@@ -65,6 +66,7 @@ pub(crate) struct Inner {
     known: Mutex<HashMap<VolumeId, String>>,
     /// Counts reads, so that each begins at another member.
     turn: AtomicUsize,
+    pub(crate) transfer: Choice,
     follows: AbortHandle,
 }
 
@@ -104,6 +106,7 @@ impl Cluster {
             suspected: Mutex::default(),
             known: Mutex::default(),
             turn: AtomicUsize::default(),
+            transfer: Choice::default(),
             follows,
         };
         Ok(Cluster {
@@ -163,7 +166,7 @@ impl Cluster {
     }
 
     /// The connection to the server of a disk for such a call.
-    async fn reach(
+    pub(crate) async fn reach(
         &self,
         disk: DiskId,
         method: Method,

@@ -5,6 +5,7 @@
 
 use crate::{
     deadline::{given, in_ms},
+    link::Link,
     machine,
     machine::Stream,
     trace::current_trace,
@@ -37,6 +38,8 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 const CONNECT: Duration = Duration::from_secs(5);
 /// The longest pause before a server that has no room is asked again, half as much added at most.
 const LONGEST_PAUSE_MS: u64 = 1000;
+/// How long what is sent may take to be taken.
+const TO_WRITE: Duration = Duration::from_secs(30);
 /// Calls that wait to be written.
 const WAITING: usize = 1024;
 
@@ -69,7 +72,28 @@ pub enum CallError {
 }
 
 type Answer = Result<Bytes, CallError>;
-type Waiting = Arc<Mutex<Option<BTreeMap<u64, oneshot::Sender<Answer>>>>>;
+type Waiting = Arc<Mutex<Option<BTreeMap<u64, Waiter>>>>;
+
+/// Who waits for answers.
+enum Waiter {
+    /// For one.
+    One(oneshot::Sender<Answer>),
+    /// For several, one after the other.
+    Many(mpsc::Sender<Answer>),
+}
+
+impl Waiter {
+    /// Tells an answer; whoever gave up does not listen any more.
+    fn tell(self, answer: Answer) {
+        match self {
+            Waiter::One(told) => drop(told.send(answer)),
+            Waiter::Many(told) => drop(told.try_send(answer)),
+        }
+    }
+}
+
+/// Answers of one call that are kept until they are asked for; with more of them the call is given up.
+const ANSWERS: usize = 32;
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -97,19 +121,34 @@ impl Connection {
         name: ServerName<'static>,
         tls: Arc<ClientConfig>,
     ) -> Result<Connection, CallError> {
+        Connection::open_on(address, name, tls, Link::default()).await
+    }
+
+    /// As [`Connection::open`]; what goes over it is measured together with what else goes over the link.
+    /// # Errors
+    /// `Unreachable`.
+    pub(crate) async fn open_on(
+        address: &str,
+        name: ServerName<'static>,
+        tls: Arc<ClientConfig>,
+        link: Link,
+    ) -> Result<Connection, CallError> {
         let unreachable = |reason: String| CallError::Unreachable {
             address: address.to_owned(),
             reason,
         };
         let stream = match timeout(CONNECT, machine::connect(address, name, tls)).await {
-            Ok(Ok(stream)) => stream,
+            Ok(Ok((stream, took))) => {
+                link.note_round_trip(took);
+                stream
+            }
             Ok(Err(error)) => return Err(unreachable(error.to_string())),
             Err(_) => return Err(unreachable("it does not answer".to_owned())),
         };
-        Ok(Connection::over(address, stream))
+        Ok(Connection::over(address, stream, link))
     }
 
-    fn over(address: &str, stream: Stream) -> Connection {
+    fn over(address: &str, stream: Stream, link: Link) -> Connection {
         let (mut sink, mut source) = Framed::new(stream, codec()).split();
         let (out, mut queue) = mpsc::channel::<Frame>(WAITING);
         let waiting: Waiting = Arc::new(Mutex::new(Some(BTreeMap::new())));
@@ -121,16 +160,27 @@ impl Connection {
         };
         machine::spawn(async move {
             while let Some(frame) = queue.recv().await {
-                let mut written = sink.feed(frame.encode()).await;
-                while let (Ok(()), Ok(more)) = (&written, queue.try_recv()) {
-                    written = sink.feed(more.encode()).await;
-                }
-                if written.is_err() || sink.flush().await.is_err() {
+                let sending = link.begin();
+                let mut sent = 0;
+                let written = async {
+                    let mut next = Some(frame);
+                    while let Some(frame) = next {
+                        let bytes = frame.encode();
+                        sent += bytes.len();
+                        sink.feed(bytes).await?;
+                        next = queue.try_recv().ok();
+                    }
+                    sink.flush().await
+                };
+                // Who takes nothing for so long is not there, whatever its machine says.
+                let is_written = matches!(timeout(TO_WRITE, written).await, Ok(Ok(())));
+                sending.end(sent);
+                if !is_written {
                     break;
                 }
             }
             // The other side learns that nothing more comes.
-            let _ = sink.close().await;
+            let _ = timeout(CONNECT, sink.close()).await;
         });
         let address = connection.address.clone();
         machine::spawn(async move {
@@ -138,10 +188,17 @@ impl Connection {
                 let Ok(frame) = Frame::decode(bytes.freeze()) else {
                     break;
                 };
-                let told = waiting
-                    .lock()
-                    .as_mut()
-                    .and_then(|waiting| waiting.remove(&frame.id));
+                let told = match waiting.lock().as_mut() {
+                    None => None,
+                    Some(waiting) => match waiting.get(&frame.id) {
+                        // The last comes later.
+                        Some(Waiter::Many(told)) if frame.is_more => {
+                            let told = told.clone();
+                            Some(Waiter::Many(told))
+                        }
+                        _ => waiting.remove(&frame.id),
+                    },
+                };
                 let answer = match frame.is_failure {
                     false => Ok(frame.message),
                     true => Err(match Failure::decode(frame.message) {
@@ -150,14 +207,13 @@ impl Connection {
                     }),
                 };
                 if let Some(told) = told {
-                    // Whoever gave up does not listen any more.
-                    let _ = told.send(answer);
+                    told.tell(answer);
                 }
             }
             let left = waiting.lock().take().unwrap_or_default();
             for told in left.into_values() {
                 let address = address.to_string();
-                let _ = told.send(Err(CallError::Broken { address }));
+                told.tell(Err(CallError::Broken { address }));
             }
         });
         connection
@@ -226,18 +282,10 @@ impl Connection {
             address: self.address.to_string(),
         };
         match self.waiting.lock().as_mut() {
-            Some(waiting) => drop(waiting.insert(id, tell)),
+            Some(waiting) => drop(waiting.insert(id, Waiter::One(tell))),
             None => return Err(broken()),
         }
-        let frame = Frame {
-            id,
-            method: method as u16,
-            is_reply: false,
-            is_failure: false,
-            trace: current_trace(),
-            left_ms: Some(in_ms(deadline)),
-            message,
-        };
+        let frame = request(id, method, Some(deadline), message);
         let called = async {
             self.out.send(frame).await.map_err(|_| broken())?;
             told.await.map_err(|_| broken())?
@@ -252,6 +300,124 @@ impl Connection {
             }
         };
         T::decode(answer).map_err(|error| CallError::Malformed(error.to_string()))
+    }
+}
+
+fn request(id: u64, method: Method, deadline: Option<Duration>, message: Bytes) -> Frame {
+    Frame {
+        id,
+        method: method as u16,
+        is_reply: false,
+        is_failure: false,
+        is_more: false,
+        trace: current_trace(),
+        left_ms: deadline.map(in_ms),
+        message,
+    }
+}
+
+/// A call of several frames, answered by several: what goes on to other members while it comes. One that is dropped before its
+/// last frame is told to be over.
+pub struct Streamed {
+    connection: Connection,
+    id: u64,
+    answers: mpsc::Receiver<Answer>,
+    /// Told to who is called when the call is dropped before its end.
+    farewell: Option<(Method, Bytes)>,
+}
+
+impl Connection {
+    /// Begins a call of several frames, to be answered up to `deadline`; `farewell` is sent when it is dropped before its end.
+    /// # Errors
+    /// `Broken`, `Deadline`.
+    pub async fn begin(
+        &self,
+        method: Method,
+        message: Bytes,
+        farewell: (Method, Bytes),
+        deadline: Duration,
+    ) -> Result<Streamed, CallError> {
+        let deadline = given(deadline);
+        if deadline.is_zero() {
+            return Err(CallError::Deadline);
+        }
+        let (tell, answers) = mpsc::channel(ANSWERS);
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        match self.waiting.lock().as_mut() {
+            Some(waiting) => drop(waiting.insert(id, Waiter::Many(tell))),
+            None => return Err(self.broken()),
+        }
+        let streamed = Streamed {
+            connection: self.clone(),
+            id,
+            answers,
+            farewell: Some(farewell),
+        };
+        let frame = request(id, method, Some(deadline), message);
+        streamed.put(frame, deadline).await?;
+        Ok(streamed)
+    }
+
+    fn broken(&self) -> CallError {
+        CallError::Broken {
+            address: self.address.to_string(),
+        }
+    }
+}
+
+impl Streamed {
+    async fn put(&self, frame: Frame, wait: Duration) -> Result<(), CallError> {
+        match timeout(wait, self.connection.out.send(frame)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(self.connection.broken()),
+            Err(_) => Err(CallError::Deadline),
+        }
+    }
+
+    /// Sends another frame; waits as long as `wait` for room on its way.
+    /// # Errors
+    /// `Broken`, `Deadline`.
+    pub async fn send(&self, method: Method, message: Bytes, wait: Duration) -> Result<(), CallError> {
+        self.put(request(self.id, method, None, message), wait).await
+    }
+
+    /// Sends the last frame.
+    /// # Errors
+    /// `Broken`, `Deadline`.
+    pub async fn finish(&mut self, method: Method, message: Bytes, wait: Duration) -> Result<(), CallError> {
+        self.send(method, message, wait).await?;
+        self.farewell = None;
+        Ok(())
+    }
+
+    /// The next answer, if it comes within `wait`; `None`: there are no more.
+    /// # Errors
+    /// `Deadline`: none came; as the other side refused, or the connection broke.
+    pub async fn next<T: Message + Default>(&mut self, wait: Duration) -> Option<Result<T, CallError>> {
+        let answer = match timeout(wait, self.answers.recv()).await {
+            Ok(answer) => answer?,
+            Err(_) => return Some(Err(CallError::Deadline)),
+        };
+        Some(
+            answer.and_then(|answer| {
+                T::decode(answer).map_err(|error| CallError::Malformed(error.to_string()))
+            }),
+        )
+    }
+}
+
+impl Drop for Streamed {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.connection.waiting.lock().as_mut() {
+            waiting.remove(&self.id);
+        }
+        if let Some((method, message)) = self.farewell.take() {
+            // Without room for it the other side gives up by itself.
+            let _ = self
+                .connection
+                .out
+                .try_send(request(self.id, method, None, message));
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Connections that are kept: one for each process that is called and each class of calls, opened when it is needed, and again when it broke.
 
-use crate::connection::{CallError, Connection};
+use crate::{
+    connection::{CallError, Connection},
+    link::Link,
+};
 use copal_proto::Class;
 use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
@@ -16,6 +19,7 @@ type Slot = Arc<AsyncMutex<Option<Connection>>>;
 #[derive(Clone)]
 pub struct Connections {
     tls: Arc<ClientConfig>,
+    link: Link,
     slots: Arc<Mutex<HashMap<To, Slot>>>,
 }
 
@@ -24,8 +28,14 @@ impl Connections {
     pub fn new(tls: Arc<ClientConfig>) -> Connections {
         Connections {
             tls,
+            link: Link::default(),
             slots: Arc::default(),
         }
+    }
+
+    /// What is measured of what goes over all of them.
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
     }
 
     /// The connection to `name` at `address` for calls of a class; opens it when there is none. Of several that ask at once one opens it.
@@ -48,7 +58,7 @@ impl Connections {
         if let Some(connection) = kept.as_ref().filter(|connection| connection.is_open()) {
             return Ok(connection.clone());
         }
-        let connection = Connection::open(address, name, Arc::clone(&self.tls)).await?;
+        let connection = Connection::open_on(address, name, Arc::clone(&self.tls), self.link.clone()).await?;
         *kept = Some(connection.clone());
         Ok(connection)
     }

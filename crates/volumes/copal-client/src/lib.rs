@@ -9,6 +9,7 @@
 //!
 //! Not here: the rules of an operation (`copal_volume::group`), servers (`copal-server`).
 
+mod chaining;
 mod cluster;
 mod connection;
 mod connections;
@@ -17,6 +18,7 @@ mod errors;
 mod files;
 mod join_tls;
 mod lease;
+mod link;
 pub mod machine;
 mod map_cache;
 mod masters;
@@ -30,12 +32,13 @@ mod store;
 mod strict;
 mod tls;
 mod trace;
+mod transfer;
 mod upload;
 mod verifying;
 mod volumes;
 
 pub use cluster::{Cluster, ConnectError};
-pub use connection::{CallError, Connection, codec};
+pub use connection::{CallError, Connection, Streamed, codec};
 pub use connections::Connections;
 pub use deadline::{LONGEST, current_end, is_over, with_end, without_end};
 pub use errors::volume_error;
@@ -49,4 +52,5 @@ pub use profile::{Profile, ProfileError, write_private};
 pub use store::ClusterStore;
 pub use tls::{Identity, TlsError, client_tls, master_tls, name_of_master, name_of_server, server_tls};
 pub use trace::{current_trace, last_trace, trace_text, with_trace};
+pub use transfer::Transfer;
 pub use verifying::{Difference, GroupReport};

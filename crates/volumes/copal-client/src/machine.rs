@@ -145,18 +145,22 @@ pub fn hand_to_a_thread(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Connects to `address`, where `name` is to be found, over TLS.
+/// Connects to `address`, where `name` is to be found, over TLS; tells how long a round trip there took.
 /// # Errors
 /// Nobody listens there, or not the one who was meant.
 pub(crate) async fn connect(
     address: &str,
     name: ServerName<'static>,
     tls: Arc<ClientConfig>,
-) -> std::io::Result<Stream> {
+) -> std::io::Result<(Stream, Duration)> {
+    let began = now();
     if let Some(machine) = current() {
-        return machine.connect(address, name).await;
+        let stream = machine.connect(address, name).await?;
+        return Ok((stream, since(began)));
     }
     let socket = TcpStream::connect(address).await?;
+    let took = since(began);
     socket.set_nodelay(true)?;
-    Ok(Box::new(TlsConnector::from(tls).connect(name, socket).await?))
+    let stream = TlsConnector::from(tls).connect(name, socket).await?;
+    Ok((Box::new(stream), took))
 }

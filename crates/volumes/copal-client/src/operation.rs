@@ -3,6 +3,7 @@
 //! Not here: what follows from an answer (`copal_volume::group::ClientOp`).
 
 use crate::{
+    chaining::{Chain, HopTold},
     cluster::{Cluster, SOON},
     connection::CallError,
     upload::Upload,
@@ -15,6 +16,7 @@ use copal_volume::{
 };
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use std::{
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -59,6 +61,17 @@ pub(crate) struct Wanted {
 
 type Answered = Vec<Event>;
 
+/// How a member is called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// At once.
+    Now,
+    /// After a moment: it was busy, or not reached.
+    Later,
+    /// After a moment, through another member: it is not reached from here, and may be from there.
+    ThroughOthers,
+}
+
 impl Cluster {
     /// Runs an operation until it has ended.
     /// # Errors
@@ -76,14 +89,26 @@ impl Cluster {
         let mut calls: FuturesUnordered<BoxFuture<'static, Answered>> = FuturesUnordered::new();
         let mut watch = self.map().watch();
         let mut next_clock = end;
+        // Who was not reached from here last.
+        let mut cut_off = BTreeSet::new();
         loop {
+            let (chain, mut hops) = self.chain_of(&wanted, &actions, last).unzip();
+            calls.extend(chain);
             for action in std::mem::take(&mut actions) {
                 match action {
                     Action::Send { disk, epoch, call } => {
-                        calls.push(self.send(&wanted, disk, epoch, call, Duration::ZERO, last));
+                        let hop = hops.as_mut().and_then(|hops| hops.remove(&disk));
+                        calls.push(match hop {
+                            Some(told) => self.hear_hop(&wanted, disk, epoch, call, told),
+                            None => self.send(&wanted, disk, epoch, call, Way::Now, last),
+                        });
                     }
                     Action::SendLater { disk, epoch, call } => {
-                        calls.push(self.send(&wanted, disk, epoch, call, SOON, last));
+                        let way = match cut_off.contains(&disk) {
+                            true => Way::ThroughOthers,
+                            false => Way::Later,
+                        };
+                        calls.push(self.send(&wanted, disk, epoch, call, way, last));
                     }
                     Action::Suspect(disk) => self.suspect(disk),
                     Action::Finish(outcome) => return ended(&wanted, outcome),
@@ -95,6 +120,11 @@ impl Cluster {
                 biased;
                 Some(events) = calls.next(), if !calls.is_empty() => {
                     for event in events {
+                        match &event {
+                            Event::Unreachable { disk, .. } => drop(cut_off.insert(*disk)),
+                            Event::Answered { disk, .. } => drop(cut_off.remove(disk)),
+                            _ => {}
+                        }
                         actions.extend(op.step(event));
                     }
                 }
@@ -118,17 +148,99 @@ impl Cluster {
         disk: DiskId,
         epoch: Epoch,
         call: Call,
-        after: Duration,
+        way: Way,
         end: Instant,
     ) -> BoxFuture<'static, Answered> {
         let (cluster, wanted) = (self.clone(), Arc::clone(wanted));
         Box::pin(async move {
-            if !after.is_zero() {
-                tokio::time::sleep(after).await;
+            if way != Way::Now {
+                // Who was refused together with others does not come again together with them.
+                tokio::time::sleep(SOON / 2 + cluster.jitter(SOON)).await;
+            }
+            if way == Way::ThroughOthers
+                && let Ok(role) = cluster.ask_through_others(&wanted, disk, epoch, call, end).await
+            {
+                return cluster.events_of(&wanted, disk, epoch, call, Ok(messages::Held { role }));
             }
             let answer = cluster.ask_member(&wanted, disk, epoch, call, end).await;
             cluster.events_of(&wanted, disk, epoch, call, answer)
         })
+    }
+
+    /// The chain that creates among `actions` make up, and what its hops are to say; `None`: each goes by itself.
+    fn chain_of(
+        &self,
+        wanted: &Arc<Wanted>,
+        actions: &[Action],
+        end: Instant,
+    ) -> Option<(BoxFuture<'static, Answered>, BTreeMap<DiskId, HopTold>)> {
+        let (What::Create(Body::Here(body)) | What::Complete(Body::Here(body))) = &wanted.what else {
+            return None;
+        };
+        let creates = actions.iter().filter_map(|action| match action {
+            Action::Send {
+                disk,
+                epoch,
+                call: Call::Create,
+            } => Some((*disk, *epoch)),
+            _ => None,
+        });
+        let creates: Vec<(DiskId, Epoch)> = creates.collect();
+        let &(_, epoch) = creates.first()?;
+        if !self.chains(body.len(), creates.len()) {
+            return None;
+        }
+        let head = chain_head(wanted, epoch, Call::Create);
+        let order = creates.iter().map(|(disk, _)| *disk).collect();
+        let (chain, told) = Chain::new(order, self.next_turn());
+        let (cluster, body) = (self.clone(), body.clone());
+        let sent = async move {
+            cluster.run_chain(head, body, chain, end).await;
+            Answered::new()
+        };
+        Some((Box::pin(sent), told))
+    }
+
+    /// Waits for what a hop of a chain says. One that says nothing was perhaps not reached: it is asked again by itself.
+    fn hear_hop(
+        &self,
+        wanted: &Arc<Wanted>,
+        disk: DiskId,
+        epoch: Epoch,
+        call: Call,
+        told: HopTold,
+    ) -> BoxFuture<'static, Answered> {
+        let (cluster, wanted) = (self.clone(), Arc::clone(wanted));
+        Box::pin(async move {
+            match told.await {
+                Ok(said) => {
+                    let answer = said.map(|role| messages::Held { role });
+                    cluster.events_of(&wanted, disk, epoch, call, answer)
+                }
+                Err(_) => vec![Event::Unreachable { disk, call }],
+            }
+        })
+    }
+
+    async fn ask_through_others(
+        &self,
+        wanted: &Wanted,
+        disk: DiskId,
+        epoch: Epoch,
+        call: Call,
+        end: Instant,
+    ) -> Result<i32, CallError> {
+        let body = match (&wanted.what, call) {
+            (What::Create(Body::Here(body)) | What::Complete(Body::Here(body)), Call::Create) => body.clone(),
+            (What::Create(Body::Staged(upload)) | What::Complete(Body::Staged(upload)), Call::Create) => {
+                upload.complete(self, disk, end).await?;
+                Bytes::new()
+            }
+            _ => Bytes::new(),
+        };
+        let head = chain_head(wanted, epoch, call);
+        self.ask_through(wanted.vid.birth_group(), disk, head, body, end)
+            .await
     }
 
     pub(crate) async fn ask_member(
@@ -139,52 +251,24 @@ impl Cluster {
         call: Call,
         end: Instant,
     ) -> Result<messages::Held, CallError> {
-        let (group, volume) = (wanted.vid.birth_group().0, wanted.vid.0);
-        let (epoch, name) = (epoch.0, wanted.name.clone());
-        let head = Some(wanted.head.clone());
-        let delete = |op: OpId| messages::Delete {
-            group,
-            epoch,
-            volume,
-            name: wanted.name.clone(),
-            fid: Some(of_id(wanted.fid.0)),
-            op: Some(of_id(op.0)),
-        };
-        match (call, &wanted.what) {
-            (Call::Create, What::Create(body) | What::Complete(body)) => {
-                let (body, staged) = match body {
-                    Body::Here(bytes) => (bytes.clone(), false),
-                    Body::Staged(upload) => {
-                        upload.complete(self, disk, end).await?;
-                        (Bytes::new(), true)
-                    }
-                };
-                let request = messages::Put {
-                    group,
-                    epoch,
-                    volume,
-                    name,
-                    head,
-                    body,
-                    staged,
-                };
-                self.call(disk, Method::Put, &request, end).await
+        let head = chain_head(wanted, epoch, call);
+        if let Some(mut put) = head.put {
+            match &wanted.what {
+                What::Create(Body::Here(bytes)) | What::Complete(Body::Here(bytes)) => {
+                    put.body = bytes.clone()
+                }
+                What::Create(Body::Staged(upload)) | What::Complete(Body::Staged(upload)) => {
+                    upload.complete(self, disk, end).await?;
+                }
+                What::Delete => {}
             }
-            (Call::Confirm, _) => {
-                let request = messages::Confirm {
-                    group,
-                    epoch,
-                    volume,
-                    name,
-                    head,
-                };
-                self.call(disk, Method::Confirm, &request, end).await
-            }
-            (Call::Bury, _) => self.call(disk, Method::Delete, &delete(wanted.burial), end).await,
-            (Call::Delete | Call::Create, _) => {
-                self.call(disk, Method::Delete, &delete(wanted.op), end).await
-            }
+            return self.call(disk, Method::Put, &put, end).await;
         }
+        if let Some(confirm) = head.confirm {
+            return self.call(disk, Method::Confirm, &confirm, end).await;
+        }
+        let delete = head.delete.unwrap_or_default();
+        self.call(disk, Method::Delete, &delete, end).await
     }
 
     fn events_of(
@@ -231,6 +315,52 @@ impl Cluster {
             Err(_) => vec![Event::Unreachable { disk, call }],
         }
     }
+}
+
+/// What a member is asked for, without bytes.
+fn chain_head(wanted: &Wanted, epoch: Epoch, call: Call) -> messages::PutChain {
+    let (group, volume) = (wanted.vid.birth_group().0, wanted.vid.0);
+    let (epoch, name) = (epoch.0, wanted.name.clone());
+    let head = Some(wanted.head.clone());
+    let mut what = messages::PutChain::default();
+    match (call, &wanted.what) {
+        (Call::Create, What::Create(body) | What::Complete(body)) => {
+            what.put = Some(messages::Put {
+                group,
+                epoch,
+                volume,
+                name,
+                head,
+                body: Bytes::new(),
+                staged: matches!(body, Body::Staged(_)),
+            });
+        }
+        (Call::Confirm, _) => {
+            what.confirm = Some(messages::Confirm {
+                group,
+                epoch,
+                volume,
+                name,
+                head,
+            });
+        }
+        (Call::Bury | Call::Delete | Call::Create, _) => {
+            let op = if call == Call::Bury {
+                wanted.burial
+            } else {
+                wanted.op
+            };
+            what.delete = Some(messages::Delete {
+                group,
+                epoch,
+                volume,
+                name,
+                fid: Some(of_id(wanted.fid.0)),
+                op: Some(of_id(op.0)),
+            });
+        }
+    }
+    what
 }
 
 fn ended(wanted: &Wanted, outcome: Outcome) -> Result<(), VolumeError> {

@@ -3,7 +3,7 @@
 //! A piece goes to all members that are up, and is not kept here. A member that lacks some when the file is created, because
 //! it was away or has come since, gets them from one that has them.
 
-use crate::{cluster::Cluster, connection::CallError, errors::volume_error, machine};
+use crate::{chaining::Chain, cluster::Cluster, connection::CallError, errors::volume_error, machine};
 use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_proto::{Method, messages, of_id};
@@ -49,6 +49,7 @@ impl Upload {
         loop {
             let view = cluster.view(self.vid, end).await?;
             let lacking: Vec<DiskId> = view.up().filter(|disk| !self.has(*disk, index)).collect();
+            let lacking = self.stage_by_chain(cluster, lacking, index, &bytes, end).await;
             let calls = lacking.into_iter().map(|disk| {
                 let put = self.put(cluster, disk, index, bytes.clone(), end);
                 async move { (disk, put.await) }
@@ -86,6 +87,60 @@ impl Upload {
                 return Err(VolumeError::Degraded { have, need });
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Passes a piece from member to member, where that is faster; returns who has not got it so.
+    async fn stage_by_chain(
+        &self,
+        cluster: &Cluster,
+        lacking: Vec<DiskId>,
+        index: u32,
+        bytes: &Bytes,
+        end: Instant,
+    ) -> Vec<DiskId> {
+        if !cluster.chains(bytes.len(), lacking.len()) {
+            return lacking;
+        }
+        let (chain, told) = Chain::new(lacking, cluster.next_turn());
+        let head = self.piece_head(cluster, index, bytes);
+        cluster.run_chain(head, bytes.clone(), chain, end).await;
+        let mut left = Vec::new();
+        for (disk, told) in told {
+            match told.await {
+                Ok(Ok(_)) => self.note(disk, index),
+                // What it refuses it refuses again, and then it counts.
+                Ok(Err(_)) => left.push(disk),
+                Err(_) => {
+                    cluster.suspect(disk);
+                    left.push(disk);
+                }
+            }
+        }
+        left
+    }
+
+    fn piece_head(&self, cluster: &Cluster, index: u32, bytes: &Bytes) -> messages::PutChain {
+        let piece = messages::PutPiece {
+            bytes: Bytes::new(),
+            ..self.piece(cluster, index, bytes)
+        };
+        messages::PutChain {
+            piece: Some(piece),
+            ..messages::PutChain::default()
+        }
+    }
+
+    fn piece(&self, cluster: &Cluster, index: u32, bytes: &Bytes) -> messages::PutPiece {
+        let (group, epoch) = cluster.place_of(self.vid);
+        messages::PutPiece {
+            group,
+            epoch,
+            volume: self.vid.0,
+            fid: Some(of_id(self.fid.0)),
+            index,
+            crc32c: crc32c(0, bytes),
+            bytes: bytes.clone(),
         }
     }
 
@@ -166,18 +221,17 @@ impl Upload {
         bytes: Bytes,
         end: Instant,
     ) -> Result<(), CallError> {
-        let (group, epoch) = cluster.place_of(self.vid);
-        let request = messages::PutPiece {
-            group,
-            epoch,
-            volume: self.vid.0,
-            fid: Some(of_id(self.fid.0)),
-            index,
-            crc32c: crc32c(0, &bytes),
-            bytes,
-        };
-        let done: messages::Done = cluster.call(disk, Method::PutPiece, &request, end).await?;
-        let messages::Done {} = done;
-        Ok(())
+        let request = self.piece(cluster, index, &bytes);
+        let done: Result<messages::Done, _> = cluster.call(disk, Method::PutPiece, &request, end).await;
+        match done {
+            Ok(messages::Done {}) => Ok(()),
+            Err(CallError::Unreachable { .. } | CallError::Broken { .. }) => {
+                // Others may reach it.
+                let head = self.piece_head(cluster, index, &bytes);
+                let group = self.vid.birth_group();
+                cluster.ask_through(group, disk, head, bytes, end).await.map(drop)
+            }
+            Err(error) => Err(error),
+        }
     }
 }

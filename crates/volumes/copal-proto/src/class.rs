@@ -67,6 +67,7 @@ impl Cost {
             | Method::Totals
             | Method::GetPiece
             | Method::Verify => of_client(bytes),
+            Method::PutChain | Method::ChainData | Method::ChainCommit => Class::Bulk,
             Method::SyncOpen
             | Method::SyncNext
             | Method::SyncFetch
@@ -103,6 +104,11 @@ fn answer_bytes(method: Method, message: &Bytes) -> usize {
         Method::Get => messages::Get::decode(message.clone()).map_or(0, |get| {
             get.end.saturating_sub(get.start).min(PIECE_BYTES) as usize
         }),
+        Method::PutChain => {
+            let chain = messages::PutChain::decode(message.clone());
+            // Once whole, and once in the parts that go on.
+            chain.map_or(0, |chain| 2 * chain.len.min(PIECE_BYTES) as usize)
+        }
         Method::GetPiece | Method::SyncFetch => PIECE_BYTES as usize,
         Method::List | Method::SyncNext | Method::SyncJournal | Method::JournalOf => PAGE_BYTES,
         _ => 0,

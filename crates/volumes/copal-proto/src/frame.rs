@@ -15,7 +15,8 @@ const REPLY: u16 = 1;
 const FAILURE: u16 = 2;
 const TRACED: u16 = 4;
 const TIMED: u16 = 8;
-const KNOWN_FLAGS: u16 = REPLY | FAILURE | TRACED | TIMED;
+const MORE: u16 = 16;
+const KNOWN_FLAGS: u16 = REPLY | FAILURE | TRACED | TIMED | MORE;
 const TRACE_LEN: usize = 8;
 const LEFT_LEN: usize = 4;
 const SUM_AT: usize = 12;
@@ -31,6 +32,8 @@ pub struct Frame {
     pub is_reply: bool,
     /// The message is a `Failure`.
     pub is_failure: bool,
+    /// More replies to the request follow.
+    pub is_more: bool,
     /// Number of the operation that the call is part of, for logs; 0: none.
     pub trace: u64,
     /// Milliseconds in which the answer is wanted, of a request; `None`: it does not say.
@@ -72,7 +75,8 @@ impl Frame {
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         out.put_u64(self.id);
         out.put_u16(self.method);
-        let carries = flag(self.trace != 0, TRACED) | flag(self.left_ms.is_some(), TIMED);
+        let carries =
+            flag(self.trace != 0, TRACED) | flag(self.left_ms.is_some(), TIMED) | flag(self.is_more, MORE);
         out.put_u16(flag(self.is_reply, REPLY) | flag(self.is_failure, FAILURE) | carries);
         let sum = crc32c(crc32c(crc32c(crc32c(0, &out), trace), left), &self.message);
         out.put_u32(sum);
@@ -90,6 +94,7 @@ impl Frame {
             method: header.try_get_u16().unwrap_or(0),
             is_reply: false,
             is_failure: false,
+            is_more: false,
             trace: 0,
             left_ms: None,
             message: Bytes::new(),
@@ -132,6 +137,7 @@ impl Frame {
             method,
             is_reply: flags & REPLY != 0,
             is_failure: flags & FAILURE != 0,
+            is_more: flags & MORE != 0,
             trace,
             left_ms,
             message: bytes,
@@ -149,6 +155,7 @@ mod tests {
             method: 17,
             is_reply: true,
             is_failure: false,
+            is_more: false,
             trace: 0,
             left_ms: None,
             message: Bytes::from_static(b"message"),
@@ -172,7 +179,8 @@ mod tests {
 
     #[test]
     fn a_frame_comes_back_as_it_was_sent() {
-        for frame in [frame(), traced(), timed()] {
+        let is_more = true;
+        for frame in [frame(), traced(), timed(), Frame { is_more, ..frame() }] {
             assert_eq!(Frame::decode(frame.encode()), Ok(frame));
         }
     }
@@ -211,9 +219,9 @@ mod tests {
     #[test]
     fn flags_of_a_newer_release_are_refused() {
         let mut bytes = frame().encode().to_vec();
-        bytes[11] |= 16;
+        bytes[11] |= 32;
         let sum = crc32c(crc32c(0, &bytes[..SUM_AT]), &bytes[FRAME_HEADER_LEN..]);
         bytes[SUM_AT..FRAME_HEADER_LEN].copy_from_slice(&sum.to_be_bytes());
-        assert_eq!(Frame::decode(bytes.into()), Err(FrameError::Flags(16)));
+        assert_eq!(Frame::decode(bytes.into()), Err(FrameError::Flags(32)));
     }
 }

@@ -3,8 +3,9 @@
 //! A checksum guards a frame; the messages behind it are listed too: chance does not get past a sum.
 //! Built for tests and fuzzing only.
 
-use crate::{Frame, answer_of, messages, view_of};
+use crate::{Frame, Method, answer_of, messages, view_of};
 use bytes::Bytes;
+use copal_volume::group::DiskId;
 use prost::Message;
 
 /// Takes any bytes, gives nothing back and must not panic.
@@ -21,6 +22,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
             method: 2,
             is_reply: false,
             is_failure: false,
+            is_more: true,
             trace: 3,
             left_ms: Some(4),
             message: Bytes::copy_from_slice(bytes),
@@ -39,6 +41,28 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
     ("put", |bytes| drop(messages::Put::decode(bytes))),
     ("piece", |bytes| drop(messages::PutPiece::decode(bytes))),
+    ("chain", |bytes| {
+        if let Ok(chain) = messages::PutChain::decode(bytes) {
+            let hops = chain.hops.clone();
+            let _ = crate::checked_hops(&hops, DiskId(1), &[DiskId(1), DiskId(2)]);
+            assert!(crate::Cost::of(Method::PutChain, &Bytes::copy_from_slice(bytes)).bytes < 9 << 20);
+        }
+    }),
+    ("chain data", |bytes| {
+        if let Ok(data) = messages::ChainData::decode(bytes) {
+            let mut body = crate::ChainBody::new(200_000).expect("a length that is allowed");
+            if body.add(&data).is_ok() {
+                assert!(body.add(&data).is_err(), "a number comes once");
+            }
+        }
+    }),
+    ("chain commit", |bytes| {
+        if let Ok(commit) = messages::ChainCommit::decode(bytes) {
+            let body = crate::ChainBody::new(0).expect("a length that is allowed");
+            drop(body.whole(&commit));
+        }
+    }),
+    ("chain ack", |bytes| drop(messages::ChainAck::decode(bytes))),
     ("list", |bytes| drop(messages::ListReply::decode(bytes))),
     ("entries", |bytes| drop(messages::SyncEntries::decode(bytes))),
     ("heartbeat", |bytes| drop(messages::Heartbeat::decode(bytes))),

@@ -10,6 +10,7 @@
 //!
 //! Not here: sockets, TLS, deadlines (`copal-server`, `copal-client`).
 
+mod chain;
 mod class;
 mod convert;
 mod frame;
@@ -27,6 +28,7 @@ mod method;
 )]
 pub mod messages;
 
+pub use chain::{CHAIN_BYTES, CHAIN_PART_BYTES, ChainBody, ChainError, checked_hops};
 pub use class::{Class, Cost, SMALL_BYTES};
 pub use convert::{answer_of, failure_of, id, of_id, of_view, role, role_of, view_of};
 pub use frame::{FRAME_HEADER_LEN, Frame, FrameError, MAX_FRAME_BYTES};

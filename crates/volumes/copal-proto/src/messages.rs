@@ -512,6 +512,72 @@ pub struct Verified {
     #[prost(enumeration = "Role", tag = "7")]
     pub role: i32,
 }
+/// A file, or a piece of one, that goes from member to member: the first frame of a chain. Bytes follow in frames of ChainData with
+/// the number of this request, then one ChainCommit; without bytes the commit follows at once.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PutChain {
+    /// one of these four, without its bytes
+    #[prost(message, optional, tag = "1")]
+    pub put: ::core::option::Option<Put>,
+    #[prost(message, optional, tag = "2")]
+    pub piece: ::core::option::Option<PutPiece>,
+    #[prost(message, optional, tag = "3")]
+    pub confirm: ::core::option::Option<Confirm>,
+    #[prost(message, optional, tag = "4")]
+    pub delete: ::core::option::Option<Delete>,
+    /// of all bytes; up to 4 MiB
+    #[prost(uint64, tag = "5")]
+    pub len: u64,
+    /// disks that come after this one, in order
+    #[prost(uint32, repeated, tag = "6")]
+    pub hops: ::prost::alloc::vec::Vec<u32>,
+    /// not for this disk, which only passes it on
+    #[prost(bool, tag = "7")]
+    pub pass: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChainData {
+    /// from 0
+    #[prost(uint32, tag = "1")]
+    pub seq: u32,
+    /// 60 KiB; the last may be shorter
+    #[prost(bytes = "bytes", tag = "2")]
+    pub bytes: ::prost::bytes::Bytes,
+    /// of these
+    #[prost(fixed32, tag = "3")]
+    pub crc32c: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChainCommit {
+    #[prost(uint64, tag = "1")]
+    pub len: u64,
+    /// of all bytes
+    #[prost(fixed32, tag = "2")]
+    pub crc32c: u32,
+    /// nothing is to be done
+    #[prost(bool, tag = "3")]
+    pub drop: bool,
+}
+/// What is known of hops by now; the answer to a chain is several of these, each with other hops.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChainAck {
+    #[prost(message, repeated, tag = "1")]
+    pub hops: ::prost::alloc::vec::Vec<HopAnswer>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HopAnswer {
+    #[prost(uint32, tag = "1")]
+    pub disk: u32,
+    /// it has it, and is in this state; of a piece: in none
+    #[prost(enumeration = "Role", tag = "2")]
+    pub role: i32,
+    /// it refused
+    #[prost(message, optional, tag = "3")]
+    pub failure: ::core::option::Option<Failure>,
+    /// it was not reached, or was silent: to be served directly
+    #[prost(bool, tag = "4")]
+    pub unreached: bool,
+}
 /// A member that is not whole asks one that is: from here on it answers from one snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncOpen {

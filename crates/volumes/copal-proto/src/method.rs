@@ -56,6 +56,12 @@ methods! {
     GetPiece = 25,
     /// Operator to data server: a part of a group, counted and hashed.
     Verify = 26,
+    /// Client or member to member: a file or a piece that goes on to others.
+    PutChain = 27,
+    /// Client or member to member: bytes of a chain.
+    ChainData = 28,
+    /// Client or member to member: the end of a chain's bytes.
+    ChainCommit = 29,
     /// Member to member: a snapshot of a group.
     SyncOpen = 32,
     /// Member to member: entries of a snapshot.

@@ -5,7 +5,7 @@
 //! Rule: VOL-31, docs/design/cluster.md
 //! Invariant: bytes that are admitted in a class are never more than its budget.
 
-use crate::listener::{Refused, refused};
+use crate::refusal::{Refused, refused};
 use copal_proto::{Class, Cost, MAX_FRAME_BYTES, messages::failure::Code};
 use std::{
     sync::{

@@ -3,7 +3,7 @@
 use crate::{
     answers::{encoded, read},
     data_server::{DataServer, checked, create, new_head},
-    listener::{Handler, Peer, Refused, refused},
+    listener::{Acks, Handler, Parts, Peer, Refused, refused},
 };
 use bytes::Bytes;
 use copal_client::name_of_master;
@@ -26,24 +26,13 @@ impl Handler for DataServer {
             }
             Method::Confirm => {
                 let request: messages::Confirm = read(message)?;
-                let operation = checked(request.name).and_then(|name| {
-                    Ok(Operation::Confirm {
-                        vid: VolumeId(request.volume),
-                        name,
-                        head: new_head(request.head)?,
-                    })
-                });
-                self.operate(request.group, request.epoch, operation).await
+                let (group, epoch) = (request.group, request.epoch);
+                self.operate(group, epoch, confirm_of(request)).await
             }
             Method::Delete => {
                 let request: messages::Delete = read(message)?;
-                let operation = checked(request.name).map(|name| Operation::Delete {
-                    vid: VolumeId(request.volume),
-                    name,
-                    fid: FileId(id(request.fid)),
-                    op: OpId(id(request.op)),
-                });
-                self.operate(request.group, request.epoch, operation).await
+                let (group, epoch) = (request.group, request.epoch);
+                self.operate(group, epoch, delete_of(request)).await
             }
             Method::PutPiece => self.stage(read(message)?).await,
             Method::GetPiece => self.staged_piece(read(message)?).await,
@@ -72,4 +61,26 @@ impl Handler for DataServer {
             _ => Err(refused(Code::Invalid, "a data server does not answer that")),
         }
     }
+
+    async fn chain(self: Arc<Self>, message: Bytes, parts: Parts, acks: Acks) -> Result<Bytes, Refused> {
+        let last = self.take_chain(read(message)?, parts, &acks).await?;
+        Ok(encoded(&last))
+    }
+}
+
+pub(crate) fn confirm_of(request: messages::Confirm) -> Result<Operation, Refused> {
+    Ok(Operation::Confirm {
+        vid: VolumeId(request.volume),
+        name: checked(request.name)?,
+        head: new_head(request.head)?,
+    })
+}
+
+pub(crate) fn delete_of(request: messages::Delete) -> Result<Operation, Refused> {
+    Ok(Operation::Delete {
+        vid: VolumeId(request.volume),
+        name: checked(request.name)?,
+        fid: FileId(id(request.fid)),
+        op: OpId(id(request.op)),
+    })
 }

@@ -3,6 +3,8 @@
 //! Each connection has a task that reads and one that writes; each call a task of its own, a bounded number at a time per
 //! connection, so that who sends more than it reads waits for itself.
 
+pub(crate) use crate::refusal::expired;
+pub use crate::refusal::{Refused, refused};
 use crate::{
     admission::{Budgets, Held},
     requests::{Request, Requests},
@@ -14,13 +16,11 @@ use copal_client::{
     machine::{Stream, Taken},
     trace_text, with_end, with_trace,
 };
-use copal_proto::{
-    Frame, Method,
-    messages::{Failure, failure::Code},
-};
+use copal_proto::{CHAIN_BYTES, CHAIN_PART_BYTES, Frame, Method, messages::failure::Code};
 use futures_util::{SinkExt, StreamExt, future::BoxFuture};
 use prost::Message;
 use std::{
+    collections::HashMap,
     future::Future,
     net::SocketAddr,
     sync::Arc,
@@ -55,23 +55,6 @@ const STRANGERS_BYTES: usize = 64 << 10;
 /// How long who does not read its answers may keep their room.
 const TO_READ: Duration = Duration::from_secs(30);
 
-/// A refusal, as a message.
-pub type Refused = Box<Failure>;
-
-/// A refusal with a word and a sentence.
-pub fn refused(code: Code, text: impl Into<String>) -> Refused {
-    Box::new(Failure {
-        code: code.into(),
-        text: text.into(),
-        ..Failure::default()
-    })
-}
-
-/// The caller has given up.
-pub(crate) fn expired() -> Refused {
-    refused(Code::Expired, "the time that the call was given is over")
-}
-
 /// Who calls.
 #[derive(Clone, Debug)]
 pub struct Peer {
@@ -105,6 +88,53 @@ pub trait Handler: Send + Sync + 'static {
         method: Method,
         message: Bytes,
     ) -> impl Future<Output = Result<Bytes, Refused>> + Send;
+
+    /// Answers a chain, whose bytes come while it runs and whose hops answer one after the other; the last of them with what
+    /// is returned.
+    fn chain(
+        self: Arc<Self>,
+        _message: Bytes,
+        _parts: Parts,
+        _acks: Acks,
+    ) -> impl Future<Output = Result<Bytes, Refused>> + Send {
+        async { Err(refused(Code::Invalid, "no chains end here")) }
+    }
+}
+
+/// A frame of a chain behind its first.
+#[derive(Debug)]
+pub enum Part {
+    /// `ChainData`.
+    Data(Bytes),
+    /// `ChainCommit`.
+    Commit(Bytes),
+}
+
+/// Frames of a chain as they come; they end when the connection does, or when there are more than its bytes can be.
+pub type Parts = mpsc::Receiver<Part>;
+
+/// Where answers of a chain go before its last.
+pub struct Acks {
+    id: u64,
+    out: mpsc::Sender<Outgoing>,
+}
+
+impl Acks {
+    /// Sends an answer after which more follow.
+    pub async fn tell(&self, message: Bytes) {
+        let frame = Frame {
+            id: self.id,
+            method: Method::PutChain as u16,
+            is_reply: true,
+            is_failure: false,
+            is_more: true,
+            trace: 0,
+            left_ms: None,
+            message,
+        };
+        // Fails when the connection is gone by now.
+        let _ = self.out.send(Outgoing { frame, room: None }).await;
+    }
 }
 
 /// Takes connections in for a [`Listener`].
@@ -301,9 +331,15 @@ async fn answered<H: Handler>(
     peer: Peer,
     method: Method,
     frame: &Frame,
-    end: Instant,
+    (end, chain): (Instant, Option<(Parts, Acks)>),
 ) -> Result<Bytes, Refused> {
-    let called = Arc::clone(handler).call(peer, method, frame.message.clone());
+    let (handler, message) = (Arc::clone(handler), frame.message.clone());
+    let called = async move {
+        match chain {
+            None => handler.call(peer, method, message).await,
+            Some((parts, acks)) => handler.chain(message, parts, acks).await,
+        }
+    };
     let called = with_end(end, called);
     if frame.trace == 0 {
         return called.await;
@@ -336,6 +372,7 @@ fn reply(to: &Frame, answer: Result<Bytes, Refused>) -> Frame {
         method: to.method,
         is_reply: true,
         is_failure,
+        is_more: false,
         trace: 0,
         left_ms: None,
         message,
@@ -350,8 +387,48 @@ fn end_of(frame: &Frame) -> Instant {
     machine::now() + left.min(LONGEST)
 }
 
+/// Chains of a connection whose bytes are coming.
+#[derive(Default)]
+struct Chains {
+    open: HashMap<u64, mpsc::Sender<Part>>,
+}
+
+impl Chains {
+    /// Chains of a connection at a time: calls beside them find a turn still.
+    const MOST: usize = CALLS / 2;
+    /// Frames of a chain behind its first.
+    const PARTS: usize = CHAIN_BYTES / CHAIN_PART_BYTES + 2;
+
+    /// A chain begins; `None`: it may not.
+    fn begin(&mut self, id: u64) -> Option<Parts> {
+        self.open.retain(|_, to| !to.is_closed());
+        if self.open.len() >= Chains::MOST || self.open.contains_key(&id) {
+            return None;
+        }
+        let (to, parts) = mpsc::channel(Chains::PARTS);
+        self.open.insert(id, to);
+        Some(parts)
+    }
+
+    /// A part goes to its chain; of a chain that has ended it is for nobody.
+    fn take(&mut self, frame: Frame) {
+        let is_last = frame.method == Method::ChainCommit as u16;
+        let part = match is_last {
+            true => Part::Commit(frame.message),
+            false => Part::Data(frame.message),
+        };
+        let Some(to) = self.open.get(&frame.id) else {
+            return;
+        };
+        // More frames than its bytes can be: who waits for them sees that they ended.
+        if to.try_send(part).is_err() || is_last {
+            self.open.remove(&frame.id);
+        }
+    }
+}
+
 /// A frame that is to be written, and the room that its call holds until then.
-struct Outgoing {
+pub(crate) struct Outgoing {
     frame: Frame,
     room: Option<Held>,
 }
@@ -361,6 +438,8 @@ struct Call {
     frame: Frame,
     room: Held,
     end: Instant,
+    /// What comes behind it.
+    chain: Option<(Parts, Acks)>,
 }
 
 /// Answers a call once. Whoever waits for longer than its end is told so in time; what was begun goes on to its next look at
@@ -372,7 +451,12 @@ async fn answer_one<H: Handler>(
     traffic: &Traffic,
     out: &mpsc::Sender<Outgoing>,
 ) {
-    let Call { frame, room, end } = call;
+    let Call {
+        frame,
+        room,
+        end,
+        chain,
+    } = call;
     // Fails when the connection is gone by now.
     let send = async |answer, room| {
         let frame = reply(&frame, answer);
@@ -397,7 +481,7 @@ async fn answer_one<H: Handler>(
         note(&answer);
         return send(answer, Some(room)).await;
     }
-    let mut work = std::pin::pin!(answered(handler, peer, method, &frame, end));
+    let mut work = std::pin::pin!(answered(handler, peer, method, &frame, (end, chain)));
     match timeout_at(end.into(), work.as_mut()).await {
         Ok(answer) => {
             note(&answer);
@@ -446,13 +530,14 @@ async fn converse<H: Handler>(
     let writer = machine::spawn(write_answers(into, answers));
     let calls = Arc::new(Semaphore::new(CALLS));
     let mut requests = Requests::new(from);
+    let mut chains = Chains::default();
     let ended = loop {
-        // Nothing more is read from here before there is a turn for it, and room.
-        let Ok(turn) = Arc::clone(&calls).acquire_owned().await else {
-            break Ok(());
-        };
         let (frame, room) = match requests.next(&traffic.admission).await {
             Ok(Some(Request::Admitted(frame, room))) => (frame, room),
+            Ok(Some(Request::Part(frame))) => {
+                chains.take(frame);
+                continue;
+            }
             Ok(Some(Request::NoRoom(frame, busy))) => {
                 traffic.refuse(frame.method, &busy);
                 let frame = reply(&frame, Err(busy));
@@ -464,8 +549,27 @@ async fn converse<H: Handler>(
             Ok(None) => break Ok(()),
             Err(reason) => break Err(reason),
         };
+        let chain = match frame.method == Method::PutChain as u16 {
+            false => None,
+            true => match chains.begin(frame.id) {
+                Some(parts) => {
+                    let (id, out) = (frame.id, out.clone());
+                    Some((parts, Acks { id, out }))
+                }
+                None => break Err("it began more chains than it may, or one twice".to_owned()),
+            },
+        };
+        // Nothing more is read from here before there is a turn for it. Chains take fewer turns than there are.
+        let Ok(turn) = Arc::clone(&calls).acquire_owned().await else {
+            break Ok(());
+        };
         let end = end_of(&frame);
-        let call = Call { frame, room, end };
+        let call = Call {
+            frame,
+            room,
+            end,
+            chain,
+        };
         let (out, peer, handler) = (out.clone(), peer.clone(), Arc::clone(&handler));
         let traffic = Arc::clone(traffic);
         machine::spawn(async move {

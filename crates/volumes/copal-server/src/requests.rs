@@ -4,7 +4,7 @@
 
 use crate::{
     admission::{Admission, Held},
-    listener::Refused,
+    refusal::Refused,
 };
 use bytes::BytesMut;
 use copal_proto::{Cost, FRAME_HEADER_LEN, Frame, MAX_FRAME_BYTES, Method, SMALL_BYTES};
@@ -22,6 +22,8 @@ const LENGTH_LEN: usize = 4;
 pub(crate) enum Request {
     /// A request, and the room it has.
     Admitted(Frame, Held),
+    /// Part of a chain, in the room of its first frame.
+    Part(Frame),
     /// One that finds no room; of a long one all but the header was passed over.
     NoRoom(Frame, Refused),
 }
@@ -58,6 +60,9 @@ impl<R: AsyncRead + Unpin> Requests<R> {
         if length <= SMALL_BYTES {
             let frame = self.read(header, length).await?;
             let method = Method::of_number(frame.method);
+            if matches!(method, Some(Method::ChainData | Method::ChainCommit)) {
+                return Ok(Some(Request::Part(frame)));
+            }
             let cost = match method {
                 Some(method) => Cost::of(method, &frame.message),
                 None => Cost::of_length(None, length),
@@ -70,6 +75,12 @@ impl<R: AsyncRead + Unpin> Requests<R> {
         // Nothing of these is believed before the checksum, but the room that it asks for.
         let peeked = Frame::peek(header);
         let method = Method::of_number(peeked.method);
+        if matches!(
+            method,
+            Some(Method::PutChain | Method::ChainData | Method::ChainCommit)
+        ) {
+            return Err(format!("a frame of a chain of {length} bytes"));
+        }
         match admission.admit(Cost::of_length(method, length)).await {
             Ok(room) => Ok(Some(Request::Admitted(self.read(header, length).await?, room))),
             Err(busy) => {

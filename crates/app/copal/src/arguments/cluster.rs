@@ -1,7 +1,7 @@
 //! What can be typed about a cluster: its processes, its volumes, its servers.
 
 use crate::human;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use copal_server::HttpAt;
 use std::{path::PathBuf, time::Duration};
 
@@ -191,6 +191,17 @@ pub(crate) struct FileWords {
     pub(crate) name: String,
 }
 
+/// How the bytes of a file go to its members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TransferWord {
+    /// What is faster, by what the client measures of its network
+    Auto,
+    /// From here to each member
+    Parallel,
+    /// From member to member
+    Chain,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum FsVerb {
     /// Make a volume
@@ -213,6 +224,9 @@ pub(crate) enum FsVerb {
         /// What to put there; `-`: standard input
         #[arg(value_name = "FILE")]
         from: PathBuf,
+        /// How bytes go to the members: to each (parallel), from member to member (chain), or what is faster (auto)
+        #[arg(long, value_enum, default_value_t = TransferWord::Auto)]
+        transfer: TransferWord,
     },
     /// Read a file
     #[command(after_help = "Example:\n  copal fs get mail m1 -")]

@@ -14,6 +14,7 @@ mod retention;
 pub(crate) use backup::{Backup, Format};
 pub(crate) use cluster::{
     Data, Doctor, Events, FileWords, Fs, FsVerb, Group, Master, Meta, Node, Rebalance, Serve, Status,
+    TransferWord,
 };
 pub(crate) use global::{Common, Wait};
 pub(crate) use reading::{Check, Ls, Restore, Snapshots, Verify};

@@ -37,6 +37,7 @@ fn frame(
         method: method as u16,
         is_reply,
         is_failure,
+        is_more: false,
         trace,
         left_ms: (!is_reply).then_some(30_000),
         message: message.encode_to_vec().into(),

@@ -3,7 +3,7 @@ use crate::Authority;
 use copal_client::{CallError, Connection, client_tls, current_end, name_of_master, server_tls};
 use copal_proto::{
     Class,
-    messages::{self, Ping, Told},
+    messages::{self, Failure, Ping, Told},
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::{
@@ -184,6 +184,7 @@ fn request(method: Method, left_ms: Option<u32>) -> Frame {
         method: method as u16,
         is_reply: false,
         is_failure: false,
+        is_more: false,
         trace: 0,
         left_ms,
         message: Bytes::new(),

@@ -226,6 +226,30 @@ impl Cluster {
         store.close().unwrap();
     }
 
+    /// Lets a server stand still, as one that was stopped by a signal does, until what is returned is dropped.
+    pub(crate) fn freeze(&mut self, at: usize) -> std::sync::mpsc::Sender<()> {
+        let (go_on, stands) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let (runtime, _) = self.servers[at].running.as_ref().unwrap();
+        // Its only thread for tasks.
+        runtime.spawn(async move {
+            tell.send(()).unwrap();
+            let _ = stands.recv();
+        });
+        told.recv().unwrap();
+        go_on
+    }
+
+    /// What a client shows.
+    pub(crate) fn client_tls(&self) -> Arc<tokio_rustls::rustls::ClientConfig> {
+        client_tls(&copal_client::Identity {
+            authority: self.profile.authority.clone(),
+            certificate: self.profile.certificate.clone(),
+            key: self.profile.key.clone(),
+        })
+        .unwrap()
+    }
+
     /// The store of a server that runs.
     pub(crate) fn store_of(&self, at: usize) -> &MemberStore {
         &self.servers[at].running.as_ref().unwrap().1

@@ -2,14 +2,14 @@
 
 use super::{Context, fs_run, group::as_table};
 use crate::{
-    arguments::{FileWords, Fs, FsVerb},
+    arguments::{FileWords, Fs, FsVerb, TransferWord},
     cluster::{self, file_as_json as as_json, of_volume},
     failure::{Failure, Outcome, exit},
     human,
     stdin::Stdin,
 };
 use bytes::Bytes;
-use copal_client::ClusterStore;
+use copal_client::{ClusterStore, Transfer};
 use copal_volume::{
     Consistency, FileId, FileInfo, Outcome as Settled, PutOptions, ReadOptions, Remove, Settle, VolumeError,
     VolumeId, VolumeOptions, VolumeStore,
@@ -34,7 +34,14 @@ pub(crate) fn run(context: &Context<'_>, words: &Fs) -> Outcome<()> {
     };
     match &words.verb {
         FsVerb::Mkdir { volume, quota } => fs.mkdir(volume, *quota),
-        FsVerb::Put { file, from } => fs.put(file, from),
+        FsVerb::Put { file, from, transfer } => {
+            store.cluster().set_transfer(match transfer {
+                TransferWord::Auto => Transfer::Auto,
+                TransferWord::Parallel => Transfer::Parallel,
+                TransferWord::Chain => Transfer::Chain,
+            });
+            fs.put(file, from)
+        }
         FsVerb::Get { file, to, strict } => fs.get(file, to, *strict),
         FsVerb::Ls { volume, prefix } => fs.ls(volume, prefix),
         FsVerb::Stat { file, strict } => fs.stat(file, *strict),
