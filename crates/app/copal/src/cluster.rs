@@ -67,6 +67,8 @@ fn of_connect(error: ConnectError) -> Failure {
                 "{address} closed the connection: it does not accept this profile's certificate; take client.json of its cluster"
             ),
         ),
+        // It answers, and says why not.
+        ConnectError::Masters(error @ CallError::Failed(_)) => of_call(error),
         ConnectError::Tls(error) => Failure::usage(format!("{error}; take client.json of the cluster again")),
         error => Failure::new(
             exit::TOO_FEW,

@@ -18,6 +18,8 @@ pub(crate) enum Flaw {
     BadMemory,
     /// BAK-7: A pack whose live frames could not be copied is unlinked.
     UnlinksUncopied,
+    /// BAK-15: What a prune removes in a cluster is not listed first.
+    RemovesUnlisted,
     /// A spot leads to whatever stands there.
     AnyRowFits,
     /// BAK-11: A chunk is not compared with its id.
@@ -58,3 +60,6 @@ pub(crate) const fn by(_: Flaw) -> bool {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod removals;

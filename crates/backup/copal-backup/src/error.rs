@@ -171,9 +171,16 @@ impl Error {
             Error::WrongPassword { .. } | Error::PasswordNeeded | Error::PasswordNotUsed => 12,
             Error::Damaged { .. } | Error::SelfCheck => 20,
             Error::Index(error) if error.is_corruption() => 20,
-            Error::Denied { .. } | Error::Target(TargetError::Exists { .. }) => 21,
+            Error::Denied { .. }
+            | Error::Target(TargetError::Exists { .. })
+            | Error::Volume(VolumeError::Denied { .. }) => 21,
             Error::FellBack { .. } => 22,
             Error::NoSpace => 28,
+            // Of a cluster: too few servers, or no answer in time.
+            Error::Volume(
+                VolumeError::Degraded { .. } | VolumeError::Incomplete { .. } | VolumeError::Deadline { .. },
+            ) => 42,
+            Error::Volume(VolumeError::Unknown { .. }) => 43,
             Error::Cancelled { .. } => 130,
             _ => 1,
         }
@@ -192,7 +199,7 @@ impl Error {
             Error::Invalid { .. } => "invalid",
             Error::Busy { .. } => "busy",
             Error::Fenced => "fenced",
-            Error::Denied { .. } => "denied",
+            Error::Denied { .. } | Error::Volume(VolumeError::Denied { .. }) => "denied",
             Error::Damaged { .. } => "damaged",
             Error::SelfCheck => "self_check",
             Error::Source { .. } => "source",

@@ -2,7 +2,7 @@
 
 use crate::catalog::checkpoint;
 use crate::catalog::domain::DomainState;
-use crate::catalog::record::Record;
+use crate::catalog::record::{PackPlace, Record};
 use crate::catalog::vm::{Published, VmState};
 use crate::key_slot::{self, Cost};
 use crate::keys::Keys;
@@ -15,6 +15,7 @@ use crate::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
 use crate::recipe::{Entry, Page, Ref, Root, SegmentRecipe};
 use crate::request::{BackupCounts, DiskMode, SnapshotId, Unlock, Vm};
 use crate::source::Bitmap;
+use crate::volumes::Home;
 use copal_chunk::{ChunkId, Profile};
 use copal_volume::{MemoryStore, PutOptions, VolumeOptions, VolumeStore};
 use uuid::Uuid;
@@ -322,6 +323,20 @@ fn records_that_the_document_shows_no_bytes_of_are_read_as_written() {
         Record::Hold {
             snapshots: vec![SnapshotId([6; 16])],
             until_ms: 1_800_000_000_000,
+        },
+        Record::Removing {
+            packs: vec![
+                PackPlace {
+                    home: Home::Chunks,
+                    volume: 3,
+                    pack: PackNumber(7),
+                },
+                PackPlace {
+                    home: Home::Recipes(Uuid::from_bytes([8; 16])),
+                    volume: 0,
+                    pack: PackNumber(u64::MAX),
+                },
+            ],
         },
     ];
     for record in others {

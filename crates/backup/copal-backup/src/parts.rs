@@ -4,7 +4,7 @@
 //! Operations take this and not the façade, which calls them.
 
 use crate::catalog::log::{Append, Catalog, LogName};
-use crate::catalog::record::Record;
+use crate::catalog::record::{PackPlace, Record};
 use crate::catalog::replay::Replayed;
 use crate::catalog::vm::{Published, VmState};
 use crate::directory::Directory;
@@ -15,7 +15,7 @@ use crate::progress::{CancelFlag, Silent};
 use crate::reindex;
 use crate::repository_locks::RepositoryLocks;
 use copal_chunk::Chunker;
-use copal_volume::{ReadOptions, VolumeError};
+use copal_volume::{Consistency, ReadOptions, VolumeError};
 use parking_lot::{Mutex, RwLockReadGuard};
 use std::sync::Arc;
 use uuid::Uuid;
@@ -220,6 +220,7 @@ impl Parts {
         while changing.active == 0 {
             self.index_new_packs()?;
             let from = self.indexed.lock().epoch;
+            self.finish_removals(from)?;
             if let Some(epoch) = self.catalog.raise_epoch(from)? {
                 *changing = Changing {
                     active: 0,
@@ -235,6 +236,47 @@ impl Parts {
             parts: self,
             is_entered: false,
         })
+    }
+
+    /// Removes what a prune has listed and was kept from removing, if `newest` is the newest epoch (BAK-15).
+    fn finish_removals(&self, newest: u64) -> Result<()> {
+        let store = &self.pack_store.volumes.store;
+        if !store.is_replicated() || self.catalog.epoch()? != newest {
+            return Ok(());
+        }
+        let removals = self.catalog.removals()?;
+        for removal in removals.iter().filter(|removal| removal.epoch == newest) {
+            for place in self.catalog.packs_of(removal)? {
+                self.remove_pack(&place)?;
+            }
+        }
+        self.catalog.end_removals(&removals)
+    }
+
+    fn remove_pack(&self, place: &PackPlace) -> Result<()> {
+        let pack_store = &self.pack_store;
+        let name = place.pack.file_name();
+        // All members are asked: a removal that has begun is brought to its end.
+        let strict = ReadOptions {
+            consistency: Consistency::Strict,
+            ..ReadOptions::default()
+        };
+        if let Some(vid) = pack_store.volumes.find(place.home, place.volume)? {
+            let store = &pack_store.volumes.store;
+            match store.stat(vid, name.as_bytes(), &strict) {
+                Ok(info) => store.delete(vid, name.as_bytes(), info.fid)?,
+                Err(VolumeError::NotFound | VolumeError::VolumeGone) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        pack_store.index.remove_pack(place.pack, std::iter::empty())?;
+        pack_store.forget_cached();
+        Ok(())
+    }
+
+    /// Number of the epoch that [`Parts::begin_change`] has begun.
+    pub(crate) fn changing_epoch(&self) -> u64 {
+        self.changing.lock().epoch
     }
 
     /// Ends what `begin_change` began; `is_entered`: the index knows all of it.

@@ -5,7 +5,7 @@
 //! Runs alone in its process (under the lock of packs), and fences every open session first, so nothing can come to need
 //! what it removes. Steps, each safe to die in:
 //! 1. fence; bring the index up to date; list the packs; mark (`mark`), slice by slice;
-//! 2. unlink packs without a live frame: index rows first, then the file;
+//! 2. unlink packs without a live frame: index rows first, then the file; in a cluster a list of them before (BAK-15);
 //! 3. rewrite packs with dead frames, as long as more than the allowed share is unused: live frames go to new packs, which
 //!    are durable and in the index before the old ones are unlinked. The worst packs come first, as they free most for
 //!    what they cost, and few at a time: their space returns before the next are written, so a prune needs little;
@@ -16,7 +16,8 @@
 
 use crate::broken::{self, Flaw};
 use crate::catalog::log::{Append, LogName};
-use crate::catalog::record::{MAX_LISTED, Record};
+use crate::catalog::record::{MAX_LISTED, PackPlace, Record};
+use crate::catalog::removals::Removal;
 use crate::catalog::vm::Published;
 use crate::error::{Error, Result};
 use crate::keys::random;
@@ -58,12 +59,13 @@ pub(crate) fn run(
         true => None,
         false => match parts.begin_change() {
             // A store that is too full is what prune is for. Its own index follows each step.
-            Err(Error::NoSpace) => None,
+            Err(Error::NoSpace) if !parts.pack_store().volumes.store.is_replicated() => None,
             change => Some(change?),
         },
     };
     let pack_store = parts.pack_store();
     let mut present = list_packs(pack_store, Some(&mut summary.before_bytes))?;
+    let mut removals = Vec::new();
     summary.after_bytes = summary.before_bytes;
     summary.mark_passes = Slice::count(present.len() as u64, options.memory_bytes);
     for index in 0..summary.mark_passes {
@@ -87,6 +89,7 @@ pub(crate) fn run(
             progress,
             cancel,
             summary: &mut summary,
+            removals: &mut removals,
         };
         sweep.slice(&marks, slice)?;
     }
@@ -95,6 +98,7 @@ pub(crate) fn run(
             drop_manifests(parts, vm.uuid)?;
         }
         remove_empty_volumes(parts)?;
+        parts.catalog().end_removals(&removals)?;
     }
     pack_store.forget_cached();
     if let Some(change) = change {
@@ -167,6 +171,8 @@ struct Sweep<'a> {
     progress: &'a dyn Progress,
     cancel: &'a CancelFlag,
     summary: &'a mut PruneSummary,
+    /// Lists of what is removed, until all of it is.
+    removals: &'a mut Vec<Removal>,
 }
 
 /// A pack with live and dead frames.
@@ -213,6 +219,7 @@ impl Sweep<'_> {
         self.progress.stage(Stage::Sweep, "", slice_bytes);
         let mut left_bytes = slice_bytes;
         let mut emptied = BTreeSet::new();
+        self.announce(dead.iter())?;
         for pack in dead {
             self.check_cancel()?;
             self.progress.advance(pack.info.size);
@@ -340,12 +347,36 @@ impl Sweep<'_> {
     /// Unlinks packs whose live frames stand in durable packs that the index knows, and returns their space.
     fn unlink_all(&mut self, packs: &mut Vec<&StoredPack>) -> Result<()> {
         let mut emptied = BTreeSet::new();
+        self.announce(packs.iter().copied())?;
         for pack in packs.drain(..) {
             self.summary.after_bytes -= pack.info.size;
             self.unlink(pack)?;
             emptied.insert(pack.vid);
         }
         self.reclaim(emptied)
+    }
+
+    /// Lists packs that are removed next, where a removal may come about late.
+    fn announce<'p>(&mut self, packs: impl Iterator<Item = &'p StoredPack>) -> Result<()> {
+        if self.options.dry_run
+            || !self.parts.pack_store().volumes.store.is_replicated()
+            || broken::by(Flaw::RemovesUnlisted)
+        {
+            return Ok(());
+        }
+        let places: Vec<PackPlace> = packs
+            .map(|pack| PackPlace {
+                home: pack.home,
+                volume: pack.volume,
+                pack: pack.number,
+            })
+            .collect();
+        for listed in places.chunks(MAX_LISTED) {
+            let (epoch, number) = (self.parts.changing_epoch(), self.removals.len() as u32);
+            let removal = self.parts.catalog().begin_removal(epoch, number, listed)?;
+            self.removals.push(removal);
+        }
+        Ok(())
     }
 
     fn unlink(&self, pack: &StoredPack) -> Result<()> {

@@ -7,7 +7,7 @@
 
 use crate::{
     cluster::Cluster,
-    connection::{CallError, Streamed},
+    connection::{CallError, Encoded, Streamed},
     transfer::Transfer,
 };
 use bytes::Bytes;
@@ -101,6 +101,8 @@ impl Cluster {
         let reached = self.reach(first, Method::PutChain, &message, end);
         let connection = tokio::time::timeout(SILENCE, reached).await;
         let connection = connection.map_err(|_| CallError::Deadline)??;
+        let permit = self.permit_for(head.volume().unwrap_or_default(), end).await?;
+        let request = Encoded { message, permit };
         let commit = ChainCommit {
             len: body.len() as u64,
             crc32c: crc32c(0, body),
@@ -109,7 +111,7 @@ impl Cluster {
         let farewell = ChainCommit { drop: true, ..commit };
         let farewell = (Method::ChainCommit, farewell.encode_to_vec().into());
         let left = end.saturating_duration_since(crate::machine::now());
-        let begun = connection.begin(Method::PutChain, message, farewell, left);
+        let begun = connection.begin(Method::PutChain, request, farewell, left);
         let mut streamed = begun.await?;
         for part in ChainBody::parts(body) {
             let part = part.encode_to_vec().into();

@@ -1,18 +1,19 @@
 //! A cluster, as one client sees it: the map that it follows, the connections that it keeps, the ids that it draws.
 
 use crate::{
-    connection::{CallError, Connection},
+    connection::{CallError, Connection, Encoded},
     connections::Connections,
     errors::volume_error,
     machine,
     map_cache::MapCache,
     masters::Masters,
+    permits::Permits,
     profile::Profile,
     tls::{Identity, TlsError, client_tls, name_of_server},
     transfer::Choice,
 };
 use bytes::Bytes;
-use copal_proto::{Cost, Method, messages};
+use copal_proto::{Cost, Method, incarnation_prefix, messages};
 use copal_volume::{
     FileId, FileIds, OpId, VolumeError, VolumeId,
     group::{DiskId, GroupId, View},
@@ -23,7 +24,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -67,6 +68,10 @@ pub(crate) struct Inner {
     /// Counts reads, so that each begins at another member.
     turn: AtomicUsize,
     pub(crate) transfer: Choice,
+    /// What the client may do, as far as it has to show it.
+    pub(crate) permits: Permits,
+    /// Whether an operation ended without anybody knowing how.
+    pub(crate) is_unsettled: AtomicBool,
     follows: AbortHandle,
 }
 
@@ -96,7 +101,12 @@ impl Cluster {
             .map_err(ConnectError::Masters)?;
         map.apply(&first);
         masters.learn(&first.masters);
-        let incarnation = machine::draw().map_err(|error| ConnectError::Random(error.to_string()))?;
+        let drawn = machine::draw().map_err(|error| ConnectError::Random(error.to_string()))?;
+        // What a named client buries is what clients of its name have made: their ids tell.
+        let incarnation = match &profile.client {
+            None => drawn,
+            Some(client) => u64::from(incarnation_prefix(client)) << 32 | drawn >> 32,
+        };
         let follows = machine::spawn(follow(masters.clone(), Arc::clone(&map))).abort_handle();
         let inner = Inner {
             masters,
@@ -107,6 +117,8 @@ impl Cluster {
             known: Mutex::default(),
             turn: AtomicUsize::default(),
             transfer: Choice::default(),
+            permits: Permits::new(profile.client.clone(), incarnation),
+            is_unsettled: AtomicBool::new(false),
             follows,
         };
         Ok(Cluster {
@@ -147,9 +159,22 @@ impl Cluster {
         end: Instant,
     ) -> Result<T, CallError> {
         let message = Bytes::from(request.encode_to_vec());
-        let connection = self.reach(disk, method, &message, end).await?;
+        let permit = self.permit(&message, end).await?;
+        self.call_permitted(disk, method, Encoded { message, permit }, end)
+            .await
+    }
+
+    /// As [`Cluster::call`], with a permit that the caller has.
+    pub(crate) async fn call_permitted<T: Message + Default>(
+        &self,
+        disk: DiskId,
+        method: Method,
+        request: Encoded,
+        end: Instant,
+    ) -> Result<T, CallError> {
+        let connection = self.reach(disk, method, &request.message, end).await?;
         let left = end.saturating_duration_since(machine::now());
-        connection.call_encoded(method, message, left).await
+        connection.call_encoded(method, request, left).await
     }
 
     /// As [`Cluster::call`], and whoever has no room is not asked again.
@@ -161,8 +186,11 @@ impl Cluster {
         end: Instant,
     ) -> Result<T, CallError> {
         let connection = self.reach(disk, method, &message, end).await?;
+        let permit = self.permit(&message, end).await?;
         let left = end.saturating_duration_since(machine::now());
-        connection.call_once(method, message, left).await
+        connection
+            .call_once(method, Encoded { message, permit }, left)
+            .await
     }
 
     /// The connection to the server of a disk for such a call.

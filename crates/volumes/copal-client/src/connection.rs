@@ -95,6 +95,24 @@ impl Waiter {
 /// Answers of one call that are kept until they are asked for; with more of them the call is given up.
 const ANSWERS: usize = 32;
 
+/// A request as it is sent: the encoded message, and the permit that is shown with it; empty: none.
+#[derive(Clone, Debug, Default)]
+pub struct Encoded {
+    /// The message.
+    pub message: Bytes,
+    /// A `SignedPermit`.
+    pub permit: Bytes,
+}
+
+impl From<Bytes> for Encoded {
+    fn from(message: Bytes) -> Encoded {
+        Encoded {
+            message,
+            permit: Bytes::new(),
+        }
+    }
+}
+
 /// See the module. Cheap to clone.
 #[derive(Clone)]
 pub struct Connection {
@@ -234,8 +252,12 @@ impl Connection {
         request: &impl Message,
         deadline: Duration,
     ) -> Result<T, CallError> {
-        self.call_encoded(method, request.encode_to_vec().into(), deadline)
-            .await
+        self.call_encoded(
+            method,
+            Encoded::from(Bytes::from(request.encode_to_vec())),
+            deadline,
+        )
+        .await
     }
 
     /// As [`Connection::call`], of a message that is encoded.
@@ -244,14 +266,15 @@ impl Connection {
     pub async fn call_encoded<T: Message + Default>(
         &self,
         method: Method,
-        message: Bytes,
+        request: impl Into<Encoded>,
         deadline: Duration,
     ) -> Result<T, CallError> {
+        let request = request.into();
         let end = machine::now() + given(deadline);
         let mut tries = 0;
         loop {
             let left = end.saturating_duration_since(machine::now());
-            let outcome = self.call_once(method, message.clone(), left).await;
+            let outcome = self.call_once(method, request.clone(), left).await;
             let Some(pause) = outcome.as_ref().err().and_then(|error| pause_after(error, tries)) else {
                 return outcome;
             };
@@ -269,9 +292,10 @@ impl Connection {
     pub async fn call_once<T: Message + Default>(
         &self,
         method: Method,
-        message: Bytes,
+        request: impl Into<Encoded>,
         deadline: Duration,
     ) -> Result<T, CallError> {
+        let request = request.into();
         let deadline = given(deadline);
         if deadline.is_zero() {
             return Err(CallError::Deadline);
@@ -285,7 +309,7 @@ impl Connection {
             Some(waiting) => drop(waiting.insert(id, Waiter::One(tell))),
             None => return Err(broken()),
         }
-        let frame = request(id, method, Some(deadline), message);
+        let frame = frame_of(id, method, Some(deadline), request);
         let called = async {
             self.out.send(frame).await.map_err(|_| broken())?;
             told.await.map_err(|_| broken())?
@@ -303,7 +327,7 @@ impl Connection {
     }
 }
 
-fn request(id: u64, method: Method, deadline: Option<Duration>, message: Bytes) -> Frame {
+fn frame_of(id: u64, method: Method, deadline: Option<Duration>, request: Encoded) -> Frame {
     Frame {
         id,
         method: method as u16,
@@ -312,7 +336,8 @@ fn request(id: u64, method: Method, deadline: Option<Duration>, message: Bytes) 
         is_more: false,
         trace: current_trace(),
         left_ms: deadline.map(in_ms),
-        message,
+        permit: request.permit,
+        message: request.message,
     }
 }
 
@@ -333,7 +358,7 @@ impl Connection {
     pub async fn begin(
         &self,
         method: Method,
-        message: Bytes,
+        request: Encoded,
         farewell: (Method, Bytes),
         deadline: Duration,
     ) -> Result<Streamed, CallError> {
@@ -353,7 +378,7 @@ impl Connection {
             answers,
             farewell: Some(farewell),
         };
-        let frame = request(id, method, Some(deadline), message);
+        let frame = frame_of(id, method, Some(deadline), request);
         streamed.put(frame, deadline).await?;
         Ok(streamed)
     }
@@ -378,7 +403,8 @@ impl Streamed {
     /// # Errors
     /// `Broken`, `Deadline`.
     pub async fn send(&self, method: Method, message: Bytes, wait: Duration) -> Result<(), CallError> {
-        self.put(request(self.id, method, None, message), wait).await
+        self.put(frame_of(self.id, method, None, message.into()), wait)
+            .await
     }
 
     /// Sends the last frame.
@@ -416,7 +442,7 @@ impl Drop for Streamed {
             let _ = self
                 .connection
                 .out
-                .try_send(request(self.id, method, None, message));
+                .try_send(frame_of(self.id, method, None, message.into()));
         }
     }
 }

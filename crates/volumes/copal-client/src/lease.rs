@@ -1,10 +1,22 @@
-//! The right to write below a path of a cluster: one process at a time has it, and renews it while it lives.
+//! The right to write below a path of a cluster: one process at a time has it, and renews it while it lives (VOL-40).
+//!
+//! The master signs it, with the moment at which it ends, and every call shows it: a process that slept through that moment
+//! changes nothing any more. Whoever takes it next tells its number to all data servers before it writes.
 
-use crate::{cluster::Cluster, connection::CallError, machine};
+use crate::{
+    cluster::Cluster,
+    connection::{CallError, Encoded},
+    machine,
+};
+use bytes::Bytes;
+use copal_proto::{Method, messages};
+use copal_volume::group::DiskId;
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::{
-    sync::Arc,
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 use tokio::task::AbortHandle;
@@ -15,6 +27,8 @@ const RENEW: Duration = Duration::from_secs(10);
 const TRUSTED: Duration = Duration::from_secs(25);
 /// How long the master may take.
 const ANSWER: Duration = Duration::from_secs(8);
+/// How long data servers may take to hear of a new right.
+const TO_TELL: Duration = Duration::from_secs(3);
 
 /// Why there is no right to write.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +71,9 @@ impl Cluster {
         }
         let malformed = || CallError::Malformed("a lease without a number".to_owned());
         let number = told["number"].as_u64().ok_or_else(malformed)?;
+        let permit = self.show_lease(number, path).await?;
+        self.tell_lease(permit).await;
+        self.inner.is_unsettled.store(false, Ordering::Relaxed);
         let renewed = Arc::new(Mutex::new(asked));
         let renews = machine::spawn(renew(
             self.clone(),
@@ -74,6 +91,23 @@ impl Cluster {
             renews: renews.abort_handle(),
         })
     }
+
+    /// Tells the number of a new right to all data servers that are up. One that is not reached refuses the earlier right all
+    /// the same, by the moment at which it ended.
+    async fn tell_lease(&self, permit: Bytes) {
+        let groups = self.map().groups();
+        let views = groups.into_iter().filter_map(|group| self.map().view(group));
+        let disks: BTreeSet<DiskId> = views.flat_map(|view| view.up().collect::<Vec<_>>()).collect();
+        let end = machine::now() + TO_TELL;
+        let request = Encoded {
+            permit,
+            ..Encoded::default()
+        };
+        let calls = disks
+            .into_iter()
+            .map(|disk| self.call_permitted::<messages::Ping>(disk, Method::Ping, request.clone(), end));
+        join_all(calls).await;
+    }
 }
 
 impl WriterLease {
@@ -82,8 +116,13 @@ impl WriterLease {
         machine::since(*self.renewed.lock()) < TRUSTED
     }
 
-    /// Gives it back: the next writer starts at once.
+    /// Gives it back: the next writer starts at once. Not where an operation has no known outcome: it may take effect
+    /// as long as the right lasts.
     pub async fn release(self) {
+        self.cluster.inner.permits.end_lease();
+        if self.cluster.inner.is_unsettled.load(Ordering::Relaxed) {
+            return;
+        }
         // One that is not heard of ends by itself.
         let _ = ask(&self.cluster, "release", &self.path, &self.holder, self.number).await;
     }
@@ -92,6 +131,7 @@ impl WriterLease {
 impl Drop for WriterLease {
     fn drop(&mut self) {
         self.renews.abort();
+        self.cluster.inner.permits.end_lease();
     }
 }
 
@@ -112,7 +152,12 @@ async fn renew(cluster: Cluster, path: String, holder: String, number: u64, rene
         tokio::time::sleep(RENEW).await;
         let asked = machine::now();
         match ask(&cluster, "renew", &path, &holder, number).await {
-            Ok(told) if told["number"].as_u64() == Some(number) => *renewed.lock() = asked,
+            Ok(told) if told["number"].as_u64() == Some(number) => {
+                match cluster.show_lease(number, &path).await {
+                    Ok(_) => *renewed.lock() = asked,
+                    Err(error) => tracing::warn!(%error, "the right to write was not signed yet"),
+                }
+            }
             Ok(_) => {
                 tracing::error!(
                     path,

@@ -23,6 +23,8 @@ pub mod machine;
 mod map_cache;
 mod masters;
 mod operation;
+mod permits;
+mod permitted;
 mod probing;
 mod profile;
 mod racing;
@@ -38,7 +40,7 @@ mod verifying;
 mod volumes;
 
 pub use cluster::{Cluster, ConnectError};
-pub use connection::{CallError, Connection, Streamed, codec};
+pub use connection::{CallError, Connection, Encoded, Streamed, codec};
 pub use connections::Connections;
 pub use deadline::{LONGEST, current_end, is_over, with_end, without_end};
 pub use errors::volume_error;

@@ -9,7 +9,7 @@ use crate::{
     upload::Upload,
 };
 use bytes::Bytes;
-use copal_proto::{Method, answer_of, messages, of_id, role, view_of};
+use copal_proto::{Method, answer_of, messages, messages::failure::Code, of_id, role, view_of};
 use copal_volume::{
     FileId, OpId, VolumeError, VolumeId,
     group::{Action, Answer, Call, ClientOp, DiskId, Epoch, Event, Outcome, Refusal, View},
@@ -17,7 +17,7 @@ use copal_volume::{
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -59,7 +59,8 @@ pub(crate) struct Wanted {
     pub(crate) burial: OpId,
 }
 
-type Answered = Vec<Event>;
+/// What a call came to; and who refuses the caller, and why.
+type Answered = (Vec<Event>, Option<(DiskId, String)>);
 
 /// How a member is called.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,6 +92,7 @@ impl Cluster {
         let mut next_clock = end;
         // Who was not reached from here last.
         let mut cut_off = BTreeSet::new();
+        let mut refusals = Refusals::default();
         loop {
             let (chain, mut hops) = self.chain_of(&wanted, &actions, last).unzip();
             calls.extend(chain);
@@ -111,14 +113,23 @@ impl Cluster {
                         calls.push(self.send(&wanted, disk, epoch, call, way, last));
                     }
                     Action::Suspect(disk) => self.suspect(disk),
-                    Action::Finish(outcome) => return ended(&wanted, outcome),
+                    Action::Finish(outcome) => {
+                        if outcome == Outcome::Unknown {
+                            self.inner.is_unsettled.store(true, Ordering::Relaxed);
+                        }
+                        return ended(&wanted, outcome);
+                    }
                 }
             }
             let clock = tokio::time::sleep_until(next_clock.into());
             tokio::select! {
                 // In this order, so that one seed is one run in a simulator.
                 biased;
-                Some(events) = calls.next(), if !calls.is_empty() => {
+                Some((events, refusal)) = calls.next(), if !calls.is_empty() => {
+                    let view = self.map().view(group);
+                    if let Some(reason) = refusals.note(&events, refusal, view.as_ref()) {
+                        return Err(VolumeError::Denied { reason });
+                    }
                     for event in events {
                         match &event {
                             Event::Unreachable { disk, .. } => drop(cut_off.insert(*disk)),
@@ -196,7 +207,7 @@ impl Cluster {
         let (cluster, body) = (self.clone(), body.clone());
         let sent = async move {
             cluster.run_chain(head, body, chain, end).await;
-            Answered::new()
+            Answered::default()
         };
         Some((Box::pin(sent), told))
     }
@@ -217,7 +228,7 @@ impl Cluster {
                     let answer = said.map(|role| messages::Held { role });
                     cluster.events_of(&wanted, disk, epoch, call, answer)
                 }
-                Err(_) => vec![Event::Unreachable { disk, call }],
+                Err(_) => (vec![Event::Unreachable { disk, call }], None),
             }
         })
     }
@@ -285,7 +296,13 @@ impl Cluster {
             call,
             answer,
         };
-        match answer {
+        let refusal = match &answer {
+            Err(CallError::Failed(failure)) if failure.code() == Code::Denied => {
+                Some((disk, failure.text.clone()))
+            }
+            _ => None,
+        };
+        let events = match answer {
             Ok(held) => match role(held.role) {
                 Some(role) => vec![answered(Answer::Ok { role })],
                 None => vec![Event::Unreachable { disk, call }],
@@ -313,7 +330,40 @@ impl Cluster {
                 }
             },
             Err(_) => vec![Event::Unreachable { disk, call }],
-        }
+        };
+        (events, refusal)
+    }
+}
+
+/// Members that refuse the caller, whatever is done: when all of them do and none has taken anything, the operation has ended.
+#[derive(Default)]
+struct Refusals {
+    by: BTreeSet<DiskId>,
+    is_held: bool,
+}
+
+impl Refusals {
+    /// Why the operation is refused, once it is.
+    fn note(
+        &mut self,
+        events: &[Event],
+        refusal: Option<(DiskId, String)>,
+        view: Option<&View>,
+    ) -> Option<String> {
+        let is_ok = |event: &Event| {
+            matches!(
+                event,
+                Event::Answered {
+                    answer: Answer::Ok { .. },
+                    ..
+                }
+            )
+        };
+        self.is_held |= events.iter().any(is_ok);
+        let (disk, reason) = refusal?;
+        self.by.insert(disk);
+        let by_all = view.is_some_and(|view| view.up().all(|disk| self.by.contains(&disk)));
+        (by_all && !self.is_held).then_some(reason)
     }
 }
 

@@ -24,6 +24,9 @@ pub struct Profile {
     pub certificate: String,
     /// Its private key, PEM.
     pub key: String,
+    /// Its name, where it may do only what it was granted; none: it may do everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
 }
 
 /// Why there is no profile to go by.
@@ -105,6 +108,7 @@ impl Profile {
             authority,
             certificate,
             key,
+            client: None,
         }
     }
 

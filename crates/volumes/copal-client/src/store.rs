@@ -155,6 +155,10 @@ impl VolumeStore for ClusterStore {
         self.cluster.map().now_ms()
     }
 
+    fn is_replicated(&self) -> bool {
+        true
+    }
+
     fn create_volume(
         &self,
         parent: &str,

@@ -7,6 +7,13 @@ use copal_volume::{
 };
 use std::time::{Duration, Instant};
 
+fn below(parent: &str, name: &str) -> String {
+    match parent {
+        "" => name.to_owned(),
+        parent => format!("{parent}/{name}"),
+    }
+}
+
 impl Cluster {
     /// Makes a volume.
     /// # Errors
@@ -31,14 +38,12 @@ impl Cluster {
                 has_quota: options.quota_bytes.is_some(),
             }),
         };
-        let made: messages::Resolved = self.ask_master(Method::Mkdir, &request, end).await?;
-        let vid = VolumeId(made.volume);
-        let path = match parent {
-            "" => name.to_owned(),
-            parent => format!("{parent}/{name}"),
-        };
-        self.remember(vid, path);
-        Ok(vid)
+        let made = self.ask_master(Method::Mkdir, &request, end).await;
+        let made = made.map(|made: messages::Resolved| VolumeId(made.volume));
+        if let Ok(vid) | Err(VolumeError::VolumeExists { vid }) = made {
+            self.remember(vid, below(parent, name));
+        }
+        made
     }
 
     /// The volume at a path; the empty path is the root.
@@ -91,7 +96,9 @@ impl Cluster {
             let page: messages::DirList = self.ask_master(Method::ListDirs, &request, end).await?;
             let is_last = page.entries.len() < wanted || page.entries.is_empty();
             for entry in page.entries {
-                volumes.push((entry.name, VolumeId(entry.volume)));
+                let vid = VolumeId(entry.volume);
+                self.remember(vid, below(parent, &entry.name));
+                volumes.push((entry.name, vid));
             }
             after = volumes.last().map(|(name, _)| name.clone());
             if is_last || volumes.len() >= limit {

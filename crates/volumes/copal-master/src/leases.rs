@@ -1,12 +1,15 @@
 //! Who writes to a tree of volumes: one client at a time, for as long as it renews its right.
 //!
 //! Kept in memory: a reign begins with nobody holding anything, and waits until what an earlier one may have given has ended.
+//! A right that was not given back is given to nobody else before it has ended by more than clocks may differ (VOL-40).
 //! Invariant: two leases on paths of which one lies below the other are never held at a time.
 
 use std::collections::BTreeMap;
 
 /// How long a lease lasts when it is not renewed, ms.
 pub const WRITER_LEASE_MS: u64 = 30_000;
+/// By how much clocks of data servers may differ from the master's, ms.
+const SKEW_MS: u64 = 10_000;
 
 /// A right to write below a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,18 +61,19 @@ impl Leases {
     ) -> Result<Lease, NoLease> {
         // What the reign before this one gave may still be held.
         let began_ms = *self.began_ms.get_or_insert(now_ms);
-        if term > 1 && now_ms < began_ms + WRITER_LEASE_MS {
+        let free_ms = began_ms + WRITER_LEASE_MS + SKEW_MS;
+        if term > 1 && now_ms < free_ms {
             return Err(NoLease::Held {
                 holder: "whoever held it when the master was started again".to_owned(),
-                seconds: (began_ms + WRITER_LEASE_MS - now_ms).div_ceil(1000),
+                seconds: (free_ms - now_ms).div_ceil(1000),
             });
         }
-        self.held.retain(|_, lease| lease.ends_ms > now_ms);
+        self.held.retain(|_, lease| lease.ends_ms + SKEW_MS > now_ms);
         let other = self.held.iter().find(|(of, _)| overlap(of, path));
         if let Some((_, lease)) = other {
             return Err(NoLease::Held {
                 holder: lease.holder.clone(),
-                seconds: (lease.ends_ms - now_ms).div_ceil(1000),
+                seconds: (lease.ends_ms + SKEW_MS - now_ms).div_ceil(1000),
             });
         }
         self.last += 1;
@@ -85,10 +89,10 @@ impl Leases {
     /// Renews a lease that has not ended. One that an earlier reign gave goes on, as long as nobody else could have got it.
     pub(crate) fn renew(&mut self, path: &str, lease: &Lease, now_ms: u64) -> Result<Lease, NoLease> {
         let began_ms = *self.began_ms.get_or_insert(now_ms);
-        self.held.retain(|_, lease| lease.ends_ms > now_ms);
+        self.held.retain(|_, lease| lease.ends_ms + SKEW_MS > now_ms);
         let other = self.held.iter().find(|(of, _)| overlap(of, path));
         let goes_on = match other {
-            Some((_, held)) => held.number == lease.number,
+            Some((_, held)) => held.number == lease.number && held.ends_ms > now_ms,
             None => now_ms < began_ms + WRITER_LEASE_MS,
         };
         if !goes_on {
@@ -100,6 +104,12 @@ impl Leases {
         };
         self.held.insert(path.to_owned(), renewed.clone());
         Ok(renewed)
+    }
+
+    /// When a lease ends, if it is the one that is held on a path.
+    pub(crate) fn ends(&self, path: &str, number: u64, now_ms: u64) -> Option<u64> {
+        let held = self.held.get(path).filter(|lease| lease.number == number)?;
+        Some(held.ends_ms).filter(|&ends_ms| ends_ms > now_ms)
     }
 
     /// Gives a lease back.
@@ -121,19 +131,24 @@ mod tests {
         for path in ["vms", "vms/a", ""] {
             let held = leases.take(1, path, "second", 1000);
             assert!(
-                matches!(held, Err(NoLease::Held { ref holder, seconds: 30 }) if holder == "first"),
+                matches!(held, Err(NoLease::Held { ref holder, seconds: 40 }) if holder == "first"),
                 "{path}"
             );
         }
         leases.take(1, "vmsx", "third", 1000).unwrap();
         let renewed = leases.renew("vms", &first, 20_000).unwrap();
         assert_eq!(renewed.ends_ms, 50_000);
-        assert!(leases.take(1, "vms", "second", 40_000).is_err());
-        let second = leases.take(1, "vms", "second", 50_000).unwrap();
+        assert_eq!(leases.ends("vms", first.number, 49_999), Some(50_000));
+        assert_eq!(leases.ends("vms", first.number, 50_000), None);
+        assert_eq!(leases.ends("vms", first.number + 1, 1000), None);
+        // It has ended, and a data server whose clock is behind does not know it yet.
+        assert_eq!(leases.renew("vms", &renewed, 50_000), Err(NoLease::Ended));
+        assert!(leases.take(1, "vms", "second", 59_999).is_err());
+        let second = leases.take(1, "vms", "second", 60_000).unwrap();
         assert!(second.number > first.number);
-        assert_eq!(leases.renew("vms", &renewed, 50_001), Err(NoLease::Ended));
+        assert_eq!(leases.renew("vms", &renewed, 60_001), Err(NoLease::Ended));
         leases.release("vms", second.number);
-        leases.take(1, "vms", "third", 50_002).unwrap();
+        leases.take(1, "vms", "third", 60_002).unwrap();
     }
 
     #[test]
@@ -143,8 +158,8 @@ mod tests {
         let mut after = Leases::default();
         assert!(after.take(2, "vms", "second", 5000).is_err());
         let held = after.renew("vms", &held, 6000).unwrap();
-        assert!(after.take(2, "vms", "second", 35_500).is_err());
+        assert!(after.take(2, "vms", "second", 44_999).is_err());
         after.release("vms", held.number);
-        after.take(2, "vms", "second", 35_500).unwrap();
+        after.take(2, "vms", "second", 45_000).unwrap();
     }
 }

@@ -12,6 +12,7 @@
 //!
 //! Not here: sockets, TLS and certificates (`copal-server`); rows of files (`copal-data`).
 
+mod clients;
 mod disks;
 mod keeping;
 mod layout;
@@ -37,8 +38,8 @@ pub use leases::{Lease, NoLease, WRITER_LEASE_MS};
 pub use map::ClusterMap;
 pub use master::{Master, MasterError, MasterOptions, Mastered, Opened};
 pub use meta::{
-    ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, MemberKind, Members, Meta, MetaError,
-    MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, ServerState,
+    ClientRow, ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, MemberKind, Members, Meta,
+    MetaError, MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, ServerState,
 };
 pub use moving::WantedMove;
 pub use mysql::MysqlStore;

@@ -236,7 +236,12 @@ impl Master {
         self.leases.lock().renew(path, lease, now_ms)
     }
 
-    /// Gives it back.
+    /// When the right to write with this number ends, ms of the master's clock; `None`: it has, or is another's.
+    pub fn lease_ends(&self, path: &str, number: u64, now_ms: u64) -> Option<u64> {
+        self.leases.lock().ends(path, number, now_ms)
+    }
+
+    /// Gives a lease back.
     pub fn release_lease(&self, path: &str, number: u64) {
         self.leases.lock().release(path, number);
     }

@@ -310,10 +310,30 @@ pub trait MetaStore: Send {
     /// Takes a token: whether it was there and had not ended.
     fn take_token(&mut self, hash: [u8; 32], now_ms: u64) -> Result<bool, MetaError>;
 
+    /// Clients that may do only what they were granted, by name.
+    fn clients(&mut self) -> Result<Vec<ClientRow>, MetaError>;
+    /// Adds a client; false: there is one of that name.
+    fn add_client(&mut self, client: &ClientRow) -> Result<bool, MetaError>;
+    /// Takes a client away; false: there is none of that name.
+    fn remove_client(&mut self, name: &str) -> Result<bool, MetaError>;
+
     /// Writes down what happened.
     fn note(&mut self, now_ms: u64, kind: &str, text: &str) -> Result<(), MetaError>;
     /// What happened last, the oldest first.
     fn events(&mut self, after: u64, limit: usize) -> Result<Vec<EventRow>, MetaError>;
+}
+
+/// A client that may do only what it was granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientRow {
+    /// Its name, which stands in its certificate.
+    pub name: String,
+    /// Below which path it may do something.
+    pub path: String,
+    /// What: 1 read, 2 create, 4 delete.
+    pub rights: u32,
+    /// Since when, ms since 1970.
+    pub made_ms: u64,
 }
 
 /// Something that happened.

@@ -6,8 +6,8 @@
 //! Format: docs/formats/master-sqlite.md v1
 
 use crate::meta::{
-    ClusterRow, DirRow, EventRow, GroupRow, Holder, Lead, MemberKind, Members, Meta, MetaError, MetaStore,
-    Missed, Place, Pool, QuotaRow, ServerRow, ServerState, listed,
+    ClientRow, ClusterRow, DirRow, EventRow, GroupRow, Holder, Lead, MemberKind, Members, Meta, MetaError,
+    MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, ServerState, listed,
 };
 use copal_volume::{
     VolumeError, VolumeId,
@@ -41,6 +41,12 @@ CREATE TABLE master (number INTEGER PRIMARY KEY AUTOINCREMENT, address TEXT NOT 
 CREATE TABLE token (hash BLOB PRIMARY KEY, ends INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE event (number INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, kind TEXT NOT NULL,
     text TEXT NOT NULL);
+";
+
+/// Tables that databases made before them get when they are opened.
+const ADDED: &str = "
+CREATE TABLE IF NOT EXISTS client (name TEXT PRIMARY KEY, path TEXT NOT NULL, rights INTEGER NOT NULL,
+    made INTEGER NOT NULL) WITHOUT ROWID;
 ";
 
 /// The master's database in a file.
@@ -104,6 +110,7 @@ impl SqliteStore {
                 )));
             }
         }
+        connection.execute_batch(ADDED)?;
         Ok(SqliteStore {
             connection,
             reign: None,
@@ -614,6 +621,36 @@ impl MetaStore for SqliteStore {
         self.in_transaction(|transaction| {
             transaction.execute("DELETE FROM token WHERE ends < ?1", [now_ms as i64])?;
             Ok(transaction.execute("DELETE FROM token WHERE hash = ?1", params![hash])? == 1)
+        })
+    }
+
+    fn clients(&mut self) -> Result<Vec<ClientRow>, MetaError> {
+        let select = "SELECT name, path, rights, made FROM client ORDER BY name";
+        let mut select = self.connection.prepare_cached(select)?;
+        let rows = select.query_map([], |row| {
+            Ok(ClientRow {
+                name: row.get(0)?,
+                path: row.get(1)?,
+                rights: row.get(2)?,
+                made_ms: number(row, 3)?,
+            })
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    fn add_client(&mut self, client: &ClientRow) -> Result<bool, MetaError> {
+        self.in_transaction(|transaction| {
+            let added = transaction.execute(
+                "INSERT OR IGNORE INTO client VALUES (?1, ?2, ?3, ?4)",
+                params![client.name, client.path, client.rights, client.made_ms as i64],
+            )?;
+            Ok(added == 1)
+        })
+    }
+
+    fn remove_client(&mut self, name: &str) -> Result<bool, MetaError> {
+        self.in_transaction(|transaction| {
+            Ok(transaction.execute("DELETE FROM client WHERE name = ?1", [name])? == 1)
         })
     }
 

@@ -5,10 +5,14 @@
 //! - No more bytes are taken than the head of the chain said, and no more than a piece has.
 //! - Every part but the last is as long as parts are, so that their number is bounded by their length.
 
-use crate::messages::{ChainCommit, ChainData};
+use crate::{
+    Method,
+    messages::{ChainCommit, ChainData, PutChain},
+};
 use bytes::{Bytes, BytesMut};
 use copal_codec::crc32c;
 use copal_volume::group::DiskId;
+use prost::Message;
 
 /// Bytes of a part; the last may be shorter.
 pub const CHAIN_PART_BYTES: usize = 60 << 10;
@@ -35,6 +39,35 @@ pub enum ChainError {
     /// Hops that are no members of the group, or this one, or the same one twice, or too many.
     #[error("a chain names hops that are not other members of the group")]
     Hops,
+}
+
+impl PutChain {
+    /// What the chain brings as calls of its own, without bytes: one, or the chain is none.
+    pub fn brings(&self) -> Vec<(Method, Bytes)> {
+        let calls = [
+            self.put.as_ref().map(|put| (Method::Put, put.encode_to_vec())),
+            self.piece
+                .as_ref()
+                .map(|piece| (Method::PutPiece, piece.encode_to_vec())),
+            self.confirm
+                .as_ref()
+                .map(|confirm| (Method::Confirm, confirm.encode_to_vec())),
+            self.delete
+                .as_ref()
+                .map(|delete| (Method::Delete, delete.encode_to_vec())),
+        ];
+        let calls = calls.into_iter().flatten();
+        calls.map(|(method, bytes)| (method, bytes.into())).collect()
+    }
+
+    /// The volume that the chain is about.
+    pub fn volume(&self) -> Option<u64> {
+        let put = self.put.as_ref().map(|put| put.volume);
+        let piece = self.piece.as_ref().map(|piece| piece.volume);
+        let confirm = self.confirm.as_ref().map(|confirm| confirm.volume);
+        let delete = self.delete.as_ref().map(|delete| delete.volume);
+        put.or(piece).or(confirm).or(delete)
+    }
 }
 
 /// Bytes of a chain that have come.

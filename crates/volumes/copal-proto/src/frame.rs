@@ -1,4 +1,4 @@
-//! A frame: length, number of the request, method, flags, checksum, number of the operation, time that is left, message.
+//! A frame: length, number of the request, method, flags, checksum, number of the operation, time that is left, permit, message.
 //!
 //! All numbers are big-endian, as the length is that the transport reads first.
 //! Format: docs/formats/wire-frame.md
@@ -16,9 +16,12 @@ const FAILURE: u16 = 2;
 const TRACED: u16 = 4;
 const TIMED: u16 = 8;
 const MORE: u16 = 16;
-const KNOWN_FLAGS: u16 = REPLY | FAILURE | TRACED | TIMED | MORE;
+const PERMITTED: u16 = 32;
+const KNOWN_FLAGS: u16 = REPLY | FAILURE | TRACED | TIMED | MORE | PERMITTED;
 const TRACE_LEN: usize = 8;
 const LEFT_LEN: usize = 4;
+/// Longest permit in a frame.
+pub const MAX_PERMIT_BYTES: usize = 2 << 10;
 const SUM_AT: usize = 12;
 
 /// One message on its way.
@@ -38,6 +41,8 @@ pub struct Frame {
     pub trace: u64,
     /// Milliseconds in which the answer is wanted, of a request; `None`: it does not say.
     pub left_ms: Option<u32>,
+    /// What its sender may do, a `SignedPermit`; empty: it shows none. Longer ones than `MAX_PERMIT_BYTES` are not sent.
+    pub permit: Bytes,
     /// The message, encoded.
     pub message: Bytes,
 }
@@ -67,7 +72,12 @@ pub enum FrameError {
 impl Frame {
     /// The bytes behind the length.
     pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(FRAME_HEADER_LEN + TRACE_LEN + LEFT_LEN + self.message.len());
+        let permit = match self.permit.len() {
+            1..=MAX_PERMIT_BYTES => &self.permit[..],
+            _ => &[],
+        };
+        let length = FRAME_HEADER_LEN + TRACE_LEN + LEFT_LEN + 2 + permit.len() + self.message.len();
+        let mut out = BytesMut::with_capacity(length);
         let trace = self.trace.to_be_bytes();
         let trace = if self.trace == 0 { &[][..] } else { &trace[..] };
         let left = self.left_ms.map(u32::to_be_bytes);
@@ -75,13 +85,15 @@ impl Frame {
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         out.put_u64(self.id);
         out.put_u16(self.method);
-        let carries =
-            flag(self.trace != 0, TRACED) | flag(self.left_ms.is_some(), TIMED) | flag(self.is_more, MORE);
+        let told = flag(self.trace != 0, TRACED) | flag(self.left_ms.is_some(), TIMED);
+        let carries = told | flag(self.is_more, MORE) | flag(!permit.is_empty(), PERMITTED);
         out.put_u16(flag(self.is_reply, REPLY) | flag(self.is_failure, FAILURE) | carries);
-        let sum = crc32c(crc32c(crc32c(crc32c(0, &out), trace), left), &self.message);
-        out.put_u32(sum);
-        out.put_slice(trace);
-        out.put_slice(left);
+        let length = (permit.len() as u16).to_be_bytes();
+        let length = if permit.is_empty() { &[][..] } else { &length[..] };
+        let parts = [trace, left, length, permit];
+        let sum = parts.iter().fold(crc32c(0, &out), |sum, part| crc32c(sum, part));
+        out.put_u32(crc32c(sum, &self.message));
+        parts.iter().for_each(|part| out.put_slice(part));
         out.put_slice(&self.message);
         out.freeze()
     }
@@ -97,6 +109,7 @@ impl Frame {
             is_more: false,
             trace: 0,
             left_ms: None,
+            permit: Bytes::new(),
             message: Bytes::new(),
         }
     }
@@ -123,14 +136,28 @@ impl Frame {
         if flags & !KNOWN_FLAGS != 0 {
             return Err(FrameError::Flags(flags & !KNOWN_FLAGS));
         }
-        let short = FrameError::Short(FRAME_HEADER_LEN + bytes.len());
+        let short = |left: usize| FrameError::Short(FRAME_HEADER_LEN + left);
         let trace = match flags & TRACED {
             0 => 0,
-            _ => bytes.try_get_u64().map_err(|_| short)?,
+            _ => bytes.try_get_u64().map_err(|_| short(bytes.len()))?,
         };
         let left_ms = match flags & TIMED {
             0 => None,
-            _ => Some(bytes.try_get_u32().map_err(|_| short)?),
+            _ => Some(bytes.try_get_u32().map_err(|_| short(bytes.len()))?),
+        };
+        let permit = match flags & PERMITTED {
+            0 => Bytes::new(),
+            _ => {
+                let length = bytes.try_get_u16().map_err(|_| short(bytes.len()))?;
+                let length = usize::from(length);
+                if length > MAX_PERMIT_BYTES {
+                    return Err(FrameError::Long(length));
+                }
+                if length > bytes.len() {
+                    return Err(short(bytes.len()));
+                }
+                bytes.split_to(length)
+            }
         };
         Ok(Frame {
             id,
@@ -140,6 +167,7 @@ impl Frame {
             is_more: flags & MORE != 0,
             trace,
             left_ms,
+            permit,
             message: bytes,
         })
     }
@@ -158,6 +186,7 @@ mod tests {
             is_more: false,
             trace: 0,
             left_ms: None,
+            permit: Bytes::new(),
             message: Bytes::from_static(b"message"),
         }
     }
@@ -177,10 +206,23 @@ mod tests {
         }
     }
 
+    fn permitted() -> Frame {
+        Frame {
+            permit: Bytes::from_static(b"may"),
+            ..traced()
+        }
+    }
+
     #[test]
     fn a_frame_comes_back_as_it_was_sent() {
         let is_more = true;
-        for frame in [frame(), traced(), timed(), Frame { is_more, ..frame() }] {
+        for frame in [
+            frame(),
+            traced(),
+            timed(),
+            permitted(),
+            Frame { is_more, ..frame() },
+        ] {
             assert_eq!(Frame::decode(frame.encode()), Ok(frame));
         }
     }
@@ -201,11 +243,19 @@ mod tests {
             hex(timed()),
             "00000000000000070011000c881d94b90102030405060708000075306d657373616765"
         );
+        assert_eq!(
+            hex(permitted()),
+            "000000000000000700110024c5b7ee78010203040506070800036d61796d657373616765"
+        );
     }
 
     #[test]
     fn any_flipped_bit_is_noticed() {
-        let sent = timed().encode();
+        let sent = Frame {
+            left_ms: Some(30_000),
+            ..permitted()
+        };
+        let sent = sent.encode();
         for bit in 0..sent.len() * 8 {
             let mut bytes = sent.to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -217,11 +267,32 @@ mod tests {
     }
 
     #[test]
+    fn a_permit_longer_than_its_frame_or_than_any_is_refused() {
+        for length in [4_u16, 2049, u16::MAX] {
+            let mut bytes = Frame {
+                trace: 0,
+                ..permitted()
+            }
+            .encode()
+            .to_vec();
+            bytes.truncate(FRAME_HEADER_LEN + 2 + 3);
+            bytes[FRAME_HEADER_LEN..FRAME_HEADER_LEN + 2].copy_from_slice(&length.to_be_bytes());
+            let sum = crc32c(crc32c(0, &bytes[..SUM_AT]), &bytes[FRAME_HEADER_LEN..]);
+            bytes[SUM_AT..FRAME_HEADER_LEN].copy_from_slice(&sum.to_be_bytes());
+            let read = Frame::decode(bytes.into());
+            assert!(
+                matches!(read, Err(FrameError::Short(_) | FrameError::Long(_))),
+                "{length}: {read:?}"
+            );
+        }
+    }
+
+    #[test]
     fn flags_of_a_newer_release_are_refused() {
         let mut bytes = frame().encode().to_vec();
-        bytes[11] |= 32;
+        bytes[11] |= 64;
         let sum = crc32c(crc32c(0, &bytes[..SUM_AT]), &bytes[FRAME_HEADER_LEN..]);
         bytes[SUM_AT..FRAME_HEADER_LEN].copy_from_slice(&sum.to_be_bytes());
-        assert_eq!(Frame::decode(bytes.into()), Err(FrameError::Flags(32)));
+        assert_eq!(Frame::decode(bytes.into()), Err(FrameError::Flags(64)));
     }
 }

@@ -18,6 +18,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
     ("frame behind its sum", |bytes| {
         let frame = Frame {
+            permit: Bytes::new(),
             id: 1,
             method: 2,
             is_reply: false,

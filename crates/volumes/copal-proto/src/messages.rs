@@ -86,6 +86,42 @@ pub struct Id {
     #[prost(fixed64, tag = "2")]
     pub low: u64,
 }
+/// What a client may do, for how long, and on which right to write it stands.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Permit {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub cluster: ::prost::bytes::Bytes,
+    /// its name; empty: one that may do everything
+    #[prost(string, tag = "2")]
+    pub client: ::prost::alloc::string::String,
+    /// 0: every volume
+    #[prost(uint64, tag = "3")]
+    pub volume: u64,
+    /// 1: read, 2: create, 4: delete
+    #[prost(uint32, tag = "4")]
+    pub rights: u32,
+    /// by the cluster's clock
+    #[prost(uint64, tag = "5")]
+    pub until_ms: u64,
+    /// number of the right to write; 0: none
+    #[prost(uint64, tag = "6")]
+    pub lease: u64,
+    /// below which that right is
+    #[prost(string, tag = "7")]
+    pub path: ::prost::alloc::string::String,
+    /// files whose ids it drew it may bury without the right to delete
+    #[prost(fixed64, tag = "8")]
+    pub incarnation: u64,
+}
+/// A permit as a master gives it away, and a client shows it with every call.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SignedPermit {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub permit: ::prost::bytes::Bytes,
+    /// ECDSA P-256 with SHA-256, ASN.1, of the authority, over "copal permit 1" and a zero, then the permit
+    #[prost(bytes = "bytes", tag = "2")]
+    pub signature: ::prost::bytes::Bytes,
+}
 /// What stands in a frame whose error flag is set.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Failure {
@@ -1119,3 +1155,24 @@ pub struct Told {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ping {}
+/// A client asks for a permit.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PermitRequest {
+    /// its name; empty: the profile that may do everything
+    #[prost(string, tag = "1")]
+    pub client: ::prost::alloc::string::String,
+    /// of the volume, or of the right to write
+    #[prost(string, tag = "2")]
+    pub path: ::prost::alloc::string::String,
+    /// 0: every volume, for a profile that may do everything
+    #[prost(uint64, tag = "3")]
+    pub volume: u64,
+    /// number of the right to write; 0: none
+    #[prost(uint64, tag = "4")]
+    pub lease: u64,
+    #[prost(string, tag = "5")]
+    pub lease_path: ::prost::alloc::string::String,
+    /// with which the client draws ids of files
+    #[prost(fixed64, tag = "6")]
+    pub incarnation: u64,
+}

@@ -98,6 +98,8 @@ methods! {
     Suspect = 54,
     /// Client to master: whether a volume was ever made.
     Known = 56,
+    /// Client to master: what it may do, signed.
+    Permit = 57,
     /// A new data server to master, with a token.
     Join = 64,
     /// Data server to master, every second.

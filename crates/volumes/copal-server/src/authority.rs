@@ -1,15 +1,24 @@
 //! The cluster's own authority: it signs who may speak, and nobody else does.
 
 use copal_client::Identity;
+use copal_proto::{messages, signed_part};
+use prost::Message;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose,
-    IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose, SigningKey,
 };
+use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
 
-/// A key or certificate that cannot be made.
+/// A key or certificate that cannot be made or read.
 #[derive(Debug, thiserror::Error)]
-#[error("a certificate cannot be made: {0}")]
-pub struct AuthorityError(#[from] rcgen::Error);
+pub enum AuthorityError {
+    /// It cannot be made, or its key not be read.
+    #[error("a certificate cannot be made: {0}")]
+    Make(#[from] rcgen::Error),
+    /// The authority's certificate cannot be read.
+    #[error("the certificate of the cluster's authority cannot be read: {0}")]
+    Unreadable(String),
+}
 
 /// Certificate and key of the authority, PEM.
 #[derive(Clone)]
@@ -74,10 +83,28 @@ impl Authority {
         Ok(request.signed_by(&self.issuer()?)?.pem())
     }
 
+    /// Signs what a client may do.
+    /// # Errors
+    /// The authority's key cannot be read.
+    pub fn permit(&self, permit: &messages::Permit) -> Result<messages::SignedPermit, AuthorityError> {
+        let permit = permit.encode_to_vec();
+        let key = KeyPair::from_pem(&self.key)?;
+        Ok(messages::SignedPermit {
+            signature: key.sign(&signed_part(&permit))?.into(),
+            permit: permit.into(),
+        })
+    }
+
     fn issuer(&self) -> Result<Issuer<'static, KeyPair>, AuthorityError> {
         let key = KeyPair::from_pem(&self.key)?;
         Ok(Issuer::from_ca_cert_pem(&self.certificate, key)?)
     }
+}
+
+/// The certificate of an authority, from PEM.
+pub(crate) fn certificate_of(authority: &str) -> Result<CertificateDer<'static>, AuthorityError> {
+    CertificateDer::from_pem_slice(authority.as_bytes())
+        .map_err(|error| AuthorityError::Unreadable(error.to_string()))
 }
 
 fn leaf(mut params: CertificateParams, name: &str) -> CertificateParams {

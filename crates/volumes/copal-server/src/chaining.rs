@@ -5,6 +5,7 @@
 //! and whether it does, is decided as if the sender had called it (`data_server`); when an operation holds the sender decides.
 //! Rule: VOL-32, docs/design/cluster.md
 //! Paper: beanfs §3.4.4 (serial multicast)
+//! Who calls shows its permit to each hop, for one may know of a newer right to write than another.
 //! Invariant: bytes go to other members of the group in this server's own view, and to nobody else.
 
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
     listener::{Acks, Part, Parts, Refused, refused},
 };
 use bytes::Bytes;
-use copal_client::{CallError, LONGEST, Streamed, name_of_server};
+use copal_client::{CallError, Encoded, LONGEST, Streamed, name_of_server};
 use copal_proto::{
     ChainBody, ChainError, Class, Method, checked_hops,
     messages::{self, ChainAck, ChainCommit, ChainData, HopAnswer, PutChain, failure::Code},
@@ -44,6 +45,7 @@ impl DataServer {
     pub(crate) async fn take_chain(
         self: Arc<Self>,
         head: PutChain,
+        permit: Bytes,
         mut parts: Parts,
         acks: &Acks,
     ) -> Result<ChainAck, Refused> {
@@ -57,7 +59,7 @@ impl DataServer {
         let hops = checked_hops(&head.hops, self.disk(), &members).map_err(of_chain)?;
         let mut body = ChainBody::new(head.len).map_err(of_chain)?;
         let mut lost = Vec::new();
-        let mut onward = self.pass_on(&head, hops, &mut lost).await;
+        let mut onward = self.pass_on(&head, &permit, hops, &mut lost).await;
         let mut come = 0;
         let commit = loop {
             let part = tokio::time::timeout(TO_SEND, parts.recv()).await.ok().flatten();
@@ -148,7 +150,13 @@ impl DataServer {
     }
 
     /// Begins the chain at the next hop that is reached; those that are not are `lost`.
-    async fn pass_on(&self, head: &PutChain, hops: Vec<DiskId>, lost: &mut Vec<DiskId>) -> Option<Onward> {
+    async fn pass_on(
+        &self,
+        head: &PutChain,
+        permit: &Bytes,
+        hops: Vec<DiskId>,
+        lost: &mut Vec<DiskId>,
+    ) -> Option<Onward> {
         for (at, disk) in hops.iter().enumerate() {
             let waiting = hops[at..].to_vec();
             let behind = &waiting[1..];
@@ -157,7 +165,11 @@ impl DataServer {
                 pass: false,
                 ..head.clone()
             };
-            let begun = tokio::time::timeout(SILENCE, self.begin_at(*disk, &next)).await;
+            let next = Encoded {
+                message: encoded(&next),
+                permit: permit.clone(),
+            };
+            let begun = tokio::time::timeout(SILENCE, self.begin_at(*disk, next)).await;
             match begun {
                 Ok(Ok(streamed)) => return Some(Onward { streamed, waiting }),
                 Ok(Err(_)) | Err(_) => lost.push(*disk),
@@ -166,7 +178,7 @@ impl DataServer {
         None
     }
 
-    async fn begin_at(&self, disk: DiskId, head: &PutChain) -> Result<Streamed, CallError> {
+    async fn begin_at(&self, disk: DiskId, head: Encoded) -> Result<Streamed, CallError> {
         let place = self.map.place(disk).ok_or_else(|| CallError::Unreachable {
             address: format!("disk {disk}"),
             reason: "the map does not say where it is".to_owned(),
@@ -178,9 +190,7 @@ impl DataServer {
             ..ChainCommit::default()
         };
         let farewell = (Method::ChainCommit, encoded(&farewell));
-        connection
-            .begin(Method::PutChain, encoded(head), farewell, LONGEST)
-            .await
+        connection.begin(Method::PutChain, head, farewell, LONGEST).await
     }
 }
 

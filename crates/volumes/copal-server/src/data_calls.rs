@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 impl Handler for DataServer {
     async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Refused> {
+        self.access.check(&peer, method, &message, self.map.now_ms())?;
         match method {
             Method::Ping => Ok(encoded(&messages::Ping {})),
             Method::Put => {
@@ -62,8 +63,18 @@ impl Handler for DataServer {
         }
     }
 
-    async fn chain(self: Arc<Self>, message: Bytes, parts: Parts, acks: Acks) -> Result<Bytes, Refused> {
-        let last = self.take_chain(read(message)?, parts, &acks).await?;
+    async fn chain(
+        self: Arc<Self>,
+        peer: Peer,
+        message: Bytes,
+        parts: Parts,
+        acks: Acks,
+    ) -> Result<Bytes, Refused> {
+        let head: messages::PutChain = read(message)?;
+        for (method, request) in head.brings() {
+            self.access.check(&peer, method, &request, self.map.now_ms())?;
+        }
+        let last = self.take_chain(head, peer.permit, parts, &acks).await?;
         Ok(encoded(&last))
     }
 }

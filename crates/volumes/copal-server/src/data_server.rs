@@ -3,7 +3,9 @@
 //! Not here: heartbeats and views (`following`), becoming whole (`syncing`), what a donor shows (`snapshots`).
 
 use crate::{
+    access::AccessControl,
     answers::{blocking, encoded, of_volume_error, read},
+    authority::AuthorityError,
     copying::Copying,
     damaged::Repairs,
     heard::Heard,
@@ -74,32 +76,44 @@ pub struct DataServer {
     pub(crate) heard: Heard,
     /// Draws operations of this member's own: burials of files that lose their name.
     pub(crate) ids: Mutex<FileIds>,
+    pub(crate) access: AccessControl,
+}
+
+/// How a data server is reached, and whom it believes.
+pub struct DataOptions {
+    /// host:port.
+    pub address: String,
+    /// Certificate of the cluster's authority, PEM: what it has signed is believed.
+    pub authority: String,
+    /// Most bytes a second of copies from and to others.
+    pub recovery_bytes_per_s: u64,
 }
 
 impl DataServer {
-    /// A server that is reached at `address`. Its store has booted (`MemberStore::boot`). Copies from and to others take at most
-    /// `recovery_bytes_per_s`.
+    /// A server whose store has booted (`MemberStore::boot`).
+    /// # Errors
+    /// The authority's certificate cannot be read.
     pub fn new(
         store: MemberStore,
         identity: MemberIdentity,
-        address: String,
+        options: DataOptions,
         room: Box<dyn Room>,
         masters: Masters,
         connections: Connections,
-        recovery_bytes_per_s: u64,
-    ) -> Arc<DataServer> {
+    ) -> Result<Arc<DataServer>, AuthorityError> {
         let mut disk = [0; 8];
         disk.copy_from_slice(&identity.disk[..8]);
         let drawn = u64::from_be_bytes(disk) ^ identity.incarnation.0;
-        Arc::new(DataServer {
+        Ok(Arc::new(DataServer {
+            access: AccessControl::new(identity.cluster, &options.authority)?,
             heard: Heard::default(),
             ids: Mutex::new(FileIds::new(drawn, 0)),
             snapshots: Snapshots::default(),
-            copying: Copying::new(recovery_bytes_per_s),
+            copying: Copying::new(options.recovery_bytes_per_s),
             repairs: Repairs::default(),
             store,
             identity,
-            address,
+            address: options.address,
             room,
             map: MapCache::default(),
             masters,
@@ -112,7 +126,7 @@ impl DataServer {
             beat_now: Notify::new(),
             sync_now: Notify::new(),
             masters_changed: Notify::new(),
-        })
+        }))
     }
 
     /// Since a master took a heartbeat; `None`: none has.

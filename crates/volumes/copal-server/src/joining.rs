@@ -10,6 +10,27 @@ use prost::Message;
 use rcgen::{CertificateParams, KeyPair};
 use std::time::{Duration, Instant};
 
+/// A new key, and the request to sign who has it.
+pub struct SigningRequest {
+    /// The key, PEM.
+    pub key: String,
+    /// The request, PEM.
+    pub request: String,
+}
+
+impl SigningRequest {
+    /// Draws a key.
+    /// # Errors
+    /// None can be made.
+    pub fn draw() -> Result<SigningRequest, rcgen::Error> {
+        let key = KeyPair::generate()?;
+        Ok(SigningRequest {
+            request: CertificateParams::default().serialize_request(&key)?.pem()?,
+            key: key.serialize_pem(),
+        })
+    }
+}
+
 /// What a server that joins says of itself.
 #[derive(Clone, Debug)]
 pub struct Joining {
@@ -47,15 +68,14 @@ pub async fn join(
     joining: &Joining,
     deadline: Duration,
 ) -> Result<([u8; 16], Identity), JoinError> {
-    let key = KeyPair::generate()?;
-    let request = CertificateParams::default().serialize_request(&key)?.pem()?;
+    let drawn = SigningRequest::draw()?;
     let request = messages::Join {
         secret: token.secret(),
         name: joining.name.clone(),
         address: joining.address.clone(),
         server_uuid: joining.server_uuid.to_vec().into(),
         disk_uuid: joining.disk_uuid.to_vec().into(),
-        signing_request: request,
+        signing_request: drawn.request,
         capacity_bytes: joining.capacity_bytes,
     };
     let joined: messages::Joined = ask_any(token, Method::Join, &request, deadline).await?;
@@ -67,7 +87,7 @@ pub async fn join(
     let identity = Identity {
         authority: joined.authority,
         certificate: joined.certificate,
-        key: key.serialize_pem(),
+        key: drawn.key,
     };
     Ok((cluster, identity))
 }

@@ -10,6 +10,7 @@
 //!
 //! Not here: what calls mean (`copal-master`, `copal-data`), the other end (`copal-client`).
 
+mod access;
 mod admission;
 mod answers;
 mod authority;
@@ -29,6 +30,7 @@ mod listener;
 mod master_server;
 mod monitoring;
 mod orders;
+mod permitting;
 mod processes;
 mod refusal;
 mod repairing;
@@ -43,13 +45,13 @@ mod validity;
 
 pub use admission::{Admitted, Budgets};
 pub use authority::{Authority, AuthorityError};
-pub use data_server::{DataServer, Room};
+pub use data_server::{DataOptions, DataServer, Room};
 pub use following::NotLetIn;
 pub use homes::{HomeError, MasterHome, ServerHome};
-pub use joining::{JoinError, JoinedMaster, Joining, join, join_as_master};
+pub use joining::{JoinError, JoinedMaster, Joining, SigningRequest, join, join_as_master};
 pub use leading::{Candidate, OpenMeta};
-pub use listener::{Acks, Gate, Handler, Listener, Part, Parts, Peer, Refused, refused};
-pub use master_server::{CLIENT_NAME, MasterServer};
+pub use listener::{Acks, CLIENT_NAME, Gate, Handler, Listener, Part, Parts, Peer, Refused, refused};
+pub use master_server::MasterServer;
 pub use monitoring::HttpAt;
 pub use processes::{DataProcess, MasterProcess, StartError};
 pub use token::{JoinToken, Joins, NoToken, hex, unhex};

@@ -43,6 +43,7 @@ use tokio_rustls::{
 };
 use tokio_util::codec::{Framed, FramedWrite};
 use tracing::Instrument;
+use webpki::EndEntityCert;
 
 /// How long a connection may take to show who it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -62,9 +63,40 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Its certificate, which the authority has signed; none: it may only ask to join.
     pub certificate: Option<Arc<[u8]>>,
+    /// The name in its certificate; empty: there is none.
+    pub name: Arc<str>,
+    /// What it showed with the call; empty: nothing.
+    pub permit: Bytes,
 }
 
+/// Name in the certificate of a client that may do everything.
+pub const CLIENT_NAME: &str = "client.copal";
+
 impl Peer {
+    fn new(address: SocketAddr, certificate: Option<Arc<[u8]>>) -> Peer {
+        let name = certificate.as_ref().and_then(|certificate| {
+            let certificate = CertificateDer::from(certificate.as_ref());
+            let parsed = EndEntityCert::try_from(&certificate).ok()?;
+            parsed.valid_dns_names().next().map(Arc::from)
+        });
+        Peer {
+            address,
+            certificate,
+            name: name.unwrap_or_else(|| Arc::from("")),
+            permit: Bytes::new(),
+        }
+    }
+
+    /// Whether it is a client: no master and no data server.
+    pub fn is_client(&self) -> bool {
+        *self.name == *CLIENT_NAME || self.client_name().is_some()
+    }
+
+    /// The name of a client that may do only what it was granted.
+    pub fn client_name(&self) -> Option<&str> {
+        self.name.strip_suffix(CLIENT_NAME)?.strip_suffix('.')
+    }
+
     /// Whether the peer's certificate is for this name.
     pub fn is(&self, name: &ServerName<'_>) -> bool {
         let Some(certificate) = &self.certificate else {
@@ -93,6 +125,7 @@ pub trait Handler: Send + Sync + 'static {
     /// is returned.
     fn chain(
         self: Arc<Self>,
+        _peer: Peer,
         _message: Bytes,
         _parts: Parts,
         _acks: Acks,
@@ -130,6 +163,7 @@ impl Acks {
             is_more: true,
             trace: 0,
             left_ms: None,
+            permit: Bytes::new(),
             message,
         };
         // Fails when the connection is gone by now.
@@ -229,15 +263,12 @@ impl Listener {
                 drop(turn);
                 let ended = match greeted {
                     Ok(Ok((stream, certificate @ Some(_)))) => {
-                        let peer = Peer { address, certificate };
+                        let peer = Peer::new(address, certificate);
                         let ended = converse(stream, peer, handler, &traffic).await;
                         ended.map_err(|reason| (TurnedAway::Garbage, reason))
                     }
                     Ok(Ok((stream, None))) => {
-                        let peer = Peer {
-                            address,
-                            certificate: None,
-                        };
+                        let peer = Peer::new(address, None);
                         let heard = timeout(HANDSHAKE, hear_stranger(stream, peer, handler)).await;
                         match heard {
                             Ok(heard) => heard.map_err(|reason| (TurnedAway::NoCertificate, reason)),
@@ -337,7 +368,7 @@ async fn answered<H: Handler>(
     let called = async move {
         match chain {
             None => handler.call(peer, method, message).await,
-            Some((parts, acks)) => handler.chain(message, parts, acks).await,
+            Some((parts, acks)) => handler.chain(peer, message, parts, acks).await,
         }
     };
     let called = with_end(end, called);
@@ -368,6 +399,7 @@ fn reply(to: &Frame, answer: Result<Bytes, Refused>) -> Frame {
         Err(failure) => (true, failure.encode_to_vec().into()),
     };
     Frame {
+        permit: Bytes::new(),
         id: to.id,
         method: to.method,
         is_reply: true,
@@ -564,13 +596,17 @@ async fn converse<H: Handler>(
             break Ok(());
         };
         let end = end_of(&frame);
+        let peer = Peer {
+            permit: frame.permit.clone(),
+            ..peer.clone()
+        };
         let call = Call {
             frame,
             room,
             end,
             chain,
         };
-        let (out, peer, handler) = (out.clone(), peer.clone(), Arc::clone(&handler));
+        let (out, handler) = (out.clone(), Arc::clone(&handler));
         let traffic = Arc::clone(traffic);
         machine::spawn(async move {
             answer_one(&handler, peer, call, &traffic, &out).await;

@@ -2,7 +2,7 @@
 
 use crate::{
     authority::Authority,
-    data_server::{DataServer, Room},
+    data_server::{DataOptions, DataServer, Room},
     following::NotLetIn,
     homes::ServerHome,
     joining::{JoinError, JoinedMaster, Joining, join, join_as_master},
@@ -210,12 +210,16 @@ impl DataProcess {
         let server = DataServer::new(
             store,
             identity,
-            address.clone(),
+            DataOptions {
+                address: address.clone(),
+                authority: own.authority.clone(),
+                recovery_bytes_per_s,
+            },
             room,
             masters,
             connections,
-            recovery_bytes_per_s,
-        );
+        )
+        .map_err(identity_error)?;
         let (tell, ended) = channel();
         let traffic = listener.traffic();
         runtime.spawn(listener.serve(Arc::clone(&server)));

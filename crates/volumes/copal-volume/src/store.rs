@@ -123,6 +123,12 @@ pub trait VolumeStore: Send + Sync {
     /// What the store's clock shows now: ms since 1970. May go back.
     fn now_ms(&self) -> u64;
 
+    /// Whether files lie on several servers: then an operation whose caller died may take effect at any later time, when a
+    /// server that was away comes back.
+    fn is_replicated(&self) -> bool {
+        false
+    }
+
     /// Creates an empty volume below `parent` (`""`: the root); durable on return.
     /// # Errors
     /// `VolumeExists`; `NotFound`: no such parent.

@@ -4,6 +4,7 @@
 //! Not here: what the words mean (`commands`).
 
 mod backup;
+mod client;
 mod cluster;
 mod global;
 pub(crate) mod kv;
@@ -12,6 +13,7 @@ mod repository;
 mod retention;
 
 pub(crate) use backup::{Backup, Format};
+pub(crate) use client::Client;
 pub(crate) use cluster::{
     Data, Doctor, Events, FileWords, Fs, FsVerb, Group, Master, Meta, Node, Rebalance, Serve, Status,
     TransferWord,
@@ -170,6 +172,9 @@ pub(crate) enum Command {
     /// Servers of a cluster
     #[command(subcommand)]
     Node(Node),
+    /// Clients of a cluster that may do only what they were granted
+    #[command(subcommand)]
+    Client(Client),
     /// Groups of volumes of a cluster, and their members
     #[command(subcommand)]
     Group(Group),

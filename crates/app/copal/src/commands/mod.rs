@@ -83,6 +83,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Serve(words) => cluster::serve(&context, words),
         Command::Status(words) => cluster::status(&context, words),
         Command::Fs(words) => cluster::fs(&context, words),
+        Command::Client(words) => cluster::client(&context, words),
         Command::Node(words) => cluster::node(&context, words),
         Command::Group(words) => cluster::group(&context, words),
         Command::Rebalance(words) => cluster::rebalance(&context, words),

@@ -17,7 +17,6 @@ use copal_object::Shrunk;
 use serde_json::{Value, json};
 
 pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
-    context.needs_store("delete", NOT_ON_A_CLUSTER)?;
     let opened = context.open(access(delete.dry_run))?;
     let outcome = free(context, &opened, delete);
     let freed = close(context, opened, outcome, delete.dry_run)?;
@@ -45,15 +44,12 @@ struct Freed {
     judgement: Judgement,
     /// `None`: something stands in its way.
     summary: Option<PruneSummary>,
-    store_bytes: u64,
+    /// In the store; `None`: it is in a cluster, with others.
+    store_bytes: Option<u64>,
     /// What the file system has again, and what the store takes of it then.
     shrunk: Shrunk,
     allocated_bytes: Option<u64>,
 }
-
-/// Why nothing is freed in a cluster.
-const NOT_ON_A_CLUSTER: &str = "data servers do not check yet whose turn it is to write, and a pack could go that another \
-                                backup just referred to";
 
 fn access(dry_run: bool) -> Access {
     match dry_run {
@@ -91,9 +87,7 @@ fn sweep(
     Ok(Freed {
         judgement,
         summary,
-        store_bytes: opened
-            .store()
-            .map_or(0, |store| store.objects().space().live_bytes),
+        store_bytes: opened.store().map(|store| store.objects().space().live_bytes),
         shrunk: Shrunk::default(),
         allocated_bytes: None,
     })
@@ -113,7 +107,6 @@ fn close(context: &Context<'_>, opened: Opened, outcome: Outcome<Freed>, dry_run
 }
 
 pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
-    context.needs_store("prune", NOT_ON_A_CLUSTER)?;
     let policy = forget::policy(&prune.keep);
     if policy.is_empty() && (prune.vm.is_some() || prune.force || prune.accept_clock) {
         return Err(Failure::usage(
@@ -202,12 +195,14 @@ fn text(dry_run: bool, summary: &PruneSummary, freed: &Freed) -> String {
     let taken = freed.allocated_bytes.map_or_else(String::new, |bytes| {
         format!(", which takes {} on its file system", human::bytes(bytes))
     });
+    let in_store = freed.store_bytes.map_or_else(String::new, |bytes| {
+        format!(", {} in the store{taken}", human::bytes(bytes))
+    });
     format!(
-        "{} packs{would_be} removed, {} rewritten, {} freed; {} in packs, {} in the store{taken}\n",
+        "{} packs{would_be} removed, {} rewritten, {} freed; {} in packs{in_store}\n",
         summary.removed_packs,
         summary.rewritten_packs,
         human::bytes(freed_bytes),
         human::bytes(summary.after_bytes),
-        human::bytes(freed.store_bytes),
     )
 }

@@ -28,6 +28,7 @@ mod memory;
 mod monitoring;
 mod operating;
 mod operating_a_cluster;
+mod permits;
 mod places;
 mod qemu;
 mod read_only;

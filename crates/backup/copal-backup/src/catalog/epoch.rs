@@ -73,7 +73,7 @@ impl Catalog {
                 .iter()
                 .filter(|(older, _)| older.as_ref() < name.as_bytes());
             let older: Vec<_> = older.map(|(older, info)| (older.clone(), info.fid)).collect();
-            self.delete(&older)?;
+            self.tidy(&older)?;
         }
         Ok(Some(raised))
     }

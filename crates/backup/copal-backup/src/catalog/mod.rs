@@ -2,7 +2,7 @@
 //!
 //! Format: docs/formats/backup-catalog.md v2
 //! - [`record`]: the records and their bytes. [`log`]: appending and reading. [`domain`], [`vm`]: what a log
-//!   amounts to. `epoch`: whether packs came or went. [`replay`]: reading it from its newest [`checkpoint`], and keeping that.
+//!   amounts to. `epoch`: whether packs came or went. [`removals`]: which are to go. [`replay`]: reading it from its newest [`checkpoint`], and keeping that.
 //!   `salvage`: going on without records that are lost.
 //!
 //! Invariants
@@ -17,6 +17,7 @@ mod epoch;
 pub(crate) mod fold;
 pub(crate) mod log;
 pub(crate) mod record;
+pub(crate) mod removals;
 pub(crate) mod replay;
 mod salvage;
 pub(crate) mod vm;

@@ -4,7 +4,9 @@
 
 use crate::keys::{Keys, MAC_BYTES};
 use crate::manifest::MAX_SEQUENCE;
+use crate::pack::PackNumber;
 use crate::request::SnapshotId;
+use crate::volumes::Home;
 use copal_chunk::Profile;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use uuid::Uuid;
@@ -19,7 +21,7 @@ pub(crate) const FORMAT: Format = Format {
 
 /// Longest name of a VM, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
-/// Most snapshots one record names.
+/// Most snapshots or packs one record names.
 pub(crate) const MAX_LISTED: usize = 1024;
 
 /// One session: a single attempt to back up one VM.
@@ -59,6 +61,16 @@ pub(crate) enum Record {
         snapshots: Vec<SnapshotId>,
         until_ms: u64,
     },
+    /// A prune is about to remove these packs. Stands in a file of its own, in no log.
+    Removing { packs: Vec<PackPlace> },
+}
+
+/// Where a pack lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackPlace {
+    pub(crate) home: Home,
+    pub(crate) volume: u32,
+    pub(crate) pack: PackNumber,
 }
 
 impl Record {
@@ -73,6 +85,7 @@ impl Record {
             Record::Deleted { .. } => 7,
             Record::Verified { .. } => 8,
             Record::Hold { .. } => 9,
+            Record::Removing { .. } => 10,
         }
     }
 
@@ -115,6 +128,7 @@ impl Record {
                 bytes.put_u64(*until_ms);
                 put_listed(&mut bytes, snapshots);
             }
+            Record::Removing { packs } => put_packs(&mut bytes, packs),
         }
         let mac = keys.mac(place, &bytes[ENVELOPE_LEN..]);
         bytes.put_bytes(&mac);
@@ -202,6 +216,7 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                 until_ms: input.u64()?,
                 snapshots: listed(input)?,
             },
+            10 => Record::Removing { packs: packs(input)? },
             other => {
                 return Ok(Err(format!(
                     "records of kind {other} are not known; use a newer copal"
@@ -220,6 +235,37 @@ fn put_listed(bytes: &mut Vec<u8>, snapshots: &[SnapshotId]) {
 fn listed(input: &mut Reader<'_>) -> Result<Vec<SnapshotId>, DecodeError> {
     let count = input.bounded(MAX_LISTED)?;
     (0..count).map(|_| input.array().map(SnapshotId)).collect()
+}
+
+/// Packs: how many, then each with its home, as an optional id of a VM.
+fn put_packs(bytes: &mut Vec<u8>, packs: &[PackPlace]) {
+    bytes.put_varint(packs.len() as u64);
+    for place in packs {
+        match place.home {
+            Home::Chunks => bytes.put_u8(0),
+            Home::Recipes(vm) => {
+                bytes.put_u8(1);
+                bytes.put_bytes(vm.as_bytes());
+            }
+        }
+        bytes.put_u32(place.volume);
+        bytes.put_u64(place.pack.0);
+    }
+}
+
+fn packs(input: &mut Reader<'_>) -> Result<Vec<PackPlace>, DecodeError> {
+    let count = input.bounded(MAX_LISTED)?;
+    let place = |_| {
+        Ok(PackPlace {
+            home: match input.bounded(1)? {
+                0 => Home::Chunks,
+                _ => Home::Recipes(Uuid::from_bytes(input.array()?)),
+            },
+            volume: input.u32()?,
+            pack: PackNumber(input.u64()?),
+        })
+    };
+    (0..count).map(place).collect()
 }
 
 /// An optional snapshot: 0, or 1 and its id.

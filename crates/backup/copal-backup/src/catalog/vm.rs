@@ -133,7 +133,7 @@ impl Fold for VmState {
                 self.named(snapshots)
                     .for_each(|published| published.held_until_ms = *until_ms);
             }
-            Record::Init { .. } | Record::VmAdded { .. } => {}
+            Record::Init { .. } | Record::VmAdded { .. } | Record::Removing { .. } => {}
         }
     }
 

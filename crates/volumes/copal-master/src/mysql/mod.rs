@@ -16,8 +16,8 @@ mod statement;
 mod tests;
 
 use crate::meta::{
-    ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, Members, Meta, MetaError, MetaStore,
-    Missed, Place, Pool, QuotaRow, ServerRow, listed,
+    ClientRow, ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, Members, Meta, MetaError,
+    MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, listed,
 };
 use connection::Connection;
 use copal_volume::{VolumeError, VolumeId, group::GroupId};
@@ -469,6 +469,40 @@ impl MetaStore for MysqlStore {
         self.change_always(|on| {
             on.exec_drop("DELETE FROM token WHERE ends < ?", (now_ms,))?;
             on.exec_drop("DELETE FROM token WHERE hash = ?", (hash.to_vec(),))?;
+            Ok(on.affected_rows() == 1)
+        })
+    }
+
+    fn clients(&mut self) -> Result<Vec<ClientRow>, MetaError> {
+        let select = "SELECT name, path, rights, made FROM client ORDER BY name";
+        let rows: Vec<(Vec<u8>, Vec<u8>, u32, u64)> = self.connection.read(|on| all(on, select, ()))?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let row = |(name, path, rights, made_ms)| ClientRow {
+            name: text(name),
+            path: text(path),
+            rights,
+            made_ms,
+        };
+        Ok(rows.into_iter().map(row).collect())
+    }
+
+    fn add_client(&mut self, client: &ClientRow) -> Result<bool, MetaError> {
+        let add = "INSERT IGNORE INTO client VALUES (?, ?, ?, ?)";
+        let ClientRow {
+            name,
+            path,
+            rights,
+            made_ms,
+        } = client;
+        self.change_always(|on| {
+            on.exec_drop(add, (name.as_bytes(), path.as_bytes(), rights, made_ms))?;
+            Ok(on.affected_rows() == 1)
+        })
+    }
+
+    fn remove_client(&mut self, name: &str) -> Result<bool, MetaError> {
+        self.change_always(|on| {
+            on.exec_drop("DELETE FROM client WHERE name = ?", (name.as_bytes(),))?;
             Ok(on.affected_rows() == 1)
         })
     }

@@ -33,6 +33,7 @@ fn frame(
     message: &impl Message,
 ) -> Vec<u8> {
     let frame = Frame {
+        permit: Bytes::new(),
         id,
         method: method as u16,
         is_reply,

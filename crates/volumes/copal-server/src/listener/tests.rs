@@ -187,6 +187,7 @@ fn request(method: Method, left_ms: Option<u32>) -> Frame {
         is_more: false,
         trace: 0,
         left_ms,
+        permit: Bytes::new(),
         message: Bytes::new(),
     }
 }

@@ -207,7 +207,8 @@ async fn send(
     commit: ChainCommit,
 ) -> Result<Vec<ChainAck>, CallError> {
     let nothing = (Method::ChainCommit, Bytes::new());
-    let begun = connection.begin(Method::PutChain, head.encode_to_vec().into(), nothing, PATIENCE);
+    let head = Bytes::from(head.encode_to_vec());
+    let begun = connection.begin(Method::PutChain, head.into(), nothing, PATIENCE);
     let mut chain = begun.await?;
     for part in parts {
         let part = part.encode_to_vec().into();

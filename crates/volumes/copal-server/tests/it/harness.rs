@@ -6,7 +6,8 @@ use copal_data::{MemberIdentity, MemberStore};
 use copal_device::{Device, MemoryDevice};
 use copal_master::{Master, MasterOptions, Pool, SqliteStore};
 use copal_server::{
-    Authority, CLIENT_NAME, DataServer, JoinToken, Joining, Joins, Listener, MasterServer, Room, join,
+    Authority, CLIENT_NAME, DataOptions, DataServer, JoinToken, Joining, Joins, Listener, MasterServer, Room,
+    join,
 };
 use copal_volume::{
     Clock, SystemClock,
@@ -205,12 +206,16 @@ impl Cluster {
             let data = DataServer::new(
                 store.clone(),
                 identity,
-                server.address.clone(),
+                DataOptions {
+                    address: server.address.clone(),
+                    authority: server.identity.authority.clone(),
+                    recovery_bytes_per_s: 1 << 30,
+                },
                 Box::new(Fixed),
                 masters,
                 connections,
-                1 << 30,
-            );
+            )
+            .unwrap();
             tokio::spawn(listener.serve(Arc::clone(&data)));
             tokio::spawn(Arc::clone(&data).become_whole());
             tokio::spawn(Arc::clone(&data).gossip());

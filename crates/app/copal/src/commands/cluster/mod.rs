@@ -1,6 +1,7 @@
 //! Commands on a cluster.
 
 mod child;
+mod client;
 mod data;
 mod database;
 mod doctor;
@@ -15,6 +16,7 @@ mod serve;
 mod status;
 mod tokens;
 
+pub(super) use client::run as client;
 pub(super) use data::run as data;
 pub(super) use doctor::run as doctor;
 pub(super) use fs::run as fs;

@@ -1,0 +1,42 @@
+//! `copal client`: clients of a cluster that may do only what they were granted.
+
+use clap::Subcommand;
+use std::path::PathBuf;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Client {
+    /// Let a client in that may do something below one path, and nothing else
+    ///
+    /// The profile it gets is its credential: whoever has the file is that client. A client that may read and create, and
+    /// not delete, is one for backups: what is there it cannot take away.
+    #[command(
+        after_help = "Example:\n  copal client add nightly --path vms --rights read,create --out /tmp/c/nightly.json"
+    )]
+    Add {
+        /// Its name: small letters, digits, dashes
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// The volume below which it may do something; empty: everywhere
+        #[arg(long, value_name = "PATH")]
+        path: String,
+        /// What it may do: read, create, delete, with commas
+        #[arg(long, value_name = "RIGHTS")]
+        rights: String,
+        /// Where its profile is written; a new file, for its owner alone
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
+    /// List them
+    #[command(after_help = "Example:\n  copal client ls")]
+    Ls,
+    /// Take one away; what it was permitted ends within ten minutes
+    #[command(after_help = "Example:\n  copal client rm nightly")]
+    Rm {
+        /// Its name
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Show what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+}

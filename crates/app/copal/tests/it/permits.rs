@@ -1,0 +1,301 @@
+//! What may be done in a cluster, and by whom: the right to write to a repository, clients that were granted something.
+
+use crate::cluster::Served;
+use copal_testkit::Random;
+use std::process::Stdio;
+
+/// A repository in a cluster, and how it is called.
+struct Scene {
+    cluster: Served,
+    password: String,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let cluster = Served::start(&[]);
+        let password = cluster.file("pw", b"secret\n");
+        Scene { cluster, password }
+    }
+
+    fn words(&self, more: &[&str]) -> Vec<String> {
+        let repo = format!("copal://127.0.0.1:{}/vms", self.cluster.port);
+        let common = ["--repo", &repo, "--password-file", &self.password];
+        common.iter().chain(more).map(|word| (*word).to_owned()).collect()
+    }
+
+    fn good(&self, more: &[&str]) -> String {
+        let words = self.words(more);
+        self.cluster
+            .good(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn bad(&self, code: i32, more: &[&str]) -> String {
+        let words = self.words(more);
+        self.cluster
+            .bad(code, &words.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn disk(&self, name: &str, seed: u64, size: usize) -> String {
+        let mut bytes = vec![0; size];
+        Random::new(seed).text(&mut bytes);
+        self.cluster.file(name, &bytes)
+    }
+
+    fn newest(&self) -> String {
+        let told: serde_json::Value = serde_json::from_str(&self.good(&["snapshots", "--json"])).unwrap();
+        let snapshots = told["snapshots"].as_array().unwrap();
+        snapshots.last().unwrap()["id"].as_str().unwrap().to_owned()
+    }
+
+    fn restores(&self, disk: &str) {
+        let target = self.cluster.scratch.path().join("restored");
+        let _ = std::fs::remove_file(&target);
+        self.good(&[
+            "restore",
+            "latest",
+            "--vm",
+            "web",
+            "--target",
+            target.to_str().unwrap(),
+        ]);
+        assert!(std::fs::read(&target).unwrap() == std::fs::read(disk).unwrap());
+    }
+}
+
+#[test]
+fn a_repository_in_a_cluster_is_pruned_and_only_who_may_write_writes() {
+    let scene = Scene::new();
+    scene.good(&["init"]);
+    let (first, second) = (scene.disk("first", 1, 3 << 20), scene.disk("second", 2, 3 << 20));
+    scene.good(&["backup", "--vm", "web", &first]);
+    scene.good(&["backup", "--vm", "web", &second]);
+    let planned: serde_json::Value =
+        serde_json::from_str(&scene.good(&["prune", "--keep-last", "1", "--dry-run", "--json"])).unwrap();
+    assert_eq!(planned["forgotten"], 1);
+    let pruned = scene.good(&["prune", "--keep-last", "1"]);
+    assert!(
+        pruned.contains("removed") && !pruned.contains("in the store"),
+        "{pruned}"
+    );
+    scene.restores(&second);
+    scene.good(&["check", "--read-data"]);
+    // What went is stored anew, and goes again by itself.
+    scene.good(&["backup", "--vm", "web", &first]);
+    scene.restores(&first);
+    let newest = scene.newest();
+    scene.good(&["forget", &newest]);
+    scene.good(&["delete"]);
+    scene.restores(&second);
+    scene.cluster.good(&["group", "verify", "--all", "--deep"]);
+
+    // A writer that dies keeps others out until its right has ended for every clock.
+    let large = scene.disk("large", 3, 64 << 20);
+    let words = scene.words(&["backup", "--vm", "db", &large]);
+    let mut dying = scene
+        .cluster
+        .command(&words.iter().map(String::as_str).collect::<Vec<_>>())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let words = scene.words(&["prune"]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    while scene.cluster.run(&words).status.code() != Some(11) {
+        assert!(
+            dying.try_wait().unwrap().is_none(),
+            "the backup was never seen to write"
+        );
+    }
+    dying.kill().unwrap();
+    dying.wait().unwrap();
+    let busy = scene.bad(11, &["prune"]);
+    assert!(
+        busy.contains("process") && busy.contains(" s if it has died"),
+        "{busy}"
+    );
+    // Reading goes on.
+    scene.restores(&second);
+}
+
+#[test]
+fn a_named_client_does_what_it_was_granted_and_nothing_else() {
+    let scene = Scene::new();
+    let cluster = &scene.cluster;
+    let small = cluster.file("small", b"small");
+    cluster.good(&["fs", "mkdir", "mail"]);
+    cluster.good(&["fs", "put", "mail", "m1", &small]);
+    scene.good(&["init"]);
+    let disk = scene.disk("disk", 1, 2 << 20);
+    let profile = |name: &str| cluster.scratch.path().join(name).to_str().unwrap().to_owned();
+    let (nightly, reader) = (profile("nightly.json"), profile("reader.json"));
+    cluster.good(&[
+        "client",
+        "add",
+        "nightly",
+        "--path",
+        "vms",
+        "--rights",
+        "read,create",
+        "--out",
+        &nightly,
+    ]);
+    cluster.good(&[
+        "client", "add", "reader", "--path", "mail", "--rights", "read", "--out", &reader,
+    ]);
+    cluster.bad(
+        41,
+        &[
+            "client",
+            "add",
+            "nightly",
+            "--path",
+            "",
+            "--rights",
+            "read",
+            "--out",
+            &profile("other"),
+        ],
+    );
+    cluster.bad(
+        21,
+        &[
+            "client", "add", "other", "--path", "", "--rights", "read", "--out", &nightly,
+        ],
+    );
+    cluster.bad(
+        2,
+        &[
+            "client",
+            "add",
+            "other",
+            "--path",
+            "",
+            "--rights",
+            "admin",
+            "--out",
+            &profile("other"),
+        ],
+    );
+    cluster.bad(
+        2,
+        &[
+            "client",
+            "add",
+            "O/ther",
+            "--path",
+            "",
+            "--rights",
+            "read",
+            "--out",
+            &profile("other"),
+        ],
+    );
+    let listed = cluster.good(&["client", "ls"]);
+    assert!(
+        listed.contains("nightly") && listed.contains("read,create") && listed.contains("/mail"),
+        "{listed}"
+    );
+    let mode = std::fs::metadata(&nightly).unwrap();
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o777,
+        0o600
+    );
+
+    // The one for backups backs up and restores, and takes nothing away.
+    let by_nightly = |words: &[&str]| {
+        let words = scene.words(words);
+        let words = ["--cluster", &nightly]
+            .into_iter()
+            .chain(words.iter().map(String::as_str));
+        words.map(str::to_owned).collect::<Vec<String>>()
+    };
+    let refs = |words: &[String]| words.iter().map(String::as_str).collect::<Vec<&str>>().join("\0");
+    let good = |words: &[&str]| {
+        let words = refs(&by_nightly(words));
+        cluster.good(&words.split('\0').collect::<Vec<_>>())
+    };
+    let denied = |words: &[&str]| {
+        let words = refs(&by_nightly(words));
+        cluster.bad(21, &words.split('\0').collect::<Vec<_>>())
+    };
+    good(&["backup", "--vm", "web", &disk]);
+    good(&["backup", "--vm", "web", &disk]);
+    scene.restores(&disk);
+    good(&["check"]);
+    let newest = scene.newest();
+    good(&["forget", &newest]);
+    denied(&["delete"]);
+    scene.restores(&disk);
+    let as_nightly = |code: i32, words: &[&str]| {
+        let words: Vec<&str> = ["--cluster", &nightly].iter().chain(words).copied().collect();
+        cluster.bad(code, &words)
+    };
+    cluster.good(&["fs", "mkdir", "vms/notes"]);
+    cluster.good(&[
+        "--cluster",
+        &nightly,
+        "fs",
+        "put",
+        "--transfer",
+        "chain",
+        "vms/notes",
+        "n1",
+        &small,
+    ]);
+    let outside = as_nightly(21, &["fs", "get", "mail", "m1", "-"]);
+    assert!(outside.contains("below /vms only"), "{outside}");
+    as_nightly(21, &["fs", "ls", "mail"]);
+    as_nightly(21, &["fs", "mkdir", "letters"]);
+    as_nightly(21, &["node", "token"]);
+    as_nightly(21, &["node", "lost", "data1"]);
+    as_nightly(
+        21,
+        &[
+            "client",
+            "add",
+            "x",
+            "--path",
+            "",
+            "--rights",
+            "read",
+            "--out",
+            &profile("x"),
+        ],
+    );
+    let volumes: serde_json::Value =
+        serde_json::from_str(&cluster.good(&["fs", "ls", "vms", "--json"])).unwrap();
+    assert!(volumes.to_string().contains("cat-"), "{volumes}");
+
+    // Who may only read.
+    let as_reader = |words: &[&str]| {
+        ["--cluster", &reader]
+            .iter()
+            .chain(words)
+            .map(|word| (*word).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let call = |code: Option<i32>, words: &[&str]| {
+        let words = as_reader(words);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match code {
+            Some(code) => cluster.bad(code, &words),
+            None => cluster.good(&words),
+        }
+    };
+    assert_eq!(call(None, &["fs", "get", "mail", "m1", "-"]), "small");
+    assert!(call(None, &["fs", "ls", "mail"]).contains("m1"));
+    call(Some(21), &["fs", "put", "mail", "m2", &small]);
+    call(
+        Some(21),
+        &["fs", "put", "--transfer", "chain", "mail", "m2", &small],
+    );
+    call(Some(21), &["fs", "rm", "mail", "m1"]);
+    call(Some(21), &["fs", "rmdir", "mail", "--with-files"]);
+    cluster.bad(40, &["fs", "stat", "mail", "m2"]);
+
+    // Taken away, it gets nothing any more.
+    cluster.good(&["client", "rm", "reader", "--dry-run"]);
+    cluster.good(&["client", "rm", "reader"]);
+    cluster.bad(40, &["client", "rm", "reader"]);
+    call(Some(21), &["fs", "get", "mail", "m1", "-"]);
+}

@@ -1,0 +1,209 @@
+use super::*;
+use crate::authority::Authority;
+use copal_volume::FileId;
+
+const CLUSTER: [u8; 16] = [7; 16];
+const NOW: u64 = 1_700_000_000_000;
+
+struct Scene {
+    authority: Authority,
+    access: AccessControl,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let authority = Authority::new("c").unwrap();
+        let access = AccessControl::new(CLUSTER, authority.certificate()).unwrap();
+        Scene { authority, access }
+    }
+
+    fn peer(&self, name: &str, permit: Option<&messages::Permit>) -> Peer {
+        let permit = permit.map(|permit| self.authority.permit(permit).unwrap().encode_to_vec());
+        Peer {
+            address: "127.0.0.1:1".parse().unwrap(),
+            certificate: None,
+            name: name.into(),
+            permit: permit.unwrap_or_default().into(),
+        }
+    }
+
+    fn check(&self, peer: &Peer, method: Method, request: &impl Message) -> Result<(), String> {
+        let request = request.encode_to_vec().into();
+        let checked = self.access.check(peer, method, &request, NOW);
+        checked.map_err(|refused| refused.text)
+    }
+}
+
+fn permit() -> messages::Permit {
+    messages::Permit {
+        cluster: CLUSTER.to_vec().into(),
+        client: "nightly".to_owned(),
+        volume: 5,
+        rights: Rights::READ.0 | Rights::CREATE.0,
+        until_ms: NOW + 1,
+        ..messages::Permit::default()
+    }
+}
+
+fn get(volume: u64) -> messages::Get {
+    messages::Get {
+        volume,
+        ..messages::Get::default()
+    }
+}
+
+fn delete(fid: FileId) -> messages::Delete {
+    messages::Delete {
+        volume: 5,
+        fid: Some(copal_proto::of_id(fid.0)),
+        ..messages::Delete::default()
+    }
+}
+
+#[test]
+fn members_masters_and_the_clusters_own_client_need_no_permit() {
+    let scene = Scene::new();
+    for name in [
+        "client.copal",
+        "master.copal",
+        "00112233445566778899aabbccddeeff.copal",
+    ] {
+        let peer = scene.peer(name, None);
+        assert_eq!(scene.check(&peer, Method::Get, &get(5)), Ok(()));
+        assert_eq!(scene.check(&peer, Method::Gossip, &get(5)), Ok(()));
+    }
+}
+
+#[test]
+fn a_named_client_does_what_its_permit_says_and_nothing_else() {
+    let scene = Scene::new();
+    let peer = scene.peer("nightly.client.copal", Some(&permit()));
+    assert_eq!(scene.check(&peer, Method::Get, &get(5)), Ok(()));
+    assert_eq!(
+        scene.check(
+            &peer,
+            Method::Put,
+            &messages::Put {
+                volume: 5,
+                ..messages::Put::default()
+            }
+        ),
+        Ok(())
+    );
+    let other = scene.check(&peer, Method::Get, &get(6));
+    assert_eq!(other.unwrap_err(), "the permit is for another volume");
+    let deleted = scene.check(&peer, Method::Delete, &delete(FileId::new(NOW, 1, 9)));
+    assert_eq!(
+        deleted.unwrap_err(),
+        "nightly was granted read,create, and this takes delete"
+    );
+    for method in [
+        Method::Gossip,
+        Method::SyncOpen,
+        Method::VolumeState,
+        Method::Verify,
+        Method::Heartbeat,
+    ] {
+        let refused = scene.check(&peer, method, &get(5));
+        assert_eq!(refused.unwrap_err(), "nightly may not do that", "{method:?}");
+    }
+    let none = scene.peer("nightly.client.copal", None);
+    assert_eq!(
+        scene.check(&none, Method::Get, &get(5)).unwrap_err(),
+        "nightly has to show a permit"
+    );
+}
+
+#[test]
+fn a_permit_that_is_stolen_old_forged_or_foreign_is_none() {
+    let scene = Scene::new();
+    let refusal = |peer: &Peer| scene.check(peer, Method::Get, &get(5)).unwrap_err();
+    let thief = scene.peer("other.client.copal", Some(&permit()));
+    assert_eq!(refusal(&thief), "the permit was given to somebody else");
+    let everything = scene.peer("client.copal", Some(&permit()));
+    assert_eq!(refusal(&everything), "the permit was given to somebody else");
+    let old = messages::Permit {
+        until_ms: NOW,
+        ..permit()
+    };
+    let old = scene.peer("nightly.client.copal", Some(&old));
+    assert_eq!(
+        refusal(&old),
+        "the permit has ended: another is to be had of a master"
+    );
+    let foreign = messages::Permit {
+        cluster: vec![8; 16].into(),
+        ..permit()
+    };
+    let foreign = scene.peer("nightly.client.copal", Some(&foreign));
+    assert_eq!(refusal(&foreign), "the permit is of another cluster");
+    // Any changed bit: of the permit or of the signature.
+    let good = scene.peer("nightly.client.copal", Some(&permit()));
+    for bit in 0..good.permit.len() * 8 {
+        let mut bytes = good.permit.to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let forged = Peer {
+            permit: bytes.into(),
+            ..good.clone()
+        };
+        assert!(scene.check(&forged, Method::Get, &get(5)).is_err(), "bit {bit}");
+    }
+    let other = Authority::new("other").unwrap();
+    let forged = other.permit(&permit()).unwrap().encode_to_vec();
+    let forged = Peer {
+        permit: forged.into(),
+        ..good
+    };
+    assert_eq!(
+        refusal(&forged),
+        "the permit is not signed by the cluster's authority"
+    );
+}
+
+#[test]
+fn a_client_buries_what_it_is_creating_itself_without_the_right_to_delete() {
+    let scene = Scene::new();
+    let permit = messages::Permit {
+        incarnation: 77,
+        ..permit()
+    };
+    let peer = scene.peer("nightly.client.copal", Some(&permit));
+    let may = |ms: u64, incarnation: u64| {
+        let fid = FileId::new(ms, 1, incarnation);
+        scene.check(&peer, Method::Delete, &delete(fid)).is_ok()
+    };
+    assert!(may(NOW - 60_000, 77));
+    assert!(!may(NOW - 60_000, 78), "of somebody else");
+    assert!(!may(NOW - OWN_FOR_MS, 77), "long there");
+}
+
+#[test]
+fn a_right_to_write_does_nothing_once_the_next_was_seen() {
+    let scene = Scene::new();
+    let under = |number: u64, path: &str| messages::Permit {
+        client: String::new(),
+        volume: 0,
+        rights: Rights::ALL.0,
+        lease: number,
+        path: path.to_owned(),
+        ..permit()
+    };
+    let put = messages::Put {
+        volume: 5,
+        ..messages::Put::default()
+    };
+    let writes = |number: u64, path: &str| {
+        let peer = scene.peer("client.copal", Some(&under(number, path)));
+        scene.check(&peer, Method::Put, &put).is_ok()
+    };
+    assert!(writes(3, "vms") && writes(4, "vms") && writes(4, "vms"));
+    assert!(!writes(3, "vms"), "the earlier one");
+    assert!(!writes(3, "vms/a") && !writes(3, ""), "below it and above it");
+    assert!(writes(2, "vmsx") && writes(1, "mail"), "elsewhere");
+    let member = "00112233445566778899aabbccddeeff.copal";
+    let passed_on = scene.peer(member, Some(&under(3, "vms")));
+    assert!(
+        scene.check(&passed_on, Method::Put, &put).is_err(),
+        "by way of a member that has not seen the next"
+    );
+}

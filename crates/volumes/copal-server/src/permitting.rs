@@ -1,0 +1,255 @@
+//! What clients may do: who was granted what, and permits that say so (VOL-41).
+//!
+//! Not here: looking at permits (`access`), where grants are kept (`copal_master`).
+
+use crate::{
+    answers::{encoded, read},
+    listener::{CLIENT_NAME, Peer, Refused, refused},
+    master_server::{MasterServer, of_master},
+};
+use bytes::Bytes;
+use copal_master::ClientRow;
+use copal_proto::{
+    Method, Rights, incarnation_prefix,
+    messages::{self, failure::Code},
+};
+use copal_volume::{VolumeId, split_path};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// How long a permit is good for, ms, unless the right to write that it stands on ends before.
+const PERMIT_MS: u64 = 600_000;
+/// Longest name of a client.
+const MOST_NAME: usize = 40;
+
+fn denied(text: impl Into<String>) -> Refused {
+    refused(Code::Denied, text)
+}
+
+/// Whether a path is one that was granted or lies below it; an empty grant is of all paths.
+fn is_within(path: &str, granted: &str) -> bool {
+    let rest = path.strip_prefix(granted);
+    granted.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+impl MasterServer {
+    /// Signs what a client may do with a volume, or the right to write that it holds.
+    pub(crate) fn permit(&self, request: &messages::PermitRequest, peer: &Peer) -> Result<Bytes, Refused> {
+        let now_ms = self.now_ms();
+        let named = peer.client_name();
+        if !peer.is_client() || request.client != named.unwrap_or_default() {
+            return Err(denied("a permit is given to the client that asks for it"));
+        }
+        let mut permit = messages::Permit {
+            cluster: self.master.uuid().to_vec().into(),
+            client: request.client.clone(),
+            volume: request.volume,
+            rights: Rights::ALL.0,
+            until_ms: now_ms + PERMIT_MS,
+            lease: request.lease,
+            path: request.lease_path.clone(),
+            incarnation: 0,
+        };
+        if let Some(client) = named {
+            let granted = self.grant(client)?;
+            if !is_within(&request.path, &granted.path) {
+                return Err(outside(client, &granted));
+            }
+            permit.rights = granted.rights;
+            if request.volume == 0 {
+                // It tells a right to write, and allows nothing.
+                permit.rights = 0;
+            } else {
+                let found = self
+                    .master
+                    .resolve(&request.path)
+                    .map_err(|error| of_master(&error))?;
+                if found.0 != request.volume {
+                    return Err(refused(Code::VolumeGone, "another volume is at that path"));
+                }
+            }
+            if (request.incarnation >> 32) as u32 == incarnation_prefix(client) {
+                permit.incarnation = request.incarnation;
+            }
+        }
+        if request.lease != 0 {
+            let ends = self.master.lease_ends(&request.lease_path, request.lease, now_ms);
+            let ends = ends.ok_or_else(|| denied("the right to write has ended"))?;
+            permit.until_ms = permit.until_ms.min(ends);
+        }
+        let signed = self.authority.permit(&permit);
+        let signed = signed.map_err(|error| refused(Code::Internal, error.to_string()))?;
+        Ok(encoded(&signed))
+    }
+
+    fn grant(&self, client: &str) -> Result<ClientRow, Refused> {
+        let clients = self.master.clients().map_err(|error| of_master(&error))?;
+        let row = clients.into_iter().find(|row| row.name == client);
+        row.ok_or_else(|| denied(format!("there is no client {client} any more")))
+    }
+
+    /// Refuses what a named client was not granted. Blocks.
+    pub(crate) fn check_client(&self, client: &str, method: Method, message: Bytes) -> Result<(), Refused> {
+        let granted = self.grant(client)?;
+        let may = |rights: Rights, paths: &[&str]| {
+            let has = Rights(granted.rights);
+            if !has.have(rights) {
+                return Err(denied(format!(
+                    "{client} was granted {has}, and this takes {rights}"
+                )));
+            }
+            match paths.iter().all(|path| is_within(path, &granted.path)) {
+                true => Ok(()),
+                false => Err(outside(client, &granted)),
+            }
+        };
+        match method {
+            Method::Ping | Method::WatchMap | Method::Suspect | Method::Leading | Method::Known => Ok(()),
+            // It looks at the grant itself.
+            Method::Permit => Ok(()),
+            Method::Resolve => {
+                let request: messages::Resolve = read(message)?;
+                // Whoever makes a tree looks whether what is above it is there.
+                match is_within(&granted.path, &request.path) {
+                    true => Ok(()),
+                    false => may(Rights::default(), &[&request.path]),
+                }
+            }
+            Method::ListDirs => {
+                let request: messages::ListDirs = read(message)?;
+                may(Rights::READ, &[&request.parent])
+            }
+            Method::Mkdir => {
+                let request: messages::Mkdir = read(message)?;
+                let path = match request.parent.as_str() {
+                    "" => request.name,
+                    parent => format!("{parent}/{}", request.name),
+                };
+                may(Rights::CREATE, &[&path])
+            }
+            Method::Rename => {
+                let request: messages::Rename = read(message)?;
+                let both = Rights(Rights::CREATE.0 | Rights::DELETE.0);
+                may(both, &[&request.from, &request.to])
+            }
+            Method::Rmdir => {
+                let request: messages::Rmdir = read(message)?;
+                may(Rights::DELETE, &[&request.path])?;
+                // The number is what is removed: it has to be the one at that path.
+                let found = self
+                    .master
+                    .resolve(&request.path)
+                    .map_err(|error| of_master(&error))?;
+                match found.0 == request.volume && found != VolumeId::ROOT {
+                    true => Ok(()),
+                    false => Err(refused(Code::VolumeGone, "another volume is at that path")),
+                }
+            }
+            Method::Ask => {
+                #[derive(Deserialize)]
+                struct Lease {
+                    path: String,
+                }
+                let request: messages::Ask = read(message)?;
+                match (
+                    request.what.as_str(),
+                    serde_json::from_str::<Lease>(&request.argument),
+                ) {
+                    ("lease", Ok(lease)) => may(Rights::CREATE, &[&lease.path]),
+                    _ => Err(denied(format!(
+                        "{client} may not ask that: it takes the profile of the cluster"
+                    ))),
+                }
+            }
+            _ => Err(denied(format!("{client} may not do that"))),
+        }
+    }
+
+    /// Clients and what they were granted: `add`, `ls`, `rm`. Blocks.
+    pub(crate) fn clients(&self, argument: &str, now_ms: u64) -> Result<Value, Refused> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields, tag = "verb", rename_all = "lowercase")]
+        enum Wanted {
+            Ls,
+            Rm {
+                name: String,
+            },
+            Add {
+                name: String,
+                path: String,
+                rights: String,
+                signing_request: String,
+            },
+        }
+        let invalid = |text: String| refused(Code::Invalid, text);
+        let wanted = serde_json::from_str(argument);
+        match wanted.map_err(|error| invalid(format!("an order that cannot be read: {error}")))? {
+            Wanted::Ls => {
+                let clients = self.master.clients().map_err(|error| of_master(&error))?;
+                let shown = |row: &ClientRow| {
+                    json!({
+                        "name": row.name, "path": row.path, "rights": Rights(row.rights).to_string(),
+                        "made_ms": row.made_ms,
+                    })
+                };
+                Ok(json!({ "clients": clients.iter().map(shown).collect::<Vec<_>>() }))
+            }
+            Wanted::Rm { name } => {
+                let removed = self.master.remove_client(&name, now_ms);
+                match removed.map_err(|error| of_master(&error))? {
+                    true => Ok(json!({ "removed": name, "minutes": PERMIT_MS / 60_000 })),
+                    false => Err(refused(Code::NotFound, format!("there is no client {name}"))),
+                }
+            }
+            Wanted::Add {
+                name,
+                path,
+                rights,
+                signing_request,
+            } => {
+                let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+                if name.is_empty()
+                    || name.len() > MOST_NAME
+                    || !name.chars().all(is_name)
+                    || name.starts_with('-')
+                {
+                    return Err(invalid(format!(
+                        "a client is called by up to {MOST_NAME} small letters, digits and dashes"
+                    )));
+                }
+                split_path(&path).map_err(|error| invalid(error.to_string()))?;
+                let rights = Rights::parse(&rights)
+                    .ok_or_else(|| invalid("rights are read, create and delete, with commas".to_owned()))?;
+                let certificate = self
+                    .authority
+                    .sign(&signing_request, &format!("{name}.{CLIENT_NAME}"));
+                let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
+                let row = ClientRow {
+                    name: name.clone(),
+                    path,
+                    rights: rights.0,
+                    made_ms: now_ms,
+                };
+                match self.master.add_client(&row).map_err(|error| of_master(&error))? {
+                    true => Ok(json!({ "name": name, "certificate": certificate })),
+                    false => Err(refused(Code::Exists, format!("there is a client {name} already"))),
+                }
+            }
+        }
+    }
+}
+
+fn outside(client: &str, granted: &ClientRow) -> Refused {
+    denied(format!("{client} may do something below /{} only", granted.path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_is_of_a_path_and_what_lies_below_it() {
+        assert!(is_within("vms", "vms") && is_within("vms/a", "vms") && is_within("anything", ""));
+        assert!(!is_within("vmsx", "vms") && !is_within("", "vms") && !is_within("a/vms", "vms"));
+    }
+}
