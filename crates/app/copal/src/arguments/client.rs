@@ -10,7 +10,7 @@ pub(crate) enum Client {
     /// The profile it gets is its credential: whoever has the file is that client. A client that may read and create, and
     /// not delete, is one for backups: what is there it cannot take away.
     #[command(
-        after_help = "Example:\n  copal client add nightly --path vms --rights read,create --out /tmp/c/nightly.json"
+        after_help = "Example:\n  copal client add nightly --path vms --rights read,create --out nightly.json"
     )]
     Add {
         /// Its name: small letters, digits, dashes

@@ -43,6 +43,9 @@ impl Scene {
         for volume in ["mail/archive", "letters", "mail"] {
             self.cluster.run(&["fs", "rmdir", volume, "--with-files"]);
         }
+        if line.contains("--path vms") {
+            self.cluster.run(&["fs", "mkdir", "vms"]);
+        }
         let makes_it = line.contains("fs mkdir mail") && !line.contains("mail/");
         if !makes_it {
             self.cluster.good(&["fs", "mkdir", "mail"]);

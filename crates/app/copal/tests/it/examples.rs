@@ -22,7 +22,8 @@ const PLACES: [&str; 7] = [
 /// What cannot work here, and how it ends: there is no VM.
 const FAILING: [(&str, i32); 1] = [("nbd+unix:", 3)];
 /// Commands of a cluster: their examples are run against one in `cluster_examples`.
-const OF_CLUSTERS: [&str; 11] = [
+const OF_CLUSTERS: [&str; 12] = [
+    "client",
     "doctor",
     "meta",
     "master",
