@@ -13,6 +13,7 @@ use crate::{
     api::stats::Counters,
     broken::Flaw,
     compact::{
+        attendant::Attendant,
         compactor::Compactor,
         picker::{TIER_RUNS, tier_bytes},
     },
@@ -58,6 +59,7 @@ pub(crate) struct Engine {
     pub(crate) writes: WritePath,
     pub(crate) stored: Stored,
     pub(crate) compactor: Compactor,
+    pub(crate) attendant: Attendant,
     pub(crate) _store_count: StoreCount,
     /// Of the objects, until the end of the session.
     pub(crate) ownership: Mutex<Option<Ownership>>,
@@ -165,11 +167,27 @@ impl Engine {
     /// Passes a batch through the log.
     pub(crate) fn commit(&self, write: Write) -> Result<(), Error> {
         self.check_writable()?;
-        self.writes.queue.commit(write, |turn, writes| {
+        let committed = self.writes.queue.commit(write, |turn, writes| {
             if let Some(in_flight) = self.lead(turn, writes) {
                 in_flight.wait();
             }
-        })
+        });
+        self.attend_if_asked();
+        committed
+    }
+
+    /// As [`Engine::attend`], where somebody asked for it.
+    pub(crate) fn attend_if_asked(&self) {
+        if !self.options.threads && self.signal.take_kicks() {
+            self.attend();
+        }
+    }
+
+    /// Does what flusher and worker would, in a store without threads; nothing in one that has them.
+    pub(crate) fn attend(&self) {
+        if !self.options.threads {
+            self.attendant.attend();
+        }
     }
 
     /// Makes a group pay for the debt it adds to. The writer sleeps on a condition and is released early when the
@@ -185,6 +203,10 @@ impl Engine {
         };
         let nanos = pacing::delay_nanos(bytes, self.debt().share, measured);
         if let Some(delay) = self.writes.throttle.add(nanos) {
+            if !self.options.threads {
+                // Nobody else would catch up meanwhile.
+                return self.attend();
+            }
             let began = Instant::now();
             self.signal.delay_writer(delay, || self.debt().bytes == 0);
             Counters::add_time(&self.counters.paced_nanos, began);

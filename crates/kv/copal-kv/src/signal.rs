@@ -56,6 +56,11 @@ impl Signal {
         self.sleepers[who as usize].notify_one();
     }
 
+    /// Whether either was woken since the last time; for who does their work.
+    pub(crate) fn take_kicks(&self) -> bool {
+        std::mem::take(&mut self.inner.lock().kicked).contains(&true)
+    }
+
     /// Tells flusher and worker to end after their current step.
     pub(crate) fn stop(&self) {
         self.inner.lock().stop = true;

@@ -71,8 +71,12 @@ impl Store {
     fn run(engine: Arc<Engine>) -> Result<Store, Error> {
         let threads = if engine.options.read_only {
             Vec::new()
-        } else {
+        } else if engine.options.threads {
             spawn_all(&engine)?
+        } else {
+            engine.attendant.begin(worker::attending(&engine));
+            engine.attend();
+            Vec::new()
         };
         let keyspaces = {
             let tree = engine.stored.tree.lock();
@@ -273,15 +277,23 @@ impl StoreInner {
     pub(crate) fn submit(&self, mut write: Write) -> Result<CommitTicket, Error> {
         let engine = &self.engine;
         engine.check_writable()?;
-        let started = self.committers.start(engine);
-        started.map_err(|error| Error::corrupt("thread of a committer", error))?;
+        if engine.options.threads {
+            let started = self.committers.start(engine);
+            started.map_err(|error| Error::corrupt("thread of a committer", error))?;
+        }
         // Its caller goes on and may forget it: from here on all of it is the engine's.
         write.room = Some(engine.budget.charge(Memory::Log, write.held_bytes()));
-        engine.writes.queue.submit(write, engine.budget.waiting_bytes())
+        let ticket = engine.writes.queue.submit(write, engine.budget.waiting_bytes())?;
+        if !engine.options.threads {
+            engine.lead_what_was_handed_in();
+            engine.attend_if_asked();
+        }
+        Ok(ticket)
     }
 
     fn join(&self) {
         self.engine.signal.stop();
+        self.engine.attendant.end();
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 self.engine.poison.set("a thread of the engine panicked");
@@ -432,6 +444,7 @@ impl Engine {
     pub(crate) fn wait_flushed(&self, done: impl Fn(&Engine) -> bool) -> Result<(), Error> {
         self.signal.kick();
         loop {
+            self.attend();
             self.signal
                 .wait_for_flush(|| done(self) || self.poison.check().is_err());
             if done(self) {
@@ -453,6 +466,7 @@ impl Engine {
         self.flush_now()?;
         let request = self.compactor.jobs.request(range);
         self.signal.kick();
+        self.attend();
         self.signal.wait_for(|| request.result().is_some());
         request.result().unwrap_or(Err(Error::Closed))?;
         // Freed space is used again only behind a durable commit.

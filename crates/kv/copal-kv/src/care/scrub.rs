@@ -51,6 +51,8 @@ pub struct ScrubProgress {
 pub struct Scrub {
     shared: Arc<ScrubState>,
     thread: Option<JoinHandle<Result<(), Error>>>,
+    /// What became of it, where there was no thread.
+    ended: Option<Result<(), Error>>,
 }
 
 #[derive(Default)]
@@ -62,7 +64,7 @@ struct ScrubState {
 
 impl Store {
     /// Starts to read every table and separated value on a thread of its own, at most `bytes_per_second`
-    /// (`u64::MAX`: as fast as it goes). Returns at once.
+    /// (`u64::MAX`: as fast as it goes). Returns at once; in a store without threads, at the end.
     /// # Errors
     /// `Closed`; `Poisoned` when no thread could be started (the store itself is not harmed).
     pub fn scrub(&self, bytes_per_second: u64) -> Result<Scrub, Error> {
@@ -71,12 +73,26 @@ impl Store {
             return Err(Error::Closed);
         }
         let shared = Arc::new(ScrubState::default());
+        // Without a thread the caller reads, and waits for nothing else.
+        let pace = if engine.options.threads {
+            bytes_per_second
+        } else {
+            u64::MAX
+        };
         let worker = Worker {
             engine,
             shared: shared.clone(),
-            pace: Pace::new(bytes_per_second),
+            pace: Pace::new(pace),
             began: Instant::now(),
         };
+        if !worker.engine.options.threads {
+            let ended = Some(worker.run());
+            return Ok(Scrub {
+                shared,
+                thread: None,
+                ended,
+            });
+        }
         let thread = std::thread::Builder::new().name("copal-kv-scrub".to_owned());
         let thread = thread
             .spawn(move || worker.run())
@@ -86,6 +102,7 @@ impl Store {
         Ok(Scrub {
             shared,
             thread: Some(thread),
+            ended: None,
         })
     }
 }
@@ -119,7 +136,7 @@ impl Scrub {
 
     fn join(&mut self) -> Result<(), Error> {
         match self.thread.take().map(JoinHandle::join) {
-            None => Ok(()),
+            None => self.ended.take().unwrap_or(Ok(())),
             Some(Ok(ended)) => ended,
             Some(Err(_)) => Err(Error::Poisoned {
                 reason: "the scrub thread panicked".to_owned(),

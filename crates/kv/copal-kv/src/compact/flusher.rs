@@ -40,6 +40,16 @@ pub(crate) fn run(engine: &Engine) {
     signal.progressed(None);
 }
 
+/// One step, in a store without threads; `false` when there was nothing to do, or it failed.
+pub(super) fn attend(engine: &Engine) -> bool {
+    let stepped = engine.poison.check().and_then(|()| engine.flush_and_rotate());
+    stepped.unwrap_or_else(|error| {
+        failed(&error);
+        engine.signal.progressed(None);
+        false
+    })
+}
+
 /// A full store is tried again after a pause, anything else has poisoned the store.
 fn failed(error: &Error) {
     if error.is_no_space() {
@@ -60,6 +70,10 @@ impl Engine {
     fn flusher_step(&self) -> Result<bool, Error> {
         self.poison.check()?;
         self.log_deferred();
+        self.flush_and_rotate()
+    }
+
+    fn flush_and_rotate(&self) -> Result<bool, Error> {
         match self.flush_all() {
             Err(error) if error.is_no_space() => self.flush_into_what_can_be_freed(),
             flushed => Ok(flushed? || self.rotate_if_asked()?),

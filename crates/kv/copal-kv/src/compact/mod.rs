@@ -11,6 +11,7 @@
 //!
 //! Not here: which entries survive (`version_gc`), where separated values go (`value_separation`).
 
+pub(crate) mod attendant;
 pub(crate) mod compactor;
 pub(crate) mod deletions;
 pub(crate) mod flusher;

@@ -9,6 +9,8 @@
 //! - It never waits for the writer lock: the writer may be waiting for a flush, and a flush in a full store for it.
 
 use super::{
+    attendant::Attends,
+    flusher,
     pause::{LONGEST_PAUSE, TICK},
     picker::{Job, Request, Urgency, everything, pick, read_triggered, to_bottom},
     worth::{Area, areas, wanted},
@@ -85,9 +87,31 @@ pub(crate) fn run(engine: Arc<Engine>) {
             }
         }
     }
-    worker.finish_requests(&Error::Closed);
-    // Waiters must not wait for a thread that is gone.
-    signal.progressed(None);
+    worker.end();
+}
+
+/// Flusher and worker of a store without threads.
+pub(crate) fn attending(engine: &Arc<Engine>) -> Box<dyn Attends> {
+    Box::new(Worker::new(Arc::clone(engine)))
+}
+
+impl Attends for Worker {
+    fn step(&mut self) -> bool {
+        let flushed = flusher::attend(&self.engine);
+        // Nobody waits for a pause to end.
+        self.merges_from = None;
+        let merged = Worker::step(self).unwrap_or_else(|error| {
+            self.failed(&error);
+            false
+        });
+        flushed || merged
+    }
+
+    fn end(&mut self) {
+        self.finish_requests(&Error::Closed);
+        // Waiters must not wait for a thread that is gone.
+        self.engine.signal.progressed(None);
+    }
 }
 
 impl Worker {

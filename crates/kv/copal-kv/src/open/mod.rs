@@ -15,7 +15,7 @@ mod replay;
 use crate::{
     Error, MemoryBudget, Options,
     api::stats::Counters,
-    compact::{compactor::Compactor, value_separation::WorkerValues},
+    compact::{attendant::Attendant, compactor::Compactor, value_separation::WorkerValues},
     engine::{Engine, first_super_version, open_or_set_apart},
     memory::{
         budget::{Accounts, Class},
@@ -79,7 +79,11 @@ pub(crate) fn open(
 ) -> Result<Arc<Engine>, Error> {
     options.check()?;
     let ownership = objects.own(options.read_only).ok_or(Error::AlreadyOpen)?;
-    let own = || MemoryBudget::with_filters(options.memory_bytes, options.filters);
+    let own = || {
+        let mut filters = options.filters;
+        filters.background &= options.threads;
+        MemoryBudget::with_filters(options.memory_bytes, filters)
+    };
     let memory = memory.cloned().unwrap_or_else(own);
     let budget = memory.accounts().clone();
     let store_count = budget.enter_store();
@@ -188,6 +192,7 @@ pub(crate) fn open(
             damaged_values: Mutex::default(),
         },
         compactor: Compactor::new(worker_values),
+        attendant: Attendant::default(),
         _store_count: store_count,
         ownership: Mutex::new(Some(ownership)),
         view: RwLock::new(Arc::new(first_super_version(active, frozen, version))),

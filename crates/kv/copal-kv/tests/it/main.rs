@@ -28,3 +28,4 @@ mod space;
 mod support;
 mod threads;
 mod verify;
+mod without_threads;

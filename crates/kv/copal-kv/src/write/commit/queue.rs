@@ -228,6 +228,12 @@ impl<M: Monitors> CommitQueue<M> {
         }
     }
 
+    /// A committer's next turn, if it has come: for a store without threads.
+    pub(crate) fn committers_turn_now(self: &Arc<Self>) -> Option<(Turn<M>, Vec<Write>)> {
+        let has_turn = self.wake.change(|wake| std::mem::take(&mut wake.committer));
+        if has_turn { self.begin() } else { None }
+    }
+
     /// Lets the committers end once what was submitted is on its way.
     pub(crate) fn end_submitting(&self) {
         self.line.change(|line| line.no_submitting = true);

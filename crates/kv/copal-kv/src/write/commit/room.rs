@@ -115,6 +115,7 @@ impl Engine {
     fn wait_for_a_flush(&self, writer: &mut Writer, frozen: usize) {
         // The flusher could not: it does not get the writer meanwhile.
         self.log_deferred_now(writer);
+        self.attend();
         let began = Instant::now();
         // A flush that fails poisons the store: it will not come.
         self.signal
@@ -154,6 +155,7 @@ impl Engine {
         let began = Instant::now();
         let merged = self.compactor.jobs.request(everything());
         self.signal.kick();
+        self.attend();
         // A merge that fails for good poisons the store; one may take longer than a closing store has.
         let ends = || self.poison.check().is_err() || self.closed.load(Ordering::Acquire);
         self.signal.wait_for(|| merged.result().is_some() || ends());

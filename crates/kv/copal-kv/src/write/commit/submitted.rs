@@ -97,6 +97,13 @@ fn serve(engine: &Engine) {
 }
 
 impl Engine {
+    /// Leads what nobody who waits does, in a store without threads.
+    pub(crate) fn lead_what_was_handed_in(&self) {
+        while let Some((turn, writes)) = self.writes.queue.committers_turn_now() {
+            self.lead_detached(turn, writes);
+        }
+    }
+
     fn lead_detached(&self, turn: Turn, writes: Vec<Write>) {
         let Some(in_flight) = self.lead(turn, writes) else {
             return;
