@@ -14,7 +14,7 @@ use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_proto::{Method, id, messages, of_id, role};
 use copal_volume::{
-    FileId, OpId, Outcome, ReadOptions, Settle, VolumeError, VolumeId,
+    FileId, OpId, Outcome, ReadOptions, Settle, UNKNOWN_FILE_NAME, VolumeError, VolumeId,
     group::{DiskId, Role, View},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -143,8 +143,8 @@ impl Cluster {
         end: Instant,
     ) -> Result<(), VolumeError> {
         let name = found.live.as_ref().map(|(_, name, _)| name.clone());
-        // A deleted file's name is told by nobody, and needed by nobody.
-        let name = name.unwrap_or_else(|| Bytes::from_static(b"?"));
+        // Who has the file may be away now, and finds it by its id when it hears of the delete.
+        let name = name.unwrap_or_else(|| Bytes::from_static(UNKNOWN_FILE_NAME));
         self.bury(vid, name, fid, end).await
     }
 

@@ -39,7 +39,7 @@ pub use limits::{
     MAX_VOLUME_NAME_BYTES, check_metadata, check_volume_options,
 };
 pub use memory::MemoryStore;
-pub use names::{check_file_name, check_volume_name, split_parent, split_path};
+pub use names::{UNKNOWN_FILE_NAME, check_file_name, check_volume_name, split_parent, split_path};
 pub use store::{
     Consistency, FileInfo, FileWriter, Outcome, PutOptions, ReadOptions, Remove, Settle, VolumeOptions,
     VolumeStats, VolumeStore,

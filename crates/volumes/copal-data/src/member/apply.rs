@@ -14,7 +14,7 @@ use crate::{
 use bytes::Bytes;
 use copal_kv::{Batch, Durability};
 use copal_volume::{
-    FileId, OpId, VolumeError, VolumeId,
+    FileId, OpId, UNKNOWN_FILE_NAME, VolumeError, VolumeId,
     group::{
         Accept, Answer, Bucket, Closing, CreateFacts, DeleteFacts, GroupId, Role, decide_confirm,
         decide_create, decide_delete, decide_union,
@@ -275,7 +275,8 @@ impl Batching<'_> {
         Ok(None)
     }
 
-    fn delete(&mut self, vid: VolumeId, name: &Bytes, fid: FileId, op: OpId) -> Result<(), NotHeld> {
+    fn delete(&mut self, vid: VolumeId, told: &Bytes, fid: FileId, op: OpId) -> Result<(), NotHeld> {
+        let name = &self.name_of(vid, told, fid)?;
         let key = keys::named(vid, name);
         let live = self.live(vid, name)?.filter(|live| live.fid == fid);
         // Looked up before the first row: an operation that fails half way must leave nothing in the batch.
@@ -315,8 +316,22 @@ impl Batching<'_> {
         };
         self.batch.put(&self.core.own.tombs, &tomb, row.row(&tomb));
         self.overlay.bury(fid);
-        self.journal(Did::Delete, vid, name, fid, op);
+        // As it was told: the journals of all members are to be equal.
+        self.journal(Did::Delete, vid, told, fid, op);
         Ok(())
+    }
+
+    /// The name of a file that is deleted by its id alone. Buried under another than its own it would hide where it lies, and
+    /// be there again once the burial is forgotten. Reads all heads of the volume; who settles a create asks for that seldom.
+    fn name_of(&self, vid: VolumeId, told: &Bytes, fid: FileId) -> Result<Bytes, NotHeld> {
+        if told != UNKNOWN_FILE_NAME {
+            return Ok(told.clone());
+        }
+        if let Some(name) = self.overlay.name_of(vid, fid) {
+            return Ok(name);
+        }
+        let found = self.core.named(vid, fid).map_err(NotHeld::Failed)?;
+        Ok(found.map_or_else(|| told.clone(), |(name, _)| name))
     }
 
     /// The name is free again: the lowest of the files beside it takes it.

@@ -1,7 +1,8 @@
 //! What a batch in the making has changed: read before the rows, which know nothing of it yet.
 
 use crate::{format::FileHead, keys};
-use copal_volume::FileId;
+use bytes::Bytes;
+use copal_volume::{FileId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Heads by key, live ones and those beside them; `None`: gone with this batch.
@@ -35,6 +36,20 @@ impl Overlay {
 
     pub(super) fn is_buried(&self, fid: FileId) -> bool {
         self.buried.contains(&fid)
+    }
+
+    /// The name of a file that this batch adds.
+    pub(super) fn name_of(&self, vid: VolumeId, fid: FileId) -> Option<Bytes> {
+        let all = [(&self.live, 0), (&self.beside, 16)];
+        let mut all = all
+            .into_iter()
+            .flat_map(|(heads, behind)| heads.iter().map(move |(key, head)| (key, head, behind)));
+        all.find_map(|(key, head, behind)| {
+            head.as_ref().filter(|head| head.fid == fid)?;
+            let (volume, name) = keys::split(key)?;
+            let end = name.len().checked_sub(behind)?;
+            (volume == vid).then(|| Bytes::copy_from_slice(&name[..end]))
+        })
     }
 
     /// Files beside the live one of `named`, given those that are `stored`.

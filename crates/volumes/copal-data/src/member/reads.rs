@@ -121,23 +121,12 @@ impl MemberStore {
         if self.is_deleted(vid, fid)? {
             return Ok(Known::Buried);
         }
-        for space in [&self.core.spaces.files, &self.core.own.siblings] {
-            for row in space.prefix(&keys::volume(vid)) {
-                let (key, row) = row.map_err(|error| of_engine(&error))?;
-                let head = parse(&key, &row)?;
-                if head.fid == fid {
-                    let name = keys::split(&key).map_or(&[][..], |(_, name)| name);
-                    let end = match std::ptr::eq(space, &self.core.own.siblings) {
-                        true => name.len().saturating_sub(16),
-                        false => name.len(),
-                    };
-                    return Ok(Known::Live {
-                        name: Bytes::copy_from_slice(&name[..end]),
-                        info: head.info(),
-                        op: head.op,
-                    });
-                }
-            }
+        if let Some((name, head)) = self.core.named(vid, fid)? {
+            return Ok(Known::Live {
+                name,
+                info: head.info(),
+                op: head.op,
+            });
         }
         self.core.alive(vid)?;
         Ok(Known::Nothing)
@@ -148,6 +137,22 @@ impl MemberCore {
     pub(super) fn head(&self, space: &Keyspace, key: &[u8]) -> Result<Option<FileHead>, VolumeError> {
         let row = space.get(key).map_err(|error| of_engine(&error))?;
         row.map(|row| parse(key, &row)).transpose()
+    }
+
+    /// Name and head of a file, live or beside another; reads the heads of its volume.
+    pub(super) fn named(&self, vid: VolumeId, fid: FileId) -> Result<Option<(Bytes, FileHead)>, VolumeError> {
+        for (space, behind) in [(&self.spaces.files, 0), (&self.own.siblings, 16)] {
+            for row in space.prefix(&keys::volume(vid)) {
+                let (key, row) = row.map_err(|error| of_engine(&error))?;
+                let head = parse(&key, &row)?;
+                if head.fid == fid {
+                    let name = keys::split(&key).map_or(&[][..], |(_, name)| name);
+                    let end = name.len().saturating_sub(behind);
+                    return Ok(Some((Bytes::copy_from_slice(&name[..end]), head)));
+                }
+            }
+        }
+        Ok(None)
     }
 
     fn wanted(&self, vid: VolumeId, name: &[u8], if_file: Option<FileId>) -> Result<FileHead, VolumeError> {
