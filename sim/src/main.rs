@@ -10,6 +10,7 @@
 )]
 
 mod availability;
+mod cluster;
 mod rules;
 
 use anyhow::Result;
@@ -31,6 +32,8 @@ enum Simulator {
     Table1(rules::table1::TableArguments),
     /// Volumes that lose their last whole copy: events over placement and recovery queue, beside the paper's formulas
     Availability(availability::Arguments),
+    /// A whole cluster in one thread, from one seed: faults of all kinds, and what must hold all the same
+    Cluster(cluster::Arguments),
     /// Write a synthetic trace of Gets, as `rules --trace` reads it; real ones come from `Store::record_gets`
     Record(rules::RecordArguments),
 }
@@ -50,6 +53,7 @@ fn run(simulator: Simulator) -> Result<()> {
         Simulator::Rules(arguments) => rules::run(&arguments),
         Simulator::Table1(arguments) => rules::table1::run(&arguments),
         Simulator::Availability(arguments) => availability::run(&arguments),
+        Simulator::Cluster(arguments) => cluster::run(&arguments),
         Simulator::Record(arguments) => rules::record(&arguments),
     }
 }

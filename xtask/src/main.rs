@@ -7,6 +7,7 @@ mod bench;
 mod chaos;
 mod ci;
 mod cluster_model;
+mod cluster_sim;
 mod crash;
 mod demo;
 mod kill_loop;
@@ -79,6 +80,15 @@ enum Chore {
         #[arg(long)]
         deep: bool,
     },
+    /// Whole clusters in one thread, from one seed each, with faults of all kinds; every seed is the same run every time
+    ClusterSim {
+        /// Runs
+        #[arg(long, default_value_t = 100)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Kill `copal` at random moments, round after round, and look at what is left each time
     KillLoop {
         /// Commands to kill
@@ -148,6 +158,7 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::Demo { image } => demo::run(&root, demo::named(image).as_deref()),
         Chore::Dataset { parameters } => dataset::build(&Parameters::parse(&parameters)?),
         Chore::Crash { histories, from } => crash::run(&root, histories, from),
+        Chore::ClusterSim { seeds, seed } => cluster_sim::run(&root, seeds, seed),
         Chore::ClusterModel { deep } => cluster_model::run(&root, deep),
         Chore::KillLoop { rounds, seed, hostfs } => kill_loop::run(&root, rounds, seed, hostfs),
         Chore::ClusterChaos {

@@ -1,0 +1,247 @@
+//! What must hold of the members of all groups: looked at while a run goes on, and when all is over.
+
+use super::{history::History, hosts::DataHost, workload::text};
+use copal_client::MapCache;
+use copal_data::{Known as Found, MemberStore, Span as Part};
+use copal_volume::{
+    FileId, VolumeError, VolumeId,
+    group::{
+        DiskId, GroupId, Role, View,
+        invariants::{self, File, Known, Replica},
+    },
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a member showed of the files that are known.
+struct Shown {
+    disk: DiskId,
+    role: Role,
+    named: BTreeMap<(VolumeId, Vec<u8>), FileId>,
+    live: BTreeSet<FileId>,
+}
+
+impl Replica for Shown {
+    fn disk(&self) -> DiskId {
+        self.disk
+    }
+
+    fn role(&self) -> Role {
+        self.role
+    }
+
+    fn resolve(&self, vid: VolumeId, name: &[u8]) -> Option<FileId> {
+        self.named.get(&(vid, name.to_vec())).copied()
+    }
+
+    fn is_live(&self, _: VolumeId, _: &[u8], fid: FileId) -> bool {
+        self.live.contains(&fid)
+    }
+}
+
+impl Shown {
+    /// # Errors
+    /// The disk could not be read, which says nothing about what is there.
+    fn of(store: &MemberStore, disk: DiskId, role: Role, files: &[File<'_>]) -> Result<Shown, VolumeError> {
+        let mut shown = Shown {
+            disk,
+            role,
+            named: BTreeMap::new(),
+            live: BTreeSet::new(),
+        };
+        for file in files {
+            match store.stat(file.vid, file.name, None) {
+                Ok(info) => drop(shown.named.insert((file.vid, file.name.to_vec()), info.fid)),
+                Err(VolumeError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+            if let Found::Live { .. } = store.find(file.vid, file.fid)? {
+                shown.live.insert(file.fid);
+            }
+        }
+        Ok(shown)
+    }
+}
+
+/// Members of a group that run, and count as whole in its newest view.
+fn members<'a>(
+    view: &View,
+    map: &MapCache,
+    data: &'a [DataHost],
+) -> impl Iterator<Item = (&'a DataHost, &'a MemberStore, DiskId)> {
+    let (group, epoch) = (view.group, view.epoch);
+    let whole = view.members.iter().filter(|(_, role)| *role == Role::Normal);
+    let placed = whole.filter_map(|(disk, _)| Some((*disk, map.place(*disk)?.server_uuid)));
+    let placed: Vec<_> = placed.collect();
+    placed.into_iter().filter_map(move |(disk, uuid)| {
+        let host = data.iter().find(|host| host.uuid[..] == uuid[..])?;
+        let store = &host.running.as_ref()?.store;
+        let own = store.membership(group).ok().flatten()?;
+        (own.role == Role::Normal && own.epoch == epoch).then_some((host, store, disk))
+    })
+}
+
+/// Whether each group has a whole member besides this host: a disk that holds the last copy is not to be lost.
+pub(super) fn survives_without(map: &MapCache, data: &[DataHost], at: usize) -> bool {
+    map.groups().into_iter().all(|group| {
+        let view = map.view(group);
+        view.is_some_and(|view| {
+            let mut whole = members(&view, map, data);
+            whole.any(|(host, ..)| host.number != data[at].number)
+        })
+    })
+}
+
+/// I1, I3, I4 and I9 at any time, of all groups.
+pub(super) fn always(map: &MapCache, data: &[DataHost], history: &History) -> Vec<String> {
+    let files = history.files();
+    let mut found = Vec::new();
+    for group in map.groups() {
+        let Some(view) = map.view(group) else { continue };
+        let of_group: Vec<File<'_>> = files
+            .iter()
+            .filter(|file| file.vid.birth_group() == group)
+            .cloned()
+            .collect();
+        let shown = members(&view, map, data)
+            .filter_map(|(_, store, disk)| Shown::of(store, disk, Role::Normal, &of_group).ok());
+        let shown: Vec<Shown> = shown.collect();
+        if let Err(violation) = invariants::check(&shown, &of_group) {
+            found.push(format!(
+                "group {group}: {violation}; {}",
+                told(&view, map, data, &of_group)
+            ));
+        }
+    }
+    found
+}
+
+/// What all members of a group that run show of its names, for who reads a violation.
+fn told(view: &View, map: &MapCache, data: &[DataHost], files: &[File<'_>]) -> String {
+    let names: BTreeSet<(VolumeId, &[u8])> = files.iter().map(|file| (file.vid, file.name)).collect();
+    let mut all = format!("{view:?}");
+    for (disk, _) in &view.members {
+        let uuid = map
+            .place(*disk)
+            .map(|place| place.server_uuid)
+            .unwrap_or_default();
+        let host = data.iter().find(|host| host.uuid[..] == uuid[..]);
+        let Some((host, running)) = host.and_then(|host| Some((host, host.running.as_ref()?))) else {
+            continue;
+        };
+        let own = running.store.membership(view.group);
+        all.push_str(&format!("\n    disk {disk}, {}: {own:?}", host.name));
+        for (vid, name) in &names {
+            let shown = running
+                .store
+                .stat(*vid, name, None)
+                .map(|info| info.fid.to_string());
+            all.push_str(&format!("\n      {} of {vid}: {shown:?}", text(name)));
+        }
+        for file in files {
+            let found = running.store.find(file.vid, file.fid);
+            if !matches!(found, Ok(Found::Nothing | Found::Buried)) {
+                let found = found.is_ok();
+                all.push_str(&format!(
+                    "\n      {} is live: {found} {:?} {:?}",
+                    file.fid, file.created, file.deleted
+                ));
+            }
+        }
+    }
+    all
+}
+
+/// What is still different when nothing is under way: the caller waits for it to end.
+pub(super) fn differences(map: &MapCache, data: &[DataHost]) -> Vec<String> {
+    let mut found = Vec::new();
+    for group in map.groups() {
+        let Some(view) = map.view(group) else { continue };
+        let verified = members(&view, map, data).map(|(host, store, _)| (&host.name, verify(store, group)));
+        let verified: Vec<_> = verified.collect();
+        if verified.len() != usize::from(view.replicas) || view.members.len() != verified.len() {
+            found.push(format!(
+                "group {group} has {} whole members of {view:?}",
+                verified.len()
+            ));
+        }
+        for two in verified.windows(2) {
+            if two[0].1 != two[1].1 {
+                found.push(format!(
+                    "I2: group {group} differs: {:?} and {:?}",
+                    two[0], two[1]
+                ));
+            }
+        }
+        for (host, store, _) in members(&view, map, data) {
+            match store.disputed(group, 10) {
+                Ok(disputed) if disputed.is_empty() => {}
+                other => found.push(format!(
+                    "group {group}: {} has names with two files: {}",
+                    host.name,
+                    other.is_ok()
+                )),
+            }
+        }
+    }
+    found
+}
+
+fn verify(store: &MemberStore, group: GroupId) -> Result<(u64, u128), String> {
+    let all = Part {
+        after: None,
+        until: None,
+        limit: usize::MAX >> 1,
+    };
+    let found = store
+        .verify(group, all, true)
+        .map_err(|error| error.to_string())?;
+    match found.damaged.is_empty() {
+        true => Ok((found.files, found.digest)),
+        false => Err(format!("damaged: {:?}", found.damaged)),
+    }
+}
+
+/// Every file that is there was put there by somebody who was not told that it never will be.
+pub(super) fn contents(map: &MapCache, data: &[DataHost], history: &History) -> Vec<String> {
+    let mut found = Vec::new();
+    let volumes: BTreeSet<VolumeId> = history.creates.iter().map(|create| create.vid).collect();
+    for vid in volumes {
+        let Some(view) = map.view(vid.birth_group()) else {
+            continue;
+        };
+        for (host, store, _) in members(&view, map, data) {
+            let files = match store.list(vid, b"", None, 10_000) {
+                Ok(files) => files,
+                Err(error) => {
+                    found.push(format!("{} cannot list {vid}: {error}", host.name));
+                    continue;
+                }
+            };
+            for (name, info) in files {
+                let what = match store.get(vid, &name, 0..u64::MAX, None) {
+                    Err(error) => error.to_string(),
+                    Ok((bytes, _)) => match history.create_of(&bytes) {
+                        None => "bytes that nobody wrote".to_owned(),
+                        Some(create) if (create.vid, &create.name[..]) != (vid, &name[..]) => {
+                            "a body of another name".to_owned()
+                        }
+                        Some(create) if create.known == Known::Refused => {
+                            "I9: a file that was refused for good".to_owned()
+                        }
+                        Some(create) if create.fid.is_some_and(|fid| fid != info.fid) => {
+                            "a body of another file".to_owned()
+                        }
+                        Some(_) => continue,
+                    },
+                };
+                found.push(format!(
+                    "{} of {vid} at {}: {what} ({})",
+                    text(&name),
+                    host.name,
+                    info.fid
+                ));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,264 @@
+//! The database that several masters share: real tables in memory, and the lease as a database server keeps it.
+//!
+//! Invariant: each change looks at the lease first; who does not hold it changes nothing.
+//!
+//! Not here: what stands in the tables (`copal_master::SqliteStore`).
+
+use super::world::World;
+use copal_master::{
+    ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, Members, Meta, MetaError, MetaStore,
+    Missed, Place, Pool, QuotaRow, ServerRow, SqliteStore,
+};
+use copal_volume::{VolumeId, group::GroupId};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+struct Tables {
+    sqlite: SqliteStore,
+    /// Who leads, in which term, and until when by the database's clock.
+    leader: Option<(Holder, u64, u64)>,
+    is_away: bool,
+}
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Database {
+    world: Arc<World>,
+    tables: Arc<Mutex<Tables>>,
+}
+
+impl Database {
+    /// A database with an empty cluster in it.
+    pub(super) fn new(world: &Arc<World>, uuid: [u8; 16], pool: Pool) -> Result<Database, MetaError> {
+        let mut sqlite = SqliteStore::in_memory()?;
+        sqlite.found(uuid, pool)?;
+        let tables = Tables {
+            sqlite,
+            leader: None,
+            is_away: false,
+        };
+        Ok(Database {
+            world: Arc::clone(world),
+            tables: Arc::new(Mutex::new(tables)),
+        })
+    }
+
+    /// The database answers nobody, or answers again.
+    pub(super) fn set_away(&self, is_away: bool) {
+        self.tables.lock().is_away = is_away;
+    }
+
+    /// As one master sees it.
+    pub(super) fn session(&self) -> Session {
+        Session {
+            database: self.clone(),
+            reign: None,
+        }
+    }
+}
+
+/// A master's connection to the database.
+pub(super) struct Session {
+    database: Database,
+    reign: Option<(Holder, u64)>,
+}
+
+fn away() -> MetaError {
+    MetaError::Failed("it does not answer".to_owned())
+}
+
+impl Session {
+    fn look<T>(
+        &mut self,
+        run: impl FnOnce(&mut SqliteStore) -> Result<T, MetaError>,
+    ) -> Result<T, MetaError> {
+        let mut tables = self.database.tables.lock();
+        match tables.is_away {
+            true => Err(away()),
+            false => run(&mut tables.sqlite),
+        }
+    }
+
+    fn change<T>(
+        &mut self,
+        run: impl FnOnce(&mut SqliteStore) -> Result<T, MetaError>,
+    ) -> Result<T, MetaError> {
+        let mut tables = self.database.tables.lock();
+        if tables.is_away {
+            return Err(away());
+        }
+        // As the fence of a database server: by holder and term. Nobody else had the lease since.
+        let leads = tables.leader.map(|(holder, term, _)| (holder, term));
+        match self.reign.is_some() && leads == self.reign {
+            true => run(&mut tables.sqlite),
+            false => {
+                self.database.world.sometimes("deposed master refused");
+                Err(MetaError::Deposed)
+            }
+        }
+    }
+}
+
+impl MetaStore for Session {
+    fn lead(&mut self, holder: Holder) -> Result<Lead, MetaError> {
+        let now_ms = self.database.world.now_ms();
+        let mut tables = self.database.tables.lock();
+        if tables.is_away {
+            return Err(away());
+        }
+        if let Some((of, _, ends_ms)) = tables.leader.filter(|(of, ..)| *of != holder)
+            && ends_ms >= now_ms
+        {
+            self.reign = None;
+            debug_assert!(of != holder);
+            return Ok(Lead::Theirs {
+                left_ms: ends_ms - now_ms,
+            });
+        }
+        let term = match tables.leader {
+            Some((of, term, _)) if of == holder => term,
+            _ => match tables.sqlite.lead(holder)? {
+                Lead::Mine { term } => term,
+                theirs => return Ok(theirs),
+            },
+        };
+        tables.leader = Some((holder, term, now_ms + LEASE_MS));
+        self.reign = Some((holder, term));
+        Ok(Lead::Mine { term })
+    }
+
+    fn renew(&mut self) -> Result<bool, MetaError> {
+        let now_ms = self.database.world.now_ms();
+        let mut tables = self.database.tables.lock();
+        if tables.is_away {
+            return Err(away());
+        }
+        let leads = tables.leader.map(|(holder, term, _)| (holder, term));
+        let Some((holder, term)) = self.reign.filter(|own| leads == Some(*own)) else {
+            return Ok(false);
+        };
+        tables.leader = Some((holder, term, now_ms + LEASE_MS));
+        Ok(true)
+    }
+
+    fn has_lease(&self) -> bool {
+        true
+    }
+
+    fn found(&mut self, uuid: [u8; 16], pool: Pool) -> Result<(), MetaError> {
+        self.look(|tables| tables.found(uuid, pool))
+    }
+
+    fn cluster(&mut self) -> Result<Option<ClusterRow>, MetaError> {
+        self.look(|tables| tables.cluster())
+    }
+
+    fn masters(&mut self) -> Result<Vec<String>, MetaError> {
+        self.look(|tables| tables.masters())
+    }
+
+    fn add_master(&mut self, address: &str) -> Result<(), MetaError> {
+        self.change(|tables| tables.add_master(address))
+    }
+
+    fn servers(&mut self) -> Result<Vec<ServerRow>, MetaError> {
+        self.look(|tables| tables.servers())
+    }
+
+    fn add_server(&mut self, server: &ServerRow) -> Result<(u32, u64), MetaError> {
+        self.change(|tables| tables.add_server(server))
+    }
+
+    fn change_server(&mut self, server: &ServerRow, missed: &[Missed]) -> Result<u64, MetaError> {
+        self.change(|tables| tables.change_server(server, missed))
+    }
+
+    fn remove_server(&mut self, disk: u32) -> Result<(), MetaError> {
+        self.change(|tables| tables.remove_server(disk))
+    }
+
+    fn groups(&mut self) -> Result<Vec<GroupRow>, MetaError> {
+        self.look(|tables| tables.groups())
+    }
+
+    fn change_groups(&mut self, groups: &[(GroupId, Members)], missed: &[Missed]) -> Result<u64, MetaError> {
+        self.change(|tables| tables.change_groups(groups, missed))
+    }
+
+    fn forget_missed(&mut self, missed: Missed) -> Result<(), MetaError> {
+        self.change(|tables| tables.forget_missed(missed))
+    }
+
+    fn missed(&mut self) -> Result<Vec<(Missed, u64)>, MetaError> {
+        self.look(|tables| tables.missed())
+    }
+
+    fn resolve(&mut self, path: &[&str]) -> Result<Vec<DirRow>, MetaError> {
+        self.look(|tables| tables.resolve(path))
+    }
+
+    fn mkdir(&mut self, parent: VolumeId, name: &str, group: GroupId, quota: Option<u64>) -> Meta<VolumeId> {
+        self.change(|tables| tables.mkdir(parent, name, group, quota))
+    }
+
+    fn quotas(&mut self, since: u64) -> Result<Vec<QuotaRow>, MetaError> {
+        self.look(|tables| tables.quotas(since))
+    }
+
+    fn find(&mut self, vid: VolumeId) -> Result<Option<(VolumeId, String)>, MetaError> {
+        self.look(|tables| tables.find(vid))
+    }
+
+    fn list(
+        &mut self,
+        parent: VolumeId,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<DirRow>, MetaError> {
+        self.look(|tables| tables.list(parent, after, limit))
+    }
+
+    fn mark_removing(&mut self, at: Place<'_>, is_removing: bool) -> Meta<()> {
+        self.change(|tables| tables.mark_removing(at, is_removing))
+    }
+
+    fn unmark_all(&mut self) -> Result<u64, MetaError> {
+        self.change(SqliteStore::unmark_all)
+    }
+
+    fn remove(&mut self, at: Place<'_>) -> Meta<u64> {
+        self.change(|tables| tables.remove(at))
+    }
+
+    fn gone(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError> {
+        self.look(|tables| tables.gone(since))
+    }
+
+    fn forget_gone(&mut self, vid: VolumeId) -> Result<(), MetaError> {
+        self.change(|tables| tables.forget_gone(vid))
+    }
+
+    fn rename(&mut self, from: Place<'_>, parent: VolumeId, name: &str) -> Meta<()> {
+        self.change(|tables| tables.rename(from, parent, name))
+    }
+
+    fn volumes_by_group(&mut self) -> Result<Vec<(GroupId, u64)>, MetaError> {
+        self.look(|tables| tables.volumes_by_group())
+    }
+
+    fn add_token(&mut self, hash: [u8; 32], ends_ms: u64) -> Result<(), MetaError> {
+        self.change(|tables| tables.add_token(hash, ends_ms))
+    }
+
+    fn take_token(&mut self, hash: [u8; 32], now_ms: u64) -> Result<bool, MetaError> {
+        self.change(|tables| tables.take_token(hash, now_ms))
+    }
+
+    fn note(&mut self, now_ms: u64, kind: &str, text: &str) -> Result<(), MetaError> {
+        self.change(|tables| tables.note(now_ms, kind, text))
+    }
+
+    fn events(&mut self, after: u64, limit: usize) -> Result<Vec<EventRow>, MetaError> {
+        self.look(|tables| tables.events(after, limit))
+    }
+}

@@ -1,0 +1,356 @@
+//! What goes wrong, when, and for how long: drawn from the seed.
+//!
+//! Invariant: never more than the cluster claims to stand. One disk is given up in a run, and while its groups are copied no other.
+
+use super::{
+    checks,
+    hosts::{DataHost, End, MasterHost},
+    run::Simulation,
+};
+use anyhow::Result;
+use copal_device::fault::{Fault, WriteFault};
+use serde_json::Value;
+use std::{sync::atomic::Ordering, time::Duration};
+
+/// What mends a fault, and when.
+pub(super) struct Mending {
+    at_ms: u64,
+    what: Mends,
+}
+
+#[derive(Clone, Copy)]
+enum Mends {
+    Server(usize),
+    Master(usize),
+    Way(u32, u32),
+    PausedServer(usize),
+    PausedMaster(usize),
+    Clock(usize),
+    SlowDisk(usize),
+    FullDisk(usize),
+    Database,
+    Latency,
+}
+
+/// Everything that can go wrong, by the word that counts it.
+pub(super) const KINDS: [&str; 19] = [
+    "server killed",
+    "power cut of one",
+    "power cut of all",
+    "power cut in the middle of a write",
+    "disk error",
+    "full disk",
+    "slow disk",
+    "one-way cut",
+    "server cut from the masters",
+    "clock jump",
+    "server paused",
+    "master paused beyond its lease",
+    "master killed",
+    "database away",
+    "slow network",
+    "client asked to be killed",
+    "server given up",
+    "server drained",
+    "server added",
+];
+
+impl Simulation {
+    /// One fault, or none that fits now.
+    pub(super) async fn fault(&mut self) -> Result<()> {
+        let kind = self.world.below(40);
+        let at = self.world.below(self.data.len() as u64) as usize;
+        let master = self.world.below(self.masters.len() as u64) as usize;
+        let name = self.data[at].name.clone();
+        let is_up = self.data[at].running.is_some();
+        match kind {
+            0..=5 if is_up => {
+                self.met(0, &name);
+                self.data[at].end(&self.network, End::Kill).await;
+                self.mend_within(500, 25_000, Mends::Server(at));
+            }
+            6..=8 if is_up => {
+                self.met(1, &name);
+                self.data[at].end(&self.network, End::PowerCut).await;
+                self.mend_within(500, 25_000, Mends::Server(at));
+            }
+            9 => {
+                self.met(2, "");
+                for at in 0..self.data.len() {
+                    self.data[at].end(&self.network, End::PowerCut).await;
+                    self.mend_within(500, 10_000, Mends::Server(at));
+                }
+                if self.world.one_in(2) {
+                    for at in 0..self.masters.len() {
+                        self.masters[at].kill(&self.network);
+                        self.mend_within(500, 10_000, Mends::Master(at));
+                    }
+                }
+            }
+            10..=12 if is_up => {
+                self.break_a_write(at);
+                if let Some(running) = &self.data[at].running {
+                    self.met(3, &name);
+                    running.process.doom(&self.data[at].device);
+                }
+            }
+            13 if is_up => {
+                self.met(4, &name);
+                self.break_a_write(at);
+                // Until somebody starts it again.
+                self.mend_within(20_000, 60_000, Mends::Server(at));
+            }
+            14 if is_up => {
+                self.met(5, &name);
+                self.data[at].taken_percent.store(97, Ordering::Relaxed);
+                self.mend_within(5_000, 40_000, Mends::FullDisk(at));
+            }
+            15..=16 if is_up => {
+                self.met(6, &name);
+                self.data[at].host.device_ms.store(2_000, Ordering::Relaxed);
+                self.mend_within(5_000, 30_000, Mends::SlowDisk(at));
+            }
+            17..=20 => {
+                let other = self.any_host();
+                let own = self.data[at].number;
+                if other != own {
+                    let (from, to) = if self.world.one_in(2) {
+                        (own, other)
+                    } else {
+                        (other, own)
+                    };
+                    self.met(7, &format!("{from} to {to}"));
+                    self.network.cut(from, to, true);
+                    self.mend_within(500, 30_000, Mends::Way(from, to));
+                }
+            }
+            21..=22 => {
+                self.met(8, &name);
+                for master in 0..self.masters.len() {
+                    let (from, to) = (self.data[at].number, self.masters[master].number);
+                    self.network.cut(from, to, true);
+                    self.network.cut(to, from, true);
+                    self.mend_within(2_000, 30_000, Mends::Way(from, to));
+                    self.mend_within(2_000, 30_000, Mends::Way(to, from));
+                }
+            }
+            23 => {
+                let minutes = if self.world.one_in(2) { 5 } else { -5 };
+                self.met(9, &format!("{name} by {minutes} min"));
+                self.data[at]
+                    .host
+                    .skew_ms
+                    .store(minutes * 60_000, Ordering::Relaxed);
+                self.mend_within(1_000, 60_000, Mends::Clock(at));
+            }
+            24..=26 => {
+                if let Some(running) = &self.data[at].running {
+                    running.process.pause(true);
+                    self.met(10, &name);
+                    self.mend_within(500, 25_000, Mends::PausedServer(at));
+                }
+            }
+            27..=28 => {
+                if let Some(process) = &self.masters[master].process {
+                    process.pause(true);
+                    self.met(11, "");
+                    self.mend_within(11_000, 30_000, Mends::PausedMaster(master));
+                }
+            }
+            29..=30 => {
+                self.met(12, "");
+                self.masters[master].kill(&self.network);
+                self.mend_within(500, 20_000, Mends::Master(master));
+            }
+            31 => {
+                self.met(13, "");
+                self.database.set_away(true);
+                self.mend_within(500, 15_000, Mends::Database);
+            }
+            32 => {
+                self.met(14, "");
+                self.network.set_latency(800);
+                self.mend_within(2_000, 15_000, Mends::Latency);
+            }
+            33..=37 => {
+                self.met(15, "");
+                self.work.kill_one.store(true, Ordering::Relaxed);
+            }
+            38 if self.spares > 0
+                && self.lost.is_none()
+                && checks::survives_without(self.operator.1.map(), &self.data, at) =>
+            {
+                self.give_up(at).await?;
+            }
+            39 if self.drained.is_none() => {
+                let order = format!("{{\"name\":\"{name}\",\"undo\":false,\"dry_run\":false}}");
+                if self.ask("drain", &order).await.is_some() {
+                    self.met(17, &name);
+                    self.drained = Some(at);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn met(&self, kind: usize, whom: &str) {
+        self.world.sometimes(KINDS[kind]);
+        self.world.log(|| format!("FAULT {} {whom}", KINDS[kind]));
+    }
+
+    fn mend_within(&mut self, from_ms: u64, until_ms: u64, what: Mends) {
+        let at_ms = self.world.now_ms() + self.world.between(from_ms, until_ms).as_millis() as u64;
+        self.mendings.push(Mending { at_ms, what });
+    }
+
+    fn any_host(&self) -> u32 {
+        let hosts = self.data.iter().map(|data| data.number);
+        let hosts = hosts.chain(self.masters.iter().map(|master| master.number));
+        let hosts: Vec<u32> = hosts.chain(self.clients.iter().copied()).collect();
+        hosts[self.world.below(hosts.len() as u64) as usize]
+    }
+
+    fn break_a_write(&self, at: usize) {
+        self.data[at].device.inject(Fault::Write {
+            skip: self.world.below(40) as u32,
+            fault: WriteFault::Error,
+        });
+    }
+
+    /// A disk is gone for good, and another server comes.
+    async fn give_up(&mut self, at: usize) -> Result<()> {
+        self.data[at].end(&self.network, End::Kill).await;
+        self.data[at].is_lost = true;
+        self.lost = Some(at);
+        self.met(16, &self.data[at].name.clone());
+        Ok(())
+    }
+
+    /// Tells the master of the disk that is gone, and lets another join, as soon as it answers.
+    pub(super) async fn replace_lost(&mut self) -> Result<()> {
+        let Some(lost) = self.lost.filter(|_| self.spares > 0) else {
+            return Ok(());
+        };
+        let order = self.data[lost].name.clone();
+        if self.ask("lost", &order).await.is_none() {
+            return Ok(());
+        }
+        self.add_server().await?;
+        Ok(())
+    }
+
+    /// Lets another server join, if a master answers.
+    pub(super) async fn add_server(&mut self) -> Result<()> {
+        let Some(token) = self.token().await else {
+            return Ok(());
+        };
+        let mut spare = DataHost::new(&self.world, &self.names, self.data.len() as u32);
+        if let Err(error) = spare.join(&self.network, token).await {
+            self.world
+                .log(|| format!("{} does not join: {error:#}", spare.name));
+            return Ok(());
+        }
+        spare.start(&self.network).await?;
+        self.data.push(spare);
+        self.spares -= 1;
+        self.met(18, "");
+        Ok(())
+    }
+
+    /// Servers whose disk failed in the middle of a write have lost their power by now.
+    pub(super) async fn bury_doomed(&mut self) {
+        for at in 0..self.data.len() {
+            let is_dead = self.data[at]
+                .running
+                .as_ref()
+                .is_some_and(|running| running.process.is_dead());
+            if is_dead {
+                self.world.sometimes("a write was torn");
+                self.world.log(|| format!("{} was torn down", self.data[at].name));
+                self.data[at].end(&self.network, End::PowerCut).await;
+                self.mend_within(500, 20_000, Mends::Server(at));
+            }
+        }
+    }
+
+    /// Mends what is due, or everything.
+    pub(super) async fn mend(&mut self, everything: bool) -> Result<()> {
+        let now_ms = self.world.now_ms();
+        let all = std::mem::take(&mut self.mendings);
+        let (due, later) = all
+            .into_iter()
+            .partition(|mending: &Mending| everything || mending.at_ms <= now_ms);
+        self.mendings = later;
+        let due: Vec<Mending> = due;
+        for mending in due {
+            match mending.what {
+                Mends::Server(at) => self.start_server(at).await?,
+                Mends::Master(at) => self.masters[at].start(&self.network).await?,
+                Mends::Way(from, to) => self.network.cut(from, to, false),
+                Mends::PausedServer(at) => {
+                    if let Some(running) = &self.data[at].running {
+                        running.process.pause(false);
+                    }
+                }
+                Mends::PausedMaster(at) => resume(&self.masters[at]),
+                Mends::Clock(at) => self.data[at].host.skew_ms.store(0, Ordering::Relaxed),
+                Mends::SlowDisk(at) => self.data[at].host.device_ms.store(0, Ordering::Relaxed),
+                Mends::FullDisk(at) => self.data[at].taken_percent.store(0, Ordering::Relaxed),
+                Mends::Database => self.database.set_away(false),
+                Mends::Latency => self.network.set_latency(3),
+            }
+        }
+        if everything {
+            self.network.mend();
+            for at in 0..self.masters.len() {
+                resume(&self.masters[at]);
+                self.masters[at].start(&self.network).await?;
+            }
+            for at in 0..self.data.len() {
+                self.start_server(at).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a server; one whose disk has failed is started anew.
+    async fn start_server(&mut self, at: usize) -> Result<()> {
+        let data = &mut self.data[at];
+        if data.is_broken() {
+            data.end(&self.network, End::Kill).await;
+        }
+        data.device.heal();
+        if data.running.is_none() && !data.is_lost {
+            self.world.log(|| format!("{} starts", data.name));
+        }
+        data.start(&self.network).await
+    }
+
+    async fn token(&mut self) -> Option<copal_server::JoinToken> {
+        let told: Value = serde_json::from_str(&self.ask("token", "").await?).ok()?;
+        told["token"].as_str()?.parse().ok()
+    }
+
+    /// What the master answers, if it does within two seconds.
+    pub(super) async fn ask(&self, what: &str, argument: &str) -> Option<String> {
+        let (cluster, what, argument) = (self.operator.1.clone(), what.to_owned(), argument.to_owned());
+        let asked = self
+            .operator
+            .0
+            .run(async move { cluster.ask(&what, &argument, Duration::from_secs(2)).await });
+        match asked.await? {
+            Ok(told) => Some(told),
+            Err(error) => {
+                self.world.log(|| format!("the operator is told: {error}"));
+                None
+            }
+        }
+    }
+}
+
+fn resume(master: &MasterHost) {
+    if let Some(process) = &master.process {
+        process.pause(false);
+    }
+}

@@ -1,0 +1,294 @@
+//! What clients asked for and were told, and what must follow from it.
+//!
+//! Every body is another, so a file that nobody was told of is known by what is in it. A file lives once: from somewhere
+//! between beginning and end of its create to somewhere within a delete. That is all that the rules here need to judge reads of
+//! a name as a register, without a search.
+
+use copal_volume::{
+    FileId, FileInfo, VolumeId,
+    group::invariants::{File, Known},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// When an operation was asked for, and when its end was told; ms.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) began_ms: u64,
+    /// None: nobody was told.
+    pub(super) ended_ms: Option<u64>,
+}
+
+impl Span {
+    /// Whether it was over before the other began.
+    fn is_before(&self, other: &Span) -> bool {
+        self.ended_ms.is_some_and(|ended| ended < other.began_ms)
+    }
+
+    /// Whether it may have had an effect before the other was over.
+    fn may_be_before(&self, other: &Span) -> bool {
+        other.ended_ms.is_none_or(|ended| self.began_ms <= ended)
+    }
+}
+
+/// A create.
+#[derive(Clone, Debug)]
+pub(super) struct Create {
+    pub(super) vid: VolumeId,
+    pub(super) name: Vec<u8>,
+    pub(super) body: Vec<u8>,
+    pub(super) span: Span,
+    pub(super) known: Known,
+    /// Of several that were drawn the last; none: nobody was told.
+    pub(super) fid: Option<FileId>,
+}
+
+/// A delete of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Delete {
+    pub(super) fid: FileId,
+    pub(super) span: Span,
+    pub(super) known: Known,
+}
+
+/// What a strict read was told of a name.
+#[derive(Clone, Debug)]
+pub(super) struct Read {
+    pub(super) vid: VolumeId,
+    pub(super) name: Vec<u8>,
+    pub(super) span: Span,
+    pub(super) shown: Option<FileId>,
+}
+
+/// What a list was told of a volume.
+#[derive(Clone, Debug)]
+pub(super) struct Listed {
+    pub(super) vid: VolumeId,
+    pub(super) span: Span,
+    pub(super) files: Vec<(Vec<u8>, FileId)>,
+}
+
+/// Everything that was asked for.
+#[derive(Default)]
+pub(super) struct History {
+    pub(super) creates: Vec<Create>,
+    pub(super) deletes: Vec<Delete>,
+    pub(super) reads: Vec<Read>,
+    pub(super) lists: Vec<Listed>,
+    /// Which create a file is of, where somebody has seen it.
+    made_by: BTreeMap<FileId, usize>,
+    /// What was wrong at once.
+    pub(super) wrong: Vec<String>,
+}
+
+impl History {
+    /// Somebody was shown a file.
+    pub(super) fn saw(&mut self, info: &FileInfo) {
+        if let Ok(number) = info.metadata[..].try_into() {
+            self.made_by.insert(info.fid, u64::from_be_bytes(number) as usize);
+        }
+    }
+
+    /// The create that wrote a body.
+    pub(super) fn create_of(&self, body: &[u8]) -> Option<&Create> {
+        let number = body.get(..8)?.try_into().ok().map(u64::from_be_bytes)?;
+        let create = self.creates.get(number as usize)?;
+        (create.body == body).then_some(create)
+    }
+
+    /// What is known of all deletes of a file.
+    fn deleted(&self, fid: FileId) -> Known {
+        let deletes = self.deletes.iter().filter(|delete| delete.fid == fid);
+        let mut known = Known::NotAsked;
+        for delete in deletes {
+            known = match (known, delete.known) {
+                (Known::Held, _) | (_, Known::Held) => Known::Held,
+                _ => Known::Open,
+            };
+        }
+        known
+    }
+
+    /// All files whose ids are known, for the invariants.
+    pub(super) fn files(&self) -> Vec<File<'_>> {
+        let known = self.creates.iter().filter_map(|create| {
+            let fid = create.fid?;
+            Some(File {
+                vid: create.vid,
+                name: &create.name,
+                fid,
+                created: create.known,
+                deleted: self.deleted(fid),
+            })
+        });
+        known.collect()
+    }
+
+    /// Every name that was used.
+    pub(super) fn names(&self) -> BTreeSet<(VolumeId, Vec<u8>)> {
+        let names = self.creates.iter();
+        names.map(|create| (create.vid, create.name.clone())).collect()
+    }
+
+    /// Reads that showed a file whose create was refused later: its creator buries what it was not told to hold, also where
+    /// all members have it by then (docs/design/cluster.md#not-built).
+    pub(super) fn shown_and_refused(&self) -> u64 {
+        let reads = self.reads.iter().filter_map(|read| read.shown);
+        reads.filter(|fid| self.is_refused(*fid)).count() as u64
+    }
+
+    fn is_refused(&self, fid: FileId) -> bool {
+        let create = self
+            .made_by
+            .get(&fid)
+            .and_then(|number| self.creates.get(*number));
+        create.is_some_and(|create| create.known == Known::Refused)
+    }
+
+    /// All that does not follow from what clients were told.
+    pub(super) fn violations(&self) -> Vec<String> {
+        let mut found = self.wrong.clone();
+        let deletes = self.deletes_by_file();
+        for read in &self.reads {
+            self.judge_read(read, &deletes, &mut found);
+        }
+        self.judge_order(&mut found);
+        for list in &self.lists {
+            self.judge_list(list, &deletes, &mut found);
+        }
+        self.judge_owners(&deletes, &mut found);
+        found
+    }
+
+    fn deletes_by_file(&self) -> BTreeMap<FileId, Vec<&Delete>> {
+        let mut by_file: BTreeMap<FileId, Vec<&Delete>> = BTreeMap::new();
+        for delete in &self.deletes {
+            by_file.entry(delete.fid).or_default().push(delete);
+        }
+        by_file
+    }
+
+    /// Files of a name that were acknowledged before something began, and whose delete nobody had asked for until it was over.
+    fn surely_there<'a>(
+        &'a self,
+        vid: VolumeId,
+        name: &'a [u8],
+        at: &'a Span,
+        deletes: &'a BTreeMap<FileId, Vec<&'a Delete>>,
+    ) -> impl Iterator<Item = FileId> + 'a {
+        let of_name = self
+            .creates
+            .iter()
+            .filter(move |create| (create.vid, &*create.name) == (vid, name));
+        let held = of_name.filter(move |create| create.known == Known::Held && create.span.is_before(at));
+        held.filter_map(|create| create.fid).filter(move |fid| {
+            let mut of = deletes.get(fid).into_iter().flatten();
+            !of.any(|delete| delete.span.may_be_before(at))
+        })
+    }
+
+    fn is_surely_gone(&self, fid: FileId, at: &Span, deletes: &BTreeMap<FileId, Vec<&Delete>>) -> bool {
+        let mut of = deletes.get(&fid).into_iter().flatten();
+        of.any(|delete| delete.known == Known::Held && delete.span.is_before(at))
+    }
+
+    fn judge_read(&self, read: &Read, deletes: &BTreeMap<FileId, Vec<&Delete>>, found: &mut Vec<String>) {
+        let name = String::from_utf8_lossy(&read.name);
+        if let Some(fid) = read.shown
+            && self.is_surely_gone(fid, &read.span, deletes)
+        {
+            found.push(format!(
+                "a strict read of {name} showed {fid}, whose delete had been acknowledged: {read:?}"
+            ));
+        }
+        let there = self.surely_there(read.vid, &read.name, &read.span, deletes);
+        for fid in there.filter(|fid| read.shown != Some(*fid)) {
+            found.push(format!(
+                "a strict read of {name} did not show {fid}, which had been acknowledged: {read:?}"
+            ));
+        }
+    }
+
+    /// What one strict read has shown, or shown to be gone, stays so for all that begin later.
+    fn judge_order(&self, found: &mut Vec<String>) {
+        let mut by_name: BTreeMap<(VolumeId, &[u8]), Vec<&Read>> = BTreeMap::new();
+        for read in &self.reads {
+            by_name.entry((read.vid, &read.name)).or_default().push(read);
+        }
+        for reads in by_name.values() {
+            for first in reads {
+                let Some(fid) = first.shown.filter(|fid| !self.is_refused(*fid)) else {
+                    continue;
+                };
+                for second in reads.iter().filter(|second| first.span.is_before(&second.span)) {
+                    if second.shown == Some(fid) {
+                        continue;
+                    }
+                    let mut asked = self.deletes.iter().filter(|delete| delete.fid == fid);
+                    if !asked.any(|delete| delete.span.may_be_before(&second.span)) {
+                        found.push(format!("a strict read showed {fid}, a later one did not, and nobody had deleted it: {first:?} {second:?}"));
+                    }
+                    let later = reads.iter().filter(|third| second.span.is_before(&third.span));
+                    for third in later.filter(|third| third.shown == Some(fid)) {
+                        found.push(format!(
+                            "{fid} was shown, gone, and shown again: {first:?} {second:?} {third:?}"
+                        ));
+                    }
+                }
+            }
+        }
+    }
+
+    /// I8: whatever was there all the time is listed once, nothing that was gone before is, and names are in order.
+    fn judge_list(&self, list: &Listed, deletes: &BTreeMap<FileId, Vec<&Delete>>, found: &mut Vec<String>) {
+        if !list.files.is_sorted_by(|one, other| one.0 < other.0) {
+            found.push(format!("I8: a list is out of order: {list:?}"));
+        }
+        for (_, fid) in &list.files {
+            if self.is_surely_gone(*fid, &list.span, deletes) {
+                found.push(format!(
+                    "I8: a list has {fid}, whose delete had been acknowledged: {list:?}"
+                ));
+            }
+        }
+        for (vid, name) in self.names() {
+            if vid != list.vid {
+                continue;
+            }
+            for fid in self.surely_there(vid, &name, &list.span, deletes) {
+                if !list.files.contains(&(name.clone(), fid)) {
+                    found.push(format!(
+                        "I8: a list lacks {fid}, which was there all the time: {list:?}"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// I4 over time: of two acknowledged files of a name the delete of one was asked for before the other was acknowledged.
+    fn judge_owners(&self, deletes: &BTreeMap<FileId, Vec<&Delete>>, found: &mut Vec<String>) {
+        let held: Vec<&Create> = self
+            .creates
+            .iter()
+            .filter(|create| create.known == Known::Held)
+            .collect();
+        for (at, one) in held.iter().enumerate() {
+            for other in held[at + 1..]
+                .iter()
+                .filter(|other| (other.vid, &other.name) == (one.vid, &one.name))
+            {
+                let goes = |first: &Create, then: &Create| {
+                    let of = first.fid.and_then(|fid| deletes.get(&fid));
+                    of.into_iter()
+                        .flatten()
+                        .any(|delete| delete.span.may_be_before(&then.span))
+                };
+                if !goes(one, other) && !goes(other, one) {
+                    found.push(format!(
+                        "I4: two files of one name were acknowledged: {:?} and {:?}",
+                        one.fid, other.fid
+                    ));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! Masters, data servers and clients on hosts of their own, made of what ships.
+
+use super::{
+    database::Database,
+    network::Network,
+    process::{Host, Process},
+    world::World,
+};
+use anyhow::{Context, Result, anyhow};
+use copal_client::{
+    Cluster, Connections, Identity, Masters, Profile, client_tls, name_of_master, name_of_server,
+};
+use copal_data::{MemberIdentity, MemberStore};
+use copal_device::{Device, Image, crash, fault::FaultDevice};
+use copal_master::MasterOptions;
+use copal_server::{Authority, CLIENT_NAME, Candidate, DataServer, JoinToken, Joining, Listener, Room, join};
+use copal_volume::{
+    Clock,
+    group::{Epoch, GroupId, Incarnation, Term},
+};
+use rustls_pki_types::{CertificateDer, pem::PemObject};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+pub(super) const CLUSTER: [u8; 16] = [7; 16];
+const DISK_BYTES: u64 = 64 << 20;
+const ENGINE_BYTES: u64 = 8 << 20;
+/// How long joining and connecting may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Numbers of hosts: masters from 1, data servers from 11, clients from 101.
+const FIRST_DATA: u32 = 11;
+const FIRST_CLIENT: u32 = 101;
+
+/// Who may speak in a simulated cluster.
+pub(super) struct Names {
+    pub(super) authority: Authority,
+    client: Identity,
+    pub(super) masters: Vec<String>,
+}
+
+impl Names {
+    pub(super) fn new(masters: u32) -> Result<Names> {
+        let authority = Authority::new("simulated")?;
+        let client = authority.identity(CLIENT_NAME)?;
+        Ok(Names {
+            authority,
+            client,
+            masters: (1..=masters).map(address).collect(),
+        })
+    }
+
+    fn profile(&self) -> Profile {
+        let Identity {
+            authority,
+            certificate,
+            key,
+        } = self.client.clone();
+        Profile::new(CLUSTER, self.masters.clone(), authority, certificate, key)
+    }
+}
+
+fn address(host: u32) -> String {
+    format!("10.0.0.{host}:7000")
+}
+
+fn certificate(identity: &Identity) -> Result<Arc<[u8]>> {
+    let der = CertificateDer::from_pem_slice(identity.certificate.as_bytes());
+    Ok(Arc::from(der.map_err(|error| anyhow!("{error}"))?.as_ref()))
+}
+
+/// A master.
+pub(super) struct MasterHost {
+    pub(super) host: Host,
+    pub(super) number: u32,
+    database: Database,
+    options: MasterOptions,
+    identity: Identity,
+    authority: Authority,
+    pub(super) process: Option<Arc<Process>>,
+}
+
+impl MasterHost {
+    pub(super) fn new(
+        names: &Names,
+        number: u32,
+        database: &Database,
+        options: MasterOptions,
+    ) -> Result<MasterHost> {
+        Ok(MasterHost {
+            host: Host::default(),
+            number,
+            database: database.clone(),
+            options,
+            identity: names.authority.identity("master.copal")?,
+            authority: names.authority.clone(),
+            process: None,
+        })
+    }
+
+    /// Starts it, unless it runs.
+    pub(super) async fn start(&mut self, network: &Arc<Network>) -> Result<()> {
+        if self.process.is_some() {
+            return Ok(());
+        }
+        let shown = certificate(&self.identity)?;
+        let process = Process::start(network, self.number, &self.host, Some(shown));
+        let address = address(self.number);
+        let gate = network.listen(&process, &address, name_of_master());
+        let database = self.database.clone();
+        let connections = Connections::new(client_tls(&self.identity)?);
+        let (options, authority) = (self.options, self.authority.clone());
+        let begun = process.run(async move {
+            let open = Box::new(move || Ok(Box::new(database.session()) as _));
+            let socket = address.parse().context("an address")?;
+            let candidate = Candidate::new(open, options, authority, address, connections)?;
+            copal_client::machine::spawn(Arc::clone(&candidate).run());
+            copal_client::machine::spawn(Listener::of_gate(gate, socket).serve(candidate));
+            Ok::<_, anyhow::Error>(())
+        });
+        begun.await.context("it lives")??;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// Kills it.
+    pub(super) fn kill(&mut self, network: &Network) {
+        if let Some(process) = self.process.take() {
+            process.kill();
+            network.reset(&process);
+        }
+    }
+}
+
+/// The wall clock of a host.
+struct HostClock {
+    world: Arc<World>,
+    skew_ms: Arc<AtomicI64>,
+}
+
+impl Clock for HostClock {
+    fn now_ms(&self) -> u64 {
+        let skew = self.skew_ms.load(Ordering::Relaxed);
+        self.world.wall_ms().saturating_add_signed(skew)
+    }
+}
+
+/// The room on a disk; a part of it may be somebody else's.
+struct DiskRoom {
+    objects: copal_object::Store,
+    taken_percent: Arc<AtomicU8>,
+}
+
+impl Room for DiskRoom {
+    fn bytes(&self) -> (u64, u64) {
+        let space = self.objects.space();
+        let taken = space.size_bytes / 100 * u64::from(self.taken_percent.load(Ordering::Relaxed));
+        (space.live_bytes.max(taken), space.size_bytes)
+    }
+}
+
+/// A data server that runs.
+pub(super) struct Running {
+    pub(super) process: Arc<Process>,
+    pub(super) store: MemberStore,
+}
+
+/// How a server ends without wanting to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The process: what it had written is there.
+    Kill,
+    /// The power: what was not flushed is there or not, or torn.
+    PowerCut,
+}
+
+/// A data server and its disk.
+pub(super) struct DataHost {
+    pub(super) host: Host,
+    pub(super) number: u32,
+    pub(super) name: String,
+    pub(super) uuid: [u8; 16],
+    pub(super) device: Arc<FaultDevice>,
+    pub(super) taken_percent: Arc<AtomicU8>,
+    identity: Option<Identity>,
+    masters: Vec<String>,
+    pub(super) running: Option<Running>,
+    /// Connections that stay silent until the host is there again.
+    silent: Option<Arc<Process>>,
+    /// It was given up, and does not come back.
+    pub(super) is_lost: bool,
+    /// The newest reign and epochs that were seen at it.
+    seen: (Term, BTreeMap<GroupId, Epoch>),
+}
+
+impl DataHost {
+    pub(super) fn new(world: &World, names: &Names, at: u32) -> DataHost {
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&world.draw().to_be_bytes());
+        uuid[8..].copy_from_slice(&world.draw().to_be_bytes());
+        DataHost {
+            host: Host::default(),
+            number: FIRST_DATA + at,
+            name: format!("data{at}"),
+            uuid,
+            device: FaultDevice::from_image(Image::zeroed(DISK_BYTES), world.draw()),
+            taken_percent: Arc::default(),
+            identity: None,
+            masters: names.masters.clone(),
+            running: None,
+            silent: None,
+            is_lost: false,
+            seen: (Term(0), BTreeMap::new()),
+        }
+    }
+
+    fn open(&self, world: &Arc<World>) -> Result<(copal_object::Store, MemberStore)> {
+        let device: Arc<dyn Device> = self.device.clone();
+        let (objects, _) = copal_object::Store::open(device, &copal_object::OpenOptions::default())?;
+        let options = copal_kv::Options {
+            memory_bytes: ENGINE_BYTES,
+            threads: false,
+            ..copal_kv::Options::default()
+        };
+        let kv = copal_kv::Store::open(objects.clone(), options)?;
+        let clock = HostClock {
+            world: Arc::clone(world),
+            skew_ms: Arc::clone(&self.host.skew_ms),
+        };
+        Ok((objects, MemberStore::open(kv, Arc::new(clock))?))
+    }
+
+    /// Makes its disk, and joins the cluster.
+    pub(super) async fn join(&mut self, network: &Arc<Network>, token: JoinToken) -> Result<()> {
+        let device: Arc<dyn Device> = self.device.clone();
+        copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default())?;
+        let joining = Joining {
+            name: self.name.clone(),
+            address: address(self.number),
+            server_uuid: self.uuid,
+            disk_uuid: self.uuid,
+            capacity_bytes: DISK_BYTES,
+        };
+        let stranger = Process::start(network, self.number, &self.host, None);
+        let joined = stranger.run(async move { join(&token, &joining, PATIENCE).await });
+        let (cluster, identity) = joined.await.context("it lives")??;
+        stranger.kill();
+        let (objects, store) = self.open(&network.world)?;
+        store.found(&MemberIdentity {
+            cluster,
+            server: self.uuid,
+            disk: self.uuid,
+            incarnation: Incarnation(0),
+            term: Term(0),
+        })?;
+        store.close()?;
+        objects.close()?;
+        self.identity = Some(identity);
+        Ok(())
+    }
+
+    /// Starts it on what its disk holds, unless it runs.
+    pub(super) async fn start(&mut self, network: &Arc<Network>) -> Result<()> {
+        if self.running.is_some() || self.is_lost {
+            return Ok(());
+        }
+        if let Some(before) = self.silent.take() {
+            network.reset(&before);
+        }
+        let world = &network.world;
+        let identity = self.identity.as_ref().context("it has joined")?;
+        let (objects, store) = self.open(world)?;
+        let booted = store.boot(world.draw())?;
+        let process = Process::start(network, self.number, &self.host, Some(certificate(identity)?));
+        let address = address(self.number);
+        let gate = network.listen(&process, &address, name_of_server(&self.uuid));
+        let connections = Connections::new(client_tls(identity)?);
+        let (masters, data) = (self.masters.clone(), store.clone());
+        let room = Box::new(DiskRoom {
+            objects,
+            taken_percent: Arc::clone(&self.taken_percent),
+        });
+        let (tells, name) = (Arc::clone(world), self.name.clone());
+        let begun = process.run(async move {
+            let masters = Masters::new(&masters, connections.clone());
+            let socket = address.parse().context("an address")?;
+            let server = DataServer::new(data, booted, address, room, masters, connections, 64 << 20);
+            copal_client::machine::spawn(Listener::of_gate(gate, socket).serve(Arc::clone(&server)));
+            copal_client::machine::spawn(async move {
+                if let Err(refused) = server.run().await {
+                    tells.log(|| format!("{name} is sent away: {refused}"));
+                }
+            });
+            Ok::<_, anyhow::Error>(())
+        });
+        begun.await.context("it lives")??;
+        self.running = Some(Running { process, store });
+        Ok(())
+    }
+
+    /// Ends it.
+    pub(super) async fn end(&mut self, network: &Arc<Network>, end: End) {
+        let Some(running) = self.running.take() else {
+            return;
+        };
+        let process = running.process;
+        match end {
+            End::Kill => network.reset(&process),
+            End::PowerCut => {
+                network.silence(&process);
+                self.silent = Some(Arc::clone(&process));
+            }
+        }
+        process.kill();
+        // Nothing that is dropped below reaches the disk any more.
+        let reopened = self.device.reopen();
+        self.device = match end {
+            End::Kill => reopened,
+            End::PowerCut => {
+                let history = reopened.history();
+                let limits = crash::Limits {
+                    samples: 16,
+                    seed: network.world.draw(),
+                    ..crash::Limits::default()
+                };
+                let states = crash::states(&history, history.len(), &limits);
+                let left = states.get(network.world.below(states.count_all()));
+                let image = left.map_or_else(|| reopened.image(), |state| state.image().clone());
+                FaultDevice::from_image(image, network.world.draw())
+            }
+        };
+        drop(running.store);
+        // Tasks are dropped when they are polled next.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    /// Whether its disk takes no more writes before somebody starts it anew.
+    pub(super) fn is_broken(&self) -> bool {
+        takes_no_writes(&self.device)
+    }
+
+    /// I5: looks at epochs and term, which never fall.
+    pub(super) fn look_at_epochs(&mut self) -> Result<()> {
+        let Some(running) = &self.running else {
+            return Ok(());
+        };
+        // What a broken disk says counts for nothing.
+        let (Ok(memberships), Ok(Some(identity))) = (running.store.memberships(), running.store.identity())
+        else {
+            return Ok(());
+        };
+        anyhow::ensure!(
+            identity.term >= self.seen.0,
+            "I5: {} went back from term {} to {}",
+            self.name,
+            self.seen.0.0,
+            identity.term.0
+        );
+        self.seen.0 = identity.term;
+        // A group that was left may be entered anew.
+        let present: BTreeMap<GroupId, Epoch> =
+            memberships.iter().map(|own| (own.group, own.epoch)).collect();
+        for (group, epoch) in &present {
+            let before = self.seen.1.get(group).copied().unwrap_or_default();
+            anyhow::ensure!(
+                *epoch >= before,
+                "I5: {} went back from epoch {before} of group {group} to {epoch}",
+                self.name
+            );
+        }
+        self.seen.1 = present;
+        Ok(())
+    }
+}
+
+/// A client.
+pub(super) struct ClientHost {
+    pub(super) host: Host,
+    pub(super) number: u32,
+    profile: Profile,
+    identity: Identity,
+}
+
+impl ClientHost {
+    pub(super) fn new(names: &Names, at: u32) -> ClientHost {
+        ClientHost {
+            host: Host::default(),
+            number: FIRST_CLIENT + at,
+            profile: names.profile(),
+            identity: names.client.clone(),
+        }
+    }
+
+    /// A client process that has connected; `None`: it could not in its time.
+    pub(super) async fn start(&self, network: &Arc<Network>) -> Result<Option<(Arc<Process>, Cluster)>> {
+        let process = Process::start(
+            network,
+            self.number,
+            &self.host,
+            Some(certificate(&self.identity)?),
+        );
+        let profile = self.profile.clone();
+        let connected = process.run(async move { Cluster::connect(&profile, PATIENCE).await });
+        match connected.await {
+            Some(Ok(cluster)) => Ok(Some((process, cluster))),
+            Some(Err(error)) => {
+                network
+                    .world
+                    .log(|| format!("client {} does not connect: {error}", self.number));
+                process.kill();
+                Ok(None)
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+/// Whether a disk has failed since it was opened.
+pub(super) fn takes_no_writes(device: &FaultDevice) -> bool {
+    // Cutting nothing off is a write, and changes nothing.
+    device.cut(device.geometry().size).is_err()
+}

@@ -1,0 +1,107 @@
+//! What all simulated processes share: the seed, virtual time, the log of what happened, and counts of what was tried.
+//!
+//! Invariant: everything that is drawn comes from here, in the order in which the one thread asks.
+
+use crate::rules::random::Random;
+use parking_lot::Mutex;
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hasher},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// The wall clock when a run begins: ms since 1970.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+/// Lines that are kept for who wants to read how it came to a violation.
+const KEPT_LINES: usize = 200_000;
+
+struct State {
+    random: Random,
+    hash: DefaultHasher,
+    lines: Vec<String>,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+/// See the module.
+pub(super) struct World {
+    began: Instant,
+    state: Mutex<State>,
+}
+
+impl World {
+    /// A world of one seed; to be made inside the runtime, whose clock it goes by.
+    pub(super) fn new(seed: u64) -> Arc<World> {
+        let state = State {
+            random: Random(seed),
+            hash: DefaultHasher::new(),
+            lines: Vec::new(),
+            counts: BTreeMap::new(),
+        };
+        Arc::new(World {
+            began: Instant::now(),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Virtual time since the beginning, ms.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    /// The true wall clock: ms since 1970.
+    pub(super) fn wall_ms(&self) -> u64 {
+        EPOCH_MS + self.now_ms()
+    }
+
+    /// Even in 0..2^64.
+    pub(super) fn draw(&self) -> u64 {
+        self.state.lock().random.next()
+    }
+
+    /// Even in 0..end.
+    pub(super) fn below(&self, end: u64) -> u64 {
+        self.state.lock().random.below(end)
+    }
+
+    /// Whether what happens once in so many times happens now.
+    pub(super) fn one_in(&self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// Even in `from..until` ms.
+    pub(super) fn between(&self, from_ms: u64, until_ms: u64) -> Duration {
+        Duration::from_millis(from_ms + self.below(until_ms - from_ms))
+    }
+
+    /// Writes down what happened; part of the hash of the run.
+    pub(super) fn log(&self, what: impl FnOnce() -> String) {
+        let line = format!("{:>8} {}", self.now_ms(), what());
+        let mut state = self.state.lock();
+        state.hash.write(line.as_bytes());
+        if state.lines.len() < KEPT_LINES {
+            state.lines.push(line);
+        }
+    }
+
+    /// Counts something that a run is to have met.
+    pub(super) fn sometimes(&self, what: &'static str) {
+        *self.state.lock().counts.entry(what).or_default() += 1;
+    }
+
+    /// Hash of all that was written down so far.
+    pub(super) fn hash(&self) -> u64 {
+        self.state.lock().hash.finish()
+    }
+
+    /// What was written down.
+    pub(super) fn lines(&self) -> Vec<String> {
+        self.state.lock().lines.clone()
+    }
+
+    /// What was met, and how often.
+    pub(super) fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.state.lock().counts.clone()
+    }
+}
