@@ -62,14 +62,22 @@ impl Shown {
     }
 }
 
-/// Members of a group that run, and count as whole in its newest view.
+/// Members of a group that run, and count as whole in its newest view; nobody, where others know a newer one.
 fn members<'a>(
     view: &View,
     map: &MapCache,
     data: &'a [DataHost],
 ) -> impl Iterator<Item = (&'a DataHost, &'a MemberStore, DiskId)> {
     let (group, epoch) = (view.group, view.epoch);
-    let whole = view.members.iter().filter(|(_, role)| *role == Role::Normal);
+    let epoch_at = |host: &DataHost| {
+        let own = host.running.as_ref()?.store.membership(group);
+        Some(own.ok().flatten()?.epoch)
+    };
+    let is_newest = data.iter().filter_map(epoch_at).all(|known| known <= epoch);
+    let whole = view
+        .members
+        .iter()
+        .filter(move |(_, role)| is_newest && *role == Role::Normal);
     let placed = whole.filter_map(|(disk, _)| Some((*disk, map.place(*disk)?.server_uuid)));
     let placed: Vec<_> = placed.collect();
     placed.into_iter().filter_map(move |(disk, uuid)| {
@@ -139,13 +147,14 @@ fn told(view: &View, map: &MapCache, data: &[DataHost], files: &[File<'_>]) -> S
         }
         for file in files {
             let found = running.store.find(file.vid, file.fid);
-            if !matches!(found, Ok(Found::Nothing | Found::Buried)) {
-                let found = found.is_ok();
-                all.push_str(&format!(
-                    "\n      {} is live: {found} {:?} {:?}",
-                    file.fid, file.created, file.deleted
-                ));
-            }
+            let is = match found {
+                Ok(Found::Nothing) => continue,
+                Ok(Found::Buried) => "buried",
+                Ok(Found::Live { .. }) => "live",
+                Err(_) => "unreadable",
+            };
+            let (created, deleted) = (file.created, file.deleted);
+            all.push_str(&format!("\n      {} is {is} {created:?} {deleted:?}", file.fid));
         }
     }
     all

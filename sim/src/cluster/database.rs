@@ -6,8 +6,8 @@
 
 use super::world::World;
 use copal_master::{
-    ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, Members, Meta, MetaError, MetaStore,
-    Missed, Place, Pool, QuotaRow, ServerRow, SqliteStore,
+    ClientRow, ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, Members, Meta, MetaError,
+    MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, SqliteStore,
 };
 use copal_volume::{VolumeId, group::GroupId};
 use parking_lot::Mutex;
@@ -28,10 +28,20 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// A database with an empty cluster in it.
-    pub(super) fn new(world: &Arc<World>, uuid: [u8; 16], pool: Pool) -> Result<Database, MetaError> {
+    /// A database with an empty cluster in it, whose masters have joined.
+    pub(super) fn new(
+        world: &Arc<World>,
+        uuid: [u8; 16],
+        pool: Pool,
+        masters: &[String],
+    ) -> Result<Database, MetaError> {
         let mut sqlite = SqliteStore::in_memory()?;
         sqlite.found(uuid, pool)?;
+        // Whoever founds a cluster leads it first.
+        sqlite.lead(Holder([0; 24]))?;
+        masters
+            .iter()
+            .try_for_each(|address| sqlite.add_master(address))?;
         let tables = Tables {
             sqlite,
             leader: None,
@@ -185,8 +195,8 @@ impl MetaStore for Session {
         self.change(|tables| tables.change_groups(groups, missed))
     }
 
-    fn forget_missed(&mut self, missed: Missed) -> Result<(), MetaError> {
-        self.change(|tables| tables.forget_missed(missed))
+    fn forget_missed(&mut self, disk: u32, groups: &[GroupId]) -> Result<(), MetaError> {
+        self.change(|tables| tables.forget_missed(disk, groups))
     }
 
     fn missed(&mut self) -> Result<Vec<(Missed, u64)>, MetaError> {
@@ -252,6 +262,18 @@ impl MetaStore for Session {
 
     fn take_token(&mut self, hash: [u8; 32], now_ms: u64) -> Result<bool, MetaError> {
         self.change(|tables| tables.take_token(hash, now_ms))
+    }
+
+    fn clients(&mut self) -> Result<Vec<ClientRow>, MetaError> {
+        self.look(|tables| tables.clients())
+    }
+
+    fn add_client(&mut self, client: &ClientRow) -> Result<bool, MetaError> {
+        self.change(|tables| tables.add_client(client))
+    }
+
+    fn remove_client(&mut self, name: &str) -> Result<bool, MetaError> {
+        self.change(|tables| tables.remove_client(name))
     }
 
     fn note(&mut self, now_ms: u64, kind: &str, text: &str) -> Result<(), MetaError> {

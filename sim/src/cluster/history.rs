@@ -129,19 +129,19 @@ impl History {
         names.map(|create| (create.vid, create.name.clone())).collect()
     }
 
-    /// Reads that showed a file whose create was refused later: its creator buries what it was not told to hold, also where
-    /// all members have it by then (docs/design/cluster.md#not-built).
-    pub(super) fn shown_and_refused(&self) -> u64 {
+    /// Reads that showed a file whose create nobody was told to hold: its creator buries it, or has begun to, also where all
+    /// members that are up have it by then (docs/design/cluster.md#not-built).
+    pub(super) fn shown_without_promise(&self) -> u64 {
         let reads = self.reads.iter().filter_map(|read| read.shown);
-        reads.filter(|fid| self.is_refused(*fid)).count() as u64
+        reads.filter(|fid| self.was_promised_to_nobody(*fid)).count() as u64
     }
 
-    fn is_refused(&self, fid: FileId) -> bool {
+    fn was_promised_to_nobody(&self, fid: FileId) -> bool {
         let create = self
             .made_by
             .get(&fid)
             .and_then(|number| self.creates.get(*number));
-        create.is_some_and(|create| create.known == Known::Refused)
+        create.is_some_and(|create| create.known != Known::Held)
     }
 
     /// All that does not follow from what clients were told.
@@ -216,7 +216,7 @@ impl History {
         }
         for reads in by_name.values() {
             for first in reads {
-                let Some(fid) = first.shown.filter(|fid| !self.is_refused(*fid)) else {
+                let Some(fid) = first.shown.filter(|fid| !self.was_promised_to_nobody(*fid)) else {
                     continue;
                 };
                 for second in reads.iter().filter(|second| first.span.is_before(&second.span)) {

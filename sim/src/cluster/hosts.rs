@@ -13,10 +13,12 @@ use copal_client::{
 use copal_data::{MemberIdentity, MemberStore};
 use copal_device::{Device, Image, crash, fault::FaultDevice};
 use copal_master::MasterOptions;
-use copal_server::{Authority, CLIENT_NAME, Candidate, DataServer, JoinToken, Joining, Listener, Room, join};
+use copal_server::{
+    Authority, CLIENT_NAME, Candidate, DataOptions, DataServer, JoinToken, Joining, Listener, Room, join,
+};
 use copal_volume::{
     Clock,
-    group::{Epoch, GroupId, Incarnation, Term},
+    group::{Epoch, GroupId, Incarnation, Role, Term},
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use std::{
@@ -195,7 +197,7 @@ pub(super) struct DataHost {
     /// It was given up, and does not come back.
     pub(super) is_lost: bool,
     /// The newest reign and epochs that were seen at it.
-    seen: (Term, BTreeMap<GroupId, Epoch>),
+    seen: (Term, BTreeMap<GroupId, (Epoch, Role)>),
 }
 
 impl DataHost {
@@ -285,11 +287,16 @@ impl DataHost {
             objects,
             taken_percent: Arc::clone(&self.taken_percent),
         });
-        let (tells, name) = (Arc::clone(world), self.name.clone());
+        let (tells, name, authority) = (Arc::clone(world), self.name.clone(), identity.authority.clone());
         let begun = process.run(async move {
             let masters = Masters::new(&masters, connections.clone());
             let socket = address.parse().context("an address")?;
-            let server = DataServer::new(data, booted, address, room, masters, connections, 64 << 20);
+            let options = DataOptions {
+                address,
+                authority,
+                recovery_bytes_per_s: 64 << 20,
+            };
+            let server = DataServer::new(data, booted, options, room, masters, connections)?;
             copal_client::machine::spawn(Listener::of_gate(gate, socket).serve(Arc::clone(&server)));
             copal_client::machine::spawn(async move {
                 if let Err(refused) = server.run().await {
@@ -345,7 +352,7 @@ impl DataHost {
     }
 
     /// I5: looks at epochs and term, which never fall.
-    pub(super) fn look_at_epochs(&mut self) -> Result<()> {
+    pub(super) fn look_at_epochs(&mut self, world: &World) -> Result<()> {
         let Some(running) = &self.running else {
             return Ok(());
         };
@@ -363,10 +370,16 @@ impl DataHost {
         );
         self.seen.0 = identity.term;
         // A group that was left may be entered anew.
-        let present: BTreeMap<GroupId, Epoch> =
-            memberships.iter().map(|own| (own.group, own.epoch)).collect();
-        for (group, epoch) in &present {
-            let before = self.seen.1.get(group).copied().unwrap_or_default();
+        let present: BTreeMap<GroupId, (Epoch, Role)> = memberships
+            .iter()
+            .map(|own| (own.group, (own.epoch, own.role)))
+            .collect();
+        for (group, (epoch, role)) in &present {
+            let (before, was) = self.seen.1.get(group).copied().unzip();
+            let before = before.unwrap_or_default();
+            if was != Some(*role) {
+                world.log(|| format!("{} is {role:?} in group {group}, epoch {epoch}", self.name));
+            }
             anyhow::ensure!(
                 *epoch >= before,
                 "I5: {} went back from epoch {before} of group {group} to {epoch}",

@@ -186,6 +186,7 @@ impl Future for OfProcess {
             if process.is_paused() {
                 return Poll::Pending;
             }
+            process.world.take_turn(process.host);
             if let Some(task) = &mut self.task
                 && task.as_mut().poll(context).is_pending()
             {

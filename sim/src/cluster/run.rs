@@ -13,7 +13,10 @@ use super::{
 use anyhow::{Context, Result, ensure};
 use copal_client::{Cluster, machine};
 use copal_master::{MasterOptions, Pool};
-use copal_volume::{VolumeId, VolumeOptions};
+use copal_volume::{
+    VolumeId, VolumeOptions,
+    group::{GroupId, View},
+};
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::{
@@ -76,6 +79,8 @@ pub(super) struct Simulation {
     pub(super) spares: u32,
     pub(super) lost: Option<usize>,
     pub(super) drained: Option<usize>,
+    /// What was last known of each group.
+    pub(super) views: BTreeMap<GroupId, View>,
 }
 
 /// Runs one seed on a runtime of its own.
@@ -91,6 +96,7 @@ pub(super) fn run(trial: &Trial) -> Result<Outcome> {
 
 async fn try_one(trial: &Trial) -> Result<Outcome> {
     let world = World::new(trial.seed);
+    let _logs = world.write_down_logs();
     let mut simulation = Simulation::new(&world).await?;
     let mut violations = simulation.use_and_hurt(trial).await?;
     if violations.is_empty() {
@@ -98,8 +104,8 @@ async fn try_one(trial: &Trial) -> Result<Outcome> {
     }
     let history = simulation.work.history.lock();
     violations.extend(history.violations());
-    for _ in 0..history.shown_and_refused() {
-        world.sometimes("a strict read showed what was refused later");
+    for _ in 0..history.shown_without_promise() {
+        world.sometimes("a strict read showed what nobody was told to hold");
     }
     Ok(Outcome {
         hash: world.hash(),
@@ -120,7 +126,7 @@ impl Simulation {
             min_ack: 2,
             groups: GROUPS,
         };
-        let database = Database::new(world, CLUSTER, pool)?;
+        let database = Database::new(world, CLUSTER, pool, &names.masters)?;
         let mut masters = Vec::new();
         for number in 1..=MASTERS {
             let mut master = MasterHost::new(&names, number, &database, TIMES)?;
@@ -150,6 +156,7 @@ impl Simulation {
             spares: 0,
             lost: None,
             drained: None,
+            views: BTreeMap::new(),
         };
         simulation.spares = SERVERS;
         while simulation.spares > 0 {
@@ -224,7 +231,18 @@ impl Simulation {
     async fn look(&mut self) -> Vec<String> {
         let mut found = Vec::new();
         for data in &mut self.data {
-            found.extend(data.look_at_epochs().err().map(|error| error.to_string()));
+            found.extend(
+                data.look_at_epochs(&self.world)
+                    .err()
+                    .map(|error| error.to_string()),
+            );
+        }
+        let map = self.operator.1.map();
+        for view in map.groups().into_iter().filter_map(|group| map.view(group)) {
+            if self.views.get(&view.group) != Some(&view) {
+                self.world.log(|| format!("{view:?}"));
+                self.views.insert(view.group, view);
+            }
         }
         let history = self.work.history.lock();
         found.extend(checks::always(self.operator.1.map(), &self.data, &history));

@@ -25,3 +25,25 @@ fn whatever_goes_wrong_what_was_told_holds_and_all_comes_together() {
         assert_eq!(outcome.violations, [""; 0], "seed {seed}");
     }
 }
+
+/// Seeds that have failed, at the length at which they did.
+///
+/// - 8. Symptom: an acknowledged file was buried. Cause: a member that became whole had buried another file of that name in its
+///   favour; a whole member that met that file's create in the journal took it for one that is there, and buried its own.
+///   Fix: nobody yields to a file that the other has no more (VOL-20).
+/// - 15, 25. Symptom: a strict read showed a file, a later one none, a third one the file again. Cause: one member was up, and
+///   told what no operation could make hold. Fix: as many answer as an operation needs (VOL-22).
+/// - 21. Symptom: the run stood still. Cause: a store without threads waited for a flush that had failed. Fix: it is told.
+/// - 68. Symptom: `settle` said that a file is there to stay, and then it went. Cause: a burial that had reached the one member
+///   that was away. Fix: `settle` waits for all members (VOL-61).
+#[test]
+fn seeds_that_have_failed_hold() {
+    for seed in [8, 15, 21, 25, 68] {
+        let long = Trial {
+            minutes: 8,
+            ..trial(seed)
+        };
+        let outcome = run::run(&long).unwrap();
+        assert_eq!(outcome.violations, [""; 0], "seed {seed}");
+    }
+}

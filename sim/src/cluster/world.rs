@@ -7,13 +7,33 @@ use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hasher},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 use tokio::time::Instant;
+use tracing::subscriber::DefaultGuard;
 
 /// The wall clock when a run begins: ms since 1970.
 const EPOCH_MS: u64 = 1_700_000_000_000;
+/// Where a process' log goes: a line at a time.
+struct Journal(Arc<World>);
+
+impl std::io::Write for Journal {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let line = String::from_utf8_lossy(bytes);
+        let host = self.0.turn.load(Ordering::Relaxed);
+        self.0.log(|| format!("host {host}: {}", line.trim_end()));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Lines that are kept for who wants to read how it came to a violation.
 const KEPT_LINES: usize = 200_000;
 
@@ -28,6 +48,8 @@ struct State {
 pub(super) struct World {
     began: Instant,
     state: Mutex<State>,
+    /// The host whose process has its turn.
+    turn: AtomicU32,
 }
 
 impl World {
@@ -42,6 +64,7 @@ impl World {
         Arc::new(World {
             began: Instant::now(),
             state: Mutex::new(state),
+            turn: AtomicU32::default(),
         })
     }
 
@@ -83,6 +106,22 @@ impl World {
         if state.lines.len() < KEPT_LINES {
             state.lines.push(line);
         }
+    }
+
+    /// A process of this host has its turn.
+    pub(super) fn take_turn(&self, host: u32) {
+        self.turn.store(host, Ordering::Relaxed);
+    }
+
+    /// Writes down what processes log, as long as the guard is kept.
+    pub(super) fn write_down_logs(self: &Arc<World>) -> DefaultGuard {
+        let world = Arc::clone(self);
+        let subscriber = tracing_subscriber::fmt()
+            .without_time()
+            .with_ansi(false)
+            .with_max_level(tracing::Level::INFO)
+            .with_writer(move || Journal(Arc::clone(&world)));
+        tracing::subscriber::set_default(subscriber.finish())
     }
 
     /// Counts something that a run is to have met.

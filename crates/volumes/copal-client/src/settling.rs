@@ -2,6 +2,10 @@
 //!
 //! A file that a whole member lacks was never acknowledged: an operation holds on every member that is up, and a member that is
 //! whole has all that ever held. A file that all whole members have may be held, and is then never buried.
+//! A member that is away may have taken a burial of which nobody else knows, and brings it along when it returns: that a file
+//! is there to stay is said only when all members of the group have said that they have it.
+//!
+//! Rule: VOL-61, docs/design/cluster.md
 
 use crate::{
     cluster::{Cluster, SOON},
@@ -44,24 +48,20 @@ impl Cluster {
                     return Ok(Outcome::Aborted);
                 }
                 Verdict::NotHeld if want == Settle::Commit && found.live.is_some() => {
-                    if let Some(outcome) = self.complete(vid, &found, end).await? {
-                        return Ok(outcome);
-                    }
+                    self.complete(vid, &found, end).await?;
                 }
                 Verdict::NotHeld => {
                     self.bury_found(vid, fid, &found, end).await?;
                     return Ok(Outcome::Aborted);
                 }
-                Verdict::Open => {
-                    if let Some(outcome) = self.complete(vid, &found, end).await? {
-                        return Ok(outcome);
-                    }
-                }
+                Verdict::Open => self.complete(vid, &found, end).await?,
                 Verdict::Unreached => {}
             }
             if machine::now() + SOON >= end {
                 return Err(VolumeError::Deadline {
-                    reason: format!("not every member that is up told of file {fid}; settle it again"),
+                    reason: format!(
+                        "not every member of the group told of file {fid}; start the servers that are down, and settle it again"
+                    ),
                 });
             }
             tokio::time::sleep(SOON).await;
@@ -116,6 +116,7 @@ impl Cluster {
         let mut calls: FuturesUnordered<_> = calls.collect();
         let mut all = FoundEverywhere {
             up: view.up().count(),
+            members: view.members.len(),
             needed: view.needed(),
             ..FoundEverywhere::default()
         };
@@ -148,15 +149,15 @@ impl Cluster {
         self.bury(vid, name, fid, end).await
     }
 
-    /// Brings a file that some members have to all others; `None`: that did not end yet.
+    /// Brings a file that some members have to all others that are up.
     async fn complete(
         &self,
         vid: VolumeId,
         found: &FoundEverywhere,
         end: Instant,
-    ) -> Result<Option<Outcome>, VolumeError> {
+    ) -> Result<(), VolumeError> {
         let Some((_, name, head)) = found.live.clone() else {
-            return Ok(None);
+            return Ok(());
         };
         let fid = FileId(id(head.fid));
         let op = OpId(id(head.op));
@@ -171,8 +172,8 @@ impl Cluster {
             burial: self.draw_op_above(op),
         };
         match self.run(wanted, end).await {
-            Ok(()) => Ok(Some(Outcome::Committed)),
-            Err(VolumeError::Unavailable { .. } | VolumeError::Unknown { .. }) => Ok(None),
+            // All are asked once more, with those that were away.
+            Ok(()) | Err(VolumeError::Unavailable { .. } | VolumeError::Unknown { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -213,6 +214,7 @@ impl Cluster {
 #[derive(Default)]
 struct FoundEverywhere {
     up: usize,
+    members: usize,
     needed: usize,
     told: usize,
     live_count: usize,
@@ -224,7 +226,7 @@ struct FoundEverywhere {
 }
 
 enum Verdict {
-    /// Every member that is up has it: the condition of an acknowledgement.
+    /// Every member has it, and none has buried it.
     Held,
     /// A member has it among the deleted.
     Buried,
@@ -232,7 +234,7 @@ enum Verdict {
     NotHeld,
     /// All whole members have it, and some other lacks it.
     Open,
-    /// Too few answered to tell.
+    /// Too few answered to tell, or a member is away.
     Unreached,
 }
 
@@ -261,9 +263,10 @@ impl FoundEverywhere {
         if self.told < self.up || self.whole == 0 {
             return Verdict::Unreached;
         }
-        match self.live_count == self.up && self.up >= self.needed {
-            true => Verdict::Held,
-            false => Verdict::Open,
+        match (self.live_count == self.up, self.up == self.members) {
+            (true, true) => Verdict::Held,
+            (true, false) if self.up >= self.needed => Verdict::Unreached,
+            _ => Verdict::Open,
         }
     }
 }

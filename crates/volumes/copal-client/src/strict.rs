@@ -111,6 +111,10 @@ impl Cluster {
     }
 
     async fn ask_all(&self, view: &View, vid: VolumeId, name: &Bytes, end: Instant) -> Agreed {
+        // Nothing could hold in so small a view, so members that were away meanwhile are whole without what it saw.
+        if view.up().count() < view.needed() {
+            return Agreed::Not;
+        }
         let request = messages::Stat {
             group: view.group.0,
             epoch: view.epoch.0,

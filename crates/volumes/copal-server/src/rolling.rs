@@ -154,32 +154,54 @@ impl DataServer {
         match roll_forward(rolling.roles, &theirs, bound.as_ref(), rolling.closings) {
             Forward::Wait => Ok(()),
             Forward::Take => self.roll_create(rolling, &entry).await,
-            Forward::Bury { loser } => {
-                let op = self.ids.lock().draw_op_above(
-                    self.map.now_ms(),
-                    entry.op.max(bound.map_or(entry.op, |own| own.op)),
-                );
-                tracing::info!(group = %rolling.group, %loser, "of two files of a name that nobody was told to hold, one goes");
-                self.roll_one(rolling, taken_delete(&entry, loser, op)).await?;
-                match loser == entry.fid {
-                    true => self.roll_one(rolling, record(&entry)).await,
-                    false => self.roll_create(rolling, &entry).await,
-                }
+            Forward::Bury { loser } if loser == entry.fid => {
+                self.bury(rolling, &entry, loser, bound.as_ref()).await?;
+                self.roll_one(rolling, record(&entry)).await
             }
+            // Only what the other still has takes the place of what is here: the other may have buried it when it became
+            // whole, since what is here was acknowledged.
+            Forward::Bury { loser } => match self.fetch_created(rolling, &entry).await? {
+                Some(operation) => {
+                    self.bury(rolling, &entry, loser, bound.as_ref()).await?;
+                    self.roll_one(rolling, operation).await
+                }
+                None => Ok(()),
+            },
         }
     }
 
+    /// Buries one of two files of a name.
+    async fn bury(
+        &self,
+        rolling: &Rolling<'_>,
+        entry: &JournalEntry,
+        loser: FileId,
+        bound: Option<&Claim>,
+    ) -> Result<(), Refused> {
+        let after = bound.map_or(entry.op, |own| own.op).max(entry.op);
+        let op = self.ids.lock().draw_op_above(self.map.now_ms(), after);
+        tracing::info!(group = %rolling.group, %loser, "of two files of a name that nobody was told to hold, one goes");
+        self.roll_one(rolling, taken_delete(entry, loser, op)).await
+    }
+
     async fn roll_create(&self, rolling: &Rolling<'_>, entry: &JournalEntry) -> Result<(), Refused> {
-        match self
-            .fetch(&rolling.source, entry.vid, &entry.name, entry.fid, true)
-            .await
-        {
-            Ok(Some(operation)) => self.roll_one(rolling, operation).await,
-            // Deleted there, by what is not closed yet: it comes later.
-            Ok(None) => Ok(()),
-            Err(FetchError::Here(error)) => Err(error),
-            Err(FetchError::Call(error)) => Err(refused(Code::Unavailable, error.to_string())),
+        match self.fetch_created(rolling, entry).await? {
+            Some(operation) => self.roll_one(rolling, operation).await,
+            None => Ok(()),
         }
+    }
+
+    /// The file of a create as the other has it; `None`: deleted there, by what is not closed yet and comes later.
+    async fn fetch_created(
+        &self,
+        rolling: &Rolling<'_>,
+        entry: &JournalEntry,
+    ) -> Result<Option<Operation>, Refused> {
+        let fetched = self.fetch(&rolling.source, entry.vid, &entry.name, entry.fid, true);
+        fetched.await.map_err(|error| match error {
+            FetchError::Here(error) => error,
+            FetchError::Call(error) => refused(Code::Unavailable, error.to_string()),
+        })
     }
 
     async fn roll_one(&self, rolling: &Rolling<'_>, operation: Operation) -> Result<(), Refused> {

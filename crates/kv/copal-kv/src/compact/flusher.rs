@@ -45,7 +45,12 @@ pub(super) fn attend(engine: &Engine) -> bool {
     let stepped = engine.poison.check().and_then(|()| engine.flush_and_rotate());
     stepped.unwrap_or_else(|error| {
         failed(&error);
-        engine.signal.progressed(None);
+        // Nobody tries again while the caller waits, so it is told.
+        let is_full = error.is_no_space();
+        if !is_full {
+            engine.poison.set(&error.to_string());
+        }
+        engine.signal.progressed(is_full.then_some(true));
         false
     })
 }

@@ -322,7 +322,7 @@ impl Batching<'_> {
     }
 
     /// The name of a file that is deleted by its id alone. Buried under another than its own it would hide where it lies, and
-    /// be there again once the burial is forgotten. Reads all heads of the volume; who settles a create asks for that seldom.
+    /// be there again once the burial is forgotten (VOL-60). Reads all heads of the volume; who settles a create asks seldom.
     fn name_of(&self, vid: VolumeId, told: &Bytes, fid: FileId) -> Result<Bytes, NotHeld> {
         if told != UNKNOWN_FILE_NAME {
             return Ok(told.clone());
