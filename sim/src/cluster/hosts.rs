@@ -276,7 +276,7 @@ impl DataHost {
         }
         let world = &network.world;
         let identity = self.identity.as_ref().context("it has joined")?;
-        let (objects, store) = self.open(world)?;
+        let (objects, store) = self.open(world).with_context(|| self.name.clone())?;
         let booted = store.boot(world.draw())?;
         let process = Process::start(network, self.number, &self.host, Some(certificate(identity)?));
         let address = address(self.number);
@@ -353,7 +353,7 @@ impl DataHost {
 
     /// I5: looks at epochs and term, which never fall.
     pub(super) fn look_at_epochs(&mut self, world: &World) -> Result<()> {
-        let Some(running) = &self.running else {
+        let Some(running) = self.running.as_ref().filter(|_| !self.is_broken()) else {
             return Ok(());
         };
         // What a broken disk says counts for nothing.

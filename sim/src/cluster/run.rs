@@ -98,9 +98,9 @@ async fn try_one(trial: &Trial) -> Result<Outcome> {
     let world = World::new(trial.seed);
     let _logs = world.write_down_logs();
     let mut simulation = Simulation::new(&world).await?;
-    let mut violations = simulation.use_and_hurt(trial).await?;
+    let mut violations = told(simulation.use_and_hurt(trial).await);
     if violations.is_empty() {
-        violations = simulation.settle().await?;
+        violations = told(simulation.settle().await);
     }
     let history = simulation.work.history.lock();
     violations.extend(history.violations());
@@ -114,6 +114,11 @@ async fn try_one(trial: &Trial) -> Result<Outcome> {
         lines: world.lines(),
         operations: history.creates.len() + history.deletes.len() + history.reads.len() + history.lists.len(),
     })
+}
+
+/// A disk that is not opened again is a violation like any.
+fn told(found: Result<Vec<String>>) -> Vec<String> {
+    found.unwrap_or_else(|error| vec![format!("it does not go on: {error:#}")])
 }
 
 impl Simulation {

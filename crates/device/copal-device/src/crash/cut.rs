@@ -196,8 +196,8 @@ impl Replay {
             Event::Rot { at, data } => self.durable.write(*at, data),
             Event::Reset { image } => {
                 self.durable = image.clone();
-                self.open.clear();
-                self.flushes.clear();
+                // What is in flight is not in the image, and ends behind it.
+                self.open.retain(|open| open.ended.is_none());
             }
         }
     }

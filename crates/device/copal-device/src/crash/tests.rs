@@ -1,7 +1,7 @@
 //! The enumerator against a model that knows, block by block, what may be read after a crash.
 
 use super::*;
-use crate::fault::{FaultDevice, FaultOptions, Order};
+use crate::fault::{Fault, FaultDevice, FaultOptions, Order, WriteFault};
 use crate::random::Random;
 use crate::{AlignedBuf, Class, Completion, Device, Image, Io, IoDone, IoKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -214,6 +214,25 @@ fn a_flush_beside_a_write_through_does_not_cover_it() {
         BTreeSet::from([vec![0, 1], vec![2, 1]])
     );
     assert_eq!(reachable(&history, dev.step()), BTreeSet::from([vec![2, 1]]));
+}
+
+/// Symptom: a simulated disk lost what had been flushed. Cause: a write that was in flight when the medium was repaired was
+/// forgotten here, and reached the image all the same. Fix: it stays open.
+#[test]
+fn a_write_in_flight_outlives_the_repair_of_the_medium() {
+    let dev = device(1, Order::Fifo);
+    dev.inject(Fault::Write {
+        skip: 100,
+        fault: WriteFault::Error,
+    });
+    drop(submit(&dev, 0, write(1, 1)));
+    dev.heal();
+    let begun = dev.step();
+    submit(&dev, 0, IoKind::Flush).wait();
+    submit(&dev, 0, IoKind::Flush).wait();
+    let history = dev.history();
+    assert_eq!(reachable(&history, begun), BTreeSet::from([vec![0], vec![1]]));
+    assert_eq!(reachable(&history, dev.step()), BTreeSet::from([vec![1]]));
 }
 
 #[test]
