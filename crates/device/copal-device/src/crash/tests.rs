@@ -235,6 +235,34 @@ fn a_write_in_flight_outlives_the_repair_of_the_medium() {
     assert_eq!(reachable(&history, dev.step()), BTreeSet::from([vec![1]]));
 }
 
+/// Symptom: a power cut brought a log's frame back that had failed with an error long before, over the one that was written in
+/// its place and flushed. Cause: a failed write stayed open for ever, and what is open lies over what has ended. Fix: when the
+/// device is opened again, it has happened, or it never will.
+#[test]
+fn a_write_that_failed_does_not_come_back_over_later_ones() {
+    for seed in 0..8 {
+        let options = FaultOptions {
+            seed,
+            order: Order::Immediate,
+            ..FaultOptions::default()
+        };
+        let dev = FaultDevice::with_options(Image::zeroed(BLOCK), options);
+        dev.inject(Fault::Write {
+            skip: 0,
+            fault: WriteFault::Error,
+        });
+        submit(&dev, 0, write(1, 1)).wait();
+        assert_eq!(
+            reachable(&dev.history(), dev.step()),
+            BTreeSet::from([vec![0], vec![1]])
+        );
+        let dev = dev.reopen();
+        submit(&dev, 0, write(2, 1)).wait();
+        submit(&dev, 0, IoKind::Flush).wait();
+        assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![2]]));
+    }
+}
+
 #[test]
 fn growth_is_open_until_flushed_and_what_was_written_beyond_is_lost_with_it() {
     let dev = device(1, Order::Immediate);

@@ -38,6 +38,8 @@ pub(super) struct Medium {
     next_id: u64,
     poisoned: bool,
     flush_failed: bool,
+    /// Commands that failed, and whether they happened all the same.
+    orphans: Vec<(u64, bool)>,
     unreadable: BTreeSet<u64>,
     stale: Vec<(std::ops::Range<u64>, Image)>,
     armed: Vec<Fault>,
@@ -58,6 +60,7 @@ impl Medium {
             next_id: 0,
             poisoned: false,
             flush_failed: false,
+            orphans: Vec::new(),
             unreadable: BTreeSet::new(),
             stale: Vec::new(),
             armed: Vec::new(),
@@ -191,11 +194,31 @@ impl Medium {
         }
     }
 
-    /// A command that nobody will hear of: it happens or not. Its change stays open for ever.
-    pub(super) fn orphan(&mut self, plan: &Plan) {
-        if self.random.one_in(2) {
+    /// A command that failed: it happens or not, and a crash may still keep or lose it, until the device is opened again.
+    fn orphan(&mut self, plan: &Plan) {
+        let happens = self.random.one_in(2);
+        if happens {
             self.take_effect(plan);
         }
+        if plan.change.is_some() {
+            self.orphans.push((plan.id, happens));
+        }
+    }
+
+    /// The kernel has ended what had failed: it has happened, or it never will.
+    fn settle_orphans(&mut self) {
+        for (id, happens) in std::mem::take(&mut self.orphans) {
+            self.settle(id, happens);
+        }
+    }
+
+    /// What became of a command that nobody hears of.
+    fn settle(&mut self, id: u64, happens: bool) {
+        self.note(if happens {
+            Event::End { id }
+        } else {
+            Event::Lost { id }
+        });
     }
 
     /// The process that submitted it died. The kernel settles what is in flight before the device can be opened
@@ -206,18 +229,14 @@ impl Medium {
             self.take_effect(plan);
         }
         if plan.change.is_some() {
-            let id = plan.id;
-            self.note(if happens {
-                Event::End { id }
-            } else {
-                Event::Lost { id }
-            });
+            self.settle(plan.id, happens);
         }
     }
 
     /// A new handle. After a failed flush the device was reset and holds some legal state, durably.
     pub(super) fn revive(&mut self) {
         self.poisoned = false;
+        self.settle_orphans();
         if !std::mem::take(&mut self.flush_failed) || !self.record {
             return;
         }
@@ -367,6 +386,7 @@ impl Medium {
         self.stale.clear();
         self.unreadable.clear();
         self.budget = FaultBudget::default();
+        self.settle_orphans();
         if let Some(shadow) = self.shadow.take() {
             self.image = shadow;
             self.note(Event::Reset {
