@@ -27,6 +27,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::runtime::Runtime;
 
 const MASTERS: u32 = 2;
 const SERVERS: u32 = 5;
@@ -87,11 +88,13 @@ pub(super) struct Simulation {
 /// # Errors
 /// The cluster could not be made: a mistake of the simulator.
 pub(super) fn run(trial: &Trial) -> Result<Outcome> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()?;
-    runtime.block_on(try_one(trial))
+    virtual_time()?.block_on(try_one(trial))
+}
+
+/// One thread, whose clock goes on when nobody has anything to do.
+pub(super) fn virtual_time() -> Result<Runtime> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    Ok(runtime.enable_time().start_paused(true).build()?)
 }
 
 async fn try_one(trial: &Trial) -> Result<Outcome> {
@@ -123,7 +126,7 @@ fn told(found: Result<Vec<String>>) -> Vec<String> {
 
 impl Simulation {
     /// A cluster that is whole, with a few volumes.
-    async fn new(world: &Arc<World>) -> Result<Simulation> {
+    pub(super) async fn new(world: &Arc<World>) -> Result<Simulation> {
         let network = Network::new(world);
         let names = Names::new(MASTERS)?;
         let pool = Pool {

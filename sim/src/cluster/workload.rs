@@ -65,6 +65,9 @@ pub(super) async fn drive(work: Arc<Work>, host: ClientHost) -> Result<()> {
             };
             client.step().await;
         }
+        if cluster.hedged_reads() > 0 {
+            world.sometimes("a second member was asked");
+        }
         process.kill();
         work.network.reset(&process);
     }

@@ -7,6 +7,7 @@ use crate::{
     machine,
     map_cache::MapCache,
     masters::Masters,
+    pace::Pace,
     permits::Permits,
     profile::Profile,
     tls::{Identity, TlsError, client_tls, name_of_server},
@@ -68,6 +69,8 @@ pub(crate) struct Inner {
     /// Counts reads, so that each begins at another member.
     turn: AtomicUsize,
     pub(crate) transfer: Choice,
+    /// How fast members answer reads.
+    pace: Pace,
     /// What the client may do, as far as it has to show it.
     pub(crate) permits: Permits,
     /// Whether an operation ended without anybody knowing how.
@@ -117,6 +120,7 @@ impl Cluster {
             known: Mutex::default(),
             turn: AtomicUsize::default(),
             transfer: Choice::default(),
+            pace: Pace::default(),
             permits: Permits::new(profile.client.clone(), incarnation),
             is_unsettled: AtomicBool::new(false),
             follows,
@@ -272,6 +276,15 @@ impl Cluster {
         let group = vid.birth_group();
         let epoch = self.inner.map.view(group).map_or(0, |view| view.epoch.0);
         (group.0, epoch)
+    }
+
+    pub(crate) fn pace(&self) -> &Pace {
+        &self.inner.pace
+    }
+
+    /// Reads for which a second member was asked, because the first took longer than most.
+    pub fn hedged_reads(&self) -> u64 {
+        self.inner.pace.hedged()
     }
 
     pub(crate) fn next_turn(&self) -> usize {

@@ -309,21 +309,30 @@ impl Connection {
             Some(waiting) => drop(waiting.insert(id, Waiter::One(tell))),
             None => return Err(broken()),
         }
+        let _forgotten = Forgotten { connection: self, id };
         let frame = frame_of(id, method, Some(deadline), request);
         let called = async {
             self.out.send(frame).await.map_err(|_| broken())?;
             told.await.map_err(|_| broken())?
         };
-        let answer = match timeout(deadline, called).await {
-            Ok(answer) => answer?,
-            Err(_) => {
-                if let Some(waiting) = self.waiting.lock().as_mut() {
-                    waiting.remove(&id);
-                }
-                return Err(CallError::Deadline);
-            }
-        };
+        let answer = timeout(deadline, called)
+            .await
+            .map_err(|_| CallError::Deadline)??;
         T::decode(answer).map_err(|error| CallError::Malformed(error.to_string()))
+    }
+}
+
+/// Forgets a call when it ends, or when whoever made it goes on without an answer.
+struct Forgotten<'a> {
+    connection: &'a Connection,
+    id: u64,
+}
+
+impl Drop for Forgotten<'_> {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.connection.waiting.lock().as_mut() {
+            waiting.remove(&self.id);
+        }
     }
 }
 

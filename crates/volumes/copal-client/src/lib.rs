@@ -23,6 +23,7 @@ pub mod machine;
 mod map_cache;
 mod masters;
 mod operation;
+mod pace;
 mod permits;
 mod permitted;
 mod probing;
