@@ -88,13 +88,14 @@ fn members<'a>(
     })
 }
 
-/// Whether each group has a whole member besides this host: a disk that holds the last copy is not to be lost.
+/// Whether each group has two whole members besides this host. With one, that one may fail before anybody has noticed that the
+/// disk is gone, and the group waits for a disk that never comes (docs/design/cluster.md#not-built).
 pub(super) fn survives_without(map: &MapCache, data: &[DataHost], at: usize) -> bool {
     map.groups().into_iter().all(|group| {
         let view = map.view(group);
         view.is_some_and(|view| {
-            let mut whole = members(&view, map, data);
-            whole.any(|(host, ..)| host.number != data[at].number)
+            let whole = members(&view, map, data);
+            whole.filter(|(host, ..)| host.number != data[at].number).count() >= 2
         })
     })
 }

@@ -292,3 +292,123 @@ impl History {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use copal_volume::group::GroupId;
+
+    const FILE: FileId = FileId(1);
+
+    fn volume() -> VolumeId {
+        VolumeId::in_group(GroupId(1), 1)
+    }
+
+    fn span(began_ms: u64, ended_ms: u64) -> Span {
+        Span {
+            began_ms,
+            ended_ms: Some(ended_ms),
+        }
+    }
+
+    fn create(fid: FileId, span: Span) -> Create {
+        Create {
+            vid: volume(),
+            name: b"n".to_vec(),
+            body: vec![1],
+            span,
+            known: Known::Held,
+            fid: Some(fid),
+        }
+    }
+
+    fn read(span: Span, shown: Option<FileId>) -> Read {
+        Read {
+            vid: volume(),
+            name: b"n".to_vec(),
+            span,
+            shown,
+        }
+    }
+
+    fn delete(span: Span) -> Delete {
+        Delete {
+            fid: FILE,
+            span,
+            known: Known::Held,
+        }
+    }
+
+    /// A file that was acknowledged at 10 and, with `deleted`, whose delete was at 30.
+    fn history(deleted: bool, reads: Vec<Read>) -> History {
+        History {
+            creates: vec![create(FILE, span(0, 10))],
+            deletes: deleted.then(|| delete(span(20, 30))).into_iter().collect(),
+            reads,
+            made_by: BTreeMap::from([(FILE, 0)]),
+            ..History::default()
+        }
+    }
+
+    #[test]
+    fn what_does_not_follow_from_what_was_told_is_found_out() {
+        let fine = [
+            history(
+                false,
+                vec![read(span(5, 6), None), read(span(11, 12), Some(FILE))],
+            ),
+            history(true, vec![read(span(25, 26), None), read(span(31, 32), None)]),
+            history(
+                true,
+                vec![read(span(25, 29), Some(FILE)), read(span(31, 32), None)],
+            ),
+        ];
+        for history in fine {
+            assert_eq!(history.violations(), [""; 0]);
+        }
+        let lists = |files| {
+            let listed = Listed {
+                vid: volume(),
+                span: span(11, 12),
+                files,
+            };
+            History {
+                lists: vec![listed],
+                ..history(false, vec![])
+            }
+        };
+        let wrong = [
+            ("lost", history(false, vec![read(span(11, 12), None)])),
+            (
+                "deleted back",
+                history(true, vec![read(span(31, 32), Some(FILE))]),
+            ),
+            (
+                "shown, gone and shown again",
+                history(
+                    true,
+                    [Some(FILE), None, Some(FILE)]
+                        .into_iter()
+                        .zip([21, 23, 25])
+                        .map(|(shown, at)| read(span(at, at + 1), shown))
+                        .collect(),
+                ),
+            ),
+            ("not listed", lists(vec![])),
+            (
+                "out of order",
+                lists(vec![(b"z".to_vec(), FileId(9)), (b"n".to_vec(), FILE)]),
+            ),
+            (
+                "two owners",
+                History {
+                    creates: vec![create(FILE, span(0, 10)), create(FileId(2), span(5, 12))],
+                    ..History::default()
+                },
+            ),
+        ];
+        for (what, history) in wrong {
+            assert_ne!(history.violations(), [""; 0], "{what}");
+        }
+    }
+}

@@ -11,7 +11,10 @@ use copal_client::{
     Cluster, Connections, Identity, Masters, Profile, client_tls, name_of_master, name_of_server,
 };
 use copal_data::{MemberIdentity, MemberStore};
-use copal_device::{Device, Image, crash, fault::FaultDevice};
+use copal_device::{
+    Device, Image, crash,
+    fault::{Fault, FaultDevice, FlushFault},
+};
 use copal_master::MasterOptions;
 use copal_server::{
     Authority, CLIENT_NAME, Candidate, DataOptions, DataServer, JoinToken, Joining, Listener, Room, join,
@@ -33,6 +36,8 @@ use std::{
 pub(super) const CLUSTER: [u8; 16] = [7; 16];
 const DISK_BYTES: u64 = 64 << 20;
 const ENGINE_BYTES: u64 = 8 << 20;
+/// Flushes that a disk only says it has done.
+const LIES: usize = 100;
 /// How long joining and connecting may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Numbers of hosts: masters from 1, data servers from 11, clients from 101.
@@ -344,6 +349,16 @@ impl DataHost {
         drop(running.store);
         // Tasks are dropped when they are polled next.
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    /// Lets its disk only say that what comes next is flushed.
+    pub(super) fn lie(&self) {
+        for _ in 0..LIES {
+            self.device.inject(Fault::Flush {
+                skip: 0,
+                fault: FlushFault::Lie,
+            });
+        }
     }
 
     /// Whether its disk takes no more writes before somebody starts it anew.

@@ -50,6 +50,8 @@ pub(super) struct Trial {
     pub(super) minutes: u64,
     /// None: only clients are there, and nothing goes wrong.
     pub(super) with_faults: bool,
+    /// Disks forget at a power cut what they said was flushed: something must be lost.
+    pub(super) with_lying_disks: bool,
 }
 
 /// What came of it.
@@ -218,6 +220,9 @@ impl Simulation {
         let mut violations = Vec::new();
         while self.world.now_ms() < end_ms && violations.is_empty() {
             tokio::time::sleep(self.world.between(100, 4_000)).await;
+            if trial.with_lying_disks {
+                self.data.iter().for_each(DataHost::lie);
+            }
             if trial.with_faults {
                 self.fault().await?;
             }

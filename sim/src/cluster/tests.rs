@@ -11,6 +11,7 @@ fn trial(seed: u64) -> Trial {
         seed,
         minutes: 4,
         with_faults: true,
+        with_lying_disks: false,
     }
 }
 
@@ -30,6 +31,20 @@ fn whatever_goes_wrong_what_was_told_holds_and_all_comes_together() {
         let outcome = run::run(&trial(seed)).unwrap();
         assert_eq!(outcome.violations, [""; 0], "seed {seed}");
     }
+}
+
+/// What is looked at would tell: with disks that forget at a power cut what they said was flushed, something acknowledged is lost.
+#[test]
+fn disks_that_only_say_that_they_have_flushed_are_found_out() {
+    let is_found_out = (1..=20).any(|seed| {
+        let lying = Trial {
+            minutes: 8,
+            with_lying_disks: true,
+            ..trial(seed)
+        };
+        !run::run(&lying).unwrap().violations.is_empty()
+    });
+    assert!(is_found_out);
 }
 
 /// Seeds that have failed, at the length at which they did.
