@@ -41,6 +41,25 @@ enum Suite {
     BeanfsFig2(cluster::figure2::Options),
     /// Bytes and look-ups of fifty million volumes in the master's database
     BeanfsMeta(cluster::meta::Options),
+    /// Volumes that die, simulated, beside the paper's formula
+    #[command(name = "beanfs-fig7")]
+    BeanfsFig7(cluster::figure7::Options),
+    /// Time until a server that was away is whole, by what it missed
+    #[command(name = "beanfs-fig9")]
+    BeanfsFig9(cluster::figure9::Options),
+    /// Copying what a lost server had, beside what disks give
+    BeanfsRereplicate(cluster::rereplicate::Options),
+    /// Copying by how many copies run at once
+    #[command(name = "beanfs-fig11")]
+    BeanfsFig11(cluster::figure11::Options),
+    /// Last copies first when two servers are lost
+    BeanfsPriority(cluster::priority::Options),
+    /// Creates by servers and by clients, with throttled disks
+    #[command(name = "beanfs-fig8bc")]
+    BeanfsFig8bc(cluster::figure8bc::Options),
+    /// Creates while two servers fail for a while
+    #[command(name = "beanfs-fig10")]
+    BeanfsFig10(cluster::figure10::Options),
     /// Device commands of each operation of the object store
     ObjectCommands(objects::commands::Options),
     /// Durable append: file system against stream
@@ -70,6 +89,13 @@ fn run() -> Result<()> {
         Suite::KvValues(options) => values::run(root, &options),
         Suite::BeanfsFig2(options) => cluster::figure2::run(root, &options),
         Suite::BeanfsMeta(options) => cluster::meta::run(root, &options),
+        Suite::BeanfsFig7(options) => cluster::figure7::run(root, &options),
+        Suite::BeanfsFig9(options) => cluster::figure9::run(root, &options),
+        Suite::BeanfsRereplicate(options) => cluster::rereplicate::run(root, &options),
+        Suite::BeanfsFig11(options) => cluster::figure11::run(root, &options),
+        Suite::BeanfsPriority(options) => cluster::priority::run(root, &options),
+        Suite::BeanfsFig8bc(options) => cluster::figure8bc::run(root, &options),
+        Suite::BeanfsFig10(options) => cluster::figure10::run(root, &options),
         Suite::ObjectCommands(options) => objects::commands::run(root, &options),
         Suite::DraconisFig9(options) => objects::figure9::run(root, &options),
     }

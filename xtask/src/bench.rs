@@ -29,7 +29,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 }
 
 /// Every suite there is; `docs/papers.md` may name only these.
-pub(crate) const SUITES: [Suite; 20] = [
+pub(crate) const SUITES: [Suite; 27] = [
     suite(
         BACKUP_PEERS,
         "repository size, CPU, memory, restore beside restic, rustic and borg",
@@ -53,6 +53,41 @@ pub(crate) const SUITES: [Suite; 20] = [
     suite(
         "beanfs-meta",
         "bytes and look-ups of fifty million volumes in the master's database",
+        Package::Bench,
+    ),
+    suite(
+        "beanfs-fig7",
+        "volumes that die, simulated, beside the paper's formula",
+        Package::Bench,
+    ),
+    suite(
+        "beanfs-fig9",
+        "time until a server that was away is whole, by what it missed",
+        Package::Bench,
+    ),
+    suite(
+        "beanfs-rereplicate",
+        "copying what a lost server had, beside what disks give",
+        Package::Bench,
+    ),
+    suite(
+        "beanfs-fig11",
+        "copying by how many copies run at once",
+        Package::Bench,
+    ),
+    suite(
+        "beanfs-priority",
+        "last copies first when two servers are lost",
+        Package::Bench,
+    ),
+    suite(
+        "beanfs-fig8bc",
+        "creates by servers and by clients, with throttled disks",
+        Package::Bench,
+    ),
+    suite(
+        "beanfs-fig10",
+        "creates while two servers fail for a while",
         Package::Bench,
     ),
     suite(

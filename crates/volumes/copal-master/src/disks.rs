@@ -15,6 +15,9 @@ impl Reign {
         if recovery.servers != self.map.servers.len() {
             recovery.servers = self.map.servers.len();
             recovery.queue.set_servers([(0, recovery.servers)].into());
+            if let Some(most) = recovery.copies_at_once {
+                recovery.queue.limit_running(most);
+            }
         }
         let mut failed: Vec<(u64, u32)> = Vec::new();
         let mut away = BTreeSet::new();

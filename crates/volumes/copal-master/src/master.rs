@@ -18,6 +18,8 @@ pub struct MasterOptions {
     pub failed_after_ms: u64,
     /// A failed server is given up, and its groups are copied from others, after so long.
     pub permanent_after_ms: u64,
+    /// So many groups are copied at once, at least one; `None`: half as many as there are servers.
+    pub copies_at_once: Option<usize>,
 }
 
 impl Default for MasterOptions {
@@ -25,6 +27,7 @@ impl Default for MasterOptions {
         MasterOptions {
             failed_after_ms: 10_000,
             permanent_after_ms: 30 * 60_000,
+            copies_at_once: None,
         }
     }
 }
@@ -151,7 +154,10 @@ impl Master {
             quotas,
             watches: BTreeMap::new(),
             volumes_by_group,
-            recovery: Recovery::default(),
+            recovery: Recovery {
+                copies_at_once: options.copies_at_once,
+                ..Recovery::default()
+            },
             masters,
         };
         Ok(Opened::Leads(Box::new(Master {

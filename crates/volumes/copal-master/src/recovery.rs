@@ -70,6 +70,8 @@ pub(crate) struct Recovery {
     /// Servers that are away, as the queue was told.
     pub(crate) away: BTreeSet<u32>,
     pub(crate) servers: usize,
+    /// Copies that run at once; none: as many as the number of servers says.
+    pub(crate) copies_at_once: Option<usize>,
     pub(crate) was_held: bool,
     /// Servers that were emptied, and are told to be empty.
     pub(crate) empty: BTreeSet<u32>,
@@ -95,6 +97,7 @@ impl Default for Recovery {
             progress: Progress::default(),
             away: BTreeSet::new(),
             servers: 0,
+            copies_at_once: None,
             was_held: false,
             empty: BTreeSet::new(),
             is_paused: false,

@@ -43,6 +43,9 @@ pub(crate) struct Master {
     #[arg(long, value_name = "NUMBER", default_value_t = 3, requires = "new",
         value_parser = clap::value_parser!(u8).range(1..=7))]
     pub(crate) replicas: u8,
+    /// Groups that are copied at once when servers are lost (default: half as many as there are servers)
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) copies_at_once: Option<u16>,
     #[command(flatten)]
     pub(crate) times: Times,
     #[command(flatten)]

@@ -29,6 +29,10 @@ struct Cluster {
 
 impl Cluster {
     fn new(servers: u8, groups: u32) -> Cluster {
+        Cluster::with(servers, groups, MasterOptions::default())
+    }
+
+    fn with(servers: u8, groups: u32, options: MasterOptions) -> Cluster {
         let mut meta = SqliteStore::in_memory().unwrap();
         let pool = Pool {
             replicas: 3,
@@ -36,7 +40,7 @@ impl Cluster {
             groups,
         };
         Master::found(&mut meta, [7; 16], pool).unwrap();
-        let master = Master::open(Box::new(meta), MasterOptions::default()).unwrap();
+        let master = Master::open(Box::new(meta), options).unwrap();
         let mut cluster = Cluster {
             master,
             now_ms: 1000,
@@ -257,6 +261,19 @@ fn a_server_that_is_given_up_is_replaced_by_as_many_copies_at_a_time_as_disks_al
     cluster.settle();
     assert_eq!(cluster.most_running, 4, "half the servers");
     assert_eq!(cluster.master.map().servers.len(), 7);
+}
+
+#[test]
+fn no_more_copies_run_than_the_operator_allows() {
+    let options = MasterOptions {
+        copies_at_once: Some(2),
+        ..MasterOptions::default()
+    };
+    let mut cluster = Cluster::with(8, 128, options);
+    cluster.kill(3);
+    cluster.master.lose("data3", cluster.now_ms).unwrap();
+    cluster.settle();
+    assert_eq!(cluster.most_running, 2);
 }
 
 #[test]

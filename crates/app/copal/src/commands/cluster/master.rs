@@ -36,6 +36,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
     }
     let options = MasterOptions {
         permanent_after_ms: words.times.permanent_after.as_millis() as u64,
+        copies_at_once: words.copies_at_once.map(usize::from),
         ..MasterOptions::default()
     };
     let process = MasterProcess::start(

@@ -1,0 +1,231 @@
+//! What copies of groups do when servers are lost for good: a cluster is filled, servers are killed and given up, and the master
+//! is asked over and over what runs and what waits.
+//!
+//! Each server gives copies so many bytes a second, which it takes for what it reads for others and for what it writes alike:
+//! this stands for the disks of more machines. A byte that is copied is taken from two servers, so `n` of them at `rate` copy
+//! `n rate / 2` at most, and one copy alone `rate`.
+
+use super::{
+    operations,
+    running::{Running, Setup},
+};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long copying may take.
+const LIMIT: Duration = Duration::from_secs(1800);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(25);
+/// Bytes of a file.
+const FILE_BYTES: usize = 256 << 10;
+
+/// What is lost, and how fast it may come back.
+pub(super) struct Plan {
+    pub(super) servers: usize,
+    pub(super) groups: u32,
+    /// Bytes of each volume; there are as many as groups.
+    pub(super) volume_bytes: u64,
+    /// Bytes a second that each server gives copies.
+    pub(super) rate: u64,
+    /// Copies at once; none: as the master has it by itself.
+    pub(super) at_once: Option<usize>,
+    /// Servers that are lost.
+    pub(super) lost: usize,
+}
+
+/// What came of it.
+pub(super) struct Outcome {
+    pub(super) seconds: f64,
+    /// Until no group had a single whole copy any more; 0: none ever had.
+    pub(super) single_seconds: f64,
+    /// Groups that had a single whole copy.
+    pub(super) single_groups: u64,
+    /// Copies that were made, and the bytes of the files in them.
+    pub(super) copies: u64,
+    pub(super) bytes: u64,
+    /// Volumes of which a copy was lost.
+    pub(super) volumes: u64,
+    /// Copies of groups with more whole copies that began while one with fewer could have run in their place.
+    pub(super) out_of_order: u64,
+    /// The most copies that ran at a time.
+    pub(super) most_running: u64,
+}
+
+/// One look at the queue.
+struct Task {
+    group: u64,
+    source: String,
+    target: String,
+    whole_copies: u64,
+}
+
+impl Task {
+    fn of(task: &Value) -> Task {
+        let word = |name: &str| task[name].as_str().unwrap_or_default().to_owned();
+        Task {
+            group: task["gid"].as_u64().unwrap_or_default(),
+            source: word("src"),
+            target: word("dst"),
+            whole_copies: task["priority"]["whole_copies"].as_u64().unwrap_or_default(),
+        }
+    }
+}
+
+/// Fills a new cluster, loses servers of it, and watches it become whole.
+pub(super) fn lose(binary: &Path, directory: &Path, plan: &Plan) -> Result<Outcome> {
+    let mut master = Vec::new();
+    if let Some(most) = plan.at_once {
+        master = vec!["--copies-at-once".to_owned(), most.to_string()];
+    }
+    let setup = Setup {
+        groups: plan.groups,
+        master,
+        data: ["--recovery-rate", &plan.rate.to_string(), "--memory", "96M"]
+            .map(str::to_owned)
+            .into(),
+        ..Setup::of(plan.servers)
+    };
+    let mut running = Running::start(binary, directory, &setup)?;
+    let begun = Instant::now();
+    let volumes = operations::volumes(running.store(), plan.groups.into())?;
+    let files = u64::from(plan.groups) * plan.volume_bytes.div_ceil(FILE_BYTES as u64);
+    operations::create(running.store(), &volumes, files, FILE_BYTES, "f")?;
+    eprintln!("{files} files in {:.0} s", begun.elapsed().as_secs_f64());
+    let names: BTreeSet<String> = (plan.servers - plan.lost..plan.servers)
+        .map(|at| format!("data{at}"))
+        .collect();
+    let lacking = lost_copies(&running, &names)?;
+    let mut outcome = Outcome {
+        seconds: 0.0,
+        single_seconds: 0.0,
+        single_groups: lacking.values().filter(|copies| **copies == 2).count() as u64,
+        copies: lacking.values().sum(),
+        bytes: 0,
+        volumes: 0,
+        out_of_order: 0,
+        most_running: 0,
+    };
+    for vid in volumes.iter() {
+        let copies = lacking.get(&u64::from(vid.birth_group().0)).copied();
+        outcome.volumes += copies.unwrap_or_default();
+        outcome.bytes += copies.unwrap_or_default() * (files / u64::from(plan.groups)) * FILE_BYTES as u64;
+    }
+    for at in plan.servers - plan.lost..plan.servers {
+        running.kill(at)?;
+    }
+    running.wait_until(Duration::from_secs(60), |status| {
+        let servers = status["servers"].as_array().into_iter().flatten();
+        servers.filter(|server| server["state"] == "down").count() == plan.lost
+    })?;
+    // Copies of the first would begin before the second is given up; that is what happens where servers are lost one by one.
+    for name in &names {
+        running.ask("lost", name)?;
+    }
+    watch(&running, &mut outcome)?;
+    Ok(outcome)
+}
+
+/// Copies that each group has lost with these servers.
+fn lost_copies(running: &Running, lost: &BTreeSet<String>) -> Result<BTreeMap<u64, u64>> {
+    let told = running.ask("groups", "")?;
+    let groups = told["groups"].as_array().context("groups")?;
+    let mut lacking = BTreeMap::new();
+    for group in groups {
+        let members = group["members"].as_array().into_iter().flatten();
+        let away = members.filter(|member| member["name"].as_str().is_some_and(|name| lost.contains(name)));
+        let away = away.count() as u64;
+        if away > 0 {
+            lacking.insert(group["group"].as_u64().context("a number")?, away);
+        }
+    }
+    Ok(lacking)
+}
+
+fn watch(running: &Running, outcome: &mut Outcome) -> Result<()> {
+    let begun = Instant::now();
+    let mut before: BTreeSet<(u64, String)> = BTreeSet::new();
+    loop {
+        let status = running.status()?;
+        let elapsed = begun.elapsed();
+        let (mut runs, mut waits) = (Vec::new(), Vec::new());
+        for task in status["tasks"].as_array().into_iter().flatten() {
+            match task["state"].as_str() {
+                Some("running") => runs.push(Task::of(task)),
+                Some("waiting") => waits.push(Task::of(task)),
+                _ => {}
+            }
+        }
+        outcome.most_running = outcome.most_running.max(runs.len() as u64);
+        outcome.out_of_order += out_of_order(&before, &runs, &waits);
+        before = runs
+            .iter()
+            .map(|task| (task.group, task.target.clone()))
+            .collect();
+        if status["groups"]["one_copy"].as_u64() > Some(0) {
+            outcome.single_seconds = elapsed.as_secs_f64();
+        }
+        if status["health"] == "healthy" {
+            outcome.seconds = elapsed.as_secs_f64();
+            return Ok(());
+        }
+        ensure!(
+            elapsed < LIMIT,
+            "not whole after {} s: {}",
+            LIMIT.as_secs(),
+            status["sentence"]
+        );
+        thread::sleep(LOOK);
+    }
+}
+
+/// Copies that began since the last look though a group with fewer whole copies waits that could have had their place.
+fn out_of_order(before: &BTreeSet<(u64, String)>, runs: &[Task], waits: &[Task]) -> u64 {
+    let began = runs
+        .iter()
+        .filter(|task| !before.contains(&(task.group, task.target.clone())));
+    let is_before_its_turn = |begun: &&Task| {
+        let others = || runs.iter().filter(|other| other.group != begun.group);
+        waits
+            .iter()
+            .filter(|waiting| waiting.whole_copies < begun.whole_copies && waiting.whole_copies > 0)
+            .any(|waiting| {
+                !waiting.source.is_empty()
+                    && !waiting.target.is_empty()
+                    && others().all(|other| other.source != waiting.source && other.target != waiting.target)
+            })
+    };
+    began.filter(is_before_its_turn).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Task, out_of_order};
+    use std::collections::BTreeSet;
+
+    fn task(group: u64, source: &str, target: &str, whole_copies: u64) -> Task {
+        Task {
+            group,
+            source: source.to_owned(),
+            target: target.to_owned(),
+            whole_copies,
+        }
+    }
+
+    #[test]
+    fn a_copy_is_out_of_order_only_where_a_more_urgent_one_could_have_run() {
+        let none = BTreeSet::new();
+        let runs = [task(1, "a", "b", 2), task(2, "c", "d", 1)];
+        assert_eq!(out_of_order(&none, &runs, &[task(3, "a", "e", 1)]), 1);
+        // Its source is read by the other, which is as urgent.
+        assert_eq!(out_of_order(&none, &runs, &[task(3, "c", "e", 1)]), 0);
+        assert_eq!(out_of_order(&none, &runs, &[task(3, "a", "e", 2)]), 0);
+        let before = [(1, "b".to_owned())].into();
+        assert_eq!(out_of_order(&before, &runs, &[task(3, "a", "e", 1)]), 0);
+    }
+}

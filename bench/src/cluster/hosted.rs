@@ -1,0 +1,219 @@
+//! A cluster whose processes run inside the suite, each server over a throttled disk of its own: real sockets, real TLS, real
+//! stores. What is throttled is below the product, which has no setting for it.
+//!
+//! Not here: clusters of processes (`running`).
+
+use super::{
+    running::free_address,
+    throttled::{Speed, ThrottledDevice},
+};
+use anyhow::{Context, Result, anyhow};
+use copal_client::{ClusterStore, Profile};
+use copal_data::{MemberIdentity, MemberStore};
+use copal_device::Device;
+use copal_master::{Master, MasterOptions, Pool, SqliteStore};
+use copal_server::{Authority, CLIENT_NAME, DataProcess, JoinToken, MasterProcess, Room, ServerHome};
+use copal_volume::{
+    SystemClock,
+    group::{Incarnation, Term},
+    random_incarnation,
+};
+use serde_json::Value;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+const UUID: [u8; 16] = [0xb; 16];
+const PATIENCE: Duration = Duration::from_secs(60);
+const DISK_BYTES: u64 = 1 << 30;
+const ENGINE_BYTES: u64 = 64 << 20;
+/// Copies take what the disk gives.
+const RECOVERY_BYTES_PER_S: u64 = 200_000_000;
+
+struct DiskRoom(copal_object::Store);
+
+impl Room for DiskRoom {
+    fn bytes(&self) -> (u64, u64) {
+        let space = self.0.space();
+        (space.live_bytes, 64 * DISK_BYTES)
+    }
+}
+
+struct Started {
+    process: DataProcess,
+    store: MemberStore,
+    objects: copal_object::Store,
+}
+
+struct Host {
+    home: ServerHome,
+    directory: PathBuf,
+    device: Arc<dyn Device>,
+    started: Option<Started>,
+}
+
+/// See the module.
+pub(super) struct Hosted {
+    master: Option<MasterProcess>,
+    hosts: Vec<Host>,
+    profile: Profile,
+    store: ClusterStore,
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        for host in &mut self.hosts {
+            // The suite is over, or has failed.
+            let _ = host.stop();
+        }
+        if let Some(master) = self.master.take() {
+            master.stop();
+        }
+    }
+}
+
+impl Host {
+    fn open(&self) -> Result<(copal_object::Store, MemberStore)> {
+        let options = copal_object::OpenOptions::default();
+        let (objects, _) = copal_object::Store::open(Arc::clone(&self.device), &options)?;
+        let options = copal_kv::Options {
+            memory_bytes: ENGINE_BYTES,
+            ..copal_kv::Options::default()
+        };
+        let kv = copal_kv::Store::open(objects.clone(), options)?;
+        Ok((objects, MemberStore::open(kv, Arc::new(SystemClock))?))
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let (objects, store) = self.open()?;
+        let identity = store.boot(random_incarnation().map_err(|error| anyhow!("{error}"))?)?;
+        let room = Box::new(DiskRoom(objects.clone()));
+        let process = DataProcess::start(
+            store.clone(),
+            identity,
+            &self.home,
+            &self.directory,
+            room,
+            RECOVERY_BYTES_PER_S,
+        )?;
+        self.started = Some(Started {
+            process,
+            store,
+            objects,
+        });
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        if let Some(started) = self.started.take() {
+            started.process.stop();
+            started.store.close()?;
+            started.objects.close()?;
+        }
+        Ok(())
+    }
+}
+
+impl Hosted {
+    /// Starts a cluster, and waits until all its groups are whole.
+    pub(super) fn start(directory: &Path, servers: usize, pool: Pool, speed: Speed) -> Result<Hosted> {
+        std::fs::create_dir_all(directory)?;
+        let authority = Authority::new("bench")?;
+        let database = directory.join("master.db");
+        Master::found(&mut SqliteStore::open(&database)?, UUID, pool)?;
+        let listen = free_address()?;
+        let open: copal_server::OpenMeta = Box::new(move || Ok(Box::new(SqliteStore::open(&database)?) as _));
+        let options = MasterOptions::default();
+        let master = MasterProcess::start(open, options, authority.clone(), &listen, &listen)?;
+        let client = authority.identity(CLIENT_NAME)?;
+        let profile = Profile::new(
+            UUID,
+            vec![listen],
+            client.authority,
+            client.certificate,
+            client.key,
+        );
+        let mut hosted = Hosted {
+            master: Some(master),
+            hosts: Vec::new(),
+            store: ClusterStore::connect(&profile, PATIENCE)?,
+            profile,
+        };
+        for at in 0..servers {
+            hosted.add(directory, at, speed)?;
+        }
+        hosted.wait_healthy()?;
+        Ok(hosted)
+    }
+
+    fn add(&mut self, directory: &Path, at: usize, speed: Speed) -> Result<()> {
+        let told = self.ask("token")?;
+        let token = told["token"].as_str().context("a token")?;
+        let token: JoinToken = token.parse().map_err(|error| anyhow!("{error}"))?;
+        let listen = free_address()?;
+        let home = ServerHome::draw(&format!("data{at}"), &listen, None);
+        let mut home = home.map_err(|error| anyhow!(error))?;
+        home.join(&token, 64 * DISK_BYTES, PATIENCE)?;
+        let directory = directory.join(&home.name);
+        std::fs::create_dir_all(&directory)?;
+        let device = ThrottledDevice::make(DISK_BYTES, speed);
+        copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default())?;
+        let mut host = Host {
+            home,
+            directory,
+            device,
+            started: None,
+        };
+        let (objects, store) = host.open()?;
+        store.found(&MemberIdentity {
+            cluster: UUID,
+            server: host.home.server_uuid(),
+            disk: host.home.disk_uuid(),
+            incarnation: Incarnation(0),
+            term: Term(0),
+        })?;
+        store.close()?;
+        objects.close()?;
+        host.start()?;
+        self.hosts.push(host);
+        Ok(())
+    }
+
+    /// A client of its own, with connections of its own.
+    pub(super) fn client(&self) -> Result<ClusterStore> {
+        Ok(ClusterStore::connect(&self.profile, PATIENCE)?)
+    }
+
+    pub(super) fn store(&self) -> &ClusterStore {
+        &self.store
+    }
+
+    /// Ends a server; calls to it are refused from then on.
+    pub(super) fn stop(&mut self, at: usize) -> Result<()> {
+        self.hosts[at].stop()
+    }
+
+    pub(super) fn start_again(&mut self, at: usize) -> Result<()> {
+        self.hosts[at].start()
+    }
+
+    fn ask(&self, what: &str) -> Result<Value> {
+        let told = self.store.cluster().ask(what, "", PATIENCE);
+        Ok(serde_json::from_str(&self.store.wait(told)?)?)
+    }
+
+    pub(super) fn wait_healthy(&self) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let status = self.ask("status")?;
+            if status["health"] == "healthy" {
+                return Ok(());
+            }
+            anyhow::ensure!(begun.elapsed() < PATIENCE, "not whole: {}", status["sentence"]);
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! A disk of its own for each of many servers on one machine: a device in memory that takes so many commands and bytes a second.
+//!
+//! Each command keeps the disk busy for its share of a second and for its bytes, one after another, and is answered when the disk
+//! would have done it. Nothing of the product knows of it: a store is opened over any device.
+
+use copal_device::{
+    AlignedBuf, Completer, Completion, Counters, Device, DeviceError, Geometry, Io, IoDone, MemoryDevice,
+};
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// What a disk can do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Speed {
+    pub(super) commands_per_s: f64,
+    pub(super) bytes_per_s: f64,
+}
+
+type Answer = (Instant, Completer<Vec<IoDone>>, Vec<IoDone>);
+
+/// See the module.
+pub(super) struct ThrottledDevice {
+    inner: Arc<dyn Device>,
+    speed: Speed,
+    busy_until: Mutex<Instant>,
+    answers: Sender<Answer>,
+}
+
+impl ThrottledDevice {
+    /// An empty disk, which grows.
+    pub(super) fn make(bytes: u64, speed: Speed) -> Arc<dyn Device> {
+        let (answers, line) = channel::<Answer>();
+        // It ends with the device.
+        thread::spawn(move || {
+            for (at, completer, done) in line {
+                thread::sleep(at.saturating_duration_since(Instant::now()));
+                completer.complete(done);
+            }
+        });
+        Arc::new(ThrottledDevice {
+            inner: MemoryDevice::new(bytes),
+            speed,
+            busy_until: Mutex::new(Instant::now()),
+            answers,
+        })
+    }
+
+    /// When the disk will have done so much more.
+    fn done_at(&self, commands: usize, bytes: u64) -> Instant {
+        let seconds = commands as f64 / self.speed.commands_per_s + bytes as f64 / self.speed.bytes_per_s;
+        let mut busy_until = self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
+        *busy_until = (*busy_until).max(Instant::now()) + Duration::from_secs_f64(seconds);
+        *busy_until
+    }
+
+    fn wait(&self, bytes: usize) {
+        let at = self.done_at(1, bytes as u64);
+        thread::sleep(at.saturating_duration_since(Instant::now()));
+    }
+}
+
+impl Device for ThrottledDevice {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
+        let moved = ios
+            .iter()
+            .filter(|io| !matches!(io.kind, copal_device::IoKind::Discard(_)));
+        let (commands, bytes) = moved.fold((0, 0), |(commands, bytes), io| {
+            (commands + 1, bytes + io.kind.len_bytes())
+        });
+        let at = self.done_at(commands, bytes);
+        let done = self.inner.submit(ios).wait();
+        let (completer, completion) = Completion::pair(None);
+        if let Err(unsent) = self.answers.send((at, completer, done)) {
+            // Its thread is there as long as the device is.
+            let (_, completer, done) = unsent.0;
+            completer.complete(done);
+        }
+        completion
+    }
+
+    fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        self.wait(buf.len());
+        self.inner.read_now(at, buf)
+    }
+
+    fn write_through(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
+        self.wait(buf.len());
+        self.inner.write_through(at, buf)
+    }
+
+    fn grow(&self, size: u64) -> Result<u64, DeviceError> {
+        self.inner.grow(size)
+    }
+
+    fn cut(&self, size: u64) -> Result<u64, DeviceError> {
+        self.inner.cut(size)
+    }
+
+    fn reserve(&self, at: u64, len: u64) -> Result<(), DeviceError> {
+        self.inner.reserve(at, len)
+    }
+
+    fn counters(&self) -> Counters {
+        self.inner.counters()
+    }
+
+    fn wait_idle(&self) {
+        let busy_until = *self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is answered last runs its hooks then.
+        thread::sleep(busy_until.saturating_duration_since(Instant::now()) + Duration::from_millis(5));
+    }
+
+    fn drive(&self) -> bool {
+        false
+    }
+}
