@@ -7,7 +7,10 @@
 # and what the comparisons of key-value engines (`elasticbf-*`, `kv-*`) need to build their peers:
 #   LevelDB  Debian's libleveldb-dev, reached through its C API
 #   RocksDB, fjall  crates.io, built with the suites (RocksDB's C++ takes half an hour on two cores)
-# `install-peers.sh kv` installs the latter only. versions.txt records what came from where.
+# `install-peers.sh kv` installs the latter only. `install-peers.sh cluster` installs what `beanfs-fig8a` stands beside:
+#   HDFS     Hadoop's jars from Maven Central, with a driver of our own (bench/peers/hdfs)
+#   Garage   crates.io, built here (about 15 minutes on two cores)
+# versions.txt records what came from where.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 peers=${COPAL_PEERS:-$PWD/.cache/peers}
@@ -22,6 +25,20 @@ apt_install() {
     [ -n "$apt_updated" ] || { $sudo apt-get update -qq && apt_updated=1; }
     $sudo apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null
 }
+
+if [ "${1:-}" = cluster ]; then
+    command -v javac >/dev/null || apt_install openjdk-17-jdk-headless
+    command -v mvn >/dev/null || apt_install maven
+    if [ ! -f "$peers/hdfs/hdfs-peer.jar" ]; then
+        mvn -q -B -f bench/peers/hdfs/pom.xml -Dpeer.directory="$peers/hdfs" package dependency:copy-dependencies || exit 1
+    fi
+    if [ ! -x "$peers/bin/garage" ]; then
+        cargo install garage --version 2.5.0 --locked --no-default-features --features bundled-libs,lmdb --root "$peers" \
+            >"$peers/garage.log" 2>&1 || { echo "Garage: building failed, see $peers/garage.log"; exit 1; }
+    fi
+    "$peers/bin/garage" --version
+    exit 0
+fi
 
 # libclang-cpp, which other packages bring, is another library.
 has_libclang() { compgen -G '/usr/lib/llvm*/lib/libclang.so*' || compgen -G '/usr/lib/llvm*/lib/libclang-[0-9]*.so*'; }

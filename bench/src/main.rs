@@ -60,6 +60,25 @@ enum Suite {
     /// Creates while two servers fail for a while
     #[command(name = "beanfs-fig10")]
     BeanfsFig10(cluster::figure10::Options),
+    /// Creates, reads and deletes of mails, everything durable on three copies
+    #[command(name = "beanfs-email")]
+    BeanfsEmail(cluster::email::Options),
+    /// Writes and reads by file size, beside HDFS and Garage
+    #[command(name = "beanfs-fig8a")]
+    BeanfsFig8a(cluster::figure8a::Options),
+    /// How long the leader of three masters is missed when it is killed
+    #[command(name = "beanfs-failover")]
+    BeanfsFailover(cluster::failover::Options),
+    /// A list of a volume with a million files
+    VolumeList(cluster::listing::Options),
+    /// Resident memory of a data server for each file
+    VolumeMemory(cluster::large::Options),
+    /// How soon a data server with millions of files is back after a kill
+    VolumeRestart(cluster::large::Options),
+    /// Simulated clusters under power cuts: what was acknowledged and lost
+    VolumePowercut(cluster::powercut::Options),
+    /// Processor time of a small put over frames and over tonic
+    RpcGate(cluster::gate::Options),
     /// Device commands of each operation of the object store
     ObjectCommands(objects::commands::Options),
     /// Durable append: file system against stream
@@ -96,6 +115,14 @@ fn run() -> Result<()> {
         Suite::BeanfsPriority(options) => cluster::priority::run(root, &options),
         Suite::BeanfsFig8bc(options) => cluster::figure8bc::run(root, &options),
         Suite::BeanfsFig10(options) => cluster::figure10::run(root, &options),
+        Suite::BeanfsEmail(options) => cluster::email::run(root, &options),
+        Suite::BeanfsFig8a(options) => cluster::figure8a::run(root, &options),
+        Suite::BeanfsFailover(options) => cluster::failover::run(root, &options),
+        Suite::VolumeList(options) => cluster::listing::run(root, &options),
+        Suite::VolumeMemory(options) => cluster::large::memory(root, &options),
+        Suite::VolumeRestart(options) => cluster::large::restart(root, &options),
+        Suite::VolumePowercut(options) => cluster::powercut::run(root, &options),
+        Suite::RpcGate(options) => cluster::gate::run(root, &options),
         Suite::ObjectCommands(options) => objects::commands::run(root, &options),
         Suite::DraconisFig9(options) => objects::figure9::run(root, &options),
     }

@@ -29,7 +29,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 }
 
 /// Every suite there is; `docs/papers.md` may name only these.
-pub(crate) const SUITES: [Suite; 27] = [
+pub(crate) const SUITES: [Suite; 35] = [
     suite(
         BACKUP_PEERS,
         "repository size, CPU, memory, restore beside restic, rustic and borg",
@@ -88,6 +88,46 @@ pub(crate) const SUITES: [Suite; 27] = [
     suite(
         "beanfs-fig10",
         "creates while two servers fail for a while",
+        Package::Bench,
+    ),
+    suite(
+        "beanfs-email",
+        "creates, reads and deletes of mails, durable on three copies",
+        Package::Bench,
+    ),
+    suite(
+        FILE_SIZES,
+        "writes and reads by file size, beside HDFS and Garage",
+        Package::Bench,
+    ),
+    suite(
+        "beanfs-failover",
+        "how long the leader of three masters is missed",
+        Package::Bench,
+    ),
+    suite(
+        "volume-list",
+        "a list of a volume with a million files",
+        Package::Bench,
+    ),
+    suite(
+        "volume-memory",
+        "resident memory of a data server for each file",
+        Package::Bench,
+    ),
+    suite(
+        "volume-restart",
+        "how soon a data server with millions of files is back",
+        Package::Bench,
+    ),
+    suite(
+        "volume-powercut",
+        "simulated clusters under power cuts: what was lost",
+        Package::Bench,
+    ),
+    suite(
+        "rpc-gate",
+        "processor time of a 4 KiB put over frames, beside tonic",
         Package::Bench,
     ),
     suite(
@@ -153,6 +193,9 @@ pub(crate) const SUITES: [Suite; 27] = [
 
 /// The suite that stands beside backup programs, on the data set.
 const BACKUP_PEERS: &str = "backup-peers";
+
+/// The suite that stands beside other stores on several servers.
+const FILE_SIZES: &str = "beanfs-fig8a";
 
 /// Builds `bench/` in release mode and runs the suite; without a name, lists the suites. With `prepare`, first
 /// installs what the suite needs and this machine has not.
@@ -227,6 +270,7 @@ fn prepare(root: &Path, suite: &Suite) -> Result<()> {
                 ..parameters
             })
         }
+        Package::Bench if suite.name == FILE_SIZES => script(root, &["install-peers.sh", "cluster"]),
         Package::Bench => Ok(()),
     }
 }

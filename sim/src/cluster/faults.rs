@@ -5,7 +5,7 @@
 use super::{
     checks,
     hosts::{DataHost, End, MasterHost},
-    run::Simulation,
+    run::{Faults, Simulation},
 };
 use anyhow::Result;
 use copal_device::fault::{Fault, WriteFault};
@@ -57,8 +57,12 @@ pub(super) const KINDS: [&str; 19] = [
 
 impl Simulation {
     /// One fault, or none that fits now.
-    pub(super) async fn fault(&mut self) -> Result<()> {
-        let kind = self.world.below(40);
+    pub(super) async fn fault(&mut self, faults: Faults) -> Result<()> {
+        let kind = match faults {
+            Faults::None => return Ok(()),
+            Faults::PowerCuts => 6 + self.world.below(7),
+            Faults::All => self.world.below(40),
+        };
         let at = self.world.below(self.data.len() as u64) as usize;
         let master = self.world.below(self.masters.len() as u64) as usize;
         let name = self.data[at].name.clone();

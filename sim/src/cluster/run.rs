@@ -15,7 +15,7 @@ use copal_client::{Cluster, machine};
 use copal_master::{MasterOptions, Pool};
 use copal_volume::{
     VolumeId, VolumeOptions,
-    group::{GroupId, View},
+    group::{GroupId, View, invariants::Known},
 };
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -39,7 +39,6 @@ const TIMES: MasterOptions = MasterOptions {
     failed_after_ms: 10_000,
     permanent_after_ms: 30 * 60_000,
     copies_at_once: None,
-    after_restore: false,
 };
 /// How long everything may take to come together once nothing is wrong any more.
 const TO_SETTLE: Duration = Duration::from_secs(45 * 60);
@@ -50,10 +49,20 @@ pub(super) struct Trial {
     pub(super) seed: u64,
     /// Virtual time in which things go wrong.
     pub(super) minutes: u64,
-    /// None: only clients are there, and nothing goes wrong.
-    pub(super) with_faults: bool,
+    pub(super) faults: Faults,
     /// Disks forget at a power cut what they said was flushed: something must be lost.
     pub(super) with_lying_disks: bool,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Faults {
+    /// Nothing.
+    None,
+    /// Power is cut: of one server, of all, and in the middle of a write.
+    PowerCuts,
+    /// Everything there is.
+    All,
 }
 
 /// What came of it.
@@ -111,13 +120,20 @@ async fn try_one(trial: &Trial) -> Result<Outcome> {
     }
     let history = simulation.work.history.lock();
     violations.extend(history.violations());
+    let mut counts = BTreeMap::new();
+    let held = |known: Known| u64::from(known == Known::Held);
+    let creates = history.creates.iter().map(|create| held(create.known)).sum();
+    counts.insert("creates that were acknowledged", creates);
+    let deletes = history.deletes.iter().map(|delete| held(delete.known)).sum();
+    counts.insert("deletes that were acknowledged", deletes);
     for _ in 0..history.shown_without_promise() {
         world.sometimes("a strict read showed what nobody was told to hold");
     }
+    counts.extend(world.counts());
     Ok(Outcome {
         hash: world.hash(),
         violations,
-        counts: world.counts(),
+        counts,
         lines: world.lines(),
         operations: history.creates.len() + history.deletes.len() + history.reads.len() + history.lists.len(),
     })
@@ -225,9 +241,7 @@ impl Simulation {
             if trial.with_lying_disks {
                 self.data.iter().for_each(DataHost::lie);
             }
-            if trial.with_faults {
-                self.fault().await?;
-            }
+            self.fault(trial.faults).await?;
             self.bury_doomed().await;
             self.mend(false).await?;
             self.replace_lost().await?;

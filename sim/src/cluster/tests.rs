@@ -10,7 +10,7 @@ fn trial(seed: u64) -> Trial {
     Trial {
         seed,
         minutes: 4,
-        with_faults: true,
+        faults: Faults::All,
         with_lying_disks: false,
     }
 }
@@ -45,6 +45,27 @@ fn disks_that_only_say_that_they_have_flushed_are_found_out() {
         !run::run(&lying).unwrap().violations.is_empty()
     });
     assert!(is_found_out);
+}
+
+#[test]
+fn whoever_draws_power_cuts_gets_nothing_else() {
+    let cuts = Trial {
+        faults: Faults::PowerCuts,
+        ..trial(1)
+    };
+    let outcome = run::run(&cuts).unwrap();
+    assert_eq!(outcome.violations, [""; 0]);
+    let met: Vec<_> = faults::KINDS
+        .into_iter()
+        .filter(|kind| outcome.counts.contains_key(kind))
+        .collect();
+    // Servers are added before anything goes wrong, too.
+    assert!(
+        met.iter()
+            .all(|kind| kind.contains("power cut") || *kind == "server added"),
+        "{met:?}"
+    );
+    assert!(outcome.counts["creates that were acknowledged"] > 10);
 }
 
 /// Seeds that have failed, at the length at which they did.

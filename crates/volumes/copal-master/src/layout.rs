@@ -50,8 +50,6 @@ mod tests {
             is_draining: false,
             failed_since_ms: 0,
             capacity_bytes: 1 << 40,
-            zone: String::new(),
-            rack: String::new(),
         };
         (1..=count).map(server).collect()
     }

@@ -156,6 +156,11 @@ impl OfData {
             stats.damaged_ranges,
         );
         numbers.gauge(
+            "copal_kv_value_objects",
+            "Value objects, which hold bodies above 4 KiB.",
+            stats.value_objects,
+        );
+        numbers.gauge(
             "copal_kv_value_bytes",
             "Bytes of value objects.",
             stats.value_bytes,
