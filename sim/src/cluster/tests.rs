@@ -1,7 +1,9 @@
 use super::*;
 use bytes::Bytes;
 use copal_client::machine;
-use copal_volume::{PutOptions, ReadOptions, group::DiskId};
+use copal_data::MemberStore;
+use copal_volume::{PutOptions, ReadOptions, VolumeId, group::DiskId};
+use hosts::DataHost;
 use run::Simulation;
 use std::time::Duration;
 use world::World;
@@ -31,6 +33,49 @@ fn whatever_goes_wrong_what_was_told_holds_and_all_comes_together() {
         let outcome = run::run(&trial(seed)).unwrap();
         assert_eq!(outcome.violations, [""; 0], "seed {seed}");
     }
+}
+
+/// Symptom: a file that one disk had forgotten without an error was lacking there until somebody asked for it. Members compare
+/// their files every hour, and what is lacking comes back (VOL-34).
+#[test]
+fn what_a_disk_forgets_in_silence_comes_back_within_the_hour() {
+    run::virtual_time().unwrap().block_on(async {
+        let simulation = Simulation::new(&World::new(2)).await.unwrap();
+        let (process, cluster) = simulation.operator.clone();
+        let vid = simulation.work.volumes[0];
+        let put = process.run(async move {
+            let end = machine::now() + Duration::from_secs(30);
+            for name in [b"a", b"b"] {
+                let (body, options) = (Bytes::from_static(b"mail"), PutOptions::default());
+                cluster.put(vid, name, body, &options, end).await.unwrap();
+            }
+        });
+        put.await.unwrap();
+        // Until all members have told that they have it, and journals are cut.
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        let member = running(&simulation, vid);
+        let files = member
+            .kv()
+            .keyspace("files", copal_kv::KeyspaceOptions::default())
+            .unwrap();
+        let key = files
+            .prefix(&[])
+            .map(|row| row.unwrap().0)
+            .find(|key| key.ends_with(b"a"));
+        files.delete(&key.unwrap(), copal_kv::Durability::Device).unwrap();
+        let is_there = || member.stat(vid, b"a", None).is_ok();
+        assert!(!is_there());
+        tokio::time::sleep(Duration::from_secs(3700)).await;
+        assert!(is_there());
+        assert!(member.stat(vid, b"b", None).is_ok());
+    });
+}
+
+/// The store of a member of a volume's group.
+fn running(simulation: &Simulation, vid: VolumeId) -> MemberStore {
+    let view = simulation.operator.1.map().view(vid.birth_group()).unwrap();
+    let disk = view.up().next().unwrap();
+    host_of(simulation, disk).running.as_ref().unwrap().store.clone()
 }
 
 /// What is looked at would tell: with disks that forget at a power cut what they said was flushed, something acknowledged is lost.
@@ -106,7 +151,7 @@ fn a_member_that_stands_still_keeps_no_read_waiting() {
         let (process, cluster) = simulation.operator.clone();
         let vid = simulation.work.volumes[0];
         let view = cluster.map().view(vid.birth_group()).unwrap();
-        let DiskId(member) = view.up().next().unwrap();
+        let member = view.up().next().unwrap();
         let reads = process.run(async move {
             let end = || machine::now() + Duration::from_secs(30);
             let (body, options) = (Bytes::from_static(b"mail"), PutOptions::default());
@@ -135,12 +180,17 @@ fn a_member_that_stands_still_keeps_no_read_waiting() {
 }
 
 /// Stops the process whose disk this is.
-fn pause(simulation: &Simulation, disk: u32) {
+fn pause(simulation: &Simulation, disk: DiskId) {
+    let running = host_of(simulation, disk).running.as_ref();
+    running.unwrap().process.pause(true);
+}
+
+fn host_of(simulation: &Simulation, disk: DiskId) -> &DataHost {
     let map = simulation.operator.1.map();
-    let place = map.place(DiskId(disk)).unwrap();
+    let place = map.place(disk).unwrap();
     let data = &simulation.data;
     let at = data
         .iter()
         .find(|data| place.address.contains(&format!(".{}:", data.number)));
-    at.unwrap().running.as_ref().unwrap().process.pause(true);
+    at.unwrap()
 }

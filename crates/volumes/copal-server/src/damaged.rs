@@ -4,7 +4,10 @@
 
 use copal_volume::group::GroupId;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::AtomicU64,
+};
 use tokio::sync::Notify;
 
 /// Groups in which damage was met.
@@ -14,6 +17,9 @@ pub(crate) struct Repairs {
     under_way: Mutex<BTreeSet<GroupId>>,
     /// How often something of a group was given up since the process began.
     given_up: Mutex<BTreeMap<GroupId, u64>>,
+    /// Comparisons of a group's files with another member's, and those that found other files time and again.
+    pub(crate) compared: AtomicU64,
+    pub(crate) differing: AtomicU64,
     now: Notify,
 }
 

@@ -39,6 +39,7 @@ impl DataServer {
         machine::spawn(Arc::clone(&self).become_whole());
         machine::spawn(Arc::clone(&self).repair_damage());
         machine::spawn(Arc::clone(&self).gossip());
+        machine::spawn(Arc::clone(&self).compare_groups());
         self.follow().await
     }
 

@@ -15,6 +15,7 @@ mod admission;
 mod answers;
 mod authority;
 mod chaining;
+mod comparing;
 mod copying;
 mod damaged;
 mod data_calls;

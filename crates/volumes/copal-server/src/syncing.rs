@@ -55,7 +55,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a group is not whole yet.
 #[derive(Debug, thiserror::Error)]
-enum NotYet {
+pub(crate) enum NotYet {
     #[error("{0}")]
     Call(#[from] CallError),
     #[error("{}", .0.text)]
@@ -418,7 +418,10 @@ impl DataServer {
     }
 
     /// Those files of a page that this member has not got.
-    async fn lacking_files(&self, entries: Vec<messages::SyncEntry>) -> Result<Vec<SnapshotEntry>, NotYet> {
+    pub(crate) async fn lacking_files(
+        &self,
+        entries: Vec<messages::SyncEntry>,
+    ) -> Result<Vec<SnapshotEntry>, NotYet> {
         let store = self.store.clone();
         let lacking = blocking(move || {
             let mut lacking = Vec::new();

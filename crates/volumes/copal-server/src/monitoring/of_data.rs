@@ -53,6 +53,17 @@ impl Pages for OfData {
         }
         let failed = u8::from(self.server.store.failure().is_some());
         numbers.gauge("copal_store_failed", "1: the disk takes no more writes.", failed);
+        let repairs = &self.server.repairs;
+        numbers.counter(
+            "copal_compared_groups_total",
+            "Groups whose files were compared with another member's though nothing was known to be wrong.",
+            repairs.compared.load(Ordering::Relaxed),
+        );
+        numbers.counter(
+            "copal_differing_groups_total",
+            "Groups in which another whole member had other files.",
+            repairs.differing.load(Ordering::Relaxed),
+        );
         let entered = self.server.entered.load(Ordering::Acquire);
         numbers.gauge(
             "copal_map_version",
