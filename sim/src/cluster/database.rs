@@ -7,11 +7,11 @@
 use super::world::World;
 use copal_master::{
     ClientRow, ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, Members, Meta, MetaError,
-    MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, SqliteStore,
+    MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, SqliteStore, TaskKind, TaskRow,
 };
 use copal_volume::{VolumeId, group::GroupId};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 struct Tables {
     sqlite: SqliteStore,
@@ -161,6 +161,32 @@ impl MetaStore for Session {
 
     fn cluster(&mut self) -> Result<Option<ClusterRow>, MetaError> {
         self.look(|tables| tables.cluster())
+    }
+
+    fn raise(&mut self, version: u64, term: u64) -> Result<u64, MetaError> {
+        let raised = self.change(|tables| tables.raise(version, term))?;
+        let mut tables = self.database.tables.lock();
+        tables.leader = tables
+            .leader
+            .map(|(holder, _, ends_ms)| (holder, raised, ends_ms));
+        self.reign = self.reign.map(|(holder, _)| (holder, raised));
+        Ok(raised)
+    }
+
+    fn settings(&mut self) -> Result<BTreeMap<String, String>, MetaError> {
+        self.look(|tables| tables.settings())
+    }
+
+    fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), MetaError> {
+        self.change(|tables| tables.set(name, value))
+    }
+
+    fn tasks(&mut self) -> Result<Vec<TaskRow>, MetaError> {
+        self.look(|tables| tables.tasks())
+    }
+
+    fn change_tasks(&mut self, keep: &[TaskRow], forget: &[(TaskKind, GroupId)]) -> Result<(), MetaError> {
+        self.change(|tables| tables.change_tasks(keep, forget))
     }
 
     fn masters(&mut self) -> Result<Vec<String>, MetaError> {

@@ -252,6 +252,7 @@ impl DataHost {
             server_uuid: self.uuid,
             disk_uuid: self.uuid,
             capacity_bytes: DISK_BYTES,
+            place: Default::default(),
         };
         let stranger = Process::start(network, self.number, &self.host, None);
         let joined = stranger.run(async move { join(&token, &joining, PATIENCE).await });
@@ -300,6 +301,7 @@ impl DataHost {
                 address,
                 authority,
                 recovery_bytes_per_s: 64 << 20,
+                place: Default::default(),
             };
             let server = DataServer::new(data, booted, options, room, masters, connections)?;
             copal_client::machine::spawn(Listener::of_gate(gate, socket).serve(Arc::clone(&server)));

@@ -7,17 +7,16 @@
 //! Not here: what only a running cluster knows (the master asks for it when it starts), other databases, which have tools of
 //! their own for this.
 
-use crate::{meta::MetaError, sqlite::SCHEMA_VERSION};
+use crate::{
+    meta::{MetaError, RAISED_VERSIONS, RAISED_VOLUMES, setting},
+    sqlite::SCHEMA_VERSION,
+};
 use rusqlite::{Connection, OpenFlags, params};
 use std::{
     fs::File,
     path::{Path, PathBuf},
 };
 
-/// How far versions of the map, and terms, are raised above those of a copy: a cluster makes fewer in a lifetime.
-const VERSIONS: i64 = 1 << 32;
-/// How far the numbers of new volumes are raised in each group.
-const VOLUMES: i64 = 1 << 24;
 /// How far the numbers of new disks are raised.
 const DISKS: i64 = 1 << 10;
 /// Sentences about one kind of disagreement.
@@ -119,7 +118,7 @@ pub fn back_up(database: &Path, to: &Path) -> Result<Kept, KeepError> {
     }
 }
 
-/// Makes the database `to` of a copy, for a master that is started with it: versions, terms and numbers begin far above all
+/// Makes the database `to` of a copy, for a master that is started with it and with its word for that ([`setting::OLDER`]): versions, terms and numbers begin far above all
 /// that were given after the copy was made. Servers of the names in `away` were away when the old master ended: what they
 /// missed since the copy was made is in no copy, so they count as having missed something and take everything over
 /// from others when they come back. Nobody may have `to` open, and what is there is kept beside it. Blocks.
@@ -142,12 +141,24 @@ pub fn put_back(from: &Path, to: &Path, away: &[String], now_ms: u64) -> Result<
         let all = copy.transaction()?;
         all.execute(
             "UPDATE cluster SET map_version = map_version + ?1, term = term + ?1",
-            [VERSIONS],
+            [RAISED_VERSIONS as i64],
         )?;
-        all.execute("UPDATE vgroup SET next_volume = next_volume + ?1", [VOLUMES])?;
+        all.execute(
+            "UPDATE vgroup SET next_volume = next_volume + ?1",
+            [RAISED_VOLUMES as i64],
+        )?;
         all.execute(
             "UPDATE sqlite_sequence SET seq = seq + ?1 WHERE name = 'server'",
             [DISKS],
+        )?;
+        let reason = "they are a copy that was put back, and what was changed after it was made is in none";
+        all.execute(
+            "CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+            [],
+        )?;
+        all.execute(
+            "INSERT OR REPLACE INTO setting VALUES (?1, ?2)",
+            params![setting::OLDER, reason],
         )?;
         // Secrets of then are good no more.
         all.execute("DELETE FROM token", [])?;

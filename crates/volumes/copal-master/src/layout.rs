@@ -50,6 +50,8 @@ mod tests {
             is_draining: false,
             failed_since_ms: 0,
             capacity_bytes: 1 << 40,
+            zone: String::new(),
+            rack: String::new(),
         };
         (1..=count).map(server).collect()
     }

@@ -12,6 +12,7 @@
 //!
 //! Not here: sockets, TLS and certificates (`copal-server`); rows of files (`copal-data`).
 
+mod age;
 mod clients;
 mod disks;
 mod keeping;
@@ -33,13 +34,14 @@ mod status;
 mod tasks;
 mod watch;
 
+pub use age::SeenBy;
 pub use keeping::{KeepError, Kept, back_up, check as check_tables, put_back};
 pub use leases::{Lease, NoLease, WRITER_LEASE_MS};
 pub use map::ClusterMap;
 pub use master::{Master, MasterError, MasterOptions, Mastered, Opened};
 pub use meta::{
     ClientRow, ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, MemberKind, Members, Meta,
-    MetaError, MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, ServerState,
+    MetaError, MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, ServerState, TaskKind, TaskRow, setting,
 };
 pub use moving::WantedMove;
 pub use mysql::MysqlStore;

@@ -58,6 +58,11 @@ impl ClusterMap {
         self.servers.get(&disk)
     }
 
+    /// All servers.
+    pub fn servers(&self) -> impl Iterator<Item = &ServerRow> {
+        self.servers.values()
+    }
+
     /// The server of a name.
     pub fn server_named(&self, name: &str) -> Option<&ServerRow> {
         self.servers.values().find(|server| server.name == name)

@@ -3,13 +3,13 @@
 use crate::{
     leases::{Lease, Leases, NoLease},
     map::ClusterMap,
-    meta::{Holder, Lead, MetaError, MetaStore, Pool, QuotaRow},
+    meta::{ClusterRow, Holder, Lead, MetaError, MetaStore, Pool, QuotaRow, setting},
     recovery::Recovery,
     watch::{Changed, Watch},
 };
 use copal_volume::{VolumeError, VolumeId};
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::atomic::AtomicBool, time::Duration};
 
 /// Times and counts of a cluster.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,8 @@ pub struct MasterOptions {
     pub permanent_after_ms: u64,
     /// So many groups are copied at once, at least one; `None`: half as many as there are servers.
     pub copies_at_once: Option<usize>,
+    /// Tables that are a copy, or older than what data servers have heard of, are taken all the same ([`Master::rise`]).
+    pub after_restore: bool,
 }
 
 impl Default for MasterOptions {
@@ -28,6 +30,7 @@ impl Default for MasterOptions {
             failed_after_ms: 10_000,
             permanent_after_ms: 30 * 60_000,
             copies_at_once: None,
+            after_restore: false,
         }
     }
 }
@@ -41,6 +44,12 @@ pub enum MasterError {
     /// The database failed.
     #[error(transparent)]
     Meta(#[from] MetaError),
+    /// The tables are older than what data servers have heard of, or a copy that was put back: nobody leads by them.
+    #[error(
+        "the tables of the cluster are not the newest: {0}. Put back newer ones; or, if these are the newest that there are, \
+         start the master with --after-restore while all data servers run: it goes on above all that was lost"
+    )]
+    Older(String),
     /// Whoever asked is not who it says, or has no right to.
     #[error("denied: {0}")]
     Denied(String),
@@ -82,6 +91,7 @@ pub struct Master {
     pub(crate) reign: Mutex<Reign>,
     leases: Mutex<Leases>,
     address: Mutex<String>,
+    pub(crate) is_older: AtomicBool,
     pub(crate) changed: Changed,
 }
 
@@ -121,10 +131,17 @@ impl Master {
 
     /// Begins a reign over the cluster in a database, unless another master leads it.
     /// # Errors
-    /// `Denied`: there is no cluster. `Meta`.
+    /// `Denied`: there is no cluster. `Older`. `Meta`.
     pub fn open_as(mut meta: Box<dyn MetaStore>, holder: Holder, options: MasterOptions) -> Mastered<Opened> {
         let none = || MasterError::Denied("the database holds no cluster; make one with --new".to_owned());
         meta.cluster()?.ok_or_else(none)?;
+        if let Some(reason) = meta
+            .settings()?
+            .remove(setting::OLDER)
+            .filter(|_| !options.after_restore)
+        {
+            return Err(MasterError::Older(reason));
+        }
         let term = match meta.lead(holder)? {
             Lead::Mine { term } => term,
             Lead::Theirs { left_ms } => return Ok(Opened::Follows { left_ms }),
@@ -138,6 +155,18 @@ impl Master {
         }
         // As it is now that nobody else changes it.
         let cluster = meta.cluster()?.ok_or_else(none)?;
+        Ok(Opened::Leads(Box::new(Master::load(
+            meta, cluster, term, options,
+        )?)))
+    }
+
+    /// Reads what the tables have, for a reign that has begun.
+    pub(crate) fn load(
+        mut meta: Box<dyn MetaStore>,
+        cluster: ClusterRow,
+        term: u64,
+        options: MasterOptions,
+    ) -> Mastered<Master> {
         let masters = meta.masters()?;
         let (servers, groups, missed) = (meta.servers()?, meta.groups()?, meta.missed()?);
         let map = ClusterMap::new(cluster.pool, cluster.map_version, servers, groups, missed);
@@ -160,15 +189,16 @@ impl Master {
             },
             masters,
         };
-        Ok(Opened::Leads(Box::new(Master {
+        Ok(Master {
             options,
             uuid: cluster.uuid,
             term,
             reign: Mutex::new(reign),
             leases: Mutex::default(),
             address: Mutex::default(),
+            is_older: AtomicBool::new(false),
             changed: Changed::default(),
-        })))
+        })
     }
 
     /// Renews the lease; false: another master leads, or may. Blocks.

@@ -13,6 +13,7 @@ use copal_volume::{
     VolumeError, VolumeId,
     group::{GroupId, Incarnation},
 };
+use std::collections::BTreeMap;
 
 /// State of a server or disk (the paper's N, R, F).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +74,10 @@ pub struct ServerRow {
     pub failed_since_ms: u64,
     /// Bytes it can hold.
     pub capacity_bytes: u64,
+    /// Where it stands, as it was told when it joined; empty: not told.
+    pub zone: String,
+    /// The rack, in its zone; empty: not told.
+    pub rack: String,
 }
 
 impl ServerRow {
@@ -131,6 +136,100 @@ pub struct GroupRow {
     /// Disks and how they are members, ascending.
     pub members: Members,
 }
+
+/// What an administrator wants of a group that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskRow {
+    /// Its copy goes before others of its age.
+    Boost {
+        /// The group.
+        group: GroupId,
+        /// By so much.
+        by: u32,
+    },
+    /// A copy of it is to lie elsewhere.
+    Move {
+        /// The group.
+        group: GroupId,
+        /// The disk that it leaves.
+        from: u32,
+        /// The disk that takes its place.
+        to: u32,
+    },
+}
+
+/// Tells tasks of a group apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TaskKind {
+    /// See [`TaskRow::Boost`].
+    Boost,
+    /// See [`TaskRow::Move`].
+    Move,
+}
+
+impl TaskKind {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            TaskKind::Boost => "boost",
+            TaskKind::Move => "move",
+        }
+    }
+}
+
+impl TaskRow {
+    /// Its group.
+    pub fn group(&self) -> GroupId {
+        match *self {
+            TaskRow::Boost { group, .. } | TaskRow::Move { group, .. } => group,
+        }
+    }
+
+    /// Its kind: a group has one task of each at most.
+    pub fn kind(&self) -> TaskKind {
+        match self {
+            TaskRow::Boost { .. } => TaskKind::Boost,
+            TaskRow::Move { .. } => TaskKind::Move,
+        }
+    }
+
+    /// Columns: kind, group, and two numbers.
+    pub(crate) fn columns(&self) -> (&'static str, u32, u32, u32) {
+        let word = self.kind().word();
+        match *self {
+            TaskRow::Boost { group, by } => (word, group.0, by, 0),
+            TaskRow::Move { group, from, to } => (word, group.0, from, to),
+        }
+    }
+
+    pub(crate) fn of_columns(word: &str, group: u32, first: u32, second: u32) -> Option<TaskRow> {
+        let group = GroupId(group);
+        match word {
+            "boost" => Some(TaskRow::Boost { group, by: first }),
+            "move" => Some(TaskRow::Move {
+                group,
+                from: first,
+                to: second,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Names of what is kept beside the tables of rows.
+pub mod setting {
+    /// Servers, racks or zones: what the members of a group are to differ in (`host`, `rack`, `zone`).
+    pub const DOMAIN: &str = "domain";
+    /// Moves do not begin: `1`.
+    pub const REBALANCE_PAUSED: &str = "rebalance_paused";
+    /// The tables are older than what data servers have heard of, or a copy that was put back; why, as a sentence. Nobody
+    /// leads by them before they were raised ([`super::MetaStore::raise`]).
+    pub const OLDER: &str = "older";
+}
+
+/// How far versions of the map, and terms, are raised above all that were given: a cluster makes fewer in a lifetime.
+pub(crate) const RAISED_VERSIONS: u64 = 1 << 32;
+/// How far the numbers of new volumes are raised in each group.
+pub(crate) const RAISED_VOLUMES: u64 = 1 << 24;
 
 /// What holds for all groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,8 +349,22 @@ pub trait MetaStore: Send {
     /// Renews the lease for [`LEASE_MS`]; false: another master has had it since, and this one is deposed.
     fn renew(&mut self) -> Result<bool, MetaError>;
 
+    /// Raises what the leader gives above everything that was given after the tables were copied: the version of the map and
+    /// the term above these, the numbers of new volumes by far, and takes away [`setting::OLDER`] and all tokens. The reign
+    /// goes on under the new term, which is returned.
+    fn raise(&mut self, version: u64, term: u64) -> Result<u64, MetaError>;
+
     /// Whether the lease ends unless it is renewed: several masters may share the store.
     fn has_lease(&self) -> bool;
+
+    /// What is kept under names ([`setting`]).
+    fn settings(&mut self) -> Result<BTreeMap<String, String>, MetaError>;
+    /// Keeps a setting; `None`: it goes.
+    fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), MetaError>;
+    /// What administrators want of groups, ascending by kind and group.
+    fn tasks(&mut self) -> Result<Vec<TaskRow>, MetaError>;
+    /// Keeps tasks, each in the place of one of its kind and group, and forgets others.
+    fn change_tasks(&mut self, keep: &[TaskRow], forget: &[(TaskKind, GroupId)]) -> Result<(), MetaError>;
 
     /// Addresses of all masters, in the order in which they were added.
     fn masters(&mut self) -> Result<Vec<String>, MetaError>;

@@ -25,6 +25,10 @@ pub struct Joiner {
     pub disk_uuid: [u8; 16],
     /// Bytes it can hold.
     pub capacity_bytes: u64,
+    /// Where it stands; empty: not told.
+    pub zone: String,
+    /// The rack, in its zone; empty: not told.
+    pub rack: String,
 }
 
 /// One heartbeat.
@@ -58,6 +62,14 @@ pub struct Beat {
     pub sizes: Vec<(GroupId, u64)>,
     /// Bytes a second that copies may take there.
     pub recovery_bytes_per_s: u64,
+    /// The newest reign that it ever heard of; 0: not told.
+    pub seen_term: u64,
+    /// The newest version of the map that it ever heard of; 0: not told.
+    pub seen_version: u64,
+    /// Where it stands; empty: not told.
+    pub zone: String,
+    /// The rack, in its zone; empty: not told.
+    pub rack: String,
 }
 
 impl Master {
@@ -116,6 +128,8 @@ impl Master {
             is_draining: false,
             failed_since_ms: 0,
             capacity_bytes: joiner.capacity_bytes,
+            zone: joiner.zone.clone(),
+            rack: joiner.rack.clone(),
         };
         let (disk, version) = reign.meta.add_server(&server)?;
         (server.disk, server.version) = (disk, version);
@@ -168,9 +182,13 @@ impl Master {
             return Err(MasterError::Denied(reason));
         }
         let disk = before.disk;
+        if beat.seen_term > self.term || beat.seen_version > reign.map.version {
+            return Err(self.note_age(&mut reign, (disk, beat.seen_term, beat.seen_version)));
+        }
         let mut server = before.clone();
         server.address = beat.address;
         server.capacity_bytes = beat.capacity_bytes;
+        (server.zone, server.rack) = (beat.zone, beat.rack);
         server.incarnation = beat.incarnation;
         let is_new_boot = before.incarnation.count() != 0 && !is_same_boot;
         server.state = match (before.state, &beat.failed) {
@@ -192,7 +210,9 @@ impl Master {
             (_, until) if !before.is_away() && until > now_ms => until,
             _ => 0,
         };
-        let is_changed = server.state != before.state || server.address != before.address || is_new_boot;
+        let is_elsewhere = (&server.zone, &server.rack) != (&before.zone, &before.rack);
+        let is_changed =
+            server.state != before.state || server.address != before.address || is_new_boot || is_elsewhere;
         if is_changed || before.incarnation != server.incarnation {
             reign.change(server.clone())?;
             self.changed.notify_all();

@@ -7,7 +7,8 @@
 
 use crate::meta::{
     ClientRow, ClusterRow, DirRow, EventRow, GroupRow, Holder, Lead, MemberKind, Members, Meta, MetaError,
-    MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, ServerState, listed,
+    MetaStore, Missed, Place, Pool, QuotaRow, RAISED_VERSIONS, RAISED_VOLUMES, ServerRow, ServerState,
+    TaskKind, TaskRow, listed, setting,
 };
 use copal_volume::{
     VolumeError, VolumeId,
@@ -15,6 +16,7 @@ use copal_volume::{
 };
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::{
+    collections::BTreeMap,
     fs::{File, TryLockError},
     path::Path,
 };
@@ -47,6 +49,10 @@ CREATE TABLE event (number INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NUL
 const ADDED: &str = "
 CREATE TABLE IF NOT EXISTS client (name TEXT PRIMARY KEY, path TEXT NOT NULL, rights INTEGER NOT NULL,
     made INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS task (kind TEXT NOT NULL, gid INTEGER NOT NULL, a INTEGER NOT NULL, b INTEGER NOT NULL,
+    PRIMARY KEY (kind, gid)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS place (disk INTEGER PRIMARY KEY, zone TEXT NOT NULL, rack TEXT NOT NULL);
 ";
 
 /// The master's database in a file.
@@ -192,7 +198,18 @@ fn server(row: &Row<'_>) -> rusqlite::Result<ServerRow> {
         is_draining: row.get(8)?,
         failed_since_ms: number(row, 9)?,
         capacity_bytes: number(row, 10)?,
+        zone: row.get(11)?,
+        rack: row.get(12)?,
     })
+}
+
+/// Keeps where a server stands.
+fn keep_place(transaction: &Transaction<'_>, disk: u32, server: &ServerRow) -> Result<(), MetaError> {
+    transaction.execute(
+        "INSERT OR REPLACE INTO place VALUES (?1, ?2, ?3)",
+        params![disk, server.zone, server.rack],
+    )?;
+    Ok(())
 }
 
 fn dir(row: &Row<'_>) -> rusqlite::Result<DirRow> {
@@ -259,6 +276,70 @@ impl MetaStore for SqliteStore {
         false
     }
 
+    fn raise(&mut self, version: u64, term: u64) -> Result<u64, MetaError> {
+        let (holder, _) = self.reign.ok_or(MetaError::Deposed)?;
+        let raised = self.in_transaction(|transaction| {
+            transaction.execute(
+                "UPDATE cluster SET map_version = max(map_version, ?1) + ?3, term = max(term, ?2) + ?3",
+                params![version as i64, term as i64, RAISED_VERSIONS as i64],
+            )?;
+            transaction.execute(
+                "UPDATE vgroup SET next_volume = next_volume + ?1",
+                [RAISED_VOLUMES as i64],
+            )?;
+            transaction.execute("DELETE FROM token", [])?;
+            transaction.execute("DELETE FROM setting WHERE name = ?1", [setting::OLDER])?;
+            Ok(transaction.query_row("SELECT term FROM cluster", [], |row| number(row, 0))?)
+        })?;
+        self.reign = Some((holder, raised));
+        Ok(raised)
+    }
+
+    fn settings(&mut self) -> Result<BTreeMap<String, String>, MetaError> {
+        let mut select = self.connection.prepare("SELECT name, value FROM setting")?;
+        let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), MetaError> {
+        self.in_transaction(|transaction| {
+            match value {
+                Some(value) => {
+                    let keep = "INSERT OR REPLACE INTO setting VALUES (?1, ?2)";
+                    transaction.execute(keep, params![name, value])?
+                }
+                None => transaction.execute("DELETE FROM setting WHERE name = ?1", [name])?,
+            };
+            Ok(())
+        })
+    }
+
+    fn tasks(&mut self) -> Result<Vec<TaskRow>, MetaError> {
+        let select = "SELECT kind, gid, a, b FROM task ORDER BY kind, gid";
+        let mut select = self.connection.prepare(select)?;
+        let rows = select.query_map([], |row| {
+            let kind: String = row.get(0)?;
+            TaskRow::of_columns(&kind, row.get(1)?, row.get(2)?, row.get(3)?)
+                .ok_or(rusqlite::Error::IntegralValueOutOfRange(0, 0))
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    fn change_tasks(&mut self, keep: &[TaskRow], forget: &[(TaskKind, GroupId)]) -> Result<(), MetaError> {
+        self.in_transaction(|transaction| {
+            for (kind, group) in forget {
+                let forget = "DELETE FROM task WHERE kind = ?1 AND gid = ?2";
+                transaction.execute(forget, params![kind.word(), group.0])?;
+            }
+            for task in keep {
+                let (kind, group, a, b) = task.columns();
+                let keep = "INSERT OR REPLACE INTO task VALUES (?1, ?2, ?3, ?4)";
+                transaction.execute(keep, params![kind, group, a, b])?;
+            }
+            Ok(())
+        })
+    }
+
     fn masters(&mut self) -> Result<Vec<String>, MetaError> {
         let mut select = self
             .connection
@@ -276,7 +357,10 @@ impl MetaStore for SqliteStore {
     }
 
     fn servers(&mut self) -> Result<Vec<ServerRow>, MetaError> {
-        let mut select = self.connection.prepare("SELECT * FROM server ORDER BY disk")?;
+        let mut select = self.connection.prepare(
+            "SELECT server.*, COALESCE(place.zone, ''), COALESCE(place.rack, '') FROM server
+             LEFT JOIN place ON place.disk = server.disk ORDER BY server.disk",
+        )?;
         let rows = select.query_map([], server)?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
@@ -299,7 +383,9 @@ impl MetaStore for SqliteStore {
                     new.capacity_bytes as i64
                 ],
             )?;
-            Ok((transaction.last_insert_rowid() as u32, version))
+            let disk = transaction.last_insert_rowid() as u32;
+            keep_place(transaction, disk, new)?;
+            Ok((disk, version))
         })
     }
 
@@ -322,6 +408,7 @@ impl MetaStore for SqliteStore {
                     changed.capacity_bytes as i64
                 ],
             )?;
+            keep_place(transaction, changed.disk, changed)?;
             keep_missed(transaction, missed, version)?;
             Ok(version)
         })
@@ -330,6 +417,7 @@ impl MetaStore for SqliteStore {
     fn remove_server(&mut self, disk: u32) -> Result<(), MetaError> {
         self.in_transaction(|transaction| {
             transaction.execute("DELETE FROM server WHERE disk = ?1", [disk])?;
+            transaction.execute("DELETE FROM place WHERE disk = ?1", [disk])?;
             Ok(())
         })
     }

@@ -25,10 +25,12 @@ fn joiner(number: u8) -> Joiner {
         server_uuid: [number; 16],
         disk_uuid: [number + 100; 16],
         capacity_bytes: 1 << 30,
+        zone: String::new(),
+        rack: String::new(),
     }
 }
 
-fn beat(number: u8, incarnation: u64) -> Beat {
+pub(crate) fn beat(number: u8, incarnation: u64) -> Beat {
     Beat {
         server_uuid: [number; 16],
         disk_uuid: [number + 100; 16],
@@ -43,6 +45,10 @@ fn beat(number: u8, incarnation: u64) -> Beat {
         is_whole: true,
         map_version: u64::MAX,
         copied_bytes: 0,
+        seen_term: 0,
+        seen_version: 0,
+        zone: String::new(),
+        rack: String::new(),
         sizes: Vec::new(),
         recovery_bytes_per_s: 0,
     }

@@ -1038,6 +1038,11 @@ pub struct Join {
     pub signing_request: ::prost::alloc::string::String,
     #[prost(uint64, tag = "7")]
     pub capacity_bytes: u64,
+    /// failure domains; empty: not told
+    #[prost(string, tag = "8")]
+    pub zone: ::prost::alloc::string::String,
+    #[prost(string, tag = "9")]
+    pub rack: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Joined {
@@ -1099,6 +1104,32 @@ pub struct Heartbeat {
     /// what copies may take there
     #[prost(uint64, tag = "14")]
     pub recovery_bytes_per_s: u64,
+    /// newest reign that it ever heard of
+    #[prost(uint64, tag = "15")]
+    pub seen_term: u64,
+    /// newest version of the map that it ever heard of
+    #[prost(uint64, tag = "16")]
+    pub seen_version: u64,
+    /// failure domains; empty: not told
+    #[prost(string, tag = "17")]
+    pub zone: ::prost::alloc::string::String,
+    #[prost(string, tag = "18")]
+    pub rack: ::prost::alloc::string::String,
+}
+/// A master that is about to lead asks each data server what it has heard of before; answered by Seen.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WhatSeen {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub cluster: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Seen {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    #[prost(uint64, tag = "2")]
+    pub version: u64,
+    #[prost(message, repeated, tag = "3")]
+    pub groups: ::prost::alloc::vec::Vec<GroupState>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GroupSize {

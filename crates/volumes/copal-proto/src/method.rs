@@ -80,6 +80,8 @@ methods! {
     JournalOf = 40,
     /// Member to member: whether anything was missed, in many groups.
     Compare = 41,
+    /// Master to data server: the newest reign and map that it has heard of.
+    WhatSeen = 42,
     /// Master to member: a volume is removed, or not any more.
     VolumeState = 36,
     /// Client to master: the volume at a path.

@@ -46,6 +46,12 @@ impl Handler for DataServer {
                 }
                 self.tell_volume(read(message)?).await
             }
+            Method::WhatSeen => {
+                if !peer.is(&name_of_master()) {
+                    return Err(refused(Code::Denied, "only a master asks for that"));
+                }
+                self.show_what_was_seen(read(message)?).await
+            }
             Method::SyncOpen => self.open_snapshot(read(message)?).await,
             Method::SyncNext => self.next_of_snapshot(read(message)?).await,
             Method::SyncJournal => self.journal_of_snapshot(read(message)?).await,

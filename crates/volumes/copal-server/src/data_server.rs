@@ -51,6 +51,8 @@ pub struct DataServer {
     pub(crate) store: MemberStore,
     pub(crate) identity: MemberIdentity,
     pub(crate) address: String,
+    /// Zone and rack.
+    pub(crate) place: (String, String),
     pub(crate) room: Box<dyn Room>,
     pub(crate) map: MapCache,
     pub(crate) masters: Masters,
@@ -87,6 +89,8 @@ pub struct DataOptions {
     pub authority: String,
     /// Most bytes a second of copies from and to others.
     pub recovery_bytes_per_s: u64,
+    /// Zone and rack in which it stands; empty: not told.
+    pub place: (String, String),
 }
 
 impl DataServer {
@@ -114,6 +118,7 @@ impl DataServer {
             store,
             identity,
             address: options.address,
+            place: options.place,
             room,
             map: MapCache::default(),
             masters,

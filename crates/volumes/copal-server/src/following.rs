@@ -5,10 +5,11 @@
 //! - The server says that it is whole only when every group of it is, by the newest views it was told.
 
 use crate::{
-    answers::{blocking, of_volume_error},
+    answers::{blocking, encoded, of_volume_error},
     data_server::DataServer,
-    listener::Refused,
+    listener::{Refused, refused},
 };
+use bytes::Bytes;
 use copal_client::{CachedView, CallError, machine};
 use copal_data::{Membership, Told, ToldView};
 use copal_proto::{Method, messages, messages::failure::Code, role_of};
@@ -61,6 +62,42 @@ impl DataServer {
         }
     }
 
+    /// The newest reign and the newest map that this server ever heard of, before this boot, too.
+    fn seen(&self, memberships: &[Membership]) -> (Term, u64) {
+        let epochs = memberships.iter().map(|membership| membership.epoch.0);
+        let entered = self.entered.load(Ordering::Acquire);
+        let term = self.store.term().unwrap_or_default();
+        (term, epochs.fold(entered, u64::max))
+    }
+
+    /// A master that is about to lead asks what this server has heard of.
+    pub(crate) async fn show_what_was_seen(
+        self: Arc<Self>,
+        request: messages::WhatSeen,
+    ) -> Result<Bytes, Refused> {
+        if request.cluster != self.identity.cluster[..] {
+            return Err(refused(Code::Denied, "this server is of another cluster"));
+        }
+        blocking(move || {
+            let memberships = self
+                .store
+                .memberships()
+                .map_err(|error| of_volume_error(&error))?;
+            let (term, version) = self.seen(&memberships);
+            let state = |membership: &Membership| messages::GroupState {
+                group: membership.group.0,
+                epoch: membership.last_normal.0,
+                role: role_of(membership.role).into(),
+            };
+            Ok(encoded(&messages::Seen {
+                term: term.0,
+                version,
+                groups: memberships.iter().map(state).collect(),
+            }))
+        })
+        .await
+    }
+
     async fn beat(&self, last_term: &mut u64) -> Result<(), CallError> {
         let untold: Vec<Membership> = std::mem::take(&mut *self.untold.lock());
         let state = |membership: &Membership| messages::GroupState {
@@ -82,6 +119,7 @@ impl DataServer {
                 }
             });
         }
+        let (seen_term, seen_version) = self.seen(&memberships);
         let beat = messages::Heartbeat {
             server_uuid: self.identity.server.to_vec().into(),
             disk_uuid: self.identity.disk.to_vec().into(),
@@ -97,6 +135,10 @@ impl DataServer {
             copied_bytes: self.copying.taken_bytes(),
             sizes,
             recovery_bytes_per_s: self.copying.bytes_per_s(),
+            seen_term: seen_term.0,
+            seen_version,
+            zone: self.place.0.clone(),
+            rack: self.place.1.clone(),
         };
         let reply: Result<messages::HeartbeatReply, _> =
             self.masters.call(Method::Heartbeat, &beat, ANSWER).await;

@@ -68,6 +68,12 @@ pub struct ServerHome {
     /// Where it answers monitors; none: behind its own port.
     #[serde(default)]
     pub http: HttpAt,
+    /// Zone in which it stands; empty: not told.
+    #[serde(default)]
+    pub zone: String,
+    /// Rack in that zone; empty: not told.
+    #[serde(default)]
+    pub rack: String,
 }
 
 impl ServerHome {
@@ -94,6 +100,8 @@ impl ServerHome {
             limit_bytes,
             http: HttpAt::default(),
             recovery_bytes_per_s: None,
+            zone: String::new(),
+            rack: String::new(),
         })
     }
 

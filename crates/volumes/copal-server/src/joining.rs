@@ -44,6 +44,8 @@ pub struct Joining {
     pub disk_uuid: [u8; 16],
     /// Bytes it can hold.
     pub capacity_bytes: u64,
+    /// Zone and rack; empty: not told.
+    pub place: (String, String),
 }
 
 /// Why a server did not join.
@@ -77,6 +79,8 @@ pub async fn join(
         disk_uuid: joining.disk_uuid.to_vec().into(),
         signing_request: drawn.request,
         capacity_bytes: joining.capacity_bytes,
+        zone: joining.place.0.clone(),
+        rack: joining.place.1.clone(),
     };
     let joined: messages::Joined = ask_any(token, Method::Join, &request, deadline).await?;
     let cluster = joined

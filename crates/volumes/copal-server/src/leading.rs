@@ -23,7 +23,10 @@ use copal_proto::{
 };
 use parking_lot::RwLock;
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tokio::sync::Notify;
@@ -34,6 +37,11 @@ const RENEW: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_secs(1);
 /// So long before the lease ends its holder stops.
 const EARLY: Duration = Duration::from_secs(2);
+
+/// How long a new reign waits for what data servers have heard of.
+const SEEN: Duration = Duration::from_secs(1);
+/// The same where that decides who has missed something.
+const SEEN_AFTER_RESTORE: Duration = Duration::from_secs(5);
 
 /// Opens the database; called again for each reign.
 pub type OpenMeta = Box<dyn Fn() -> Result<Box<dyn MetaStore>, MetaError> + Send + Sync>;
@@ -54,6 +62,8 @@ pub struct Candidate {
     connections: Connections,
     holder: Holder,
     reigning: RwLock<Option<Reigning>>,
+    /// The first reign begins above what was lost.
+    is_after_restore: AtomicBool,
     /// Somebody was told that this master leads no more: it looks at its lease now.
     doubted: Notify,
 }
@@ -77,37 +87,72 @@ impl Candidate {
             connections,
             holder: Master::draw_holder()?,
             reigning: RwLock::default(),
+            is_after_restore: AtomicBool::new(options.after_restore),
             doubted: Notify::new(),
         }))
     }
 
-    /// Asks for the lease once; whether it was given. Blocks.
+    /// Asks for the lease once, and data servers whether they have heard of anything newer than the tables have (VOL-70);
+    /// whether it leads from here on.
     /// # Errors
-    /// The database failed, or holds no cluster.
-    pub fn try_to_lead(&self) -> Result<bool, MasterError> {
+    /// The database failed, or holds no cluster, or is older than what data servers have heard of.
+    pub async fn try_to_lead(self: &Arc<Self>) -> Result<bool, MasterError> {
         // Before it is asked for: it may end before the answer is here.
         let asked = machine::now();
-        let master = match Master::open_as((self.open)()?, self.holder, self.options)? {
+        let after_restore = self.is_after_restore.load(Ordering::Acquire);
+        let options = MasterOptions {
+            after_restore,
+            ..self.options
+        };
+        let this = Arc::clone(self);
+        let opened = on_a_thread(move || Master::open_as((this.open)()?, this.holder, options)).await?;
+        let mut master = match opened {
             Opened::Leads(master) => *master,
             Opened::Follows { left_ms } => {
                 tracing::debug!(left_ms, "another master leads");
                 return Ok(false);
             }
         };
-        master.be_reached_at(&self.address)?;
+        let server = self.serving(master);
+        let patience = match after_restore {
+            true => SEEN_AFTER_RESTORE,
+            false => SEEN,
+        };
+        let seen = server.ask_what_was_seen(after_restore, patience).await;
+        // Nobody else has it yet.
+        let unpacked = Arc::into_inner(server).map(|server| server.master);
+        master = unpacked.ok_or_else(|| MetaError::Failed("the reign is in use already".to_owned()))?;
+        let address = self.address.clone();
+        let now_ms = machine::wall_ms();
+        let master = on_a_thread(move || {
+            let master = match after_restore {
+                true => master.rise(&seen, now_ms)?,
+                false => {
+                    master.check_age(&seen)?;
+                    master
+                }
+            };
+            master.be_reached_at(&address)?;
+            Ok(master)
+        })
+        .await?;
+        self.is_after_restore.store(false, Ordering::Release);
         let has_lease = master.has_lease();
         tracing::info!(term = master.term(), "this master leads");
-        let server = MasterServer::new(
+        *self.reigning.write() = Some(Reigning {
+            server: self.serving(master),
+            until: has_lease.then(|| asked + Duration::from_millis(LEASE_MS) - EARLY),
+        });
+        Ok(true)
+    }
+
+    fn serving(&self, master: Master) -> Arc<MasterServer> {
+        MasterServer::new(
             master,
             self.authority.clone(),
             self.address.clone(),
             self.connections.clone(),
-        );
-        *self.reigning.write() = Some(Reigning {
-            server,
-            until: has_lease.then(|| asked + Duration::from_millis(LEASE_MS) - EARLY),
-        });
-        Ok(true)
+        )
     }
 
     /// Leads whenever it can, until the task is dropped.
@@ -116,13 +161,11 @@ impl Candidate {
             if self.reigning.read().is_some() {
                 Arc::clone(&self).reign().await;
             }
-            let this = Arc::clone(&self);
-            let led = blocking(move || this.try_to_lead().map_err(|error| of_master(&error))).await;
-            match led {
+            match self.try_to_lead().await {
                 Ok(true) => {}
                 Ok(false) => tokio::time::sleep(LOOK).await,
                 Err(error) => {
-                    tracing::warn!(text = error.text, "this master cannot ask for the lease");
+                    tracing::warn!(%error, "this master does not lead");
                     tokio::time::sleep(LOOK).await;
                 }
             }
@@ -142,6 +185,9 @@ impl Candidate {
         let time = machine::spawn(Arc::clone(&server).watch_time());
         loop {
             let _ = tokio::time::timeout(RENEW, self.doubted.notified()).await;
+            if server.master.is_older() {
+                break;
+            }
             let Some(until) = self.reigning.read().as_ref().and_then(|reigning| reigning.until) else {
                 continue;
             };
@@ -176,6 +222,14 @@ impl Candidate {
         let is_over = reigning.until.is_some_and(|until| machine::now() >= until);
         (!is_over).then(|| Arc::clone(&reigning.server))
     }
+}
+
+/// Runs what blocks.
+async fn on_a_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, MasterError> + Send + 'static,
+) -> Result<T, MasterError> {
+    let outcome = machine::on_a_thread(work).await;
+    outcome.map_err(|error| MetaError::Failed(format!("the work ended early: {error}")))?
 }
 
 fn not_leader() -> Refused {

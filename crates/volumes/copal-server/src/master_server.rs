@@ -8,7 +8,9 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_client::{CallError, Connections, is_over, machine, name_of_server, without_end};
-use copal_master::{Beat, Joiner, Lease, Master, MasterError, MetaError, NoLease, WRITER_LEASE_MS};
+use copal_master::{
+    Beat, Joiner, Lease, Master, MasterError, MetaError, NoLease, SeenBy, ServerState, WRITER_LEASE_MS,
+};
 use copal_proto::{
     Class, Method,
     messages::{self, failure::Code},
@@ -173,6 +175,10 @@ impl MasterServer {
             copied_bytes: request.copied_bytes,
             sizes: request.sizes.iter().map(size).collect(),
             recovery_bytes_per_s: request.recovery_bytes_per_s,
+            seen_term: request.seen_term,
+            seen_version: request.seen_version,
+            zone: place(&request.zone)?,
+            rack: place(&request.rack)?,
         };
         let disk = self
             .master
@@ -221,6 +227,8 @@ impl MasterServer {
             server_uuid,
             disk_uuid: uuid(&request.disk_uuid)?,
             capacity_bytes: request.capacity_bytes,
+            zone: place(&request.zone)?,
+            rack: place(&request.rack)?,
         };
         let disk = self
             .master
@@ -308,6 +316,54 @@ impl MasterServer {
         })
         .await?;
         Ok(encoded(&messages::Told { json: told }))
+    }
+
+    /// What data servers have heard of, as far as they answer in time; of all that were not given up, or of those that are
+    /// there by the tables.
+    pub(crate) async fn ask_what_was_seen(&self, of_all: bool, patience: Duration) -> Vec<SeenBy> {
+        let asked = self
+            .master
+            .map()
+            .servers()
+            .cloned()
+            .collect::<Vec<_>>()
+            .into_iter();
+        let asked = asked.filter(|server| match of_all {
+            true => server.state != ServerState::Lost,
+            false => !server.is_away(),
+        });
+        let answers: Arc<Mutex<Vec<SeenBy>>> = Arc::default();
+        let cluster = Bytes::copy_from_slice(&self.master.uuid());
+        let asked = asked.map(|server| {
+            let (connections, cluster) = (self.connections.clone(), cluster.clone());
+            let answers = Arc::clone(&answers);
+            machine::spawn(async move {
+                let name = name_of_server(&server.server_uuid);
+                let request = messages::WhatSeen { cluster };
+                let asked = async {
+                    let connection = connections.to(&server.address, name, Class::Control).await?;
+                    connection
+                        .call::<messages::Seen>(Method::WhatSeen, &request, patience)
+                        .await
+                };
+                if let Ok(Ok(seen)) = tokio::time::timeout(patience, asked).await {
+                    let groups = seen.groups.iter();
+                    answers.lock().push(SeenBy {
+                        disk: server.disk,
+                        term: seen.term,
+                        version: seen.version,
+                        groups: groups
+                            .map(|state| (GroupId(state.group), Epoch(state.epoch)))
+                            .collect(),
+                    });
+                }
+            })
+        });
+        for task in asked.collect::<Vec<_>>() {
+            // One that failed has told nothing.
+            let _ = task.await;
+        }
+        std::mem::take(&mut *answers.lock())
     }
 
     async fn probe(&self, server: &copal_master::ServerRow) -> Result<(), CallError> {
@@ -624,6 +680,18 @@ fn require(holds: bool, otherwise: &str) -> Result<(), Refused> {
     }
 }
 
+/// The name of a zone or a rack; none is empty.
+fn place(name: &str) -> Result<String, Refused> {
+    let is_good = name.is_empty() || copal_volume::check_volume_name(name).is_ok();
+    match is_good && name.len() <= 100 {
+        true => Ok(name.to_owned()),
+        false => Err(refused(
+            Code::Invalid,
+            "a zone or rack has a name of 100 bytes at most, without slashes",
+        )),
+    }
+}
+
 fn uuid(bytes: &[u8]) -> Result<[u8; 16], Refused> {
     bytes
         .try_into()
@@ -633,6 +701,7 @@ fn uuid(bytes: &[u8]) -> Result<[u8; 16], Refused> {
 pub(crate) fn of_master(error: &MasterError) -> Refused {
     match error {
         MasterError::Volume(error) => of_volume_error(error),
+        MasterError::Older(_) => refused(Code::NotLeader, error.to_string()),
         MasterError::Meta(error @ MetaError::Deposed) => refused(Code::NotLeader, error.to_string()),
         MasterError::Meta(error) => refused(Code::Internal, error.to_string()),
         MasterError::Denied(reason) => refused(Code::Denied, reason),

@@ -128,7 +128,7 @@ impl MasterProcess {
         let connections = Connections::new(outward);
         let candidate = Candidate::new(open, options, authority, advertise.to_owned(), connections)?;
         // Here, so that whoever starts it hears what is wrong with the database.
-        let leads = candidate.try_to_lead()?;
+        let leads = runtime.block_on(candidate.try_to_lead())?;
         runtime.spawn(Arc::clone(&candidate).run());
         let traffic = listener.traffic();
         runtime.spawn(listener.serve(Arc::clone(&candidate)));
@@ -214,6 +214,7 @@ impl DataProcess {
                 address: address.clone(),
                 authority: own.authority.clone(),
                 recovery_bytes_per_s,
+                place: (home.zone.clone(), home.rack.clone()),
             },
             room,
             masters,
@@ -300,6 +301,7 @@ impl ServerHome {
             server_uuid: self.server_uuid(),
             disk_uuid: self.disk_uuid(),
             capacity_bytes,
+            place: (self.zone.clone(), self.rack.clone()),
         };
         let runtime = runtime().map_err(|_| JoinError::Malformed)?;
         let (cluster, identity) = runtime.block_on(join(token, &joining, deadline))?;

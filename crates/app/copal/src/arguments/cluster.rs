@@ -46,6 +46,10 @@ pub(crate) struct Master {
     /// Groups that are copied at once when servers are lost (default: half as many as there are servers)
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) copies_at_once: Option<u16>,
+    /// Lead by a database that is a copy, or older than what data servers have heard of: go on above what was lost. All data
+    /// servers are to run; of one that does not, what it holds is taken for old
+    #[arg(long, conflicts_with_all = ["new", "join"])]
+    pub(crate) after_restore: bool,
     #[command(flatten)]
     pub(crate) times: Times,
     #[command(flatten)]
@@ -366,11 +370,13 @@ Example:
     /// Put a copy back, for a master that is started with it
     #[command(after_help = "\
 Versions of the map, terms and numbers of volumes go on far above those of the copy: none is given twice. Volumes made since \
-then are not there any more. Name each data server that was away when the old master ended with --away: what it missed \
-since the copy was made nobody knows, so it takes everything over from others.
+then are not there any more. A master leads by it only with --after-restore: it asks all data servers what they hold, so they \
+are to run before; one that does not answer takes everything over from others. A server that answers, and was away when the \
+old master ended, is named here with --away.
 
 Example:
-  copal meta restore --dir /tmp/c/restored /tmp/c/meta.kept")]
+  copal meta restore --dir /tmp/c/restored /tmp/c/meta.kept
+  copal master --dir /tmp/c/restored --after-restore")]
     Restore {
         /// Directory of the master, which does not run
         #[arg(long, value_name = "DIR")]

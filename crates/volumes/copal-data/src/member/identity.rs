@@ -67,6 +67,18 @@ impl MemberStore {
         Ok(term >= identity.term)
     }
 
+    /// The newest reign that was heard of; 0: none.
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub fn term(&self) -> Result<Term, VolumeError> {
+        let heard = self.core.heard.lock();
+        let identity = match *heard {
+            Some(identity) => Some(identity),
+            None => self.identity()?,
+        };
+        Ok(identity.map(|identity| identity.term).unwrap_or_default())
+    }
+
     fn keep(&self, identity: &MemberIdentity) -> Result<(), VolumeError> {
         let core = &self.core;
         core.writable()?;

@@ -1,7 +1,7 @@
 //! Cases about the cluster as a whole: its reign, servers, groups, tokens, events.
 
 use super::{POOL, Subject, founded, holder, reopened, server};
-use crate::meta::{Lead, MemberKind, MetaError, Missed, ServerRow, ServerState};
+use crate::meta::{Lead, MemberKind, MetaError, Missed, ServerRow, ServerState, TaskKind, TaskRow, setting};
 use copal_volume::group::GroupId;
 
 pub(super) fn founded_once(subject: &dyn Subject) {
@@ -101,6 +101,8 @@ pub(super) fn servers_come_back_and_versions_grow(subject: &dyn Subject) {
         is_draining: true,
         failed_since_ms: 1 << 47,
         capacity_bytes: 1 << 62,
+        zone: "ü".to_owned(),
+        rack: "r 7".to_owned(),
         ..rows[1].clone()
     };
     rows[1].version = store.change_server(&rows[1], &[]).unwrap();
@@ -216,4 +218,65 @@ pub(super) fn events_are_numbered_and_paged(subject: &dyn Subject) {
     let mut store = reopened(subject, store);
     assert_eq!(store.events(0, 3).unwrap(), all[7..], "the newest");
     assert_eq!(store.events(all[8].number, 3).unwrap(), all[9..]);
+}
+
+pub(super) fn settings_are_kept_and_go(subject: &dyn Subject) {
+    let mut store = founded(subject);
+    assert!(store.settings().unwrap().is_empty());
+    store.set(setting::DOMAIN, Some("host")).unwrap();
+    store.set(setting::DOMAIN, Some("räck")).unwrap();
+    store.set(setting::REBALANCE_PAUSED, Some("1")).unwrap();
+    store.set("never set", None).unwrap();
+    let mut store = reopened(subject, store);
+    store.set(setting::REBALANCE_PAUSED, None).unwrap();
+    let kept: Vec<(String, String)> = store.settings().unwrap().into_iter().collect();
+    assert_eq!(kept, [(setting::DOMAIN.to_owned(), "räck".to_owned())]);
+}
+
+pub(super) fn tasks_of_groups_are_kept_until_they_end(subject: &dyn Subject) {
+    let mut store = founded(subject);
+    let group = GroupId(7);
+    let boost = |by| TaskRow::Boost { group, by };
+    let (from, to) = (3, u32::MAX);
+    let moved = TaskRow::Move { group, from, to };
+    let other = TaskRow::Boost {
+        group: GroupId(2),
+        by: 1,
+    };
+    store.change_tasks(&[boost(1), moved, other], &[]).unwrap();
+    store.change_tasks(&[boost(9)], &[]).unwrap();
+    let mut store = reopened(subject, store);
+    assert_eq!(store.tasks().unwrap(), [other, boost(9), moved]);
+    let ended = [(TaskKind::Boost, group), (TaskKind::Move, GroupId(2))];
+    store.change_tasks(&[], &ended).unwrap();
+    assert_eq!(store.tasks().unwrap(), [other, moved]);
+}
+
+pub(super) fn what_is_raised_is_above_all_that_was_given(subject: &dyn Subject) {
+    let mut store = founded(subject);
+    let root = copal_volume::VolumeId::ROOT;
+    let before = store.cluster().unwrap().unwrap();
+    let vid = store.mkdir(root, "a", GroupId(1), None).unwrap().unwrap();
+    store.add_token([1; 32], 100).unwrap();
+    store.set(setting::OLDER, Some("a copy")).unwrap();
+    let term = store.raise(before.map_version + 1000, before.term).unwrap();
+    let after = store.cluster().unwrap().unwrap();
+    assert_eq!(after.term, term);
+    assert!(after.term > before.term + 1_000_000, "{after:?}");
+    assert!(after.map_version > before.map_version + 1_000_000, "{after:?}");
+    assert!(store.settings().unwrap().is_empty());
+    assert!(!store.take_token([1; 32], 50).unwrap(), "secrets of then");
+    let next = store.mkdir(root, "b", GroupId(1), None).unwrap().unwrap();
+    assert!(next.0 > vid.0 + 1_000_000);
+    // The reign goes on, and further ones follow it.
+    assert!(store.renew().unwrap());
+    let again = store
+        .raise(after.map_version + (1 << 40), after.term + 5)
+        .unwrap();
+    assert!(again > after.term + 5);
+    let last = store.cluster().unwrap().unwrap();
+    assert!(last.map_version > after.map_version + (1 << 40));
+    let mut store = reopened(subject, store);
+    assert!(store.cluster().unwrap().unwrap().term >= again);
+    store.note(1, "word", "text").unwrap();
 }

@@ -14,7 +14,7 @@ pub(crate) trait Subject {
     fn open(&self) -> Result<Box<dyn MetaStore>, MetaError>;
 }
 
-const CASES: [fn(&dyn Subject); 15] = [
+const CASES: [fn(&dyn Subject); 18] = [
     cluster::founded_once,
     cluster::only_a_leader_changes,
     cluster::one_master_leads,
@@ -23,6 +23,9 @@ const CASES: [fn(&dyn Subject); 15] = [
     cluster::disks_are_given_once,
     cluster::members_of_groups_come_back_in_order,
     cluster::who_missed_something_is_kept,
+    cluster::settings_are_kept_and_go,
+    cluster::tasks_of_groups_are_kept_until_they_end,
+    cluster::what_is_raised_is_above_all_that_was_given,
     cluster::tokens_are_good_once_until_they_end,
     cluster::events_are_numbered_and_paged,
     names::a_name_is_one_volumes,
@@ -78,6 +81,8 @@ pub(crate) fn server(number: u8) -> ServerRow {
         is_draining: false,
         failed_since_ms: 0,
         capacity_bytes: u64::from(u32::MAX) * 1000,
+        zone: format!("zone {number}"),
+        rack: String::new(),
     }
 }
 

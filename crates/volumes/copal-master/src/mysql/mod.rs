@@ -17,13 +17,15 @@ mod tests;
 
 use crate::meta::{
     ClientRow, ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, Members, Meta, MetaError,
-    MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, listed,
+    MetaStore, Missed, Place, Pool, QuotaRow, RAISED_VERSIONS, RAISED_VOLUMES, ServerRow, TaskKind, TaskRow,
+    listed, setting,
 };
 use connection::Connection;
 use copal_volume::{VolumeError, VolumeId, group::GroupId};
 use mysql::prelude::Queryable;
-use rows::{DirColumns, ServerColumns, dir_at, keep_missed, next_version};
+use rows::{DirColumns, ServerColumns, dir_at, keep_missed, keep_place, next_version};
 use statement::{Trouble, all, first};
+use std::collections::BTreeMap;
 
 /// The master's database on a server.
 pub struct MysqlStore {
@@ -160,6 +162,69 @@ impl MetaStore for MysqlStore {
         true
     }
 
+    fn raise(&mut self, version: u64, term: u64) -> Result<u64, MetaError> {
+        let reign @ (holder, _) = self.reign.ok_or(MetaError::Deposed)?;
+        let outcome = self.connection.change(reign, |on| {
+            let raise = "UPDATE cluster SET map_version = GREATEST(map_version, ?) + ? WHERE id = 1";
+            on.exec_drop(raise, (version, RAISED_VERSIONS))?;
+            // The fence of this transaction was the last look at the term of before.
+            let raise = "UPDATE leader SET term = GREATEST(term, ?) + ? WHERE id = 1";
+            on.exec_drop(raise, (term, RAISED_VERSIONS))?;
+            let raise = "UPDATE vgroup SET next_volume = next_volume + ?";
+            on.exec_drop(raise, (RAISED_VOLUMES,))?;
+            on.query_drop("DELETE FROM token")?;
+            on.exec_drop("DELETE FROM setting WHERE name = ?", (setting::OLDER,))?;
+            let row: Option<(u64,)> = first(on, "SELECT term FROM leader WHERE id = 1", ())?;
+            let none = || Trouble::Row("it holds no cluster".to_owned());
+            Ok(Ok(row.ok_or_else(none)?.0))
+        });
+        // Whatever came of it, what holds is in the tables.
+        self.reign = None;
+        let raised = outcome?.map_err(|error| MetaError::Failed(error.to_string()))?;
+        self.reign = Some((holder, raised));
+        Ok(raised)
+    }
+
+    fn settings(&mut self) -> Result<BTreeMap<String, String>, MetaError> {
+        let select = "SELECT name, value FROM setting";
+        let rows: Vec<(String, String)> = self.connection.read(|on| all(on, select, ()))?;
+        Ok(rows.into_iter().collect())
+    }
+
+    fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), MetaError> {
+        self.change_always(|on| {
+            Ok(match value {
+                Some(value) => on.exec_drop("REPLACE INTO setting VALUES (?, ?)", (name, value))?,
+                None => on.exec_drop("DELETE FROM setting WHERE name = ?", (name,))?,
+            })
+        })
+    }
+
+    fn tasks(&mut self) -> Result<Vec<TaskRow>, MetaError> {
+        let select = "SELECT kind, gid, a, b FROM task ORDER BY kind, gid";
+        let rows: Vec<(String, u32, u32, u32)> = self.connection.read(|on| all(on, select, ()))?;
+        let task = |(kind, group, a, b): (String, u32, u32, u32)| {
+            let unknown = || MetaError::Failed(format!("a task of it is {kind:?}, which is unknown"));
+            TaskRow::of_columns(&kind, group, a, b).ok_or_else(unknown)
+        };
+        rows.into_iter().map(task).collect()
+    }
+
+    fn change_tasks(&mut self, keep: &[TaskRow], forget: &[(TaskKind, GroupId)]) -> Result<(), MetaError> {
+        self.change_always(|on| {
+            for (kind, group) in forget {
+                on.exec_drop(
+                    "DELETE FROM task WHERE kind = ? AND gid = ?",
+                    (kind.word(), group.0),
+                )?;
+            }
+            for task in keep {
+                on.exec_drop("REPLACE INTO task VALUES (?, ?, ?, ?)", task.columns())?;
+            }
+            Ok(())
+        })
+    }
+
     fn masters(&mut self) -> Result<Vec<String>, MetaError> {
         let rows: Vec<(Vec<u8>,)> = self
             .connection
@@ -177,9 +242,10 @@ impl MetaStore for MysqlStore {
     }
 
     fn servers(&mut self) -> Result<Vec<ServerRow>, MetaError> {
-        let rows: Vec<ServerColumns> = self
-            .connection
-            .read(|on| all(on, "SELECT * FROM server ORDER BY disk", ()))?;
+        let select =
+            "SELECT server.*, CONCAT(COALESCE(place.zone, ''), CHAR(0), COALESCE(place.rack, '')) FROM server
+            LEFT JOIN place ON place.disk = server.disk ORDER BY server.disk";
+        let rows: Vec<ServerColumns> = self.connection.read(|on| all(on, select, ()))?;
         Ok(rows.into_iter().map(rows::server).collect::<Result<_, _>>()?)
     }
 
@@ -203,6 +269,7 @@ impl MetaStore for MysqlStore {
             )?;
             let disk = on.last_insert_id().and_then(|disk| u32::try_from(disk).ok());
             let disk = disk.ok_or_else(|| Trouble::Row("it gave the server no number".to_owned()))?;
+            keep_place(on, disk, new)?;
             Ok((disk, version))
         })
     }
@@ -226,13 +293,17 @@ impl MetaStore for MysqlStore {
                     changed.disk,
                 ),
             )?;
+            keep_place(on, changed.disk, changed)?;
             keep_missed(on, missed, version)?;
             Ok(version)
         })
     }
 
     fn remove_server(&mut self, disk: u32) -> Result<(), MetaError> {
-        self.change_always(|on| Ok(on.exec_drop("DELETE FROM server WHERE disk = ?", (disk,))?))
+        self.change_always(|on| {
+            on.exec_drop("DELETE FROM place WHERE disk = ?", (disk,))?;
+            Ok(on.exec_drop("DELETE FROM server WHERE disk = ?", (disk,))?)
+        })
     }
 
     fn groups(&mut self) -> Result<Vec<GroupRow>, MetaError> {

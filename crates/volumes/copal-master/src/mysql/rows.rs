@@ -7,7 +7,7 @@ use mysql::{Transaction, prelude::Queryable};
 
 /// name, vid, removing
 pub(super) type DirColumns = (String, u64, bool);
-/// All columns of a server, in their order.
+/// All columns of a server, in their order, and where it stands: zone, a zero byte, rack. A row has twelve columns at most.
 pub(super) type ServerColumns = (
     u32,
     String,
@@ -20,6 +20,7 @@ pub(super) type ServerColumns = (
     bool,
     u64,
     u64,
+    Vec<u8>,
 );
 
 /// Takes the map's next version.
@@ -41,6 +42,12 @@ pub(super) fn keep_missed(on: &mut Transaction<'_>, missed: &[Missed], version: 
         )?;
     }
     Ok(())
+}
+
+/// Keeps where a server stands.
+pub(super) fn keep_place(on: &mut Transaction<'_>, disk: u32, server: &ServerRow) -> Result<(), Trouble> {
+    let keep = "REPLACE INTO place VALUES (?, ?, ?)";
+    Ok(on.exec_drop(keep, (disk, server.zone.as_bytes(), server.rack.as_bytes()))?)
 }
 
 /// The volume of a name.
@@ -74,7 +81,11 @@ pub(super) fn server(columns: ServerColumns) -> Result<ServerRow, Trouble> {
         is_draining,
         since,
         capacity,
+        place,
     ) = columns;
+    let place =
+        String::from_utf8(place).map_err(|_| Trouble::Row("the place of a server is no text".to_owned()))?;
+    let (zone, rack) = place.split_once('\0').unwrap_or_default();
     let unknown = || Trouble::Row(format!("a server of it has the unknown state {state:?}"));
     Ok(ServerRow {
         disk,
@@ -88,6 +99,8 @@ pub(super) fn server(columns: ServerColumns) -> Result<ServerRow, Trouble> {
         is_draining,
         failed_since_ms: since,
         capacity_bytes: capacity,
+        zone: zone.to_owned(),
+        rack: rack.to_owned(),
     })
 }
 

@@ -10,7 +10,7 @@ use mysql::{Conn, prelude::Queryable};
 /// Version of the tables.
 const SCHEMA_VERSION: u32 = 1;
 
-const TABLES: [&str; 15] = [
+const TABLES: [&str; 14] = [
     "CREATE TABLE IF NOT EXISTS cluster (id TINYINT UNSIGNED PRIMARY KEY, uuid BINARY(16) NOT NULL,
         map_version BIGINT UNSIGNED NOT NULL, replicas TINYINT UNSIGNED NOT NULL, min_ack TINYINT UNSIGNED NOT NULL,
         group_count INT UNSIGNED NOT NULL) ENGINE=InnoDB",
@@ -39,15 +39,20 @@ const TABLES: [&str; 15] = [
     "CREATE TABLE IF NOT EXISTS token (hash BINARY(32) PRIMARY KEY, ends BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB",
     "CREATE TABLE IF NOT EXISTS event (number BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, at BIGINT UNSIGNED NOT NULL,
         kind VARBINARY(255) NOT NULL, text BLOB NOT NULL) ENGINE=InnoDB",
-    CLIENT,
     // Made last: a database without it is not finished.
     "CREATE TABLE IF NOT EXISTS copal_schema (id TINYINT UNSIGNED PRIMARY KEY, version INT UNSIGNED NOT NULL) ENGINE=InnoDB",
 ];
 
-/// Databases that were made before it get it when they are opened.
-const CLIENT: &str =
+/// Databases that were made before them get these when they are opened.
+const ADDED: [&str; 4] = [
     "CREATE TABLE IF NOT EXISTS client (name VARBINARY(64) PRIMARY KEY, path VARBINARY(4096) NOT NULL,
-    rights INT UNSIGNED NOT NULL, made BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB";
+    rights INT UNSIGNED NOT NULL, made BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS setting (name VARBINARY(64) PRIMARY KEY, value VARBINARY(4096) NOT NULL) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS task (kind VARBINARY(16) NOT NULL, gid INT UNSIGNED NOT NULL, a INT UNSIGNED NOT NULL,
+        b INT UNSIGNED NOT NULL, PRIMARY KEY (kind, gid)) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS place (disk INT UNSIGNED PRIMARY KEY, zone VARBINARY(255) NOT NULL,
+        rack VARBINARY(255) NOT NULL) ENGINE=InnoDB",
+];
 
 /// "There is no such table."
 const NO_SUCH_TABLE: u16 = 1146;
@@ -56,14 +61,22 @@ const NO_SUCH_TABLE: u16 = 1146;
 pub(super) fn make(connection: &mut Conn) -> Result<(), MetaError> {
     if let Some(version) = version(connection)? {
         check(version)?;
-        return Ok(connection.query_drop(CLIENT).map_err(Trouble::Sql)?);
+        return add(connection);
     }
+    add(connection)?;
     for table in TABLES {
         connection.query_drop(table).map_err(Trouble::Sql)?;
     }
     let add = format!("INSERT IGNORE INTO copal_schema VALUES (1, {SCHEMA_VERSION})");
     connection.query_drop(add).map_err(Trouble::Sql)?;
     check(version(connection)?.unwrap_or_default())
+}
+
+fn add(connection: &mut Conn) -> Result<(), MetaError> {
+    for table in ADDED {
+        connection.query_drop(table).map_err(Trouble::Sql)?;
+    }
+    Ok(())
 }
 
 fn version(connection: &mut Conn) -> Result<Option<u32>, Trouble> {

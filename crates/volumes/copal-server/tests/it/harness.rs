@@ -159,6 +159,7 @@ impl Cluster {
             server_uuid: uuid,
             disk_uuid: uuid,
             capacity_bytes: 256 << 20,
+            place: Default::default(),
         };
         let (of_cluster, identity) = runtime().block_on(join(token, &joining, PATIENCE)).unwrap();
         let store = MemberStore::open(kv(&device), Arc::clone(&self.clock) as _).unwrap();
@@ -210,6 +211,7 @@ impl Cluster {
                     address: server.address.clone(),
                     authority: server.identity.authority.clone(),
                     recovery_bytes_per_s: 1 << 30,
+                    place: Default::default(),
                 },
                 Box::new(Fixed),
                 masters,

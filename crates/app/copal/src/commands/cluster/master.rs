@@ -37,6 +37,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
     let options = MasterOptions {
         permanent_after_ms: words.times.permanent_after.as_millis() as u64,
         copies_at_once: words.copies_at_once.map(usize::from),
+        after_restore: words.after_restore,
         ..MasterOptions::default()
     };
     let process = MasterProcess::start(
@@ -188,6 +189,7 @@ fn find(words: &Master) -> Outcome<MasterHome> {
 
 fn of_master(error: MasterError) -> Failure {
     match error {
+        MasterError::Older(_) => Failure::new(exit::DENIED, "older", error.to_string()),
         MasterError::Denied(reason) => Failure::new(exit::DENIED, "denied", reason),
         other => start_failure(other),
     }

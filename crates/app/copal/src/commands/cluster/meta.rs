@@ -26,7 +26,10 @@ pub(crate) fn run(context: &Context<'_>, verb: &Meta) -> Outcome<()> {
             let kept = copal_master::put_back(file, &database, away, now_ms()).map_err(failure)?;
             let home = MasterHome::read(dir).is_ok();
             let then = match home {
-                true => format!("start it with `copal master --dir {}`", dir.display()),
+                true => format!(
+                    "start it with `copal master --dir {} --after-restore` while all data servers run",
+                    dir.display()
+                ),
                 false => format!(
                     "put master.json of the old master into {} before it is started",
                     dir.display()
