@@ -101,6 +101,10 @@ pub(super) fn lose(binary: &Path, directory: &Path, plan: &Plan) -> Result<Outco
         .map(|at| format!("data{at}"))
         .collect();
     let lacking = lost_copies(&running, &names)?;
+    ensure!(
+        !lacking.is_empty(),
+        "nothing to measure: the servers to be lost hold no group, since a new cluster lays its groups on those that join first"
+    );
     let mut outcome = Outcome {
         seconds: 0.0,
         single_seconds: 0.0,

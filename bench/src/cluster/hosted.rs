@@ -146,6 +146,12 @@ impl Hosted {
             hosted.add(directory, at, speed)?;
         }
         hosted.wait_healthy()?;
+        let status = hosted.ask("status")?;
+        let mut told = status["servers"].as_array().into_iter().flatten();
+        anyhow::ensure!(
+            told.all(|server| server["groups"].as_u64() > Some(0)),
+            "nothing to measure: some servers hold no group, since a new cluster lays its groups on those that join first"
+        );
         Ok(hosted)
     }
 
