@@ -193,10 +193,11 @@ impl MetaStore for MysqlStore {
 
     fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), MetaError> {
         self.change_always(|on| {
-            Ok(match value {
+            match value {
                 Some(value) => on.exec_drop("REPLACE INTO setting VALUES (?, ?)", (name, value))?,
                 None => on.exec_drop("DELETE FROM setting WHERE name = ?", (name,))?,
-            })
+            }
+            Ok(())
         })
     }
 
