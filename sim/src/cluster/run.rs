@@ -39,6 +39,7 @@ const TIMES: MasterOptions = MasterOptions {
     failed_after_ms: 10_000,
     permanent_after_ms: 30 * 60_000,
     copies_at_once: None,
+    first_servers: None,
     after_restore: false,
 };
 /// How long everything may take to come together once nothing is wrong any more.

@@ -20,6 +20,9 @@ pub struct MasterOptions {
     pub permanent_after_ms: u64,
     /// So many groups are copied at once, at least one; `None`: half as many as there are servers.
     pub copies_at_once: Option<usize>,
+    /// The groups of a new cluster get their members when so many servers have joined; `None`: as said before, or as many as
+    /// there are copies.
+    pub first_servers: Option<usize>,
     /// Tables that are a copy, or older than what data servers have heard of, are taken all the same ([`Master::rise`]).
     pub after_restore: bool,
 }
@@ -30,6 +33,7 @@ impl Default for MasterOptions {
             failed_after_ms: 10_000,
             permanent_after_ms: 30 * 60_000,
             copies_at_once: None,
+            first_servers: None,
             after_restore: false,
         }
     }
@@ -70,6 +74,8 @@ pub(crate) struct Reign {
     pub(crate) recovery: Recovery,
     /// Addresses of all masters.
     pub(crate) masters: Vec<String>,
+    /// Servers that a new cluster waits for: those that join later hold nothing before groups are moved to them.
+    pub(crate) first_servers: usize,
 }
 
 /// What came of opening a cluster.
@@ -146,6 +152,9 @@ impl Master {
             Lead::Mine { term } => term,
             Lead::Theirs { left_ms } => return Ok(Opened::Follows { left_ms }),
         };
+        if let Some(servers) = options.first_servers {
+            meta.set(setting::FIRST_SERVERS, Some(&servers.to_string()))?;
+        }
         let unmarked = meta.unmark_all()?;
         if unmarked > 0 {
             tracing::warn!(
@@ -168,6 +177,10 @@ impl Master {
         options: MasterOptions,
     ) -> Mastered<Master> {
         let masters = meta.masters()?;
+        let settings = meta.settings()?;
+        let said = settings.get(setting::FIRST_SERVERS);
+        let said: usize = said.and_then(|number| number.parse().ok()).unwrap_or_default();
+        let first_servers = said.max(cluster.pool.replicas.into());
         let (servers, groups, missed) = (meta.servers()?, meta.groups()?, meta.missed()?);
         let map = ClusterMap::new(cluster.pool, cluster.map_version, servers, groups, missed);
         let (gone, quotas) = (meta.gone(0)?, meta.quotas(0)?);
@@ -188,6 +201,7 @@ impl Master {
                 ..Recovery::default()
             },
             masters,
+            first_servers,
         };
         Ok(Master {
             options,

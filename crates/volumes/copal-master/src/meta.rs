@@ -219,6 +219,8 @@ impl TaskRow {
 pub mod setting {
     /// Servers, racks or zones: what the members of a group are to differ in (`host`, `rack`, `zone`).
     pub const DOMAIN: &str = "domain";
+    /// Data servers that a new cluster waits for before its groups get their first members.
+    pub const FIRST_SERVERS: &str = "first_servers";
     /// Moves do not begin: `1`.
     pub const REBALANCE_PAUSED: &str = "rebalance_paused";
     /// The tables are older than what data servers have heard of, or a copy that was put back; why, as a sentence. Nobody

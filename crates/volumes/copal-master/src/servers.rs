@@ -308,6 +308,8 @@ impl Master {
             }
         }
         let before = reign.map.version;
+        // Fewer servers may be waited for than before.
+        reign.lay_out(now_ms)?;
         reign.replace(self.options.permanent_after_ms, now_ms)?;
         if reign.map.version != before {
             self.changed.notify_all();
@@ -451,6 +453,9 @@ impl Reign {
             return Ok(());
         }
         let servers: Vec<ServerRow> = self.map.servers.values().cloned().collect();
+        if servers.len() < self.first_servers {
+            return Ok(());
+        }
         let Some(groups) = layout::initial(self.map.pool, &servers) else {
             return Ok(());
         };

@@ -123,7 +123,7 @@ impl Reign {
             let joined = self.map.servers.len();
             let sentence = format!(
                 "incomplete: {joined} of {} data servers have joined",
-                pool.replicas
+                self.first_servers
             );
             return ("incomplete", sentence);
         }

@@ -90,6 +90,32 @@ fn volumes_wait_for_servers_and_spread_over_groups() {
     assert_eq!(groups.len(), 16);
 }
 
+/// Symptom: of four servers of a new cluster the fourth held nothing, since groups lay on the first three that joined.
+#[test]
+fn a_new_cluster_waits_for_the_servers_it_was_told_of() {
+    let mut meta = SqliteStore::in_memory().unwrap();
+    let pool = Pool {
+        replicas: 3,
+        min_ack: 2,
+        groups: 64,
+    };
+    Master::found(&mut meta, [7; 16], pool).unwrap();
+    let options = MasterOptions {
+        first_servers: Some(4),
+        ..MasterOptions::default()
+    };
+    let master = Master::open(Box::new(meta), options).unwrap();
+    for number in 1..=3 {
+        master.join(&joiner(number), 1000).unwrap();
+    }
+    assert_eq!(master.map().groups.len(), 0);
+    let sentence = master.status(1000)["sentence"].as_str().unwrap().to_owned();
+    assert_eq!(sentence, "incomplete: 3 of 4 data servers have joined");
+    master.join(&joiner(4), 1000).unwrap();
+    let held = master.map().groups_of(4).count();
+    assert!((30..=64).contains(&held), "{held} of 64 groups");
+}
+
 #[test]
 fn the_tree_of_volumes_keeps_its_rules() {
     let master = three();

@@ -43,6 +43,10 @@ pub(crate) struct Master {
     #[arg(long, value_name = "NUMBER", default_value_t = 3, requires = "new",
         value_parser = clap::value_parser!(u8).range(1..=7))]
     pub(crate) replicas: u8,
+    /// Data servers that a new cluster waits for; its groups are spread over these. Servers that join later hold nothing until
+    /// `copal rebalance apply` [default: as many as copies]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) first_servers: Option<u16>,
     /// Groups that are copied at once when servers are lost (default: half as many as there are servers)
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) copies_at_once: Option<u16>,
@@ -131,6 +135,9 @@ pub(crate) struct Serve {
     /// Data servers
     #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) servers: u16,
+    /// Data servers that the groups of a new cluster are spread over [default: all of them]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) first_servers: Option<u16>,
     /// Masters; more than one takes --meta
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=7))]
     pub(crate) masters: u16,

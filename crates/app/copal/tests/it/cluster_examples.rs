@@ -26,7 +26,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let cluster = Served::with_servers(4, &[]);
+        let cluster = Served::with_servers(4, &["--first-servers", "3"]);
         let here = cluster.scratch.path().join("here");
         std::fs::create_dir(&here).unwrap();
         let root = cluster.scratch.path().to_str().unwrap().to_owned();

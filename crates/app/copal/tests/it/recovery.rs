@@ -58,8 +58,7 @@ fn wait_for(cluster: &Served, limit: Duration, wanted: impl Fn(&Value) -> bool) 
 
 #[test]
 fn a_server_that_is_given_up_is_copied_at_the_rate_that_was_set_and_the_end_is_told() {
-    let cluster = Served::with_servers(4, &["--recovery-rate", "6M"]);
-    // Three servers had joined when the groups were laid out: the fourth has none of them.
+    let cluster = Served::with_servers(4, &["--recovery-rate", "6M", "--first-servers", "3"]);
     fill(&cluster, 48, 600_000);
     assert!(cluster.good(&["group", "boost", "64"]).contains("all its copies"));
     cluster.signal("data2", "-KILL");
@@ -93,7 +92,7 @@ fn a_server_that_is_given_up_is_copied_at_the_rate_that_was_set_and_the_end_is_t
 
 #[test]
 fn a_server_is_emptied_while_files_are_written_and_then_removed() {
-    let cluster = Served::with_servers(4, &[]);
+    let cluster = Served::with_servers(4, &["--first-servers", "3"]);
     fill(&cluster, 16, 30_000);
     let dry = cluster.told(&["node", "drain", "data2", "--dry-run"]);
     assert_eq!(
@@ -170,7 +169,7 @@ fn is_at_rest(status: &Value) -> bool {
 
 #[test]
 fn groups_are_spread_over_a_new_server_by_a_plan_and_by_hand() {
-    let cluster = Served::with_servers(4, &[]);
+    let cluster = Served::with_servers(4, &["--first-servers", "3"]);
     fill(&cluster, 16, 30_000);
     let plan = cluster.scratch.path().join("plan.json");
     let plan = plan.to_str().unwrap();

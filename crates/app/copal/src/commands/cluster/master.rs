@@ -37,6 +37,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
     let options = MasterOptions {
         permanent_after_ms: words.times.permanent_after.as_millis() as u64,
         copies_at_once: words.copies_at_once.map(usize::from),
+        first_servers: words.first_servers.map(usize::from),
         after_restore: words.after_restore,
         ..MasterOptions::default()
     };

@@ -120,7 +120,12 @@ impl Serving<'_> {
                 typed.extend(["--meta-password-file".to_owned(), file.display().to_string()]);
             }
             if number == 1 {
-                typed.push("--new".to_owned());
+                let first = self.words.first_servers.unwrap_or(self.words.servers);
+                typed.extend([
+                    "--new".to_owned(),
+                    "--first-servers".to_owned(),
+                    first.to_string(),
+                ]);
             } else {
                 // Through a pipe: words of a process can be read by anybody.
                 typed.extend(["--join".to_owned(), "-".to_owned()]);
