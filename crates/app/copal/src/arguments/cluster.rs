@@ -383,6 +383,7 @@ old master ended, is named here with --away.
 
 Example:
   copal meta restore --dir /tmp/c/restored /tmp/c/meta.kept
+  cp /tmp/c/master/master.json /tmp/c/restored/
   copal master --dir /tmp/c/restored --after-restore")]
     Restore {
         /// Directory of the master, which does not run
