@@ -2,7 +2,10 @@
 
 use crate::cluster::Served;
 use copal_testkit::Random;
-use std::process::Stdio;
+use std::{
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 /// A repository in a cluster, and how it is called.
 struct Scene {
@@ -98,9 +101,21 @@ fn a_repository_in_a_cluster_is_pruned_and_only_who_may_write_writes() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    let dying_id = dying.id().to_string();
     let words = scene.words(&["prune"]);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    while scene.cluster.run(&words).status.code() != Some(11) {
+    // It stands still while others ask, so that it cannot end before they have been answered.
+    let signal = |signal: &str| {
+        let sent = Command::new("kill").args([signal, &dying_id]).status();
+        assert!(sent.unwrap().success());
+    };
+    loop {
+        std::thread::park_timeout(Duration::from_millis(50));
+        signal("-STOP");
+        if scene.cluster.run(&words).status.code() == Some(11) {
+            break;
+        }
+        signal("-CONT");
         assert!(
             dying.try_wait().unwrap().is_none(),
             "the backup was never seen to write"
