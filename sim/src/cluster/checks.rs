@@ -2,7 +2,7 @@
 
 use super::{history::History, hosts::DataHost, workload::text};
 use copal_client::MapCache;
-use copal_data::{Known as Found, MemberStore, Span as Part};
+use copal_data::{Known as Found, MemberStore, Membership, Span as Part};
 use copal_volume::{
     FileId, VolumeError, VolumeId,
     group::{
@@ -170,8 +170,9 @@ pub(super) fn differences(map: &MapCache, data: &[DataHost]) -> Vec<String> {
         let verified: Vec<_> = verified.collect();
         if verified.len() != usize::from(view.replicas) || view.members.len() != verified.len() {
             found.push(format!(
-                "group {group} has {} whole members of {view:?}",
-                verified.len()
+                "group {group} has {} whole members of {view:?}: {:?}",
+                verified.len(),
+                own_words(data, group)
             ));
         }
         for two in verified.windows(2) {
@@ -194,6 +195,15 @@ pub(super) fn differences(map: &MapCache, data: &[DataHost]) -> Vec<String> {
         }
     }
     found
+}
+
+/// What servers that run say of themselves in a group.
+fn own_words(data: &[DataHost], group: GroupId) -> Vec<(&String, Option<Membership>)> {
+    let running = data
+        .iter()
+        .filter_map(|host| Some((&host.name, host.running.as_ref()?)));
+    let words = running.map(|(name, running)| (name, running.store.membership(group).ok().flatten()));
+    words.filter(|(_, own)| own.is_some()).collect()
 }
 
 fn verify(store: &MemberStore, group: GroupId) -> Result<(u64, u128), String> {
