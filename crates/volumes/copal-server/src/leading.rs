@@ -106,7 +106,7 @@ impl Candidate {
         };
         let this = Arc::clone(self);
         let opened = on_a_thread(move || Master::open_as((this.open)()?, this.holder, options)).await?;
-        let mut master = match opened {
+        let master = match opened {
             Opened::Leads(master) => *master,
             Opened::Follows { left_ms } => {
                 tracing::debug!(left_ms, "another master leads");
@@ -114,36 +114,36 @@ impl Candidate {
             }
         };
         let server = self.serving(master);
-        let patience = match after_restore {
-            true => SEEN_AFTER_RESTORE,
-            false => SEEN,
+        let server = match after_restore {
+            true => self.rise(server).await?,
+            false => {
+                let seen = server.ask_what_was_seen(false, SEEN).await;
+                let checked = Arc::clone(&server);
+                on_a_thread(move || checked.master.check_age(&seen)).await?;
+                server
+            }
         };
-        let seen = server.ask_what_was_seen(after_restore, patience).await;
-        // Nobody else has it yet.
-        let unpacked = Arc::into_inner(server).map(|server| server.master);
-        master = unpacked.ok_or_else(|| MetaError::Failed("the reign is in use already".to_owned()))?;
-        let address = self.address.clone();
-        let now_ms = machine::wall_ms();
-        let master = on_a_thread(move || {
-            let master = match after_restore {
-                true => master.rise(&seen, now_ms)?,
-                false => {
-                    master.check_age(&seen)?;
-                    master
-                }
-            };
-            master.be_reached_at(&address)?;
-            Ok(master)
-        })
-        .await?;
+        let (reached, address) = (Arc::clone(&server), self.address.clone());
+        on_a_thread(move || Ok(reached.master.be_reached_at(&address)?)).await?;
         self.is_after_restore.store(false, Ordering::Release);
-        let has_lease = master.has_lease();
-        tracing::info!(term = master.term(), "this master leads");
+        let has_lease = server.master.has_lease();
+        tracing::info!(term = server.master.term(), "this master leads");
         *self.reigning.write() = Some(Reigning {
-            server: self.serving(master),
+            server,
             until: has_lease.then(|| asked + Duration::from_millis(LEASE_MS) - EARLY),
         });
         Ok(true)
+    }
+
+    /// Begins above what was lost, by what data servers have heard of (VOL-71).
+    async fn rise(&self, server: Arc<MasterServer>) -> Result<Arc<MasterServer>, MasterError> {
+        let seen = server.ask_what_was_seen(true, SEEN_AFTER_RESTORE).await;
+        // Nobody else has it yet.
+        let master = Arc::into_inner(server).map(|server| server.master);
+        let master = master.ok_or_else(|| MetaError::Failed("the reign is in use already".to_owned()))?;
+        let now_ms = machine::wall_ms();
+        let risen = on_a_thread(move || master.rise(&seen, now_ms)).await?;
+        Ok(self.serving(risen))
     }
 
     fn serving(&self, master: Master) -> Arc<MasterServer> {
