@@ -124,7 +124,7 @@ impl Candidate {
             }
         };
         let (reached, address) = (Arc::clone(&server), self.address.clone());
-        on_a_thread(move || Ok(reached.master.be_reached_at(&address)?)).await?;
+        on_a_thread(move || reached.master.be_reached_at(&address)).await?;
         self.is_after_restore.store(false, Ordering::Release);
         let has_lease = server.master.has_lease();
         tracing::info!(term = server.master.term(), "this master leads");
