@@ -28,6 +28,13 @@ pub(crate) struct MemberRow {
 }
 
 impl MemberRow {
+    /// Whether the member has everything of the group: it is whole, or has written down in this epoch that it is about to be.
+    /// Then it has no second file of a name, and takes none (VOL-14).
+    pub(crate) fn has_everything(&self) -> bool {
+        let is_about_to_be = self.is_covered && self.last_normal == self.epoch && self.epoch > Epoch(0);
+        self.role == Role::Normal || is_about_to_be
+    }
+
     /// The row under `key`.
     pub(crate) fn row(&self, key: &[u8]) -> Bytes {
         let mut row = start(Kind::Member, 0, 40);

@@ -16,8 +16,8 @@ use copal_kv::{Batch, Durability};
 use copal_volume::{
     FileId, OpId, UNKNOWN_FILE_NAME, VolumeError, VolumeId,
     group::{
-        Accept, Answer, Bucket, Closing, CreateFacts, DeleteFacts, GroupId, Role, decide_confirm,
-        decide_create, decide_delete, decide_union,
+        Accept, Answer, Bucket, Closing, CreateFacts, DeleteFacts, GroupId, decide_confirm, decide_create,
+        decide_delete, decide_union,
     },
 };
 use std::{collections::BTreeSet, sync::atomic::Ordering};
@@ -26,7 +26,8 @@ use std::{collections::BTreeSet, sync::atomic::Ordering};
 pub(super) struct Batching<'a> {
     core: &'a MemberCore,
     group: GroupId,
-    role: Role,
+    /// Whether the member has everything of the group, and so no file beside another of its name.
+    has_everything: bool,
     closing: Closing,
     /// Closed buckets to which the batch adds: their digests are others from then on.
     late: BTreeSet<Bucket>,
@@ -42,7 +43,7 @@ impl<'a> Batching<'a> {
         Batching {
             core,
             group,
-            role: member.role,
+            has_everything: member.has_everything(),
             closing: member.closing,
             late: BTreeSet::new(),
             now_ms: core.clock.now_ms(),
@@ -73,7 +74,7 @@ impl<'a> Batching<'a> {
                 if accept != Accept::Again && self.core.is_full.load(Ordering::Relaxed) {
                     return Err(NotHeld::Refused(Answer::NoSpace));
                 }
-                if accept != Accept::Again && self.role == Role::Normal {
+                if accept != Accept::Again && self.has_everything {
                     self.check_quota(*vid, head.size)?;
                 }
                 self.create(accept, *vid, name, head, body)
@@ -148,7 +149,7 @@ impl<'a> Batching<'a> {
         let live = self.live(vid, name)?;
         let is_beside = self.sibling(vid, name, head.fid)?.is_some();
         Ok(CreateFacts {
-            role: self.role,
+            has_everything: self.has_everything,
             now_ms: self.now_ms,
             op: head.op,
             fid: head.fid,
@@ -426,7 +427,7 @@ impl Batching<'_> {
 
     /// A file beside the live one of its name.
     fn sibling(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<Option<FileHead>, NotHeld> {
-        if self.role == Role::Normal {
+        if self.has_everything {
             return Ok(None);
         }
         let key = keys::sibling(vid, name, fid);
@@ -441,7 +442,7 @@ impl Batching<'_> {
 
     /// All files beside the live one of a name, the lowest first.
     fn siblings(&self, vid: VolumeId, name: &[u8]) -> Result<Vec<FileHead>, NotHeld> {
-        if self.role == Role::Normal {
+        if self.has_everything {
             return Ok(Vec::new());
         }
         let stored = self.core.siblings(vid, name).map_err(NotHeld::Failed)?;

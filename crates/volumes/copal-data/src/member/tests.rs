@@ -4,7 +4,7 @@ use copal_device::{Device, MemoryDevice};
 use copal_kv::Store;
 use copal_volume::{
     Clock, FileId, ManualClock, OpId, VolumeId,
-    group::{Answer, Role},
+    group::{Answer, Closing, Role},
 };
 use copal_volume::{
     VolumeError,
@@ -210,6 +210,32 @@ fn a_name_with_two_files_keeps_its_member_from_being_whole() {
     store.apply(GROUP, Epoch(6), delete(2, "a")).unwrap().unwrap();
     let whole = store.enter_view(GROUP, Epoch(6), Role::Normal).unwrap();
     assert_eq!((whole.role, whole.last_normal), (Role::Normal, Epoch(6)));
+}
+
+/// Symptom: all members of a group were there, and none ever became whole. Cause: one had told the master that it has everything;
+/// a second file of a name came to it before the answer, and kept it from being whole, while the master counted on its word.
+/// Fix: from when it writes down that it has everything, it refuses what a whole member refuses.
+#[test]
+fn who_is_about_to_be_whole_takes_no_second_file_of_a_name() {
+    let store = member(Role::Recovering);
+    let made = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
+    assert_eq!(made, Ok(Role::Recovering));
+    let taken = Taken {
+        group: GROUP,
+        epoch: Epoch(5),
+        closing: Closing::default(),
+    };
+    assert_eq!(store.begin_whole(&[taken]).unwrap(), [GROUP]);
+    let second = store.apply(GROUP, Epoch(5), create(2, "a", bytes(10))).unwrap();
+    assert_eq!(second, Err(NotHeld::Refused(Answer::Exists { fid: fid(1) })));
+    let other = store.apply(GROUP, Epoch(5), create(3, "b", bytes(10))).unwrap();
+    assert_eq!(
+        other,
+        Ok(Role::Recovering),
+        "it is not whole before the master knows"
+    );
+    let ended = store.end_whole(&[(GROUP, Epoch(5))]).unwrap();
+    assert_eq!(ended[0].role, Role::Normal);
 }
 
 /// Symptom: a group answered nobody any more. Cause: who was to serve its queue ended before it did, and nobody else was

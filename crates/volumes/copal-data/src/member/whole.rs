@@ -55,8 +55,7 @@ impl MemberStore {
     pub fn end_whole(&self, told: &[(GroupId, Epoch)]) -> Result<Vec<Membership>, VolumeError> {
         self.change_many(told.iter().copied(), |at, row| {
             // Looked up while no operation is under way: a second file that came meanwhile would be hidden on a whole member.
-            let is_whole =
-                row.is_covered && row.last_normal == row.epoch && !self.core.has_siblings(told[at].0)?;
+            let is_whole = row.has_everything() && !self.core.has_siblings(told[at].0)?;
             Ok(MemberRow {
                 role: if is_whole { Role::Normal } else { row.role },
                 ..row

@@ -66,8 +66,8 @@ pub enum Accept {
 /// What a member's rows say about a create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateFacts {
-    /// The member's state in this group.
-    pub role: Role,
+    /// The member has everything of this group: it is whole, or is about to be in this epoch.
+    pub has_everything: bool,
     /// The member's clock, ms since 1970.
     pub now_ms: u64,
     /// The create.
@@ -100,12 +100,7 @@ pub fn decide_create(facts: &CreateFacts) -> Result<Accept, Answer> {
     if facts.is_held {
         return Ok(Accept::Again);
     }
-    match (facts.other, facts.role) {
-        (None, _) => Ok(Accept::Apply),
-        // Who has everything knows that the name is taken.
-        (Some(fid), Role::Normal) => Err(Answer::Exists { fid }),
-        (Some(_), _) => Ok(Accept::ApplyBeside),
-    }
+    bind(facts)
 }
 
 /// Whether a file that another member has is to be taken over: as a create, but for its age. `Again`: there is nothing to do.
@@ -115,10 +110,16 @@ pub fn decide_union(facts: &CreateFacts) -> Result<Accept, Answer> {
     if facts.is_volume_gone || facts.is_buried || facts.is_held {
         return Ok(Accept::Again);
     }
-    match (facts.other, facts.role) {
+    bind(facts)
+}
+
+/// How a new file gets its name (VOL-14).
+fn bind(facts: &CreateFacts) -> Result<Accept, Answer> {
+    match (facts.other, facts.has_everything) {
         (None, _) => Ok(Accept::Apply),
-        (Some(fid), Role::Normal) => Err(Answer::Exists { fid }),
-        (Some(_), _) => Ok(Accept::ApplyBeside),
+        // Who has everything knows that the name is taken.
+        (Some(fid), true) => Err(Answer::Exists { fid }),
+        (Some(_), false) => Ok(Accept::ApplyBeside),
     }
 }
 
@@ -181,7 +182,7 @@ mod tests {
 
     fn facts() -> CreateFacts {
         CreateFacts {
-            role: Role::Normal,
+            has_everything: true,
             now_ms: NOW,
             op: OpId(FileId::new(NOW, 1, 7).0),
             fid: FileId::new(NOW, 0, 7),
@@ -196,14 +197,14 @@ mod tests {
     #[test]
     fn a_name_that_is_taken_is_refused_by_who_has_everything_and_kept_beside_by_others() {
         let fid = FileId::new(5, 5, 5);
-        let taken = |role| CreateFacts {
-            role,
+        let taken = |has_everything| CreateFacts {
+            has_everything,
             other: Some(fid),
             ..facts()
         };
-        assert_eq!(decide_create(&taken(Role::Normal)), Err(Answer::Exists { fid }));
-        for role in [Role::Recovering, Role::Joining] {
-            assert_eq!(decide_create(&taken(role)), Ok(Accept::ApplyBeside));
+        for decide in [decide_create, decide_union] {
+            assert_eq!(decide(&taken(true)), Err(Answer::Exists { fid }));
+            assert_eq!(decide(&taken(false)), Ok(Accept::ApplyBeside));
         }
     }
 

@@ -97,7 +97,7 @@ impl State {
         }
         let is_lax = member.live.has(file) && setup.is_weak(Weak::ConfirmAfterClosing);
         let facts = CreateFacts {
-            role: member.role,
+            has_everything: member.has_everything(),
             now_ms: op.ms(),
             op,
             fid: fid(file),

@@ -3,8 +3,8 @@
 
 use crate::{
     moves::Move::{
-        self, Arrives, BecomesWhole, ClientLearnsView, Closes, ComesBack, CopiesFrom, IsReplaced,
-        IsTakenForAway, MemberLearnsView, SaysItIsWhole, Start,
+        self, Arrives, BecomesWhole, ClientLearnsView, Closes, ComesBack, CopiesFrom, HasEverything,
+        IsReplaced, IsTakenForAway, MemberLearnsView, SaysItIsWhole, Start,
     },
     search::{limit, search},
     setup::{Setup, Sync, Weak, Work},
@@ -189,6 +189,7 @@ fn what_a_donor_has_closed_is_closed() {
             .chain([
                 CopiesFrom(0, 1),
                 Move::Settles(0, 0),
+                HasEverything(0),
                 BecomesWhole(0),
                 SaysItIsWhole(0),
             ])
@@ -197,6 +198,7 @@ fn what_a_donor_has_closed_is_closed() {
                 MemberLearnsView(1),
                 MemberLearnsView(2),
                 CopiesFrom(1, 2),
+                HasEverything(1),
                 BecomesWhole(1),
             ])
             .chain([IsTakenForAway(0), IsTakenForAway(2)])

@@ -2,7 +2,7 @@
 
 use crate::{
     recovery::Step,
-    setup::{FIRST, MEMBERS, Setup, Sync, Work},
+    setup::{FIRST, MEMBERS, Setup, Sync, Weak, Work},
     state::{Client, Message, State},
 };
 use copal_volume::group::{
@@ -36,6 +36,9 @@ pub(crate) enum Move {
     IsReplaced(usize),
     CopiesFrom(usize, usize),
     CopiesOne(usize),
+    /// It writes down that it has everything.
+    HasEverything(usize),
+    /// The master knows, and the member acts on it.
     BecomesWhole(usize),
     SaysItIsWhole(usize),
     Closes(usize),
@@ -56,6 +59,7 @@ impl Move {
             | Move::Restarts(at)
             | Move::IsReplaced(at)
             | Move::CopiesOne(at)
+            | Move::HasEverything(at)
             | Move::BecomesWhole(at)
             | Move::SaysItIsWhole(at)
             | Move::Closes(at)
@@ -103,6 +107,10 @@ impl Model for Setup {
         for (before, after) in last.members.iter().zip(&state.members) {
             let (old, new) = (before.epoch(), after.epoch());
             assert!(before.disk != after.disk || old <= new, "I5: epochs never fall");
+            // The master would count on it, while it cannot be whole.
+            let is_lax = self.is_weak(Weak::WholeWithTwoOfOneName);
+            let is_one = !after.has_everything() || !after.has_two_of_one_name();
+            assert!(is_lax || is_one, "who has everything has one file of a name");
         }
         (state != *last).then_some(state)
     }
@@ -185,7 +193,7 @@ fn recovery(setup: &Setup, state: &State, at: usize, moves: &mut Vec<Move>) {
     let member = &state.members[at];
     let is_copying = member.copying.is_some() && !member.has_two_of_one_name();
     for other in (0..MEMBERS).filter(|&other| other != at) {
-        if !is_copying && state.may_copy(setup, at, other) {
+        if !is_copying && !member.has_everything() && state.may_copy(setup, at, other) {
             moves.push(Move::CopiesFrom(at, other));
         }
         if setup.sync == Sync::Containment
@@ -197,7 +205,10 @@ fn recovery(setup: &Setup, state: &State, at: usize, moves: &mut Vec<Move>) {
     if state.next_to_copy(at).is_some() {
         moves.push(Move::CopiesOne(at));
     }
-    if state.may_become_whole(setup, at) {
+    if state.may_have_everything(setup, at) {
+        moves.push(Move::HasEverything(at));
+    }
+    if state.may_become_whole(at) {
         moves.push(Move::BecomesWhole(at));
     }
     if let Some(stays) = state.settled(setup, at) {
@@ -252,6 +263,7 @@ impl State {
             }
             Move::CopiesFrom(at, donor) => self.start_copying(setup, at, donor),
             Move::CopiesOne(at) => self.copy_one(at),
+            Move::HasEverything(at) => self.have_everything(setup, at),
             Move::BecomesWhole(at) => self.become_whole(setup, at),
             Move::SaysItIsWhole(at) => self.give_role(at, Role::Normal),
             Move::Closes(at) => {

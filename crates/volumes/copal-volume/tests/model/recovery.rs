@@ -141,7 +141,7 @@ impl State {
     fn unite(&mut self, at: usize, file: usize) {
         let member = &mut self.members[at];
         let facts = CreateFacts {
-            role: member.role,
+            has_everything: member.has_everything(),
             now_ms: create(file).ms(),
             op: create(file),
             fid: fid(file),
@@ -156,24 +156,20 @@ impl State {
         }
     }
 
-    /// Has all of the snapshot, and is in the present view of the master, in which nobody can go on without it.
-    pub(crate) fn may_become_whole(&self, setup: &Setup, at: usize) -> bool {
+    /// Has all of the snapshot, and is in a view in which nobody can go on without it.
+    pub(crate) fn may_have_everything(&self, setup: &Setup, at: usize) -> bool {
         let member = &self.members[at];
         let (Some(copying), Some(map)) = (&member.copying, &member.map) else {
             return false;
         };
         let missed = map.missed.get(&member.disk).copied().unwrap_or_default();
         let is_whole = self.next_to_copy(at).is_none() && missed < copying.asked_in;
-        let is_present = member.epoch() == self.master.map.view.epoch && member.takes_part();
         let is_one = !member.has_two_of_one_name() || setup.is_weak(Weak::WholeWithTwoOfOneName);
-        // A member with two files of a name tells the master as well, and is not whole: once is enough.
-        let is_told = !self.master.map.missed.contains_key(&member.disk);
-        is_whole && is_present && (is_one || !is_told)
+        is_whole && is_one && member.takes_part() && !member.has_everything()
     }
 
-    /// Tells the master, and acts on it.
-    pub(crate) fn become_whole(&mut self, setup: &Setup, at: usize) {
-        self.forget_missed(at);
+    /// Writes it down, with what the donor has closed.
+    pub(crate) fn have_everything(&mut self, setup: &Setup, at: usize) {
         let member = &mut self.members[at];
         let Some(copying) = &member.copying else {
             return;
@@ -181,6 +177,21 @@ impl State {
         if !setup.is_weak(Weak::ClosingNotTakenOver) {
             member.closing = member.closing.joined(copying.closing);
         }
+        member.last_normal = member.epoch();
+        member.copying = None;
+    }
+
+    /// The master takes it only in its present view.
+    pub(crate) fn may_become_whole(&self, at: usize) -> bool {
+        let member = &self.members[at];
+        let is_present = member.epoch() == self.master.map.view.epoch && member.takes_part();
+        member.role != Role::Normal && member.has_everything() && is_present
+    }
+
+    /// Tells the master, and acts on it.
+    pub(crate) fn become_whole(&mut self, setup: &Setup, at: usize) {
+        self.forget_missed(at);
+        let member = &mut self.members[at];
         if setup.is_weak(Weak::WholeWithTwoOfOneName) {
             member.role = Role::Normal;
             member.be_whole_if_normal();

@@ -1,7 +1,9 @@
 //! Copal's rules hold: whatever happens in whichever order.
 
 use crate::{
-    moves::Move::{BecomesWhole, ComesBack, CopiesFrom, IsTakenForAway, MemberLearnsView, Start},
+    moves::Move::{
+        BecomesWhole, ComesBack, CopiesFrom, HasEverything, IsTakenForAway, MemberLearnsView, Start,
+    },
     search::{limit, search},
     setup::{Setup, Work},
 };
@@ -135,6 +137,7 @@ fn no_whole_member_is_left() {
             MemberLearnsView(0),
             MemberLearnsView(2),
             CopiesFrom(0, 2),
+            HasEverything(0),
             BecomesWhole(0),
             IsTakenForAway(2),
             ComesBack(1),

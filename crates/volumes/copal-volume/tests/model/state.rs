@@ -182,6 +182,11 @@ impl Member {
         self.be_whole_if_normal();
     }
 
+    /// As the row of a member says (`copal-data`): it is whole, or has written down in this epoch that it is about to be.
+    pub(crate) fn has_everything(&self) -> bool {
+        self.role == Role::Normal || (self.last_normal == self.epoch() && self.last_normal > Epoch(0))
+    }
+
     pub(crate) fn be_whole_if_normal(&mut self) {
         if self.role == Role::Normal {
             self.last_normal = self.epoch();
