@@ -237,7 +237,7 @@ impl Cluster {
             Err(error) => return Err(error),
         };
         // A file has one name for ever: burying it under another would hide it where it lies.
-        if !is_meant && !self.is_buried_somewhere(vid, fid, end).await? {
+        if !is_meant && !self.is_buried_somewhere(vid, fid, end).await?.0 {
             return Ok(());
         }
         self.bury(vid, named, fid, end).await

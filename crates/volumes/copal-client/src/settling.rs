@@ -19,7 +19,7 @@ use copal_codec::crc32c;
 use copal_proto::{Method, id, messages, of_id, role};
 use copal_volume::{
     FileId, OpId, Outcome, ReadOptions, Settle, UNKNOWN_FILE_NAME, VolumeError, VolumeId,
-    group::{DiskId, Role, View},
+    group::{DiskId, Epoch, Role, View},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use std::{sync::Arc, time::Instant};
@@ -68,13 +68,14 @@ impl Cluster {
         }
     }
 
-    /// Whether a member that is up has a file among the deleted; all of them are asked, until all answer.
+    /// Whether a member that is up has a file among the deleted; all of them are asked, until all answer in one view, whose
+    /// epoch is returned, too.
     pub(crate) async fn is_buried_somewhere(
         &self,
         vid: VolumeId,
         fid: FileId,
         end: Instant,
-    ) -> Result<bool, VolumeError> {
+    ) -> Result<(bool, Epoch), VolumeError> {
         loop {
             let view = self.view(vid, end).await?;
             let found = self.find_everywhere(&view, vid, fid, true, end).await;
@@ -82,7 +83,7 @@ impl Cluster {
                 return Err(VolumeError::VolumeGone);
             }
             if found.is_buried || found.told == found.up {
-                return Ok(found.is_buried);
+                return Ok((found.is_buried, view.epoch));
             }
             if machine::now() + SOON >= end {
                 return Err(VolumeError::Deadline {

@@ -68,12 +68,19 @@ impl Cluster {
                 Agreed::Differ(fids) => {
                     // A delete that has begun is brought to its end, since whoever looks next may ask others; a create that has
                     // begun was promised to nobody.
+                    let mut is_not_there = true;
                     for fid in fids {
-                        if self.is_buried_somewhere(vid, fid, end).await? {
+                        let (is_buried, epoch) = self.is_buried_somewhere(vid, fid, end).await?;
+                        if is_buried {
                             self.bury(vid, name.clone(), fid, end).await?;
+                        } else if epoch != view.epoch {
+                            // Whoever had the delete may be away in this view, and the file is there as before.
+                            is_not_there = false;
                         }
                     }
-                    return Err(VolumeError::NotFound);
+                    if is_not_there {
+                        return Err(VolumeError::NotFound);
+                    }
                 }
                 Agreed::Not => {}
             }
