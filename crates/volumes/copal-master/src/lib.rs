@@ -12,6 +12,7 @@
 //!
 //! Not here: sockets, TLS and certificates (`copal-server`); rows of files (`copal-data`).
 
+mod accepting;
 mod age;
 mod clients;
 mod disks;
@@ -34,6 +35,7 @@ mod status;
 mod tasks;
 mod watch;
 
+pub use accepting::Remaining;
 pub use age::SeenBy;
 pub use keeping::{KeepError, Kept, back_up, check as check_tables, put_back};
 pub use leases::{Lease, NoLease, WRITER_LEASE_MS};

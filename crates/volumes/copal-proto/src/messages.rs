@@ -893,6 +893,36 @@ pub struct VolumeStateReply {
     #[prost(bool, tag = "1")]
     pub has_files: bool,
 }
+/// The master to a member of a group none of whose members is whole: by an operator's order it goes on from what it has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AcceptAll {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    /// the view that follows the order; this or a later one
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    #[prost(uint64, tag = "3")]
+    pub term: u64,
+    /// tells only
+    #[prost(bool, tag = "4")]
+    pub dry_run: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AcceptAllReply {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    #[prost(enumeration = "Role", tag = "2")]
+    pub role: i32,
+    /// what is older than horizon_ms is here
+    #[prost(bool, tag = "3")]
+    pub covered: bool,
+    /// ms since 1970
+    #[prost(uint64, tag = "4")]
+    pub horizon_ms: u64,
+    /// files that go, since their names belong to others here
+    #[prost(uint32, tag = "5")]
+    pub second_files: u32,
+}
 /// ---- clients
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Resolve {

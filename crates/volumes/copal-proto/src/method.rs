@@ -82,6 +82,8 @@ methods! {
     Compare = 41,
     /// Master to data server: the newest reign and map that it has heard of.
     WhatSeen = 42,
+    /// Master to member, by an operator's order: go on from what is there.
+    AcceptAll = 43,
     /// Master to member: a volume is removed, or not any more.
     VolumeState = 36,
     /// Client to master: the volume at a path.

@@ -52,6 +52,12 @@ impl Handler for DataServer {
                 }
                 self.show_what_was_seen(read(message)?).await
             }
+            Method::AcceptAll => {
+                if !peer.is(&name_of_master()) {
+                    return Err(refused(Code::Denied, "only a master orders that"));
+                }
+                self.accept_all(read(message)?).await
+            }
             Method::SyncOpen => self.open_snapshot(read(message)?).await,
             Method::SyncNext => self.next_of_snapshot(read(message)?).await,
             Method::SyncJournal => self.journal_of_snapshot(read(message)?).await,

@@ -10,6 +10,7 @@
 //!
 //! Not here: what calls mean (`copal-master`, `copal-data`), the other end (`copal-client`).
 
+mod accepting;
 mod access;
 mod admission;
 mod answers;
@@ -22,6 +23,7 @@ mod data_calls;
 mod data_server;
 mod fetching;
 mod following;
+mod force_accept;
 mod gossip;
 mod heard;
 mod homes;

@@ -49,7 +49,7 @@ pub struct MasterServer {
     pub(crate) authority: Authority,
     /// Where this master is reached.
     address: String,
-    connections: Connections,
+    pub(crate) connections: Connections,
     changed: Arc<Notify>,
     probing: Mutex<HashSet<u32>>,
     clock: (u64, Instant),
@@ -649,6 +649,9 @@ impl Handler for MasterServer {
                 let request: messages::Ask = read(message)?;
                 if request.what == "lost" {
                     return self.lose(request.argument).await;
+                }
+                if request.what == "force_accept" {
+                    return self.force_accept(&request.argument).await;
                 }
                 let told = blocking(move || self.ask(&request)).await?;
                 Ok(encoded(&messages::Told {

@@ -79,7 +79,7 @@ impl Move {
     }
 }
 
-fn wanted<T: DeserializeOwned>(argument: &str) -> Result<T, Refused> {
+pub(crate) fn wanted<T: DeserializeOwned>(argument: &str) -> Result<T, Refused> {
     let wanted = serde_json::from_str(argument);
     wanted.map_err(|error| refused(Code::Invalid, format!("an order that cannot be read: {error}")))
 }

@@ -84,12 +84,12 @@ impl From<FetchError> for NotYet {
 }
 
 /// A group of which everything that a donor showed is here.
-struct Ready {
-    group: GroupId,
+pub(crate) struct Ready {
+    pub(crate) group: GroupId,
     /// Of the damage that was known before.
-    generation: u64,
-    asked_in: Epoch,
-    closing: Closing,
+    pub(crate) generation: u64,
+    pub(crate) asked_in: Epoch,
+    pub(crate) closing: Closing,
 }
 
 /// A donor that has shown a snapshot.
@@ -477,7 +477,12 @@ impl DataServer {
         Ok(())
     }
 
-    async fn take(&self, group: GroupId, vid: VolumeId, operation: Operation) -> Result<(), NotYet> {
+    pub(crate) async fn take(
+        &self,
+        group: GroupId,
+        vid: VolumeId,
+        operation: Operation,
+    ) -> Result<(), NotYet> {
         if vid.birth_group() != group {
             return Err(NotYet::Here(refused(
                 Code::Invalid,
@@ -511,7 +516,7 @@ impl DataServer {
     /// Becomes whole in the present epochs, in those groups in which no operation could hold without this member since before
     /// the epoch in which the donor was asked; these are returned. What is to be told is written down, then the master knows
     /// it, in one call: from then on operations may hold by this member's word.
-    async fn be_whole(&self, ready: &[Ready]) -> Result<Vec<GroupId>, NotYet> {
+    pub(crate) async fn be_whole(&self, ready: &[Ready]) -> Result<Vec<GroupId>, NotYet> {
         let _turn = self.entering.lock().await;
         let mut taken = Vec::new();
         for ready in ready {

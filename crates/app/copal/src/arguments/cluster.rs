@@ -531,6 +531,29 @@ pub(crate) enum Group {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Go on from what one member of a group has, where none that is whole comes back; what others had may be lost
+    #[command(
+        name = "force-accept",
+        after_help = "For a group that `copal status` calls incomplete and whose last whole members never come back. Start every server \
+                      that can be started first: a group whose whole member returns goes on by itself and loses nothing. --dry-run shows \
+                      since when operations may be lost; the order takes that time as --lose-since, and stands in `copal events`. Members \
+                      that come back later bring what only they have.\n\nExample:\n  copal group force-accept 7 --from data2 --dry-run\n  \
+                      copal group force-accept 7 --from data2 --lose-since 2026-11-25T08:30:00Z"
+    )]
+    ForceAccept {
+        /// Number of the group
+        #[arg(value_name = "GROUP")]
+        group: u32,
+        /// Server whose copy is taken for everything
+        #[arg(long, value_name = "NAME")]
+        from: String,
+        /// Operations acknowledged since then may be lost: the time that --dry-run shows or an earlier one, or `everything`
+        #[arg(long, value_name = "TIME", value_parser = lose_since)]
+        lose_since: Option<u64>,
+        /// Show what may be lost
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Compare the members of groups; exit code 20 where they differ or are damaged
     #[command(after_help = "Example:\n  copal group verify --all --deep")]
     Verify {
@@ -585,4 +608,15 @@ fn parse_fid(text: &str) -> Result<u128, String> {
         true => u128::from_str_radix(text, 16).map_err(|error| error.to_string()),
         false => Err("an id has 32 hexadecimal digits".to_owned()),
     }
+}
+
+/// A time as milliseconds since 1970; `everything`: 0.
+fn lose_since(text: &str) -> Result<u64, String> {
+    if text == "everything" {
+        return Ok(0);
+    }
+    let time: jiff::Timestamp = text
+        .parse()
+        .map_err(|_| "give a time such as 2026-11-25T08:30:00Z, or `everything`".to_owned())?;
+    u64::try_from(time.as_millisecond()).map_err(|_| "give a time after 1970".to_owned())
 }

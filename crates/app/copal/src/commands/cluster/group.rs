@@ -1,6 +1,9 @@
 //! `copal group`.
 
-use super::Context;
+use super::{
+    Context,
+    force_accept::{self, Wanted},
+};
 use crate::{
     arguments::Group,
     cluster,
@@ -70,6 +73,21 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
             let (told, text) = text;
             context.output.answer(told, || text);
         }
+        Group::ForceAccept {
+            group,
+            from,
+            lose_since,
+            dry_run,
+        } => force_accept::run(
+            context,
+            &store,
+            &Wanted {
+                group: *group,
+                from,
+                lose_since: *lose_since,
+                dry_run: *dry_run,
+            },
+        )?,
         Group::Verify { group, deep, .. } => {
             let groups = match group {
                 Some(group) => vec![GroupId(*group)],
@@ -82,7 +100,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
 }
 
 /// An order about a group.
-fn order(store: &ClusterStore, group: u32, verb: &str, argument: &Value) -> Outcome<Value> {
+pub(super) fn order(store: &ClusterStore, group: u32, verb: &str, argument: &Value) -> Outcome<Value> {
     cluster::ask(store, verb, &argument.to_string()).map_err(|failure| match failure.exit_code {
         exit::NOT_FOUND => Failure::new(
             exit::NOT_FOUND,

@@ -5,6 +5,7 @@ mod client;
 mod data;
 mod database;
 mod doctor;
+mod force_accept;
 mod fs;
 mod fs_run;
 mod group;

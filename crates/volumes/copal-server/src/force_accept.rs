@@ -1,0 +1,115 @@
+//! The order to go on from what one member of a group has: looked at, written down, told to the member.
+//!
+//! Paper:  beanfs §6 (dead volumes are repaired by hand)
+//! Design: docs/design/cluster.md#rules VOL-35
+//! Invariant: what may be lost is named by whoever orders it, as far back as the member itself says.
+
+use crate::{
+    answers::{blocking, encoded},
+    listener::{Refused, refused},
+    master_server::{MasterServer, of_master},
+    orders::wanted,
+};
+use bytes::Bytes;
+use copal_client::name_of_server;
+use copal_master::Remaining;
+use copal_proto::{
+    Class, Method,
+    messages::{self, failure::Code},
+    role,
+};
+use copal_volume::group::{Epoch, GroupId, Role};
+use serde::Deserialize;
+use serde_json::json;
+use std::{sync::Arc, time::Duration};
+
+/// How long the member may take: it enters the view, and buries second files.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForceAccept {
+    group: u32,
+    from: String,
+    /// Whoever orders it knows that operations may be lost that were acknowledged since then; 0: any.
+    lose_since_ms: Option<u64>,
+    dry_run: bool,
+}
+
+impl MasterServer {
+    /// Carries out `group force-accept`.
+    pub(crate) async fn force_accept(self: Arc<Self>, argument: &str) -> Result<Bytes, Refused> {
+        let order: ForceAccept = wanted(argument)?;
+        let group = GroupId(order.group);
+        let remaining = self.look(group, &order.from).await?;
+        let found = self.tell(group, &remaining, remaining.epoch, true).await?;
+        // Before the horizon every member has every operation; a member that is not covered may lack any.
+        let since_ms = if found.covered { found.horizon_ms } else { 0 };
+        let mut told = json!({
+            "group": order.group, "from": order.from, "may_lack_since_ms": since_ms, "second_files": found.second_files,
+            "away": remaining.away, "dry_run": order.dry_run,
+        });
+        if !order.dry_run {
+            if order.lose_since_ms.is_none_or(|since| since > since_ms) {
+                let reason = format!(
+                    "what was acknowledged since {since_ms} ms may be lost: say so with lose_since_ms, that or less"
+                );
+                return Err(refused(Code::Invalid, reason));
+            }
+            let text = format!(
+                "group {group} goes on from what {} has, by order: what was acknowledged since {since_ms} ms may be lost, and \
+                 {} second files of names go",
+                order.from, found.second_files
+            );
+            let (this, from) = (Arc::clone(&self), order.from.clone());
+            let accepted = blocking(move || {
+                let accepted = this.master.accept(group, &from, &text, this.now_ms());
+                accepted.map_err(|error| of_master(&error))
+            });
+            let epoch = accepted.await?;
+            let became = self.tell(group, &remaining, epoch, false).await?;
+            told["whole"] = (role(became.role) == Some(Role::Normal)).into();
+            told["epoch"] = became.epoch.into();
+        }
+        Ok(encoded(&messages::Told {
+            json: told.to_string(),
+        }))
+    }
+
+    async fn look(self: &Arc<Self>, group: GroupId, from: &str) -> Result<Remaining, Refused> {
+        let (this, from) = (Arc::clone(self), from.to_owned());
+        blocking(move || {
+            let remaining = this.master.remaining(group, &from);
+            remaining.map_err(|error| of_master(&error))
+        })
+        .await
+    }
+
+    async fn tell(
+        &self,
+        group: GroupId,
+        remaining: &Remaining,
+        epoch: Epoch,
+        dry_run: bool,
+    ) -> Result<messages::AcceptAllReply, Refused> {
+        let server = &remaining.server;
+        let request = messages::AcceptAll {
+            group: group.0,
+            epoch: epoch.0,
+            term: self.master.term(),
+            dry_run,
+        };
+        let told = async {
+            let name = name_of_server(&server.server_uuid);
+            let connection = self.connections.to(&server.address, name, Class::Control).await?;
+            connection.call(Method::AcceptAll, &request, PATIENCE).await
+        };
+        told.await.map_err(|error| {
+            let name = &server.name;
+            refused(
+                Code::Unavailable,
+                format!("{name} has not done it: {error}; give the order again"),
+            )
+        })
+    }
+}

@@ -1,0 +1,100 @@
+//! A group goes on from what is left of it, by order.
+
+use crate::harness::{Cluster, PATIENCE};
+use bytes::Bytes;
+use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeOptions, VolumeStore};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// So far do clocks have to go for everything to be closed.
+const LONG: Duration = Duration::from_secs(100);
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+}
+
+fn order(cluster: &Cluster, group: u32, lose_since_ms: Option<u64>, dry_run: bool) -> Result<Value, String> {
+    let client = cluster.client();
+    let argument =
+        json!({ "group": group, "from": "data3", "lose_since_ms": lose_since_ms, "dry_run": dry_run });
+    let argument = argument.to_string();
+    let asked = client.cluster().ask("force_accept", &argument, PATIENCE);
+    let told = client.wait(asked).map_err(|error| error.to_string())?;
+    Ok(serde_json::from_str(&told).unwrap())
+}
+
+#[test]
+fn a_group_goes_on_from_what_is_left_and_who_comes_back_brings_the_rest() {
+    let mut cluster = Cluster::start(3, 1);
+    cluster.wait_for("healthy");
+    let client = cluster.client();
+    let vid = client
+        .create_volume("", "mail", &VolumeOptions::default())
+        .unwrap();
+    let group = vid.birth_group();
+    let put = |name: &'static [u8]| {
+        let body = Bytes::from_static(b"body");
+        client.put(vid, name, body, &PutOptions::default()).unwrap()
+    };
+    put(b"old");
+    let refused = order(&cluster, group.0, None, true).unwrap_err();
+    assert!(refused.contains("has everything"), "{refused}");
+    cluster.stop(2);
+    cluster.wait_for("degraded");
+    put(b"missed");
+    cluster.stop(0);
+    cluster.stop(1);
+    cluster.run(2);
+    cluster.wait_for("incomplete");
+    // It says of itself what it has, a moment after it is up.
+    let mut found = Value::Null;
+    eventually("it is known what is left", || {
+        match order(&cluster, group.0, None, true) {
+            Ok(told) => {
+                found = told;
+                true
+            }
+            Err(_) => false,
+        }
+    });
+    assert_eq!(found["away"].as_array().unwrap().len(), 2, "{found}");
+    let since_ms = found["may_lack_since_ms"].as_u64().unwrap();
+    let refused = order(&cluster, group.0, None, false).unwrap_err();
+    assert!(refused.contains("may be lost"), "{refused}");
+    let refused = order(&cluster, group.0, Some(since_ms + 1), false).unwrap_err();
+    assert!(refused.contains("may be lost"), "{refused}");
+    let events = cluster.ask("events", "").to_string();
+    assert!(
+        !events.contains("force_accept"),
+        "nothing was ordered yet: {events}"
+    );
+    let told = order(&cluster, group.0, Some(since_ms), false).unwrap();
+    assert_eq!(told["whole"], true, "{told}");
+    let events = cluster.ask("events", "").to_string();
+    assert!(
+        events.contains("goes on from what data3 has, by order"),
+        "{events}"
+    );
+    cluster.wait_for("degraded");
+    let read = |name: &[u8]| client.get(vid, name, 0..u64::MAX, &ReadOptions::default());
+    assert_eq!(read(b"old").unwrap(), Bytes::from_static(b"body"));
+    assert_eq!(read(b"missed").unwrap_err(), VolumeError::NotFound);
+    // Who comes back is not whole by itself, takes over what it lacks, and brings what only it has.
+    cluster.run(0);
+    cluster.run(1);
+    cluster.wait_for("healthy");
+    put(b"new");
+    cluster.clock.move_on(LONG);
+    for at in 0..3 {
+        let store = cluster.store_of(at);
+        for name in [b"old".as_slice(), b"missed", b"new"] {
+            eventually("all of it is everywhere", || store.stat(vid, name, None).is_ok());
+        }
+    }
+    let refused = order(&cluster, group.0, Some(0), false).unwrap_err();
+    assert!(refused.contains("has everything"), "{refused}");
+}
