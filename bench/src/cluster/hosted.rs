@@ -126,7 +126,10 @@ impl Hosted {
         Master::found(&mut SqliteStore::open(&database)?, UUID, pool)?;
         let listen = free_address()?;
         let open: copal_server::OpenMeta = Box::new(move || Ok(Box::new(SqliteStore::open(&database)?) as _));
-        let options = MasterOptions::default();
+        let options = MasterOptions {
+            first_servers: Some(servers),
+            ..MasterOptions::default()
+        };
         let master = MasterProcess::start(open, options, authority.clone(), &listen, &listen)?;
         let client = authority.identity(CLIENT_NAME)?;
         let profile = Profile::new(

@@ -113,10 +113,11 @@ impl Running {
     pub(crate) fn start(binary: &Path, directory: &Path, setup: &Setup) -> Result<Running> {
         fs::create_dir_all(directory)?;
         let own = directory.join("master");
-        let (listen, groups, replicas) = (
+        let (listen, groups, replicas, servers) = (
             free_address()?,
             setup.groups.to_string(),
             setup.replicas.to_string(),
+            setup.servers.to_string(),
         );
         let mut words = vec!["master", "--dir", text(&own)?, "--new", "--listen", &listen];
         words.extend([
@@ -124,6 +125,8 @@ impl Running {
             &groups,
             "--replicas",
             &replicas,
+            "--first-servers",
+            &servers,
             "--http",
             "127.0.0.1:0",
         ]);

@@ -157,7 +157,7 @@ pub(crate) fn init(
 ) -> Outcome<Opened> {
     let named = common.repository()?;
     if let Some(place) = ClusterPlace::parse(named)? {
-        return init_in_cluster(common, init, chunking, &place);
+        return init_in_cluster(common, init, chunking, &place, patience);
     }
     refuse_taken(named)?;
     let unlock = password::for_init(common)?;
@@ -184,6 +184,7 @@ fn init_in_cluster(
     init: &Init,
     chunking: copal_backup::Profile,
     place: &ClusterPlace,
+    patience: &Patience,
 ) -> Outcome<Opened> {
     if init.size.is_some() || init.backend.is_some() || init.force {
         return Err(Failure::usage(
@@ -193,7 +194,7 @@ fn init_in_cluster(
     let mut store = place.connect(common)?;
     let unlock = password::for_init(common)?;
     store.make_root().map_err(cluster::of_volume)?;
-    take_lease(&mut store, place)?;
+    take_lease(&mut store, place, patience)?;
     let options = InitOptions {
         profile: chunking,
         ..InitOptions::new(unlock)
@@ -203,17 +204,17 @@ fn init_in_cluster(
 }
 
 /// One process at a time writes to a repository.
-fn take_lease(store: &mut ClusterStore, place: &ClusterPlace) -> Outcome<()> {
+fn take_lease(store: &mut ClusterStore, place: &ClusterPlace, patience: &Patience) -> Outcome<()> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let holder = format!("process {} on {host}", std::process::id());
-    store.take_lease(&holder).map_err(|error| match error {
+    let named = format!("copal://{}/{}", place.master, place.path);
+    let is_held = |error: &LeaseError| matches!(error, LeaseError::Held { .. });
+    let taken = patience.wait(Path::new(&named), is_held, || store.take_lease(&holder));
+    taken.map_err(|error| match error {
         LeaseError::Held { .. } => Failure::new(
             exit::BUSY,
             "busy",
-            format!(
-                "copal://{}/{}: {error}; wait for it and try again",
-                place.master, place.path
-            ),
+            format!("{named}: {error}; wait for it with --wait, or try again"),
         ),
         LeaseError::Call(error) => cluster::of_call(error),
     })
@@ -223,7 +224,7 @@ fn take_lease(store: &mut ClusterStore, place: &ClusterPlace) -> Outcome<()> {
 pub(crate) fn open(common: &Common, access: Access, patience: &Patience) -> Outcome<Opened> {
     let location = match Place::find(common)? {
         Place::Store(location) => location,
-        Place::Cluster(place) => return open_in_cluster(common, access, &place),
+        Place::Cluster(place) => return open_in_cluster(common, access, &place, patience),
     };
     let opened = location.open(access, &common.store_options(), patience)?;
     let engine_bytes = MemoryShares::of(common.memory)?.engine;
@@ -233,10 +234,15 @@ pub(crate) fn open(common: &Common, access: Access, patience: &Patience) -> Outc
     Opened::of(stack, repository, common)
 }
 
-fn open_in_cluster(common: &Common, access: Access, place: &ClusterPlace) -> Outcome<Opened> {
+fn open_in_cluster(
+    common: &Common,
+    access: Access,
+    place: &ClusterPlace,
+    patience: &Patience,
+) -> Outcome<Opened> {
     let mut store = place.connect(common)?;
     if access == Access::Write {
-        take_lease(&mut store, place)?;
+        take_lease(&mut store, place, patience)?;
     }
     let repository = open_on(common, Arc::new(store.clone()), IndexHome::Memory);
     match repository {

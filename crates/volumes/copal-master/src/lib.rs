@@ -33,6 +33,7 @@ mod servers;
 mod sqlite;
 mod status;
 mod tasks;
+mod tasks_kept;
 mod watch;
 
 pub use accepting::Remaining;

@@ -189,6 +189,11 @@ impl Master {
             .into_iter()
             .map(|(_, count)| count)
             .collect();
+        let mut recovery = Recovery {
+            copies_at_once: options.copies_at_once,
+            ..Recovery::default()
+        };
+        recovery.take_up(&mut *meta)?;
         let reign = Reign {
             meta,
             map,
@@ -196,10 +201,7 @@ impl Master {
             quotas,
             watches: BTreeMap::new(),
             volumes_by_group,
-            recovery: Recovery {
-                copies_at_once: options.copies_at_once,
-                ..Recovery::default()
-            },
+            recovery,
             masters,
             first_servers,
         };

@@ -223,6 +223,10 @@ pub mod setting {
     pub const FIRST_SERVERS: &str = "first_servers";
     /// Moves do not begin: `1`.
     pub const REBALANCE_PAUSED: &str = "rebalance_paused";
+    /// A client of this name was taken away, and none is to be called so again.
+    pub fn removed_client(name: &str) -> String {
+        format!("removed_client/{name}")
+    }
     /// The tables are older than what data servers have heard of, or a copy that was put back; why, as a sentence. Nobody
     /// leads by them before they were raised ([`super::MetaStore::raise`]).
     pub const OLDER: &str = "older";

@@ -1,7 +1,8 @@
 //! Copies that are to lie elsewhere: one group that an administrator moves, a plan for all disks, what leaves a disk that is too
 //! full.
 //!
-//! A move that has not begun is kept in memory only: a new reign makes none that nobody asks it for again.
+//! What an administrator moves is kept in the database until it has ended (`tasks_kept`); what the master moves by itself is
+//! found again by the next reign.
 //!
 //! Paper: beanfs §5.3 (migration, by hand and by watermarks)
 //! Invariants
@@ -116,7 +117,7 @@ impl Master {
         let Checked { moves, done, bytes } = reign.checked(wanted).map_err(MasterError::Denied)?;
         let groups = moves.len();
         if !dry_run {
-            reign.recovery.is_paused = false;
+            reign.pause_moves(false)?;
             for &(group, wanted) in &moves {
                 reign.recovery.moves.insert(group, wanted);
             }
@@ -150,7 +151,7 @@ impl Master {
         let (running, waiting): (Vec<GroupId>, Vec<GroupId>) =
             reign.recovery.moves.keys().copied().partition(has_begun);
         if !dry_run {
-            reign.recovery.is_paused = true;
+            reign.pause_moves(true)?;
             for group in &waiting {
                 reign.recovery.moves.remove(group);
             }

@@ -1,13 +1,16 @@
 //! Copies that wait and copies that run, as the master goes by them in its reign: the queue's rules over the rows of the map.
 //!
-//! Nothing of it is in the database but what has begun: a member that is joining, one that is leaving, a server that is being
-//! emptied. A new reign fills its queue from these; boosts, and moves that have not begun, are forgotten with the old one.
+//! In the database is what has begun: a member that is joining, one that is leaving, a server that is being emptied; and what
+//! administrators want: boosts, moves, that no moves begin. A new reign fills its queue from these (`tasks_kept`).
 //!
 //! Paper: beanfs §5.3
 //! Not here: when a member may take another's place (`replacing`), what `status` tells of it (`tasks`), the rules of the queue
 //! (`copal_volume::group::recovery`).
 
-use crate::progress::Progress;
+use crate::{
+    meta::{TaskKind, TaskRow},
+    progress::Progress,
+};
 use copal_volume::group::{GroupId, placement::NoPlace, recovery::RecoveryQueue};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,6 +80,8 @@ pub(crate) struct Recovery {
     pub(crate) empty: BTreeSet<u32>,
     /// No moves begin.
     pub(crate) is_paused: bool,
+    /// What administrators want, as the database has it.
+    pub(crate) kept: BTreeMap<(TaskKind, GroupId), TaskRow>,
     /// When full disks were looked for last.
     pub(crate) relieved_ms: u64,
     /// Disks that are too full and cannot be brought down, and why.
@@ -101,6 +106,7 @@ impl Default for Recovery {
             was_held: false,
             empty: BTreeSet::new(),
             is_paused: false,
+            kept: BTreeMap::new(),
             relieved_ms: 0,
             stay_full: Vec::new(),
             got_on: BTreeMap::new(),

@@ -100,6 +100,7 @@ impl Reign {
             self.change_members(changes.into_iter().collect())?;
         }
         self.note_empty(now_ms)?;
+        self.keep_tasks()?;
         self.drop_servers_without_groups(now_ms)
     }
 

@@ -48,6 +48,31 @@ impl Patience {
         Patience::new(Duration::ZERO, || false, |_, _| ())
     }
 
+    /// Tries until it is not held by somebody else any more, or patience ends; `path` names what is waited for. Blocks.
+    /// # Errors
+    /// The last of `attempt`.
+    pub fn wait<T, E>(
+        &self,
+        path: &Path,
+        is_held: impl Fn(&E) -> bool,
+        mut attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let began = Instant::now();
+        let mut told = false;
+        loop {
+            let outcome = attempt();
+            let waits = outcome.as_ref().is_err_and(&is_held);
+            if !waits || (self.is_cancelled)() || began.elapsed() >= self.limit {
+                return outcome;
+            }
+            if !told {
+                told = true;
+                (self.tell)(path, &[]);
+            }
+            std::thread::park_timeout(STEP);
+        }
+    }
+
     /// Opens what `path` names; while somebody else has it locked, tries again.
     /// # Errors
     /// Those of `open`; `Locked` when patience ended.

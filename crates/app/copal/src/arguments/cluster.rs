@@ -108,7 +108,7 @@ pub(crate) struct Data {
     /// Token of `copal node token`, good once for ten minutes; `-` reads it from standard input
     #[arg(long, value_name = "TOKEN", requires = "name")]
     pub(crate) join: Option<String>,
-    /// Most bytes that the store may take (default: as far as its file system goes)
+    /// Most bytes that the store may take, kept for later starts (default: as far as its file system goes)
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]

@@ -73,6 +73,18 @@ impl Cluster {
         cluster
     }
 
+    /// Another master leads, by the same database.
+    fn change_master(&mut self) {
+        let options = self.master.options;
+        let mut meta = SqliteStore::in_memory().unwrap();
+        let pool = self.master.map().pool;
+        Master::found(&mut meta, [7; 16], pool).unwrap();
+        let other = Master::open(Box::new(meta), options).unwrap();
+        let before = std::mem::replace(&mut self.master, other);
+        let meta = before.reign.into_inner().meta;
+        self.master = Master::open(meta, options).unwrap();
+    }
+
     fn join(&mut self, number: u8) {
         self.master.join(&joiner(number), self.now_ms).unwrap();
         self.up.insert(number, 1);
@@ -804,4 +816,71 @@ fn only_who_was_whole_in_the_present_view_is_told_to_be_whole_no_more() {
     assert_eq!(tell(epoch, Role::Normal), 0);
     assert_eq!(tell(epoch, Role::Recovering), 1);
     assert_eq!(tell(epoch, Role::Recovering), 1, "told once");
+}
+
+/// Symptom: who had ordered a move, a boost or a pause found nothing of it after another master had begun to lead. Cause: they
+/// were in memory only. Fix: the database has them when the order is answered, until what is wanted is done.
+#[test]
+fn what_was_ordered_is_wanted_by_the_next_master_too() {
+    let mut cluster = Cluster::new(4, 6);
+    let map = cluster.master.map();
+    let row = map.groups.values().next().unwrap();
+    let group = row.group;
+    let held: Vec<u32> = row.members.iter().map(|(disk, _)| *disk).collect();
+    let target = (1..=4).find(|disk| !held.contains(disk)).unwrap();
+    let name = |disk: u32| map.server(disk).unwrap().name.clone();
+    let wanted = WantedMove {
+        group,
+        from: name(held[0]),
+        to: name(target),
+    };
+    cluster.master.move_group(&wanted, false, cluster.now_ms).unwrap();
+    cluster.change_master();
+    assert_eq!(cluster.master.reign.lock().recovery.moves[&group].to, target);
+    cluster.pass(60_000);
+    cluster.settle();
+    let members = &cluster.master.map().groups[&group].members;
+    assert!(members.iter().any(|(disk, _)| *disk == target), "{members:?}");
+    assert!(!members.iter().any(|(disk, _)| *disk == held[0]), "{members:?}");
+    let tasks = |cluster: &Cluster| cluster.master.reign.lock().meta.tasks().unwrap();
+    assert_eq!(tasks(&cluster), [], "what is done is forgotten");
+
+    cluster.master.rebalance_pause(false, cluster.now_ms).unwrap();
+    cluster.change_master();
+    assert_eq!(cluster.master.status(0)["recovery"]["paused"], true);
+
+    cluster.kill(1);
+    cluster.master.lose("data1", cluster.now_ms).unwrap();
+    cluster.step();
+    let waiting = cluster
+        .master
+        .reign
+        .lock()
+        .recovery
+        .queue
+        .waiting()
+        .last()
+        .map(|job| job.group);
+    let waiting = waiting.expect("copies wait for others");
+    cluster.master.boost(waiting, cluster.now_ms).unwrap();
+    cluster.change_master();
+    assert_eq!(cluster.master.reign.lock().recovery.boosts[&waiting], 1);
+}
+
+#[test]
+fn a_name_of_a_client_is_given_once() {
+    let cluster = Cluster::new(3, 1);
+    let client = ClientRow {
+        name: "nightly".to_owned(),
+        path: "vms".to_owned(),
+        rights: 3,
+        made_ms: 1,
+    };
+    assert!(cluster.master.add_client(&client).unwrap());
+    assert!(!cluster.master.add_client(&client).unwrap(), "it is there");
+    assert!(!cluster.master.remove_client("other", 2).unwrap());
+    assert!(cluster.master.remove_client("nightly", 2).unwrap());
+    // Its certificate names nothing but "nightly": whoever took it would be let in again.
+    let refused = cluster.master.add_client(&client).unwrap_err();
+    assert!(matches!(refused, MasterError::Denied(_)), "{refused}");
 }

@@ -106,10 +106,14 @@ fn again(words: &Data, mut home: ServerHome) -> Outcome<ServerHome> {
     if words.recovery_rate.is_some() {
         home.recovery_bytes_per_s = words.recovery_rate;
     }
+    if words.limit.is_some() {
+        home.limit_bytes = words.limit;
+    }
     if let Some(http) = &words.monitored.http {
         home.http.clone_from(http);
     }
-    if words.listen.is_some() || words.recovery_rate.is_some() || words.monitored.http.is_some() {
+    let is_changed = words.listen.is_some() || words.recovery_rate.is_some() || words.limit.is_some();
+    if is_changed || words.monitored.http.is_some() {
         home.write(&words.dir).map_err(start_failure)?;
     }
     Ok(home)
