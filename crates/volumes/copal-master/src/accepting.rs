@@ -32,8 +32,8 @@ pub struct Remaining {
 impl Master {
     /// Looks whether a group can go on from what one of its members has.
     /// # Errors
-    /// `NotFound`: there is no such group or server. `Denied`: the server is no member or away, one that is up is whole, or it is
-    /// not known yet.
+    /// `NotFound`: there is no such group. `Denied`: there is no such server, it is no member or away, one that is up is whole, or
+    /// that is not known yet.
     pub fn remaining(&self, group: GroupId, name: &str) -> Mastered<Remaining> {
         self.reign.lock().remaining(group, name)
     }
@@ -72,7 +72,11 @@ impl Master {
 impl Reign {
     fn remaining(&self, group: GroupId, name: &str) -> Mastered<Remaining> {
         let row = self.map.groups.get(&group).ok_or(VolumeError::NotFound)?;
-        let server = self.named(name)?;
+        let Some(server) = self.map.server_named(name).cloned() else {
+            return Err(denied(format!(
+                "there is no server {name}; `copal node ls` lists them"
+            )));
+        };
         let view = self.map.view(row);
         match view.role(DiskId(server.disk)) {
             Some(role) if role.is_up() => {}

@@ -46,8 +46,8 @@ impl MasterServer {
         // Before the horizon every member has every operation; a member that is not covered may lack any.
         let since_ms = if found.covered { found.horizon_ms } else { 0 };
         let mut told = json!({
-            "group": order.group, "from": order.from, "may_lack_since_ms": since_ms, "second_files": found.second_files,
-            "away": remaining.away, "dry_run": order.dry_run,
+            "group": order.group, "from": order.from, "may_lack_since_ms": since_ms, "covered": found.covered,
+            "second_files": found.second_files, "away": remaining.away, "dry_run": order.dry_run,
         });
         if !order.dry_run {
             if order.lose_since_ms.is_none_or(|since| since > since_ms) {
@@ -56,9 +56,13 @@ impl MasterServer {
                 );
                 return Err(refused(Code::Invalid, reason));
             }
+            let lost = match since_ms {
+                0 => "since the group began".to_owned(),
+                since => format!("in the {} s before", self.now_ms().saturating_sub(since) / 1000),
+            };
             let text = format!(
-                "group {group} goes on from what {} has, by order: what was acknowledged since {since_ms} ms may be lost, and \
-                 {} second files of names go",
+                "group {group} goes on from what {} has, by order: what was acknowledged {lost} may be lost, and {} second files \
+                 of names go",
                 order.from, found.second_files
             );
             let (this, from) = (Arc::clone(&self), order.from.clone());

@@ -25,13 +25,14 @@ pub(super) fn run(context: &Context<'_>, store: &ClusterStore, wanted: &Wanted<'
     let found = order(store, group, "force_accept", &argument(true))?;
     let since_ms = found["may_lack_since_ms"].as_u64().unwrap_or(0);
     if dry_run {
-        let text = outlook(group, from, &found);
+        let mut text = outlook(group, from, &found);
+        text.push('\n');
         context.output.answer(found, || text);
         return Ok(());
     }
     if lose_since.is_none_or(|since| since > since_ms) {
         let text = format!(
-            "{}to go on from there all the same: --lose-since {}",
+            "{}; to go on from there all the same: --lose-since {}",
             outlook(group, from, &found),
             time(since_ms)
         );
@@ -46,22 +47,24 @@ pub(super) fn run(context: &Context<'_>, store: &ClusterStore, wanted: &Wanted<'
 
 /// What may be lost, and who might still have it.
 fn outlook(group: u32, from: &str, found: &Value) -> String {
+    let is_covered = found["covered"] == true;
     let mut text = match found["may_lack_since_ms"].as_u64().unwrap_or(0) {
-        0 => format!("{from} may lack any file of group {group}: it never had all of them, or was damaged\n"),
+        0 if is_covered => format!("{from} may lack what was acknowledged in group {group} since that began"),
+        0 => format!("{from} may lack any file of group {group}: it never had all of them, or was damaged"),
         since => format!(
-            "{from} has all of group {group} that is older than {}; what was acknowledged since may be lost\n",
+            "{from} has all of group {group} that is older than {}, and may lack what was acknowledged since",
             time(since)
         ),
     };
     let second = found["second_files"].as_u64().unwrap_or(0);
     if second > 0 {
-        text.push_str(&format!("{second} files go whose names belong to others there\n"));
+        text.push_str(&format!("; {second} files go whose names belong to others there"));
     }
     for member in found["away"].as_array().into_iter().flatten() {
         let name = member["name"].as_str().unwrap_or_default();
         let since = member["since_ms"].as_u64().unwrap_or(0);
         text.push_str(&format!(
-            "{name} is away since {}: started again, it may have everything\n",
+            "; {name}, away since {}, may have everything: start it first if it can be started",
             time(since)
         ));
     }
