@@ -29,6 +29,7 @@ mod progress;
 mod recovery;
 mod replacing;
 mod servers;
+mod sites;
 mod sqlite;
 mod status;
 mod tasks;

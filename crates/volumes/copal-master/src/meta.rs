@@ -38,6 +38,16 @@ impl ServerState {
         }
     }
 
+    /// The word for it in what is shown.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            ServerState::Normal => "up",
+            ServerState::Recovering => "recovering",
+            ServerState::Failed => "down",
+            ServerState::Lost => "lost",
+        }
+    }
+
     pub(crate) fn of_letter(letter: &str) -> Option<ServerState> {
         match letter {
             "N" => Some(ServerState::Normal),
@@ -74,7 +84,7 @@ pub struct ServerRow {
     pub failed_since_ms: u64,
     /// Bytes it can hold.
     pub capacity_bytes: u64,
-    /// Where it stands, as it was told when it joined; empty: not told.
+    /// Where it stands, as it told last; empty: not told.
     pub zone: String,
     /// The rack, in its zone; empty: not told.
     pub rack: String,

@@ -452,14 +452,14 @@ impl Reign {
         if !self.map.groups.is_empty() {
             return Ok(());
         }
-        let servers: Vec<ServerRow> = self.map.servers.values().cloned().collect();
-        if servers.len() < self.first_servers {
+        let disks = self.disk_facts();
+        if disks.len() < self.first_servers {
             return Ok(());
         }
-        let Some(groups) = layout::initial(self.map.pool, &servers) else {
+        let Some(groups) = layout::initial(self.map.pool, &disks) else {
             return Ok(());
         };
-        let text = format!("{} groups lie on {} servers", groups.len(), servers.len());
+        let text = format!("{} groups lie on {} servers", groups.len(), disks.len());
         self.change_members(groups)?;
         self.note(now_ms, "layout", &text)
     }

@@ -40,6 +40,8 @@ const TO_TELL: Duration = Duration::from_secs(5);
 const TO_DECIDE: Duration = Duration::from_secs(30);
 /// Events that are told at a time.
 const EVENTS: usize = 1000;
+/// Bytes of the name of a rack or a zone at most.
+pub const SITE_NAME_BYTES: usize = 100;
 /// Groups of which a member says in one call that it is whole.
 pub(crate) const MOST_WHOLE: usize = 1000;
 
@@ -683,7 +685,7 @@ fn require(holds: bool, otherwise: &str) -> Result<(), Refused> {
 /// The name of a zone or a rack; none is empty.
 fn place(name: &str) -> Result<String, Refused> {
     let is_good = name.is_empty() || copal_volume::check_volume_name(name).is_ok();
-    match is_good && name.len() <= 100 {
+    match is_good && name.len() <= SITE_NAME_BYTES {
         true => Ok(name.to_owned()),
         false => Err(refused(
             Code::Invalid,

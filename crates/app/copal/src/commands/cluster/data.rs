@@ -109,10 +109,23 @@ fn again(words: &Data, mut home: ServerHome) -> Outcome<ServerHome> {
     if let Some(http) = &words.monitored.http {
         home.http.clone_from(http);
     }
-    if words.listen.is_some() || words.recovery_rate.is_some() || words.monitored.http.is_some() {
+    let is_told_more =
+        words.listen.is_some() || words.recovery_rate.is_some() || words.monitored.http.is_some();
+    if place(words, &mut home) || is_told_more {
         home.write(&words.dir).map_err(start_failure)?;
     }
     Ok(home)
+}
+
+/// Takes over where the server stands, as far as it was said; whether anything was.
+fn place(words: &Data, home: &mut ServerHome) -> bool {
+    if let Some(rack) = &words.rack {
+        home.rack.clone_from(rack);
+    }
+    if let Some(zone) = &words.zone {
+        home.zone.clone_from(zone);
+    }
+    words.rack.is_some() || words.zone.is_some()
 }
 
 /// The first start: ids are drawn and written down, the store is made, the cluster is joined.
@@ -143,6 +156,7 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
         }
         None => ServerHome::draw(name, listen, words.limit).map_err(start_failure)?,
     };
+    place(words, &mut home);
     home.recovery_bytes_per_s = words.recovery_rate;
     home.http = words.monitored.http.clone().unwrap_or_default();
     home.write(&words.dir).map_err(start_failure)?;

@@ -45,6 +45,21 @@ fn monitored(http: Option<&str>) -> String {
     })
 }
 
+/// Zone and rack of a server in one word; nothing where neither was told.
+fn site_as_text(server: &serde_json::Value) -> String {
+    let word = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
+    let words = [word("zone"), word("rack")];
+    let told: Vec<&str> = words
+        .iter()
+        .map(String::as_str)
+        .filter(|word| !word.is_empty())
+        .collect();
+    match told.is_empty() {
+        true => "-".to_owned(),
+        false => told.join("/"),
+    }
+}
+
 fn start_failure(error: impl std::fmt::Display) -> Failure {
     Failure::new(exit::FAILURE, "start", error.to_string())
 }
