@@ -15,6 +15,7 @@
 mod age;
 mod clients;
 mod disks;
+mod forgetting;
 mod keeping;
 mod layout;
 mod leases;

@@ -423,7 +423,7 @@ pub trait MetaStore: Send {
     fn remove(&mut self, at: Place<'_>) -> Meta<u64>;
     /// Volumes that are gone since a version of the map, and not yet from everywhere.
     fn gone(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError>;
-    /// Every member knows that a volume is gone, and holds nothing of it: nobody has to be told any more.
+    /// Every member knows that a volume is gone, for ever: nobody has to be told any more.
     fn forget_gone(&mut self, vid: VolumeId) -> Result<(), MetaError>;
     /// Moves a volume that is not being removed. `NotFound`: it is not there. `VolumeExists`: the name is taken.
     fn rename(&mut self, from: Place<'_>, parent: VolumeId, name: &str) -> Meta<()>;

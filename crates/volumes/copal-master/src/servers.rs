@@ -235,6 +235,8 @@ impl Master {
         let tells_of_copies = beat.groups.iter().any(|(group, ..)| needs.contains_key(group));
         let watch = reign.watches.entry(disk).or_default();
         (watch.heard_ms, watch.pid, watch.used_bytes) = (now_ms, beat.pid, beat.used_bytes);
+        // What it has entered it goes by for ever, also while a boot has entered nothing yet.
+        watch.entered_version = watch.entered_version.max(beat.map_version);
         for (group, epoch, role) in beat.groups {
             watch.roles.insert(group, (epoch, role));
         }
@@ -311,6 +313,7 @@ impl Master {
         // Fewer servers may be waited for than before.
         reign.lay_out(now_ms)?;
         reign.replace(self.options.permanent_after_ms, now_ms)?;
+        reign.forget_gone_volumes(now_ms)?;
         if reign.map.version != before {
             self.changed.notify_all();
         }

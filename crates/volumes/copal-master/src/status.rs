@@ -44,6 +44,7 @@ impl Master {
             "tasks": reign.tasks(),
             "recovery": reign.recovery_told(),
             "map_version": reign.map.version,
+            "gone_volumes": reign.gone.len(),
             "version": env!("CARGO_PKG_VERSION"),
             "master": { "leader": true, "address": self.address(), "term": self.term, "masters": reign.masters },
         })

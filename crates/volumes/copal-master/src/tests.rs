@@ -1,3 +1,4 @@
+mod gone;
 mod recovery;
 
 use super::*;

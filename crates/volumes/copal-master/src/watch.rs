@@ -11,6 +11,8 @@ pub(crate) struct Watch {
     pub(crate) heard_ms: u64,
     pub(crate) pid: u32,
     pub(crate) used_bytes: u64,
+    /// The newest map that it has entered, as it told in this reign.
+    pub(crate) entered_version: u64,
     /// States of its groups, as it tells them itself.
     pub(crate) roles: BTreeMap<GroupId, (Epoch, Role)>,
     /// Bytes of its groups on its disk, about.
