@@ -15,6 +15,7 @@
 mod age;
 mod clients;
 mod disks;
+mod fill;
 mod forgetting;
 mod keeping;
 mod layout;
@@ -35,8 +36,10 @@ mod sqlite;
 mod status;
 mod tasks;
 mod watch;
+mod why_degraded;
 
 pub use age::SeenBy;
+pub use fill::Medium;
 pub use keeping::{KeepError, Kept, back_up, check as check_tables, put_back};
 pub use leases::{Lease, NoLease, WRITER_LEASE_MS};
 pub use map::ClusterMap;

@@ -6,6 +6,7 @@
 //! - A disk that is not the one that joined, or whose boot is older than one that was seen, is not let back in.
 
 use crate::{
+    fill::Medium,
     layout,
     master::{Master, MasterError, Mastered, Reign},
     meta::{MemberKind, Members, ServerRow, ServerState},
@@ -62,6 +63,8 @@ pub struct Beat {
     pub sizes: Vec<(GroupId, u64)>,
     /// Bytes a second that copies may take there.
     pub recovery_bytes_per_s: u64,
+    /// What its disk is; none: not known.
+    pub medium: Option<Medium>,
     /// The newest reign that it ever heard of; 0: not told.
     pub seen_term: u64,
     /// The newest version of the map that it ever heard of; 0: not told.
@@ -247,7 +250,7 @@ impl Master {
             None => beat.copied_bytes,
         };
         watch.copied_bytes = beat.copied_bytes;
-        watch.recovery_bytes_per_s = beat.recovery_bytes_per_s;
+        (watch.recovery_bytes_per_s, watch.medium) = (beat.recovery_bytes_per_s, beat.medium);
         reign.recovery.progress.copied(copied);
         if tells_of_copies {
             // Its answer has what comes next.

@@ -1118,6 +1118,9 @@ pub struct Heartbeat {
     pub zone: ::prost::alloc::string::String,
     #[prost(string, tag = "18")]
     pub rack: ::prost::alloc::string::String,
+    /// what the disk is: hdd, ssd; empty: not known
+    #[prost(string, tag = "19")]
+    pub medium: ::prost::alloc::string::String,
 }
 /// A master that is about to lead asks each data server what it has heard of before; answered by Seen.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

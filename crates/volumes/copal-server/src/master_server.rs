@@ -9,7 +9,8 @@ use crate::{
 use bytes::Bytes;
 use copal_client::{CallError, Connections, is_over, machine, name_of_server, without_end};
 use copal_master::{
-    Beat, Joiner, Lease, Master, MasterError, MetaError, NoLease, SeenBy, ServerState, WRITER_LEASE_MS,
+    Beat, Joiner, Lease, Master, MasterError, Medium, MetaError, NoLease, SeenBy, ServerState,
+    WRITER_LEASE_MS,
 };
 use copal_proto::{
     Class, Method,
@@ -177,6 +178,7 @@ impl MasterServer {
             copied_bytes: request.copied_bytes,
             sizes: request.sizes.iter().map(size).collect(),
             recovery_bytes_per_s: request.recovery_bytes_per_s,
+            medium: Medium::of_word(&request.medium),
             seen_term: request.seen_term,
             seen_version: request.seen_version,
             zone: place(&request.zone)?,
@@ -501,6 +503,13 @@ impl MasterServer {
                 told.ok_or_else(|| refused(Code::NotFound, format!("there is no group {group}")))
             }
             "groups" => Ok(self.master.groups()),
+            "disks" => Ok(self.master.disks()),
+            "why_degraded" => {
+                let group = u32::try_from(number()?).map_or(GroupId(0), GroupId);
+                let told = self.master.why_degraded(group, now_ms);
+                let told = told.map_err(|error| of_master(&error))?;
+                told.ok_or_else(|| refused(Code::NotFound, format!("there is no group {group}")))
+            }
             "events" => {
                 let after = if argument.is_empty() { 0 } else { number()? };
                 let events = self

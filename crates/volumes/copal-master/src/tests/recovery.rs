@@ -1,6 +1,7 @@
 //! Copies in a cluster whose servers are simulated: they say what they have, and copy in a few beats.
 
 mod racks;
+mod why_degraded;
 
 use super::*;
 use crate::meta::MemberKind;

@@ -212,6 +212,7 @@ impl Cluster {
                     authority: server.identity.authority.clone(),
                     recovery_bytes_per_s: 1 << 30,
                     place: Default::default(),
+                    medium: String::new(),
                 },
                 Box::new(Fixed),
                 masters,

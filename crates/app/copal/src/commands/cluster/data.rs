@@ -51,9 +51,8 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
         directory: words.dir.clone(),
         limit_bytes: home.limit_bytes,
     };
-    let rate = home
-        .recovery_bytes_per_s
-        .unwrap_or_else(|| recovery_rate(&words.dir));
+    let medium = medium(&words.dir);
+    let rate = home.recovery_bytes_per_s.unwrap_or_else(|| recovery_rate(medium));
     let process = DataProcess::start(
         stack.members().clone(),
         identity,
@@ -61,6 +60,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
         &words.dir,
         Box::new(room),
         rate,
+        medium.unwrap_or_default(),
     );
     let process = process.map_err(start_failure)?;
     let http = process.answer_monitor(&home.http).map_err(start_failure)?;
@@ -224,22 +224,27 @@ fn free_bytes(directory: &Path) -> u64 {
     rustix::fs::statvfs(directory).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize))
 }
 
-/// Bytes a second for copies that leave clients their share: of a disk that turns, or one that does not.
-fn recovery_rate(directory: &Path) -> u64 {
-    const TURNS: u64 = 40_000_000;
-    const STANDS: u64 = 200_000_000;
-    let Ok(meta) = std::fs::metadata(directory) else {
-        return STANDS;
-    };
+/// Bytes a second for copies that leave clients their share.
+fn recovery_rate(medium: Option<&str>) -> u64 {
+    match medium {
+        Some("hdd") => 40_000_000,
+        _ => 200_000_000,
+    }
+}
+
+/// What the disk below a directory is, as the kernel says; `None`: it does not.
+fn medium(directory: &Path) -> Option<&'static str> {
+    let meta = std::fs::metadata(directory).ok()?;
     let device = std::os::linux::fs::MetadataExt::st_dev(&meta);
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     // A partition has no queue of its own.
     let turns = ["queue", "../queue"].into_iter().find_map(|queue| {
         std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/rotational")).ok()
-    });
-    match turns.as_deref().map(str::trim) {
-        Some("1") => TURNS,
-        _ => STANDS,
+    })?;
+    match turns.trim() {
+        "1" => Some("hdd"),
+        "0" => Some("ssd"),
+        _ => None,
     }
 }
 

@@ -4,6 +4,7 @@ mod child;
 mod client;
 mod data;
 mod database;
+mod disk;
 mod doctor;
 mod fs;
 mod fs_run;
@@ -18,6 +19,7 @@ mod tokens;
 
 pub(super) use client::run as client;
 pub(super) use data::run as data;
+pub(super) use disk::run as disk;
 pub(super) use doctor::run as doctor;
 pub(super) use fs::run as fs;
 pub(super) use group::run as group;
