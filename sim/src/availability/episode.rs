@@ -4,7 +4,7 @@ use super::{Arguments, Found, failures::Failure};
 use anyhow::{Context, Result};
 use copal_volume::group::{
     DiskId, GroupId,
-    placement::{self, DiskFacts},
+    placement::{self, DiskFacts, Site},
     recovery::{Job, RecoveryQueue},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,7 +77,10 @@ impl Cluster {
                 DiskFacts {
                     disk: DiskId(server),
                     identity,
-                    domain: server,
+                    site: Site {
+                        rack: server,
+                        zone: server,
+                    },
                     capacity_bytes,
                     used_bytes: 0,
                     is_up: true,
@@ -207,7 +210,7 @@ impl Play<'_> {
             },
         );
         self.set_up(server, false);
-        self.queue.server_failed(server, server, now_ms);
+        self.queue.server_failed(server, now_ms);
         match until_ms {
             Some(until_ms) => {
                 self.events.insert((until_ms, Event::Return { server }));
@@ -315,7 +318,8 @@ impl Play<'_> {
             .collect();
         let known = self.queue.job(group).cloned();
         let target = known.as_ref().and_then(|job| job.target).or_else(|| {
-            let chosen = placement::choose_new_member(group, &members, GROUP_BYTES, &self.disks).ok()?;
+            let chosen =
+                placement::choose_new_member(group, &members, &members, GROUP_BYTES, &self.disks).ok()?;
             self.disks[chosen.0 as usize].used_bytes += GROUP_BYTES;
             Some(chosen)
         });

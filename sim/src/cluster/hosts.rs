@@ -302,6 +302,7 @@ impl DataHost {
                 authority,
                 recovery_bytes_per_s: 64 << 20,
                 place: Default::default(),
+                medium: String::new(),
             };
             let server = DataServer::new(data, booted, options, room, masters, connections)?;
             copal_client::machine::spawn(Listener::of_gate(gate, socket).serve(Arc::clone(&server)));

@@ -3,6 +3,7 @@
 use crate::{
     master::Reign,
     meta::{MemberKind, ServerState},
+    sites::sites,
 };
 use copal_volume::group::{DiskId, GroupId, Role, View, placement::DiskFacts, recovery::MassFailure};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,9 +13,11 @@ impl Reign {
     /// failure. The alarm, where one began now.
     pub(crate) fn note_who_is_away(&mut self, now_ms: u64) -> Option<MassFailure> {
         let recovery = &mut self.recovery;
-        if recovery.servers != self.map.servers.len() {
-            recovery.servers = self.map.servers.len();
-            recovery.queue.set_servers([(0, recovery.servers)].into());
+        let sites = sites(self.map.servers.values());
+        let racks: BTreeMap<u32, u32> = sites.into_iter().map(|(disk, site)| (disk, site.rack)).collect();
+        if recovery.racks != racks {
+            recovery.queue.set_servers(racks.clone());
+            recovery.racks = racks;
             if let Some(most) = recovery.copies_at_once {
                 recovery.queue.limit_running(most);
             }
@@ -35,7 +38,7 @@ impl Reign {
         }
         failed.sort_unstable();
         for (since_ms, disk) in failed {
-            recovery.queue.server_failed(disk, 0, since_ms);
+            recovery.queue.server_failed(disk, since_ms);
         }
         recovery.away = away;
         let hold = recovery.queue.hold();
@@ -57,6 +60,7 @@ impl Reign {
                 }
             }
         }
+        let sites = sites(self.map.servers.values());
         let facts = self.map.servers.values().map(|server| {
             let watch = self.watches.get(&server.disk);
             let used = watch.map_or(0, |watch| watch.used_bytes);
@@ -64,8 +68,7 @@ impl Reign {
             DiskFacts {
                 disk: DiskId(server.disk),
                 identity: server.server_uuid,
-                // A disk a server: the server is the domain.
-                domain: server.disk,
+                site: sites[&server.disk],
                 capacity_bytes: server.capacity_bytes,
                 used_bytes: used.saturating_add(arriving),
                 is_up: server.state == ServerState::Normal,

@@ -1,19 +1,23 @@
-//! Where groups lie at first: weighted rendezvous hashing, so that each server holds about its share and adding one moves little.
+//! Where groups lie at first: apart by racks and zones, there by weighted rendezvous hashing, so that each server holds about
+//! its share.
 
-use crate::meta::{MemberKind, Members, Pool, ServerRow};
-use copal_volume::group::{DiskId, GroupId, placement};
+use crate::meta::{MemberKind, Members, Pool};
+use copal_volume::group::{
+    GroupId,
+    placement::{self, DiskFacts},
+};
 
 /// Members of every group on the servers that are there; `None`: they are fewer than the copies to keep.
-pub(crate) fn initial(pool: Pool, servers: &[ServerRow]) -> Option<Vec<(GroupId, Members)>> {
+pub(crate) fn initial(pool: Pool, disks: &[DiskFacts]) -> Option<Vec<(GroupId, Members)>> {
     let copies = usize::from(pool.replicas);
-    if servers.len() < copies {
+    if disks.len() < copies {
         return None;
     }
     let groups = (1..=pool.groups).map(|group| {
-        let ranked = ranked(GroupId(group), servers);
-        let mut members: Vec<_> = ranked[..copies]
-            .iter()
-            .map(|&disk| (disk, MemberKind::Full))
+        let chosen = placement::first_members(GroupId(group), copies, disks);
+        let mut members: Members = chosen
+            .into_iter()
+            .map(|disk| (disk.0, MemberKind::Full))
             .collect();
         members.sort_unstable_by_key(|(disk, _)| *disk);
         (GroupId(group), members)
@@ -21,24 +25,14 @@ pub(crate) fn initial(pool: Pool, servers: &[ServerRow]) -> Option<Vec<(GroupId,
     Some(groups.collect())
 }
 
-/// Disks for a group, the best first: a disk of twice the capacity comes first twice as often.
-pub(crate) fn ranked(group: GroupId, servers: &[ServerRow]) -> Vec<u32> {
-    let weighed = servers
-        .iter()
-        .map(|server| (DiskId(server.disk), server.server_uuid, server.capacity_bytes));
-    placement::rank(group, weighed)
-        .into_iter()
-        .map(|disk| disk.0)
-        .collect()
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::meta::ServerState;
+    use crate::meta::{ServerRow, ServerState};
+    use copal_volume::group::{DiskId, placement::Site};
 
-    fn servers(count: u8) -> Vec<ServerRow> {
-        let server = |number: u8| ServerRow {
+    pub(crate) fn server(number: u8) -> ServerRow {
+        ServerRow {
             disk: number.into(),
             name: format!("data{number}"),
             address: String::new(),
@@ -52,8 +46,23 @@ mod tests {
             capacity_bytes: 1 << 40,
             zone: String::new(),
             rack: String::new(),
+        }
+    }
+
+    fn disks(count: u8) -> Vec<DiskFacts> {
+        let disk = |number: u8| DiskFacts {
+            disk: DiskId(number.into()),
+            identity: [number; 16],
+            site: Site {
+                rack: number.into(),
+                zone: number.into(),
+            },
+            capacity_bytes: 1 << 40,
+            used_bytes: 0,
+            is_up: true,
+            is_draining: false,
         };
-        (1..=count).map(server).collect()
+        (1..=count).map(disk).collect()
     }
 
     const POOL: Pool = Pool {
@@ -64,8 +73,8 @@ mod tests {
 
     #[test]
     fn groups_lie_on_different_servers_about_evenly() {
-        assert!(initial(POOL, &servers(2)).is_none());
-        let groups = initial(POOL, &servers(8)).unwrap();
+        assert!(initial(POOL, &disks(2)).is_none());
+        let groups = initial(POOL, &disks(8)).unwrap();
         let mut held = [0; 9];
         for (_, members) in &groups {
             assert_eq!(members.len(), 3);
@@ -81,8 +90,8 @@ mod tests {
     #[test]
     fn a_new_server_takes_its_share_and_moves_nothing_else() {
         let (before, after) = (
-            initial(POOL, &servers(8)).unwrap(),
-            initial(POOL, &servers(9)).unwrap(),
+            initial(POOL, &disks(8)).unwrap(),
+            initial(POOL, &disks(9)).unwrap(),
         );
         for ((_, old), (_, new)) in before.iter().zip(&after) {
             let lost = old.iter().filter(|member| !new.contains(member)).count();

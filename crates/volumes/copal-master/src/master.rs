@@ -65,7 +65,10 @@ pub type Mastered<T> = Result<T, MasterError>;
 pub(crate) struct Reign {
     pub(crate) meta: Box<dyn MetaStore>,
     pub(crate) map: ClusterMap,
+    /// Volumes that are gone and that somebody has still to be told of, and the version of the map since when.
     pub(crate) gone: Vec<(VolumeId, u64)>,
+    /// When these were looked through last.
+    pub(crate) forgot_ms: u64,
     /// Volumes that have a quota.
     pub(crate) quotas: Vec<QuotaRow>,
     pub(crate) watches: BTreeMap<u32, Watch>,
@@ -198,6 +201,7 @@ impl Master {
             meta,
             map,
             gone,
+            forgot_ms: 0,
             quotas,
             watches: BTreeMap::new(),
             volumes_by_group,
@@ -345,6 +349,11 @@ impl Reign {
             }
             message
         };
+        // Who has just become a member was never told of what is older.
+        let has_new_members = |vid: VolumeId| {
+            let row = self.map.groups.get(&vid.birth_group());
+            row.is_some_and(|row| row.version > since)
+        };
         copal_proto::messages::Map {
             version: self.map.version,
             term,
@@ -356,7 +365,7 @@ impl Reign {
             limits: self
                 .quotas
                 .iter()
-                .filter(|quota| quota.version > since)
+                .filter(|quota| quota.version > since || has_new_members(quota.vid))
                 .map(|quota| copal_proto::messages::VolumeLimit {
                     volume: quota.vid.0,
                     quota_bytes: quota.bytes,
@@ -365,7 +374,7 @@ impl Reign {
             gone_volumes: self
                 .gone
                 .iter()
-                .filter(|(_, version)| *version > since)
+                .filter(|(vid, version)| *version > since || has_new_members(*vid))
                 .map(|(vid, _)| vid.0)
                 .collect(),
         }

@@ -38,6 +38,16 @@ impl ServerState {
         }
     }
 
+    /// The word for it in what is shown.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            ServerState::Normal => "up",
+            ServerState::Recovering => "recovering",
+            ServerState::Failed => "down",
+            ServerState::Lost => "lost",
+        }
+    }
+
     pub(crate) fn of_letter(letter: &str) -> Option<ServerState> {
         match letter {
             "N" => Some(ServerState::Normal),
@@ -74,7 +84,7 @@ pub struct ServerRow {
     pub failed_since_ms: u64,
     /// Bytes it can hold.
     pub capacity_bytes: u64,
-    /// Where it stands, as it was told when it joined; empty: not told.
+    /// Where it stands, as it told last; empty: not told.
     pub zone: String,
     /// The rack, in its zone; empty: not told.
     pub rack: String,
@@ -417,7 +427,7 @@ pub trait MetaStore: Send {
     fn remove(&mut self, at: Place<'_>) -> Meta<u64>;
     /// Volumes that are gone since a version of the map, and not yet from everywhere.
     fn gone(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError>;
-    /// Every member knows that a volume is gone, and holds nothing of it: nobody has to be told any more.
+    /// Every member knows that a volume is gone, for ever: nobody has to be told any more.
     fn forget_gone(&mut self, vid: VolumeId) -> Result<(), MetaError>;
     /// Moves a volume that is not being removed. `NotFound`: it is not there. `VolumeExists`: the name is taken.
     fn rename(&mut self, from: Place<'_>, parent: VolumeId, name: &str) -> Meta<()>;

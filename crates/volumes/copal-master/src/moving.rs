@@ -7,7 +7,7 @@
 //! Paper: beanfs §5.3 (migration, by hand and by watermarks)
 //! Invariants
 //! - A plan is carried out as it is or refused as a whole; nothing else moves for it.
-//! - No move fills its target above the low watermark, or brings two members of a group into one failure domain.
+//! - No move fills its target above the low watermark, or brings two members of a group closer to each other, by racks and zones.
 //!
 //! Not here: which moves are worth making (`copal_volume::group::rebalance`), how a copy is made (`replacing`).
 
@@ -111,7 +111,7 @@ impl Master {
 
     /// Carries a plan out, and nothing else; what of it is done already is skipped.
     /// # Errors
-    /// `Denied`: a move of it cannot be, or would fill a disk or break a failure domain: nothing was begun. `Meta`.
+    /// `Denied`: a move of it cannot be, or would fill a disk or bring members into one rack: nothing was begun. `Meta`.
     pub fn rebalance_apply(&self, wanted: &[WantedMove], dry_run: bool, now_ms: u64) -> Mastered<Value> {
         let mut reign = self.reign.lock();
         let Checked { moves, done, bytes } = reign.checked(wanted).map_err(MasterError::Denied)?;
@@ -275,7 +275,7 @@ impl Reign {
             }
             let size = self.group_bytes(*group);
             let members: Vec<DiskId> = row.members.iter().map(|(disk, _)| DiskId(*disk)).collect();
-            if let Err(reason) = place_at(*group, &members, size, &facts, target) {
+            if let Err(reason) = place_at(*group, &members, size, &facts, source, target) {
                 return refused(format!("{to} cannot take it ({reason})"));
             }
             for disk in facts.iter_mut().filter(|facts| facts.disk.0 == target) {
@@ -376,17 +376,18 @@ impl Reign {
     }
 }
 
-/// Whether a copy of a group may lie on `target`.
+/// Whether a copy of a group may go from `source`, one of its members, to `target`.
 pub(crate) fn place_at(
     group: GroupId,
     members: &[DiskId],
     bytes: u64,
     facts: &[DiskFacts],
+    source: u32,
     target: u32,
 ) -> Result<DiskId, NoPlace> {
     let concerned = facts
         .iter()
         .filter(|facts| facts.disk.0 == target || members.contains(&facts.disk));
     let concerned: Vec<DiskFacts> = concerned.cloned().collect();
-    placement::choose_new_member(group, members, bytes, &concerned)
+    placement::choose_for_move(group, members, DiskId(source), bytes, &concerned)
 }

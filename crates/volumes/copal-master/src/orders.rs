@@ -177,7 +177,9 @@ impl Reign {
                 continue;
             }
             let members: Vec<DiskId> = row.members.iter().map(|(disk, _)| DiskId(*disk)).collect();
-            match placement::choose_new_member(row.group, &members, bytes, &facts) {
+            let others = members.iter().copied();
+            let staying: Vec<DiskId> = others.filter(|disk| disk.0 != server.disk).collect();
+            match placement::choose_new_member(row.group, &members, &staying, bytes, &facts) {
                 Ok(target) => {
                     for disk in facts.iter_mut().filter(|facts| facts.disk == target) {
                         disk.used_bytes = disk.used_bytes.saturating_add(bytes);
@@ -202,8 +204,8 @@ impl Reign {
         let needed = usize::from(self.map.pool.replicas);
         match fit < needed {
             true => format!(
-                "{groups} groups wait for a server: each needs {needed} servers in different failure domains, {fit} are \
-                 there that stay; add one with `copal node token`"
+                "{groups} groups wait for a server: each needs {needed} servers, {fit} are there that stay; add one with \
+                 `copal node token`"
             ),
             false => format!("{groups} groups wait for a server: {first}"),
         }

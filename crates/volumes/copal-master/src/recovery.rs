@@ -72,7 +72,8 @@ pub(crate) struct Recovery {
     pub(crate) progress: Progress,
     /// Servers that are away, as the queue was told.
     pub(crate) away: BTreeSet<u32>,
-    pub(crate) servers: usize,
+    /// The number of the rack of each server, as the queue was told.
+    pub(crate) racks: BTreeMap<u32, u32>,
     /// Copies that run at once; none: as many as the number of servers says.
     pub(crate) copies_at_once: Option<usize>,
     pub(crate) was_held: bool,
@@ -101,7 +102,7 @@ impl Default for Recovery {
             without_place: BTreeMap::new(),
             progress: Progress::default(),
             away: BTreeSet::new(),
-            servers: 0,
+            racks: BTreeMap::new(),
             copies_at_once: None,
             was_held: false,
             empty: BTreeSet::new(),

@@ -11,7 +11,6 @@
 //! Invariant: a whole member leaves a group only in the change by which the full number of others is whole.
 
 use crate::{
-    layout,
     master::{Master, MasterError, Mastered, Reign},
     meta::{GroupRow, MemberKind, Members, ServerRow, ServerState},
     moving::place_at,
@@ -90,7 +89,7 @@ impl Reign {
                 changes.insert(row.group, members);
             }
         }
-        self.fill_queue(&lacking, &changes, now_ms);
+        self.fill_queue(&lacking, &changes, &gone, now_ms);
         self.drop_moves_without_place(now_ms)?;
         self.give_up_stalled(&mut changes, now_ms)?;
         self.start_copies(&mut changes, now_ms);
@@ -229,12 +228,12 @@ impl Reign {
         Ok(stay)
     }
 
-    /// Of more whole members than are needed the one that goes: being emptied, else the last by the layout.
+    /// Of more whole members than are needed the one that goes: being emptied, else the closest to others.
     fn least_wanted(&self, group: GroupId, whole: &[u32]) -> u32 {
-        let candidates = whole.iter().filter_map(|disk| self.map.servers.get(disk));
-        let candidates: Vec<ServerRow> = candidates.cloned().collect();
-        let draining = candidates.iter().find(|server| server.is_draining);
-        let last = || layout::ranked(group, &candidates).last().copied();
+        let mut candidates = whole.iter().filter_map(|disk| self.map.servers.get(disk));
+        let draining = candidates.find(|server| server.is_draining);
+        let members: Vec<DiskId> = whole.iter().copied().map(DiskId).collect();
+        let last = || placement::least_wanted(group, &members, &self.disk_facts()).map(|disk| disk.0);
         draining
             .map(|server| server.disk)
             .or_else(last)
@@ -242,7 +241,13 @@ impl Reign {
     }
 
     /// Makes the queue what the groups need: jobs come, change and go with the rows.
-    fn fill_queue(&mut self, lacking: &[(GroupId, Need)], changes: &BTreeMap<GroupId, Members>, now_ms: u64) {
+    fn fill_queue(
+        &mut self,
+        lacking: &[(GroupId, Need)],
+        changes: &BTreeMap<GroupId, Members>,
+        gone: &[u32],
+        now_ms: u64,
+    ) {
         let facts = self.disk_facts();
         let mut needs = BTreeMap::new();
         let mut without_place = BTreeMap::new();
@@ -269,8 +274,12 @@ impl Reign {
             let bytes = self.group_bytes(group);
             let target = match (joining, need) {
                 (Some(target), _) => Ok(target),
-                (None, Need::Move(wanted)) => place_at(group, &disks, bytes, &facts, wanted.to),
-                (None, _) => placement::choose_new_member(group, &disks, bytes, &facts),
+                (None, Need::Move(wanted)) => place_at(group, &disks, bytes, &facts, wanted.from, wanted.to),
+                (None, _) => {
+                    let goes = |disk: &DiskId| gone.contains(&disk.0) || need.leaves() == Some(disk.0);
+                    let staying: Vec<DiskId> = disks.iter().copied().filter(|disk| !goes(disk)).collect();
+                    placement::choose_new_member(group, &disks, &staying, bytes, &facts)
+                }
             };
             let is_given_up = || {
                 let lost = |disk: &u32| {

@@ -6,6 +6,7 @@
 //! - A disk that is not the one that joined, or whose boot is older than one that was seen, is not let back in.
 
 use crate::{
+    fill::Medium,
     layout,
     master::{Master, MasterError, Mastered, Reign},
     meta::{MemberKind, Members, ServerRow, ServerState},
@@ -62,6 +63,8 @@ pub struct Beat {
     pub sizes: Vec<(GroupId, u64)>,
     /// Bytes a second that copies may take there.
     pub recovery_bytes_per_s: u64,
+    /// What its disk is; none: not known.
+    pub medium: Option<Medium>,
     /// The newest reign that it ever heard of; 0: not told.
     pub seen_term: u64,
     /// The newest version of the map that it ever heard of; 0: not told.
@@ -235,6 +238,8 @@ impl Master {
         let tells_of_copies = beat.groups.iter().any(|(group, ..)| needs.contains_key(group));
         let watch = reign.watches.entry(disk).or_default();
         (watch.heard_ms, watch.pid, watch.used_bytes) = (now_ms, beat.pid, beat.used_bytes);
+        // What it has entered it goes by for ever, also while a boot has entered nothing yet.
+        watch.entered_version = watch.entered_version.max(beat.map_version);
         for (group, epoch, role) in beat.groups {
             watch.roles.insert(group, (epoch, role));
         }
@@ -245,7 +250,7 @@ impl Master {
             None => beat.copied_bytes,
         };
         watch.copied_bytes = beat.copied_bytes;
-        watch.recovery_bytes_per_s = beat.recovery_bytes_per_s;
+        (watch.recovery_bytes_per_s, watch.medium) = (beat.recovery_bytes_per_s, beat.medium);
         reign.recovery.progress.copied(copied);
         if tells_of_copies {
             // Its answer has what comes next.
@@ -311,6 +316,7 @@ impl Master {
         // Fewer servers may be waited for than before.
         reign.lay_out(now_ms)?;
         reign.replace(self.options.permanent_after_ms, now_ms)?;
+        reign.forget_gone_volumes(now_ms)?;
         if reign.map.version != before {
             self.changed.notify_all();
         }
@@ -452,14 +458,14 @@ impl Reign {
         if !self.map.groups.is_empty() {
             return Ok(());
         }
-        let servers: Vec<ServerRow> = self.map.servers.values().cloned().collect();
-        if servers.len() < self.first_servers {
+        let disks = self.disk_facts();
+        if disks.len() < self.first_servers {
             return Ok(());
         }
-        let Some(groups) = layout::initial(self.map.pool, &servers) else {
+        let Some(groups) = layout::initial(self.map.pool, &disks) else {
             return Ok(());
         };
-        let text = format!("{} groups lie on {} servers", groups.len(), servers.len());
+        let text = format!("{} groups lie on {} servers", groups.len(), disks.len());
         self.change_members(groups)?;
         self.note(now_ms, "layout", &text)
     }

@@ -44,6 +44,7 @@ impl Master {
             "tasks": reign.tasks(),
             "recovery": reign.recovery_told(),
             "map_version": reign.map.version,
+            "gone_volumes": reign.gone.len(),
             "version": env!("CARGO_PKG_VERSION"),
             "master": { "leader": true, "address": self.address(), "term": self.term, "masters": reign.masters },
         })
@@ -217,18 +218,14 @@ impl Reign {
 
     fn server(&self, server: &ServerRow, now_ms: u64) -> Value {
         let watch = self.watches.get(&server.disk).cloned().unwrap_or_default();
-        let state = match server.state {
-            ServerState::Normal => "up",
-            ServerState::Recovering => "recovering",
-            ServerState::Failed => "down",
-            ServerState::Lost => "lost",
-        };
         let groups = self.map.groups_of(server.disk).count();
         json!({
             "name": server.name,
             "uuid": hex(&server.server_uuid),
             "disk": server.disk,
-            "state": state,
+            "state": server.state.word(),
+            "zone": server.zone,
+            "rack": server.rack,
             "pid": watch.pid,
             "address": server.address,
             "incarnation": server.incarnation.count(),

@@ -1,3 +1,4 @@
+mod gone;
 mod recovery;
 
 use super::*;
@@ -18,7 +19,7 @@ fn master() -> Master {
     Master::open(Box::new(meta), MasterOptions::default()).unwrap()
 }
 
-fn joiner(number: u8) -> Joiner {
+pub(crate) fn joiner(number: u8) -> Joiner {
     Joiner {
         name: format!("data{number}"),
         address: format!("127.0.0.1:740{number}"),
@@ -51,6 +52,7 @@ pub(crate) fn beat(number: u8, incarnation: u64) -> Beat {
         rack: String::new(),
         sizes: Vec::new(),
         recovery_bytes_per_s: 0,
+        medium: None,
     }
 }
 

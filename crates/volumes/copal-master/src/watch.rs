@@ -1,5 +1,6 @@
 //! What the master remembers of a server, and no database needs to know.
 
+use crate::fill::Medium;
 use copal_volume::group::{Epoch, GroupId, Role};
 use parking_lot::{Condvar, MutexGuard};
 use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
@@ -11,6 +12,10 @@ pub(crate) struct Watch {
     pub(crate) heard_ms: u64,
     pub(crate) pid: u32,
     pub(crate) used_bytes: u64,
+    /// The newest map that it has entered, as it told in this reign.
+    pub(crate) entered_version: u64,
+    /// What its disk is, once it told.
+    pub(crate) medium: Option<Medium>,
     /// States of its groups, as it tells them itself.
     pub(crate) roles: BTreeMap<GroupId, (Epoch, Role)>,
     /// Bytes of its groups on its disk, about.

@@ -625,7 +625,7 @@ pub struct SyncOpen {
     #[prost(uint32, tag = "3")]
     pub disk: u32,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncOpened {
     /// names the snapshot
     #[prost(uint64, tag = "1")]
@@ -636,6 +636,9 @@ pub struct SyncOpened {
     /// a bucket: what is older is on every member, and in nobody's journal
     #[prost(uint64, tag = "3")]
     pub horizon: u64,
+    /// volumes of the group that were removed: who becomes whole refuses what comes late for them
+    #[prost(uint64, repeated, tag = "4")]
+    pub gone_volumes: ::prost::alloc::vec::Vec<u64>,
 }
 /// The next operations of the snapshot's journal behind a key.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1145,6 +1148,9 @@ pub struct Heartbeat {
     pub zone: ::prost::alloc::string::String,
     #[prost(string, tag = "18")]
     pub rack: ::prost::alloc::string::String,
+    /// what the disk is: hdd, ssd; empty: not known
+    #[prost(string, tag = "19")]
+    pub medium: ::prost::alloc::string::String,
 }
 /// A master that is about to lead asks each data server what it has heard of before; answered by Seen.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -53,6 +53,8 @@ pub struct DataServer {
     pub(crate) address: String,
     /// Zone and rack.
     pub(crate) place: (String, String),
+    /// What its disk is: `hdd`, `ssd`; empty: not known.
+    pub(crate) medium: String,
     pub(crate) room: Box<dyn Room>,
     pub(crate) map: MapCache,
     pub(crate) masters: Masters,
@@ -91,6 +93,8 @@ pub struct DataOptions {
     pub recovery_bytes_per_s: u64,
     /// Zone and rack in which it stands; empty: not told.
     pub place: (String, String),
+    /// What its disk is: `hdd`, `ssd`; empty: not known.
+    pub medium: String,
 }
 
 impl DataServer {
@@ -119,6 +123,7 @@ impl DataServer {
             identity,
             address: options.address,
             place: options.place,
+            medium: options.medium,
             room,
             map: MapCache::default(),
             masters,

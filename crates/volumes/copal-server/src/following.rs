@@ -139,6 +139,7 @@ impl DataServer {
             seen_version,
             zone: self.place.0.clone(),
             rack: self.place.1.clone(),
+            medium: self.medium.clone(),
         };
         let reply: Result<messages::HeartbeatReply, _> =
             self.masters.call(Method::Heartbeat, &beat, ANSWER).await;

@@ -48,8 +48,26 @@ pub type OpenMeta = Box<dyn Fn() -> Result<Box<dyn MetaStore>, MetaError> + Send
 
 struct Reigning {
     server: Arc<MasterServer>,
-    /// No answer is given later than this; none: the lease does not end.
-    until: Option<Instant>,
+    /// The lease, as far as this master goes by it; none: it does not end.
+    lease: Option<HeldLease>,
+}
+
+/// A lease by the clock of who holds it.
+#[derive(Clone, Copy)]
+struct HeldLease {
+    /// When it was asked for last, and given.
+    asked: Instant,
+    /// No answer is given later than this.
+    until: Instant,
+}
+
+impl HeldLease {
+    fn of(asked: Instant) -> HeldLease {
+        HeldLease {
+            asked,
+            until: asked + Duration::from_millis(LEASE_MS) - EARLY,
+        }
+    }
 }
 
 /// See the module.
@@ -130,7 +148,7 @@ impl Candidate {
         tracing::info!(term = server.master.term(), "this master leads");
         *self.reigning.write() = Some(Reigning {
             server,
-            until: has_lease.then(|| asked + Duration::from_millis(LEASE_MS) - EARLY),
+            lease: has_lease.then(|| HeldLease::of(asked)),
         });
         Ok(true)
     }
@@ -188,7 +206,8 @@ impl Candidate {
             if server.master.is_older() {
                 break;
             }
-            let Some(until) = self.reigning.read().as_ref().and_then(|reigning| reigning.until) else {
+            let lease = self.reigning.read().as_ref().and_then(|reigning| reigning.lease);
+            let Some(HeldLease { until, .. }) = lease else {
                 continue;
             };
             let asked = machine::now();
@@ -197,7 +216,7 @@ impl Candidate {
             match tokio::time::timeout_at(until.into(), renewed).await {
                 Ok(Ok(true)) => {
                     if let Some(reigning) = self.reigning.write().as_mut() {
-                        reigning.until = Some(asked + Duration::from_millis(LEASE_MS) - EARLY);
+                        reigning.lease = Some(HeldLease::of(asked));
                     }
                 }
                 Ok(Err(error)) if machine::now() < until => {
@@ -219,8 +238,16 @@ impl Candidate {
     pub(crate) fn leading(&self) -> Option<Arc<MasterServer>> {
         let reigning = self.reigning.read();
         let reigning = reigning.as_ref()?;
-        let is_over = reigning.until.is_some_and(|until| machine::now() >= until);
+        let is_over = reigning.lease.is_some_and(|lease| machine::now() >= lease.until);
         (!is_over).then(|| Arc::clone(&reigning.server))
+    }
+
+    /// Since the lease was renewed, and until this master stops unless it is again; `None`: it does not lead, or its lease does
+    /// not end.
+    pub(crate) fn lease(&self) -> Option<(Duration, Duration)> {
+        let lease = self.reigning.read().as_ref()?.lease?;
+        let left = lease.until.saturating_duration_since(machine::now());
+        Some((machine::since(lease.asked), left))
     }
 }
 
@@ -256,3 +283,6 @@ impl Handler for Candidate {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -54,7 +54,7 @@ pub use homes::{HomeError, MasterHome, ServerHome};
 pub use joining::{JoinError, JoinedMaster, Joining, SigningRequest, join, join_as_master};
 pub use leading::{Candidate, OpenMeta};
 pub use listener::{Acks, CLIENT_NAME, Gate, Handler, Listener, Part, Parts, Peer, Refused, refused};
-pub use master_server::MasterServer;
+pub use master_server::{MasterServer, SITE_NAME_BYTES};
 pub use monitoring::HttpAt;
 pub use processes::{DataProcess, MasterProcess, StartError};
 pub use token::{JoinToken, Joins, NoToken, hex, unhex};

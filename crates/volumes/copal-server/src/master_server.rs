@@ -9,7 +9,8 @@ use crate::{
 use bytes::Bytes;
 use copal_client::{CallError, Connections, is_over, machine, name_of_server, without_end};
 use copal_master::{
-    Beat, Joiner, Lease, Master, MasterError, MetaError, NoLease, SeenBy, ServerState, WRITER_LEASE_MS,
+    Beat, Joiner, Lease, Master, MasterError, Medium, MetaError, NoLease, SeenBy, ServerState,
+    WRITER_LEASE_MS,
 };
 use copal_proto::{
     Class, Method,
@@ -40,6 +41,8 @@ const TO_TELL: Duration = Duration::from_secs(5);
 const TO_DECIDE: Duration = Duration::from_secs(30);
 /// Events that are told at a time.
 const EVENTS: usize = 1000;
+/// Bytes of the name of a rack or a zone at most.
+pub const SITE_NAME_BYTES: usize = 100;
 /// Groups of which a member says in one call that it is whole.
 pub(crate) const MOST_WHOLE: usize = 1000;
 
@@ -175,6 +178,7 @@ impl MasterServer {
             copied_bytes: request.copied_bytes,
             sizes: request.sizes.iter().map(size).collect(),
             recovery_bytes_per_s: request.recovery_bytes_per_s,
+            medium: Medium::of_word(&request.medium),
             seen_term: request.seen_term,
             seen_version: request.seen_version,
             zone: place(&request.zone)?,
@@ -499,6 +503,13 @@ impl MasterServer {
                 told.ok_or_else(|| refused(Code::NotFound, format!("there is no group {group}")))
             }
             "groups" => Ok(self.master.groups()),
+            "disks" => Ok(self.master.disks()),
+            "why_degraded" => {
+                let group = u32::try_from(number()?).map_or(GroupId(0), GroupId);
+                let told = self.master.why_degraded(group, now_ms);
+                let told = told.map_err(|error| of_master(&error))?;
+                told.ok_or_else(|| refused(Code::NotFound, format!("there is no group {group}")))
+            }
             "events" => {
                 let after = if argument.is_empty() { 0 } else { number()? };
                 let events = self
@@ -686,7 +697,7 @@ fn require(holds: bool, otherwise: &str) -> Result<(), Refused> {
 /// The name of a zone or a rack; none is empty.
 fn place(name: &str) -> Result<String, Refused> {
     let is_good = name.is_empty() || copal_volume::check_volume_name(name).is_ok();
-    match is_good && name.len() <= 100 {
+    match is_good && name.len() <= SITE_NAME_BYTES {
         true => Ok(name.to_owned()),
         false => Err(refused(
             Code::Invalid,

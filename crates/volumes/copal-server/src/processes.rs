@@ -186,7 +186,8 @@ pub struct DataProcess {
 }
 
 impl DataProcess {
-    /// Starts a data server on a store that has booted as `identity`; copies take at most `recovery_bytes_per_s` of it.
+    /// Starts a data server on a store that has booted as `identity`; copies take at most `recovery_bytes_per_s` of it; its disk is
+    /// a `medium` (`hdd`, `ssd`; empty: not known).
     /// # Errors
     /// All of them.
     pub fn start(
@@ -196,6 +197,7 @@ impl DataProcess {
         directory: &Path,
         room: Box<dyn Room>,
         recovery_bytes_per_s: u64,
+        medium: &str,
     ) -> Result<DataProcess, StartError> {
         let own = home.identity();
         let (inward, outward) = (
@@ -215,6 +217,7 @@ impl DataProcess {
                 authority: own.authority.clone(),
                 recovery_bytes_per_s,
                 place: (home.zone.clone(), home.rack.clone()),
+                medium: medium.to_owned(),
             },
             room,
             masters,

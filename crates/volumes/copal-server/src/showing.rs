@@ -45,10 +45,12 @@ impl DataServer {
                 .membership(group)
                 .map_err(failed)?
                 .unwrap_or(membership);
+            let gone = this.store.gone_volumes(group).map_err(failed)?;
             Ok(encoded(&messages::SyncOpened {
                 sync: this.snapshots.add(snapshot)?,
                 closed_below: now.closing.below.0,
                 horizon: membership.horizon.0,
+                gone_volumes: gone.into_iter().map(|vid| vid.0).collect(),
             }))
         })
         .await

@@ -18,7 +18,7 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_client::{CallError, Connection, name_of_server};
-use copal_data::{JournalEntry, Membership, NotHeld, Operation, SnapshotEntry, Taken};
+use copal_data::{JournalEntry, Membership, NotHeld, Operation, SnapshotEntry, Taken, Told};
 use copal_proto::{
     Class, Method, id,
     messages::{self, failure::Code},
@@ -260,6 +260,8 @@ impl DataServer {
                 }
                 Err(_) => continue,
             };
+            let gone = opened.gone_volumes.iter().map(|vid| VolumeId(*vid));
+            self.learn_gone(group, gone.collect()).await?;
             let donor = Donor {
                 group,
                 source: Source {
@@ -293,6 +295,19 @@ impl DataServer {
             };
         }
         Err(NotYet::NoDonor)
+    }
+
+    /// Goes by what a donor knows of volumes that are gone: the master may have forgotten them by now.
+    async fn learn_gone(&self, group: GroupId, gone: Vec<VolumeId>) -> Result<(), NotYet> {
+        let store = self.store.clone();
+        let learned = blocking(move || {
+            for vid in gone.into_iter().filter(|vid| vid.birth_group() == group) {
+                let told = store.tell_volume(vid, Told::Gone);
+                told.map_err(|error| of_volume_error(&error))?;
+            }
+            Ok(())
+        });
+        Ok(learned.await?)
     }
 
     async fn take_all(&self, donor: &Donor, horizon: Bucket) -> Result<u64, NotYet> {

@@ -90,8 +90,9 @@ pub(crate) struct Child {
 #[command(after_help = "\
 The first start joins a cluster, with a token of `copal node token`. Later starts need only --dir.
 
-Example:
-  copal data --dir /srv/copal/data1 --name data1 --listen 10.0.0.2:7401 --join \"$(copal node token)\"")]
+Examples:
+  copal data --dir /srv/copal/data1 --name data1 --listen 10.0.0.2:7401 --join \"$(copal node token)\"
+  copal data --dir /srv/copal/data1 --rack r7 --zone north")]
 pub(crate) struct Data {
     /// Directory of the server: its store, who it is
     #[arg(long, value_name = "DIR")]
@@ -111,6 +112,14 @@ pub(crate) struct Data {
     /// Most bytes that the store may take, kept for later starts (default: as far as its file system goes)
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) limit: Option<u64>,
+    /// Rack in which it stands, a name in its zone: copies of a group lie in different racks. Kept for later starts; '' takes
+    /// it back
+    #[arg(long, value_name = "NAME", value_parser = parse_site)]
+    pub(crate) rack: Option<String>,
+    /// Zone in which it stands, of several racks: copies lie in different zones where there are enough. Kept for later starts;
+    /// '' takes it back
+    #[arg(long, value_name = "NAME", value_parser = parse_site)]
+    pub(crate) zone: Option<String>,
     #[command(flatten)]
     pub(crate) monitored: Monitored,
     #[command(flatten)]
@@ -479,6 +488,16 @@ pub(crate) enum Node {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum Disk {
+    /// List the disks: where they stand, how full they are, what they still take
+    #[command(
+        after_help = "Copies and moves fill a disk up to 80 %, new files up to 95 %; what is on its way to it counts for copies.\n\n\
+                      Example:\n  copal disk ls\n  copal disk ls --json | jq -r '.disks[] | select(.used_percent > 85).name'"
+    )]
+    Ls,
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum Group {
     /// List groups and their members
     #[command(after_help = "Example:\n  copal group ls --degraded")]
@@ -490,6 +509,13 @@ pub(crate) enum Group {
     /// Show one group
     #[command(after_help = "Example:\n  copal group show 7")]
     Show {
+        /// Number of the group
+        #[arg(value_name = "GROUP")]
+        group: u32,
+    },
+    /// Tell why a group lacks a copy: what happened to whom and since when, what is done about it, what blocks it, when it ends
+    #[command(after_help = "Example:\n  copal group ls --degraded\n  copal group why-degraded 7")]
+    WhyDegraded {
         /// Number of the group
         #[arg(value_name = "GROUP")]
         group: u32,
@@ -573,7 +599,8 @@ pub(crate) enum Group {
 pub(crate) enum Rebalance {
     /// Show which groups would move where, and write that as a plan
     #[command(
-        after_help = "Disks above 85 % come down to 80 %, then all become about equally full; no disk is filled above 80 %.\n\n\
+        after_help = "Disks above 85 % come down to 80 %; copies of a group that share a rack or zone, where others have room, are \
+                      taken apart; then all disks become about equally full. No disk is filled above 80 %.\n\n\
                       Example:\n  copal rebalance plan --out plan.json"
     )]
     Plan {
@@ -583,7 +610,7 @@ pub(crate) enum Rebalance {
     },
     /// Carry a plan out, and nothing else; what of it is done is skipped
     #[command(
-        after_help = "A plan that would fill a disk above 80 %, or break a failure domain, is refused as a whole.\n\nExample:\n  copal \
+        after_help = "A plan that would fill a disk above 80 %, or bring copies of a group into one rack, is refused as a whole.\n\nExample:\n  copal \
                       rebalance plan --out plan.json\n  copal rebalance apply plan.json --dry-run\n  copal rebalance apply plan.json"
     )]
     Apply {
@@ -601,6 +628,18 @@ pub(crate) enum Rebalance {
         #[arg(long)]
         dry_run: bool,
     },
+}
+
+/// The name of a rack or a zone; nothing: none is told.
+fn parse_site(name: &str) -> Result<String, String> {
+    let is_good = name.is_empty() || copal_volume::check_volume_name(name).is_ok();
+    match is_good && name.len() <= copal_server::SITE_NAME_BYTES {
+        true => Ok(name.to_owned()),
+        false => Err(format!(
+            "the name of a rack or zone has {} bytes at most, without slashes",
+            copal_server::SITE_NAME_BYTES
+        )),
+    }
 }
 
 fn parse_fid(text: &str) -> Result<u128, String> {

@@ -15,7 +15,7 @@ mod retention;
 pub(crate) use backup::{Backup, Format};
 pub(crate) use client::Client;
 pub(crate) use cluster::{
-    Data, Doctor, Events, FileWords, Fs, FsVerb, Group, Master, Meta, Node, Rebalance, Serve, Status,
+    Data, Disk, Doctor, Events, FileWords, Fs, FsVerb, Group, Master, Meta, Node, Rebalance, Serve, Status,
     TransferWord,
 };
 pub(crate) use global::{Common, Wait};
@@ -172,6 +172,9 @@ pub(crate) enum Command {
     /// Servers of a cluster
     #[command(subcommand)]
     Node(Node),
+    /// Disks of a cluster
+    #[command(subcommand)]
+    Disk(Disk),
     /// Clients of a cluster that may do only what they were granted
     #[command(subcommand)]
     Client(Client),

@@ -85,6 +85,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Fs(words) => cluster::fs(&context, words),
         Command::Client(words) => cluster::client(&context, words),
         Command::Node(words) => cluster::node(&context, words),
+        Command::Disk(words) => cluster::disk(&context, words),
         Command::Group(words) => cluster::group(&context, words),
         Command::Rebalance(words) => cluster::rebalance(&context, words),
         Command::Events(words) => cluster::events(&context, words),

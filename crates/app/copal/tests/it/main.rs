@@ -31,6 +31,7 @@ mod operating_a_cluster;
 mod permits;
 mod places;
 mod qemu;
+mod racks;
 mod read_only;
 mod recovery;
 mod rescue;

@@ -64,6 +64,12 @@ fn each_process_counts_what_it_answers_and_says_how_it_is() {
         );
     }
     assert_eq!(value(&told, "copal_groups{role=\"R\"}"), Some(0.0), "{told}");
+    assert_eq!(value(&told, "copal_epoch_lag_versions"), Some(0.0), "{told}");
+    assert_eq!(
+        value(&told, "copal_map_heard_version"),
+        value(&told, "copal_map_version"),
+        "{told}"
+    );
     assert!(
         value(&told, "copal_heartbeat_age_seconds").is_some_and(|age| age < 10.0),
         "{told}"
@@ -79,6 +85,8 @@ fn each_process_counts_what_it_answers_and_says_how_it_is() {
     ] {
         assert_eq!(value(&told, sample), Some(expected), "{sample}\n{told}");
     }
+    // A database that one master has alone is led by without an end.
+    assert_eq!(value(&told, "copal_master_lease_left_seconds"), None, "{told}");
     for name in ["master", "data1", "data2", "data3"] {
         for path in ["/health", "/ready"] {
             let told = page(&http(name), path);

@@ -222,6 +222,14 @@ impl MemberCore {
         Ok(self.volume_row(vid)?.is_some_and(is_marked))
     }
 
+    /// Whether just that is known of a volume that is there.
+    pub(super) fn is_live_with(&self, vid: VolumeId, quota_bytes: Option<u64>) -> Result<bool, VolumeError> {
+        Ok(match self.volume_row(vid)? {
+            Some(row) => row.state == VolumeState::Live && row.quota_bytes == quota_bytes,
+            None => quota_bytes.is_none(),
+        })
+    }
+
     /// The volume's quota.
     pub(super) fn quota(&self, vid: VolumeId) -> Result<Option<u64>, VolumeError> {
         Ok(self.volume_row(vid)?.and_then(|row| row.quota_bytes))

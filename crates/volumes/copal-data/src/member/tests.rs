@@ -466,6 +466,29 @@ fn what_cannot_be_read_is_given_up_and_taken_over_like_what_never_came() {
     assert_eq!(store.give_up_damaged(GROUP).unwrap(), GivenUp::default());
 }
 
+#[test]
+fn a_member_shows_which_volumes_of_a_group_are_gone() {
+    let store = member_with(Role::Normal, Arc::new(ManualClock::new(NOW)));
+    let others = [
+        VolumeId::in_group(GROUP, 77),
+        VolumeId::in_group(GroupId(GROUP.0 + 1), 5),
+    ];
+    assert_eq!(store.gone_volumes(GROUP).unwrap(), []);
+    let quota_bytes = Some(100);
+    store.tell_volume(vid(), Told::Live { quota_bytes }).unwrap();
+    assert_eq!(store.gone_volumes(GROUP).unwrap(), []);
+    for gone in [vid(), others[0], others[1]] {
+        store.tell_volume(gone, Told::Gone).unwrap();
+    }
+    let mut gone = store.gone_volumes(GROUP).unwrap();
+    gone.sort_unstable();
+    let mut expected = vec![vid(), others[0]];
+    expected.sort_unstable();
+    assert_eq!(gone, expected);
+    let late = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
+    assert_eq!(late, Err(NotHeld::Refused(Answer::VolumeGone)));
+}
+
 /// Symptom: creates in a volume waited to their deadline for ever. Cause: the master had died in the middle of removing it, and
 /// the members went by the mark it had left. Fix: a mark that is a minute old counts no more.
 #[test]

@@ -7,12 +7,12 @@
 
 use super::store::MemberStore;
 use crate::{
-    error::of_engine,
+    error::{corrupt, of_engine},
     format::{VolumeRow, VolumeState},
     keys,
 };
 use copal_kv::Durability;
-use copal_volume::{VolumeError, VolumeId, VolumeOptions};
+use copal_volume::{VolumeError, VolumeId, VolumeOptions, group::GroupId};
 
 /// What the master tells the members of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,22 @@ pub enum Told {
 }
 
 impl MemberStore {
+    /// Volumes of a group that are gone, as this member was told: who becomes a member is told in turn.
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub fn gone_volumes(&self, group: GroupId) -> Result<Vec<VolumeId>, VolumeError> {
+        let mut gone = Vec::new();
+        for row in self.core.spaces.volumes.prefix(&keys::group(group)) {
+            let (key, row) = row.map_err(|error| of_engine(&error))?;
+            let parsed = VolumeRow::parse(&key, &row);
+            let row = parsed.map_err(|error| corrupt(format!("the row of a volume: {error}")))?;
+            if let Some((vid, _)) = keys::split(&key).filter(|_| row.state == VolumeState::Gone) {
+                gone.push(vid);
+            }
+        }
+        Ok(gone)
+    }
+
     /// Goes by what the master tells of a volume, durably; whether the volume has files here. Blocks until no operation of
     /// its group is under way.
     /// # Errors
@@ -42,6 +58,12 @@ impl MemberStore {
         let has_files = first.transpose().map_err(|error| of_engine(&error))?.is_some();
         if told == Told::Gone && !has_files && core.is_gone(vid)? {
             return Ok(false);
+        }
+        if let Told::Live { quota_bytes } = told
+            && core.is_live_with(vid, quota_bytes)?
+        {
+            // Told again: nothing to write.
+            return Ok(has_files);
         }
         let mut batch = core.kv.batch();
         let now_ms = core.clock.now_ms();

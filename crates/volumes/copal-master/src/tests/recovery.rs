@@ -1,5 +1,8 @@
 //! Copies in a cluster whose servers are simulated: they say what they have, and copy in a few beats.
 
+mod racks;
+mod why_degraded;
+
 use super::*;
 use crate::meta::MemberKind;
 use copal_volume::group::DiskId;
@@ -16,6 +19,8 @@ struct Cluster {
     /// Bytes used, of each disk.
     used: BTreeMap<u8, u64>,
     bytes_of_group: u64,
+    /// Servers that stand in one rack, 1 to this one, and so on; 0: no rack is told.
+    servers_a_rack: u8,
     /// Beats that a copy takes.
     beats: u32,
     copied: BTreeMap<(GroupId, u32), u32>,
@@ -33,6 +38,10 @@ impl Cluster {
     }
 
     fn with(servers: u8, groups: u32, options: MasterOptions) -> Cluster {
+        Cluster::in_racks(servers, groups, options, 0)
+    }
+
+    fn in_racks(servers: u8, groups: u32, options: MasterOptions, servers_a_rack: u8) -> Cluster {
         let mut meta = SqliteStore::in_memory().unwrap();
         let pool = Pool {
             replicas: 3,
@@ -48,6 +57,7 @@ impl Cluster {
             boots: BTreeMap::new(),
             used: BTreeMap::new(),
             bytes_of_group: 1 << 20,
+            servers_a_rack,
             beats: 3,
             copied: BTreeMap::new(),
             whole: BTreeSet::new(),
@@ -60,8 +70,7 @@ impl Cluster {
         }
         // The first three have all groups; nothing is in them yet, so they may lie anywhere.
         let mut reign = cluster.master.reign.lock();
-        let servers: Vec<ServerRow> = reign.map.servers.values().cloned().collect();
-        let spread = layout::initial(pool, &servers).unwrap();
+        let spread = layout::initial(pool, &reign.disk_facts()).unwrap();
         reign.change_members(spread).unwrap();
         drop(reign);
         for row in cluster.master.map().groups.values() {
@@ -86,9 +95,20 @@ impl Cluster {
     }
 
     fn join(&mut self, number: u8) {
-        self.master.join(&joiner(number), self.now_ms).unwrap();
+        let joiner = Joiner {
+            rack: self.rack(number),
+            ..joiner(number)
+        };
+        self.master.join(&joiner, self.now_ms).unwrap();
         self.up.insert(number, 1);
         self.boots.insert(number, 1);
+    }
+
+    fn rack(&self, number: u8) -> String {
+        match self.servers_a_rack {
+            0 => String::new(),
+            servers => format!("r{}", number.div_ceil(servers)),
+        }
     }
 
     fn kill(&mut self, number: u8) {
@@ -155,6 +175,7 @@ impl Cluster {
                 groups,
                 sizes,
                 used_bytes,
+                rack: self.rack(number),
                 ..beat(number, boot)
             };
             self.master.beat(beat, self.now_ms).unwrap();
@@ -387,7 +408,7 @@ fn a_group_without_a_place_says_what_it_needs() {
     cluster.pass(2000);
     let sentence = cluster.sentence();
     assert!(
-        sentence.contains("each needs 3 servers in different failure domains, 2 are there"),
+        sentence.contains("each needs 3 servers, 2 are there"),
         "{sentence}"
     );
     cluster.join(4);
@@ -536,7 +557,7 @@ fn what_blocks_emptying_is_named_and_ends_with_a_new_server() {
         .master
         .drain("data3", false, false, cluster.now_ms)
         .unwrap();
-    let blocked = "8 groups wait for a server: each needs 3 servers in different failure domains, 2 are there that stay";
+    let blocked = "8 groups wait for a server: each needs 3 servers, 2 are there that stay";
     assert!(
         told["blocked"][0].as_str().unwrap().starts_with(blocked),
         "{told}"
@@ -600,7 +621,7 @@ fn a_server_whose_absence_is_announced_is_not_given_up_before_it_ends() {
     );
 }
 
-fn wanted(group: u32, from: &str, to: &str) -> WantedMove {
+pub(super) fn wanted(group: u32, from: &str, to: &str) -> WantedMove {
     WantedMove {
         group: GroupId(group),
         from: from.to_owned(),

@@ -70,6 +70,11 @@ impl Pages for OfData {
             "The newest map that this server has entered.",
             entered,
         );
+        numbers.gauge(
+            "copal_map_heard_version",
+            "The newest map that this server has heard of.",
+            self.server.map.version().max(entered),
+        );
         self.engine(&mut numbers);
         numbers.finish()
     }
@@ -121,6 +126,15 @@ impl OfData {
             let count = memberships.iter().filter(|own| own.role == role).count();
             numbers.sample("copal_groups", &[("role", letter)], count);
         }
+        let behind = memberships.iter().map(|own| {
+            let heard = self.server.map.view(own.group).map(|view| view.epoch);
+            heard.map_or(0, |heard| heard.0.saturating_sub(own.epoch.0))
+        });
+        numbers.gauge(
+            "copal_epoch_lag_versions",
+            "By how many versions of the map the group that is farthest behind is: from its epoch here to the newest one heard of.",
+            behind.max().unwrap_or_default(),
+        );
     }
 
     fn journals(&self, numbers: &mut Numbers) {

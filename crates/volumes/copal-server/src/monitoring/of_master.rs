@@ -60,6 +60,19 @@ impl Pages for OfMaster {
         );
         let leads = u8::from(status["master"]["leader"] == true);
         numbers.gauge("copal_master_leads", "1: this master rules.", leads);
+        if let Some((age, left)) = self.candidate.lease() {
+            let micros = |time: Duration| seconds(time.as_micros() as u64);
+            numbers.gauge(
+                "copal_master_lease_age_seconds",
+                "Since the lease was renewed that masters over one database lead by.",
+                micros(age),
+            );
+            numbers.gauge(
+                "copal_master_lease_left_seconds",
+                "Until this master leads no more unless the lease is renewed.",
+                micros(left),
+            );
+        }
         if let Some(age) = server.database_age() {
             let age = seconds(age.as_micros() as u64);
             numbers.gauge(

@@ -212,6 +212,7 @@ impl Cluster {
                     authority: server.identity.authority.clone(),
                     recovery_bytes_per_s: 1 << 30,
                     place: Default::default(),
+                    medium: String::new(),
                 },
                 Box::new(Fixed),
                 masters,
@@ -276,15 +277,20 @@ impl Cluster {
 
     /// Waits until the cluster says that it is in this health.
     pub(crate) fn wait_for(&self, health: &str) -> Value {
+        self.wait_until(health, |told| told["health"] == health)
+    }
+
+    /// Waits until something holds of what the cluster says of itself.
+    pub(crate) fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let client = self.client();
         let end = Instant::now() + PATIENCE;
         loop {
             let told = client.wait(client.cluster().ask("status", "", PATIENCE)).unwrap();
             let told: Value = serde_json::from_str(&told).unwrap();
-            if told["health"] == health {
+            if holds(&told) {
                 return told;
             }
-            assert!(Instant::now() < end, "never {health}: {told}");
+            assert!(Instant::now() < end, "never {what}: {told}");
             client.wait(async { tokio::time::sleep(Duration::from_millis(50)).await });
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::harness::Cluster;
 use bytes::Bytes;
-use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeId, VolumeOptions, VolumeStore};
+use copal_volume::{PutOptions, ReadOptions, Remove, VolumeError, VolumeId, VolumeOptions, VolumeStore};
 
 fn volume(store: &dyn VolumeStore) -> VolumeId {
     store
@@ -129,4 +129,27 @@ fn what_is_lost_is_copied_to_a_new_server() {
         5 << 20
     );
     assert_eq!(store.stat(vid, b"small", None).unwrap().size, 10);
+}
+
+#[test]
+fn a_new_server_knows_of_volumes_that_went_long_before_it_came() {
+    let mut cluster = Cluster::start(3, 4);
+    cluster.wait_for("healthy");
+    let client = cluster.client();
+    let vid = volume(&client);
+    put(&client, vid, "small", 10);
+    client.remove_volume(vid, Remove::WithFiles).unwrap();
+    // The master has told all that are there, and forgets it.
+    cluster.wait_until("forgotten", |told| told["gone_volumes"] == 0);
+    cluster.stop(2);
+    cluster.wait_for("degraded");
+    let token = cluster.token();
+    cluster.join("data4", &token);
+    cluster.ask("lost", "data3");
+    cluster.wait_until("replaced", |told| {
+        told["health"] == "healthy" && told["servers"].as_array().unwrap().len() == 3
+    });
+    // By the member that it copied from.
+    let known = cluster.store_of(3).gone_volumes(vid.birth_group());
+    assert_eq!(known.unwrap(), [vid]);
 }

@@ -1,14 +1,18 @@
-//! Which disk a copy of a group belongs on: weighted rendezvous hashing, and what keeps a disk from taking one more.
+//! Which disk a copy of a group belongs on: apart from the others, by weighted rendezvous hashing, and what keeps a disk from
+//! taking one more.
 //!
-//! Design: docs/design/cluster.md#rules
+//! Design: docs/design/cluster.md#rules VOL-29
 //! Invariants
 //! - The same disks give the same answer, in whatever order they are named.
-//! - A disk that joins or leaves changes the place of about its share of the groups, and of no other group.
+//! - Members of a group lie in different racks as long as there are as many that can take one, then in different zones, and
+//!   always on different disks.
+//! - Where no rack is told, a disk that joins or leaves changes the place of about its share of the groups, and of no other.
 //! - No disk is chosen that the copy would fill above the low watermark.
 //!
 //! Not here: when a copy is made (`recovery`), which groups leave a full disk (`rebalance`).
 
 use super::{DiskId, GroupId};
+use std::cmp::Ordering;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A disk is filled by copies up to this many per cent of its capacity, and no further.
@@ -18,6 +22,25 @@ pub const HIGH_WATERMARK_PERCENT: u64 = 85;
 /// Disks above this many per cent take no creates; the rest is for deletes and for what they cost.
 pub const HARD_STOP_PERCENT: u64 = 95;
 
+/// Rack and zone of a disk, each by a number that all disks in it have and no other: the failure domains above a server.
+/// A disk of which none is told has a number of its own, so it is apart from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Rack.
+    pub rack: u32,
+    /// Zone, of several racks.
+    pub zone: u32,
+}
+
+/// Members that would be lost together with a disk: fewer in its rack count more than fewer in its zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Crowd {
+    /// Other members in its rack.
+    pub in_rack: usize,
+    /// Other members in its zone.
+    pub in_zone: usize,
+}
+
 /// What is known of a disk when a place is sought.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskFacts {
@@ -25,8 +48,8 @@ pub struct DiskFacts {
     pub disk: DiskId,
     /// The server's lasting name, which its place in the ranking is drawn from.
     pub identity: [u8; 16],
-    /// Failure domain (host, rack or zone, as the pool says): members of a group lie in different ones.
-    pub domain: u32,
+    /// Where it stands.
+    pub site: Site,
     /// Bytes it can hold.
     pub capacity_bytes: u64,
     /// Bytes it holds, those that are still to arrive included.
@@ -48,14 +71,17 @@ impl DiskFacts {
 /// Why no disk can take a copy of a group: how many were ruled out by what, each under the first reason met.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "group {group} has no disk to go to: {members} hold it already or share a failure domain with one that does, {away} \
-     are away, {draining} are being emptied, {full} would be filled above 80 %; add a server, or wait until one returns"
+    "group {group} has no disk to go to: {members} hold it already, {beside} stand closer to another member than the one that \
+     leaves, {away} are away, {draining} are being emptied, {full} would be filled above 80 %; add a server, or wait until one \
+     returns"
 )]
 pub struct NoPlace {
     /// The group.
     pub group: GroupId,
-    /// Disks that are members, or lie in the failure domain of one.
+    /// Disks that are members.
     pub members: usize,
+    /// Disks that share a rack or zone with more of the members that stay than the one that would leave for them.
+    pub beside: usize,
     /// Disks that do not answer.
     pub away: usize,
     /// Disks that are being emptied.
@@ -85,32 +111,90 @@ fn score(group: GroupId, identity: [u8; 16], capacity_bytes: u64) -> f64 {
     capacity_bytes.max(1) as f64 / -drawn.ln()
 }
 
-/// The disk that a new copy of `group`, of `bytes`, goes to: the best ranked that is up, not being emptied, in no
-/// failure domain of a member, and has room for the copy below the low watermark.
+/// Where members stand, by disk.
+pub fn sites(members: &[DiskId], disks: &[DiskFacts]) -> Vec<(DiskId, Site)> {
+    let here = disks.iter().filter(|facts| members.contains(&facts.disk));
+    here.map(|facts| (facts.disk, facts.site)).collect()
+}
+
+/// How many members a disk shares rack and zone with, itself left out.
+pub fn crowd(facts: &DiskFacts, members: &[(DiskId, Site)]) -> Crowd {
+    let others = || members.iter().filter(|(disk, _)| *disk != facts.disk);
+    Crowd {
+        in_rack: others().filter(|(_, site)| site.rack == facts.site.rack).count(),
+        in_zone: others().filter(|(_, site)| site.zone == facts.site.zone).count(),
+    }
+}
+
+/// The first members of `group`, the best first: each in the least crowded place that is left, there the best ranked. All
+/// `disks` can take one; fewer than `copies`: there are no more.
+pub fn first_members(group: GroupId, copies: usize, disks: &[DiskFacts]) -> Vec<DiskId> {
+    let mut chosen: Vec<(DiskId, Site)> = Vec::with_capacity(copies);
+    while chosen.len() < copies {
+        let is_free = |facts: &&DiskFacts| chosen.iter().all(|(disk, _)| *disk != facts.disk);
+        match best(group, &chosen, disks.iter().filter(is_free)) {
+            Some(facts) => chosen.push((facts.disk, facts.site)),
+            None => break,
+        }
+    }
+    chosen.into_iter().map(|(disk, _)| disk).collect()
+}
+
+/// The disk that a new copy of `group`, of `bytes`, goes to: up, not being emptied, no member, with room for the copy below the
+/// low watermark; of these one of the least crowded by the members that stay, there the best ranked.
+/// Where all racks have one already it shares a rack: a copy too close is better than none.
 ///
 /// # Errors
 /// [`NoPlace`]: there is none; it counts what ruled the disks out.
 pub fn choose_new_member(
     group: GroupId,
     members: &[DiskId],
+    staying: &[DiskId],
     bytes: u64,
     disks: &[DiskFacts],
 ) -> Result<DiskId, NoPlace> {
-    let taken: Vec<u32> = disks
-        .iter()
-        .filter(|facts| members.contains(&facts.disk))
-        .map(|facts| facts.domain)
-        .collect();
+    choose(group, members, &sites(staying, disks), None, bytes, disks)
+}
+
+/// The disk that takes the place of `source`, a member that could stay: as [`choose_new_member`], but none that is more
+/// crowded than `source` is.
+///
+/// # Errors
+/// [`NoPlace`]: there is none; it counts what ruled the disks out.
+pub fn choose_for_move(
+    group: GroupId,
+    members: &[DiskId],
+    source: DiskId,
+    bytes: u64,
+    disks: &[DiskFacts],
+) -> Result<DiskId, NoPlace> {
+    let staying: Vec<DiskId> = members.iter().copied().filter(|disk| *disk != source).collect();
+    let staying = sites(&staying, disks);
+    let present = disks.iter().find(|facts| facts.disk == source);
+    let most = present.map(|facts| crowd(facts, &staying));
+    choose(group, members, &staying, most, bytes, disks)
+}
+
+fn choose(
+    group: GroupId,
+    members: &[DiskId],
+    staying: &[(DiskId, Site)],
+    most: Option<Crowd>,
+    bytes: u64,
+    disks: &[DiskFacts],
+) -> Result<DiskId, NoPlace> {
     let mut ruled_out = NoPlace {
         group,
         members: 0,
+        beside: 0,
         away: 0,
         draining: 0,
         full: 0,
     };
-    let mut best: Option<(f64, DiskId)> = None;
+    let mut fit = Vec::new();
     for facts in disks {
-        if members.contains(&facts.disk) || taken.contains(&facts.domain) {
+        let is_closer = || most.is_some_and(|most| crowd(facts, staying) > most);
+        if members.contains(&facts.disk) {
             ruled_out.members += 1;
         } else if !facts.is_up {
             ruled_out.away += 1;
@@ -118,87 +202,40 @@ pub fn choose_new_member(
             ruled_out.draining += 1;
         } else if !facts.stays_within(bytes, LOW_WATERMARK_PERCENT) {
             ruled_out.full += 1;
+        } else if is_closer() {
+            ruled_out.beside += 1;
         } else {
-            let score = score(group, facts.identity, facts.capacity_bytes);
-            let is_better =
-                best.is_none_or(|(other, disk)| score > other || score == other && facts.disk < disk);
-            if is_better {
-                best = Some((score, facts.disk));
-            }
+            fit.push(facts);
         }
     }
-    best.map(|(_, disk)| disk).ok_or(ruled_out)
+    let best = best(group, staying, fit.into_iter());
+    best.map(|facts| facts.disk).ok_or(ruled_out)
+}
+
+/// Of more members than are needed the one that goes: the one that stands closest to others, there the last ranked.
+pub fn least_wanted(group: GroupId, members: &[DiskId], disks: &[DiskFacts]) -> Option<DiskId> {
+    let beside = sites(members, disks);
+    let here = disks.iter().filter(|facts| members.contains(&facts.disk));
+    let worst = here.max_by(|a, b| order(group, &beside, a, b));
+    worst.map(|facts| facts.disk)
+}
+
+fn best<'a>(
+    group: GroupId,
+    members: &[(DiskId, Site)],
+    candidates: impl Iterator<Item = &'a DiskFacts>,
+) -> Option<&'a DiskFacts> {
+    candidates.min_by(|a, b| order(group, members, a, b))
+}
+
+/// The less crowded first, then the better ranked.
+fn order(group: GroupId, members: &[(DiskId, Site)], a: &DiskFacts, b: &DiskFacts) -> Ordering {
+    let score = |facts: &DiskFacts| score(group, facts.identity, facts.capacity_bytes);
+    let crowds = crowd(a, members).cmp(&crowd(b, members));
+    crowds
+        .then_with(|| score(b).total_cmp(&score(a)))
+        .then(a.disk.cmp(&b.disk))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn disks(count: u32) -> Vec<DiskFacts> {
-        (1..=count)
-            .map(|number| DiskFacts {
-                disk: DiskId(number),
-                identity: [number as u8; 16],
-                domain: number,
-                capacity_bytes: 1000,
-                used_bytes: 100,
-                is_up: true,
-                is_draining: false,
-            })
-            .collect()
-    }
-
-    #[test]
-    fn a_new_member_is_up_stays_and_has_room() {
-        let mut disks = disks(8);
-        disks[0].is_up = false;
-        disks[1].is_draining = true;
-        disks[2].used_bytes = 790;
-        disks[4].domain = disks[3].domain;
-        for group in 1..200 {
-            let chosen = choose_new_member(GroupId(group), &[DiskId(4)], 11, &disks).unwrap();
-            assert!((6..=8).contains(&chosen.0), "{chosen}");
-        }
-        let at_the_mark = (1..200)
-            .any(|group| choose_new_member(GroupId(group), &[DiskId(4)], 10, &disks) == Ok(DiskId(3)));
-        assert!(at_the_mark, "80 % exactly is not above it");
-    }
-
-    #[test]
-    fn without_a_place_it_says_what_ruled_the_disks_out() {
-        let mut disks = disks(4);
-        disks[1].is_up = false;
-        disks[2].is_draining = true;
-        disks[3].used_bytes = 900;
-        let refused = choose_new_member(GroupId(7), &[DiskId(1)], 1, &disks).unwrap_err();
-        assert_eq!(
-            (refused.members, refused.away, refused.draining, refused.full),
-            (1, 1, 1, 1)
-        );
-        assert!(
-            refused.to_string().contains("group 7 has no disk to go to"),
-            "{refused}"
-        );
-    }
-
-    #[test]
-    fn the_chosen_is_the_best_ranked_whatever_the_order() {
-        let mut disks = disks(9);
-        for group in (1..50).map(GroupId) {
-            let ranked = rank(
-                group,
-                disks.iter().map(|d| (d.disk, d.identity, d.capacity_bytes)),
-            );
-            disks.reverse();
-            assert_eq!(choose_new_member(group, &ranked[..2], 1, &disks), Ok(ranked[2]));
-        }
-    }
-
-    #[test]
-    fn sums_of_huge_sizes_do_not_overflow() {
-        let mut disks = disks(1);
-        disks[0].capacity_bytes = u64::MAX;
-        disks[0].used_bytes = u64::MAX;
-        assert!(choose_new_member(GroupId(1), &[], u64::MAX, &disks).is_err());
-    }
-}
+mod tests;

@@ -51,9 +51,8 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
         directory: words.dir.clone(),
         limit_bytes: home.limit_bytes,
     };
-    let rate = home
-        .recovery_bytes_per_s
-        .unwrap_or_else(|| recovery_rate(&words.dir));
+    let medium = medium(&words.dir);
+    let rate = home.recovery_bytes_per_s.unwrap_or_else(|| recovery_rate(medium));
     let process = DataProcess::start(
         stack.members().clone(),
         identity,
@@ -61,6 +60,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
         &words.dir,
         Box::new(room),
         rate,
+        medium.unwrap_or_default(),
     );
     let process = process.map_err(start_failure)?;
     let http = process.answer_monitor(&home.http).map_err(start_failure)?;
@@ -113,10 +113,21 @@ fn again(words: &Data, mut home: ServerHome) -> Outcome<ServerHome> {
         home.http.clone_from(http);
     }
     let is_changed = words.listen.is_some() || words.recovery_rate.is_some() || words.limit.is_some();
-    if is_changed || words.monitored.http.is_some() {
+    if place(words, &mut home) || is_changed || words.monitored.http.is_some() {
         home.write(&words.dir).map_err(start_failure)?;
     }
     Ok(home)
+}
+
+/// Takes over where the server stands, as far as it was said; whether anything was.
+fn place(words: &Data, home: &mut ServerHome) -> bool {
+    if let Some(rack) = &words.rack {
+        home.rack.clone_from(rack);
+    }
+    if let Some(zone) = &words.zone {
+        home.zone.clone_from(zone);
+    }
+    words.rack.is_some() || words.zone.is_some()
 }
 
 /// The first start: ids are drawn and written down, the store is made, the cluster is joined.
@@ -147,6 +158,7 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
         }
         None => ServerHome::draw(name, listen, words.limit).map_err(start_failure)?,
     };
+    place(words, &mut home);
     home.recovery_bytes_per_s = words.recovery_rate;
     home.http = words.monitored.http.clone().unwrap_or_default();
     home.write(&words.dir).map_err(start_failure)?;
@@ -214,22 +226,27 @@ fn free_bytes(directory: &Path) -> u64 {
     rustix::fs::statvfs(directory).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize))
 }
 
-/// Bytes a second for copies that leave clients their share: of a disk that turns, or one that does not.
-fn recovery_rate(directory: &Path) -> u64 {
-    const TURNS: u64 = 40_000_000;
-    const STANDS: u64 = 200_000_000;
-    let Ok(meta) = std::fs::metadata(directory) else {
-        return STANDS;
-    };
+/// Bytes a second for copies that leave clients their share.
+fn recovery_rate(medium: Option<&str>) -> u64 {
+    match medium {
+        Some("hdd") => 40_000_000,
+        _ => 200_000_000,
+    }
+}
+
+/// What the disk below a directory is, as the kernel says; `None`: it does not.
+fn medium(directory: &Path) -> Option<&'static str> {
+    let meta = std::fs::metadata(directory).ok()?;
     let device = std::os::linux::fs::MetadataExt::st_dev(&meta);
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     // A partition has no queue of its own.
     let turns = ["queue", "../queue"].into_iter().find_map(|queue| {
         std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/rotational")).ok()
-    });
-    match turns.as_deref().map(str::trim) {
-        Some("1") => TURNS,
-        _ => STANDS,
+    })?;
+    match turns.trim() {
+        "1" => Some("hdd"),
+        "0" => Some("ssd"),
+        _ => None,
     }
 }
 

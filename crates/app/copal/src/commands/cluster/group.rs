@@ -38,6 +38,11 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
             let rows = [told.clone()];
             context.output.answer(told, || as_table(&rows));
         }
+        Group::WhyDegraded { group } => {
+            let told = order(&store, *group, "why_degraded", &json!(group))?;
+            let text = story_as_text(&told);
+            context.output.answer(told, || text);
+        }
         Group::Boost { group } => {
             let told = order(&store, *group, "boost", &json!({ "group": group }))?;
             let (lacks, ahead) = (told["lacks"] == true, told["ahead"].as_u64());
@@ -109,6 +114,38 @@ pub(super) fn order(store: &ClusterStore, group: u32, verb: &str, argument: &Val
         ),
         _ => failure,
     })
+}
+
+/// Why a group lacks a copy: a sentence, its members that are not whole, what is done, what blocks it, what happened.
+fn story_as_text(told: &Value) -> String {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut said = format!("{}\n", text(&told["sentence"]));
+    for member in list(&told["members"]) {
+        let Some(why) = member["why"].as_str() else {
+            continue;
+        };
+        let since = match member["since_ms"].as_u64() {
+            Some(at_ms) => format!(", since {}", human::local_time(at_ms)),
+            None => String::new(),
+        };
+        said.push_str(&format!("  {why}{since}\n"));
+    }
+    if let Some(next) = told["next"].as_str() {
+        said.push_str(&format!("next: {next}\n"));
+    }
+    for blocked in list(&told["blocked"]) {
+        said.push_str(&format!("blocked: {}\n", text(&blocked)));
+    }
+    let events = list(&told["events"]);
+    if !events.is_empty() {
+        said.push_str("what happened:\n");
+    }
+    for event in events {
+        let at = human::local_time(event["at_ms"].as_u64().unwrap_or_default());
+        said.push_str(&format!("  {at}  {}\n", text(&event["text"])));
+    }
+    said
 }
 
 /// Groups with their members in a line each.

@@ -4,6 +4,7 @@ mod child;
 mod client;
 mod data;
 mod database;
+mod disk;
 mod doctor;
 mod force_accept;
 mod fs;
@@ -19,6 +20,7 @@ mod tokens;
 
 pub(super) use client::run as client;
 pub(super) use data::run as data;
+pub(super) use disk::run as disk;
 pub(super) use doctor::run as doctor;
 pub(super) use fs::run as fs;
 pub(super) use group::run as group;
@@ -44,6 +46,21 @@ fn monitored(http: Option<&str>) -> String {
     http.map_or_else(String::new, |http| {
         format!(", for monitors at http://{http}/metrics")
     })
+}
+
+/// Zone and rack of a server in one word; nothing where neither was told.
+fn site_as_text(server: &serde_json::Value) -> String {
+    let word = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
+    let words = [word("zone"), word("rack")];
+    let told: Vec<&str> = words
+        .iter()
+        .map(String::as_str)
+        .filter(|word| !word.is_empty())
+        .collect();
+    match told.is_empty() {
+        true => "-".to_owned(),
+        false => told.join("/"),
+    }
 }
 
 fn start_failure(error: impl std::fmt::Display) -> Failure {

@@ -31,13 +31,17 @@ pub(crate) fn run(context: &Context<'_>, verb: &Node) -> Outcome<()> {
                             text(&node["name"]),
                             text(&node["state"]) + draining,
                             text(&node["address"]),
+                            super::site_as_text(node),
                             node["pid"].to_string(),
                             node["incarnation"].to_string(),
                             node["groups"].to_string(),
                         ]
                     })
                     .collect();
-                human::table(&["Name", "State", "Address", "Process", "Boot", "Groups"], &rows)
+                human::table(
+                    &["Name", "State", "Address", "Rack", "Process", "Boot", "Groups"],
+                    &rows,
+                )
             });
         }
         Node::Token { master } => {

@@ -6,6 +6,7 @@
 //! - No target is filled above the low watermark, bytes on their way to it included.
 //! - A group moves once in a plan, and only if all its members are whole. What moves for the watermarks comes from a disk above
 //!   the low one; what moves for evenness makes the fuller of its two disks less full than it was.
+//! - No move brings a member closer to another, by racks and zones; where members are closer than they must be, one moves.
 //! - The same disks and groups give the same plan.
 //!
 //! Not here: making the copies (`recovery` orders them, `copal-data` copies), the hard stop of creates itself.
@@ -15,7 +16,7 @@ mod tests;
 
 use super::{
     DiskId, GroupId,
-    placement::{self, DiskFacts, HIGH_WATERMARK_PERCENT, LOW_WATERMARK_PERCENT, NoPlace},
+    placement::{self, Crowd, DiskFacts, HIGH_WATERMARK_PERCENT, LOW_WATERMARK_PERCENT, NoPlace, Site},
 };
 use std::collections::BTreeSet;
 
@@ -55,7 +56,7 @@ pub struct Move {
 pub enum Goal {
     /// Disks above the high watermark come down to the low one; the others are left alone.
     Watermarks,
-    /// That, and all disks about equally full.
+    /// That, members of a group in different racks and zones, and all disks about equally full.
     Even,
 }
 
@@ -134,8 +135,8 @@ impl Plan {
     }
 }
 
-/// Plans moves for `goal`. For the watermarks as few and large moves as do, the fullest disk first; then, for evenness, the
-/// group that helps the two disks most, again and again.
+/// Plans moves for `goal`. For the watermarks as few and large moves as do, the fullest disk first; then what brings members of
+/// a group apart that share a rack or a zone; then, for evenness, the group that helps the two disks most, again and again.
 pub fn plan(disks: &[DiskFacts], groups: &[GroupFacts], goal: Goal) -> Plan {
     let mut planning = Planning {
         facts: disks.to_vec(),
@@ -146,6 +147,7 @@ pub fn plan(disks: &[DiskFacts], groups: &[GroupFacts], goal: Goal) -> Plan {
     };
     planning.bring_down_full_disks();
     if goal == Goal::Even {
+        planning.take_apart();
         planning.even_out();
     }
     let held = |groups: &[GroupFacts], disk: DiskId| {
@@ -197,7 +199,8 @@ impl Planning {
                 let enough = here.iter().rposition(|&at| self.groups[at].bytes >= excess_bytes);
                 let at = here.remove(enough.unwrap_or(0));
                 let group = &self.groups[at];
-                match placement::choose_new_member(group.group, &group.members, group.bytes, &self.facts) {
+                let (members, bytes) = (&group.members, group.bytes);
+                match placement::choose_for_move(group.group, members, source, bytes, &self.facts) {
                     Err(reason) => last_reason = Some(reason),
                     Ok(target) => self.shift(at, source, target),
                 }
@@ -207,6 +210,33 @@ impl Planning {
                     Some(reason) => Refusal::NoPlace { disk: source, reason },
                     None => Refusal::NothingMayMove { disk: source },
                 });
+            }
+        }
+    }
+
+    /// Moves one of two members that are closer than they must be: racks were told later, or had no room for a while.
+    fn take_apart(&mut self) {
+        for at in 0..self.groups.len() {
+            let group = &self.groups[at];
+            let Some(source) = placement::least_wanted(group.group, &group.members, &self.facts) else {
+                continue;
+            };
+            let others = self.others(group, source);
+            let crowd = |disk: DiskId| {
+                let facts = self.facts.iter().find(|facts| facts.disk == disk);
+                facts.map(|facts| placement::crowd(facts, &others))
+            };
+            let present = crowd(source);
+            let is_alone = present.is_none_or(|crowd| crowd.in_rack + crowd.in_zone == 0);
+            if is_alone || !self.may_move(at, source) {
+                continue;
+            }
+            let (members, bytes) = (&group.members, group.bytes);
+            let target = placement::choose_for_move(group.group, members, source, bytes, &self.facts);
+            if let Ok(target) = target
+                && crowd(target) < present
+            {
+                self.shift(at, source, target);
             }
         }
     }
@@ -233,8 +263,11 @@ impl Planning {
             let mut best: Option<(u128, usize, DiskId)> = None;
             for at in (0..self.groups.len()).filter(|&at| self.may_move(at, source.disk)) {
                 let group = &self.groups[at];
+                let others = self.others(group, source.disk);
+                let most = placement::crowd(source, &others);
                 // The emptiest that can take it.
-                let target = loads.iter().rev().find(|(_, facts)| self.can_take(group, facts));
+                let can_take = |(_, facts): &&(u128, &DiskFacts)| self.can_take(group, &others, most, facts);
+                let target = loads.iter().rev().find(can_take);
                 let Some(&(present, target)) = target else {
                     continue;
                 };
@@ -263,12 +296,25 @@ impl Planning {
         group.is_whole && group.members.contains(&source) && !self.moved.contains(&group.group)
     }
 
-    fn can_take(&self, group: &GroupFacts, target: &DiskFacts) -> bool {
-        let is_beside =
-            |facts: &DiskFacts| group.members.contains(&facts.disk) && facts.domain == target.domain;
+    /// Whether a group may go from a disk that is so crowded by its other members to `target`: there is room, and it comes no
+    /// closer to them.
+    fn can_take(
+        &self,
+        group: &GroupFacts,
+        others: &[(DiskId, Site)],
+        most: Crowd,
+        target: &DiskFacts,
+    ) -> bool {
         !group.members.contains(&target.disk)
-            && !self.facts.iter().any(is_beside)
             && target.stays_within(group.bytes, LOW_WATERMARK_PERCENT)
+            && placement::crowd(target, others) <= most
+    }
+
+    /// Where the members of a group but one stand.
+    fn others(&self, group: &GroupFacts, source: DiskId) -> Vec<(DiskId, Site)> {
+        let mut others = placement::sites(&group.members, &self.facts);
+        others.retain(|(disk, _)| *disk != source);
+        others
     }
 
     /// How full a disk is of groups.

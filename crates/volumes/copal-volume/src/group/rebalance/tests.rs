@@ -17,7 +17,10 @@ fn disk(number: u32, used_bytes: u64) -> DiskFacts {
     DiskFacts {
         disk: DiskId(number),
         identity: [number as u8; 16],
-        domain: number,
+        site: Site {
+            rack: number,
+            zone: number,
+        },
         capacity_bytes: 1000,
         used_bytes,
         is_up: true,
@@ -203,5 +206,67 @@ fn what_is_even_stays_where_it_is() {
             .moves
             .iter()
             .all(|next| next.target != DiskId(3))
+    );
+}
+
+/// Disks 1 to 6 in racks of two, as they are told after groups were placed without regard to them.
+fn in_racks() -> Vec<DiskFacts> {
+    (1..=6)
+        .map(|number| {
+            let mut facts = disk(number, 300);
+            facts.site = Site {
+                rack: number.div_ceil(2),
+                zone: 1,
+            };
+            facts
+        })
+        .collect()
+}
+
+#[test]
+fn members_that_share_a_rack_are_taken_apart() {
+    let groups = [
+        group(1, 10, &[1, 2, 3]),
+        group(2, 10, &[1, 3, 5]),
+        group(3, 10, &[4, 5, 6]),
+    ];
+    let plan = plan(&in_racks(), &groups, Goal::Even);
+    let of = |wanted: u32| plan.moves.iter().find(|next| next.group == GroupId(wanted));
+    let first = of(1).expect("its members share a rack");
+    assert!(
+        [1, 2].contains(&first.source.0) && [5, 6].contains(&first.target.0),
+        "{first:?}"
+    );
+    let third = of(3).expect("its members share a rack");
+    assert!(
+        [5, 6].contains(&third.source.0) && [1, 2].contains(&third.target.0),
+        "{third:?}"
+    );
+    let relieved = super::plan(&in_racks(), &groups, Goal::Watermarks);
+    assert_eq!(relieved.moves, [], "nothing moves by itself for it");
+}
+
+#[test]
+fn disks_are_made_even_within_their_racks_when_all_racks_have_a_copy() {
+    let groups: Vec<GroupFacts> = (1..=20).map(|number| group(number, 10, &[1, 3, 5])).collect();
+    let plan = plan(&in_racks(), &groups, Goal::Even);
+    assert!(plan.moves.len() >= 20, "{}", plan.moves.len());
+    for next in &plan.moves {
+        assert_eq!(next.source.0.div_ceil(2), next.target.0.div_ceil(2), "{next:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_keeps_what_could_only_go_beside_another_copy() {
+    let mut disks = in_racks();
+    disks.truncate(4);
+    disks[0].used_bytes = 900;
+    disks[1].used_bytes = 790;
+    let plan = plan(&disks, &[group(1, 100, &[1, 3])], Goal::Watermarks);
+    assert_eq!(plan.moves, []);
+    assert!(
+        matches!(&plan.refused[..], [Refusal::NoPlace { reason, .. }] if (reason.beside, reason.full) == (1, 1)),
+        "{:?}",
+        plan.refused
     );
 }

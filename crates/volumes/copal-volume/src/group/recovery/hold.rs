@@ -34,9 +34,10 @@ impl fmt::Display for MassFailure {
 #[derive(Clone, Debug)]
 pub(super) struct Failures {
     servers: usize,
-    servers_of_racks: BTreeMap<u32, usize>,
-    /// Of servers that are away: rack and when.
-    away: BTreeMap<u32, (u32, u64)>,
+    /// Of each server the number of its rack, as it stands now; another than all others' where none is told.
+    racks: BTreeMap<u32, u32>,
+    /// Servers that are away, and since when.
+    away: BTreeMap<u32, u64>,
     /// Those whose failures held the queue.
     held_by: BTreeSet<u32>,
 }
@@ -45,23 +46,23 @@ impl Failures {
     pub(super) fn new(servers: usize) -> Failures {
         Failures {
             servers,
-            servers_of_racks: BTreeMap::new(),
+            racks: BTreeMap::new(),
             away: BTreeMap::new(),
             held_by: BTreeSet::new(),
         }
     }
 
-    pub(super) fn set_racks(&mut self, servers_of_racks: BTreeMap<u32, usize>) {
-        self.servers = servers_of_racks.values().sum();
-        self.servers_of_racks = servers_of_racks;
+    pub(super) fn set_racks(&mut self, racks: BTreeMap<u32, u32>) {
+        self.servers = racks.len();
+        self.racks = racks;
     }
 
-    pub(super) fn failed(&mut self, server: u32, rack: u32, now_ms: u64) {
-        self.away.entry(server).or_insert((rack, now_ms));
+    pub(super) fn failed(&mut self, server: u32, now_ms: u64) {
+        self.away.entry(server).or_insert(now_ms);
         let burst: BTreeSet<u32> = self
             .away
             .iter()
-            .filter(|(_, (_, at_ms))| at_ms.abs_diff(now_ms) <= WINDOW_MS)
+            .filter(|(_, at_ms)| at_ms.abs_diff(now_ms) <= WINDOW_MS)
             .map(|(&server, _)| server)
             .collect();
         // A failure beside a mass failure belongs to it as long as it falls into the window.
@@ -97,15 +98,15 @@ impl Failures {
 
     /// Racks that failed with all their servers; a rack of one server fails like a server.
     fn whole_racks(&self, burst: &BTreeSet<u32>) -> usize {
-        let mut gone: BTreeMap<u32, usize> = BTreeMap::new();
-        for (rack, _) in burst.iter().filter_map(|server| self.away.get(server)) {
-            *gone.entry(*rack).or_default() += 1;
+        let mut of_rack: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+        for (server, rack) in &self.racks {
+            let (servers, gone) = of_rack.entry(*rack).or_default();
+            *servers += 1;
+            *gone += usize::from(burst.contains(server));
         }
-        let whole = gone.iter().filter(|(rack, gone)| {
-            self.servers_of_racks
-                .get(rack)
-                .is_some_and(|&servers| servers > 1 && **gone >= servers)
-        });
+        let whole = of_rack
+            .values()
+            .filter(|(servers, gone)| *servers > 1 && gone == servers);
         whole.count()
     }
 }

@@ -305,9 +305,9 @@ impl RecoveryQueue {
         start
     }
 
-    /// A server of `rack` is away. Enough of them within 60 s hold the queue.
-    pub fn server_failed(&mut self, server: u32, rack: u32, now_ms: u64) {
-        self.failures.failed(server, rack, now_ms);
+    /// A server is away. Enough of them within 60 s hold the queue.
+    pub fn server_failed(&mut self, server: u32, now_ms: u64) {
+        self.failures.failed(server, now_ms);
     }
 
     /// A server is back; the hold ends with the mass failure it was one of.
@@ -315,10 +315,11 @@ impl RecoveryQueue {
         self.failures.returned(server);
     }
 
-    /// Tells how many servers there are in each rack, away or not: what a mass failure is measured by.
-    pub fn set_servers(&mut self, servers_of_racks: BTreeMap<u32, usize>) {
-        self.most_running = (servers_of_racks.values().sum::<usize>() / 2).max(1);
-        self.failures.set_racks(servers_of_racks);
+    /// Tells which servers there are, away or not, and the number of the rack of each: what a mass failure is measured by.
+    /// A server of which no rack is told has a number of its own.
+    pub fn set_servers(&mut self, racks: BTreeMap<u32, u32>) {
+        self.most_running = (racks.len() / 2).max(1);
+        self.failures.set_racks(racks);
     }
 
     /// Why nothing starts: the alarm to show.

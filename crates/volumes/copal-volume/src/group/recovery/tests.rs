@@ -253,15 +253,15 @@ fn what_is_learned_of_a_running_job_counts_when_it_comes_back() {
 fn a_fifth_of_the_servers_within_a_minute_holds_the_queue_until_they_return() {
     let mut queue = RecoveryQueue::new(10);
     queue.put(job(1, 2, &[1, 2], 3));
-    queue.server_failed(1, 1, 0);
-    queue.server_failed(2, 1, 60_000);
+    queue.server_failed(1, 0);
+    queue.server_failed(2, 60_000);
     assert!(queue.hold().is_none(), "20 % is not above 20 %");
-    queue.server_failed(3, 1, 60_001);
+    queue.server_failed(3, 60_001);
     assert!(
         queue.hold().is_none(),
         "the first failed more than a minute before"
     );
-    queue.server_failed(4, 1, 70_000);
+    queue.server_failed(4, 70_000);
     let alarm = queue.hold().expect("three within a minute");
     assert!(
         alarm
@@ -272,7 +272,7 @@ fn a_fifth_of_the_servers_within_a_minute_holds_the_queue_until_they_return() {
     assert_eq!(queue.next(10_000_000), [], "no time lifts it");
     queue.server_returned(3);
     assert_eq!(queue.next(80_000).len(), 1);
-    queue.server_failed(3, 1, 90_000);
+    queue.server_failed(3, 90_000);
     assert!(queue.hold().is_some());
     queue.lift_hold();
     assert!(queue.hold().is_none());
@@ -281,25 +281,25 @@ fn a_fifth_of_the_servers_within_a_minute_holds_the_queue_until_they_return() {
 #[test]
 fn two_whole_racks_hold_it_and_one_server_of_four_does_not() {
     let mut queue = RecoveryQueue::new(1);
-    queue.set_servers((0..20).map(|rack| (rack, 2)).collect());
-    for (server, rack) in [(1, 0), (2, 0), (3, 1)] {
-        queue.server_failed(server, rack, 0);
+    queue.set_servers((1..=40_u32).map(|server| (server, server.div_ceil(2))).collect());
+    for server in 1..=3 {
+        queue.server_failed(server, 0);
     }
     assert!(queue.hold().is_none(), "one rack and a half");
-    queue.server_failed(4, 1, 0);
+    queue.server_failed(4, 0);
     assert_eq!(queue.hold().map(|alarm| (alarm.away, alarm.racks)), Some((4, 2)));
     let mut small = RecoveryQueue::new(4);
-    small.server_failed(1, 1, 0);
+    small.server_failed(1, 0);
     assert!(small.hold().is_none(), "one server dies by itself");
-    small.server_failed(2, 2, 0);
+    small.server_failed(2, 0);
     assert!(small.hold().is_some());
 }
 
 #[test]
 fn what_an_administrator_wants_runs_while_the_others_are_held() {
     let mut queue = RecoveryQueue::new(4);
-    queue.server_failed(1, 0, 0);
-    queue.server_failed(2, 0, 0);
+    queue.server_failed(1, 0);
+    queue.server_failed(2, 0);
     queue.put(job(1, 1, &[1], 2));
     queue.put(Job {
         is_ordered: true,

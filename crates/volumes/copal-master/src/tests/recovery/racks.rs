@@ -1,0 +1,127 @@
+//! Servers that stand in racks: where copies lie, and what a rack that fails comes to.
+
+use super::*;
+
+impl Cluster {
+    /// Most members that any group has in one rack, the one of `without` left out.
+    fn most_in_a_rack(&self, without: u32) -> usize {
+        let map = self.master.map();
+        let most = map.groups.values().map(|row| {
+            let mut racks: BTreeMap<String, usize> = BTreeMap::new();
+            for (disk, _) in row.members.iter().filter(|(disk, _)| *disk != without) {
+                *racks.entry(map.servers[disk].rack.clone()).or_default() += 1;
+            }
+            racks.into_values().max().unwrap_or_default()
+        });
+        most.max().unwrap_or_default()
+    }
+}
+
+#[test]
+fn no_group_has_two_members_in_one_rack_and_who_replaces_a_lost_one_is_in_its_rack() {
+    let mut cluster = Cluster::in_racks(6, 64, MasterOptions::default(), 2);
+    assert_eq!(cluster.most_in_a_rack(0), 1);
+    let held: Vec<usize> = (1..=6).map(|number| cluster.groups_of(number)).collect();
+    assert!(held.iter().all(|held| (20..=44).contains(held)), "{held:?}");
+    cluster.kill(3);
+    cluster.master.lose("data3", cluster.now_ms).unwrap();
+    while !cluster.tasks().is_empty() {
+        cluster.step();
+        assert_eq!(cluster.most_in_a_rack(3), 1, "while it is copied");
+    }
+    cluster.settle();
+    assert_eq!(cluster.most_in_a_rack(0), 1);
+    assert_eq!(cluster.groups_of(4), 64, "the one that is left in the rack");
+    // Nothing is left there: copies that are too close are better than none.
+    cluster.kill(4);
+    cluster.master.lose("data4", cluster.now_ms).unwrap();
+    cluster.settle();
+    assert_eq!(cluster.most_in_a_rack(0), 2);
+    // The rack is there again: a plan takes them apart.
+    for number in [7, 8] {
+        cluster.join(number);
+    }
+    cluster.pass(1000);
+    let plan = cluster.master.rebalance_plan();
+    let name = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let moves: Vec<WantedMove> = plan["moves"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|next| {
+            wanted(
+                next["group"].as_u64().unwrap() as u32,
+                &name(&next["from"]),
+                &name(&next["to"]),
+            )
+        })
+        .collect();
+    cluster
+        .master
+        .rebalance_apply(&moves, false, cluster.now_ms)
+        .unwrap();
+    cluster.settle();
+    assert_eq!(cluster.most_in_a_rack(0), 1);
+}
+
+#[test]
+fn emptying_a_server_brings_no_two_members_into_one_rack() {
+    let mut cluster = Cluster::in_racks(8, 32, MasterOptions::default(), 2);
+    cluster
+        .master
+        .drain("data1", false, false, cluster.now_ms)
+        .unwrap();
+    cluster.settle();
+    assert_eq!((cluster.groups_of(1), cluster.most_in_a_rack(0)), (0, 1));
+}
+
+#[test]
+fn a_move_into_the_rack_of_another_member_is_refused() {
+    let cluster = Cluster::in_racks(6, 16, MasterOptions::default(), 2);
+    let members = cluster.members(1);
+    let (leaves, stays) = (members[0], members[1]);
+    // The other server of the rack of one that stays.
+    let beside = if stays % 2 == 0 { stays - 1 } else { stays + 1 };
+    let refused = cluster.denied(&[wanted(1, &format!("data{leaves}"), &format!("data{beside}"))]);
+    assert!(
+        refused.contains("1 stand closer to another member than the one that leaves"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_rack_that_is_told_later_counts_from_then_on() {
+    let mut cluster = Cluster::new(6, 64);
+    cluster.servers_a_rack = 2;
+    cluster.pass(1000);
+    assert_eq!(cluster.master.map().servers[&4].rack, "r2");
+    assert!(cluster.most_in_a_rack(0) > 1, "nothing moves by itself");
+    let plan = cluster.master.rebalance_plan();
+    assert!(!plan["moves"].as_array().unwrap().is_empty(), "{plan}");
+}
+
+/// Four of 24 servers are no fifth: they start copies, unless they are two whole racks.
+#[test]
+fn two_whole_racks_that_fail_at_once_start_no_copies() {
+    for (killed, is_held) in [([1, 3, 5, 7], false), ([1, 2, 3, 4], true)] {
+        let options = MasterOptions {
+            permanent_after_ms: 60_000,
+            ..MasterOptions::default()
+        };
+        let mut cluster = Cluster::in_racks(24, 16, options, 2);
+        for number in killed {
+            cluster.kill(number);
+        }
+        cluster.pass(90_000);
+        assert_eq!(cluster.events("hold"), usize::from(is_held), "{killed:?}");
+        let left: usize = killed.into_iter().map(|number| cluster.groups_of(number)).sum();
+        assert_eq!(left > 0, is_held, "{killed:?}: {left} are left");
+        if is_held {
+            let sentence = cluster.sentence();
+            assert!(
+                sentence.contains("4 of 24 servers failed within a minute (2 whole racks)"),
+                "{sentence}"
+            );
+        }
+    }
+}
