@@ -489,7 +489,7 @@ pub(crate) enum Node {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Disk {
-    /// List the disks: where they stand, how full they are, what they still take
+    /// List the disks, how full they are and what they still take
     #[command(
         after_help = "Copies and moves fill a disk up to 80 %, new files up to 95 %; what is on its way to it counts for copies.\n\n\
                       Example:\n  copal disk ls\n  copal disk ls --json | jq -r '.disks[] | select(.used_percent > 85).name'"
@@ -513,8 +513,11 @@ pub(crate) enum Group {
         #[arg(value_name = "GROUP")]
         group: u32,
     },
-    /// Tell why a group lacks a copy: what happened to whom and since when, what is done about it, what blocks it, when it ends
-    #[command(after_help = "Example:\n  copal group ls --degraded\n  copal group why-degraded 7")]
+    /// Tell why a group lacks a copy, and what is done about it
+    #[command(
+        after_help = "What happened to the members that are not whole and since when, what comes next, what blocks it, and when it ends.\n\n\
+                            Examples:\n  copal group ls --degraded\n  copal group why-degraded 7"
+    )]
     WhyDegraded {
         /// Number of the group
         #[arg(value_name = "GROUP")]
