@@ -174,3 +174,15 @@ pub(crate) fn ask(store: &ClusterStore, what: &str, argument: &str) -> Outcome<V
         )
     })
 }
+
+/// An order about a group, or a question.
+pub(crate) fn ask_of_group(store: &ClusterStore, group: u32, verb: &str, argument: &Value) -> Outcome<Value> {
+    ask(store, verb, &argument.to_string()).map_err(|failure| match failure.exit_code {
+        exit::NOT_FOUND => Failure::new(
+            exit::NOT_FOUND,
+            "not_found",
+            format!("there is no group {group}; `copal group ls` lists them"),
+        ),
+        _ => failure,
+    })
+}

@@ -5,36 +5,11 @@
 
 use crate::{
     master::{Master, Reign},
+    medium::Medium,
     meta::ServerRow,
 };
 use copal_volume::group::placement::{DiskFacts, HARD_STOP_PERCENT, LOW_WATERMARK_PERCENT};
 use serde_json::{Value, json};
-
-/// Kind of the device below a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Medium {
-    /// A disk that turns.
-    Hdd,
-    /// Flash.
-    Ssd,
-}
-
-impl Medium {
-    /// The word for it in messages and in what is shown.
-    pub fn word(self) -> &'static str {
-        match self {
-            Medium::Hdd => "hdd",
-            Medium::Ssd => "ssd",
-        }
-    }
-
-    /// What a word means; `None`: not told, or none that this release knows.
-    pub fn of_word(word: &str) -> Option<Medium> {
-        [Medium::Hdd, Medium::Ssd]
-            .into_iter()
-            .find(|medium| medium.word() == word)
-    }
-}
 
 impl Master {
     /// All disks, as JSON: where they stand, how full they are, what they still take.

@@ -23,6 +23,7 @@ mod layout;
 mod leases;
 mod map;
 mod master;
+mod medium;
 mod meta;
 mod moving;
 mod mysql;
@@ -42,11 +43,11 @@ mod why_degraded;
 
 pub use accepting::Remaining;
 pub use age::SeenBy;
-pub use fill::Medium;
 pub use keeping::{KeepError, Kept, back_up, check as check_tables, put_back};
 pub use leases::{Lease, NoLease, WRITER_LEASE_MS};
 pub use map::ClusterMap;
 pub use master::{Master, MasterError, MasterOptions, Mastered, Opened};
+pub use medium::Medium;
 pub use meta::{
     ClientRow, ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, MemberKind, Members, Meta,
     MetaError, MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, ServerState, TaskKind, TaskRow, setting,

@@ -6,9 +6,9 @@
 //! - A disk that is not the one that joined, or whose boot is older than one that was seen, is not let back in.
 
 use crate::{
-    fill::Medium,
     layout,
     master::{Master, MasterError, Mastered, Reign},
+    medium::Medium,
     meta::{MemberKind, Members, ServerRow, ServerState},
 };
 use copal_volume::group::{DiskId, Epoch, GroupId, Incarnation, Role};

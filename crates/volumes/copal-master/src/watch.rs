@@ -1,6 +1,6 @@
 //! What the master remembers of a server, and no database needs to know.
 
-use crate::fill::Medium;
+use crate::medium::Medium;
 use copal_volume::group::{Epoch, GroupId, Role};
 use parking_lot::{Condvar, MutexGuard};
 use std::{collections::BTreeMap, sync::OnceLock, time::Duration};

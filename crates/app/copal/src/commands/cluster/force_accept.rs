@@ -1,7 +1,10 @@
 //! `copal group force-accept`.
 
-use super::{Context, group::order};
-use crate::failure::{Failure, Outcome, exit};
+use super::Context;
+use crate::{
+    cluster::ask_of_group,
+    failure::{Failure, Outcome, exit},
+};
 use copal_client::ClusterStore;
 use serde_json::{Value, json};
 
@@ -22,7 +25,7 @@ pub(super) fn run(context: &Context<'_>, store: &ClusterStore, wanted: &Wanted<'
         dry_run,
     } = *wanted;
     let argument = |dry_run: bool| json!({ "group": group, "from": from, "lose_since_ms": lose_since, "dry_run": dry_run });
-    let found = order(store, group, "force_accept", &argument(true))?;
+    let found = ask_of_group(store, group, "force_accept", &argument(true))?;
     let since_ms = found["may_lack_since_ms"].as_u64().unwrap_or(0);
     if dry_run {
         let mut text = outlook(group, from, &found);
@@ -38,7 +41,7 @@ pub(super) fn run(context: &Context<'_>, store: &ClusterStore, wanted: &Wanted<'
         );
         return Err(Failure::new(exit::USAGE, "usage", text));
     }
-    let told = order(store, group, "force_accept", &argument(false))?;
+    let told = ask_of_group(store, group, "force_accept", &argument(false))?;
     context.output.answer(told, || {
         format!("group {group} goes on from what {from} has; the others take it over from there\n")
     });

@@ -39,12 +39,12 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
             context.output.answer(told, || as_table(&rows));
         }
         Group::WhyDegraded { group } => {
-            let told = order(&store, *group, "why_degraded", &json!(group))?;
+            let told = cluster::ask_of_group(&store, *group, "why_degraded", &json!(group))?;
             let text = story_as_text(&told);
             context.output.answer(told, || text);
         }
         Group::Boost { group } => {
-            let told = order(&store, *group, "boost", &json!({ "group": group }))?;
+            let told = cluster::ask_of_group(&store, *group, "boost", &json!({ "group": group }))?;
             let (lacks, ahead) = (told["lacks"] == true, told["ahead"].as_u64());
             context.output.answer(told, || match ahead {
                 _ if !lacks => format!("group {group} has all its copies\n"),
@@ -62,7 +62,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
         } => {
             let text = if *cancel {
                 let argument = json!({ "group": group, "dry_run": dry_run });
-                let told = order(&store, *group, "cancel_move", &argument)?;
+                let told = cluster::ask_of_group(&store, *group, "cancel_move", &argument)?;
                 let text = match dry_run {
                     _ if told["moves"] != true => format!("group {group} does not move\n"),
                     true => format!("group {group} would stay where it is\n"),
@@ -71,7 +71,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
                 (told, text)
             } else {
                 let argument = json!({ "group": group, "from": from, "to": to, "dry_run": dry_run });
-                let told = order(&store, *group, "move", &argument)?;
+                let told = cluster::ask_of_group(&store, *group, "move", &argument)?;
                 let text = super::rebalance::applied_as_text(&told);
                 (told, text)
             };
@@ -102,18 +102,6 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
         }
     }
     Ok(())
-}
-
-/// An order about a group.
-pub(super) fn order(store: &ClusterStore, group: u32, verb: &str, argument: &Value) -> Outcome<Value> {
-    cluster::ask(store, verb, &argument.to_string()).map_err(|failure| match failure.exit_code {
-        exit::NOT_FOUND => Failure::new(
-            exit::NOT_FOUND,
-            "not_found",
-            format!("there is no group {group}; `copal group ls` lists them"),
-        ),
-        _ => failure,
-    })
 }
 
 /// Why a group lacks a copy: a sentence, its members that are not whole, what is done, what blocks it, what happened.
