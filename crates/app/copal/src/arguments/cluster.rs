@@ -560,7 +560,7 @@ pub(crate) enum Group {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Go on from what one member of a group has, where none that is whole comes back; what others had may be lost
+    /// Go on from what one member has, where no whole one comes back: files may be lost
     #[command(
         name = "force-accept",
         after_help = "For a group that `copal status` calls incomplete and whose last whole members never come back. Start every server \

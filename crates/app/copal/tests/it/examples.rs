@@ -22,8 +22,9 @@ const PLACES: [&str; 7] = [
 /// What cannot work here, and how it ends: there is no VM.
 const FAILING: [(&str, i32); 1] = [("nbd+unix:", 3)];
 /// Commands of a cluster: their examples are run against one in `cluster_examples`.
-const OF_CLUSTERS: [&str; 12] = [
+const OF_CLUSTERS: [&str; 13] = [
     "client",
+    "disk",
     "doctor",
     "meta",
     "master",
