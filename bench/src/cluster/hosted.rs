@@ -51,7 +51,7 @@ struct Started {
 struct Host {
     home: ServerHome,
     directory: PathBuf,
-    device: Arc<dyn Device>,
+    device: Arc<ThrottledDevice>,
     started: Option<Started>,
 }
 
@@ -78,7 +78,8 @@ impl Drop for Hosted {
 impl Host {
     fn open(&self) -> Result<(copal_object::Store, MemberStore)> {
         let options = copal_object::OpenOptions::default();
-        let (objects, _) = copal_object::Store::open(Arc::clone(&self.device), &options)?;
+        let device: Arc<dyn Device> = self.device.clone();
+        let (objects, _) = copal_object::Store::open(device, &options)?;
         let options = copal_kv::Options {
             memory_bytes: ENGINE_BYTES,
             ..copal_kv::Options::default()
@@ -88,6 +89,7 @@ impl Host {
     }
 
     fn start(&mut self) -> Result<()> {
+        self.device.set_free(true);
         let (objects, store) = self.open()?;
         let identity = store.boot(random_incarnation().map_err(|error| anyhow!("{error}"))?)?;
         let room = Box::new(DiskRoom(objects.clone()));
@@ -98,7 +100,9 @@ impl Host {
             &self.directory,
             room,
             RECOVERY_BYTES_PER_S,
+            "",
         )?;
+        self.device.set_free(false);
         self.started = Some(Started {
             process,
             store,
@@ -169,7 +173,8 @@ impl Hosted {
         let directory = directory.join(&home.name);
         std::fs::create_dir_all(&directory)?;
         let device = ThrottledDevice::make(DISK_BYTES, speed);
-        copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default())?;
+        let whole: Arc<dyn Device> = device.clone();
+        copal_object::Store::mkfs(&whole, &copal_object::MkfsOptions::default())?;
         let mut host = Host {
             home,
             directory,

@@ -9,6 +9,7 @@ use copal_device::{
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
         mpsc::{Sender, channel},
     },
     thread,
@@ -29,12 +30,14 @@ pub(super) struct ThrottledDevice {
     inner: Arc<dyn Device>,
     speed: Speed,
     busy_until: Mutex<Instant>,
+    /// Everything is done at once, as long as a store is made or opened.
+    is_free: AtomicBool,
     answers: Sender<Answer>,
 }
 
 impl ThrottledDevice {
-    /// An empty disk, which grows.
-    pub(super) fn make(bytes: u64, speed: Speed) -> Arc<dyn Device> {
+    /// An empty disk, which grows. It is free until it is throttled.
+    pub(super) fn make(bytes: u64, speed: Speed) -> Arc<ThrottledDevice> {
         let (answers, line) = channel::<Answer>();
         // It ends with the device.
         thread::spawn(move || {
@@ -47,12 +50,22 @@ impl ThrottledDevice {
             inner: MemoryDevice::new(bytes),
             speed,
             busy_until: Mutex::new(Instant::now()),
+            is_free: AtomicBool::new(true),
             answers,
         })
     }
 
+    /// Takes the throttle away or puts it back: the figures are about service, and a store that is opened looks at thousands of
+    /// pages of its journal, one after the other.
+    pub(super) fn set_free(&self, is_free: bool) {
+        self.is_free.store(is_free, Ordering::Release);
+    }
+
     /// When the disk will have done so much more.
     fn done_at(&self, commands: usize, bytes: u64) -> Instant {
+        if self.is_free.load(Ordering::Acquire) {
+            return Instant::now();
+        }
         let seconds = commands as f64 / self.speed.commands_per_s + bytes as f64 / self.speed.bytes_per_s;
         let mut busy_until = self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
         *busy_until = (*busy_until).max(Instant::now()) + Duration::from_secs_f64(seconds);
