@@ -1,21 +1,13 @@
 //! A group goes on from what is left of it, by order.
 
-use crate::harness::{Cluster, PATIENCE};
+use crate::harness::{Cluster, PATIENCE, eventually};
 use bytes::Bytes;
 use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeOptions, VolumeStore};
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// So far do clocks have to go for everything to be closed.
 const LONG: Duration = Duration::from_secs(100);
-
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < end, "never: {what}");
-        std::thread::park_timeout(Duration::from_millis(50));
-    }
-}
 
 fn order(cluster: &Cluster, group: u32, lose_since_ms: Option<u64>, dry_run: bool) -> Result<Value, String> {
     let client = cluster.client();

@@ -1,6 +1,6 @@
 //! What is left over when clients die: it comes to all members or to none, and journals end.
 
-use crate::harness::{Cluster, PATIENCE};
+use crate::harness::{Cluster, eventually};
 use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_data::{Body, MemberStore, NewHead, Operation};
@@ -9,18 +9,10 @@ use copal_volume::{
     VolumeStore,
     group::{Epoch, GroupId, Role},
 };
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// So far do clocks have to go for everything to be closed.
 const LONG: Duration = Duration::from_secs(100);
-
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < end, "never: {what}");
-        std::thread::park_timeout(Duration::from_millis(50));
-    }
-}
 
 /// What a client that dies has sent to one member.
 fn left_over(store: &MemberStore, vid: VolumeId, name: &'static [u8], number: u64) -> FileId {

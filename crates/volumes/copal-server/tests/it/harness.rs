@@ -44,6 +44,15 @@ impl Clock for MovedClock {
     }
 }
 
+/// Looks again and again until something is so.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+}
+
 pub(crate) struct Cluster {
     pub(crate) clock: Arc<MovedClock>,
     master_address: String,
