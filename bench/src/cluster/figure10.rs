@@ -59,19 +59,27 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let directory = tempfile::tempdir_in(&scratch)?;
         let most = if servers >= 8 { 10.0 } else { 35.0 };
         let curve = curve(directory.path(), servers, options)?;
-        let steady = &curve[WINDOW.min(3)..options.seconds as usize];
-        let before = steady.iter().sum::<f64>() / steady.len() as f64;
-        let windows = curve[options.seconds as usize..].windows(WINDOW);
-        let lowest = windows.map(|window| window.iter().sum::<f64>() / WINDOW as f64);
-        let lowest = lowest.fold(f64::MAX, f64::min);
-        let rest = median(curve[options.seconds as usize..].to_vec()).unwrap_or_default();
+        let phase = options.seconds as usize;
+        let steady = &curve[WINDOW.min(3)..phase];
+        let before = mean(steady);
+        let lowest = lowest_window(&curve[phase..]);
+        let rest = median(curve[phase..].to_vec()).unwrap_or_default();
         report.fact(format!("{servers} servers: creates before"), before, "/s");
         report.fact(
             format!("{servers} servers: median from the first failure on"),
             rest,
             "/s",
         );
+        report.fact(
+            format!("{servers} servers: lowest {WINDOW} s before any failure"),
+            lowest_window(steady),
+            "/s",
+        );
         report.fact(format!("{servers} servers: lowest {WINDOW} s"), lowest, "/s");
+        for (failure, from) in [("first", phase), ("second", 3 * phase)] {
+            let name = format!("{servers} servers: creates while the {failure} is away");
+            report.fact(name, mean(&curve[from..from + phase]), "/s");
+        }
         let dip = 100.0 * (1.0 - lowest / before).max(0.0);
         report.at_most(format!("{servers} servers: dip"), dip, "%", most);
         for (second, rate) in curve.iter().enumerate() {
@@ -79,6 +87,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         }
     }
     report.finish(root, "beanfs-fig10")
+}
+
+fn mean(rates: &[f64]) -> f64 {
+    rates.iter().sum::<f64>() / rates.len().max(1) as f64
+}
+
+fn lowest_window(rates: &[f64]) -> f64 {
+    rates.windows(WINDOW).map(mean).fold(f64::MAX, f64::min)
 }
 
 /// Creates in each second: all are there, one is away, all are there, another is away, all are there.

@@ -1,3 +1,4 @@
+mod accepting;
 mod gone;
 mod recovery;
 
