@@ -125,12 +125,9 @@ impl MetaStore for Session {
                 left_ms: ends_ms - now_ms,
             });
         }
-        let term = match tables.leader {
-            Some((of, term, _)) if of == holder => term,
-            _ => match tables.sqlite.lead(holder)? {
-                Lead::Mine { term } => term,
-                theirs => return Ok(theirs),
-            },
+        let term = match tables.sqlite.lead(holder)? {
+            Lead::Mine { term } => term,
+            theirs => return Ok(theirs),
         };
         tables.leader = Some((holder, term, now_ms + LEASE_MS));
         self.reign = Some((holder, term));

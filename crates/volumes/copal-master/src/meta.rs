@@ -359,8 +359,9 @@ pub trait MetaStore: Send {
     /// Makes the cluster in a new store.
     fn found(&mut self, uuid: [u8; 16], pool: Pool) -> Result<(), MetaError>;
 
-    /// Asks for the lease. A holder that has it goes on with its term, any other begins a new one. Until it was given nothing
-    /// but [`MetaStore::found`] changes anything.
+    /// Asks for the lease, which begins a reign: its term is a new one, also where the same holder had the lease, since what
+    /// others said to the reign before is not known to this one. Until it was given nothing but [`MetaStore::found`] changes
+    /// anything.
     fn lead(&mut self, holder: Holder) -> Result<Lead, MetaError>;
     /// Renews the lease for [`LEASE_MS`]; false: another master has had it since, and this one is deposed.
     fn renew(&mut self) -> Result<bool, MetaError>;

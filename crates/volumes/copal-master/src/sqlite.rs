@@ -258,9 +258,6 @@ impl MetaStore for SqliteStore {
     }
 
     fn lead(&mut self, holder: Holder) -> Result<Lead, MetaError> {
-        if let Some((_, term)) = self.reign.filter(|(of, _)| *of == holder) {
-            return Ok(Lead::Mine { term });
-        }
         let next = "UPDATE cluster SET term = term + 1 RETURNING term";
         let term = self.connection.query_row(next, [], |row| number(row, 0))?;
         self.reign = Some((holder, term));

@@ -18,7 +18,7 @@ const CASES: [fn(&dyn Subject); 18] = [
     cluster::founded_once,
     cluster::only_a_leader_changes,
     cluster::one_master_leads,
-    cluster::terms_go_on,
+    cluster::each_reign_has_a_term_of_its_own,
     cluster::servers_come_back_and_versions_grow,
     cluster::disks_are_given_once,
     cluster::members_of_groups_come_back_in_order,

@@ -111,17 +111,15 @@ impl MetaStore for MysqlStore {
     }
 
     fn lead(&mut self, holder: Holder) -> Result<Lead, MetaError> {
-        // The term first: columns are set from the left, and the holder of before decides.
         let take = format!(
-            "UPDATE leader SET term = CASE WHEN holder = ? THEN term ELSE term + 1 END, holder = ?,
-             expires = NOW(6) + INTERVAL {LEASE_MS} * 1000 MICROSECOND
+            "UPDATE leader SET term = term + 1, holder = ?, expires = NOW(6) + INTERVAL {LEASE_MS} * 1000 MICROSECOND
              WHERE id = 1 AND (holder = ? OR expires < NOW(6))"
         );
         let look =
             "SELECT term, holder = ?, TIMESTAMPDIFF(MICROSECOND, NOW(6), expires) FROM leader WHERE id = 1";
         let me = || holder.0.to_vec();
         let row: Option<(u64, bool, i64)> = self.connection.read(|on| {
-            on.exec_drop(&take, (me(), me(), me()))?;
+            on.exec_drop(&take, (me(), me()))?;
             first(on, look, (me(),))
         })?;
         match row {
