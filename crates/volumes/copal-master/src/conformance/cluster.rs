@@ -64,7 +64,11 @@ pub(super) fn each_reign_has_a_term_of_its_own(subject: &dyn Subject) {
     };
     assert!(term > 0);
     assert!(store.renew().unwrap());
-    assert_eq!(store.cluster().unwrap().unwrap().term, term, "a reign that is renewed goes on");
+    assert_eq!(
+        store.cluster().unwrap().unwrap().term,
+        term,
+        "a reign that is renewed goes on"
+    );
     let next = Lead::Mine { term: term + 1 };
     assert_eq!(store.lead(holder(1)).unwrap(), next);
     assert!(store.renew().unwrap());
