@@ -133,12 +133,15 @@ fn whoever_draws_power_cuts_gets_nothing_else() {
 /// 198: a strict read told that a file is not there, which was. Whole members had differed, and in the next view nobody was left
 /// who knew of the delete that one of them had. It asks again then (VOL-22).
 ///
+/// 859: a whole member had lost a file without a delete. As a new member it had taken one that all others refused, and whose
+/// time lay below its donor's horizon (VOL-17).
+///
 /// 438: a group kept a fourth member for ever. Two reigns of one master had one term, and the second waited for what servers had
 /// told the first.
 /// 227: a disk lost what had been flushed. The enumerator of crash states forgot writes in flight when a device was repaired.
 #[test]
 fn seeds_that_have_failed_hold() {
-    for seed in [5, 8, 15, 21, 25, 68, 198, 227, 438] {
+    for seed in [5, 8, 15, 21, 25, 68, 198, 227, 438, 859] {
         let long = Trial {
             minutes: 8,
             ..trial(seed)

@@ -311,10 +311,10 @@ impl DataServer {
     }
 
     async fn take_all(&self, donor: &Donor, horizon: Bucket) -> Result<u64, NotYet> {
-        let (store, group) = (self.store.clone(), donor.group);
+        let (store, group, closed) = (self.store.clone(), donor.group, donor.closing);
         let is_covered = blocking(move || {
             let failed = |error| of_volume_error(&error);
-            store.begin_taking(group, horizon).map_err(failed)?;
+            store.begin_taking(group, horizon, closed).map_err(failed)?;
             Ok(store
                 .membership(group)
                 .map_err(failed)?

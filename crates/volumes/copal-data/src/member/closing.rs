@@ -12,6 +12,7 @@
 //! Not here: who tells whom (`copal-server`), when buckets close and what the horizon is (`copal_volume::group`).
 
 use super::{
+    Membership,
     line::GroupQueue,
     rows::MemberCore,
     store::MemberStore,
@@ -28,7 +29,10 @@ use copal_volume::{
     FileId, VolumeError, VolumeId,
     group::{Bucket, Claim, Closing, Digest, GroupId, OwnTold, Record},
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// Journals are kept for so many buckets below the horizon: ids of two clients may differ by the skew of their clocks, and a
 /// delete that was drawn early has to outlive the create that it buries.
@@ -138,17 +142,25 @@ impl MemberStore {
         self.core.cut(group)
     }
 
-    /// Begins to take everything over from a donor: what lies below the donor's horizon comes as files, not as operations.
+    /// Begins to take everything over from a donor: what lies below the donor's horizon comes as files, not as operations, and
+    /// what this member took there by itself counts for nothing. From now on it takes nothing from clients that the donor has
+    /// closed.
     /// # Errors
-    /// `NoSpace`, `Failed`.
-    pub fn begin_taking(&self, group: GroupId, horizon: Bucket) -> Result<(), VolumeError> {
+    /// `Corrupt`, `NoSpace`, `Failed`.
+    pub fn begin_taking(&self, group: GroupId, horizon: Bucket, closed: Closing) -> Result<(), VolumeError> {
+        let is_covered = |row: Membership| row.is_covered;
+        if self.membership(group)?.is_none_or(is_covered) {
+            return Ok(());
+        }
         self.change(group, |row| match row.is_covered {
             true => row,
             false => MemberRow {
                 horizon: row.horizon.max(horizon),
+                closing: row.closing.joined(closed),
                 ..row
             },
-        })
+        })?;
+        self.core.void(group, horizon)
     }
 
     /// Up to `limit` operations of one bucket above a key.
@@ -333,6 +345,61 @@ impl MemberCore {
         for row in self.own.journal.iter(range) {
             let (key, row) = row.map_err(|error| of_engine(&error))?;
             each(&journal_entry(key, &row)?);
+        }
+        Ok(())
+    }
+
+    /// Takes away operations below a horizon that this member is not compared down to, and what they buried: a delete among
+    /// them that the donor does not have can never hold, and would hide a file that does. Not what later deletes bury, too.
+    fn void(&self, group: GroupId, horizon: Bucket) -> Result<(), VolumeError> {
+        let queue = self.queue(group)?;
+        let _member = queue.member.lock();
+        let mut void: Vec<JournalEntry> = Vec::new();
+        let start = keys::group(group);
+        let end = keys::journal_bucket(group, horizon.0);
+        if end[..] <= start[..] {
+            return Ok(());
+        }
+        let range = (
+            std::ops::Bound::Included(&start[..]),
+            std::ops::Bound::Excluded(&end[..]),
+        );
+        for row in self.own.journal.iter(range) {
+            let (key, row) = row.map_err(|error| of_engine(&error))?;
+            void.push(journal_entry(key, &row)?);
+        }
+        if void.is_empty() {
+            return Ok(());
+        }
+        let mut buried: BTreeSet<FileId> = void
+            .iter()
+            .filter(|one| !one.is_create)
+            .map(|one| one.fid)
+            .collect();
+        if !buried.is_empty() {
+            self.each_record(group, horizon, None, |entry| {
+                if !entry.is_create {
+                    buried.remove(&entry.fid);
+                }
+            })?;
+        }
+        self.writable()?;
+        for some in void.chunks(CUT_ROWS) {
+            let mut batch = self.kv.batch();
+            for entry in some {
+                batch.delete(&self.own.journal, &entry.key);
+                if !entry.is_create && buried.contains(&entry.fid) {
+                    batch.delete(&self.own.tombs, &keys::tomb(group, entry.fid));
+                }
+            }
+            if let Err(error) = batch.commit(Durability::Device) {
+                if crate::error::refused_cleanly(&error) {
+                    return Err(of_engine(&error));
+                }
+                return Err(VolumeError::Failed {
+                    reason: self.fail(&error),
+                });
+            }
         }
         Ok(())
     }

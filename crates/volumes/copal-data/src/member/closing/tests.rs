@@ -165,7 +165,7 @@ fn who_becomes_whole_closes_what_its_donor_had_closed_and_a_name_with_two_files_
         apply(&store, create(number, "a", bytes(10)));
     }
     let donors = Closing { below: Bucket(40) };
-    store.begin_taking(GROUP, Bucket(30)).unwrap();
+    store.begin_taking(GROUP, Bucket(30), donors).unwrap();
     let still = become_whole(&store, EPOCH, donors);
     assert_eq!(
         (still.role, still.closing, still.is_covered),
@@ -183,6 +183,51 @@ fn who_becomes_whole_closes_what_its_donor_had_closed_and_a_name_with_two_files_
     assert_eq!(become_whole(&store, Epoch(4), donors).role, Role::Recovering);
     let whole = become_whole(&store, EPOCH, donors);
     assert_eq!((whole.role, whole.horizon), (Role::Normal, Bucket(30)));
+}
+
+/// Symptom: a strict read showed a file, a later one said that it is not there, the next one showed it again (simulator, seed
+/// 859): a whole member had lost it without a delete.
+/// Cause: a new member took a delete that all others refused, as they had closed its time; so the file did not come with the
+/// donor's, and the deleted id was cut, since it lay below the donor's horizon.
+/// Fix: what a new member took there by itself counts for nothing, and nothing more is taken there.
+#[test]
+fn what_a_new_member_took_below_the_horizon_of_its_donor_counts_for_nothing() {
+    let (store, _) = member(Role::Joining);
+    apply(&store, delete(1, "a"));
+    apply(&store, create(2, "b", bytes(10)));
+    // Of another file there is a second delete, in a time that is open.
+    let later = NOW + 300_000;
+    apply(&store, delete(3, "c"));
+    let again = OpId(FileId::new(later, 1, 7).0);
+    let bury = Operation::TakeOverDelete {
+        vid: vid(),
+        name: Bytes::from_static(b"c"),
+        fid: fid(3),
+        op: again,
+    };
+    apply(&store, bury);
+    let horizon = Bucket(Bucket::of(OpId(fid(9).0)).0 + 10);
+    let closed = Closing { below: horizon };
+    store.begin_taking(GROUP, horizon, closed).unwrap();
+    assert!(!store.is_over(vid(), fid(1)).unwrap());
+    assert!(store.is_over(vid(), fid(3)).unwrap());
+    let journal = store.snapshot(GROUP).unwrap().journal(None, 9).unwrap();
+    assert_eq!(journal.iter().map(|entry| entry.op).collect::<Vec<_>>(), [again]);
+    // The file comes with the donor's, and the same delete is refused now.
+    let body = bytes(10);
+    let file = Operation::TakeOver {
+        vid: vid(),
+        name: Bytes::from_static(b"a"),
+        head: head(1, &body),
+        body: Body::Here(body),
+        is_journalled: false,
+    };
+    apply(&store, file);
+    let refused = store.apply(GROUP, EPOCH, delete(1, "a")).unwrap();
+    assert_eq!(refused, Err(NotHeld::Refused(Answer::TooOld)));
+    let whole = become_whole(&store, EPOCH, closed);
+    assert_eq!((whole.role, whole.horizon), (Role::Normal, horizon));
+    assert_eq!(store.stat(vid(), b"a", None).unwrap().fid, fid(1));
 }
 
 #[test]
