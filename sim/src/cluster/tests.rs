@@ -133,6 +133,9 @@ fn whoever_draws_power_cuts_gets_nothing_else() {
 /// 198: a strict read told that a file is not there, which was. Whole members had differed, and in the next view nobody was left
 /// who knew of the delete that one of them had. It asks again then (VOL-22).
 ///
+/// 1470: a member had a file that nobody else had, for ever: a create that others refused for its time, and whose burial it refused
+/// in turn once it knew what was closed. What a new member took below its donor's horizon counts for nothing (VOL-17).
+///
 /// 859: a whole member had lost a file without a delete. As a new member it had taken one that all others refused, and whose
 /// time lay below its donor's horizon (VOL-17).
 ///
@@ -141,7 +144,7 @@ fn whoever_draws_power_cuts_gets_nothing_else() {
 /// 227: a disk lost what had been flushed. The enumerator of crash states forgot writes in flight when a device was repaired.
 #[test]
 fn seeds_that_have_failed_hold() {
-    for seed in [5, 8, 15, 21, 25, 68, 198, 227, 438, 859] {
+    for seed in [5, 8, 15, 21, 25, 68, 198, 227, 438, 859, 1470] {
         let long = Trial {
             minutes: 8,
             ..trial(seed)

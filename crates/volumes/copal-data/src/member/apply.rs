@@ -4,6 +4,7 @@ use super::{
     facts::Overlay,
     operation::{Body, NewHead, NotHeld, Operation},
     rows::MemberCore,
+    union::JournalEntry,
 };
 use crate::{
     error::{of_engine, refused_cleanly},
@@ -135,6 +136,22 @@ impl<'a> Batching<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// Takes an operation away that can never hold: the file that it created, or what it buried. `stays_buried`: another delete
+    /// of the file stays.
+    pub(super) fn take_away(&mut self, entry: &JournalEntry, stays_buried: bool) -> Result<(), NotHeld> {
+        if entry.is_create && !self.is_buried(entry.fid)? {
+            // Its name is free for a file beside it.
+            self.delete(entry.vid, &entry.name, entry.fid, entry.op)?;
+        }
+        self.batch.delete(&self.core.own.journal, &entry.key);
+        if !stays_buried {
+            self.batch
+                .delete(&self.core.own.tombs, &keys::tomb(self.group, entry.fid));
+        }
+        self.late.insert(Bucket::of(entry.op));
+        Ok(())
     }
 
     /// A create that meets a removal waits for it to be decided.

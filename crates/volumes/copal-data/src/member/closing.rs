@@ -12,7 +12,8 @@
 //! Not here: who tells whom (`copal-server`), when buckets close and what the horizon is (`copal_volume::group`).
 
 use super::{
-    Membership,
+    Membership, NotHeld,
+    apply::Batching,
     line::GroupQueue,
     rows::MemberCore,
     store::MemberStore,
@@ -27,7 +28,7 @@ use bytes::Bytes;
 use copal_kv::{Batch, Durability, Keyspace};
 use copal_volume::{
     FileId, VolumeError, VolumeId,
-    group::{Bucket, Claim, Closing, Digest, GroupId, OwnTold, Record},
+    group::{Bucket, Claim, Closing, Digest, GroupId, OwnTold, Record, Role},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -349,59 +350,40 @@ impl MemberCore {
         Ok(())
     }
 
-    /// Takes away operations below a horizon that this member is not compared down to, and what they buried: a delete among
-    /// them that the donor does not have can never hold, and would hide a file that does. Not what later deletes bury, too.
+    /// Takes away what a new member took below a horizon: files that it was sent, and deletes. What of them is held the donor
+    /// has; the rest, which others refused, can never hold, and such a delete would hide a file that does. A member that was
+    /// whole before has nothing of the kind: below a horizon it has closed what all others have.
     fn void(&self, group: GroupId, horizon: Bucket) -> Result<(), VolumeError> {
         let queue = self.queue(group)?;
-        let _member = queue.member.lock();
+        let member = queue.member.lock();
+        let Some(row) = member.filter(|row| row.role == Role::Joining) else {
+            return Ok(());
+        };
         let mut void: Vec<JournalEntry> = Vec::new();
-        let start = keys::group(group);
-        let end = keys::journal_bucket(group, horizon.0);
-        if end[..] <= start[..] {
-            return Ok(());
-        }
-        let range = (
-            std::ops::Bound::Included(&start[..]),
-            std::ops::Bound::Excluded(&end[..]),
-        );
-        for row in self.own.journal.iter(range) {
-            let (key, row) = row.map_err(|error| of_engine(&error))?;
-            void.push(journal_entry(key, &row)?);
-        }
-        if void.is_empty() {
-            return Ok(());
-        }
-        let mut buried: BTreeSet<FileId> = void
-            .iter()
-            .filter(|one| !one.is_create)
-            .map(|one| one.fid)
-            .collect();
-        if !buried.is_empty() {
-            self.each_record(group, horizon, None, |entry| {
-                if !entry.is_create {
-                    buried.remove(&entry.fid);
-                }
-            })?;
-        }
-        self.writable()?;
-        for some in void.chunks(CUT_ROWS) {
-            let mut batch = self.kv.batch();
-            for entry in some {
-                batch.delete(&self.own.journal, &entry.key);
-                if !entry.is_create && buried.contains(&entry.fid) {
-                    batch.delete(&self.own.tombs, &keys::tomb(group, entry.fid));
-                }
+        let mut buried: BTreeSet<FileId> = BTreeSet::new();
+        self.each_record(group, Bucket(0), None, |entry| {
+            match Bucket::of(entry.op) < horizon {
+                true => void.push(entry.clone()),
+                false if !entry.is_create => drop(buried.insert(entry.fid)),
+                false => {}
             }
-            if let Err(error) = batch.commit(Durability::Device) {
-                if crate::error::refused_cleanly(&error) {
-                    return Err(of_engine(&error));
-                }
-                return Err(VolumeError::Failed {
-                    reason: self.fail(&error),
-                });
+        })?;
+        let failed = |error| match error {
+            NotHeld::Failed(error) => error,
+            other => VolumeError::Failed {
+                reason: format!("what a new member took cannot be taken away: {other:?}"),
+            },
+        };
+        let mut batch = Batching::new(self, group, &row);
+        for entry in &void {
+            if batch.is_full() {
+                std::mem::replace(&mut batch, Batching::new(self, group, &row)).commit()?;
             }
+            batch
+                .take_away(entry, buried.contains(&entry.fid))
+                .map_err(failed)?;
         }
-        Ok(())
+        batch.commit()
     }
 
     /// Cuts journal and deleted ids well below the horizon.

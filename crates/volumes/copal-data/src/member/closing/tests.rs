@@ -211,6 +211,9 @@ fn what_a_new_member_took_below_the_horizon_of_its_donor_counts_for_nothing() {
     store.begin_taking(GROUP, horizon, closed).unwrap();
     assert!(!store.is_over(vid(), fid(1)).unwrap());
     assert!(store.is_over(vid(), fid(3)).unwrap());
+    // Nor does a file stay that nobody else took: its burial is refused from now on (seed 1470).
+    assert!(store.stat(vid(), b"b", None).is_err());
+    assert!(!store.is_over(vid(), fid(2)).unwrap());
     let journal = store.snapshot(GROUP).unwrap().journal(None, 9).unwrap();
     assert_eq!(journal.iter().map(|entry| entry.op).collect::<Vec<_>>(), [again]);
     // The file comes with the donor's, and the same delete is refused now.
