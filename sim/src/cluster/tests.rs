@@ -133,6 +133,9 @@ fn whoever_draws_power_cuts_gets_nothing_else() {
 /// 198: a strict read told that a file is not there, which was. Whole members had differed, and in the next view nobody was left
 /// who knew of the delete that one of them had. It asks again then (VOL-22).
 ///
+/// 1645: a whole member lacked acknowledged files. It had failed to drop what it had when it left the group, and was made a member
+/// again before it was back. It is not before its server knows of the view without it (VOL-24).
+///
 /// 1470: a member had a file that nobody else had, for ever: a create that others refused for its time, and whose burial it refused
 /// in turn once it knew what was closed. What a new member took below its donor's horizon counts for nothing (VOL-17).
 ///
@@ -144,7 +147,7 @@ fn whoever_draws_power_cuts_gets_nothing_else() {
 /// 227: a disk lost what had been flushed. The enumerator of crash states forgot writes in flight when a device was repaired.
 #[test]
 fn seeds_that_have_failed_hold() {
-    for seed in [5, 8, 15, 21, 25, 68, 198, 227, 438, 859, 1470] {
+    for seed in [5, 8, 15, 21, 25, 68, 198, 227, 438, 859, 1470, 1645] {
         let long = Trial {
             minutes: 8,
             ..trial(seed)

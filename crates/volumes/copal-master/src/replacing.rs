@@ -201,6 +201,12 @@ impl Reign {
         (members, need)
     }
 
+    /// Whether a disk's server has entered all views up to a version, by its own word.
+    fn has_entered(&self, disk: u32, version: u64) -> bool {
+        let watch = self.watches.get(&disk);
+        watch.is_some_and(|watch| watch.entered_version >= version)
+    }
+
     /// Members of `disk` that were to leave stay after all, in one group or in all; what was half copied for them goes. How
     /// many that are.
     pub(crate) fn stay(&mut self, disk: u32, only: Option<GroupId>) -> Mastered<usize> {
@@ -295,6 +301,9 @@ impl Reign {
                 Need::Drain { .. } => true,
                 Need::Move(wanted) => wanted.is_ordered,
             };
+            // Who has left the group drops what it has of it before it may come back (VOL-24).
+            let chosen = target.as_ref().ok().copied();
+            let chosen = chosen.filter(|disk| joining.is_some() || self.has_entered(disk.0, row.version));
             let job = Job {
                 group,
                 whole_copies,
@@ -302,7 +311,7 @@ impl Reign {
                 boost: self.recovery.boosts.get(&group).copied().unwrap_or_default(),
                 pool: 0,
                 sources,
-                target: target.as_ref().ok().copied(),
+                target: chosen,
                 is_ordered,
             };
             if let Err(reason) = target {
