@@ -95,7 +95,7 @@ impl Cluster {
         }
     }
 
-    async fn find_everywhere(
+    pub(crate) async fn find_everywhere(
         &self,
         view: &View,
         vid: VolumeId,
@@ -213,7 +213,7 @@ impl Cluster {
 
 /// What members say of a file.
 #[derive(Default)]
-struct FoundEverywhere {
+pub(crate) struct FoundEverywhere {
     up: usize,
     members: usize,
     needed: usize,
@@ -222,7 +222,7 @@ struct FoundEverywhere {
     whole: usize,
     whole_with: usize,
     is_buried: bool,
-    is_gone: bool,
+    pub(crate) is_gone: bool,
     live: Option<(DiskId, Bytes, messages::FileHead)>,
 }
 
@@ -240,6 +240,11 @@ enum Verdict {
 }
 
 impl FoundEverywhere {
+    /// Whether all members that are up have the file, whole or not.
+    pub(crate) fn is_with_all_that_are_up(&self) -> bool {
+        !self.is_buried && self.told == self.up && self.live_count == self.up
+    }
+
     fn take(&mut self, disk: DiskId, found: messages::Found) {
         self.told += 1;
         let is_whole = role(found.role) == Some(Role::Normal);

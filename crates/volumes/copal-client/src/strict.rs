@@ -20,11 +20,14 @@ use copal_proto::{
     role,
 };
 use copal_volume::{
-    FileId, VolumeError, VolumeId,
-    group::{DiskId, Role, View},
+    FileId, OpId, VolumeError, VolumeId,
+    group::{BUCKET_MS, DiskId, MAX_OP_AGE_MS, MAX_OP_AHEAD_MS, Role, View},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use std::time::Instant;
+
+/// A create of this age is refused by nobody any more: by the clocks of all it has been too old for long.
+const DECIDED_MS: u64 = MAX_OP_AGE_MS + MAX_OP_AHEAD_MS + BUCKET_MS;
 
 /// What one member says of a name.
 enum Said {
@@ -41,6 +44,8 @@ enum Said {
 /// What all of them say.
 enum Agreed {
     Held(messages::FileHead),
+    /// All whole members have it; others that are up do not say.
+    HeldByWhole(messages::FileHead),
     NotFound,
     /// Whole members differ: a create or a delete is on its way.
     Differ(Vec<FileId>),
@@ -63,6 +68,11 @@ impl Cluster {
             let view = self.view(vid, end).await?;
             match self.ask_all(&view, vid, name, end).await {
                 Agreed::Held(head) => return Ok(head),
+                Agreed::HeldByWhole(head) => {
+                    if !self.may_be_refused(&view, vid, &head, end).await? {
+                        return Ok(head);
+                    }
+                }
                 Agreed::NotFound => return Err(VolumeError::NotFound),
                 Agreed::Gone => return Err(VolumeError::VolumeGone),
                 Agreed::Differ(fids) => {
@@ -102,8 +112,30 @@ impl Cluster {
         match self.ask_all(view, vid, &name, end).await {
             Agreed::Gone => Err(VolumeError::VolumeGone),
             Agreed::Not => Ok(false),
-            Agreed::Held(_) | Agreed::NotFound | Agreed::Differ(_) => Ok(true),
+            Agreed::Held(_) | Agreed::HeldByWhole(_) | Agreed::NotFound | Agreed::Differ(_) => Ok(true),
         }
+    }
+
+    /// Whether a member that is up and not whole may yet refuse a create that all whole ones have, upon which whoever creates
+    /// the file takes it back: it lacks the file, and the create is not too old to be refused.
+    async fn may_be_refused(
+        &self,
+        view: &View,
+        vid: VolumeId,
+        head: &messages::FileHead,
+        end: Instant,
+    ) -> Result<bool, VolumeError> {
+        let age_ms = machine::wall_ms().saturating_sub(OpId(id(head.op)).ms());
+        if age_ms > DECIDED_MS {
+            return Ok(false);
+        }
+        let found = self
+            .find_everywhere(view, vid, FileId(id(head.fid)), false, end)
+            .await;
+        if found.is_gone {
+            return Err(VolumeError::VolumeGone);
+        }
+        Ok(!found.is_with_all_that_are_up())
     }
 
     pub(crate) async fn pause(&self, end: Instant) -> Result<(), VolumeError> {
@@ -131,11 +163,11 @@ impl Cluster {
         };
         let calls = view.up().map(|disk| self.ask_one(disk, &request, end));
         let mut calls: FuturesUnordered<_> = calls.collect();
-        let (mut heads, mut answered) = (Vec::new(), 0);
+        let (mut heads, mut answered, mut are_whole) = (Vec::new(), 0, true);
         while let Some(said) = calls.next().await {
             match said {
                 Said::Whole(head) => heads.push(head),
-                Said::InView => {}
+                Said::InView => are_whole = false,
                 Said::Gone => return Agreed::Gone,
                 Said::Nothing => continue,
             }
@@ -144,7 +176,10 @@ impl Cluster {
         if answered < view.up().count() {
             return Agreed::Not;
         }
-        agreed(heads)
+        match agreed(heads) {
+            Agreed::Held(head) if !are_whole => Agreed::HeldByWhole(head),
+            agreed => agreed,
+        }
     }
 
     async fn ask_one(&self, disk: DiskId, request: &messages::Stat, end: Instant) -> Said {
