@@ -18,7 +18,7 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_object::{Ack, ObjectId, Op, Store as Objects, StoreError, Txn};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Bytes buffered over all groups before they are appended.
 const BUFFER_BYTES: u64 = 2 << 20;
@@ -30,7 +30,7 @@ const MAX_OPEN: usize = 1024;
 /// Open objects of the worker between its steps.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerValues {
-    open: HashMap<GroupKey, OpenObject>,
+    open: BTreeMap<GroupKey, OpenObject>,
 }
 
 impl WorkerValues {
@@ -60,12 +60,12 @@ impl WorkerValues {
 pub(crate) struct Separation<'a> {
     objects: &'a Objects,
     /// As they are with this step's appends.
-    open: HashMap<GroupKey, OpenObject>,
+    open: BTreeMap<GroupKey, OpenObject>,
     /// All objects this step touched, for the manifest.
-    touched: HashMap<ObjectId, ValueMeta>,
+    touched: BTreeMap<ObjectId, ValueMeta>,
     /// Lengths before the step; `None`: created by it.
-    before: HashMap<ObjectId, Option<u64>>,
-    buffers: HashMap<ObjectId, Vec<u8>>,
+    before: BTreeMap<ObjectId, Option<u64>>,
+    buffers: BTreeMap<ObjectId, Vec<u8>>,
     buffered: usize,
     buffer_limit: usize,
     charge: Charge,
@@ -80,9 +80,9 @@ impl<'a> Separation<'a> {
             charge: budget.charge(Class::Merges, 0),
             objects,
             open: values.open.clone(),
-            touched: HashMap::new(),
-            before: HashMap::new(),
-            buffers: HashMap::new(),
+            touched: BTreeMap::new(),
+            before: BTreeMap::new(),
+            buffers: BTreeMap::new(),
             buffered: 0,
             written: 0,
         }

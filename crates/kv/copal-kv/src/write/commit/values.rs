@@ -16,7 +16,7 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_object::{Check, CreateOptions, Lifetime, ObjectId, ObjectKind, Op};
-use std::collections::HashMap;
+use std::{collections::BTreeMap, ops::Bound};
 
 /// Bytes at which a value object is closed.
 pub(crate) const OBJECT_BYTES: u64 = 64 << 20;
@@ -75,7 +75,7 @@ pub(crate) fn create_options(expected_bytes: u64) -> CreateOptions {
 /// Open objects by group.
 #[derive(Debug, Default)]
 pub(crate) struct DirectValues {
-    open: HashMap<GroupKey, OpenObject>,
+    open: BTreeMap<GroupKey, OpenObject>,
 }
 
 /// What one commit group adds to value objects: transactions to submit in order, and how to undo them.
@@ -87,7 +87,7 @@ pub(crate) struct Placement {
     /// Groups as they were before; `None`: the object is new.
     before: Vec<(GroupKey, Option<OpenObject>)>,
     /// Objects appended to, as they are after the group, to be noted in the memtable.
-    pub(crate) touched: HashMap<ObjectId, ValueMeta>,
+    pub(crate) touched: BTreeMap<ObjectId, ValueMeta>,
 }
 
 impl Placement {
@@ -157,7 +157,12 @@ impl DirectValues {
         if self.open.len() < MAX_OPEN {
             return;
         }
-        let victim = self.open.keys().find(|other| *other != group).cloned();
+        // The next one in order: any will do, and a run that is repeated closes the same one.
+        let behind = (Bound::Excluded(group), Bound::Unbounded);
+        let next = self.open.range(behind).next().or_else(|| self.open.iter().next());
+        let victim = next
+            .map(|(other, _)| other.clone())
+            .filter(|other| other != group);
         if let Some(victim) = victim {
             self.open.remove(&victim);
         }
@@ -165,7 +170,7 @@ impl DirectValues {
 
     /// Operations that take back what `placement` appended; the open objects are as before.
     pub(crate) fn undo(&mut self, placement: Placement) -> Vec<Op> {
-        let mut lengths: HashMap<ObjectId, u64> = HashMap::new();
+        let mut lengths: BTreeMap<ObjectId, u64> = BTreeMap::new();
         for (group, before) in placement.before {
             match before {
                 Some(open) => {
