@@ -3,6 +3,7 @@
 //! Not here: how a program is metered and how rows are kept (`xtask::metered`, `copal_bench_harness`).
 
 mod cluster;
+mod dedup;
 mod filters;
 mod memory;
 mod objects;
@@ -79,6 +80,8 @@ enum Suite {
     VolumePowercut(cluster::powercut::Options),
     /// Processor time of a small put over frames and over tonic
     RpcGate(cluster::gate::Options),
+    /// Storage that leaks when snapshots are deleted by summary vectors
+    DedupTable4(dedup::table4::Options),
     /// Device commands of each operation of the object store
     ObjectCommands(objects::commands::Options),
     /// Durable append: file system against stream
@@ -123,6 +126,7 @@ fn run() -> Result<()> {
         Suite::VolumeRestart(options) => cluster::large::restart(root, &options),
         Suite::VolumePowercut(options) => cluster::powercut::run(root, &options),
         Suite::RpcGate(options) => cluster::gate::run(root, &options),
+        Suite::DedupTable4(options) => dedup::table4::run(root, &options),
         Suite::ObjectCommands(options) => objects::commands::run(root, &options),
         Suite::DraconisFig9(options) => objects::figure9::run(root, &options),
     }

@@ -29,7 +29,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 }
 
 /// Every suite there is; `docs/papers.md` may name only these.
-pub(crate) const SUITES: [Suite; 35] = [
+pub(crate) const SUITES: [Suite; 36] = [
     suite(
         BACKUP_PEERS,
         "repository size, CPU, memory, restore beside restic, rustic and borg",
@@ -43,6 +43,11 @@ pub(crate) const SUITES: [Suite; 35] = [
     suite(
         "backup-scale",
         "processor time and reads of small commands among 2,000 VMs, and 500 snapshots",
+        Package::Bench,
+    ),
+    suite(
+        "dedup-table4",
+        "storage that leaks when snapshots are deleted by summary vectors",
         Package::Bench,
     ),
     suite(

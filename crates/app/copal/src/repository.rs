@@ -10,7 +10,7 @@ use crate::{
     password,
     place::{ClusterPlace, Place},
 };
-use copal_backup::{IndexHome, InitOptions, Repository, Unlock};
+use copal_backup::{IndexHome, InitOptions, Layout, Repository, Unlock};
 use copal_client::{ClusterStore, LeaseError};
 use copal_node::{Access, MemoryShares, Patience, Stack, UnfinishedStore, refuse_taken};
 use copal_object::{Shrunk, StoreError};
@@ -156,8 +156,10 @@ pub(crate) fn init(
     patience: &Patience,
 ) -> Outcome<Opened> {
     let named = common.repository()?;
-    if let Some(place) = ClusterPlace::parse(named)? {
-        return init_in_cluster(common, init, chunking, &place, patience);
+    let place = ClusterPlace::parse(named)?;
+    let layout = init.layout(place.is_some())?;
+    if let Some(place) = place {
+        return init_in_cluster(common, init, (chunking, layout), &place, patience);
     }
     refuse_taken(named)?;
     let unlock = password::for_init(common)?;
@@ -171,6 +173,7 @@ pub(crate) fn init(
     )?;
     let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
     let options = InitOptions {
+        layout,
         profile: chunking,
         ..InitOptions::new(unlock)
     };
@@ -182,7 +185,7 @@ pub(crate) fn init(
 fn init_in_cluster(
     common: &Common,
     init: &Init,
-    chunking: copal_backup::Profile,
+    (chunking, layout): (copal_backup::Profile, Layout),
     place: &ClusterPlace,
     patience: &Patience,
 ) -> Outcome<Opened> {
@@ -196,6 +199,7 @@ fn init_in_cluster(
     store.make_root().map_err(cluster::of_volume)?;
     take_lease(&mut store, place, patience)?;
     let options = InitOptions {
+        layout,
         profile: chunking,
         ..InitOptions::new(unlock)
     };
@@ -241,17 +245,12 @@ fn open_in_cluster(
     patience: &Patience,
 ) -> Outcome<Opened> {
     let mut store = place.connect(common)?;
-    if access == Access::Write {
+    let repository = open_on(common, Arc::new(store.clone()), IndexHome::Memory)?;
+    // In a fleet many write at once, and who writes a VM is settled by its log.
+    if access == Access::Write && !repository.info().layout.is_fleet() {
         take_lease(&mut store, place, patience)?;
     }
-    let repository = open_on(common, Arc::new(store.clone()), IndexHome::Memory);
-    match repository {
-        Ok(repository) => Ok(Opened::in_cluster(store, repository)),
-        Err(failure) => {
-            store.release_lease();
-            Err(failure)
-        }
-    }
+    Ok(Opened::in_cluster(store, repository))
 }
 
 fn open_on(common: &Common, volumes: Arc<dyn VolumeStore>, index: IndexHome) -> Outcome<Repository> {

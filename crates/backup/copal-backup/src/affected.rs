@@ -15,7 +15,6 @@ use crate::progress::{CancelFlag, Progress, Stage};
 use crate::recipe::{PAGE_SEGMENTS, Page, Ref, Root};
 use crate::request::{CheckReport, SnapshotId, Vm};
 use crate::tree::TreeReader;
-use crate::volumes::Home;
 use std::collections::{HashMap, HashSet};
 
 /// Frames that are lost, and what the report says of them: numbers of its damages.
@@ -64,7 +63,6 @@ pub(crate) fn affected_snapshots(
             parts,
             places,
             cancel,
-            home: Home::Recipes(vm.uuid),
             tree: TreeReader::new(parts.pack_store(), vm.uuid)?,
         };
         let mut before: HashMap<String, Walked> = HashMap::new();
@@ -81,7 +79,7 @@ pub(crate) fn affected_snapshots(
             };
             for disk in &manifest.disks {
                 let mut is_hurt = false;
-                walk.look(walk.home, &disk.root, &mut met, &mut is_hurt)?;
+                walk.look(&disk.root, &mut met, &mut is_hurt)?;
                 let root = walk.tree.root(&disk.root, disk.size_bytes);
                 let Some(root) = met.value(root, &mut is_hurt)? else {
                     continue;
@@ -144,21 +142,14 @@ struct Walk<'a> {
     parts: &'a Parts,
     places: &'a Places,
     cancel: &'a CancelFlag,
-    home: Home,
     tree: TreeReader<'a>,
 }
 
 impl Walk<'_> {
     /// Where a reference leads; `is_hurt` when that is nowhere, or to damaged places only.
-    fn look(
-        &self,
-        home: Home,
-        reference: &Ref,
-        met: &mut Met<'_>,
-        is_hurt: &mut bool,
-    ) -> Result<Option<Located>> {
+    fn look(&self, reference: &Ref, met: &mut Met<'_>, is_hurt: &mut bool) -> Result<Option<Located>> {
         let mut damages = Vec::new();
-        let located = self.parts.pack_store().first_good(home, reference, |located| {
+        let located = self.parts.pack_store().first_good(reference, |located| {
             let known = damages.len();
             damages.extend(self.places.damages(located.spot));
             match damages.len() == known {
@@ -188,7 +179,7 @@ impl Walk<'_> {
                 continue;
             }
             let mut is_hurt = false;
-            self.look(self.home, page, met, &mut is_hurt)?;
+            self.look(page, met, &mut is_hurt)?;
             let read = self.tree.page(Some(page), root.size_bytes, index as u64);
             let read = met.value(read, &mut is_hurt)?;
             if is_hurt {
@@ -226,12 +217,12 @@ impl Walk<'_> {
             return Err(Error::Cancelled { kept_bytes: None });
         }
         let mut is_hurt = false;
-        self.look(self.home, reference, met, &mut is_hurt)?;
+        self.look(reference, met, &mut is_hurt)?;
         let recipe = self.tree.segment(reference, size_bytes, number);
         let recipe = met.value(recipe, &mut is_hurt)?;
         for entry in recipe.iter().flat_map(|recipe| &recipe.entries) {
             let Some(chunk) = &entry.chunk else { continue };
-            let located = self.look(Home::Chunks, chunk, met, &mut is_hurt)?;
+            let located = self.look(chunk, met, &mut is_hurt)?;
             if let Some(located) = located.filter(|located| located.row().raw != entry.length) {
                 met.value::<()>(Err(wrong_length(&located)), &mut is_hurt)?;
             }

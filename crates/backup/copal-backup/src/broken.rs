@@ -20,6 +20,12 @@ pub(crate) enum Flaw {
     UnlinksUncopied,
     /// BAK-15: What a prune removes in a cluster is not listed first.
     RemovesUnlisted,
+    /// BAK-16: Machines of a fleet have one index.
+    OneIndex,
+    /// BAK-17: A removal does not look for sessions that opened meanwhile.
+    RemovesBesideSessions,
+    /// BAK-18: A block of a summary vector is merged whatever its seal says.
+    NoVectorSeal,
     /// A spot leads to whatever stands there.
     AnyRowFits,
     /// BAK-11: A chunk is not compared with its id.
@@ -61,5 +67,7 @@ pub(crate) const fn by(_: Flaw) -> bool {
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+mod fleet;
 #[cfg(test)]
 mod removals;

@@ -11,17 +11,16 @@ use crate::catalog::vm::Published;
 use crate::error::{Error, Result};
 use crate::fetch::Fetcher;
 use crate::manifest::Manifest;
-use crate::pack::{PackKind, reader};
+use crate::pack::reader;
 use crate::pack_store::Located;
 use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::recipe::{PAGE_SEGMENTS, Ref, Root, SegmentRecipe, segment_length};
-use crate::reindex::{StoredPack, for_each_pack};
+use crate::reindex::{StoredPack, Whose, for_each_pack};
 use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
 use crate::retention::misdated;
 use crate::scan::scan;
 use crate::tree::TreeReader;
-use crate::volumes::Home;
 use copal_chunk::SEGMENT_BYTES;
 use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
@@ -211,7 +210,7 @@ fn check_vm(
             walker.disk(&root, old, id, report, |report, _, recipe| {
                 for entry in &recipe.entries {
                     let Some(chunk) = &entry.chunk else { continue };
-                    let located = pack_store.locate(Home::Chunks, chunk);
+                    let located = pack_store.locate(chunk);
                     let Some(located) = noted(located, report, id)? else {
                         continue;
                     };
@@ -310,7 +309,7 @@ fn check_packs(
     let pack_store = parts.pack_store();
     let mut places = Places::default();
     let mut total = 0;
-    for_each_pack(pack_store, |pack| {
+    for_each_pack(pack_store, Whose::All, |pack| {
         total += if is_chosen(read_data, &pack) {
             pack.info.size
         } else {
@@ -319,7 +318,7 @@ fn check_packs(
         Ok(())
     })?;
     progress.stage(Stage::ReadData, "packs", total);
-    for_each_pack(pack_store, |pack| {
+    for_each_pack(pack_store, Whose::All, |pack| {
         if cancel.is_cancelled() {
             return Err(Error::Cancelled { kept_bytes: None });
         }
@@ -344,7 +343,7 @@ fn check_packs(
         if !is_chosen(read_data, &pack) {
             return Ok(());
         }
-        let ids = (footer.kind == PackKind::Chunks).then_some(&pack_store.keys.id);
+        let ids = pack.home.has_chunks().then_some(&pack_store.keys.id);
         scan(pack_store, pack.vid, &footer, ids, report, &mut places)?;
         progress.advance(pack.info.size);
         Ok(())

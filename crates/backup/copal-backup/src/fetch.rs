@@ -6,7 +6,6 @@ use crate::pack::PackNumber;
 use crate::pack::reader::{Inflater, open_frame};
 use crate::pack_store::{Located, PackStore};
 use crate::recipe::{Ref, SegmentRecipe};
-use crate::volumes::Home;
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -62,7 +61,7 @@ impl<'a> Fetcher<'a> {
             let place = at..at + entry.length as usize;
             at = place.end;
             let Some(chunk) = &entry.chunk else { continue };
-            match self.pack_store.locate(Home::Chunks, chunk) {
+            match self.pack_store.locate(chunk) {
                 Ok(located) => wanted.push(Wanted {
                     located,
                     chunk: *chunk,
@@ -120,7 +119,7 @@ impl<'a> Fetcher<'a> {
         let pack_store = self.pack_store;
         let tried = wanted.located.spot;
         pack_store.note_damaged(&wanted.located.footer, tried.slot);
-        pack_store.next_good(Home::Chunks, &wanted.chunk, tried, Some(error), |located| {
+        pack_store.next_good(&wanted.chunk, tried, Some(error), |located| {
             let (from, to) = (u64::from(located.row().offset), located.row().end());
             let wanted = Wanted {
                 located: located.clone(),

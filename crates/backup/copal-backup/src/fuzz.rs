@@ -5,12 +5,14 @@
 
 use crate::{
     catalog::{checkpoint, domain::DomainState, fold::Fold, record, vm::VmState},
-    index, key_slot, manifest,
+    dead_frames, index, key_slot, manifest,
     pack::{PackNumber, format as pack},
     recipe,
     source::parse_changed_extents,
+    summary,
 };
 use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put, Reader};
+use uuid::Uuid;
 
 /// Takes any bytes, gives nothing back and must not panic.
 pub type Decoder = fn(&[u8]);
@@ -44,13 +46,13 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = pack::decode_rows(bytes, 1 << 24);
     }),
     ("segment recipe", |bytes| {
-        let _ = recipe::SegmentRecipe::decode(bytes, 2 << 20);
+        let _ = recipe::SegmentRecipe::decode(bytes, 2 << 20, Uuid::nil());
     }),
     ("recipe page", |bytes| {
-        let _ = recipe::Page::decode(bytes, 512);
+        let _ = recipe::Page::decode(bytes, 512, Uuid::nil());
     }),
     ("disk root", |bytes| {
-        let _ = recipe::Root::decode(bytes);
+        let _ = recipe::Root::decode(bytes, Uuid::nil());
     }),
     ("manifest body", |bytes| {
         let _ = manifest::parse(&mut Reader::new(bytes));
@@ -59,10 +61,17 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = record::parse(&mut Reader::new(bytes), record::FORMAT.version);
     }),
     ("catalog checkpoint body", |bytes| {
-        let _ = checkpoint::parse::<DomainState>(&mut Reader::new(bytes));
-        let _ = checkpoint::parse::<VmState>(&mut Reader::new(bytes));
-        let _ = DomainState::parse(0, &mut Reader::new(bytes));
-        let _ = VmState::parse(0, &mut Reader::new(bytes));
+        let version = checkpoint::FORMAT.version;
+        let _ = checkpoint::parse::<DomainState>(&mut Reader::new(bytes), version);
+        let _ = checkpoint::parse::<VmState>(&mut Reader::new(bytes), version);
+        let _ = DomainState::parse(0, &mut Reader::new(bytes), version);
+        let _ = VmState::parse(0, &mut Reader::new(bytes), version);
+    }),
+    ("summary vector", |bytes| {
+        let _ = summary::format::parse(bytes);
+    }),
+    ("list of dead frames", |bytes| {
+        let _ = dead_frames::parse(bytes);
     }),
     ("key slot", |bytes| {
         let _ = key_slot::decode(bytes);

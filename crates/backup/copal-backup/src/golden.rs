@@ -3,7 +3,7 @@
 use crate::catalog::checkpoint;
 use crate::catalog::domain::DomainState;
 use crate::catalog::record::{PackPlace, Record};
-use crate::catalog::vm::{Published, VmState};
+use crate::catalog::vm::{DeadList, Published, VmState};
 use crate::key_slot::{self, Cost};
 use crate::keys::Keys;
 use crate::manifest::{Manifest, ManifestDisk};
@@ -56,19 +56,33 @@ fn keys() -> Keys {
     Keys::derive(&[0x11; 32])
 }
 
-fn spot(slot: u32) -> Spot {
+/// The VM whose recipes the documents show.
+const VM: Uuid = Uuid::from_bytes([0x77; 16]);
+
+fn spot(home: Home, slot: u32) -> Spot {
     Spot {
+        home,
         volume: 2,
         pack: PackNumber(0x0102_0304_0506_0708),
         slot,
     }
 }
 
-fn reference(byte: u8, slot: u32) -> Ref {
+fn at(home: Home, byte: u8, slot: u32) -> Ref {
     Ref {
         id: ChunkId([byte; 32]),
-        spot: spot(slot),
+        spot: spot(home, slot),
     }
+}
+
+/// A chunk of the domain.
+fn chunk(byte: u8, slot: u32) -> Option<Ref> {
+    Some(at(Home::Shared, byte, slot))
+}
+
+/// A recipe of the VM.
+fn reference(byte: u8, slot: u32) -> Ref {
+    at(Home::Recipes(VM), byte, slot)
 }
 
 #[test]
@@ -79,7 +93,7 @@ fn the_pack_of_the_document() {
         domain: [0xd0; 16],
         pack_id: *b"pack id 16 bytes",
         session: [0x5e; 16],
-        kind: PackKind::Chunks,
+        kind: PackKind::Shared,
     };
     let store = MemoryStore::new();
     let vid = store.create_volume("", "v", &VolumeOptions::default()).unwrap();
@@ -88,7 +102,8 @@ fn the_pack_of_the_document() {
     let file = store
         .writer(vid, name.as_bytes(), &PutOptions::default())
         .unwrap();
-    let mut pack = PackWriter::start(file, &keys.pack_key(&header.pack_id), header, 0).unwrap();
+    let mut pack =
+        PackWriter::start(file, &keys.pack_key(&header.pack_id), header, (Home::Shared, 0)).unwrap();
     for payload in [&b"first chunk"[..], b"second"] {
         let id = keys.id.id(payload).short();
         pack.append(&Frame {
@@ -105,7 +120,7 @@ fn the_pack_of_the_document() {
         .unwrap();
     assert_example(document, 0, &bytes);
     assert_eq!(Header::decode(&bytes[..HEADER_BYTES]).unwrap(), header);
-    let footer = reader::footer(&store, vid, number, &keys).unwrap();
+    let footer = reader::footer(&store, Home::Shared, vid, number, &keys).unwrap();
     let raw: Vec<_> = footer
         .rows
         .iter()
@@ -124,44 +139,44 @@ fn the_recipes_of_the_document() {
     let document = include_str!("../../../../docs/formats/backup-recipe.md");
     let segment = SegmentRecipe {
         entries: vec![
-            Entry {
-                length: 20_000,
-                chunk: Some(reference(0xa1, 7)),
-            },
-            Entry {
-                length: 12_768,
-                chunk: Some(reference(0xa2, 8)),
-            },
-            Entry {
-                length: 4096,
-                chunk: None,
-            },
+            Entry::new(20_000, chunk(0xa1, 7)),
+            Entry::new(12_768, chunk(0xa2, 8)),
+            Entry::new(4096, None),
         ],
     };
     assert_example(document, 0, &segment.encode());
     assert_eq!(
-        SegmentRecipe::decode(&example(document, 0), 36_864).unwrap(),
+        SegmentRecipe::decode(&example(document, 0), 36_864, VM).unwrap(),
         segment
     );
     let page = Page {
         segments: vec![Some(reference(0xb1, 0)), None, Some(reference(0xb2, 5))],
     };
     assert_example(document, 1, &page.encode());
-    assert_eq!(Page::decode(&example(document, 1), 3).unwrap(), page);
+    assert_eq!(Page::decode(&example(document, 1), 3, VM).unwrap(), page);
     let root = Root {
         size_bytes: 3 << 20,
         pages: vec![Some(reference(0xc1, 9))],
     };
     assert_example(document, 2, &root.encode());
-    assert_eq!(Root::decode(&example(document, 2)).unwrap(), root);
+    assert_eq!(Root::decode(&example(document, 2), VM).unwrap(), root);
+
+    // Version 2: a chunk of the VM's own, and another that nobody answered for in time.
+    let mut own = segment.clone();
+    own.entries[1] = Entry {
+        is_unresolved: true,
+        ..Entry::new(12_768, Some(at(Home::Private(VM), 0xa2, 8)))
+    };
+    assert_example(document, 3, &own.encode());
+    assert_eq!(
+        SegmentRecipe::decode(&example(document, 3), 36_864, VM).unwrap(),
+        own
+    );
 
     // Where something is stored is not part of its name; what it is, and of whom, is.
     let key = keys().recipe_key(Uuid::from_bytes([7; 16]));
     let mut moved = segment.clone();
-    moved.entries[0].chunk = Some(Ref {
-        spot: spot(900),
-        ..reference(0xa1, 7)
-    });
+    moved.entries[0].chunk = chunk(0xa1, 900);
     assert_eq!(
         key.id(SEGMENT_LEVEL, &segment.logical()),
         key.id(SEGMENT_LEVEL, &moved.logical())
@@ -180,12 +195,12 @@ fn the_recipes_of_the_document() {
 #[test]
 fn no_cut_and_no_changed_byte_of_a_recipe_makes_a_reader_panic() {
     let document = include_str!("../../../../docs/formats/backup-recipe.md");
-    for number in 0..3 {
+    for number in 0..4 {
         let golden = example(document, number);
         let read = |bytes: &[u8]| {
-            let _ = SegmentRecipe::decode(bytes, 36_864);
-            let _ = Page::decode(bytes, 3);
-            let _ = Root::decode(bytes);
+            let _ = SegmentRecipe::decode(bytes, 36_864, VM);
+            let _ = Page::decode(bytes, 3, VM);
+            let _ = Root::decode(bytes, VM);
         };
         for cut in 0..golden.len() {
             read(&golden[..cut]);
@@ -204,7 +219,7 @@ fn no_cut_and_no_changed_byte_of_a_recipe_makes_a_reader_panic() {
 fn the_manifest_of_the_document() {
     let document = include_str!("../../../../docs/formats/backup-manifest.md");
     let manifest = Manifest {
-        vm: Uuid::from_bytes([0x77; 16]),
+        vm: VM,
         snapshot: SnapshotId([0x51; 16]),
         session: [0x5e; 16],
         sequence: 4,
@@ -327,7 +342,7 @@ fn records_that_the_document_shows_no_bytes_of_are_read_as_written() {
         Record::Removing {
             packs: vec![
                 PackPlace {
-                    home: Home::Chunks,
+                    home: Home::Shared,
                     volume: 3,
                     pack: PackNumber(7),
                 },
@@ -337,6 +352,31 @@ fn records_that_the_document_shows_no_bytes_of_are_read_as_written() {
                     pack: PackNumber(u64::MAX),
                 },
             ],
+        },
+        Record::Removed {
+            packs: vec![PackPlace {
+                home: Home::Private(VM),
+                volume: 1,
+                pack: PackNumber(9),
+            }],
+        },
+        Record::Freed {
+            snapshots: vec![SnapshotId([3; 16])],
+            dead: Some(DeadList {
+                number: 1,
+                hash: [4; 32],
+            }),
+        },
+        Record::Freed {
+            snapshots: vec![],
+            dead: None,
+        },
+        Record::Retired,
+        Record::VmRemoved { vm: VM },
+        Record::InitFleet {
+            domain: Uuid::from_bytes([9; 16]),
+            profile: Profile::Paper,
+            popular_millionths: 300_000,
         },
     ];
     for record in others {
@@ -378,15 +418,47 @@ fn the_checkpoints_of_the_document() {
         next_number: 32,
         next_sequence: 5,
         published: vec![published],
-        forgotten: vec![SnapshotId([0x52; 16])],
+        forgotten: vec![Published {
+            snapshot: SnapshotId([0x52; 16]),
+            ..published
+        }],
         open: vec![[0x5e; 16]],
         fenced: vec![[0x5f; 16]],
         newest_ms: 1_800_000_000_001,
+        removing: vec![PackPlace {
+            home: Home::Private(VM),
+            volume: 1,
+            pack: PackNumber(9),
+        }],
+        freed: vec![SnapshotId([0x53; 16])],
+        dead: Some(DeadList {
+            number: 3,
+            hash: [0x98; 32],
+        }),
+        is_retired: false,
     };
     let place = "c.v.77777777777777777777777777777777.0000000000000020";
     let bytes = checkpoint::encode(&state, place, &keys());
     assert_example(document, 1, &bytes);
-    assert_eq!(checkpoint::decode(&bytes, place, 32, &keys()), Ok(state));
+    assert_eq!(checkpoint::decode(&bytes, place, 32, &keys()), Ok(state.clone()));
+    let only_id = Published {
+        snapshot: SnapshotId([0x52; 16]),
+        sequence: 0,
+        created_ms: 0,
+        stored_ms: 0,
+        manifest: [0; 32],
+        is_verified: false,
+        held_until_ms: 0,
+    };
+    let before = VmState {
+        forgotten: vec![only_id],
+        removing: Vec::new(),
+        freed: Vec::new(),
+        dead: None,
+        ..state
+    };
+    let of_version_1 = example(document, 2);
+    assert_eq!(checkpoint::decode(&of_version_1, place, 32, &keys()), Ok(before));
 }
 
 #[test]

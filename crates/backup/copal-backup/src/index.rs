@@ -1,7 +1,9 @@
-//! The chunk index: where is the frame of this id? One exact index for the whole repository.
+//! The chunk index: where is the frame of this id? Exact.
 //!
 //! Two maps: id (16 bytes) -> pack and slot (11 bytes), newest first where an id has several frames, and
-//! pack -> what is known about it.
+//! pack -> what is known about it. In the layout solo there is one index for the whole repository. In a fleet each VM has
+//! its own, and the domain another: ids stand behind the VM they are of, and a look-up names it, so nobody finds, and
+//! refers to, what another VM may remove (BAK-16).
 //! Invariants
 //! - It holds nothing that the packs do not: it can be thrown away and built again from footers (BAK-9).
 //! - A row is entered after its pack is durable and removed before its pack is deleted, so a row whose
@@ -14,16 +16,19 @@
 mod damaged;
 mod rows;
 
+use crate::broken::{self, Flaw};
 use crate::error::Result;
-use crate::pack::PackNumber;
+use crate::pack::{PackNumber, Spot};
+use crate::request::Layout;
 use crate::volumes::Home;
 use copal_kv::{Durability, Keyspace, KeyspaceOptions};
 use parking_lot::Mutex;
-use rows::{bad, encode_pack, encode_rows, newest_first};
+use rows::{RowKey, bad, encode_pack, encode_rows, newest_first};
 pub(crate) use rows::{decode_pack, decode_rows};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::atomic::AtomicBool;
+use uuid::Uuid;
 
 const CHUNKS: &str = "backup-chunks";
 const PACKS: &str = "backup-packs";
@@ -59,9 +64,23 @@ pub(crate) struct PackEntry {
     pub(crate) file_bytes: u64,
 }
 
+impl PackEntry {
+    /// Where a row of this pack leads.
+    pub(crate) fn spot(&self, row: IndexRow) -> Spot {
+        Spot {
+            home: self.home,
+            volume: self.volume,
+            pack: row.pack,
+            slot: row.slot,
+        }
+    }
+}
+
 /// The index of an open repository; shared between threads.
 pub(crate) struct Index {
     backend: Backend,
+    /// Whether each VM has an index of its own.
+    is_scoped: bool,
     /// Entries of packs asked for lately.
     cached: Mutex<HashMap<PackNumber, PackEntry>>,
     /// Whether any frame is noted as damaged.
@@ -81,7 +100,7 @@ enum Backend {
 
 #[derive(Default)]
 struct Maps {
-    chunks: HashMap<[u8; 16], Vec<IndexRow>>,
+    chunks: HashMap<RowKey, Vec<IndexRow>>,
     packs: BTreeMap<PackNumber, PackEntry>,
     damaged: BTreeSet<(PackNumber, u32)>,
 }
@@ -96,7 +115,7 @@ pub(crate) enum Older {
 }
 
 impl Index {
-    pub(crate) fn open(home: &IndexHome) -> Result<Index> {
+    pub(crate) fn open(home: &IndexHome, layout: Layout) -> Result<Index> {
         let backend = match home {
             IndexHome::Memory => Backend::Memory(Mutex::new(Maps::default())),
             IndexHome::Kv(store) => {
@@ -111,6 +130,7 @@ impl Index {
         };
         let index = Index {
             backend,
+            is_scoped: layout.is_fleet(),
             cached: Mutex::new(HashMap::new()),
             has_damaged: AtomicBool::new(false),
         };
@@ -118,24 +138,32 @@ impl Index {
         Ok(index)
     }
 
+    /// What the rows of an id are found by, among what lies in this home.
+    fn key(&self, home: Home, id: &[u8; 16]) -> RowKey {
+        RowKey {
+            vm: (self.is_scoped && !broken::by(Flaw::OneIndex)).then(|| home.vm().unwrap_or_default()),
+            id: *id,
+        }
+    }
+
     /// The newest place of an id whose pack has an entry.
-    pub(crate) fn find(&self, id: &[u8; 16]) -> Result<Option<(IndexRow, PackEntry)>> {
-        Ok(self.places(id)?.into_iter().next())
+    pub(crate) fn find(&self, home: Home, id: &[u8; 16]) -> Result<Option<(IndexRow, PackEntry)>> {
+        Ok(self.places(home, id)?.into_iter().next())
     }
 
     /// All places of an id whose packs have an entry, newest first.
-    pub(crate) fn places(&self, id: &[u8; 16]) -> Result<Vec<(IndexRow, PackEntry)>> {
+    pub(crate) fn places(&self, home: Home, id: &[u8; 16]) -> Result<Vec<(IndexRow, PackEntry)>> {
         let mut places = Vec::new();
-        for row in self.rows(id)? {
+        for row in self.rows(&self.key(home, id))? {
             places.extend(self.pack(row.pack)?.map(|entry| (row, entry)));
         }
         Ok(places)
     }
 
-    fn rows(&self, id: &[u8; 16]) -> Result<Vec<IndexRow>> {
+    fn rows(&self, key: &RowKey) -> Result<Vec<IndexRow>> {
         match &self.backend {
-            Backend::Memory(maps) => Ok(maps.lock().chunks.get(id).cloned().unwrap_or_default()),
-            Backend::Kv { chunks, .. } => match chunks.get(id)? {
+            Backend::Memory(maps) => Ok(maps.lock().chunks.get(key).cloned().unwrap_or_default()),
+            Backend::Kv { chunks, .. } => match chunks.get(&key.bytes())? {
                 Some(value) => decode_rows(&value),
                 None => Ok(Vec::new()),
             },
@@ -143,8 +171,10 @@ impl Index {
     }
 
     /// How many frames of each pack are the only ones of their ids that are known. A pack of whose frames all are is
-    /// led to by nothing but its own place.
-    pub(crate) fn sole_frames(&self) -> Result<HashMap<PackNumber, u32>> {
+    /// led to by nothing but its own place. `vm`: in a fleet, whose index.
+    pub(crate) fn sole_frames(&self, vm: Option<Uuid>) -> Result<HashMap<PackNumber, u32>> {
+        let prefix = vm.filter(|_| self.is_scoped).map(Uuid::into_bytes);
+        let prefix = prefix.as_ref().map_or(&[][..], |vm| &vm[..]);
         let mut sole = HashMap::new();
         let mut count = |rows: &[IndexRow]| {
             if let [row] = rows {
@@ -152,9 +182,16 @@ impl Index {
             }
         };
         match &self.backend {
-            Backend::Memory(maps) => maps.lock().chunks.values().for_each(|rows| count(rows)),
+            Backend::Memory(maps) => {
+                let maps = maps.lock();
+                let of_vm = maps
+                    .chunks
+                    .iter()
+                    .filter(|(key, _)| key.bytes().starts_with(prefix));
+                of_vm.for_each(|(_, rows)| count(rows));
+            }
             Backend::Kv { chunks, .. } => {
-                for item in chunks.iter((Bound::Unbounded, Bound::Unbounded)) {
+                for item in chunks.prefix(prefix) {
                     count(&decode_rows(&item?.1)?);
                 }
             }
@@ -195,13 +232,15 @@ impl Index {
         durability: Durability,
     ) -> Result<()> {
         let damaged = self.damaged_slots(pack)?;
-        let placed = ids.zip(0..).map(|(id, slot)| (id, IndexRow { pack, slot }));
+        let placed = ids
+            .zip(0..)
+            .map(|(id, slot)| (self.key(entry.home, &id), IndexRow { pack, slot }));
         let placed = placed.filter(|(_, row)| !damaged.contains(&row.slot));
         match &self.backend {
             Backend::Memory(maps) => {
                 let mut maps = maps.lock();
-                for (id, row) in placed {
-                    let known = maps.chunks.entry(id).or_default();
+                for (key, row) in placed {
+                    let known = maps.chunks.entry(key).or_default();
                     *known = newest_first(row, if older == Older::Kept { known } else { &[] });
                 }
                 maps.packs.insert(pack, entry);
@@ -211,13 +250,13 @@ impl Index {
             } => {
                 let mut batch = store.batch();
                 let mut in_batch = 0;
-                for (id, row) in placed {
+                for (key, row) in placed {
                     let known = if older == Older::Kept {
-                        self.rows(&id)?
+                        self.rows(&key)?
                     } else {
                         Vec::new()
                     };
-                    batch.put(chunks, &id, encode_rows(&newest_first(row, &known)));
+                    batch.put(chunks, &key.bytes(), encode_rows(&newest_first(row, &known)));
                     in_batch += 1;
                     if in_batch == BATCH_ROWS {
                         std::mem::replace(&mut batch, store.batch()).commit(Durability::Deferred)?;
@@ -235,7 +274,12 @@ impl Index {
     ///
     /// A crash in between leaves a known pack whose dead frames are not found any more, which is what the
     /// next prune removes.
-    pub(crate) fn remove_pack(&self, pack: PackNumber, ids: impl Iterator<Item = [u8; 16]>) -> Result<()> {
+    pub(crate) fn remove_pack(
+        &self,
+        home: Home,
+        pack: PackNumber,
+        ids: impl Iterator<Item = [u8; 16]>,
+    ) -> Result<()> {
         self.cached.lock().remove(&pack);
         self.forget_damaged(pack)?;
         let others = |rows: &[IndexRow]| -> Vec<IndexRow> {
@@ -246,10 +290,11 @@ impl Index {
                 let mut maps = maps.lock();
                 maps.packs.remove(&pack);
                 for id in ids {
-                    let left = maps.chunks.get(&id).map(|rows| others(rows));
+                    let key = self.key(home, &id);
+                    let left = maps.chunks.get(&key).map(|rows| others(rows));
                     match left {
-                        Some(left) if left.is_empty() => drop(maps.chunks.remove(&id)),
-                        Some(left) => drop(maps.chunks.insert(id, left)),
+                        Some(left) if left.is_empty() => drop(maps.chunks.remove(&key)),
+                        Some(left) => drop(maps.chunks.insert(key, left)),
                         None => {}
                     }
                 }
@@ -260,14 +305,15 @@ impl Index {
                 let mut batch = store.batch();
                 let mut in_batch = 0;
                 for id in ids {
-                    let rows = self.rows(&id)?;
+                    let key = self.key(home, &id);
+                    let rows = self.rows(&key)?;
                     let left = others(&rows);
                     if left.len() == rows.len() {
                         continue;
                     }
                     match left.is_empty() {
-                        true => batch.delete(chunks, &id),
-                        false => batch.put(chunks, &id, encode_rows(&left)),
+                        true => batch.delete(chunks, &key.bytes()),
+                        false => batch.put(chunks, &key.bytes(), encode_rows(&left)),
                     };
                     in_batch += 1;
                     if in_batch == BATCH_ROWS {
@@ -277,6 +323,53 @@ impl Index {
                 }
                 batch.delete(packs, &pack.0.to_be_bytes());
                 batch.commit(Durability::Device)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets some frames of a pack: their slots and ids. Durable with the next `sync`.
+    /// # Errors
+    /// `Index(ReadOnly)` where nothing can be changed.
+    pub(crate) fn remove_frames(
+        &self,
+        home: Home,
+        pack: PackNumber,
+        frames: &[(u32, [u8; 16])],
+    ) -> Result<()> {
+        for frames in frames.chunks(BATCH_ROWS) {
+            let mut changed = Vec::new();
+            for (slot, id) in frames {
+                let key = self.key(home, id);
+                let mut rows = self.rows(&key)?;
+                let before = rows.len();
+                rows.retain(|row| (row.pack, row.slot) != (pack, *slot));
+                if rows.len() < before {
+                    changed.push((key, rows));
+                }
+            }
+            match &self.backend {
+                Backend::Memory(maps) => {
+                    let mut maps = maps.lock();
+                    for (key, rows) in changed {
+                        match rows.is_empty() {
+                            true => drop(maps.chunks.remove(&key)),
+                            false => drop(maps.chunks.insert(key, rows)),
+                        }
+                    }
+                }
+                Backend::Kv { store, chunks, .. } => {
+                    let mut batch = store.batch();
+                    for (key, rows) in &changed {
+                        match rows.is_empty() {
+                            true => batch.delete(chunks, &key.bytes()),
+                            false => batch.put(chunks, &key.bytes(), encode_rows(rows)),
+                        };
+                    }
+                    if !changed.is_empty() {
+                        batch.commit(Durability::Deferred)?;
+                    }
+                }
             }
         }
         Ok(())

@@ -19,9 +19,11 @@ mod backup;
 mod broken;
 mod catalog;
 mod check;
+mod dead_frames;
 mod directory;
 pub mod error;
 mod fetch;
+mod freeing;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
@@ -41,6 +43,7 @@ mod parts;
 pub mod progress;
 mod prune;
 mod recipe;
+mod references;
 mod reindex;
 pub mod repository;
 mod repository_locks;
@@ -50,9 +53,11 @@ pub mod retention;
 mod scan;
 mod seen;
 pub mod source;
+pub mod summary;
 pub mod target;
 mod tree;
 mod unlock;
+mod vms;
 mod volumes;
 mod words;
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::pack::{PackNumber, Spot};
 use crate::recipe::{Ref, format::MAX_DISK_BYTES};
 use crate::request::{BackupCounts, DiskMode, SnapshotId};
 use crate::source::Bitmap;
+use crate::volumes::Home;
 use copal_chunk::ChunkId;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use uuid::Uuid;
@@ -158,7 +159,7 @@ pub(crate) fn parse(input: &mut Reader<'_>) -> Result<Manifest, String> {
             name,
             size_bytes,
             data_bytes: at_most(MAX_COUNT, "data of a disk", input.u64().map_err(text)?)?,
-            root: reference(input).map_err(text)?,
+            root: reference(input, vm).map_err(text)?,
             mode: mode(input.u8().map_err(text)?)?,
             reason: word(input, MAX_WORD_BYTES)?,
             serial: word(input, MAX_WORD_BYTES)?,
@@ -209,10 +210,11 @@ fn bitmap(input: &mut Reader<'_>) -> Result<Option<Bitmap>, String> {
     }))
 }
 
-fn reference(input: &mut Reader<'_>) -> Result<Ref, DecodeError> {
+fn reference(input: &mut Reader<'_>, vm: Uuid) -> Result<Ref, DecodeError> {
     Ok(Ref {
         id: ChunkId(input.array()?),
         spot: Spot {
+            home: Home::Recipes(vm),
             volume: input.u32()?,
             pack: PackNumber(input.u64()?),
             slot: input.u32()?,
@@ -285,6 +287,7 @@ mod tests {
         let root = Ref {
             id: ChunkId([1; 32]),
             spot: Spot {
+                home: Home::Recipes(Uuid::from_bytes([7; 16])),
                 volume: 0,
                 pack: PackNumber(1),
                 slot: 0,

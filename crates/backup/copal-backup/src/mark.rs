@@ -17,8 +17,8 @@ use crate::pack_store::{FrameReader, PackStore, nowhere};
 use crate::progress::{CancelFlag, Progress};
 use crate::recipe::{PAGE_SEGMENTS, Ref, Root};
 use crate::tree::TreeReader;
-use crate::volumes::Home;
 use std::collections::HashMap;
+use uuid::Uuid;
 
 /// Memory a pack takes in the map at most, in bytes.
 const PACK_MEMORY_BYTES: u64 = format::MAX_FRAMES as u64 / 8 + 64;
@@ -54,17 +54,19 @@ pub(crate) struct Marks<'a> {
 }
 
 impl<'a> Marks<'a> {
+    /// No marks yet. `vm`: the only one whose snapshots will be walked, in a fleet.
     pub(crate) fn new(
         pack_store: &'a PackStore,
         present: &'a [PackNumber],
         slice: Slice,
+        vm: Option<Uuid>,
     ) -> Result<Marks<'a>> {
         Ok(Marks {
             pack_store,
             present,
             slice,
             live: HashMap::new(),
-            sole: pack_store.index.sole_frames()?,
+            sole: pack_store.index.sole_frames(vm)?,
             frames: FrameReader::new(pack_store)?,
         })
     }
@@ -104,7 +106,7 @@ impl<'a> Marks<'a> {
         if is_there && self.is_alone(reference.spot.pack)? {
             return self.mark(reference, reference.spot);
         }
-        let mut spots = self.pack_store.other_spots(Home::Chunks, reference)?;
+        let mut spots = self.pack_store.other_spots(reference)?;
         spots.retain(|spot| self.is_present(spot.pack));
         if is_there {
             spots.insert(0, reference.spot);
@@ -126,7 +128,7 @@ impl<'a> Marks<'a> {
     /// Where the frame of a chunk stands that opens.
     fn opened(&mut self, reference: &Ref) -> Result<Spot> {
         let (pack_store, frames) = (self.pack_store, &mut self.frames);
-        pack_store.first_good(Home::Chunks, reference, |located| {
+        pack_store.first_good(reference, |located| {
             match frames.opens_to(located, &reference.id)? {
                 true => Ok(located.spot),
                 false => Err(located.footer.damaged("a frame of it is lost")),

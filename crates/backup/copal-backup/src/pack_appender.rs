@@ -41,6 +41,11 @@ impl<'a> PackAppender<'a> {
         }
     }
 
+    /// Where the packs go.
+    pub(crate) fn home(&self) -> Home {
+        self.home
+    }
+
     /// Appends a frame; where it will stand, and the pack that was finished to make room.
     pub(crate) fn append(&mut self, frame: &Frame<'_>) -> Result<(Spot, Option<WrittenPack>)> {
         let full = self
@@ -100,5 +105,5 @@ fn start(pack_store: &PackStore, home: Home, session: [u8; 16]) -> Result<(Volum
         .store
         .writer(vid, name.as_bytes(), &PutOptions::default())?;
     let key = pack_store.keys.pack_key(&header.pack_id);
-    Ok((vid, PackWriter::start(file, &key, header, volume)?))
+    Ok((vid, PackWriter::start(file, &key, header, (home, volume))?))
 }

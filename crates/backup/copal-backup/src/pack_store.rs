@@ -16,7 +16,7 @@ use crate::pack::reader::{self, Footer, Inflater};
 use crate::pack::{PackNumber, Spot};
 use crate::pack_cipher::TAG_BYTES;
 use crate::recipe::Ref;
-use crate::request::LostFrame;
+use crate::request::{Layout, LostFrame};
 use crate::volumes::{Home, Volumes};
 use bytes::Bytes;
 use copal_chunk::ChunkId;
@@ -24,6 +24,8 @@ use copal_volume::{ReadOptions, VolumeError, VolumeId};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use uuid::Uuid;
 
 /// Memory of cached footers, in bytes.
 const FOOTER_BUDGET_BYTES: usize = 6 << 20;
@@ -52,12 +54,14 @@ impl Located {
 
 /// Everything that is needed to read a repository; shared between threads.
 pub(crate) struct PackStore {
+    pub(crate) layout: Layout,
     pub(crate) volumes: Volumes,
     pub(crate) index: Index,
     pub(crate) keys: Arc<Keys>,
     footers: Mutex<Footers>,
     /// Damaged frames that the index, open for reading, could not note.
     unnoted: Mutex<Vec<LostFrame>>,
+    read_bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -69,13 +73,32 @@ struct Footers {
 }
 
 impl PackStore {
-    pub(crate) fn new(volumes: Volumes, index: Index, keys: Arc<Keys>) -> PackStore {
+    pub(crate) fn new(layout: Layout, volumes: Volumes, index: Index, keys: Arc<Keys>) -> PackStore {
         PackStore {
+            layout,
             volumes,
             index,
             keys,
             footers: Mutex::default(),
             unnoted: Mutex::default(),
+            read_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes that were read from packs, vectors and lists so far.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_read(&self, bytes: u64) {
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Where chunks of a VM go that nobody says are popular.
+    pub(crate) fn home_of_chunks(&self, vm: Uuid) -> Home {
+        match self.layout {
+            Layout::Solo => Home::Shared,
+            Layout::Fleet { .. } => Home::Private(vm),
         }
     }
 
@@ -85,6 +108,7 @@ impl PackStore {
             return;
         };
         let lost = LostFrame {
+            home: footer.home,
             pack: footer.number.0,
             slot,
             id: row.id,
@@ -97,7 +121,7 @@ impl PackStore {
     pub(crate) fn note_lost(&self, lost: &LostFrame) {
         match self
             .index
-            .note_damaged(PackNumber(lost.pack), lost.slot, &lost.id)
+            .note_damaged(lost.home, PackNumber(lost.pack), lost.slot, &lost.id)
         {
             Ok(()) => {}
             Err(Error::Index(copal_kv::Error::ReadOnly)) => {
@@ -146,11 +170,9 @@ impl PackStore {
                 return Ok(None);
             }
         }
-        match reader::footer(&*self.volumes.store, vid, pack, &self.keys) {
+        match reader::footer(&*self.volumes.store, home, vid, pack, &self.keys) {
             Ok(footer) => {
-                if footer.kind != home.kind() {
-                    return Err(footer.damaged("it is of another kind than its place"));
-                }
+                self.note_read(footer.file_bytes - u64::from(footer.frames_end()));
                 let footer = Arc::new(footer);
                 self.footers.lock().insert(pack, Arc::clone(&footer));
                 Ok(Some((footer, vid)))
@@ -173,9 +195,9 @@ impl PackStore {
     }
 
     /// Whether the pack of a spot is there; one that is not leaves the index.
-    pub(crate) fn has_pack(&self, home: Home, spot: Spot) -> Result<bool> {
+    pub(crate) fn has_pack(&self, spot: Spot) -> Result<bool> {
         let name = spot.pack.file_name();
-        let found = match self.volumes.find(home, spot.volume)? {
+        let found = match self.volumes.find(spot.home, spot.volume)? {
             None => Err(VolumeError::NotFound),
             Some(vid) => {
                 let store = &self.volumes.store;
@@ -197,7 +219,7 @@ impl PackStore {
     fn lose_pack(&self, pack: PackNumber) {
         let lost = match self.index.pack(pack) {
             Ok(None) => return,
-            Ok(Some(_)) => self.index.remove_pack(pack, std::iter::empty()),
+            Ok(Some(entry)) => self.index.remove_pack(entry.home, pack, std::iter::empty()),
             Err(error) => Err(error),
         };
         match lost {
@@ -209,8 +231,8 @@ impl PackStore {
     /// Finds the frame of a reference, without opening it.
     /// # Errors
     /// `Damaged` when neither its spot nor the index leads to it.
-    pub(crate) fn locate(&self, home: Home, reference: &Ref) -> Result<Located> {
-        self.first_good(home, reference, |located| Ok(located.clone()))
+    pub(crate) fn locate(&self, reference: &Ref) -> Result<Located> {
+        self.first_good(reference, |located| Ok(located.clone()))
     }
 
     /// Hands the places of a reference to `take`, one after another, until one is good.
@@ -218,12 +240,11 @@ impl PackStore {
     /// Damage of the first place when no other is good; whatever is no damage, at once.
     pub(crate) fn first_good<T>(
         &self,
-        home: Home,
         reference: &Ref,
         mut take: impl FnMut(&Located) -> Result<T>,
     ) -> Result<T> {
         let mut first = None;
-        match self.at(home, reference.spot, &reference.id.short()) {
+        match self.at(reference.spot, &reference.id.short()) {
             Ok(None) => {}
             found => match found.and_then(|located| located.as_ref().map(&mut take).transpose()) {
                 Ok(Some(taken)) => return Ok(taken),
@@ -232,19 +253,18 @@ impl PackStore {
                 Err(error) => return Err(error),
             },
         }
-        self.next_good(home, reference, reference.spot, first, take)
+        self.next_good(reference, reference.spot, first, take)
     }
 
     /// As [`PackStore::first_good`] behind the place `tried`, which failed for the reason `first`.
     pub(crate) fn next_good<T>(
         &self,
-        home: Home,
         reference: &Ref,
         tried: Spot,
         mut first: Option<Error>,
         mut take: impl FnMut(&Located) -> Result<T>,
     ) -> Result<T> {
-        let others = match self.other_spots(home, reference) {
+        let others = match self.other_spots(reference) {
             // A damaged index is not what keeps this frame from being read.
             Err(error) if error.is_corruption() => return Err(first.unwrap_or(error)),
             others => others?,
@@ -253,7 +273,7 @@ impl PackStore {
             if spot == tried {
                 continue;
             }
-            match self.at(home, spot, &reference.id.short()) {
+            match self.at(spot, &reference.id.short()) {
                 Ok(None) => {}
                 Ok(Some(located)) => match take(&located) {
                     Err(error) if error.is_corruption() => drop(first.get_or_insert(error)),
@@ -267,22 +287,20 @@ impl PackStore {
     }
 
     /// Where the index says that frames of a reference stand, beside its own spot. Not all need be there.
-    pub(crate) fn other_spots(&self, home: Home, reference: &Ref) -> Result<Vec<Spot>> {
-        let places = self.index.places(&reference.id.short())?;
-        let of_home = places.into_iter().filter(|(_, entry)| entry.home == home);
-        let spots = of_home.map(|(row, entry)| Spot {
-            volume: entry.volume,
-            pack: row.pack,
-            slot: row.slot,
-        });
-        Ok(spots.filter(|spot| *spot != reference.spot).collect())
+    pub(crate) fn other_spots(&self, reference: &Ref) -> Result<Vec<Spot>> {
+        let own = reference.spot;
+        let places = self.index.places(own.home, &reference.id.short())?;
+        let spots = places.into_iter().map(|(row, entry)| entry.spot(row));
+        // A chunk may have moved from a home of its VM to the domain's, a recipe is never a chunk.
+        let of_its_kind = spots.filter(|spot| spot.home.has_chunks() == own.home.has_chunks());
+        Ok(of_its_kind.filter(|spot| *spot != own).collect())
     }
 
     /// The frame of a spot, if it is one of that id.
     /// # Errors
     /// `Damaged`, and those of the store.
-    pub(crate) fn at(&self, home: Home, spot: Spot, id: &[u8; 16]) -> Result<Option<Located>> {
-        let Some((footer, vid)) = self.footer(home, spot.volume, spot.pack)? else {
+    pub(crate) fn at(&self, spot: Spot, id: &[u8; 16]) -> Result<Option<Located>> {
+        let Some((footer, vid)) = self.footer(spot.home, spot.volume, spot.pack)? else {
             return Ok(None);
         };
         let fits = footer
@@ -300,6 +318,7 @@ impl PackStore {
             .volumes
             .store
             .get(vid, name.as_bytes(), range, &ReadOptions::default())?;
+        self.note_read(bytes.len() as u64);
         if bytes.len() as u64 != wanted {
             return Err(reader::damaged(
                 pack,

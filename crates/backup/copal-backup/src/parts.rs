@@ -4,19 +4,22 @@
 //! Operations take this and not the façade, which calls them.
 
 use crate::catalog::log::{Append, Catalog, LogName};
-use crate::catalog::record::{PackPlace, Record};
+use crate::catalog::record::{MAX_LISTED, PackPlace, Record};
 use crate::catalog::replay::Replayed;
-use crate::catalog::vm::{Published, VmState};
+use crate::catalog::vm::{DeadList, Published, VmState};
+use crate::dead_frames::{self, DeadFrames};
 use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::manifest::{self, Manifest};
 use crate::pack_store::PackStore;
 use crate::progress::{CancelFlag, Silent};
-use crate::reindex;
+use crate::reindex::{self, Whose};
 use crate::repository_locks::RepositoryLocks;
+use crate::request::Layout;
 use copal_chunk::Chunker;
 use copal_volume::{Consistency, ReadOptions, VolumeError};
 use parking_lot::{Mutex, RwLockReadGuard};
+use std::collections::HashMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -29,6 +32,8 @@ pub(crate) struct Parts {
     locks: Arc<RepositoryLocks>,
     indexed: Mutex<Indexed>,
     changing: Mutex<Changing>,
+    /// By VM of a fleet: the list of dead frames that its index leaves out.
+    passed_over: Mutex<HashMap<Uuid, Option<DeadList>>>,
 }
 
 /// What this handle knows of the packs there are.
@@ -71,6 +76,7 @@ impl Parts {
             locks,
             indexed: Mutex::new(indexed),
             changing: Mutex::default(),
+            passed_over: Mutex::default(),
         }
     }
 
@@ -181,10 +187,63 @@ impl Parts {
         }
     }
 
-    /// As [`Parts::index_new_packs`], for those who hardly need the index: a damaged one stops nobody from
+    /// Brings the index up to date for who reads snapshots of a VM and hardly needs it: a damaged one stops nobody from
     /// reading what the recipes lead to. Returns the damage.
-    pub(crate) fn index_for_reading(&self) -> Result<Option<Error>> {
-        readable(self.index_new_packs())
+    pub(crate) fn index_for_reading(&self, vm: Uuid) -> Result<Option<Error>> {
+        readable(match self.pack_store.layout {
+            Layout::Solo => self.index_new_packs(),
+            Layout::Fleet { .. } => self.index_vm(vm),
+        })
+    }
+
+    /// Brings the index of a VM of a fleet up to date. Names are listed each time, since any host may have added to them.
+    /// # Errors
+    /// `Damaged`: the list of dead frames is. Those of the store and the index.
+    pub(crate) fn index_vm(&self, vm: Uuid) -> Result<()> {
+        self.index_vm_packs(vm)?;
+        let list = self.vm_state(vm)?.dead;
+        let mut passed_over = self.passed_over.lock();
+        if passed_over.get(&vm) == Some(&list) {
+            return Ok(());
+        }
+        let dead = dead_frames::read(self, vm, list.as_ref())?;
+        self.pass_over(&dead)?;
+        passed_over.insert(vm, list);
+        Ok(())
+    }
+
+    /// As [`Parts::index_vm`], dead frames with the others.
+    pub(crate) fn index_vm_packs(&self, vm: Uuid) -> Result<()> {
+        self.reindex(Whose::Vm(vm))
+    }
+
+    /// Takes dead frames out of the index.
+    pub(crate) fn pass_over(&self, dead: &DeadFrames) -> Result<()> {
+        let pack_store = &self.pack_store;
+        for (home, volume, pack) in dead.packs() {
+            let footer = match pack_store.footer(home, volume, pack) {
+                Ok(Some((footer, _))) => footer,
+                Ok(None) => continue,
+                Err(error) if error.is_corruption() => continue,
+                Err(error) => return Err(error),
+            };
+            let rows = footer.rows.iter().zip(0..);
+            let rows = rows.filter(|(_, slot)| dead.has(pack, *slot));
+            let rows: Vec<(u32, [u8; 16])> = rows.map(|(row, slot)| (slot, row.id)).collect();
+            match pack_store.index.remove_frames(home, pack, &rows) {
+                Ok(()) | Err(Error::Index(copal_kv::Error::ReadOnly)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn reindex(&self, whose: Whose) -> Result<()> {
+        match reindex::reindex(&self.pack_store, whose, &Silent, &CancelFlag::new()) {
+            // A store opened for reading: what the index has must do.
+            Err(Error::Index(copal_kv::Error::ReadOnly)) => Ok(()),
+            outcome => outcome.map(drop),
+        }
     }
 
     /// Brings the index up to date, once per open repository: not at all where nothing changed since it was.
@@ -198,15 +257,14 @@ impl Parts {
     }
 
     fn index_packs(&self, all: bool) -> Result<()> {
+        if self.pack_store.layout.is_fleet() {
+            return self.reindex(Whose::All);
+        }
         let mut indexed = self.indexed.lock();
         if all || !indexed.is_current {
             let epoch = self.catalog.epoch()?;
             if all || self.pack_store.index.epoch()? != Some(epoch) {
-                match reindex::reindex(&self.pack_store, &Silent, &CancelFlag::new()) {
-                    // A store opened for reading: what the index has must do.
-                    Err(Error::Index(copal_kv::Error::ReadOnly)) => {}
-                    outcome => drop(outcome?),
-                }
+                self.reindex(Whose::All)?;
             }
             indexed.epoch = epoch;
             indexed.is_current = true;
@@ -214,7 +272,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Begins to make or remove packs: an index that misses it is known to.
+    /// Begins to make or remove packs, in the layout solo: an index that misses it is known to.
     pub(crate) fn begin_change(&self) -> Result<Change<'_>> {
         let mut changing = self.changing.lock();
         while changing.active == 0 {
@@ -253,6 +311,18 @@ impl Parts {
         self.catalog.end_removals(&removals)
     }
 
+    /// Removes what a prune has listed in the log of a VM of a fleet, and may not have removed everywhere (BAK-15). The caller
+    /// has a session of the VM open, so no list comes to it.
+    pub(crate) fn finish_removals_of(&self, vm: Uuid) -> Result<()> {
+        let removing = self.vm_state(vm)?.removing.clone();
+        for listed in removing.chunks(MAX_LISTED) {
+            listed.iter().try_for_each(|place| self.remove_pack(place))?;
+            let packs = listed.to_vec();
+            self.append(vm, &Record::Removed { packs })?;
+        }
+        Ok(())
+    }
+
     fn remove_pack(&self, place: &PackPlace) -> Result<()> {
         let pack_store = &self.pack_store;
         let name = place.pack.file_name();
@@ -269,7 +339,9 @@ impl Parts {
                 Err(error) => return Err(error.into()),
             }
         }
-        pack_store.index.remove_pack(place.pack, std::iter::empty())?;
+        pack_store
+            .index
+            .remove_pack(place.home, place.pack, std::iter::empty())?;
         pack_store.forget_cached();
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! Packs the index does not know are entered from their footers; this is also how packs of a backup that
 //! never finished are found again by the next one. Entries of packs that are gone are dropped.
 
+use crate::catalog::record::PackPlace;
 use crate::error::{Error, Result};
 use crate::index::{Older, PackEntry};
 use crate::pack::PackNumber;
@@ -13,6 +14,7 @@ use crate::request::IndexSummary;
 use crate::volumes::{Home, for_each_file};
 use copal_kv::Durability;
 use copal_volume::{FileInfo, VolumeId};
+use uuid::Uuid;
 
 /// One pack as it lies in its volume.
 pub(crate) struct StoredPack {
@@ -23,14 +25,60 @@ pub(crate) struct StoredPack {
     pub(crate) info: FileInfo,
 }
 
-/// Calls `visit` for every pack of the repository.
+impl StoredPack {
+    /// Where it lies.
+    pub(crate) fn place(&self) -> PackPlace {
+        PackPlace {
+            home: self.home,
+            volume: self.volume,
+            pack: self.number,
+        }
+    }
+}
+
+/// Whose packs are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// All there are.
+    All,
+    /// Those that belong to one VM.
+    Vm(Uuid),
+}
+
+impl Whose {
+    /// The homes there are, or may be.
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn homes(self, pack_store: &PackStore) -> Result<Vec<Home>> {
+        match self {
+            Whose::All => pack_store.volumes.homes(),
+            Whose::Vm(vm) => Ok(vec![Home::Private(vm), Home::Recipes(vm)]),
+        }
+    }
+
+    /// The VM, if it is one.
+    pub(crate) fn vm(self) -> Option<Uuid> {
+        match self {
+            Whose::All => None,
+            Whose::Vm(vm) => Some(vm),
+        }
+    }
+
+    fn has(self, home: Home) -> bool {
+        match self {
+            Whose::All => true,
+            Whose::Vm(vm) => home.vm() == Some(vm),
+        }
+    }
+}
+
+/// Calls `visit` for each of these packs.
 pub(crate) fn for_each_pack(
     pack_store: &PackStore,
+    whose: Whose,
     mut visit: impl FnMut(StoredPack) -> Result<()>,
 ) -> Result<()> {
-    let mut homes = pack_store.volumes.recipe_homes()?;
-    homes.insert(0, Home::Chunks);
-    for home in homes {
+    for home in whose.homes(pack_store)? {
         for (volume, vid) in pack_store.volumes.numbers(home)? {
             for_each_file(
                 &*pack_store.volumes.store,
@@ -57,6 +105,7 @@ pub(crate) fn for_each_pack(
 /// `Cancelled`; those of the store and the index. A pack that cannot be read is counted, not an error.
 pub(crate) fn reindex(
     pack_store: &PackStore,
+    whose: Whose,
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<IndexSummary> {
@@ -64,13 +113,15 @@ pub(crate) fn reindex(
     // Looked up before the packs are: one that a backup finishes meanwhile is in the index after it is in the store, and
     // is not taken for gone. 8 bytes per pack of 16 MiB here and below: half a megabyte per terabyte stored.
     let mut known = Vec::new();
-    pack_store.index.for_each_pack(|pack, _| {
-        known.push(pack);
+    pack_store.index.for_each_pack(|pack, entry| {
+        if whose.has(entry.home) {
+            known.push((pack, entry.home));
+        }
         Ok(())
     })?;
     let mut present = Vec::new();
     let mut started = false;
-    for_each_pack(pack_store, |pack| {
+    for_each_pack(pack_store, whose, |pack| {
         present.push(pack.number);
         if pack_store.index.pack(pack.number)?.is_some() {
             return Ok(());
@@ -108,9 +159,9 @@ pub(crate) fn reindex(
         Ok(())
     })?;
     present.sort_unstable();
-    known.retain(|pack| present.binary_search(pack).is_err());
-    for pack in &known {
-        pack_store.index.remove_pack(*pack, std::iter::empty())?;
+    known.retain(|(pack, _)| present.binary_search(pack).is_err());
+    for (pack, home) in &known {
+        pack_store.index.remove_pack(*home, *pack, std::iter::empty())?;
     }
     if summary.packs > 0 {
         pack_store.index.sync()?;

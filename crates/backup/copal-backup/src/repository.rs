@@ -24,7 +24,7 @@ use crate::parts::{Parts, readable};
 use crate::progress::{CancelFlag, Progress};
 use crate::prune;
 use crate::recipe::PAGE_SEGMENTS;
-use crate::reindex;
+use crate::reindex::{self, Whose};
 use crate::repository_locks::RepositoryLocks;
 use crate::request::*;
 use crate::restore;
@@ -83,9 +83,14 @@ impl Repository {
         volumes.put(vid, b"key.0", Bytes::from(slot), &PutOptions::default())?;
         let keys = Arc::new(Keys::derive(&master));
         let catalog = Catalog::new(Arc::clone(&volumes), vid, keys);
-        let record = Record::Init {
-            domain,
-            profile: options.profile,
+        let profile = options.profile;
+        let record = match options.layout {
+            Layout::Solo => Record::Init { domain, profile },
+            Layout::Fleet { popular_millionths } => Record::InitFleet {
+                domain,
+                profile,
+                popular_millionths,
+            },
         };
         catalog.append(LogName::Domain, 0, &record)?;
         Repository::open(volumes, index, &options.unlock)
@@ -100,11 +105,17 @@ impl Repository {
         let keys = Arc::new(Keys::derive(&master));
         let catalog = Catalog::new(Arc::clone(&volumes), vid, Arc::clone(&keys));
         let first = catalog.record(LogName::Domain, 0)?;
-        let (profile, created_ms) = match first.record {
+        let created_ms = first.created_ms;
+        let (profile, layout) = match first.record {
             Record::Init {
                 domain: said,
                 profile,
-            } if said == domain => (profile, first.created_ms),
+            } if said == domain => (profile, Layout::Solo),
+            Record::InitFleet {
+                domain: said,
+                profile,
+                popular_millionths,
+            } if said == domain => (profile, Layout::Fleet { popular_millionths }),
             _ => {
                 return Err(Error::Damaged {
                     what: "catalog record d.0".into(),
@@ -113,9 +124,11 @@ impl Repository {
             }
         };
         let chunker = Chunker::new(profile, &keys.gear);
-        let pack_store = PackStore::new(Volumes::new(volumes, domain), Index::open(&index)?, keys);
+        let index = Index::open(&index, layout)?;
+        let pack_store = PackStore::new(layout, Volumes::new(volumes, domain), index, keys);
         let info = RepositoryInfo {
             domain,
+            layout,
             profile,
             encrypted,
             created_ms,
@@ -176,8 +189,8 @@ impl Repository {
     /// `NotFound`, `Damaged`, `Busy`; those of the store.
     pub fn ls(&self, snapshot: SnapshotId) -> Result<Vec<DiskListing>> {
         let _shared = self.parts.enter()?;
-        self.parts.index_for_reading()?;
         let manifest = self.find(snapshot)?;
+        self.parts.index_for_reading(manifest.vm)?;
         manifest
             .disks
             .iter()
@@ -224,8 +237,8 @@ impl Repository {
         cancel: &CancelFlag,
     ) -> Result<RestoreSummary> {
         let _shared = self.parts.enter()?;
-        self.parts.index_for_reading()?;
         let manifest = self.find(request.snapshot)?;
+        self.parts.index_for_reading(manifest.vm)?;
         let disk = match (&request.disk, &manifest.disks[..]) {
             (None, [only]) => only,
             (None, disks) => {
@@ -266,7 +279,6 @@ impl Repository {
         cancel: &CancelFlag,
     ) -> Result<CheckReport> {
         let _shared = self.parts.enter()?;
-        self.parts.index_for_reading()?;
         let manifest = match self.find(snapshot) {
             Err(error) if error.is_corruption() => {
                 let mut report = CheckReport {
@@ -278,6 +290,7 @@ impl Repository {
             }
             found => found?,
         };
+        self.parts.index_for_reading(manifest.vm)?;
         let outcome = check::verify(&self.parts, &manifest, progress, cancel);
         self.parts.sync_damage();
         outcome
@@ -425,11 +438,11 @@ impl Repository {
             }
         }
         stats.metadata_bytes += bytes_of(self.parts.catalog().vid)?;
-        self.parts.index_for_reading()?;
-        reindex::for_each_pack(self.parts.pack_store(), |pack| {
+        readable(self.parts.index_new_packs())?;
+        reindex::for_each_pack(self.parts.pack_store(), Whose::All, |pack| {
             stats.packs += 1;
             match pack.home {
-                Home::Chunks => {
+                Home::Shared | Home::Private(_) => {
                     stats.chunk_pack_bytes += pack.info.size;
                     let entry = self.parts.pack_store().index.pack(pack.number)?;
                     stats.chunks += entry.map_or(0, |entry| u64::from(entry.frames));
@@ -449,7 +462,7 @@ impl Repository {
         self.parts.catch_up();
         self.parts.pack_store().forget_cached();
         self.parts.pack_store().index.clear()?;
-        let summary = reindex::reindex(self.parts.pack_store(), progress, cancel);
+        let summary = reindex::reindex(self.parts.pack_store(), Whose::All, progress, cancel);
         self.parts.note_indexed(summary.is_ok());
         self.parts.note_change();
         summary

@@ -4,6 +4,7 @@
 
 use crate::retention::Misdated;
 use crate::source::{Bitmap, ChangedExtents, Source};
+use crate::volumes::Home;
 use copal_chunk::Profile;
 use std::collections::HashSet;
 use std::fmt;
@@ -19,9 +20,34 @@ pub enum Unlock {
     Insecure,
 }
 
+/// Who may refer to a chunk; fixed for the life of a repository.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Every snapshot to every chunk: one exact index, one writer at a time. Best for one host.
+    Solo,
+    /// Each VM to its own chunks, and to those that are popular in the domain: what one VM does touches no other, and many
+    /// hosts write at once.
+    Fleet {
+        /// How much of all unique chunks may be popular, in millionths.
+        popular_millionths: u32,
+    },
+}
+
+impl Layout {
+    /// Share of popular chunks unless told otherwise: 4 %.
+    pub const DEFAULT_POPULAR_MILLIONTHS: u32 = 40_000;
+
+    /// Whether it is that of a fleet.
+    pub fn is_fleet(self) -> bool {
+        matches!(self, Layout::Fleet { .. })
+    }
+}
+
 /// How a new repository is made.
 #[derive(Clone, Debug)]
 pub struct InitOptions {
+    /// Who may refer to a chunk.
+    pub layout: Layout,
     /// Its first password, or none at all.
     pub unlock: Unlock,
     /// How disks are cut into chunks; fixed for the life of the repository.
@@ -34,6 +60,7 @@ impl InitOptions {
     /// The defaults, with this password.
     pub fn new(unlock: Unlock) -> InitOptions {
         InitOptions {
+            layout: Layout::Solo,
             unlock,
             profile: Profile::Default,
             argon2_memory_kib: 65_536,
@@ -46,6 +73,8 @@ impl InitOptions {
 pub struct RepositoryInfo {
     /// Its identity.
     pub domain: uuid::Uuid,
+    /// Who may refer to a chunk.
+    pub layout: Layout,
     /// How disks are cut into chunks.
     pub profile: Profile,
     /// Whether a password protects it.
@@ -421,6 +450,7 @@ impl CheckReport {
 /// A frame of a pack that was found damaged, for [`Repository::note_lost`](crate::Repository::note_lost).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostFrame {
+    pub(crate) home: Home,
     pub(crate) pack: u64,
     pub(crate) slot: u32,
     pub(crate) id: [u8; 16],
@@ -458,9 +488,24 @@ pub struct ForgetSummary {
     pub forgotten: Vec<SnapshotId>,
 }
 
+/// How it is found out what only forgotten snapshots of a VM of a fleet referred to. In the layout solo it is always exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FreeMethod {
+    /// By merged summary vectors: reads what differs between neighbours, and leaves a thousandth. Where a vector is missing, as
+    /// `Exact`.
+    #[default]
+    Summary,
+    /// By a walk of all snapshots of the VM: reads all recipes, leaves nothing.
+    Exact,
+}
+
 /// How `prune` works.
 #[derive(Clone, Debug)]
 pub struct PruneOptions {
+    /// How dead frames are found, in a fleet.
+    pub method: FreeMethod,
+    /// Only this VM, in a fleet.
+    pub vm: Option<uuid::Uuid>,
     /// Packs are rewritten until at most this share of the stored bytes is unused, in percent; 0 to 100. Rewriting the
     /// rest costs more than it frees.
     pub max_unused_percent: u8,
@@ -475,6 +520,8 @@ pub struct PruneOptions {
 impl Default for PruneOptions {
     fn default() -> PruneOptions {
         PruneOptions {
+            method: FreeMethod::Summary,
+            vm: None,
             max_unused_percent: 5,
             dry_run: false,
             memory_bytes: 24 << 20,
@@ -488,6 +535,24 @@ impl Default for PruneOptions {
 pub struct PruneSummary {
     /// Unfinished backups ended and swept.
     pub swept_sessions: u64,
+    /// VMs of a fleet that were left alone because they are being backed up.
+    pub busy_vms: u64,
+    /// VMs of a fleet that something was freed of by summary vectors, and by a walk.
+    pub by_summary: u64,
+    /// See `by_summary`.
+    pub by_walk: u64,
+    /// References of forgotten snapshots that were asked about, by summary vectors.
+    pub candidates: u64,
+    /// Those of them that no other snapshot has.
+    pub candidates_dead: u64,
+    /// Those that another one has, or seems to have.
+    pub candidates_kept: u64,
+    /// Stored bytes of frames that became dead; they count as free from then on.
+    pub freed_bytes: u64,
+    /// Bytes read from the store, in a fleet.
+    pub read_bytes: u64,
+    /// Bytes that are dead by estimate and were not found so, of all deletions of these VMs since their last repair.
+    pub leak_estimate_bytes: u64,
     /// Frames that a live snapshot names.
     pub live_frames: u64,
     /// Frames that none names.
@@ -532,6 +597,47 @@ pub struct RepositoryStats {
     /// Chunks stored.
     pub chunks: u64,
     /// Backups that never finished.
+    pub unfinished_sessions: u64,
+}
+
+/// Identity of one attempt to back up one VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session(pub [u8; 16]);
+
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Size and shape of one VM of a fleet.
+#[derive(Clone, Debug, Default)]
+pub struct VmStats {
+    /// The VM.
+    pub vm: Option<Vm>,
+    /// Published snapshots.
+    pub snapshots: u64,
+    /// Those of them whose manifest cannot be read.
+    pub damaged_snapshots: u64,
+    /// Forgotten snapshots of which nothing was freed yet.
+    pub forgotten: u64,
+    /// Sum of the logical sizes of all snapshots that can be read.
+    pub logical_bytes: u64,
+    /// Bytes of packs of chunks that are the VM's own.
+    pub chunk_pack_bytes: u64,
+    /// Bytes of packs of recipes.
+    pub recipe_pack_bytes: u64,
+    /// Bytes of manifests, summary vectors and lists of dead frames.
+    pub metadata_bytes: u64,
+    /// Number of packs.
+    pub packs: u64,
+    /// Frames in them that nobody refers to, as far as is known, and their bytes.
+    pub dead_frames: u64,
+    /// See `dead_frames`.
+    pub dead_bytes: u64,
+    /// Bytes that nobody refers to and that are not known to be dead, by estimate; `copal repair leak` finds them.
+    pub leak_estimate_bytes: u64,
+    /// Backups that have not ended.
     pub unfinished_sessions: u64,
 }
 

@@ -6,14 +6,13 @@ use crate::pack::Spot;
 use crate::pack_store::{FrameReader, PackStore};
 use crate::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
 use crate::recipe::{PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, segment_length, segments_of};
-use crate::volumes::Home;
 use uuid::Uuid;
 
 /// Reads roots, pages and recipes of one VM. One per thread.
 pub(crate) struct TreeReader<'a> {
     pack_store: &'a PackStore,
     frames: FrameReader<'a>,
-    home: Home,
+    vm: Uuid,
     key: RecipeKey,
     place: Option<Spot>,
 }
@@ -23,7 +22,7 @@ impl<'a> TreeReader<'a> {
         Ok(TreeReader {
             pack_store,
             frames: FrameReader::new(pack_store)?,
-            home: Home::Recipes(vm),
+            vm,
             key: pack_store.keys.recipe_key(vm),
             place: None,
         })
@@ -36,7 +35,9 @@ impl<'a> TreeReader<'a> {
 
     /// The root of a disk of `size_bytes`.
     pub(crate) fn root(&mut self, reference: &Ref, size_bytes: u64) -> Result<Root> {
-        let root = self.node(reference, ROOT_LEVEL, Root::decode, Root::logical)?;
+        let vm = self.vm;
+        let decode = |bytes: &[u8]| Root::decode(bytes, vm);
+        let root = self.node(reference, ROOT_LEVEL, decode, Root::logical)?;
         if root.size_bytes != size_bytes {
             return Err(damaged(reference, "it is the root of a disk of another size"));
         }
@@ -50,19 +51,19 @@ impl<'a> TreeReader<'a> {
             None => Ok(Page {
                 segments: vec![None; count],
             }),
-            Some(reference) => self.node(
-                reference,
-                PAGE_LEVEL,
-                |bytes| Page::decode(bytes, count),
-                Page::logical,
-            ),
+            Some(reference) => {
+                let vm = self.vm;
+                let decode = |bytes: &[u8]| Page::decode(bytes, count, vm);
+                self.node(reference, PAGE_LEVEL, decode, Page::logical)
+            }
         }
     }
 
     /// The recipe of segment `index` of a disk of `size_bytes`.
     pub(crate) fn segment(&mut self, reference: &Ref, size_bytes: u64, index: u64) -> Result<SegmentRecipe> {
         let length = segment_length(size_bytes, index);
-        let decode = |bytes: &[u8]| SegmentRecipe::decode(bytes, length);
+        let vm = self.vm;
+        let decode = |bytes: &[u8]| SegmentRecipe::decode(bytes, length, vm);
         self.node(reference, SEGMENT_LEVEL, decode, SegmentRecipe::logical)
     }
 
@@ -74,7 +75,7 @@ impl<'a> TreeReader<'a> {
         logical: impl Fn(&T) -> Vec<u8>,
     ) -> Result<T> {
         let (frames, key) = (&mut self.frames, &self.key);
-        let (node, place) = self.pack_store.first_good(self.home, reference, |located| {
+        let (node, place) = self.pack_store.first_good(reference, |located| {
             let node = decode(frames.raw(located)?).map_err(|detail| damaged(reference, detail))?;
             if key.id(level, &logical(&node)) != reference.id {
                 return Err(damaged(reference, "its content does not fit its name"));

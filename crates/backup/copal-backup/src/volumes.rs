@@ -3,7 +3,8 @@
 //! | volume | holds |
 //! |---|---|
 //! | `cat-<domain>` | key slots, catalog logs |
-//! | `pds-<domain>.<n>` | packs of chunks, shared by all VMs |
+//! | `pds-<domain>.<n>` | packs of chunks that VMs share |
+//! | `vm-<uuid>.c<n>` | fleet: packs of chunks of one VM |
 //! | `vm-<uuid>.<n>` | packs of recipes of one VM |
 //! | `vm-<uuid>.meta` | manifests of one VM |
 //!
@@ -13,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::pack::PackKind;
 use copal_volume::{VolumeError, VolumeId, VolumeOptions, VolumeStore};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -26,18 +27,56 @@ const PAGE: usize = 1000;
 /// Names asked for first: of most prefixes there are few, and behind those come others.
 const FIRST_PAGE: usize = 4;
 
-/// Which packs: those of the domain, or the recipes of one VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Whose packs, and of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Home {
-    Chunks,
+    /// Chunks of the domain: in the layout solo all there are, in a fleet the popular ones.
+    Shared,
+    /// Chunks of one VM, which no other refers to.
+    Private(Uuid),
+    /// Recipes of one VM.
     Recipes(Uuid),
 }
 
 impl Home {
     pub(crate) fn kind(self) -> PackKind {
         match self {
-            Home::Chunks => PackKind::Chunks,
+            Home::Shared => PackKind::Shared,
+            Home::Private(_) => PackKind::Private,
             Home::Recipes(_) => PackKind::Recipes,
+        }
+    }
+
+    /// The VM all of it belongs to; `None`: the domain.
+    pub(crate) fn vm(self) -> Option<Uuid> {
+        match self {
+            Home::Shared => None,
+            Home::Private(vm) | Home::Recipes(vm) => Some(vm),
+        }
+    }
+
+    /// Whether chunks lie there.
+    pub(crate) fn has_chunks(self) -> bool {
+        self.kind().has_chunks()
+    }
+
+    /// The home of packs of this kind; `vm` counts for those that belong to one.
+    pub(crate) fn of(kind: PackKind, vm: Uuid) -> Home {
+        match kind {
+            PackKind::Shared => Home::Shared,
+            PackKind::Private => Home::Private(vm),
+            PackKind::Recipes => Home::Recipes(vm),
+        }
+    }
+
+    /// The home that a volume is named after; `None` for the domain's and for volumes of other things.
+    fn of_volume(name: &str) -> Option<Home> {
+        let (vm, rest) = name.strip_prefix("vm-")?.split_once('.')?;
+        let vm = Uuid::try_parse(vm).ok()?;
+        match rest.strip_prefix('c') {
+            Some(number) => number.parse::<u32>().ok().map(|_| Home::Private(vm)),
+            // Manifests, too: a VM with nothing else is one that there is.
+            None => Some(Home::Recipes(vm)),
         }
     }
 }
@@ -60,7 +99,8 @@ impl Volumes {
 
     fn prefix(&self, home: Home) -> String {
         match home {
-            Home::Chunks => format!("pds-{}.", self.domain.simple()),
+            Home::Shared => format!("pds-{}.", self.domain.simple()),
+            Home::Private(vm) => format!("vm-{}.c", vm.simple()),
             Home::Recipes(vm) => format!("vm-{}.", vm.simple()),
         }
     }
@@ -136,23 +176,14 @@ impl Volumes {
         Ok(found)
     }
 
-    /// The homes of recipes there are, whether or not the catalog knows their VMs.
-    pub(crate) fn recipe_homes(&self) -> Result<Vec<Home>> {
-        let mut homes = Vec::new();
+    /// All homes there are, the domain's first, whether or not the catalog knows their VMs.
+    pub(crate) fn homes(&self) -> Result<Vec<Home>> {
+        let mut homes = BTreeSet::from([Home::Shared]);
         for_each_volume(&*self.store, "vm-", |name, _| {
-            let text = name
-                .trim_start_matches("vm-")
-                .split('.')
-                .next()
-                .unwrap_or_default();
-            if let Ok(vm) = Uuid::try_parse(text)
-                && homes.last() != Some(&Home::Recipes(vm))
-            {
-                homes.push(Home::Recipes(vm));
-            }
+            homes.extend(Home::of_volume(name));
             Ok(())
         })?;
-        Ok(homes)
+        Ok(homes.into_iter().collect())
     }
 
     /// Removes a volume of packs that holds none any more.

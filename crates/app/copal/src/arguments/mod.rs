@@ -20,7 +20,9 @@ pub(crate) use cluster::{
 };
 pub(crate) use global::{Common, Wait};
 pub(crate) use reading::{Check, Ls, Restore, Snapshots, Verify};
-pub(crate) use repository::{Chunking, Init, Repair, RepairStore};
+pub(crate) use repository::{
+    Chunking, Init, Repair, RepairLeak, RepairStore, SessionsFence, SessionsWord, Stats, VmRm, VmWord,
+};
 pub(crate) use retention::{Delete, Forget, Hold, Keep, Prune};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -127,7 +129,7 @@ that is free inside the store file is used before the file grows; the file does 
 
 Examples:
   copal stats
-  copal stats --json";
+  copal stats --vm web --json                    (what a VM of a fleet takes, and what has leaked)";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -155,7 +157,13 @@ pub(crate) enum Command {
     Prune(Prune),
     /// Show the size and shape of the repository
     #[command(after_help = STATS_HELP)]
-    Stats,
+    Stats(Stats),
+    /// Backups that have begun and not ended
+    #[command(subcommand)]
+    Sessions(SessionsWord),
+    /// VMs of the repository
+    #[command(subcommand)]
+    Vm(VmWord),
     /// Repair what can be rebuilt
     #[command(subcommand)]
     Repair(Repair),

@@ -94,6 +94,10 @@ pub(crate) struct Hold {
 A pack that no snapshot needs any more goes at once; one that is needed in part stays as it is until `copal prune` \
 rewrites it. Snapshots that are named here are forgotten first; held ones are refused.
 
+In a fleet what only the forgotten snapshots of a VM had is found by summary vectors of those that stay, without reading them: \
+it counts as free at once, and a pack that is mostly dead is rewritten. About one frame in a thousand is kept by chance; `copal \
+repair leak` finds them. A VM that is being backed up is left alone.
+
 Examples:
   copal delete                                   (after `copal forget`)
   copal delete 3fa8c1d2 --dry-run
@@ -102,6 +106,9 @@ pub(crate) struct Delete {
     /// Snapshots to forget first: ids or unique beginnings
     #[arg(value_name = "SNAPSHOT")]
     pub(crate) snapshots: Vec<String>,
+    /// In a fleet: walk all snapshots of the VMs concerned instead of asking their vectors
+    #[arg(long)]
+    pub(crate) exact: bool,
     /// Say what would happen, change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,

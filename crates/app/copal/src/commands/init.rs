@@ -6,7 +6,7 @@ use crate::{
     failure::Outcome,
     repository,
 };
-use copal_backup::Profile;
+use copal_backup::{Layout, Profile};
 use serde_json::json;
 
 pub(super) fn run(context: &Context<'_>, init: &Init) -> Outcome<()> {
@@ -25,15 +25,24 @@ pub(super) fn run(context: &Context<'_>, init: &Init) -> Outcome<()> {
         .as_deref()
         .map(|dir| dir.display().to_string())
         .unwrap_or_default();
+    let (layout, popular) = match info.layout {
+        Layout::Solo => ("solo", None),
+        Layout::Fleet { popular_millionths } => ("fleet", Some(popular_millionths)),
+    };
     let fields = json!({
         "command": "init",
         "repository": dir,
         "domain": info.domain.to_string(),
         "encrypted": info.encrypted,
+        "layout": layout,
+        "pds_fraction": popular.map(|millionths| f64::from(millionths) / 1e6),
         "created_ms": info.created_ms,
     });
     context.output.summary(fields, || {
         let mut text = format!("made a repository in {dir}\n");
+        if info.layout.is_fleet() {
+            text.push_str("It is a fleet's: each VM has chunks of its own, and shares popular ones.\n");
+        }
         text.push_str(if info.encrypted {
             "Keep the password safe: without it the backups cannot be read by anybody.\n"
         } else {

@@ -13,9 +13,10 @@ mod prune;
 mod repair_store;
 mod restore;
 mod stats;
+mod vm;
 
 use crate::{
-    arguments::{Arguments, Command, Common, Repair},
+    arguments::{Arguments, Command, Common, Repair, SessionsWord, VmWord},
     failure::{Failure, Outcome, exit},
     holder_text, human,
     meter::Meter,
@@ -77,7 +78,14 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Hold(hold) => hold::run(&context, hold),
         Command::Delete(delete) => prune::delete(&context, delete),
         Command::Prune(prune) => prune::prune(&context, prune),
-        Command::Stats => stats::stats(&context),
+        Command::Stats(words) => match &words.vm {
+            Some(name) => vm::stats(&context, name),
+            None => stats::stats(&context),
+        },
+        Command::Sessions(SessionsWord::Ls) => vm::sessions(&context),
+        Command::Sessions(SessionsWord::Fence(words)) => vm::fence(&context, words),
+        Command::Vm(VmWord::Ls) => vm::list(&context),
+        Command::Vm(VmWord::Rm(words)) => vm::remove(&context, words),
         Command::Master(words) => cluster::master(&context, words),
         Command::Data(words) => cluster::data(&context, words),
         Command::Serve(words) => cluster::serve(&context, words),
@@ -93,6 +101,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Meta(words) => cluster::meta(&context, words),
         Command::Kv(words) => kv::run(&context, words),
         Command::Repair(Repair::Index) => stats::repair_index(&context),
+        Command::Repair(Repair::Leak(words)) => vm::repair_leak(&context, words),
         Command::Repair(Repair::Store(words)) => repair_store::run(&context, words),
         Command::Version | Command::Completions(_) => Ok(()),
     };

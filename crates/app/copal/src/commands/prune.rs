@@ -11,10 +11,11 @@ use crate::{
     place::Place,
     repository::Opened,
 };
-use copal_backup::{PruneOptions, PruneSummary};
+use copal_backup::{FreeMethod, PruneOptions, PruneSummary};
 use copal_node::Access;
 use copal_object::Shrunk;
 use serde_json::{Value, json};
+use std::time::Instant;
 
 pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
     let opened = context.open(access(delete.dry_run))?;
@@ -32,6 +33,11 @@ fn free(context: &Context<'_>, opened: &Opened, delete: &Delete) -> Outcome<Free
     }
     // A pack that is needed in part stays, however little of it is needed.
     let options = PruneOptions {
+        method: if delete.exact {
+            FreeMethod::Exact
+        } else {
+            FreeMethod::Summary
+        },
         max_unused_percent: 100,
         dry_run: delete.dry_run,
         ..PruneOptions::default()
@@ -44,6 +50,7 @@ struct Freed {
     judgement: Judgement,
     /// `None`: something stands in its way.
     summary: Option<PruneSummary>,
+    seconds: f64,
     /// In the store; `None`: it is in a cluster, with others.
     store_bytes: Option<u64>,
     /// What the file system has again, and what the store takes of it then.
@@ -75,6 +82,7 @@ fn sweep(
         without: gone.map(Judged::id).collect(),
         ..options.clone()
     };
+    let begun = Instant::now();
     let summary = match opened.repository().prune(&options, &meter, &context.cancel) {
         // What stands in the way of the real one is what a dry run is asked for.
         Err(error) if options.dry_run && error.is_corruption() => {
@@ -87,6 +95,7 @@ fn sweep(
     Ok(Freed {
         judgement,
         summary,
+        seconds: begun.elapsed().as_secs_f64(),
         store_bytes: opened.store().map(|store| store.objects().space().live_bytes),
         shrunk: Shrunk::default(),
         allocated_bytes: None,
@@ -172,6 +181,7 @@ fn fields(command: &str, dry_run: bool, forgotten: u64, freed: &Freed) -> Value 
         "snapshots": forget::judged_json(&freed.judgement.judged),
         "refused": freed.judgement.refusals,
         "swept_sessions": summary.swept_sessions,
+        "busy_vms": summary.busy_vms,
         "live_frames": summary.live_frames,
         "dead_frames": summary.dead_frames,
         "removed_packs": summary.removed_packs,
@@ -180,7 +190,15 @@ fn fields(command: &str, dry_run: bool, forgotten: u64, freed: &Freed) -> Value 
         "after_bytes": summary.after_bytes,
         "written_bytes": summary.written_bytes,
         "unused_bytes": summary.unused_bytes,
-        "freed_bytes": summary.before_bytes.saturating_sub(summary.after_bytes),
+        "freed_bytes": freed_bytes(&summary),
+        "mode": mode(&summary),
+        "candidates": summary.candidates,
+        "dead": summary.candidates_dead,
+        "kept": summary.candidates_kept,
+        "read_bytes": summary.read_bytes,
+        "leak_estimate_bytes": summary.leak_estimate_bytes,
+        "seconds": freed.seconds,
+        "peak_bytes": as_json::peak_memory_bytes(),
         "mark_passes": summary.mark_passes,
         "store_live_bytes": freed.store_bytes,
         "store_allocated_bytes": freed.allocated_bytes,
@@ -189,8 +207,23 @@ fn fields(command: &str, dry_run: bool, forgotten: u64, freed: &Freed) -> Value 
     })
 }
 
+/// How dead frames were found.
+pub(super) fn mode(summary: &PruneSummary) -> &'static str {
+    match (summary.by_summary, summary.by_walk) {
+        (0, _) => "exact",
+        (_, 0) => "summary",
+        _ => "summary, and exact where a vector was missing",
+    }
+}
+
+/// Bytes that are free: in a fleet dead frames are, also before their pack goes.
+pub(super) fn freed_bytes(summary: &PruneSummary) -> u64 {
+    let of_packs = summary.before_bytes.saturating_sub(summary.after_bytes);
+    of_packs.max(summary.freed_bytes)
+}
+
 fn text(dry_run: bool, summary: &PruneSummary, freed: &Freed) -> String {
-    let freed_bytes = summary.before_bytes.saturating_sub(summary.after_bytes);
+    let freed_bytes = freed_bytes(summary);
     let would_be = if dry_run { " would be" } else { "" };
     let taken = freed.allocated_bytes.map_or_else(String::new, |bytes| {
         format!(", which takes {} on its file system", human::bytes(bytes))
@@ -198,8 +231,12 @@ fn text(dry_run: bool, summary: &PruneSummary, freed: &Freed) -> String {
     let in_store = freed.store_bytes.map_or_else(String::new, |bytes| {
         format!(", {} in the store{taken}", human::bytes(bytes))
     });
+    let busy = match summary.busy_vms {
+        0 => String::new(),
+        vms => format!("{vms} VMs were left alone, since they are being backed up\n"),
+    };
     format!(
-        "{} packs{would_be} removed, {} rewritten, {} freed; {} in packs{in_store}\n",
+        "{} packs{would_be} removed, {} rewritten, {} freed; {} in packs{in_store}\n{busy}",
         summary.removed_packs,
         summary.rewritten_packs,
         human::bytes(freed_bytes),

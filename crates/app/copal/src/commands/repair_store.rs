@@ -13,8 +13,8 @@ use crate::{
     human, password,
 };
 use copal_backup::{
-    CheckReport, IndexHome, Listing, Progress, PruneOptions, ReadData, Repository, Snapshot, SnapshotId,
-    Stage,
+    CheckReport, FreeMethod, IndexHome, Listing, Progress, PruneOptions, ReadData, Repository, Snapshot,
+    SnapshotId, Stage,
 };
 use copal_data::{LocalStore, Rescued};
 use copal_node::{
@@ -144,7 +144,12 @@ fn judge(context: &Context<'_>, volumes: &Arc<dyn VolumeStore>, kv: &copal_kv::S
     if !report.is_clean() && damaged.is_empty() {
         // What is damaged belongs to those that are lost, or to nobody.
         let meter = context.meter();
-        repository.prune(&PruneOptions::default(), &meter, &context.cancel)?;
+        let exact = PruneOptions {
+            // What a log has lost may have named what is dead.
+            method: FreeMethod::Exact,
+            ..PruneOptions::default()
+        };
+        repository.prune(&exact, &meter, &context.cancel)?;
     }
     let vms = damaged.into_iter();
     unknown.extend(vms.map(|(vm, why)| format!("snapshots of {}: {why}", human::visible(&vm.name))));

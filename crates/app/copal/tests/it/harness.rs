@@ -59,6 +59,13 @@ impl House {
         house
     }
 
+    /// A repository whose layout is that of a fleet.
+    pub(crate) fn fleet() -> House {
+        let house = House::empty();
+        house.good(["init", "--size", "64MiB", "--layout", "fleet"]);
+        house
+    }
+
     /// A repository of files, one per object.
     pub(crate) fn of_files() -> House {
         let house = House {

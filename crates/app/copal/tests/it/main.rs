@@ -14,6 +14,7 @@ mod doctor;
 mod engine;
 mod errors;
 mod examples;
+mod fleet;
 mod full_disk;
 mod golden;
 mod harness;

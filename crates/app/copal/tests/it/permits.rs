@@ -68,7 +68,7 @@ impl Scene {
 #[test]
 fn a_repository_in_a_cluster_is_pruned_and_only_who_may_write_writes() {
     let scene = Scene::new();
-    scene.good(&["init"]);
+    scene.good(&["init", "--layout", "solo"]);
     let (first, second) = (scene.disk("first", 1, 3 << 20), scene.disk("second", 2, 3 << 20));
     scene.good(&["backup", "--vm", "web", &first]);
     scene.good(&["backup", "--vm", "web", &second]);
@@ -130,6 +130,90 @@ fn a_repository_in_a_cluster_is_pruned_and_only_who_may_write_writes() {
     );
     // Reading goes on.
     scene.restores(&second);
+}
+
+/// In a fleet there is no writer of the repository: who backs up one VM keeps nobody from another, and is told of by name to who
+/// wants the same one.
+#[test]
+fn in_a_fleet_many_write_at_once_and_one_vm_is_backed_up_by_one() {
+    let scene = Scene::new();
+    scene.good(&["init"]);
+    let (large, small) = (scene.disk("large", 1, 64 << 20), scene.disk("small", 2, 3 << 20));
+    scene.good(&["backup", "--vm", "web", &small]);
+    let words = scene.words(&["backup", "--vm", "db", &large]);
+    let mut writing = scene
+        .cluster
+        .command(&words.iter().map(String::as_str).collect::<Vec<_>>())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let id = writing.id().to_string();
+    let signal = |signal: &str| {
+        assert!(
+            Command::new("kill")
+                .args([signal, &id])
+                .status()
+                .unwrap()
+                .success()
+        )
+    };
+    // It stands still while others ask, so that it cannot end before they have been answered.
+    let refused = loop {
+        std::thread::park_timeout(Duration::from_millis(50));
+        signal("-STOP");
+        let words = scene.words(&["backup", "--vm", "db", &small]);
+        let tried = scene
+            .cluster
+            .run(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        if tried.status.code() == Some(11) {
+            break String::from_utf8(tried.stderr).unwrap();
+        }
+        signal("-CONT");
+        assert!(
+            writing.try_wait().unwrap().is_none(),
+            "the backup was never seen to write"
+        );
+    };
+    assert!(refused.contains("VM db"), "{refused}");
+    // Another VM is backed up, freed and restored meanwhile; of the one that is written nothing is touched.
+    scene.good(&["backup", "--vm", "web", &large]);
+    scene.good(&["backup", "--vm", "web", &small]);
+    let pruned = scene.good(&["prune", "--vm", "web", "--keep-last", "1", "--force", "--json"]);
+    let pruned: serde_json::Value = serde_json::from_str(pruned.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&pruned["forgotten"], &pruned["busy_vms"]),
+        (&2.into(), &1.into()),
+        "{pruned}"
+    );
+    scene.restores(&small);
+    signal("-CONT");
+    assert!(writing.wait().unwrap().success(), "it goes on where it stood");
+    scene.good(&["check", "--read-data"]);
+
+    // One that died keeps its VM to itself until somebody says that it did.
+    let third = scene.disk("third", 3, 64 << 20);
+    let words = scene.words(&["backup", "--vm", "db", &third]);
+    let mut dying = scene
+        .cluster
+        .command(&words.iter().map(String::as_str).collect::<Vec<_>>())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while scene.good(&["sessions", "ls"]).contains("no backup") {
+        assert!(dying.try_wait().unwrap().is_none(), "the backup was never seen");
+    }
+    dying.kill().unwrap();
+    dying.wait().unwrap();
+    let refused = scene.bad(11, &["backup", "--vm", "db", &small]);
+    assert!(refused.contains("copal sessions fence db"), "{refused}");
+    let fenced: serde_json::Value =
+        serde_json::from_str(&scene.good(&["sessions", "fence", "db", "--json"])).unwrap();
+    assert_eq!(fenced["fenced"], 1, "{fenced}");
+    scene.good(&["backup", "--vm", "db", &small]);
+    assert!(scene.good(&["sessions", "ls"]).contains("no backup"));
+    scene.good(&["check", "--read-data"]);
 }
 
 #[test]

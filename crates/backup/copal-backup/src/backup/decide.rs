@@ -10,7 +10,6 @@ use crate::error::Result;
 use crate::pack::{PackNumber, Spot};
 use crate::recipe::format::SEGMENT_LEVEL;
 use crate::recipe::{Entry, Ref, SegmentRecipe};
-use crate::volumes::Home;
 use copal_chunk::{ChunkId, Piece};
 
 impl Reader<'_> {
@@ -73,6 +72,7 @@ impl Reader<'_> {
     /// The recipe of a segment, its new chunks by name and in no place yet; and which of the entries those are.
     fn name_chunks(&mut self, job: &Job, layout: &[(Piece, Option<Ref>)]) -> (SegmentRecipe, Vec<bool>) {
         let nowhere = Spot {
+            home: self.chunks,
             volume: 0,
             pack: PackNumber(0),
             slot: 0,
@@ -90,10 +90,7 @@ impl Reader<'_> {
                     Some(Ref { id, spot: nowhere })
                 }
             };
-            entries.push(Entry {
-                length: piece.length,
-                chunk,
-            });
+            entries.push(Entry::new(piece.length, chunk));
         }
         (SegmentRecipe { entries }, fresh)
     }
@@ -139,15 +136,11 @@ impl Reader<'_> {
 
     /// The frame that the index knows of a chunk; a full backup refers to none that does not open.
     fn stored(&mut self, id: ChunkId) -> Stopping<Option<Ref>> {
-        for (row, entry) in self.pack_store.index.places(&id.short())? {
-            if entry.home != Home::Chunks {
+        for (row, entry) in self.pack_store.index.places(self.chunks, &id.short())? {
+            if !entry.home.has_chunks() {
                 continue;
             }
-            let spot = Spot {
-                volume: entry.volume,
-                pack: row.pack,
-                slot: row.slot,
-            };
+            let spot = entry.spot(row);
             let known = Ref { id, spot };
             if self.in_flight.wrote(row.pack) || self.opens(&known)? {
                 return Ok(Some(known));
@@ -160,14 +153,14 @@ impl Reader<'_> {
         let Some(frames) = &mut self.opened else {
             // The index may be behind: a pack counts once it was seen.
             if !self.seen.contains(&known.spot.pack) {
-                if !self.pack_store.has_pack(Home::Chunks, known.spot)? {
+                if !self.pack_store.has_pack(known.spot)? {
                     return Ok(false);
                 }
                 self.seen.insert(known.spot.pack);
             }
             return Ok(true);
         };
-        match self.pack_store.at(Home::Chunks, known.spot, &known.id.short()) {
+        match self.pack_store.at(known.spot, &known.id.short()) {
             Ok(Some(located)) => frames.opens_to(&located, &known.id),
             Ok(None) => Ok(false),
             Err(error) if error.is_corruption() => Ok(false),

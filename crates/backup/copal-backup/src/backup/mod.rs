@@ -32,7 +32,9 @@ use crate::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
 use crate::pack_store::PackStore;
 use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
-use crate::request::{BackupCounts, BackupRequest, BackupSummary, DiskSource, DiskSummary, SnapshotId};
+use crate::request::{
+    BackupCounts, BackupRequest, BackupSummary, DiskSource, DiskSummary, Layout, SnapshotId,
+};
 use in_flight_chunks::InFlightChunks;
 use job::Job;
 use line::Line;
@@ -57,8 +59,11 @@ pub(crate) fn run(
     progress.stage(Stage::Plan, &request.vm, 0);
     let vm = parts.directory().find_or_add(&request.vm)?;
     let _writer = parts.locks().claim(&vm)?;
-    let change = parts.begin_change()?;
-    let (session, base) = Session::open(parts, vm.uuid)?;
+    let change = match parts.pack_store().layout {
+        Layout::Solo => Some(parts.begin_change()?),
+        Layout::Fleet { .. } => None,
+    };
+    let (session, base) = Session::open(parts, &vm)?;
     let outcome = produce(parts, request, &session, base.as_ref(), progress, cancel);
     let produced = match outcome {
         Ok(produced) => produced,
@@ -85,7 +90,9 @@ pub(crate) fn run(
     };
     let snapshot = manifest.snapshot;
     let published = session.publish(parts, manifest)?;
-    change.entered();
+    if let Some(change) = change {
+        change.entered();
+    }
     if published.misdated > 0 {
         progress.notice(&format!(
             "{} snapshots of {} bear a time that cannot be: the clock of this machine is wrong, or was; they stay until \

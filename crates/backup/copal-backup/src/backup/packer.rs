@@ -64,7 +64,7 @@ impl<'a> Packer<'a> {
             pack_store,
             in_flight,
             progress,
-            chunks: appender(Home::Chunks),
+            chunks: appender(pack_store.home_of_chunks(vm)),
             recipes: appender(Home::Recipes(vm)),
             key: pack_store.keys.recipe_key(vm),
             compressor: Compressor::new()?,
@@ -168,7 +168,7 @@ impl<'a> Packer<'a> {
                     spot: self.store(job, &chunk)?,
                 }),
             };
-            entries.push(Entry { length, chunk });
+            entries.push(Entry::new(length, chunk));
         }
         let frame = SegmentRecipe { entries }.encode();
         self.write_recipe(job.recipe_id, &frame)
@@ -198,12 +198,8 @@ impl<'a> Packer<'a> {
         if let Some(spot) = self.in_flight.spot(id) {
             return Ok(spot);
         }
-        match self.pack_store.index.find(&id.short())? {
-            Some((row, entry)) => Ok(Spot {
-                volume: entry.volume,
-                pack: row.pack,
-                slot: row.slot,
-            }),
+        match self.pack_store.index.find(self.chunks.home(), &id.short())? {
+            Some((row, entry)) => Ok(entry.spot(row)),
             None => Err(Error::Damaged {
                 what: "the chunk index".into(),
                 detail: format!("chunk {id:?} was stored a moment ago and is not in it"),

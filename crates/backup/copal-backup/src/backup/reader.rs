@@ -22,6 +22,7 @@ use crate::recipe::{
 use crate::request::{BackupCounts, DiskSource};
 use crate::source::{Extent, ExtentKind};
 use crate::tree::TreeReader;
+use crate::volumes::Home;
 use copal_chunk::{BLOCK_BYTES, Chunker, Dirty, Fresh, Piece, SEGMENT_BYTES, rechunk, split};
 use crossbeam_channel::{Receiver, Sender};
 use std::collections::HashSet;
@@ -54,6 +55,8 @@ pub(crate) struct Reader<'a> {
     progress: &'a dyn Progress,
     cancel: &'a CancelFlag,
     pub(super) key: RecipeKey,
+    /// Where new chunks go, and others are looked for.
+    pub(super) chunks: Home,
     pub(super) tree: TreeReader<'a>,
     /// Opens the frames that others stored, before they are referred to; `None`: they are believed.
     pub(super) opened: Option<FrameReader<'a>>,
@@ -102,6 +105,7 @@ impl<'a> Reader<'a> {
             progress,
             cancel,
             key: pack_store.keys.recipe_key(vm),
+            chunks: pack_store.home_of_chunks(vm),
             tree: TreeReader::new(pack_store, vm)?,
             opened: None,
             seen: HashSet::new(),
@@ -226,7 +230,7 @@ impl<'a> Reader<'a> {
         let range = segment_range(size, number);
         let length = (range.end - range.start) as u32;
         Ok(SegmentRecipe {
-            entries: vec![Entry { length, chunk: None }],
+            entries: vec![Entry::new(length, None)],
         })
     }
 

@@ -11,7 +11,9 @@ use crate::error::{Error, Result};
 use crate::keys::random;
 use crate::manifest::{self, Manifest};
 use crate::parts::Parts;
+use crate::request::Vm;
 use crate::retention::misdated;
+use crate::summary::store as summaries;
 use crate::volumes::settled;
 use bytes::Bytes;
 use copal_volume::{PutOptions, VolumeError};
@@ -34,8 +36,24 @@ pub(crate) struct PublishedAs {
 }
 
 impl Session {
-    /// Ends what earlier sessions left open, and opens a new one on the newest snapshot that can be read.
-    pub(crate) fn open(parts: &Parts, vm: Uuid) -> Result<(Session, Option<Base>)> {
+    /// Ends what earlier sessions left open, and opens a new one on the newest snapshot that can be read. From then on the
+    /// index knows what the VM has, in a fleet.
+    /// # Errors
+    /// `Busy`: in a fleet on several servers, another session of the VM is open, and may be alive. Those of the store.
+    pub(crate) fn open(parts: &Parts, vm: &Vm) -> Result<(Session, Option<Base>)> {
+        let opened = Session::append_open(parts, vm)?;
+        if parts.pack_store().layout.is_fleet() {
+            // Behind the record: a prune has listed what it removes before it, or sees the session.
+            parts.finish_removals_of(vm.uuid)?;
+            parts.index_vm(vm.uuid)?;
+        }
+        Ok(opened)
+    }
+
+    fn append_open(parts: &Parts, named: &Vm) -> Result<(Session, Option<Base>)> {
+        let vm = named.uuid;
+        let is_alone =
+            !parts.pack_store().layout.is_fleet() || !parts.pack_store().volumes.store.is_replicated();
         let id: SessionId = random()?;
         let log = LogName::Vm(vm);
         let mut lost: Option<Option<Base>> = None;
@@ -47,7 +65,23 @@ impl Session {
                 let sequence = state.next_sequence;
                 return Ok((Session { vm, id, sequence }, base));
             }
+            if state.is_retired {
+                return Err(Error::Denied {
+                    reason: format!(
+                        "VM {} is being removed; `copal vm rm` ends that, and then its name is free",
+                        named.name
+                    ),
+                });
+            }
             if let Some(&stale) = state.open.first() {
+                if !is_alone {
+                    return Err(Error::Busy {
+                        what: format!(
+                            "VM {} (`copal sessions fence {}` ends a backup whose host has died)",
+                            named.name, named.name
+                        ),
+                    });
+                }
                 // This process has the VM to itself, so whoever opened that session is gone.
                 parts
                     .catalog()
@@ -101,6 +135,14 @@ impl Session {
         let vid = volumes.meta(self.vm, true)?.ok_or_else(|| Error::Invalid {
             reason: "the volume of manifests cannot be made".into(),
         })?;
+        if parts.pack_store().layout.is_fleet() {
+            let base = match manifest.base {
+                Some(base) => summaries::find(parts, self.vm, base)?,
+                None => None,
+            };
+            let vector = summaries::write(parts, &manifest, base.map(|base| base.header.geometry))?;
+            manifest.counts.stored_bytes += vector.file_bytes();
+        }
         let keys = &parts.pack_store().keys;
         // Counters have a fixed width: neither length depends on what is counted.
         let lengths =

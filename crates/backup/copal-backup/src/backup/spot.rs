@@ -118,7 +118,7 @@ impl Spots<'_> {
         let range = segment_range(self.base.size_bytes, number);
         let length = (range.end - range.start) as u32;
         SegmentRecipe {
-            entries: vec![Entry { length, chunk: None }],
+            entries: vec![Entry::new(length, None)],
         }
     }
 

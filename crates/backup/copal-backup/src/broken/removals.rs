@@ -2,7 +2,7 @@
 
 use super::{Flaw, with};
 use crate::world::*;
-use crate::{IndexHome, Repository, Unlock};
+use crate::{IndexHome, InitOptions, Layout, Repository, Unlock};
 use bytes::Bytes;
 use copal_volume::{
     FileId, FileInfo, FileWriter, MemoryStore, Outcome, PutOptions, ReadOptions, Remove, Settle, VolumeError,
@@ -139,11 +139,12 @@ fn text_disk(seed: u64) -> Disk {
 }
 
 /// Whether a backup behind a prune that died is whole when the prune's deletes come about.
-fn survives(flaw: &'static [Flaw]) -> bool {
+fn survives(flaw: &'static [Flaw], layout: Layout) -> bool {
     let store = LateStore::new();
     let disk = text_disk(1);
     {
-        let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &insecure()).unwrap();
+        let options = InitOptions { layout, ..insecure() };
+        let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
         let gone = back_up(&repository, "web", &disk, false);
         back_up(&repository, "db", &text_disk(2), false);
         repository.forget(&[gone.snapshot]).unwrap();
@@ -171,8 +172,13 @@ fn survives(flaw: &'static [Flaw]) -> bool {
 
 #[test]
 fn a_delete_that_comes_about_late_takes_nothing_that_was_stored_since() {
-    assert!(survives(&[]));
-    assert!(!survives(&[Flaw::RemovesUnlisted]), "nothing notices");
+    for layout in LAYOUTS {
+        assert!(survives(&[], layout), "{layout:?}");
+        assert!(
+            !survives(&[Flaw::RemovesUnlisted], layout),
+            "{layout:?}: nothing notices"
+        );
+    }
 }
 
 /// A list that was on its way when its prune died, and came about when others had written, is of an earlier epoch.

@@ -17,7 +17,7 @@ use crate::pack::format::Header;
 use crate::pack::writer::{Frame, PackWriter};
 use crate::pack::{PackKind, PackNumber};
 use crate::recipe::{Ref, SegmentRecipe};
-use crate::reindex::for_each_pack;
+use crate::reindex::{Whose, for_each_pack};
 use crate::request::*;
 use crate::tree::TreeReader;
 use crate::volumes::Home;
@@ -79,14 +79,14 @@ fn the_mark_takes_recipes_of_one_name_for_the_same_only_where_they_stand_in_one_
     assert!(page.spot != page_again.spot && segment.spot != segment_again.spot);
     let pack_store = repository.parts.pack_store();
     let mut present = Vec::new();
-    for_each_pack(pack_store, |pack| {
+    for_each_pack(pack_store, Whose::All, |pack| {
         present.push(pack.number);
         Ok(())
     })
     .unwrap();
     present.sort_unstable();
     control(&[Flaw::MarkByName], || {
-        let mut marks = Marks::new(pack_store, &present, Slice { index: 0, of: 1 }).unwrap();
+        let mut marks = Marks::new(pack_store, &present, Slice { index: 0, of: 1 }, None).unwrap();
         marks.vm(&manifests, &Silent, &CancelFlag::new()).unwrap();
         [page, segment, page_again, segment_again]
             .iter()
@@ -158,14 +158,14 @@ fn a_frame_that_memory_changed_does_not_leave() {
             domain: [1; 16],
             pack_id: [2; 16],
             session: [3; 16],
-            kind: PackKind::Chunks,
+            kind: PackKind::Shared,
         };
         let name = PackNumber::of(&header.pack_id).file_name();
         let file = store
             .writer(vid, name.as_bytes(), &PutOptions::default())
             .unwrap();
         let key = Keys::derive(&[4; 32]).pack_key(&header.pack_id);
-        let mut pack = PackWriter::start(file, &key, header, 0).unwrap();
+        let mut pack = PackWriter::start(file, &key, header, (Home::Shared, 0)).unwrap();
         pack.append(&Frame {
             id: [5; 16],
             raw_bytes: 5,
@@ -233,17 +233,9 @@ fn a_spot_leads_to_the_frame_of_the_id_or_to_none() {
     let (one, other) = (chunks[0], chunks[1]);
     assert_ne!(one.spot, other.spot);
     let pack_store = repository.parts.pack_store();
-    assert!(
-        pack_store
-            .at(Home::Chunks, one.spot, &one.id.short())
-            .unwrap()
-            .is_some()
-    );
+    assert!(pack_store.at(one.spot, &one.id.short()).unwrap().is_some());
     control(&[Flaw::AnyRowFits], || {
-        pack_store
-            .at(Home::Chunks, other.spot, &one.id.short())
-            .unwrap()
-            .is_none()
+        pack_store.at(other.spot, &one.id.short()).unwrap().is_none()
     });
 }
 

@@ -1,6 +1,6 @@
 //! Checkpoints of logs and their bytes: what all records below a number amount to.
 //!
-//! Format: docs/formats/backup-checkpoint.md v1
+//! Format: docs/formats/backup-checkpoint.md v2
 //! Not here: when one is written and what goes then (`replay`), what the states are (`domain`, `vm`).
 
 use super::fold::Fold;
@@ -11,7 +11,7 @@ pub(crate) const FORMAT: Format = Format {
     magic: *b"COPALCKP",
     name: "catalog checkpoint",
     oldest: 1,
-    version: 1,
+    version: 2,
     known_flags: 0,
 };
 
@@ -33,7 +33,7 @@ pub(crate) fn encode<S: Fold>(state: &S, place: &str, keys: &Keys) -> Vec<u8> {
 
 /// Reads the checkpoint at `place`, which is that of record `number`.
 pub(crate) fn decode<S: Fold>(bytes: &[u8], place: &str, number: u64, keys: &Keys) -> Result<S, String> {
-    let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
+    let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
     let at = body
         .len()
         .checked_sub(MAC_BYTES)
@@ -43,7 +43,7 @@ pub(crate) fn decode<S: Fold>(bytes: &[u8], place: &str, number: u64, keys: &Key
         return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
     }
     let mut input = Reader::new(content);
-    let state: S = parse(&mut input)?;
+    let state: S = parse(&mut input, envelope.version)?;
     input.finish().map_err(|error| error.to_string())?;
     if state.next_number() != number {
         return Err(format!("it is that of record {}", state.next_number()));
@@ -52,7 +52,7 @@ pub(crate) fn decode<S: Fold>(bytes: &[u8], place: &str, number: u64, keys: &Key
 }
 
 /// Reads what stands behind the envelope and before the MAC.
-pub(crate) fn parse<S: Fold>(input: &mut Reader<'_>) -> Result<S, String> {
+pub(crate) fn parse<S: Fold>(input: &mut Reader<'_>, version: u16) -> Result<S, String> {
     let text = |error: DecodeError| error.to_string();
     let kind = input.u8().map_err(text)?;
     if kind != S::KIND {
@@ -60,5 +60,5 @@ pub(crate) fn parse<S: Fold>(input: &mut Reader<'_>) -> Result<S, String> {
     }
     input.zeros(3).map_err(text)?;
     let number = input.u64().map_err(text)?;
-    S::parse(number, input)
+    S::parse(number, input, version)
 }

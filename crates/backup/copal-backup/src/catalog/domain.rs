@@ -1,6 +1,6 @@
 //! What the log of the domain amounts to: a pure fold over its records.
 //!
-//! Format: docs/formats/backup-checkpoint.md v1
+//! Format: docs/formats/backup-checkpoint.md v2
 
 use super::fold::{Entry, Fold};
 use super::record::{MAX_NAME_BYTES, Record};
@@ -33,11 +33,13 @@ impl Fold for DomainState {
 
     fn apply(&mut self, entry: &Entry) {
         self.next_number = entry.number + 1;
-        if let Record::VmAdded { vm, name } = &entry.record {
-            self.vms.push(Vm {
+        match &entry.record {
+            Record::VmAdded { vm, name } => self.vms.push(Vm {
                 uuid: *vm,
                 name: name.clone(),
-            });
+            }),
+            Record::VmRemoved { vm } => self.vms.retain(|known| known.uuid != *vm),
+            _ => {}
         }
     }
 
@@ -53,7 +55,7 @@ impl Fold for DomainState {
         }
     }
 
-    fn parse(next_number: u64, input: &mut Reader<'_>) -> Result<DomainState, String> {
+    fn parse(next_number: u64, input: &mut Reader<'_>, _version: u16) -> Result<DomainState, String> {
         let text = |error: DecodeError| error.to_string();
         let count = input.bounded(input.remaining() / LEAST_VM_BYTES).map_err(text)?;
         let mut vms = Vec::with_capacity(count);

@@ -29,6 +29,6 @@ pub(crate) trait Fold: Clone + Default + PartialEq {
     fn items(&self) -> usize;
     /// The fields of a checkpoint.
     fn put(&self, bytes: &mut Vec<u8>);
-    /// Reads what `put` wrote.
-    fn parse(next_number: u64, input: &mut Reader<'_>) -> Result<Self, String>;
+    /// Reads what `put` wrote in this version of the format.
+    fn parse(next_number: u64, input: &mut Reader<'_>, version: u16) -> Result<Self, String>;
 }

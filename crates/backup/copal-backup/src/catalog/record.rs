@@ -2,6 +2,7 @@
 //!
 //! Format: docs/formats/backup-catalog.md v2
 
+use super::vm::DeadList;
 use crate::keys::{Keys, MAC_BYTES};
 use crate::manifest::MAX_SEQUENCE;
 use crate::pack::PackNumber;
@@ -61,8 +62,27 @@ pub(crate) enum Record {
         snapshots: Vec<SnapshotId>,
         until_ms: u64,
     },
-    /// A prune is about to remove these packs. Stands in a file of its own, in no log.
+    /// A prune is about to remove these packs. In the layout solo it stands in a file of its own, in a fleet in the VM's log.
     Removing { packs: Vec<PackPlace> },
+    /// These packs are gone from all servers.
+    Removed { packs: Vec<PackPlace> },
+    /// What only these forgotten snapshots referred to stands in a list of dead frames, whose file has this hash: nobody
+    /// refers to any of it from now on. `dead` `None`: nothing is dead that is still there.
+    Freed {
+        snapshots: Vec<SnapshotId>,
+        dead: Option<DeadList>,
+    },
+    /// The VM goes with all that it has: nobody backs it up any more.
+    Retired,
+    /// Nothing of a VM is there any more.
+    VmRemoved { vm: Uuid },
+    /// As `Init`, of a fleet.
+    InitFleet {
+        domain: Uuid,
+        profile: Profile,
+        /// How much of all unique chunks may be popular.
+        popular_millionths: u32,
+    },
 }
 
 /// Where a pack lies.
@@ -86,6 +106,11 @@ impl Record {
             Record::Verified { .. } => 8,
             Record::Hold { .. } => 9,
             Record::Removing { .. } => 10,
+            Record::Removed { .. } => 11,
+            Record::InitFleet { .. } => 12,
+            Record::Freed { .. } => 13,
+            Record::Retired => 14,
+            Record::VmRemoved { .. } => 15,
         }
     }
 
@@ -128,7 +153,22 @@ impl Record {
                 bytes.put_u64(*until_ms);
                 put_listed(&mut bytes, snapshots);
             }
-            Record::Removing { packs } => put_packs(&mut bytes, packs),
+            Record::Removing { packs } | Record::Removed { packs } => put_packs(&mut bytes, packs),
+            Record::Retired => {}
+            Record::VmRemoved { vm } => bytes.put_bytes(vm.as_bytes()),
+            Record::Freed { snapshots, dead } => {
+                put_dead(&mut bytes, dead.as_ref());
+                put_listed(&mut bytes, snapshots);
+            }
+            Record::InitFleet {
+                domain,
+                profile,
+                popular_millionths,
+            } => {
+                bytes.put_bytes(domain.as_bytes());
+                bytes.put_u8(profile.code());
+                bytes.put_u32(*popular_millionths);
+            }
         }
         let mac = keys.mac(place, &bytes[ENVELOPE_LEN..]);
         bytes.put_bytes(&mac);
@@ -161,16 +201,20 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
     input.zeros(3).map_err(text)?;
     let mut fields = || -> Result<Result<Record, String>, DecodeError> {
         Ok(Ok(match code {
-            1 => {
+            1 | 12 => {
                 let domain = Uuid::from_bytes(input.array()?);
                 let profile = input.u8()?;
-                match Profile::from_code(profile) {
-                    Some(profile) => Record::Init { domain, profile },
-                    None => {
-                        return Ok(Err(format!(
-                            "chunking profile {profile} is not known; use a newer copal"
-                        )));
-                    }
+                let Some(profile) = Profile::from_code(profile) else {
+                    let detail = format!("chunking profile {profile} is not known; use a newer copal");
+                    return Ok(Err(detail));
+                };
+                match code {
+                    1 => Record::Init { domain, profile },
+                    _ => Record::InitFleet {
+                        domain,
+                        profile,
+                        popular_millionths: input.u32()?.min(1_000_000),
+                    },
                 }
             }
             2 => {
@@ -217,6 +261,15 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                 snapshots: listed(input)?,
             },
             10 => Record::Removing { packs: packs(input)? },
+            11 => Record::Removed { packs: packs(input)? },
+            14 => Record::Retired,
+            15 => Record::VmRemoved {
+                vm: Uuid::from_bytes(input.array()?),
+            },
+            13 => Record::Freed {
+                dead: dead(input)?,
+                snapshots: listed(input)?,
+            },
             other => {
                 return Ok(Err(format!(
                     "records of kind {other} are not known; use a newer copal"
@@ -237,35 +290,59 @@ fn listed(input: &mut Reader<'_>) -> Result<Vec<SnapshotId>, DecodeError> {
     (0..count).map(|_| input.array().map(SnapshotId)).collect()
 }
 
-/// Packs: how many, then each with its home, as an optional id of a VM.
-fn put_packs(bytes: &mut Vec<u8>, packs: &[PackPlace]) {
+/// Packs: how many, then each with its home: what of whom.
+pub(super) fn put_packs(bytes: &mut Vec<u8>, packs: &[PackPlace]) {
     bytes.put_varint(packs.len() as u64);
     for place in packs {
-        match place.home {
-            Home::Chunks => bytes.put_u8(0),
-            Home::Recipes(vm) => {
-                bytes.put_u8(1);
-                bytes.put_bytes(vm.as_bytes());
-            }
+        let (code, vm) = match place.home {
+            Home::Shared => (0, None),
+            Home::Recipes(vm) => (1, Some(vm)),
+            Home::Private(vm) => (2, Some(vm)),
+        };
+        bytes.put_u8(code);
+        if let Some(vm) = vm {
+            bytes.put_bytes(vm.as_bytes());
         }
         bytes.put_u32(place.volume);
         bytes.put_u64(place.pack.0);
     }
 }
 
-fn packs(input: &mut Reader<'_>) -> Result<Vec<PackPlace>, DecodeError> {
+/// Reads what [`put_packs`] wrote.
+pub(super) fn packs(input: &mut Reader<'_>) -> Result<Vec<PackPlace>, DecodeError> {
     let count = input.bounded(MAX_LISTED)?;
     let place = |_| {
         Ok(PackPlace {
-            home: match input.bounded(1)? {
-                0 => Home::Chunks,
-                _ => Home::Recipes(Uuid::from_bytes(input.array()?)),
+            home: match input.bounded(2)? {
+                0 => Home::Shared,
+                1 => Home::Recipes(Uuid::from_bytes(input.array()?)),
+                _ => Home::Private(Uuid::from_bytes(input.array()?)),
             },
             volume: input.u32()?,
             pack: PackNumber(input.u64()?),
         })
     };
     (0..count).map(place).collect()
+}
+
+/// An optional list of dead frames: 0, or 1, its number and its hash.
+pub(super) fn put_dead(bytes: &mut Vec<u8>, dead: Option<&DeadList>) {
+    bytes.put_u8(u8::from(dead.is_some()));
+    if let Some(dead) = dead {
+        bytes.put_u64(dead.number);
+        bytes.put_bytes(&dead.hash);
+    }
+}
+
+/// Reads what [`put_dead`] wrote. A number that nobody can count on from is none.
+pub(super) fn dead(input: &mut Reader<'_>) -> Result<Option<DeadList>, DecodeError> {
+    Ok(match input.bounded(1)? {
+        0 => None,
+        _ => Some(DeadList {
+            number: input.u64()?.min(MAX_SEQUENCE),
+            hash: input.array()?,
+        }),
+    })
 }
 
 /// An optional snapshot: 0, or 1 and its id.

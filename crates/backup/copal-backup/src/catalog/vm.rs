@@ -1,9 +1,9 @@
 //! What the log of one VM amounts to: a pure fold over its records.
 //!
-//! Format: docs/formats/backup-checkpoint.md v1
+//! Format: docs/formats/backup-checkpoint.md v2
 
 use super::fold::{Entry, Fold};
-use super::record::{Record, SessionId};
+use super::record::{PackPlace, Record, SessionId, dead, packs, put_dead, put_packs};
 use crate::broken::{self, Flaw};
 use crate::manifest::MAX_SEQUENCE;
 use crate::request::SnapshotId;
@@ -32,6 +32,14 @@ pub(crate) struct Published {
     pub(crate) held_until_ms: u64,
 }
 
+/// The list of dead frames that is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeadList {
+    pub(crate) number: u64,
+    /// Of its file.
+    pub(crate) hash: [u8; 32],
+}
+
 /// State of one VM's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VmState {
@@ -41,20 +49,34 @@ pub(crate) struct VmState {
     pub(crate) next_sequence: u64,
     /// Visible snapshots, oldest first.
     pub(crate) published: Vec<Published>,
-    /// Forgotten snapshots whose space was not returned yet.
-    pub(crate) forgotten: Vec<SnapshotId>,
+    /// Forgotten snapshots of which nothing was freed yet. Of those that a checkpoint of version 1 lists, the id is all that
+    /// is known.
+    pub(crate) forgotten: Vec<Published>,
+    /// In a fleet: forgotten snapshots whose frames stand in the list of dead ones, but whose manifests may be there.
+    pub(crate) freed: Vec<SnapshotId>,
+    /// In a fleet: what nobody refers to any more.
+    pub(crate) dead: Option<DeadList>,
+    /// In a fleet: the VM goes with all that it has.
+    pub(crate) is_retired: bool,
     /// Sessions that neither published nor were fenced.
     pub(crate) open: Vec<SessionId>,
     /// The newest sessions that were fenced, oldest first.
     pub(crate) fenced: Vec<SessionId>,
     /// The store's order of the newest of them.
     pub(crate) newest_ms: u64,
+    /// In a fleet: packs that are going, and may not be gone from all servers. Nobody refers to them any more.
+    pub(crate) removing: Vec<PackPlace>,
 }
 
 impl VmState {
     fn trim_fenced(&mut self) {
         let older = self.fenced.len().saturating_sub(FENCED_KEPT);
         self.fenced.drain(..older);
+    }
+
+    /// Whether one of these snapshots is forgotten and nothing of it was freed yet.
+    pub(crate) fn lists_forgotten(&self, snapshots: &[SnapshotId]) -> bool {
+        self.forgotten.iter().any(|one| snapshots.contains(&one.snapshot))
     }
 
     fn named<'a>(&'a mut self, snapshots: &'a [SnapshotId]) -> impl Iterator<Item = &'a mut Published> {
@@ -110,20 +132,18 @@ impl Fold for VmState {
                 });
             }
             Record::Forget { snapshots } => {
-                for snapshot in snapshots {
-                    if self
-                        .published
-                        .iter()
-                        .any(|published| published.snapshot == *snapshot)
-                    {
-                        self.forgotten.push(*snapshot);
-                    }
-                }
-                self.published
-                    .retain(|published| !snapshots.contains(&published.snapshot));
+                let is_named = |published: &mut Published| snapshots.contains(&published.snapshot);
+                self.forgotten.extend(self.published.extract_if(.., is_named));
             }
             Record::Deleted { snapshots } => {
-                self.forgotten.retain(|forgotten| !snapshots.contains(forgotten))
+                self.forgotten.retain(|one| !snapshots.contains(&one.snapshot));
+                self.freed.retain(|one| !snapshots.contains(one));
+            }
+            Record::Freed { snapshots, dead } => {
+                let is_named = |one: &mut Published| snapshots.contains(&one.snapshot);
+                let freed = self.forgotten.extract_if(.., is_named);
+                self.freed.extend(freed.map(|one| one.snapshot));
+                self.dead = *dead;
             }
             Record::Verified { snapshots } => {
                 self.named(snapshots)
@@ -133,7 +153,13 @@ impl Fold for VmState {
                 self.named(snapshots)
                     .for_each(|published| published.held_until_ms = *until_ms);
             }
-            Record::Init { .. } | Record::VmAdded { .. } | Record::Removing { .. } => {}
+            Record::Removing { packs } => self.removing.extend_from_slice(packs),
+            Record::Removed { packs } => self.removing.retain(|going| !packs.contains(going)),
+            Record::Retired => self.is_retired = true,
+            Record::Init { .. }
+            | Record::InitFleet { .. }
+            | Record::VmAdded { .. }
+            | Record::VmRemoved { .. } => {}
         }
     }
 
@@ -149,32 +175,32 @@ impl Fold for VmState {
     }
 
     fn items(&self) -> usize {
-        self.published.len() + self.forgotten.len() + self.open.len() + self.fenced.len()
+        self.published.len()
+            + self.forgotten.len()
+            + self.freed.len()
+            + self.open.len()
+            + self.fenced.len()
+            + self.removing.len()
     }
 
     fn put(&self, bytes: &mut Vec<u8>) {
         bytes.put_u64(self.next_sequence);
         bytes.put_u64(self.newest_ms);
-        bytes.put_varint(self.published.len() as u64);
-        for published in &self.published {
-            bytes.put_bytes(&published.snapshot.0);
-            bytes.put_u64(published.sequence);
-            bytes.put_u64(published.created_ms);
-            bytes.put_u64(published.stored_ms);
-            bytes.put_bytes(&published.manifest);
-            bytes.put_u8(u8::from(published.is_verified));
-            bytes.put_u64(published.held_until_ms);
-        }
-        bytes.put_varint(self.forgotten.len() as u64);
-        self.forgotten.iter().for_each(|one| bytes.put_bytes(&one.0));
+        put_published(bytes, &self.published);
+        put_published(bytes, &self.forgotten);
         for sessions in [&self.open, &self.fenced] {
             bytes.put_varint(sessions.len() as u64);
             sessions.iter().for_each(|session| bytes.put_bytes(session));
         }
+        put_packs(bytes, &self.removing);
+        bytes.put_varint(self.freed.len() as u64);
+        self.freed.iter().for_each(|one| bytes.put_bytes(&one.0));
+        put_dead(bytes, self.dead.as_ref());
+        bytes.put_u8(u8::from(self.is_retired));
     }
 
-    fn parse(next_number: u64, input: &mut Reader<'_>) -> Result<VmState, String> {
-        let mut state = parse(next_number, input).map_err(|error| error.to_string())?;
+    fn parse(next_number: u64, input: &mut Reader<'_>, version: u16) -> Result<VmState, String> {
+        let mut state = parse(next_number, input, version).map_err(|error| error.to_string())?;
         state.trim_fenced();
         if state.next_sequence > MAX_SEQUENCE {
             return Err(format!(
@@ -186,9 +212,47 @@ impl Fold for VmState {
     }
 }
 
-fn parse(next_number: u64, input: &mut Reader<'_>) -> Result<VmState, DecodeError> {
+fn parse(next_number: u64, input: &mut Reader<'_>, version: u16) -> Result<VmState, DecodeError> {
     let next_sequence = input.u64()?;
     let newest_ms = input.u64()?;
+    let published = read_published(input)?;
+    let forgotten = match version {
+        1 => ids(input)?.into_iter().map(only_id).collect(),
+        _ => read_published(input)?,
+    };
+    let mut state = VmState {
+        next_number,
+        next_sequence,
+        published,
+        forgotten,
+        open: ids(input)?,
+        fenced: ids(input)?,
+        newest_ms,
+        ..VmState::default()
+    };
+    if version > 1 {
+        state.removing = packs(input)?;
+        state.freed = ids(input)?.into_iter().map(SnapshotId).collect();
+        state.dead = dead(input)?;
+        state.is_retired = input.bounded(1)? == 1;
+    }
+    Ok(state)
+}
+
+fn put_published(bytes: &mut Vec<u8>, snapshots: &[Published]) {
+    bytes.put_varint(snapshots.len() as u64);
+    for published in snapshots {
+        bytes.put_bytes(&published.snapshot.0);
+        bytes.put_u64(published.sequence);
+        bytes.put_u64(published.created_ms);
+        bytes.put_u64(published.stored_ms);
+        bytes.put_bytes(&published.manifest);
+        bytes.put_u8(u8::from(published.is_verified));
+        bytes.put_u64(published.held_until_ms);
+    }
+}
+
+fn read_published(input: &mut Reader<'_>) -> Result<Vec<Published>, DecodeError> {
     let count = input.bounded(input.remaining() / PUBLISHED_BYTES)?;
     let mut published = Vec::with_capacity(count);
     for _ in 0..count {
@@ -202,16 +266,20 @@ fn parse(next_number: u64, input: &mut Reader<'_>) -> Result<VmState, DecodeErro
             held_until_ms: input.u64()?,
         });
     }
-    let forgotten = ids(input)?.into_iter().map(SnapshotId).collect();
-    Ok(VmState {
-        next_number,
-        next_sequence,
-        published,
-        forgotten,
-        open: ids(input)?,
-        fenced: ids(input)?,
-        newest_ms,
-    })
+    Ok(published)
+}
+
+/// A forgotten snapshot of which nothing else is known: its manifest fits no such hash.
+fn only_id(id: [u8; 16]) -> Published {
+    Published {
+        snapshot: SnapshotId(id),
+        sequence: 0,
+        created_ms: 0,
+        stored_ms: 0,
+        manifest: [0; 32],
+        is_verified: false,
+        held_until_ms: 0,
+    }
 }
 
 fn ids(input: &mut Reader<'_>) -> Result<Vec<[u8; 16]>, DecodeError> {
@@ -239,7 +307,7 @@ mod tests {
             };
             let mut bytes = Vec::new();
             state.put(&mut bytes);
-            let read = VmState::parse(0, &mut Reader::new(&bytes));
+            let read = VmState::parse(0, &mut Reader::new(&bytes), 2);
             assert_eq!(read.is_ok(), is_good, "{next_sequence}: {read:?}");
         }
     }
@@ -271,7 +339,7 @@ mod tests {
             state.put(&mut bytes);
             longest = longest.max(bytes.len());
             // Whoever goes on from a checkpoint comes to the same state.
-            let mut again = VmState::parse(state.next_number, &mut Reader::new(&bytes)).unwrap();
+            let mut again = VmState::parse(state.next_number, &mut Reader::new(&bytes), 2).unwrap();
             assert_eq!(again, state);
             let mut next = state.clone();
             fail(&mut next, number + 1);

@@ -7,6 +7,7 @@ use super::rows::{bad, encode_rows};
 use super::{Backend, Index, IndexRow};
 use crate::error::Result;
 use crate::pack::PackNumber;
+use crate::volumes::Home;
 use bytes::Bytes;
 use copal_kv::{Durability, Error as KvError, Keyspace, KeyspaceOptions, Store};
 use std::collections::BTreeSet;
@@ -94,16 +95,17 @@ impl Index {
     /// Notes that a frame is damaged: its id leads elsewhere or nowhere. Durable with the next `sync`.
     /// # Errors
     /// `Index(ReadOnly)` where nothing can be noted.
-    pub(crate) fn note_damaged(&self, pack: PackNumber, slot: u32, id: &[u8; 16]) -> Result<()> {
-        let mut rows = self.rows(id)?;
+    pub(crate) fn note_damaged(&self, home: Home, pack: PackNumber, slot: u32, id: &[u8; 16]) -> Result<()> {
+        let of_id = self.key(home, id);
+        let mut rows = self.rows(&of_id)?;
         rows.retain(|row| *row != IndexRow { pack, slot });
         match &self.backend {
             Backend::Memory(maps) => {
                 let mut maps = maps.lock();
                 maps.damaged.insert((pack, slot));
                 match rows.is_empty() {
-                    true => drop(maps.chunks.remove(id)),
-                    false => drop(maps.chunks.insert(*id, rows)),
+                    true => drop(maps.chunks.remove(&of_id)),
+                    false => drop(maps.chunks.insert(of_id, rows)),
                 }
             }
             Backend::Kv {
@@ -115,8 +117,8 @@ impl Index {
                 let damaged = damaged.as_ref().ok_or(KvError::ReadOnly)?;
                 let mut batch = store.batch();
                 match rows.is_empty() {
-                    true => batch.delete(chunks, id),
-                    false => batch.put(chunks, id, encode_rows(&rows)),
+                    true => batch.delete(chunks, &of_id.bytes()),
+                    false => batch.put(chunks, &of_id.bytes(), encode_rows(&rows)),
                 };
                 batch.put(damaged, &key(pack, slot), Bytes::from_static(&[1]));
                 batch.commit(Durability::Deferred)?;

@@ -6,11 +6,44 @@ use crate::pack::{PackKind, PackNumber};
 use crate::volumes::Home;
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
+use std::ops::Deref;
 use uuid::Uuid;
 
 /// Frames of one id that a row names; of more the newest count.
 const MAX_PLACES: usize = 8;
 const PLACE_BYTES: usize = 11;
+
+/// What the rows of an id are found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct RowKey {
+    /// In a fleet the VM it is of, or none of them (nil); in the layout solo nobody.
+    pub(super) vm: Option<Uuid>,
+    pub(super) id: [u8; 16],
+}
+
+impl RowKey {
+    /// As the engine takes it; keys of one VM stand together.
+    pub(super) fn bytes(&self) -> KeyBytes {
+        let mut bytes = [0; 32];
+        bytes[..16].copy_from_slice(self.vm.unwrap_or_default().as_bytes());
+        bytes[16..].copy_from_slice(&self.id);
+        let from = if self.vm.is_some() { 0 } else { 16 };
+        KeyBytes { bytes, from }
+    }
+}
+
+/// A key of the index.
+pub(super) struct KeyBytes {
+    bytes: [u8; 32],
+    from: usize,
+}
+
+impl Deref for KeyBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.from..]
+    }
+}
 
 pub(super) fn bad(what: &str) -> Error {
     Error::Damaged {
@@ -53,11 +86,7 @@ pub(crate) fn decode_rows(value: &[u8]) -> Result<Vec<IndexRow>> {
 pub(super) fn encode_pack(entry: &PackEntry) -> Bytes {
     let mut bytes = Vec::with_capacity(33);
     bytes.put_u8(entry.home.kind().code());
-    let vm = match entry.home {
-        Home::Chunks => Uuid::nil(),
-        Home::Recipes(vm) => vm,
-    };
-    bytes.put_bytes(vm.as_bytes());
+    bytes.put_bytes(entry.home.vm().unwrap_or_default().as_bytes());
     bytes.put_u32(entry.volume);
     bytes.put_u32(entry.frames);
     bytes.put_u64(entry.file_bytes);
@@ -76,12 +105,9 @@ pub(crate) fn decode_pack(value: &[u8]) -> Result<PackEntry> {
         ))
     };
     let (kind, vm, volume, frames, file_bytes) = parse().map_err(|_| bad("a pack row"))?;
-    let home = match PackKind::from_code(kind).ok_or_else(|| bad("a pack row"))? {
-        PackKind::Chunks => Home::Chunks,
-        PackKind::Recipes => Home::Recipes(Uuid::from_bytes(vm)),
-    };
+    let kind = PackKind::from_code(kind).ok_or_else(|| bad("a pack row"))?;
     Ok(PackEntry {
-        home,
+        home: Home::of(kind, Uuid::from_bytes(vm)),
         volume,
         frames,
         file_bytes,

@@ -13,6 +13,7 @@ pub(crate) mod format;
 pub(crate) mod reader;
 pub(crate) mod writer;
 
+use crate::volumes::Home;
 use std::fmt;
 
 /// The first 8 bytes of a pack id: names the file, stands in recipes and in the index.
@@ -47,9 +48,10 @@ impl fmt::Debug for PackNumber {
     }
 }
 
-/// Where a frame stands. The volume is counted within the pack's kind (and VM, for recipes).
+/// Where a frame stands. The volume is counted within its home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Spot {
+    pub(crate) home: Home,
     pub(crate) volume: u32,
     pub(crate) pack: PackNumber,
     pub(crate) slot: u32,
@@ -59,23 +61,31 @@ pub(crate) struct Spot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PackKind {
     /// Chunks, shared by the VMs of the domain.
-    Chunks,
+    Shared,
     /// Recipes, pages and roots of one VM.
     Recipes,
+    /// Chunks of one VM.
+    Private,
 }
 
 impl PackKind {
     pub(crate) fn code(self) -> u8 {
         match self {
-            PackKind::Chunks => 1,
+            PackKind::Shared => 1,
             PackKind::Recipes => 2,
+            PackKind::Private => 3,
         }
     }
     pub(crate) fn from_code(code: u8) -> Option<PackKind> {
         match code {
-            1 => Some(PackKind::Chunks),
+            1 => Some(PackKind::Shared),
             2 => Some(PackKind::Recipes),
+            3 => Some(PackKind::Private),
             _ => None,
         }
+    }
+    /// Whether its frames are chunks.
+    pub(crate) fn has_chunks(self) -> bool {
+        self != PackKind::Recipes
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! Not here: finding the pack of a chunk (`pack_store`), caching footers (`pack_store`).
 
+use super::PackNumber;
 use super::format::{self, Header, Row, Trailer};
-use super::{PackKind, PackNumber};
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::pack_cipher::PackCipher;
+use crate::volumes::Home;
 use copal_volume::{ReadOptions, VolumeId, VolumeStore};
 
 /// Bytes read from the end of a pack at first; most footers lie within.
@@ -15,7 +16,7 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// The list of frames of one pack, and the cipher that opens them.
 pub(crate) struct Footer {
     pub(crate) number: PackNumber,
-    pub(crate) kind: PackKind,
+    pub(crate) home: Home,
     pub(crate) rows: Vec<Row>,
     pub(crate) cipher: PackCipher,
     /// Bytes of the whole file.
@@ -31,6 +32,13 @@ impl Footer {
         size_of::<Footer>() + self.rows.capacity() * size_of::<Row>() + self.table.capacity() + 1024
     }
 
+    /// Where the frames end and what is read of a footer begins.
+    pub(crate) fn frames_end(&self) -> u32 {
+        self.rows
+            .last()
+            .map_or(format::HEADER_BYTES as u32, |row| row.end() as u32)
+    }
+
     pub(crate) fn damaged(&self, detail: impl Into<String>) -> Error {
         damaged(self.number, detail)
     }
@@ -44,11 +52,12 @@ pub(crate) fn damaged(pack: PackNumber, detail: impl Into<String>) -> Error {
     }
 }
 
-/// Reads the footer of a pack.
+/// Reads the footer of a pack in a volume of this home.
 /// # Errors
 /// `Damaged` when anything in footer, table or trailer is not as written; those of the store.
 pub(crate) fn footer(
     store: &dyn VolumeStore,
+    home: Home,
     vid: VolumeId,
     pack: PackNumber,
     keys: &Keys,
@@ -68,6 +77,9 @@ pub(crate) fn footer(
     let trailer = Trailer::decode(&trailer_bytes, size).map_err(|detail| damaged(pack, detail))?;
     if PackNumber::of(&trailer.pack_id) != pack {
         return Err(damaged(pack, "its trailer belongs to another pack"));
+    }
+    if trailer.kind != home.kind() {
+        return Err(damaged(pack, "it is of another kind than its place"));
     }
     let footer_at = u64::from(trailer.footer_at);
     let wanted = (size - footer_at) as usize;
@@ -92,7 +104,7 @@ pub(crate) fn footer(
     let rows = format::decode_rows(rows, trailer.footer_at).map_err(|detail| damaged(pack, detail))?;
     Ok(Footer {
         number: pack,
-        kind: trailer.kind,
+        home,
         rows,
         cipher,
         file_bytes: size,

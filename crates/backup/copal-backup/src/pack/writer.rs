@@ -10,7 +10,7 @@ use super::{PackNumber, Spot};
 use crate::broken::{self, Flaw};
 use crate::error::{Error, Result};
 use crate::pack_cipher::{PackCipher, TAG_BYTES};
-use crate::volumes::settled;
+use crate::volumes::{Home, settled};
 use bytes::{Bytes, BytesMut};
 use copal_volume::{FileInfo, FileWriter, ReadOptions, VolumeError, VolumeId, VolumeStore};
 
@@ -19,6 +19,7 @@ pub(crate) struct PackWriter {
     file: Box<dyn FileWriter>,
     cipher: PackCipher,
     header: Header,
+    home: Home,
     volume: u32,
     rows: Vec<Row>,
     offset: u64,
@@ -44,17 +45,18 @@ pub(crate) struct Frame<'a> {
 }
 
 impl PackWriter {
-    /// Starts a pack in `file`, a writer of volume `volume`.
+    /// Starts a pack in `file`, a writer of this volume of a home.
     pub(crate) fn start(
         file: Box<dyn FileWriter>,
         key: &[u8; 32],
         header: Header,
-        volume: u32,
+        (home, volume): (Home, u32),
     ) -> Result<PackWriter> {
         let mut writer = PackWriter {
             file,
             cipher: PackCipher::new(key, header.pack_id),
             header,
+            home,
             volume,
             rows: Vec::new(),
             offset: 0,
@@ -113,6 +115,7 @@ impl PackWriter {
         self.scratch = encrypted;
         self.rows.push(row);
         Ok(Spot {
+            home: self.home,
             volume: self.volume,
             pack: self.number(),
             slot,

@@ -4,7 +4,7 @@
 //! recipe pack of its VM, named by a keyed hash of what it says about the disk. Where things are stored is
 //! not part of the name: moving a chunk renames nothing.
 //!
-//! Format: docs/formats/backup-recipe.md v1
+//! Format: docs/formats/backup-recipe.md v2
 //! Invariants
 //! - Equal content gives equal names, so what did not change is shared and compared by name.
 //! - A reference's spot is advice: if its pack is gone, the index knows where the frame went.
@@ -32,6 +32,19 @@ pub(crate) struct Entry {
     pub(crate) length: u32,
     /// The chunk it is; `None`: a hole.
     pub(crate) chunk: Option<Ref>,
+    /// Nobody answered in time whether the chunk is popular, so it was stored for this VM; a clean-up asks again.
+    pub(crate) is_unresolved: bool,
+}
+
+impl Entry {
+    /// An entry as it is but for timeouts.
+    pub(crate) fn new(length: u32, chunk: Option<Ref>) -> Entry {
+        Entry {
+            length,
+            chunk,
+            is_unresolved: false,
+        }
+    }
 }
 
 /// What one segment consists of; the entries touch and cover it.

@@ -14,24 +14,27 @@ use std::sync::Arc;
 const DISK_BYTES: usize = 5 * SEGMENT_BYTES / 2;
 
 struct Model {
+    layout: Layout,
     store: MemoryStore,
     repository: Repository,
     disks: Vec<Disk>,
-    /// What each published snapshot must restore to.
-    snapshots: BTreeMap<SnapshotId, Vec<u8>>,
+    /// The VM of each published snapshot, and what it must restore to.
+    snapshots: BTreeMap<SnapshotId, (usize, Vec<u8>)>,
     dice: Random,
 }
 
 impl Model {
-    fn new(seed: u64) -> Model {
+    fn new(seed: u64, layout: Layout) -> Model {
         let store = MemoryStore::new();
         let options = InitOptions {
+            layout,
             profile: Profile::Fixed16K,
             ..insecure()
         };
         let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
         let disks = vec![Disk::new(DISK_BYTES); 3];
         Model {
+            layout,
             store,
             repository,
             disks,
@@ -69,7 +72,7 @@ impl Model {
             .unwrap();
         self.disks[vm].changed.clear();
         self.snapshots
-            .insert(summary.snapshot, self.disks[vm].bytes.clone());
+            .insert(summary.snapshot, (vm, self.disks[vm].bytes.clone()));
     }
 
     fn forget_some(&mut self) {
@@ -118,7 +121,7 @@ impl Model {
             // A backup may have been published just before the death was noticed.
             self.snapshots
                 .entry(*id)
-                .or_insert_with(|| self.disks[vm].bytes.clone());
+                .or_insert_with(|| (vm, self.disks[vm].bytes.clone()));
         }
         for id in doomed {
             if what == 2 && !published.contains(&id) {
@@ -143,7 +146,7 @@ impl Model {
             .collect();
         let expected: HashSet<_> = self.snapshots.keys().copied().collect();
         assert_eq!(listed.iter().copied().collect::<HashSet<_>>(), expected);
-        for (id, bytes) in &self.snapshots {
+        for (id, (_, bytes)) in &self.snapshots {
             assert!(
                 restore(&self.repository, *id) == *bytes,
                 "snapshot {id} restores to other bytes"
@@ -170,11 +173,12 @@ impl Model {
         );
         let chunker = Chunker::new(Profile::Fixed16K, &[0; 32]);
         let mut chunks = HashSet::new();
-        for bytes in self.snapshots.values() {
+        for (vm, bytes) in self.snapshots.values() {
+            // In a fleet each VM has its own.
+            let whose = self.layout.is_fleet().then_some(*vm);
             for segment in bytes.chunks(SEGMENT_BYTES) {
-                chunks.extend(
-                    chunks_of(&split(&chunker, segment)).map(|piece| segment[piece.range()].to_vec()),
-                );
+                let pieces = split(&chunker, segment);
+                chunks.extend(chunks_of(&pieces).map(|piece| (whose, segment[piece.range()].to_vec())));
             }
         }
         let stats = self.repository.stats().unwrap();
@@ -195,8 +199,8 @@ impl Model {
     }
 }
 
-fn run(seed: u64, steps: u64, deaths: bool) {
-    let mut model = Model::new(seed);
+fn run(seed: u64, steps: u64, deaths: bool, layout: Layout) {
+    let mut model = Model::new(seed, layout);
     for _ in 0..steps {
         let vm = model.dice.below(3) as usize;
         match model.dice.below(if deaths { 14 } else { 10 }) {
@@ -225,21 +229,25 @@ fn run(seed: u64, steps: u64, deaths: bool) {
 #[test]
 fn stored_is_what_published_snapshots_name_after_any_history() {
     for seed in 1..=6 {
-        run(seed, 22, false);
+        run(seed, 22, false, LAYOUTS[(seed % 2) as usize]);
     }
 }
 
 #[test]
 fn nothing_is_lost_when_the_process_is_killed_at_any_step() {
-    for seed in 101..=108 {
-        run(seed, 22, true);
+    for seed in 101..=112 {
+        run(seed, 22, true, LAYOUTS[(seed % 2) as usize]);
     }
 }
 
 #[test]
 fn a_backup_killed_at_each_of_its_steps_leaves_the_base_and_no_leak() {
+    LAYOUTS.into_iter().for_each(kill_a_backup_at_each_step);
+}
+
+fn kill_a_backup_at_each_step(layout: Layout) {
     let store = MemoryStore::new();
-    let repository = init(&store);
+    let repository = init_as(&store, layout);
     let mut disk = Disk::new(3 << 20);
     Random::new(5).text(&mut disk.bytes);
     let base = back_up(&repository, "web", &disk, false);
@@ -279,8 +287,12 @@ fn a_backup_killed_at_each_of_its_steps_leaves_the_base_and_no_leak() {
 
 #[test]
 fn a_prune_killed_at_each_of_its_steps_takes_nothing_that_is_needed() {
+    LAYOUTS.into_iter().for_each(kill_a_prune_at_each_step);
+}
+
+fn kill_a_prune_at_each_step(layout: Layout) {
     let store = MemoryStore::new();
-    let repository = init(&store);
+    let repository = init_as(&store, layout);
     let mut disk = Disk::new(3 << 20);
     Random::new(5).text(&mut disk.bytes);
     let doomed = back_up(&repository, "web", &disk, false);

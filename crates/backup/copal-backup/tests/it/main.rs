@@ -8,6 +8,7 @@ mod damage;
 mod engine;
 mod errors;
 mod failing;
+mod fleet;
 mod flips;
 mod handles;
 mod histories;

@@ -195,8 +195,20 @@ pub(crate) fn insecure() -> InitOptions {
     InitOptions::new(Unlock::Insecure)
 }
 
+/// Both layouts: what holds for one holds for the other.
+pub(crate) const LAYOUTS: [Layout; 2] = [Layout::Solo, FLEET];
+
+pub(crate) const FLEET: Layout = Layout::Fleet {
+    popular_millionths: Layout::DEFAULT_POPULAR_MILLIONTHS,
+};
+
 pub(crate) fn init(store: &MemoryStore) -> Repository {
-    Repository::init(Arc::new(store.clone()), IndexHome::Memory, &insecure()).unwrap()
+    init_as(store, Layout::Solo)
+}
+
+pub(crate) fn init_as(store: &MemoryStore, layout: Layout) -> Repository {
+    let options = InitOptions { layout, ..insecure() };
+    Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap()
 }
 
 pub(crate) fn open(store: &MemoryStore) -> Repository {
@@ -267,6 +279,7 @@ pub(crate) fn check(repository: &Repository) -> CheckReport {
 /// A prune that leaves nothing unused, whatever it costs.
 pub(crate) fn thorough() -> PruneOptions {
     PruneOptions {
+        method: FreeMethod::Exact,
         max_unused_percent: 0,
         ..PruneOptions::default()
     }

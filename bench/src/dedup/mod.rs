@@ -1,0 +1,5 @@
+//! What the paper of the backup layer measured, by the code that ships.
+//!
+//! Paper: low-profile-dedup §5
+
+pub(crate) mod table4;

@@ -1,0 +1,187 @@
+//! `copal vm`, `copal sessions`, `copal stats --vm`, `copal repair leak`: single VMs of a repository.
+
+use super::{Context, as_json, close, prune};
+use crate::{
+    arguments::{RepairLeak, SessionsFence, VmRm},
+    failure::{Failure, Outcome},
+    human,
+};
+use copal_backup::VmStats;
+use copal_node::Access;
+use serde_json::json;
+
+pub(super) fn list(context: &Context<'_>) -> Outcome<()> {
+    let opened = context.open(Access::Read)?;
+    let repository = opened.repository();
+    let listed = repository.vms().and_then(|vms| Ok((vms, repository.list(None)?)));
+    let (vms, listing) = close(opened, listed.map_err(Failure::from))?;
+    let count = |name: &str| {
+        let snapshots = listing.snapshots.iter();
+        snapshots.filter(|snapshot| snapshot.vm.name == name).count()
+    };
+    let newest = |name: &str| {
+        let mut snapshots = listing.snapshots.iter();
+        snapshots
+            .rfind(|snapshot| snapshot.vm.name == name)
+            .map(|snapshot| snapshot.created_ms)
+    };
+    let rows: Vec<_> = vms
+        .iter()
+        .map(|vm| (vm, count(&vm.name), newest(&vm.name)))
+        .collect();
+    let told = rows.iter().map(|(vm, snapshots, newest_ms)| {
+        json!({ "name": vm.name, "uuid": vm.uuid.to_string(), "snapshots": snapshots, "newest_ms": newest_ms })
+    });
+    let fields = json!({ "command": "vm ls", "vms": told.collect::<Vec<_>>() });
+    context.output.answer(fields, || {
+        let rows: Vec<Vec<String>> = rows
+            .iter()
+            .map(|(vm, snapshots, newest_ms)| {
+                let newest = newest_ms.map_or_else(|| "-".to_owned(), human::local_time);
+                vec![
+                    vm.name.clone(),
+                    snapshots.to_string(),
+                    newest,
+                    vm.uuid.to_string(),
+                ]
+            })
+            .collect();
+        human::table(&["VM", "Snapshots", "Newest", "UUID"], &rows)
+    });
+    Ok(())
+}
+
+pub(super) fn sessions(context: &Context<'_>) -> Outcome<()> {
+    let opened = context.open(Access::Read)?;
+    let sessions = opened.repository().sessions().map_err(Failure::from);
+    let sessions = close(opened, sessions)?;
+    let rows: Vec<Vec<String>> = sessions
+        .iter()
+        .flat_map(|(vm, open)| {
+            open.iter()
+                .map(|session| vec![vm.name.clone(), session.to_string()])
+        })
+        .collect();
+    let told = rows.iter().map(|row| json!({ "vm": row[0], "session": row[1] }));
+    let fields = json!({ "command": "sessions ls", "sessions": told.collect::<Vec<_>>() });
+    context.output.answer(fields, || match rows.is_empty() {
+        true => "no backup is under way\n".to_owned(),
+        false => human::table(&["VM", "Session"], &rows),
+    });
+    Ok(())
+}
+
+pub(super) fn fence(context: &Context<'_>, words: &SessionsFence) -> Outcome<()> {
+    let opened = context.open(Access::Write)?;
+    let fenced = opened
+        .repository()
+        .fence_sessions(&words.vm)
+        .map_err(Failure::from);
+    let fenced = close(opened, fenced)?;
+    let fields = json!({ "command": "sessions fence", "vm": words.vm, "fenced": fenced });
+    context.output.summary(fields, || match fenced {
+        0 => format!("no backup of {} was under way\n", words.vm),
+        count => format!("ended {count} backups of {}\n", words.vm),
+    });
+    Ok(())
+}
+
+pub(super) fn stats(context: &Context<'_>, name: &str) -> Outcome<()> {
+    let opened = context.open(Access::Read)?;
+    let stats = opened.repository().vm_stats(name).map_err(Failure::from);
+    let stats = close(opened, stats)?;
+    let vm = stats.vm.clone();
+    let fields = json!({
+        "command": "stats",
+        "vm": vm.as_ref().map(|vm| vm.name.clone()),
+        "uuid": vm.as_ref().map(|vm| vm.uuid.to_string()),
+        "snapshots": stats.snapshots,
+        "damaged_snapshots": stats.damaged_snapshots,
+        "forgotten": stats.forgotten,
+        "logical_bytes": stats.logical_bytes,
+        "chunk_pack_bytes": stats.chunk_pack_bytes,
+        "recipe_pack_bytes": stats.recipe_pack_bytes,
+        "metadata_bytes": stats.metadata_bytes,
+        "packs": stats.packs,
+        "dead_frames": stats.dead_frames,
+        "dead_bytes": stats.dead_bytes,
+        "leak_estimate_bytes": stats.leak_estimate_bytes,
+        "unfinished_sessions": stats.unfinished_sessions,
+        "peak_memory_bytes": as_json::peak_memory_bytes(),
+    });
+    context.output.answer(fields, || text(&stats));
+    Ok(())
+}
+
+fn text(stats: &VmStats) -> String {
+    let snapshots = match stats.damaged_snapshots {
+        0 => stats.snapshots.to_string(),
+        damaged => format!("{}, {damaged} of them damaged", stats.snapshots),
+    };
+    let rows = [
+        (
+            "VM",
+            stats.vm.as_ref().map(|vm| vm.name.clone()).unwrap_or_default(),
+        ),
+        ("Snapshots", snapshots),
+        ("  forgotten", stats.forgotten.to_string()),
+        ("Disks as they were", human::bytes(stats.logical_bytes)),
+        ("Chunks of its own", human::bytes(stats.chunk_pack_bytes)),
+        ("  of it dead", human::bytes(stats.dead_bytes)),
+        ("Recipes", human::bytes(stats.recipe_pack_bytes)),
+        ("Manifests, vectors", human::bytes(stats.metadata_bytes)),
+        ("Leaked, by estimate", human::bytes(stats.leak_estimate_bytes)),
+        ("Unfinished backups", stats.unfinished_sessions.to_string()),
+    ];
+    rows.iter()
+        .map(|(name, value)| format!("{name:<20} {value}\n"))
+        .collect()
+}
+
+pub(super) fn repair_leak(context: &Context<'_>, words: &RepairLeak) -> Outcome<()> {
+    let memory_bytes = context.memory()?.work;
+    let opened = context.open(Access::Write)?;
+    let meter = context.meter();
+    let repository = opened.repository();
+    let repaired = repository.repair_leak(&words.vm, memory_bytes, &meter, &context.cancel);
+    drop(meter);
+    let summary = close(opened, repaired.map_err(Failure::from))?;
+    let fields = json!({
+        "command": "repair leak",
+        "vm": words.vm,
+        "live_frames": summary.live_frames,
+        "dead_frames": summary.dead_frames,
+        "removed_packs": summary.removed_packs,
+        "rewritten_packs": summary.rewritten_packs,
+        "swept_sessions": summary.swept_sessions,
+        "freed_bytes": prune::freed_bytes(&summary),
+        "unused_bytes": summary.unused_bytes,
+        "read_bytes": summary.read_bytes,
+        "mark_passes": summary.mark_passes,
+        "peak_memory_bytes": as_json::peak_memory_bytes(),
+    });
+    context.output.summary(fields, || {
+        format!(
+            "{} of {} frames are dead: {} packs removed, {} rewritten, {} freed; {} wait in packs that are needed\n",
+            summary.dead_frames,
+            summary.dead_frames + summary.live_frames,
+            summary.removed_packs,
+            summary.rewritten_packs,
+            human::bytes(prune::freed_bytes(&summary)),
+            human::bytes(summary.unused_bytes),
+        )
+    });
+    Ok(())
+}
+
+pub(super) fn remove(context: &Context<'_>, words: &VmRm) -> Outcome<()> {
+    let opened = context.open(Access::Write)?;
+    let repository = opened.repository();
+    let removed = repository.remove_vm(&words.vm, words.force, words.accept_clock);
+    let vm = close(opened, removed.map_err(Failure::from))?;
+    let fields = json!({ "command": "vm rm", "vm": vm.name, "uuid": vm.uuid.to_string() });
+    context.output.summary(fields, || {
+        format!("removed VM {} with all that it had\n", vm.name)
+    });
+    Ok(())
+}

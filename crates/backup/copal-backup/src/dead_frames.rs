@@ -1,0 +1,297 @@
+//! Frames of a VM that no snapshot refers to, in packs that are still there.
+//!
+//! A file of the VM's volume of manifests, which a record of its log names. Whoever backs the VM up passes over what stands in
+//! it; a pack goes once all of it does, or its live frames were moved.
+//!
+//! Format: docs/formats/backup-dead-frames.md v1
+//! Memory: a bit per frame of packs that have dead ones.
+//! Not here: which frames are dead (`freeing`).
+
+use crate::catalog::vm::DeadList;
+use crate::error::{Error, Result};
+use crate::keys::{Keys, MAC_BYTES};
+use crate::pack::{PackKind, PackNumber, Spot, format::MAX_FRAMES};
+use crate::parts::Parts;
+use crate::volumes::{Home, settled};
+use bytes::Bytes;
+use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
+use copal_volume::{PutOptions, ReadOptions, VolumeError};
+use std::collections::BTreeMap;
+use uuid::Uuid;
+
+pub(crate) const FORMAT: Format = Format {
+    magic: *b"COPALDED",
+    name: "list of dead frames",
+    oldest: 1,
+    version: 1,
+    known_flags: 0,
+};
+
+/// No list is longer: packs of 100 TB, all of them partly dead.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+/// Kind, volume, number, one byte of frames, one of bits.
+const LEAST_PACK_BYTES: usize = 15;
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DeadFrames {
+    packs: BTreeMap<PackNumber, PackBits>,
+    /// Bytes of frames that are dead and stand in no list, as estimated by the error rates of the deletions so far.
+    pub(crate) leak_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PackBits {
+    home: Home,
+    volume: u32,
+    /// How many frames the pack has.
+    frames: u32,
+    bits: Vec<u8>,
+}
+
+impl PackBits {
+    fn has(&self, slot: u32) -> bool {
+        let byte = self.bits.get(slot as usize / 8);
+        byte.is_some_and(|byte| byte >> (slot % 8) & 1 == 1)
+    }
+
+    fn count(&self) -> u32 {
+        self.bits.iter().map(|byte| byte.count_ones()).sum()
+    }
+}
+
+impl DeadFrames {
+    /// Enters a frame of a pack of so many. `false`: it stood there already.
+    pub(crate) fn add(&mut self, spot: Spot, frames: u32) -> bool {
+        let pack = self.packs.entry(spot.pack).or_insert_with(|| PackBits {
+            home: spot.home,
+            volume: spot.volume,
+            frames,
+            bits: vec![0; frames.div_ceil(8) as usize],
+        });
+        let is_new = spot.slot < pack.frames && !pack.has(spot.slot);
+        if is_new {
+            pack.bits[spot.slot as usize / 8] |= 1 << (spot.slot % 8);
+        }
+        is_new
+    }
+
+    pub(crate) fn has(&self, pack: PackNumber, slot: u32) -> bool {
+        self.packs.get(&pack).is_some_and(|pack| pack.has(slot))
+    }
+
+    /// Dead frames of a pack.
+    pub(crate) fn count(&self, pack: PackNumber) -> u32 {
+        self.packs.get(&pack).map_or(0, PackBits::count)
+    }
+
+    /// All dead frames.
+    pub(crate) fn total(&self) -> u64 {
+        self.packs.values().map(|pack| u64::from(pack.count())).sum()
+    }
+
+    /// The packs that have dead frames.
+    pub(crate) fn packs(&self) -> impl Iterator<Item = (Home, u32, PackNumber)> {
+        self.packs
+            .iter()
+            .map(|(number, pack)| (pack.home, pack.volume, *number))
+    }
+
+    /// Leaves out packs that `stays` does not know.
+    pub(crate) fn retain(&mut self, mut stays: impl FnMut(PackNumber) -> bool) {
+        self.packs.retain(|number, _| stays(*number));
+    }
+
+    fn encode(&self, vm: Uuid, name: &str, keys: &Keys) -> Vec<u8> {
+        let mut bytes = vec![0; ENVELOPE_LEN];
+        bytes.put_bytes(vm.as_bytes());
+        bytes.put_u64(self.leak_bytes);
+        bytes.put_varint(self.packs.len() as u64);
+        for (number, pack) in &self.packs {
+            bytes.put_u8(pack.home.kind().code());
+            bytes.put_varint(u64::from(pack.volume));
+            bytes.put_u64(number.0);
+            bytes.put_varint(u64::from(pack.frames));
+            bytes.put_bytes(&pack.bits);
+        }
+        let mac = keys.mac(name, &bytes[ENVELOPE_LEN..]);
+        bytes.put_bytes(&mac);
+        Envelope::seal(&FORMAT, 0, 0, &mut bytes);
+        bytes
+    }
+
+    fn decode(bytes: &[u8], vm: Uuid, name: &str, keys: &Keys) -> std::result::Result<DeadFrames, String> {
+        let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
+        let at = body
+            .len()
+            .checked_sub(MAC_BYTES)
+            .ok_or("it is too short for a list")?;
+        let (content, mac) = body.split_at(at);
+        if !keys.mac_fits(name, content, mac) {
+            return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
+        }
+        let (of, dead) = parse(content)?;
+        match of == vm {
+            true => Ok(dead),
+            false => Err("it belongs to another VM".into()),
+        }
+    }
+}
+
+/// Reads what stands behind the envelope and before the MAC.
+pub(crate) fn parse(content: &[u8]) -> std::result::Result<(Uuid, DeadFrames), String> {
+    let text = |error: DecodeError| error.to_string();
+    let mut input = Reader::new(content);
+    let vm = Uuid::from_bytes(input.array().map_err(text)?);
+    let mut dead = DeadFrames {
+        leak_bytes: input.u64().map_err(text)?,
+        ..DeadFrames::default()
+    };
+    for _ in 0..input.bounded(content.len() / LEAST_PACK_BYTES).map_err(text)? {
+        let kind = PackKind::from_code(input.u8().map_err(text)?).filter(|kind| *kind != PackKind::Shared);
+        let kind = kind.ok_or("a pack of it is no VM's")?;
+        let volume = u32::try_from(input.varint().map_err(text)?).map_err(|error| error.to_string())?;
+        let number = PackNumber(input.u64().map_err(text)?);
+        let frames = input.bounded(MAX_FRAMES as usize).map_err(text)? as u32;
+        let bits = input.bytes(frames.div_ceil(8) as usize).map_err(text)?.to_vec();
+        let home = Home::of(kind, vm);
+        let pack = PackBits {
+            home,
+            volume,
+            frames,
+            bits,
+        };
+        if (frames..frames.next_multiple_of(8)).any(|slot| pack.has(slot)) {
+            return Err("a pack of it has dead frames beyond its end".into());
+        }
+        dead.packs.insert(number, pack);
+    }
+    input.finish().map_err(text)?;
+    Ok((vm, dead))
+}
+
+fn file_name(number: u64) -> String {
+    format!("dead.{number:016x}")
+}
+
+/// The list that the log of a VM names; without one nothing is dead.
+/// # Errors
+/// `Damaged`: then nobody may write, since another one may have read it. Those of the store.
+pub(crate) fn read(parts: &Parts, vm: Uuid, list: Option<&DeadList>) -> Result<DeadFrames> {
+    let Some(list) = list else {
+        return Ok(DeadFrames::default());
+    };
+    let name = file_name(list.number);
+    let damaged = |detail: String| Error::Damaged {
+        what: format!("list {name} of dead frames of VM {}", vm.simple()),
+        detail: format!("{detail}; `copal repair leak` makes it anew"),
+    };
+    let missing = || damaged("it is gone".into());
+    let pack_store = parts.pack_store();
+    let vid = pack_store.volumes.meta(vm, false)?.ok_or_else(missing)?;
+    let read = ReadOptions::default();
+    let file = match pack_store
+        .volumes
+        .store
+        .get(vid, name.as_bytes(), 0..MAX_FILE_BYTES, &read)
+    {
+        Ok(file) => file,
+        Err(VolumeError::NotFound) => return Err(missing()),
+        Err(VolumeError::Corrupt { what }) => return Err(damaged(what)),
+        Err(error) => return Err(error.into()),
+    };
+    pack_store.note_read(file.len() as u64);
+    if *blake3::hash(&file).as_bytes() != list.hash {
+        return Err(damaged("its bytes are not those its record names".into()));
+    }
+    DeadFrames::decode(&file, vm, &name, &pack_store.keys).map_err(damaged)
+}
+
+/// Writes a list behind `before`; durable on return, and in force once a record names it.
+/// # Errors
+/// Those of the store.
+pub(crate) fn write(
+    parts: &Parts,
+    vm: Uuid,
+    before: Option<&DeadList>,
+    dead: &DeadFrames,
+) -> Result<DeadList> {
+    let pack_store = parts.pack_store();
+    let store = &*pack_store.volumes.store;
+    let vid = pack_store.volumes.meta(vm, true)?.ok_or(Error::NoRepository)?;
+    // A prune that gave way may have left a list under the next number, which no record will name.
+    let mut number = before.map_or(0, |before| before.number);
+    loop {
+        number += 1;
+        let name = file_name(number);
+        let file = dead.encode(vm, &name, &pack_store.keys);
+        let hash = *blake3::hash(&file).as_bytes();
+        match store.put(vid, name.as_bytes(), Bytes::from(file), &PutOptions::default()) {
+            Ok(_) => return Ok(DeadList { number, hash }),
+            Err(VolumeError::Unknown { fid }) if settled(store, vid, fid)? => {
+                return Ok(DeadList { number, hash });
+            }
+            Err(VolumeError::Exists { .. } | VolumeError::Unknown { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Deletes the lists up to the one in force, `None`: all that there are. The caller has put it on record.
+/// # Errors
+/// Those of the store.
+pub(crate) fn drop_older(parts: &Parts, vm: Uuid, in_force: Option<&DeadList>) -> Result<()> {
+    let volumes = &parts.pack_store().volumes;
+    let Some(vid) = volumes.meta(vm, false)? else {
+        return Ok(());
+    };
+    let in_force = in_force.map(|list| file_name(list.number));
+    let mut older = Vec::new();
+    crate::volumes::for_each_file(&*volumes.store, vid, b"dead.", |name, info| {
+        if in_force
+            .as_ref()
+            .is_none_or(|in_force| name < in_force.as_bytes())
+        {
+            older.push((name.to_vec(), info.fid));
+        }
+        Ok(())
+    })?;
+    for (name, fid) in older {
+        volumes.store.delete(vid, &name, fid)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VM: Uuid = Uuid::from_bytes([7; 16]);
+
+    fn spot(pack: u64, slot: u32) -> Spot {
+        Spot {
+            home: Home::Private(VM),
+            volume: 3,
+            pack: PackNumber(pack),
+            slot,
+        }
+    }
+
+    #[test]
+    fn a_list_is_read_as_it_was_written_and_by_its_place_and_key_only() {
+        let keys = Keys::derive(&[1; 32]);
+        let mut dead = DeadFrames::default();
+        assert!(dead.add(spot(5, 0), 12) && dead.add(spot(5, 11), 12) && dead.add(spot(6, 3), 4));
+        assert!(!dead.add(spot(5, 11), 12), "twice");
+        assert!(!dead.add(spot(6, 4), 4), "no such frame");
+        dead.leak_bytes = 17;
+        assert_eq!((dead.total(), dead.count(PackNumber(5))), (3, 2));
+        assert!(dead.has(PackNumber(6), 3) && !dead.has(PackNumber(6), 2));
+        let bytes = dead.encode(VM, "dead.1", &keys);
+        let read = |name: &str, vm, keys: &Keys| DeadFrames::decode(&bytes, vm, name, keys);
+        assert_eq!(read("dead.1", VM, &keys), Ok(dead));
+        assert!(read("dead.2", VM, &keys).is_err());
+        assert!(read("dead.1", Uuid::nil(), &keys).is_err());
+        assert!(read("dead.1", VM, &Keys::derive(&[2; 32])).is_err());
+    }
+}

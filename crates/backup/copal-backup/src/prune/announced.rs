@@ -1,0 +1,168 @@
+//! What a prune is about to remove is listed before, so that whoever writes next knows (BAK-15).
+//!
+//! In the layout solo that is needed in a cluster only, where a removal may come about late: lists stand in files of their own,
+//! by epoch. In a fleet a list is a record of the VM's log, appended behind all that the prune has read. So it stands either
+//! before the record of a backup that opens, which then knows what is going, or the prune sees that backup and gives way (BAK-17).
+//!
+//! Not here: what the next writer does about a list (`parts`).
+
+use crate::broken::{self, Flaw};
+use crate::catalog::log::{Append, LogName};
+use crate::catalog::record::{MAX_LISTED, PackPlace, Record};
+use crate::catalog::removals::Removal;
+use crate::catalog::vm::{DeadList, Published, VmState};
+use crate::error::{Error, Result};
+use crate::parts::Parts;
+use crate::request::SnapshotId;
+use uuid::Uuid;
+
+/// Lists of one prune.
+pub(crate) struct Announced<'a> {
+    parts: &'a Parts,
+    place: Place,
+}
+
+enum Place {
+    /// Files of the catalog.
+    Epoch(Vec<Removal>),
+    /// The log of a VM.
+    Log {
+        vm: Uuid,
+        /// Number of the record behind all that was read.
+        next_number: u64,
+        /// The snapshots whose frames are marked.
+        published: Vec<Published>,
+        listed: Vec<PackPlace>,
+    },
+}
+
+impl<'a> Announced<'a> {
+    /// Lists in the epoch of the change that was begun.
+    pub(super) fn in_epoch(parts: &'a Parts) -> Announced<'a> {
+        Announced {
+            parts,
+            place: Place::Epoch(Vec::new()),
+        }
+    }
+
+    /// Lists in the log of a VM that nobody backs up, by `state`, which marks are made from.
+    pub(crate) fn in_log(parts: &'a Parts, vm: Uuid, state: &VmState) -> Announced<'a> {
+        Announced {
+            parts,
+            place: Place::Log {
+                vm,
+                next_number: state.next_number,
+                published: state.published.clone(),
+                listed: Vec::new(),
+            },
+        }
+    }
+
+    /// Lists packs; safe on return.
+    /// # Errors
+    /// `Busy`: a backup of the VM began, or its snapshots are others by now. Those of the store. Then nothing may be removed.
+    pub(crate) fn add(&mut self, packs: &[PackPlace]) -> Result<()> {
+        if broken::by(Flaw::RemovesUnlisted) {
+            return Ok(());
+        }
+        let parts = self.parts;
+        match &mut self.place {
+            Place::Epoch(removals) => {
+                if parts.pack_store().volumes.store.is_replicated() {
+                    for listed in packs.chunks(MAX_LISTED) {
+                        let (epoch, number) = (parts.changing_epoch(), removals.len() as u32);
+                        removals.push(parts.catalog().begin_removal(epoch, number, listed)?);
+                    }
+                }
+                Ok(())
+            }
+            Place::Log {
+                vm,
+                next_number,
+                published,
+                listed,
+            } => {
+                for packs in packs.chunks(MAX_LISTED) {
+                    let record = Record::Removing {
+                        packs: packs.to_vec(),
+                    };
+                    let stands = |state: &VmState| packs.iter().all(|pack| state.removing.contains(pack));
+                    *next_number =
+                        append_unless_opened(parts, *vm, *next_number, published, &record, stands)?;
+                    listed.extend_from_slice(packs);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Records that nobody refers to what stands in a list of dead frames, in a fleet.
+    /// # Errors
+    /// As [`Announced::add`].
+    pub(super) fn free(&mut self, gone: &[SnapshotId], dead: Option<DeadList>) -> Result<()> {
+        let Place::Log {
+            vm,
+            next_number,
+            published,
+            ..
+        } = &mut self.place
+        else {
+            return Ok(());
+        };
+        let mut listed = gone.chunks(MAX_LISTED);
+        let mut snapshots = listed.next().unwrap_or_default().to_vec();
+        loop {
+            let record = Record::Freed { snapshots, dead };
+            let stands = |state: &VmState| state.dead == dead && !state.lists_forgotten(gone);
+            *next_number = append_unless_opened(self.parts, *vm, *next_number, published, &record, stands)?;
+            match listed.next() {
+                Some(more) => snapshots = more.to_vec(),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// All that is listed is gone.
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn end(self) -> Result<()> {
+        match self.place {
+            Place::Epoch(removals) => self.parts.catalog().end_removals(&removals),
+            Place::Log { vm, listed, .. } => listed.chunks(MAX_LISTED).try_for_each(|packs| {
+                let packs = packs.to_vec();
+                self.parts.append(vm, &Record::Removed { packs })
+            }),
+        }
+    }
+}
+
+/// Appends a record to the log of a VM at `next_number`, or behind records that change nothing for it. Returns the number of
+/// the record after it. `stands`: whether a record of the log has this one's effect.
+fn append_unless_opened(
+    parts: &Parts,
+    vm: Uuid,
+    mut next_number: u64,
+    published: &[Published],
+    record: &Record,
+    stands: impl Fn(&VmState) -> bool,
+) -> Result<u64> {
+    loop {
+        if let Append::Done = parts.catalog().append(LogName::Vm(vm), next_number, record)? {
+            return Ok(next_number + 1);
+        }
+        let state = parts.vm_state(vm)?;
+        let stays = |one: &Published| published.iter().any(|known| known.snapshot == one.snapshot);
+        // What was forgotten meanwhile keeps its frames until the next prune.
+        let has_changed = !state.open.is_empty() || !state.published.iter().all(stays);
+        if has_changed && !broken::by(Flaw::RemovesBesideSessions) {
+            return Err(Error::Busy {
+                what: format!("VM {}", vm.simple()),
+            });
+        }
+        // A record that was told to be lost may be ours.
+        if stands(&state) {
+            return Ok(state.next_number);
+        }
+        next_number = state.next_number;
+    }
+}

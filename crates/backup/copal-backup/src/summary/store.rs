@@ -1,0 +1,244 @@
+//! Summary vectors as files in the volume of a VM's manifests.
+
+use super::format::{BLOCK_MAC_BYTES, HEADER_BYTES, Header, block_mac};
+use super::{Block, Geometry};
+use crate::broken::{self, Flaw};
+use crate::catalog::vm::Published;
+use crate::error::{Error, Result};
+use crate::manifest::Manifest;
+use crate::parts::Parts;
+use crate::references;
+use crate::request::SnapshotId;
+use crate::volumes::{for_each_file, settled};
+use bytes::Bytes;
+use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeId};
+use subtle::ConstantTimeEq;
+use uuid::Uuid;
+
+/// Name of the vector of a snapshot; another geometry has another name, so that one can be made beside the other.
+fn file_name(snapshot: SnapshotId, geometry: Geometry) -> String {
+    let Geometry {
+        blocks,
+        block_words,
+        hashes,
+    } = geometry;
+    format!("{}{blocks:x}-{block_words:x}-{hashes:x}", prefix(snapshot))
+}
+
+/// What the names of all vectors of a snapshot begin with.
+pub(crate) fn prefix(snapshot: SnapshotId) -> String {
+    format!("s.{snapshot}.")
+}
+
+/// A vector that can be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) header: Header,
+    vid: VolumeId,
+    name: String,
+}
+
+/// The newest vector of a snapshot; `None`: there is none that can be used.
+/// # Errors
+/// Those of the store that are no damage.
+pub(crate) fn find(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<Option<Stored>> {
+    let Some(vid) = parts.pack_store().volumes.meta(vm, false)? else {
+        return Ok(None);
+    };
+    let store = &*parts.pack_store().volumes.store;
+    let mut newest: Option<(u64, String)> = None;
+    for_each_file(store, vid, prefix(snapshot).as_bytes(), |name, info| {
+        let name = String::from_utf8_lossy(name).into_owned();
+        if newest
+            .as_ref()
+            .is_none_or(|(created, _)| *created < info.created_ms)
+        {
+            newest = Some((info.created_ms, name));
+        }
+        Ok(())
+    })?;
+    let Some((_, name)) = newest else {
+        return Ok(None);
+    };
+    let range = 0..HEADER_BYTES as u64;
+    let header = match store.get(vid, name.as_bytes(), range, &ReadOptions::default()) {
+        Ok(bytes) => Header::decode(&bytes, &name, &parts.pack_store().keys),
+        Err(VolumeError::NotFound) => return Ok(None),
+        Err(VolumeError::Corrupt { what }) => Err(what),
+        Err(error) => return Err(error.into()),
+    };
+    let fits = |header: &Header| {
+        (header.vm, header.snapshot) == (vm, snapshot) && name == file_name(snapshot, header.geometry)
+    };
+    match header {
+        Ok(header) if fits(&header) => Ok(Some(Stored { header, vid, name })),
+        Ok(_) => Ok(None),
+        Err(detail) => {
+            tracing::warn!(%snapshot, detail, "its summary vector is not used");
+            Ok(None)
+        }
+    }
+}
+
+impl Stored {
+    /// Whether all of it is as it was written.
+    /// # Errors
+    /// Those of the store that are no damage.
+    fn is_whole(&self, parts: &Parts) -> Result<bool> {
+        let mut block = Block::new(self.header.geometry);
+        for number in 0..self.header.geometry.blocks() {
+            if !self.merge_into(&mut block, number, parts)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Merges block `number` into another one. `false`: it cannot be read, or is not as it was written.
+    /// # Errors
+    /// Those of the store that are no damage.
+    pub(crate) fn merge_into(&self, block: &mut Block, number: u32, parts: &Parts) -> Result<bool> {
+        let bits = self.header.geometry.block_words as usize * 8;
+        let each = (bits + BLOCK_MAC_BYTES) as u64;
+        let from = HEADER_BYTES as u64 + u64::from(number) * each;
+        let pack_store = parts.pack_store();
+        let range = from..from + each;
+        let read = ReadOptions::default();
+        let bytes = match pack_store
+            .volumes
+            .store
+            .get(self.vid, self.name.as_bytes(), range, &read)
+        {
+            Ok(bytes) => bytes,
+            Err(VolumeError::NotFound | VolumeError::Corrupt { .. }) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        pack_store.note_read(bytes.len() as u64);
+        if bytes.len() as u64 != each {
+            return Ok(false);
+        }
+        let (bits, mac) = bytes.split_at(bits);
+        let wanted = block_mac(&self.name, number, bits, &pack_store.keys);
+        let fits = bool::from(wanted[..].ct_eq(mac)) || broken::by(Flaw::NoVectorSeal);
+        Ok(fits && block.merge_bytes(bits).is_some())
+    }
+}
+
+/// Writes the vector of a snapshot whose recipes are durable; durable on return. A geometry that is too small is replaced by
+/// one that fits. Memory: one block. Returns what it says.
+/// # Errors
+/// `Damaged`: a recipe cannot be read. Those of the store.
+pub(crate) fn write(parts: &Parts, manifest: &Manifest, geometry: Option<Geometry>) -> Result<Header> {
+    let mut geometry = match geometry {
+        Some(geometry) => geometry,
+        None => Geometry::for_references(references::count(parts, manifest)?),
+    };
+    loop {
+        match try_write(parts, manifest, geometry)? {
+            Ok(header) => return Ok(header),
+            Err(references) => geometry = Geometry::for_references(references),
+        }
+    }
+}
+
+/// Makes the vectors that are missing, cannot be used, or are of another geometry than that of the newest snapshot.
+/// # Errors
+/// `Damaged`: a manifest or recipe cannot be read. Those of the store.
+pub(crate) fn mend(parts: &Parts, vm: Uuid, snapshots: &[Published]) -> Result<()> {
+    let mut geometry = None;
+    for published in snapshots.iter().rev() {
+        if let Some(vector) = find(parts, vm, published.snapshot)? {
+            let found = vector.header.geometry;
+            if geometry.is_none_or(|wanted| found == wanted) && vector.is_whole(parts)? {
+                geometry = Some(found);
+                continue;
+            }
+        }
+        drop_all(parts, vm, published.snapshot)?;
+        let manifest = parts.manifest(vm, published)?;
+        let written = write(parts, &manifest, geometry)?.geometry;
+        geometry.get_or_insert(written);
+    }
+    Ok(())
+}
+
+/// Deletes all vectors of a snapshot.
+fn drop_all(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<()> {
+    let volumes = &parts.pack_store().volumes;
+    let Some(vid) = volumes.meta(vm, false)? else {
+        return Ok(());
+    };
+    let mut files = Vec::new();
+    for_each_file(&*volumes.store, vid, prefix(snapshot).as_bytes(), |name, info| {
+        files.push((name.to_vec(), info.fid));
+        Ok(())
+    })?;
+    for (name, fid) in files {
+        volumes.store.delete(vid, &name, fid)?;
+    }
+    Ok(())
+}
+
+/// As [`write`]; inside an error, the references are too many for the geometry, so many.
+fn try_write(
+    parts: &Parts,
+    manifest: &Manifest,
+    geometry: Geometry,
+) -> Result<std::result::Result<Header, u64>> {
+    let keys = &parts.pack_store().keys;
+    let store = &*parts.pack_store().volumes.store;
+    let vid = parts
+        .pack_store()
+        .volumes
+        .meta(manifest.vm, true)?
+        .ok_or_else(|| Error::Invalid {
+            reason: "the volume of manifests cannot be made".into(),
+        })?;
+    let name = file_name(manifest.snapshot, geometry);
+    let mut block = Block::new(geometry);
+    let mut file = None;
+    let mut header = Header {
+        vm: manifest.vm,
+        snapshot: manifest.snapshot,
+        geometry,
+        references: 0,
+    };
+    for number in 0..geometry.blocks() {
+        block.clear();
+        let mut references = 0;
+        references::for_each(parts, manifest, |reference| {
+            let id = reference.id.short();
+            references += 1;
+            if geometry.block_of(&id) == number {
+                block.insert(&id);
+            }
+            Ok(())
+        })?;
+        if references > geometry.capacity() {
+            return Ok(Err(references));
+        }
+        let file = match &mut file {
+            Some(file) => file,
+            None => {
+                header.references = references;
+                let mut begun = match store.writer(vid, name.as_bytes(), &PutOptions::default()) {
+                    Ok(begun) => begun,
+                    // The same snapshot again: what is there was written from the same recipes.
+                    Err(VolumeError::Exists { .. }) => return Ok(Ok(header)),
+                    Err(error) => return Err(error.into()),
+                };
+                begun.append(Bytes::from(header.encode(&name, keys)))?;
+                file.insert(begun)
+            }
+        };
+        let mut bits = block.bytes();
+        let mac = block_mac(&name, number, &bits, keys);
+        bits.extend_from_slice(&mac);
+        file.append(Bytes::from(bits))?;
+    }
+    match file.map(|file| file.commit()) {
+        None | Some(Ok(_) | Err(VolumeError::Exists { .. })) => Ok(Ok(header)),
+        Some(Err(VolumeError::Unknown { fid })) if settled(store, vid, fid)? => Ok(Ok(header)),
+        Some(Err(error)) => Err(error.into()),
+    }
+}
