@@ -98,18 +98,19 @@ impl DataServer {
         {
             return Ok(());
         }
-        self.repairs.differing.fetch_add(1, Ordering::Relaxed);
         if lacking == 0 {
-            tracing::warn!(group = %own.group, from = other.server, "another member's files differ, and none is lacking here");
-        } else {
-            tracing::warn!(
-                group = %own.group,
-                from = other.server,
-                files = lacking,
-                "files are lacking here without an error: they are taken over again"
-            );
-            self.repairs.met(own.group);
+            // Clients write all the time, or the other one lacks something: it finds that when it compares itself.
+            tracing::debug!(group = %own.group, from = other.server, "files differ, and none that is old is lacking here");
+            return Ok(());
         }
+        self.repairs.differing.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            group = %own.group,
+            from = other.server,
+            files = lacking,
+            "files are lacking here without an error: they are taken over again"
+        );
+        self.repairs.met(own.group);
         Ok(())
     }
 
