@@ -6,7 +6,7 @@
 //! Not here: which snapshots share what is damaged (`affected`).
 
 use crate::affected::{self, Places};
-use crate::catalog::record::SessionId;
+use crate::catalog::fields::SessionId;
 use crate::catalog::vm::Published;
 use crate::error::{Error, Result};
 use crate::fetch::Fetcher;

@@ -7,11 +7,11 @@
 //! Memory: a bit per frame of packs that have dead ones.
 //! Not here: which frames are dead (`freeing`).
 
-use crate::catalog::vm::DeadList;
+use crate::catalog::fields::DeadList;
 use crate::error::{Error, Result};
 use crate::keys::{Keys, MAC_BYTES};
 use crate::pack::{PackKind, PackNumber, Spot, format::MAX_FRAMES};
-use crate::parts::Parts;
+use crate::pack_store::PackStore;
 use crate::volumes::{Home, settled};
 use bytes::Bytes;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
@@ -177,7 +177,7 @@ fn file_name(number: u64) -> String {
 /// The list that the log of a VM names; without one nothing is dead.
 /// # Errors
 /// `Damaged`: then nobody may write, since another one may have read it. Those of the store.
-pub(crate) fn read(parts: &Parts, vm: Uuid, list: Option<&DeadList>) -> Result<DeadFrames> {
+pub(crate) fn read(pack_store: &PackStore, vm: Uuid, list: Option<&DeadList>) -> Result<DeadFrames> {
     let Some(list) = list else {
         return Ok(DeadFrames::default());
     };
@@ -187,7 +187,6 @@ pub(crate) fn read(parts: &Parts, vm: Uuid, list: Option<&DeadList>) -> Result<D
         detail: format!("{detail}; `copal repair leak` makes it anew"),
     };
     let missing = || damaged("it is gone".into());
-    let pack_store = parts.pack_store();
     let vid = pack_store.volumes.meta(vm, false)?.ok_or_else(missing)?;
     let read = ReadOptions::default();
     let file = match pack_store
@@ -211,12 +210,11 @@ pub(crate) fn read(parts: &Parts, vm: Uuid, list: Option<&DeadList>) -> Result<D
 /// # Errors
 /// Those of the store.
 pub(crate) fn write(
-    parts: &Parts,
+    pack_store: &PackStore,
     vm: Uuid,
     before: Option<&DeadList>,
     dead: &DeadFrames,
 ) -> Result<DeadList> {
-    let pack_store = parts.pack_store();
     let store = &*pack_store.volumes.store;
     let vid = pack_store.volumes.meta(vm, true)?.ok_or(Error::NoRepository)?;
     // A prune that gave way may have left a list under the next number, which no record will name.
@@ -240,8 +238,8 @@ pub(crate) fn write(
 /// Deletes the lists up to the one in force, `None`: all that there are. The caller has put it on record.
 /// # Errors
 /// Those of the store.
-pub(crate) fn drop_older(parts: &Parts, vm: Uuid, in_force: Option<&DeadList>) -> Result<()> {
-    let volumes = &parts.pack_store().volumes;
+pub(crate) fn drop_older(pack_store: &PackStore, vm: Uuid, in_force: Option<&DeadList>) -> Result<()> {
+    let volumes = &pack_store.volumes;
     let Some(vid) = volumes.meta(vm, false)? else {
         return Ok(());
     };

@@ -2,8 +2,9 @@
 
 use crate::catalog::checkpoint;
 use crate::catalog::domain::DomainState;
+use crate::catalog::fields::DeadList;
 use crate::catalog::record::{PackPlace, Record};
-use crate::catalog::vm::{DeadList, Published, VmState};
+use crate::catalog::vm::{Published, VmState};
 use crate::key_slot::{self, Cost};
 use crate::keys::Keys;
 use crate::manifest::{Manifest, ManifestDisk};

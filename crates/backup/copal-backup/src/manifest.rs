@@ -5,7 +5,7 @@
 //! - The Publish record names the hash of the whole file, the file carries a MAC.
 //! - No number that is added up later, or counted on from, comes near the end of its type.
 
-use crate::catalog::record::{SessionId, option, put_option};
+use crate::catalog::fields::{MAX_SEQUENCE, SessionId, option, put_option};
 use crate::keys::{Keys, MAC_BYTES};
 use crate::pack::{PackNumber, Spot};
 use crate::recipe::{Ref, format::MAX_DISK_BYTES};
@@ -35,8 +35,6 @@ pub(crate) const MAX_WORD_BYTES: usize = 1024;
 /// Longest description, in bytes.
 pub(crate) const MAX_TEXT_BYTES: usize = 16 << 10;
 
-/// Above the sequence of any snapshot: one a millisecond for 8,000 years.
-pub(crate) const MAX_SEQUENCE: u64 = 1 << 48;
 /// Above any count of a snapshot: that many disks of the largest size, read twice over.
 const MAX_COUNT: u64 = 2 * MAX_DISKS as u64 * MAX_DISK_BYTES;
 

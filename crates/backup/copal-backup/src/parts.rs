@@ -3,10 +3,11 @@
 //!
 //! Operations take this and not the façade, which calls them.
 
+use crate::catalog::fields::DeadList;
 use crate::catalog::log::{Append, Catalog, LogName};
 use crate::catalog::record::{MAX_LISTED, PackPlace, Record};
 use crate::catalog::replay::Replayed;
-use crate::catalog::vm::{DeadList, Published, VmState};
+use crate::catalog::vm::{Published, VmState};
 use crate::dead_frames::{self, DeadFrames};
 use crate::directory::Directory;
 use crate::error::{Error, Result};
@@ -206,7 +207,7 @@ impl Parts {
         if passed_over.get(&vm) == Some(&list) {
             return Ok(());
         }
-        let dead = dead_frames::read(self, vm, list.as_ref())?;
+        let dead = dead_frames::read(&self.pack_store, vm, list.as_ref())?;
         self.pass_over(&dead)?;
         passed_over.insert(vm, list);
         Ok(())

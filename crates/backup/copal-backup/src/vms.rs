@@ -51,7 +51,7 @@ impl Repository {
             stats.metadata_bytes = pack_store.volumes.store.volume_stats(vid)?.bytes;
         }
         packs.sort_unstable();
-        let mut dead = dead_frames::read(parts, vm.uuid, state.dead.as_ref())?;
+        let mut dead = dead_frames::read(parts.pack_store(), vm.uuid, state.dead.as_ref())?;
         stats.leak_estimate_bytes = dead.leak_bytes;
         dead.retain(|pack| packs.binary_search(&pack).is_ok());
         stats.dead_frames = dead.total();

@@ -4,8 +4,9 @@
 //! publication are one compare-and-swap on the log (BAK-5).
 
 use super::plan::Base;
+use crate::catalog::fields::SessionId;
 use crate::catalog::log::{Append, LogName};
-use crate::catalog::record::{Record, SessionId};
+use crate::catalog::record::Record;
 use crate::catalog::vm::VmState;
 use crate::error::{Error, Result};
 use crate::keys::random;

@@ -14,6 +14,7 @@
 pub(crate) mod checkpoint;
 pub(crate) mod domain;
 mod epoch;
+pub(crate) mod fields;
 pub(crate) mod fold;
 pub(crate) mod log;
 pub(crate) mod record;

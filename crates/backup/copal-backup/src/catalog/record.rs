@@ -2,9 +2,8 @@
 //!
 //! Format: docs/formats/backup-catalog.md v2
 
-use super::vm::DeadList;
+use super::fields::{DeadList, MAX_SEQUENCE, SessionId, dead, option, put_dead, put_option};
 use crate::keys::{Keys, MAC_BYTES};
-use crate::manifest::MAX_SEQUENCE;
 use crate::pack::PackNumber;
 use crate::request::SnapshotId;
 use crate::volumes::Home;
@@ -24,9 +23,6 @@ pub(crate) const FORMAT: Format = Format {
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 /// Most snapshots or packs one record names.
 pub(crate) const MAX_LISTED: usize = 1024;
-
-/// One session: a single attempt to back up one VM.
-pub(crate) type SessionId = [u8; 16];
 
 /// One record. The first two belong to the domain's log, the others to a VM's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -323,40 +319,4 @@ pub(super) fn packs(input: &mut Reader<'_>) -> Result<Vec<PackPlace>, DecodeErro
         })
     };
     (0..count).map(place).collect()
-}
-
-/// An optional list of dead frames: 0, or 1, its number and its hash.
-pub(super) fn put_dead(bytes: &mut Vec<u8>, dead: Option<&DeadList>) {
-    bytes.put_u8(u8::from(dead.is_some()));
-    if let Some(dead) = dead {
-        bytes.put_u64(dead.number);
-        bytes.put_bytes(&dead.hash);
-    }
-}
-
-/// Reads what [`put_dead`] wrote. A number that nobody can count on from is none.
-pub(super) fn dead(input: &mut Reader<'_>) -> Result<Option<DeadList>, DecodeError> {
-    Ok(match input.bounded(1)? {
-        0 => None,
-        _ => Some(DeadList {
-            number: input.u64()?.min(MAX_SEQUENCE),
-            hash: input.array()?,
-        }),
-    })
-}
-
-/// An optional snapshot: 0, or 1 and its id.
-pub(crate) fn put_option(bytes: &mut Vec<u8>, snapshot: Option<SnapshotId>) {
-    bytes.put_u8(u8::from(snapshot.is_some()));
-    if let Some(snapshot) = snapshot {
-        bytes.put_bytes(&snapshot.0);
-    }
-}
-
-/// Reads what [`put_option`] wrote.
-pub(crate) fn option(input: &mut Reader<'_>) -> Result<Option<SnapshotId>, DecodeError> {
-    match input.bounded(1)? {
-        0 => Ok(None),
-        _ => Ok(Some(SnapshotId(input.array()?))),
-    }
 }

@@ -2,10 +2,10 @@
 //!
 //! Format: docs/formats/backup-checkpoint.md v2
 
+use super::fields::{DeadList, MAX_SEQUENCE, SessionId, dead, put_dead};
 use super::fold::{Entry, Fold};
-use super::record::{PackPlace, Record, SessionId, dead, packs, put_dead, put_packs};
+use super::record::{PackPlace, Record, packs, put_packs};
 use crate::broken::{self, Flaw};
-use crate::manifest::MAX_SEQUENCE;
 use crate::request::SnapshotId;
 use copal_codec::{DecodeError, Put, Reader};
 
@@ -30,14 +30,6 @@ pub(crate) struct Published {
     pub(crate) is_verified: bool,
     /// It may not be forgotten before; 0: it is not held.
     pub(crate) held_until_ms: u64,
-}
-
-/// The list of dead frames that is in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DeadList {
-    pub(crate) number: u64,
-    /// Of its file.
-    pub(crate) hash: [u8; 32],
 }
 
 /// State of one VM's log.

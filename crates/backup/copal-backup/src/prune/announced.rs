@@ -7,10 +7,11 @@
 //! Not here: what the next writer does about a list (`parts`).
 
 use crate::broken::{self, Flaw};
+use crate::catalog::fields::DeadList;
 use crate::catalog::log::{Append, LogName};
 use crate::catalog::record::{MAX_LISTED, PackPlace, Record};
 use crate::catalog::removals::Removal;
-use crate::catalog::vm::{DeadList, Published, VmState};
+use crate::catalog::vm::{Published, VmState};
 use crate::error::{Error, Result};
 use crate::parts::Parts;
 use crate::request::SnapshotId;

@@ -5,8 +5,9 @@
 use super::announced::Announced;
 use super::sweep::Live;
 use super::{Prune, fence_all, remove_empty_volumes};
+use crate::catalog::fields::DeadList;
 use crate::catalog::record::{MAX_LISTED, Record};
-use crate::catalog::vm::{DeadList, Published, VmState};
+use crate::catalog::vm::{Published, VmState};
 use crate::dead_frames::{self, DeadFrames};
 use crate::error::{Error, Result};
 use crate::freeing;
@@ -79,7 +80,7 @@ impl<'a> Prune<'a> {
         };
         if !self.options.dry_run {
             drop_freed(parts, vm.uuid)?;
-            dead_frames::drop_older(parts, vm.uuid, list.as_ref())?;
+            dead_frames::drop_older(parts.pack_store(), vm.uuid, list.as_ref())?;
             remove_empty_volumes(parts, Whose::Vm(vm.uuid))?;
             announced.end()?;
         }
@@ -90,7 +91,7 @@ impl<'a> Prune<'a> {
     fn find_dead(&mut self, vm: Uuid, state: &VmState, snapshots: &Snapshots) -> Result<Option<DeadFrames>> {
         let parts = self.parts;
         let known = match parts.index_vm(vm) {
-            Ok(()) => dead_frames::read(parts, vm, state.dead.as_ref()),
+            Ok(()) => dead_frames::read(parts.pack_store(), vm, state.dead.as_ref()),
             Err(error) => Err(error),
         };
         let mut dead = match known {
@@ -178,7 +179,12 @@ impl<'a> Prune<'a> {
         let is_empty = dead.total() == 0 && dead.leak_bytes == 0;
         let list = match is_empty {
             true => None,
-            false => Some(dead_frames::write(parts, vm, state.dead.as_ref(), dead)?),
+            false => Some(dead_frames::write(
+                parts.pack_store(),
+                vm,
+                state.dead.as_ref(),
+                dead,
+            )?),
         };
         let gone: Vec<SnapshotId> = snapshots.gone.iter().map(|one| one.snapshot).collect();
         announced.free(&gone, list)?;

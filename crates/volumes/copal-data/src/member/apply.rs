@@ -2,9 +2,9 @@
 
 use super::{
     facts::Overlay,
+    journal_entry::JournalEntry,
     operation::{Body, NewHead, NotHeld, Operation},
     rows::MemberCore,
-    union::JournalEntry,
 };
 use crate::{
     error::{of_engine, refused_cleanly},

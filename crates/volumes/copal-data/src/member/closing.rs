@@ -14,10 +14,10 @@
 use super::{
     Membership, NotHeld,
     apply::Batching,
+    journal_entry::{JournalEntry, journal_entry},
     line::GroupQueue,
     rows::MemberCore,
     store::MemberStore,
-    union::{JournalEntry, journal_entry},
 };
 use crate::{
     error::{corrupt, of_engine},

@@ -6,10 +6,14 @@
 //! Paper:  beanfs §5.2 (volume synchronization)
 //! Not here: who asks whom, and when the member counts as whole (`copal-server`, rules in `copal_volume::group`).
 
-use super::{rows::MemberCore, store::MemberStore};
+use super::{
+    journal_entry::{JournalEntry, journal_entry},
+    rows::MemberCore,
+    store::MemberStore,
+};
 use crate::{
     error::{corrupt, of_engine},
-    format::{Did, FileHead, JournalRow},
+    format::FileHead,
     keys,
     local::read_body,
 };
@@ -69,23 +73,6 @@ impl GroupSnapshot {
     }
 }
 
-/// One operation that a member has accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JournalEntry {
-    /// What to go on behind.
-    pub key: Bytes,
-    /// The operation.
-    pub op: OpId,
-    /// A create; else a delete.
-    pub is_create: bool,
-    /// Volume, name and file.
-    pub vid: VolumeId,
-    /// The file's name.
-    pub name: Bytes,
-    /// The file.
-    pub fid: FileId,
-}
-
 impl GroupSnapshot {
     /// Up to `limit` operations above `after`, by their time: what a member that was away since then may have missed.
     /// # Errors
@@ -114,20 +101,6 @@ impl GroupSnapshot {
         let head = head.map_err(|error| corrupt(format!("a row of a group: {error}")))?;
         Ok(Some(head.fid))
     }
-}
-
-pub(super) fn journal_entry(key: Bytes, row: &Bytes) -> Result<JournalEntry, VolumeError> {
-    let damaged = |error: String| corrupt(format!("a row of the journal: {error}"));
-    let parsed = JournalRow::parse(&key, row).map_err(|error| damaged(error.to_string()))?;
-    let op = keys::split_journal(&key).ok_or_else(|| damaged("its key is cut".to_owned()))?;
-    Ok(JournalEntry {
-        op,
-        is_create: parsed.did == Did::Create,
-        vid: parsed.vid,
-        name: parsed.name,
-        fid: parsed.fid,
-        key,
-    })
 }
 
 fn entry(key: Bytes, row: &Bytes) -> Result<SnapshotEntry, VolumeError> {

@@ -1,0 +1,40 @@
+//! An operation as the journal of a member keeps it, and how its row is read.
+
+use crate::{
+    error::corrupt,
+    format::{Did, JournalRow},
+    keys,
+};
+use bytes::Bytes;
+use copal_volume::{FileId, OpId, VolumeError, VolumeId};
+
+/// One operation that a member has accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalEntry {
+    /// What to go on behind.
+    pub key: Bytes,
+    /// The operation.
+    pub op: OpId,
+    /// A create; else a delete.
+    pub is_create: bool,
+    /// Volume, name and file.
+    pub vid: VolumeId,
+    /// The file's name.
+    pub name: Bytes,
+    /// The file.
+    pub fid: FileId,
+}
+
+pub(super) fn journal_entry(key: Bytes, row: &Bytes) -> Result<JournalEntry, VolumeError> {
+    let damaged = |error: String| corrupt(format!("a row of the journal: {error}"));
+    let parsed = JournalRow::parse(&key, row).map_err(|error| damaged(error.to_string()))?;
+    let op = keys::split_journal(&key).ok_or_else(|| damaged("its key is cut".to_owned()))?;
+    Ok(JournalEntry {
+        op,
+        is_create: parsed.did == Did::Create,
+        vid: parsed.vid,
+        name: parsed.name,
+        fid: parsed.fid,
+        key,
+    })
+}
