@@ -42,7 +42,10 @@ const LAYERS: [(&str, &[&str]); 6] = [
             "copal-server",
         ],
     ),
-    ("backup", &["copal-chunk", "copal-nbd", "copal-backup"]),
+    (
+        "backup",
+        &["copal-chunk", "copal-nbd", "copal-backup", "copal-agent"],
+    ),
     ("app", &["copal"]),
 ];
 /// What every layer may use: it lies with the lowest one.

@@ -7,7 +7,7 @@ use super::{
 use anyhow::{Result, ensure};
 use clap::Args;
 use copal_bench_harness::report::{Report, median};
-use copal_volume::{VolumeOptions, VolumeStore};
+use copal_volume::{ReadOptions, VolumeOptions, VolumeStore};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -58,7 +58,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let began = Instant::now();
         let (mut listed, mut last) = (0, None);
         loop {
-            let page = store.list(vid, b"", last.as_deref(), options.page)?;
+            let page = store.list(vid, b"", last.as_deref(), options.page, &ReadOptions::default())?;
             let Some((name, _)) = page.last() else {
                 break;
             };

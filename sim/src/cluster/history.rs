@@ -59,7 +59,7 @@ pub(super) struct Read {
     pub(super) shown: Option<FileId>,
 }
 
-/// What a list was told of a volume.
+/// What a strict list was told of a volume.
 #[derive(Clone, Debug)]
 pub(super) struct Listed {
     pub(super) vid: VolumeId,
@@ -208,10 +208,28 @@ impl History {
         }
     }
 
-    /// What one strict read has shown, or shown to be gone, stays so for all that begin later.
+    /// A strict list says of each name what a strict read of it would.
+    fn listed_by_name(&self) -> Vec<Read> {
+        let names = self.names();
+        let of_list = |list: &Listed| {
+            let shown: BTreeMap<Vec<u8>, FileId> = list.files.iter().cloned().collect();
+            let names = names.iter().filter(|(vid, _)| *vid == list.vid);
+            let reads = names.map(|(vid, name)| Read {
+                vid: *vid,
+                name: name.clone(),
+                span: list.span,
+                shown: shown.get(name).copied(),
+            });
+            reads.collect::<Vec<_>>()
+        };
+        self.lists.iter().flat_map(of_list).collect()
+    }
+
+    /// What one strict read or list has shown, or shown to be gone, stays so for all that begin later.
     fn judge_order(&self, found: &mut Vec<String>) {
         let mut by_name: BTreeMap<(VolumeId, &[u8]), Vec<&Read>> = BTreeMap::new();
-        for read in &self.reads {
+        let listed = self.listed_by_name();
+        for read in self.reads.iter().chain(&listed) {
             by_name.entry((read.vid, &read.name)).or_default().push(read);
         }
         for reads in by_name.values() {
@@ -395,6 +413,17 @@ mod tests {
                 ),
             ),
             ("not listed", lists(vec![])),
+            (
+                "listed, and gone from a read",
+                History {
+                    lists: vec![Listed {
+                        vid: volume(),
+                        span: span(5, 6),
+                        files: vec![(b"n".to_vec(), FILE)],
+                    }],
+                    ..history(false, vec![read(span(7, 8), None)])
+                },
+            ),
             (
                 "out of order",
                 lists(vec![(b"z".to_vec(), FileId(9)), (b"n".to_vec(), FILE)]),

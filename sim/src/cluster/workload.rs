@@ -304,7 +304,11 @@ impl Client {
     async fn list(&self, vid: VolumeId) {
         let began_ms = self.now_ms();
         let (cluster, end) = (self.cluster.clone(), self.end());
-        let listed = self.run(async move { cluster.list(vid, b"", None, 1000, end).await });
+        let listed = self.run(async move {
+            cluster
+                .list(vid, b"", None, 1000, &ReadOptions::STRICT, end)
+                .await
+        });
         let Some(answer) = listed.await else { return };
         self.log(|| {
             format!(
@@ -317,8 +321,10 @@ impl Client {
             began_ms,
             ended_ms: Some(self.now_ms()),
         };
+        let mut history = self.work.history.lock();
+        files.iter().for_each(|(_, info)| history.saw(info));
         let files = files.into_iter().map(|(name, info)| (name.to_vec(), info.fid));
-        self.work.history.lock().lists.push(Listed {
+        history.lists.push(Listed {
             vid,
             span,
             files: files.collect(),

@@ -24,7 +24,7 @@ pub(crate) fn profile(common: &Common) -> Outcome<Profile> {
     read_profile(common.cluster.as_deref().ok_or_else(none)?)
 }
 
-fn read_profile(path: &Path) -> Outcome<Profile> {
+pub(crate) fn read_profile(path: &Path) -> Outcome<Profile> {
     Profile::read(path).map_err(|error: ProfileError| Failure::usage(error.to_string()))
 }
 

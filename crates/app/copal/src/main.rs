@@ -8,6 +8,7 @@
 
 mod allocator;
 mod arguments;
+mod asking;
 mod cluster;
 mod commands;
 mod coverage;

@@ -1,13 +1,13 @@
-//! Where the password comes from: a file, the environment, or a person at a terminal.
+//! Where the password comes from: a file, the environment, or a person at a terminal. Or a key in its place.
 //!
-//! Order: `--password-file` (or `COPAL_PASSWORD_FILE`), `COPAL_PASSWORD`, a prompt. Never the
+//! Order: `--key` (or `COPAL_KEY_FILE`), `--password-file` (or `COPAL_PASSWORD_FILE`), `COPAL_PASSWORD`, a prompt. Never the
 //! command line itself, which every process of the machine can read.
 
 use crate::{
     arguments::Common,
     failure::{Failure, Outcome, exit},
 };
-use copal_backup::Unlock;
+use copal_backup::{RoleKey, Unlock};
 use std::{io::IsTerminal, path::Path};
 use zeroize::Zeroizing;
 
@@ -20,6 +20,11 @@ fn failure(sentence: impl Into<String>) -> Failure {
 
 /// The first password of a new repository.
 pub(crate) fn for_init(common: &Common) -> Outcome<Unlock> {
+    if common.key.is_some() {
+        return Err(Failure::usage(
+            "a new repository begins with a password: leave --key and COPAL_KEY_FILE out, and add keys with `copal key add`",
+        ));
+    }
     if common.insecure_no_password {
         return Ok(Unlock::Insecure);
     }
@@ -41,6 +46,11 @@ pub(crate) fn for_init(common: &Common) -> Outcome<Unlock> {
 
 /// What opens an existing repository; `encrypted` is what the store says about itself.
 pub(crate) fn for_open(common: &Common, encrypted: bool) -> Outcome<Unlock> {
+    if common.key.is_some() && common.insecure_no_password {
+        return Err(Failure::usage(
+            "--key is for an encrypted repository, --insecure-no-password for one that is not; give one of them",
+        ));
+    }
     if common.insecure_no_password {
         return Ok(Unlock::Insecure);
     }
@@ -54,12 +64,16 @@ pub(crate) fn for_open(common: &Common, encrypted: bool) -> Outcome<Unlock> {
              another one has taken its place, and nothing of it should be trusted",
         ));
     }
+    if let Some(path) = &common.key {
+        return read_key(path).map(Unlock::Key);
+    }
     if let Some(password) = configured(common)? {
         return Ok(Unlock::Password(password));
     }
     if !std::io::stdin().is_terminal() {
         return Err(failure(
-            "this repository is encrypted: give its password with --password-file or COPAL_PASSWORD_FILE",
+            "this repository is encrypted: give its password with --password-file or COPAL_PASSWORD_FILE, or a key with \
+             --key",
         ));
     }
     Ok(Unlock::Password(prompt("password of the repository: ")?))
@@ -88,19 +102,32 @@ fn refuse_empty(password: Zeroizing<String>) -> Outcome<Zeroizing<String>> {
 
 /// The first line of the file.
 fn read_file(path: &Path) -> Outcome<Zeroizing<String>> {
-    use std::io::Read;
-    let failed = |reason: String| {
+    let text = read_text(path).map_err(|error| {
         failure(format!(
-            "cannot read the password from {}: {reason}; check --password-file or COPAL_PASSWORD_FILE",
+            "cannot read the password from {}: {error}; check --password-file or COPAL_PASSWORD_FILE",
             path.display()
         ))
-    };
-    let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
-    let mut text = Zeroizing::new(String::new());
-    file.take(FILE_BYTES)
-        .read_to_string(&mut text)
-        .map_err(|error| failed(error.to_string()))?;
+    })?;
     Ok(Zeroizing::new(text.lines().next().unwrap_or_default().to_owned()))
+}
+
+fn read_key(path: &Path) -> Outcome<RoleKey> {
+    let failed = |reason: String| {
+        let path = path.display();
+        let sentence = format!("cannot read the key from {path}: {reason}; check --key or COPAL_KEY_FILE");
+        Failure::new(exit::PASSWORD, "bad_key", sentence)
+    };
+    let text = read_text(path).map_err(|error| failed(error.to_string()))?;
+    RoleKey::parse(&text).map_err(|error| failed(error.to_string()))
+}
+
+fn read_text(path: &Path) -> std::io::Result<Zeroizing<String>> {
+    use std::io::Read;
+    let mut text = Zeroizing::new(String::new());
+    std::fs::File::open(path)?
+        .take(FILE_BYTES)
+        .read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn prompt(question: &str) -> Outcome<Zeroizing<String>> {

@@ -8,10 +8,12 @@ use crate::{
 use copal_client::ClusterStore;
 use copal_node::StoreLocation;
 use copal_volume::split_path;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// What a repository in a cluster begins with: copal://HOST:PORT/PATH.
+/// What a repository in a cluster begins with: copal://HOST:PORT/PATH, and ?profile=FILE if that is not said elsewhere.
 const SCHEME: &str = "copal://";
+/// What the name of a profile follows.
+pub(crate) const PROFILE: &str = "?profile=";
 
 /// See the module.
 pub(crate) enum Place {
@@ -28,6 +30,8 @@ pub(crate) struct ClusterPlace {
     pub(crate) master: String,
     /// Path of the volume that holds the repository.
     pub(crate) path: String,
+    /// The profile of the cluster, if the place names one.
+    pub(crate) profile: Option<PathBuf>,
 }
 
 impl ClusterPlace {
@@ -44,6 +48,10 @@ impl ClusterPlace {
                 named.display()
             ))
         };
+        let (rest, profile) = match rest.split_once(PROFILE) {
+            Some((rest, profile)) => (rest, Some(PathBuf::from(profile))),
+            None => (rest, None),
+        };
         let (master, path) = rest.split_once('/').ok_or_else(malformed)?;
         let port = master
             .rsplit_once(':')
@@ -55,6 +63,7 @@ impl ClusterPlace {
         Ok(Some(ClusterPlace {
             master: master.to_owned(),
             path: path.to_owned(),
+            profile,
         }))
     }
 
@@ -68,7 +77,11 @@ impl ClusterPlace {
                  (`copal data --limit`)",
             ));
         }
-        let profile = cluster::profile(common)?.asking_first(&self.master);
+        let named = match &self.profile {
+            Some(file) if common.cluster.is_none() => cluster::read_profile(file)?,
+            _ => cluster::profile(common)?,
+        };
+        let profile = named.asking_first(&self.master);
         let store = cluster::connect_with(&profile)?;
         store.rooted(&self.path).map_err(cluster::of_volume)
     }
@@ -112,6 +125,14 @@ mod tests {
         assert_eq!(
             (place.master.as_str(), place.path.as_str()),
             ("127.0.0.1:7400", "vms/a")
+        );
+        assert_eq!(place.profile, None);
+        let place = parse("copal://h:7400/vms?profile=/tmp/a?b/client.json")
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (place.path.as_str(), place.profile.as_deref()),
+            ("vms", Some(Path::new("/tmp/a?b/client.json")))
         );
         assert_eq!(parse("/backup/copal").unwrap(), None);
         for broken in [

@@ -12,7 +12,10 @@ use crate::{
 };
 use copal_backup::{IndexHome, InitOptions, Layout, Repository, Unlock};
 use copal_client::{ClusterStore, LeaseError};
-use copal_node::{Access, MemoryShares, Patience, Stack, UnfinishedStore, refuse_taken};
+use copal_node::{
+    Access, MemoryShares, NewStore, Patience, Stack, StoreLocation, StoreOptions, UnfinishedStore,
+    refuse_taken,
+};
 use copal_object::{Shrunk, StoreError};
 use copal_volume::VolumeStore;
 use std::{
@@ -25,8 +28,10 @@ use std::{
 /// An open repository with everything below it.
 pub(crate) struct Opened {
     /// The repository; taken away before the layers below are closed.
-    repository: Option<Repository>,
+    repository: Option<Arc<Repository>>,
     ground: Ground,
+    /// Where a repository in a cluster has its index, if not in memory.
+    cache: Option<Box<Stack>>,
     trace: Option<GetTrace>,
 }
 
@@ -84,16 +89,18 @@ impl Opened {
         let trace = common.record_gets.as_ref();
         let trace = trace.map(|file| GetTrace::start(stack.kv(), file)).transpose()?;
         Ok(Opened {
-            repository: Some(repository),
+            repository: Some(Arc::new(repository)),
             ground: Ground::Store(Box::new(stack)),
+            cache: None,
             trace,
         })
     }
 
     fn in_cluster(store: ClusterStore, repository: Repository) -> Opened {
         Opened {
-            repository: Some(repository),
+            repository: Some(Arc::new(repository)),
             ground: Ground::Cluster(store),
+            cache: None,
             trace: None,
         }
     }
@@ -108,6 +115,11 @@ impl Opened {
 
     /// The repository.
     pub(crate) fn repository(&self) -> &Repository {
+        self.shared()
+    }
+
+    /// The repository, for threads that end before it is closed.
+    pub(crate) fn shared(&self) -> &Arc<Repository> {
         // Taken away by `close` only, which consumes self.
         self.repository.as_ref().expect("present until closed")
     }
@@ -137,6 +149,7 @@ impl Opened {
     fn close_after<T: Default>(mut self, last: impl FnOnce(&copal_object::Store) -> T) -> Outcome<T> {
         self.repository = None;
         let recorded = self.trace.take().map_or(Ok(()), GetTrace::finish);
+        let cached = self.cache.take().map_or(Ok(()), |cache| cache.close(|_| ()));
         let value = match self.ground {
             Ground::Store(stack) => stack.close(last)?,
             Ground::Cluster(mut store) => {
@@ -144,6 +157,7 @@ impl Opened {
                 T::default()
             }
         };
+        cached?;
         recorded.map(|()| value)
     }
 }
@@ -228,7 +242,9 @@ fn take_lease(store: &mut ClusterStore, place: &ClusterPlace, patience: &Patienc
 pub(crate) fn open(common: &Common, access: Access, patience: &Patience) -> Outcome<Opened> {
     let location = match Place::find(common)? {
         Place::Store(location) => location,
-        Place::Cluster(place) => return open_in_cluster(common, access, &place, patience),
+        Place::Cluster(place) => {
+            return open_in_cluster(common, access, &place, IndexHome::Memory, patience);
+        }
     };
     let opened = location.open(access, &common.store_options(), patience)?;
     let engine_bytes = MemoryShares::of(common.memory)?.engine;
@@ -238,14 +254,62 @@ pub(crate) fn open(common: &Common, access: Access, patience: &Patience) -> Outc
     Opened::of(stack, repository, common)
 }
 
+/// As [`open`] for writing; what a repository in a cluster is found by lies in a store in `cache`, not in memory.
+pub(crate) fn open_with_cache(common: &Common, cache: &Path, patience: &Patience) -> Outcome<Opened> {
+    let Place::Cluster(place) = Place::find(common)? else {
+        return open(common, Access::Write, patience);
+    };
+    let stack = open_cache(common, cache, patience)?;
+    let index = IndexHome::Kv(stack.kv().clone());
+    let mut opened = open_in_cluster(common, Access::Write, &place, index, patience)?;
+    opened.cache = Some(Box::new(stack));
+    Ok(opened)
+}
+
+/// The store of a cache; one that cannot be used is made anew, since nothing is only there.
+fn open_cache(common: &Common, cache: &Path, patience: &Patience) -> Outcome<Stack> {
+    let options = StoreOptions {
+        accept_tail_loss: true,
+        ..common.store_options()
+    };
+    let engine_bytes = MemoryShares::of(common.memory)?.engine;
+    let found = StoreLocation::find(cache).and_then(|location| {
+        let opened = location.open(Access::Write, &options, patience)?;
+        Stack::open(location.path(), opened, Access::Write, engine_bytes)
+    });
+    match found.map_err(Failure::from) {
+        Ok(stack) => return Ok(stack),
+        Err(failure) if failure.exit_code == exit::BUSY => return Err(failure),
+        Err(failure) if cache.exists() => {
+            tracing::warn!(why = failure.sentence, "the cache is made anew");
+            let gone = std::fs::remove_dir_all(cache);
+            gone.map_err(|error| {
+                Failure::plain("state", format!("cannot remove {}: {error}", cache.display()))
+            })?;
+        }
+        Err(_) => {}
+    }
+    let new = NewStore {
+        backend: copal_node::Backend::File,
+        size_bytes: 64 << 20,
+        overwrite: false,
+    };
+    let unfinished = UnfinishedStore::start(cache, &options, &new)?;
+    let opened = unfinished.open(&options, patience)?;
+    let stack = Stack::open(unfinished.path(), opened, Access::Write, engine_bytes)?;
+    unfinished.finish()?;
+    Ok(stack)
+}
+
 fn open_in_cluster(
     common: &Common,
     access: Access,
     place: &ClusterPlace,
+    index: IndexHome,
     patience: &Patience,
 ) -> Outcome<Opened> {
     let mut store = place.connect(common)?;
-    let repository = open_on(common, Arc::new(store.clone()), IndexHome::Memory)?;
+    let repository = open_on(common, Arc::new(store.clone()), index)?;
     // In a fleet many write at once, and who writes a VM is settled by its log.
     if access == Access::Write && !repository.info().layout.is_fleet() {
         take_lease(&mut store, place, patience)?;

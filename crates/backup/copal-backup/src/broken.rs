@@ -30,6 +30,16 @@ pub(crate) enum Flaw {
     AnyRowFits,
     /// BAK-11: A chunk is not compared with its id.
     NoIdCheck,
+    /// BAK-18: A vector counts whoever wrote it.
+    TrustsAnyVector,
+    /// BAK-19: The signature of the delete role is not looked at.
+    NoSignature,
+    /// BAK-21: A session is ended as soon as somebody else wants its VM.
+    FencesAtOnce,
+    /// BAK-22: A record names a list of moved frames that is not there.
+    NamesUnwritten,
+    /// BAK-22: A chunk moves to a popular frame that nobody has opened.
+    MovesUnopened,
 }
 
 #[cfg(test)]
@@ -68,6 +78,12 @@ pub(crate) const fn by(_: Flaw) -> bool {
 mod tests;
 
 #[cfg(test)]
+mod cleanup;
+#[cfg(test)]
 mod fleet;
 #[cfg(test)]
+mod leases;
+#[cfg(test)]
 mod removals;
+#[cfg(test)]
+mod roles;

@@ -191,6 +191,9 @@ fn check_vm(
     cancel: &CancelFlag,
 ) -> Result<()> {
     let pack_store = parts.pack_store();
+    if let Err(error) = parts.lead_moved(vm) {
+        report.note(error, None)?;
+    }
     let mut walker = Walker::new(parts, vm, cancel)?;
     let mut before: HashMap<String, Root> = HashMap::new();
     for published in published {

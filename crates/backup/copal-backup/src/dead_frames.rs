@@ -1,21 +1,20 @@
-//! Frames of a VM that no snapshot refers to, in packs that are still there.
+//! Frames of a VM that no snapshot refers to, or that it gave up for popular ones, in packs that are still there.
 //!
 //! A file of the VM's volume of manifests, which a record of its log names. Whoever backs the VM up passes over what stands in
 //! it; a pack goes once all of it does, or its live frames were moved.
 //!
 //! Format: docs/formats/backup-dead-frames.md v1
 //! Memory: a bit per frame of packs that have dead ones.
-//! Not here: which frames are dead (`freeing`).
+//! Not here: which frames are dead (`freeing`, `cleanup`).
 
 use crate::catalog::fields::DeadList;
 use crate::error::{Error, Result};
 use crate::keys::{Keys, MAC_BYTES};
+use crate::list_file::ListKind;
 use crate::pack::{PackKind, PackNumber, Spot, format::MAX_FRAMES};
 use crate::pack_store::PackStore;
-use crate::volumes::{Home, settled};
-use bytes::Bytes;
+use crate::volumes::Home;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
-use copal_volume::{PutOptions, ReadOptions, VolumeError};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -27,8 +26,11 @@ pub(crate) const FORMAT: Format = Format {
     known_flags: 0,
 };
 
-/// No list is longer: packs of 100 TB, all of them partly dead.
-const MAX_FILE_BYTES: u64 = 1 << 30;
+const LISTS: ListKind = ListKind {
+    prefix: "dead.",
+    // Packs of 100 TB, all of them partly dead.
+    max_file_bytes: 1 << 30,
+};
 /// Kind, volume, number, one byte of frames, one of bits.
 const LEAST_PACK_BYTES: usize = 15;
 
@@ -170,10 +172,6 @@ pub(crate) fn parse(content: &[u8]) -> std::result::Result<(Uuid, DeadFrames), S
     Ok((vm, dead))
 }
 
-fn file_name(number: u64) -> String {
-    format!("dead.{number:016x}")
-}
-
 /// The list that the log of a VM names; without one nothing is dead.
 /// # Errors
 /// `Damaged`: then nobody may write, since another one may have read it. Those of the store.
@@ -181,32 +179,16 @@ pub(crate) fn read(pack_store: &PackStore, vm: Uuid, list: Option<&DeadList>) ->
     let Some(list) = list else {
         return Ok(DeadFrames::default());
     };
-    let name = file_name(list.number);
-    let damaged = |detail: String| Error::Damaged {
+    let name = LISTS.file_name(list.number);
+    let file = LISTS.read(pack_store, vm, list.number, &list.hash)?;
+    let dead = file.and_then(|file| DeadFrames::decode(&file, vm, &name, &pack_store.keys));
+    dead.map_err(|detail| Error::Damaged {
         what: format!("list {name} of dead frames of VM {}", vm.simple()),
         detail: format!("{detail}; `copal repair leak` makes it anew"),
-    };
-    let missing = || damaged("it is gone".into());
-    let vid = pack_store.volumes.meta(vm, false)?.ok_or_else(missing)?;
-    let read = ReadOptions::default();
-    let file = match pack_store
-        .volumes
-        .store
-        .get(vid, name.as_bytes(), 0..MAX_FILE_BYTES, &read)
-    {
-        Ok(file) => file,
-        Err(VolumeError::NotFound) => return Err(missing()),
-        Err(VolumeError::Corrupt { what }) => return Err(damaged(what)),
-        Err(error) => return Err(error.into()),
-    };
-    pack_store.note_read(file.len() as u64);
-    if *blake3::hash(&file).as_bytes() != list.hash {
-        return Err(damaged("its bytes are not those its record names".into()));
-    }
-    DeadFrames::decode(&file, vm, &name, &pack_store.keys).map_err(damaged)
+    })
 }
 
-/// Writes a list behind `before`; durable on return, and in force once a record names it.
+/// Writes a list behind `before`; durable on return, and in force once a record names it. One that says nothing is none.
 /// # Errors
 /// Those of the store.
 pub(crate) fn write(
@@ -214,50 +196,21 @@ pub(crate) fn write(
     vm: Uuid,
     before: Option<&DeadList>,
     dead: &DeadFrames,
-) -> Result<DeadList> {
-    let store = &*pack_store.volumes.store;
-    let vid = pack_store.volumes.meta(vm, true)?.ok_or(Error::NoRepository)?;
-    // A prune that gave way may have left a list under the next number, which no record will name.
-    let mut number = before.map_or(0, |before| before.number);
-    loop {
-        number += 1;
-        let name = file_name(number);
-        let file = dead.encode(vm, &name, &pack_store.keys);
-        let hash = *blake3::hash(&file).as_bytes();
-        match store.put(vid, name.as_bytes(), Bytes::from(file), &PutOptions::default()) {
-            Ok(_) => return Ok(DeadList { number, hash }),
-            Err(VolumeError::Unknown { fid }) if settled(store, vid, fid)? => {
-                return Ok(DeadList { number, hash });
-            }
-            Err(VolumeError::Exists { .. } | VolumeError::Unknown { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
+) -> Result<Option<DeadList>> {
+    if dead.total() == 0 && dead.leak_bytes == 0 {
+        return Ok(None);
     }
+    let encode = |name: &str| dead.encode(vm, name, &pack_store.keys);
+    let (number, hash) = LISTS.write(pack_store, vm, before.map_or(0, |before| before.number), encode)?;
+    Ok(Some(DeadList { number, hash }))
 }
 
 /// Deletes the lists up to the one in force, `None`: all that there are. The caller has put it on record.
 /// # Errors
 /// Those of the store.
 pub(crate) fn drop_older(pack_store: &PackStore, vm: Uuid, in_force: Option<&DeadList>) -> Result<()> {
-    let volumes = &pack_store.volumes;
-    let Some(vid) = volumes.meta(vm, false)? else {
-        return Ok(());
-    };
-    let in_force = in_force.map(|list| file_name(list.number));
-    let mut older = Vec::new();
-    crate::volumes::for_each_file(&*volumes.store, vid, b"dead.", |name, info| {
-        if in_force
-            .as_ref()
-            .is_none_or(|in_force| name < in_force.as_bytes())
-        {
-            older.push((name.to_vec(), info.fid));
-        }
-        Ok(())
-    })?;
-    for (name, fid) in older {
-        volumes.store.delete(vid, &name, fid)?;
-    }
-    Ok(())
+    let in_force: Vec<u64> = in_force.iter().map(|list| list.number).collect();
+    LISTS.drop_older(pack_store, vm, &in_force)
 }
 
 #[cfg(test)]

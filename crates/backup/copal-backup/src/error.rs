@@ -2,6 +2,8 @@
 //!
 //! Exit codes: backup design, section 14; restic's where restic has one.
 
+use crate::open_session::OpenSession;
+use crate::role::KeyId;
 use crate::source::SourceError;
 use crate::target::TargetError;
 use copal_volume::VolumeError;
@@ -24,6 +26,14 @@ pub enum Error {
         /// How many slots were tried.
         slots: usize,
     },
+    /// No key slot is this key's.
+    #[error(
+        "wrong key: {id} is no key of this repository, or was removed; check --key and which repository it is for"
+    )]
+    WrongKey {
+        /// What the key is called.
+        id: KeyId,
+    },
     /// The repository is encrypted and no password was given.
     #[error("this repository is encrypted: give its password with COPAL_PASSWORD_FILE or at the prompt")]
     PasswordNeeded,
@@ -41,9 +51,9 @@ pub enum Error {
         known: u16,
     },
     /// Nothing of that name.
-    #[error("no {what} named {name}; `copal snapshots` lists what there is")]
+    #[error("no {what} named {name}; `{}` lists what there is", lister(.what))]
     NotFound {
-        /// "VM", "snapshot", "disk".
+        /// "VM", "snapshot", "disk", "key".
         what: &'static str,
         /// As the user wrote it.
         name: String,
@@ -74,6 +84,14 @@ pub enum Error {
         /// "VM web", "the repository".
         what: String,
     },
+    /// In a fleet on several servers: another backup of the VM has begun and not ended.
+    #[error("{}", open.in_the_way_of(vm))]
+    SessionOpen {
+        /// Name of the VM.
+        vm: String,
+        /// The session, and who holds it.
+        open: Box<OpenSession>,
+    },
     /// The session was fenced: another operation ended it because it seemed dead.
     #[error("this backup was ended by another operation; nothing was published, run it again")]
     Fenced,
@@ -90,6 +108,20 @@ pub enum Error {
         what: String,
         /// What does not fit.
         detail: String,
+    },
+    /// What a backup keeps in a file of its own between its two passes cannot be written or read.
+    #[error(
+        "the working file of this backup failed: {detail}; see whether its directory has room, and run it again"
+    )]
+    Spool {
+        /// What the operating system said.
+        detail: String,
+    },
+    /// Whoever runs several backups has ended this one.
+    #[error("{reason}")]
+    Ended {
+        /// Why, and what to do.
+        reason: String,
     },
     /// What was stored a moment ago did not open to the same bytes: bad memory or a broken processor.
     #[error(
@@ -135,6 +167,14 @@ pub enum Error {
     Index(#[source] copal_kv::Error),
 }
 
+/// The command that lists them.
+fn lister(what: &str) -> &'static str {
+    match what {
+        "key" => "copal key ls",
+        _ => "copal snapshots",
+    }
+}
+
 /// Result of everything here.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -167,8 +207,11 @@ impl Error {
             Error::Ambiguous { .. } | Error::WhichVm { .. } => 2,
             Error::Source { .. } => 3,
             Error::NoRepository => 10,
-            Error::Busy { .. } | Error::Fenced => 11,
-            Error::WrongPassword { .. } | Error::PasswordNeeded | Error::PasswordNotUsed => 12,
+            Error::Busy { .. } | Error::SessionOpen { .. } | Error::Fenced => 11,
+            Error::WrongPassword { .. }
+            | Error::WrongKey { .. }
+            | Error::PasswordNeeded
+            | Error::PasswordNotUsed => 12,
             Error::Damaged { .. } | Error::SelfCheck => 20,
             Error::Index(error) if error.is_corruption() => 20,
             Error::Denied { .. }
@@ -191,17 +234,20 @@ impl Error {
             Error::NoRepository => "no_repository",
             Error::RepositoryExists => "repository_exists",
             Error::WrongPassword { .. } => "wrong_password",
+            Error::WrongKey { .. } => "wrong_key",
             Error::PasswordNeeded => "password_needed",
             Error::PasswordNotUsed => "password_not_used",
             Error::Version { .. } => "version",
             Error::NotFound { .. } => "not_found",
             Error::Ambiguous { .. } | Error::WhichVm { .. } => "ambiguous",
             Error::Invalid { .. } => "invalid",
-            Error::Busy { .. } => "busy",
+            Error::Busy { .. } | Error::SessionOpen { .. } => "busy",
             Error::Fenced => "fenced",
             Error::Denied { .. } | Error::Volume(VolumeError::Denied { .. }) => "denied",
             Error::Damaged { .. } => "damaged",
             Error::SelfCheck => "self_check",
+            Error::Spool { .. } => "spool",
+            Error::Ended { .. } => "ended",
             Error::Source { .. } => "source",
             Error::Target(_) => "target",
             Error::FellBack { .. } => "fell_back",
@@ -223,7 +269,7 @@ impl Error {
     /// Trying again later may work.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Error::Busy { .. } | Error::Fenced => true,
+            Error::Busy { .. } | Error::SessionOpen { .. } | Error::Fenced => true,
             Error::Volume(error) => error.is_retryable(),
             _ => false,
         }

@@ -4,10 +4,12 @@
 //! Built for tests and fuzzing only.
 
 use crate::{
-    catalog::{checkpoint, domain::DomainState, fold::Fold, record, vm::VmState},
-    dead_frames, index, key_slot, manifest,
+    catalog::{checkpoint, domain::DomainState, fold::Fold, popular::PopularState, record, vm::VmState},
+    dead_frames, index, key_slot,
+    keys::{Keys, Signatures},
+    manifest, moved_frames,
     pack::{PackNumber, format as pack},
-    recipe,
+    recipe, role_key,
     source::parse_changed_extents,
     summary,
 };
@@ -55,7 +57,9 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = recipe::Root::decode(bytes, Uuid::nil());
     }),
     ("manifest body", |bytes| {
-        let _ = manifest::parse(&mut Reader::new(bytes));
+        for version in [2, manifest::FORMAT.version] {
+            let _ = manifest::parse(&mut Reader::new(bytes), version);
+        }
     }),
     ("catalog record body", |bytes| {
         let _ = record::parse(&mut Reader::new(bytes), record::FORMAT.version);
@@ -64,6 +68,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let version = checkpoint::FORMAT.version;
         let _ = checkpoint::parse::<DomainState>(&mut Reader::new(bytes), version);
         let _ = checkpoint::parse::<VmState>(&mut Reader::new(bytes), version);
+        let _ = checkpoint::parse::<PopularState>(&mut Reader::new(bytes), version);
         let _ = DomainState::parse(0, &mut Reader::new(bytes), version);
         let _ = VmState::parse(0, &mut Reader::new(bytes), version);
     }),
@@ -73,11 +78,42 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("list of dead frames", |bytes| {
         let _ = dead_frames::parse(bytes);
     }),
+    ("list of moved frames", |bytes| {
+        let _ = moved_frames::parse(bytes);
+    }),
     ("key slot", |bytes| {
         let _ = key_slot::decode(bytes);
     }),
     ("key slot behind its sum", |bytes| {
         let _ = key_slot::decode(&enveloped(&key_slot::FORMAT, bytes));
+    }),
+    ("slot of a role key", |bytes| {
+        let _ = role_key::decode(bytes);
+    }),
+    ("slot of a role key behind its sum", |bytes| {
+        // Chance finds no kind and no role.
+        for role in 1..=3 {
+            let body = [&[3, role, 0, 0], bytes.get(4..).unwrap_or_default()].concat();
+            let _ = role_key::decode(&enveloped(&role_key::FORMAT, &body));
+        }
+    }),
+    ("key file", |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        let _ = crate::role::RoleKey::parse(&text);
+        let _ = crate::role::RoleKey::parse(&format!("copal-key 1 backup {text}"));
+        let _ = crate::role::KeyId::of_file_name(bytes);
+    }),
+    ("signed record and checkpoint", |bytes| {
+        let keys = Keys::derive(&[7; 32]);
+        keys.set_signatures(Signatures::Needed);
+        for format in [&record::FORMAT, &checkpoint::FORMAT] {
+            // A good seal over anything: what the signature is looked for in.
+            let mut body = bytes.to_vec();
+            body.extend_from_slice(&keys.mac("d.0", bytes));
+            let file = enveloped(format, &body);
+            let _ = record::Record::decode(&file, "d.0", &keys);
+            let _ = checkpoint::decode::<DomainState>(&file, "d.0", 0, &keys);
+        }
     }),
     ("rows of the chunk index", |bytes| {
         let _ = index::decode_rows(bytes);

@@ -2,12 +2,14 @@
 
 use crate::catalog::checkpoint;
 use crate::catalog::domain::DomainState;
-use crate::catalog::fields::DeadList;
+use crate::catalog::fields::{DeadList, MovedList};
 use crate::catalog::record::{PackPlace, Record};
 use crate::catalog::vm::{Published, VmState};
 use crate::key_slot::{self, Cost};
-use crate::keys::Keys;
+use crate::keys::{Keys, Signatures};
 use crate::manifest::{Manifest, ManifestDisk};
+use crate::moved_frames::{MovedFrame, MovedFrames};
+use crate::open_session::HolderId;
 use crate::pack::format::{HEADER_BYTES, Header};
 use crate::pack::reader;
 use crate::pack::writer::{Frame, PackWriter};
@@ -15,6 +17,10 @@ use crate::pack::{PackKind, PackNumber, Spot};
 use crate::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
 use crate::recipe::{Entry, Page, Ref, Root, SegmentRecipe};
 use crate::request::{BackupCounts, DiskMode, SnapshotId, Unlock, Vm};
+use crate::role::Role;
+use crate::role::RoleKey;
+use crate::role_key;
+use crate::signing::SIGNATURE_BYTES;
 use crate::source::Bitmap;
 use crate::volumes::Home;
 use copal_chunk::{ChunkId, Profile};
@@ -247,13 +253,18 @@ fn the_manifest_of_the_document() {
         tags: vec!["daily".into()],
         description: String::new(),
         tool: "copal 0.1.0".into(),
+        vector: Some([0x5e; 32]),
     };
     let bytes = manifest.encode(&keys());
-    assert_example(document, 0, &bytes);
-    assert_eq!(
-        Manifest::decode(&bytes, manifest.snapshot, &keys()).unwrap(),
-        manifest
-    );
+    assert_example(document, 1, &bytes);
+    let decoded = |bytes: &[u8]| Manifest::decode(bytes, manifest.snapshot, &keys()).unwrap();
+    assert_eq!(decoded(&bytes), manifest);
+    // Version 2 names no vector.
+    let of_2 = Manifest {
+        vector: None,
+        ..manifest.clone()
+    };
+    assert_eq!(decoded(&example(document, 0)), of_2);
     assert!(
         Manifest::decode(&bytes, SnapshotId([0x52; 16]), &keys()).is_err(),
         "another snapshot's place"
@@ -291,7 +302,7 @@ fn the_records_of_the_document() {
         sequence,
         manifest,
         ..
-    } = publish
+    } = publish.clone()
     else {
         unreachable!("it was made above")
     };
@@ -303,13 +314,25 @@ fn the_records_of_the_document() {
         clock_ms: None,
     };
     assert_eq!(read(&example(document, 2), vm_place).unwrap(), without_clock);
-    assert!(
-        read(
-            &example(document, 1),
-            "v.77777777777777777777777777777777.000000000000000a"
-        )
-        .is_err()
-    );
+    let place = "v.77777777777777777777777777777777.000000000000000a";
+    assert!(read(&example(document, 1), place).is_err());
+
+    // Signed, where that is needed; who cannot sign can tell, and nothing less will do.
+    let forget = Record::Forget {
+        snapshots: vec![snapshot],
+    };
+    let signing = keys();
+    signing.set_signatures(Signatures::Needed);
+    assert_example(document, 3, &forget.encode(place, &signing));
+    let bundle = signing.bundle(Role::Backup).unwrap();
+    let backup = Keys::of_bundle(Role::Backup, bundle[..].try_into().unwrap());
+    let read = |bytes: &[u8], place: &str| Record::decode(bytes, place, &backup);
+    assert_eq!(read(&example(document, 3), place).unwrap(), forget);
+    assert!(read(&example(document, 3), vm_place).is_err(), "another place");
+    assert_eq!(read(&example(document, 1), vm_place).unwrap(), publish);
+    let unsigned = forget.encode(place, &backup);
+    assert_eq!(read(&unsigned, place).unwrap(), Record::Void { code: 6 });
+    assert_eq!(Record::decode(&unsigned, place, &keys()).unwrap(), forget);
 }
 
 #[test]
@@ -327,6 +350,21 @@ fn records_that_the_document_shows_no_bytes_of_are_read_as_written() {
         Record::Open {
             session: [1; 16],
             base: Some(SnapshotId([2; 16])),
+        },
+        Record::OpenHeld {
+            session: [1; 16],
+            base: Some(SnapshotId([2; 16])),
+            holder: HolderId([9; 16]),
+        },
+        Record::OpenHeld {
+            session: [1; 16],
+            base: None,
+            holder: HolderId([9; 16]),
+        },
+        Record::Beat {
+            name: "agent 1".into(),
+            address: "10.0.0.1:7600".into(),
+            progress: 1 << 40,
         },
         Record::Fence { session: [1; 16] },
         Record::Forget {
@@ -372,8 +410,18 @@ fn records_that_the_document_shows_no_bytes_of_are_read_as_written() {
             snapshots: vec![],
             dead: None,
         },
+        Record::Moved {
+            moved: vec![MovedList {
+                number: 1,
+                ids: 2,
+                hash: [5; 32],
+            }],
+            dead: None,
+            resolved_below: 7,
+        },
         Record::Retired,
         Record::VmRemoved { vm: VM },
+        Record::Roles,
         Record::InitFleet {
             domain: Uuid::from_bytes([9; 16]),
             profile: Profile::Paper,
@@ -437,11 +485,35 @@ fn the_checkpoints_of_the_document() {
             hash: [0x98; 32],
         }),
         is_retired: false,
+        held: vec![],
+        moved: vec![],
+        resolved_below: 0,
     };
     let place = "c.v.77777777777777777777777777777777.0000000000000020";
     let bytes = checkpoint::encode(&state, place, &keys());
     assert_example(document, 1, &bytes);
     assert_eq!(checkpoint::decode(&bytes, place, 32, &keys()), Ok(state.clone()));
+    // Who holds sessions stands at the end, where an older one ends.
+    let held = VmState {
+        held: vec![([0x5e; 16], HolderId([0x5d; 16]))],
+        ..state.clone()
+    };
+    let with_holder = checkpoint::encode(&held, place, &keys());
+    assert_eq!(with_holder.len(), bytes.len() + 33);
+    assert_eq!(checkpoint::decode(&with_holder, place, 32, &keys()), Ok(held));
+    // What a clean-up moved stands behind them.
+    let cleaned = VmState {
+        moved: vec![MovedList {
+            number: 2,
+            ids: 9,
+            hash: [0x97; 32],
+        }],
+        resolved_below: 4,
+        ..state.clone()
+    };
+    let with_moved = checkpoint::encode(&cleaned, place, &keys());
+    assert_eq!(with_moved.len(), bytes.len() + 1 + 8 + 1 + 44);
+    assert_eq!(checkpoint::decode(&with_moved, place, 32, &keys()), Ok(cleaned));
     let only_id = Published {
         snapshot: SnapshotId([0x52; 16]),
         sequence: 0,
@@ -451,6 +523,16 @@ fn the_checkpoints_of_the_document() {
         is_verified: false,
         held_until_ms: 0,
     };
+    // Signed it says the same, and only signed where that is needed.
+    let signing = keys();
+    signing.set_signatures(Signatures::Needed);
+    let signed = checkpoint::encode(&state, place, &signing);
+    assert_eq!(signed.len(), bytes.len() + SIGNATURE_BYTES);
+    assert_eq!(
+        checkpoint::decode(&signed, place, 32, &signing),
+        Ok(state.clone())
+    );
+    assert!(checkpoint::decode::<VmState>(&bytes, place, 32, &signing).is_err());
     let before = VmState {
         forgotten: vec![only_id],
         removing: Vec::new(),
@@ -460,6 +542,26 @@ fn the_checkpoints_of_the_document() {
     };
     let of_version_1 = example(document, 2);
     assert_eq!(checkpoint::decode(&of_version_1, place, 32, &keys()), Ok(before));
+}
+
+#[test]
+fn the_list_of_moved_frames_of_the_document() {
+    let document = include_str!("../../../../docs/formats/backup-moved-frames.md");
+    let frame = |id, volume, pack, slot| MovedFrame {
+        id: [id; 16],
+        volume,
+        pack: PackNumber(pack),
+        slot,
+    };
+    let moved = MovedFrames::of(vec![
+        frame(0xc1, 0, 9, 300),
+        frame(0xa1, 2, 5, 7),
+        frame(0xb1, 0, 9, 0),
+    ]);
+    let place = "moved.0000000000000003";
+    let bytes = moved.encode(VM, place, &keys());
+    assert_example(document, 0, &bytes);
+    assert_eq!(MovedFrames::decode(&bytes, VM, place, &keys()), Ok(moved));
 }
 
 #[test]
@@ -486,6 +588,17 @@ fn the_key_slot_of_the_document() {
         [0x11; 32]
     );
     assert!(read.open(&password("battery staple")).unwrap().is_none());
+    let key = RoleKey::of_secret(Role::Backup, [0x5e; 32]);
+    assert!(
+        document.contains(&format!("```text\n{}```", *key.text())),
+        "{}",
+        *key.text()
+    );
+    assert!(document.contains(&format!("`{}`", key.id().file_name())));
+    let slot = role_key::encode(&key, [0xd0; 16], [0x5a; 16], &keys()).unwrap();
+    assert_example(document, 1, &slot);
+    let opened = role_key::decode(&slot).unwrap().open(&key).unwrap();
+    assert_eq!(opened.mac("a", b"b"), keys().mac("a", b"b"));
     let clear = key_slot::encode(&Unlock::Insecure, [0xd0; 16], [0x5a; 16], cost, &[0x11; 32]).unwrap();
     let read = key_slot::decode(&clear).map_err(drop).unwrap();
     assert_eq!(*read.open(&Unlock::Insecure).unwrap().unwrap(), [0x11; 32]);

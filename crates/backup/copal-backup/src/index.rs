@@ -14,6 +14,7 @@
 //! Decision: docs/decisions/2026-11-21-exact-index-and-mark.md
 
 mod damaged;
+mod moved;
 mod rows;
 
 use crate::broken::{self, Flaw};
@@ -103,6 +104,7 @@ struct Maps {
     chunks: HashMap<RowKey, Vec<IndexRow>>,
     packs: BTreeMap<PackNumber, PackEntry>,
     damaged: BTreeSet<(PackNumber, u32)>,
+    moved: HashMap<Uuid, Vec<[u8; 32]>>,
 }
 
 /// What becomes of the rows that the ids of a new pack have already.
@@ -393,7 +395,7 @@ impl Index {
             Backend::Kv { packs, .. } => {
                 for item in packs.iter((Bound::Unbounded, Bound::Unbounded)) {
                     let (key, value) = item?;
-                    if key.as_ref() == EPOCH {
+                    if key.as_ref() == EPOCH || moved::is_note(key.as_ref()) {
                         continue;
                     }
                     let number = key
@@ -435,6 +437,7 @@ impl Index {
                 let mut maps = maps.lock();
                 maps.chunks.clear();
                 maps.packs.clear();
+                maps.moved.clear();
             }
             Backend::Kv { chunks, packs, .. } => {
                 packs.purge_prefix(&[], Durability::Device)?;

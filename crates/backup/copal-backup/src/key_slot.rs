@@ -1,6 +1,7 @@
 //! Key slots: the master key, encrypted by a password, or in the clear for `--insecure-no-password`.
 //!
 //! Format: docs/formats/backup-key-slot.md v1
+//! Not here: slots of role keys (`role_key`).
 //! Invariants
 //! - What makes the password hash expensive is bounded before it is used: a forged slot cannot make a
 //!   reader allocate more than 1 GiB or compute for more than minutes.
@@ -54,6 +55,7 @@ pub(crate) fn encode(
     let clear = match unlock {
         Unlock::Password(_) => KIND_ARGON2ID,
         Unlock::Insecure => KIND_CLEAR,
+        Unlock::Key(_) => return Err(key_opens_nothing()),
     };
     bytes.put_u8(clear);
     bytes.put_zeros(3);
@@ -64,7 +66,7 @@ pub(crate) fn encode(
     bytes.put_bytes(&domain);
     let mut secret = Zeroizing::new(*master);
     let tag = match unlock {
-        Unlock::Insecure => [0; 16],
+        Unlock::Insecure | Unlock::Key(_) => [0; 16],
         Unlock::Password(password) => {
             let key = stretch(password, &salt, cost)?;
             let body = &bytes[ENVELOPE_LEN..];
@@ -138,6 +140,7 @@ impl Slot<'_> {
     pub(crate) fn open(&self, unlock: &Unlock) -> Result<Option<Zeroizing<[u8; 32]>>> {
         let mut secret = Zeroizing::new(self.encrypted);
         match (unlock, self.needs_password()) {
+            (Unlock::Key(_), _) => Err(key_opens_nothing()),
             (Unlock::Insecure, true) => Err(Error::PasswordNeeded),
             (Unlock::Password(_), false) => Err(Error::PasswordNotUsed),
             (Unlock::Insecure, false) => Ok(Some(secret)),
@@ -153,6 +156,14 @@ impl Slot<'_> {
                 Ok(opened.is_ok().then_some(secret))
             }
         }
+    }
+}
+
+fn key_opens_nothing() -> Error {
+    Error::Invalid {
+        reason:
+            "a new repository begins with a password: make it with one, then add keys with `copal key add`"
+                .into(),
     }
 }
 

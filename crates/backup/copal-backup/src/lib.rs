@@ -6,19 +6,22 @@
 //!
 //! Paper: low-profile-dedup. Formats: docs/formats/backup-*.md.
 //! Inside, bottom to top:
-//! - `keys`, `key_slot`, `unlock`, `pack_cipher`: keys and encryption. `volumes`: what the volumes are called.
+//! - `keys`, `key_slot`, `role`, `role_key`, `roles`, `signing`, `unlock`, `pack_cipher`: keys, who has which, and encryption. `volumes`: what the volumes are called.
 //! - `pack`, `recipe`, `manifest`, `catalog`: the formats. `index`: where is this chunk?
 //! - `pack_store`, `tree`, `fetch`, `pack_appender`: reading frames, trees, segments; writing packs.
-//! - `lookup`, `backup`, `restore`, `check`, `affected`, `mark`, `prune`, `reindex`: what a user asks for.
+//! - `lease`: who holds sessions, and whether it is alive.
+//! - `dead_frames`, `moved_frames` (files by `list_file`): what a VM of a fleet has no more, and where it is instead. `vm_index`: a VM's index by them.
+//! - `lookup`, `backup`, `restore`, `check`, `affected`, `mark`, `prune`, `cleanup`, `reindex`: what a user asks for.
 //!
 //! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`);
-//! rounds, popular chunks, summary vectors and agents on several hosts (not built yet).
+//! rounds, detectors and agents on several hosts (`copal-agent`).
 
 mod affected;
 mod backup;
 mod broken;
 mod catalog;
 mod check;
+mod cleanup;
 mod dead_frames;
 mod directory;
 pub mod error;
@@ -30,16 +33,23 @@ pub mod fuzz;
 #[cfg(test)]
 mod golden;
 mod index;
+mod key_list;
 mod key_slot;
 mod keys;
+mod lease;
+mod list_file;
 mod lookup;
 mod manifest;
 mod mark;
+mod moved_frames;
+mod open_session;
 mod pack;
 mod pack_appender;
 mod pack_cipher;
 mod pack_store;
 mod parts;
+pub mod peers;
+pub mod popular;
 pub mod progress;
 mod prune;
 mod recipe;
@@ -50,13 +60,18 @@ mod repository_locks;
 pub mod request;
 mod restore;
 pub mod retention;
+mod role;
+mod role_key;
+mod roles;
 mod scan;
 mod seen;
+mod signing;
 pub mod source;
 pub mod summary;
 pub mod target;
 mod tree;
 mod unlock;
+mod vm_index;
 mod vms;
 mod volumes;
 mod words;
@@ -69,10 +84,16 @@ mod world;
 #[cfg(test)]
 extern crate self as copal_backup;
 
+pub use backup::{Collaboration, parts_of_disk};
 pub use copal_chunk::Profile;
 pub use error::{Error, Result};
 pub use index::IndexHome;
+pub use key_list::ListedKey;
+pub use lease::{beating::Beating, watch::LeaseWatch};
+pub use open_session::{Holder, HolderId, HolderInfo, OpenSession, Session};
 pub use progress::{CancelFlag, Progress, Silent, Stage};
 pub use repository::Repository;
 pub use request::*;
+pub use role::{KeyId, Role, RoleKey};
+pub use roles::Roles;
 pub use words::is_deceptive;

@@ -124,6 +124,30 @@ impl Repository {
         self.describe(&found)
     }
 
+    /// Whether `spec` names no visible snapshot and begins the id of one that is forgotten and not freed yet.
+    /// # Errors
+    /// `Damaged` (the catalog is); those of the store.
+    pub fn is_forgotten(&self, spec: &str) -> Result<bool> {
+        match self.resolve_damaged(spec, None) {
+            Err(Error::NotFound { .. }) if spec.len() >= MIN_DIGITS => {}
+            // One that is visible, or whatever is wrong with the name, is for those who look it up.
+            _ => return Ok(false),
+        }
+        let digits = spec.to_ascii_lowercase();
+        for vm in self.parts.directory().all()? {
+            let state = self.parts.vm_state(vm.uuid)?;
+            let mut forgotten = state
+                .forgotten
+                .iter()
+                .map(|one| one.snapshot)
+                .chain(state.freed.iter().copied());
+            if forgotten.any(|snapshot| snapshot.to_string().starts_with(&digits)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The snapshot that is meant; of which VM it is, is remembered.
     fn named(&self, spec: &str, vm: Option<&str>) -> Result<Found> {
         let found = self.meant(spec, vm)?;
@@ -240,6 +264,8 @@ impl Repository {
     }
 
     /// The named snapshots, VM by VM.
+    /// # Errors
+    /// `NotFound`; `Ambiguous`: several machines have one of that id. `Damaged`; those of the store.
     pub(crate) fn by_vm(&self, snapshots: &[SnapshotId]) -> Result<Vec<(Uuid, Vec<Published>)>> {
         let mut by_vm: BTreeMap<Uuid, Vec<Published>> = BTreeMap::new();
         let mut left: HashSet<SnapshotId> = snapshots.iter().copied().collect();
@@ -254,6 +280,7 @@ impl Repository {
             return Ok(by_vm.into_iter().collect());
         }
         let Visible { published, damaged } = self.visible(None)?;
+        refuse_twice(&left, &published)?;
         for Found { vm, published, .. } in published {
             if left.remove(&published.snapshot) {
                 by_vm.entry(vm.uuid).or_default().push(published);
@@ -267,6 +294,19 @@ impl Repository {
                 name: unknown.to_string(),
             }),
         }
+    }
+}
+
+/// Who may only back up may publish under the id of another machine's snapshot: which of the two is meant then, nobody knows.
+fn refuse_twice(named: &HashSet<SnapshotId>, published: &[Found]) -> Result<()> {
+    let mut met = HashSet::new();
+    let mut ids = published.iter().map(|found| found.published.snapshot);
+    match ids.find(|id| named.contains(id) && !met.insert(*id)) {
+        None => Ok(()),
+        Some(id) => Err(Error::Ambiguous {
+            name: id.to_string(),
+            count: 2,
+        }),
     }
 }
 

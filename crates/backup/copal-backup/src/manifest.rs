@@ -1,6 +1,6 @@
 //! Manifests: what one snapshot is.
 //!
-//! Format: docs/formats/backup-manifest.md v2
+//! Format: docs/formats/backup-manifest.md v3
 //! Invariants
 //! - The Publish record names the hash of the whole file, the file carries a MAC.
 //! - No number that is added up later, or counted on from, comes near the end of its type.
@@ -20,9 +20,16 @@ pub(crate) const FORMAT: Format = Format {
     magic: *b"COPALMAN",
     name: "manifest",
     oldest: 2,
-    version: 2,
+    version: 3,
     known_flags: 0,
 };
+
+/// Version 2 has these counts in this order, without their names.
+const COUNTS_OF_2: usize = 13;
+/// Most counts of a manifest, those of later programs among them.
+const MAX_COUNTS: usize = 64;
+/// Longest name of a count, in bytes.
+const MAX_COUNT_NAME_BYTES: usize = 64;
 
 /// Most disks of a VM.
 pub(crate) const MAX_DISKS: usize = 256;
@@ -67,6 +74,8 @@ pub(crate) struct Manifest {
     pub(crate) tags: Vec<String>,
     pub(crate) description: String,
     pub(crate) tool: String,
+    /// Of its summary vector, in a fleet.
+    pub(crate) vector: Option<[u8; 32]>,
 }
 
 /// Name of the manifest's file in the VM's volume of manifests.
@@ -106,8 +115,12 @@ impl Manifest {
                 bytes.put_u64(bitmap.dirty_bytes);
             }
         }
-        for count in counts(&self.counts) {
-            bytes.put_u64(count);
+        let mut counts = self.counts;
+        let counts = named(&mut counts);
+        bytes.put_varint(counts.len() as u64);
+        for (name, count) in counts {
+            bytes.put_prefixed(name.as_bytes());
+            bytes.put_u64(*count);
         }
         bytes.put_varint(self.tags.len() as u64);
         self.tags
@@ -115,6 +128,10 @@ impl Manifest {
             .for_each(|tag| bytes.put_prefixed(tag.as_bytes()));
         bytes.put_prefixed(self.description.as_bytes());
         bytes.put_prefixed(self.tool.as_bytes());
+        bytes.put_u8(u8::from(self.vector.is_some()));
+        if let Some(vector) = &self.vector {
+            bytes.put_bytes(vector);
+        }
         let mac = keys.mac(&file_name(self.snapshot), &bytes[ENVELOPE_LEN..]);
         bytes.put_bytes(&mac);
         Envelope::seal(&FORMAT, 0, 0, &mut bytes);
@@ -123,7 +140,7 @@ impl Manifest {
 
     /// Reads the file of `snapshot`.
     pub(crate) fn decode(bytes: &[u8], snapshot: SnapshotId, keys: &Keys) -> Result<Manifest, String> {
-        let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
+        let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
         let at = body
             .len()
             .checked_sub(MAC_BYTES)
@@ -133,7 +150,7 @@ impl Manifest {
             return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
         }
         let mut input = Reader::new(content);
-        let manifest = parse(&mut input)?;
+        let manifest = parse(&mut input, envelope.version)?;
         input.finish().map_err(|error| error.to_string())?;
         if manifest.snapshot != snapshot {
             return Err("it belongs to another snapshot".into());
@@ -142,7 +159,8 @@ impl Manifest {
     }
 }
 
-pub(crate) fn parse(input: &mut Reader<'_>) -> Result<Manifest, String> {
+/// Reads the fields of a manifest of this version.
+pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Manifest, String> {
     let text = |error: DecodeError| error.to_string();
     let vm = Uuid::from_bytes(input.array().map_err(text)?);
     let snapshot = SnapshotId(input.array().map_err(text)?);
@@ -164,13 +182,20 @@ pub(crate) fn parse(input: &mut Reader<'_>) -> Result<Manifest, String> {
             bitmap: bitmap(input)?,
         });
     }
-    let counts = read_counts(input)?;
+    let counts = read_counts(input, version)?;
     let mut tags = Vec::new();
     for _ in 0..input.bounded(MAX_TAGS).map_err(text)? {
         tags.push(word(input, MAX_WORD_BYTES)?);
     }
     let description = word(input, MAX_TEXT_BYTES)?;
     let tool = word(input, MAX_WORD_BYTES)?;
+    let vector = match version {
+        0..3 => None,
+        _ => match input.bounded(1).map_err(text)? {
+            0 => None,
+            _ => Some(input.array().map_err(text)?),
+        },
+    };
     Ok(Manifest {
         vm,
         snapshot,
@@ -182,6 +207,7 @@ pub(crate) fn parse(input: &mut Reader<'_>) -> Result<Manifest, String> {
         tags,
         description,
         tool,
+        vector,
     })
 }
 
@@ -237,44 +263,49 @@ fn mode(code: u8) -> Result<DiskMode, String> {
     }
 }
 
-fn counts(counts: &BackupCounts) -> [u64; 13] {
+/// The counts by name; the first ones in the order of version 2.
+fn named(counts: &mut BackupCounts) -> [(&'static str, &mut u64); 18] {
     [
-        counts.logical_bytes,
-        counts.dirty_bytes,
-        counts.read_bytes,
-        counts.data_bytes,
-        counts.inner_dup_bytes,
-        counts.cross_dup_bytes,
-        counts.new_bytes,
-        counts.stored_bytes,
-        counts.chunks,
-        counts.new_chunks,
-        counts.segments,
-        counts.clean_segments,
-        counts.spot_check_bytes,
+        ("logical", &mut counts.logical_bytes),
+        ("dirty", &mut counts.dirty_bytes),
+        ("read", &mut counts.read_bytes),
+        ("data", &mut counts.data_bytes),
+        ("inner-dup", &mut counts.inner_dup_bytes),
+        ("cross-dup", &mut counts.cross_dup_bytes),
+        ("new", &mut counts.new_bytes),
+        ("stored", &mut counts.stored_bytes),
+        ("chunks", &mut counts.chunks),
+        ("new-chunks", &mut counts.new_chunks),
+        ("segments", &mut counts.segments),
+        ("clean-segments", &mut counts.clean_segments),
+        ("spot-check", &mut counts.spot_check_bytes),
+        ("read-again", &mut counts.read_again_bytes),
+        ("asked-chunks", &mut counts.asked_chunks),
+        ("popular-dup", &mut counts.popular_dup_bytes),
+        ("popular", &mut counts.popular_bytes),
+        ("unresolved-chunks", &mut counts.unresolved_chunks),
     ]
 }
 
-fn read_counts(input: &mut Reader<'_>) -> Result<BackupCounts, String> {
-    let mut next = || {
-        let count = input.u64().map_err(|error| error.to_string())?;
-        at_most(MAX_COUNT, "count", count)
-    };
-    Ok(BackupCounts {
-        logical_bytes: next()?,
-        dirty_bytes: next()?,
-        read_bytes: next()?,
-        data_bytes: next()?,
-        inner_dup_bytes: next()?,
-        cross_dup_bytes: next()?,
-        new_bytes: next()?,
-        stored_bytes: next()?,
-        chunks: next()?,
-        new_chunks: next()?,
-        segments: next()?,
-        clean_segments: next()?,
-        spot_check_bytes: next()?,
-    })
+fn read_counts(input: &mut Reader<'_>, version: u16) -> Result<BackupCounts, String> {
+    let text = |error: DecodeError| error.to_string();
+    let mut counts = BackupCounts::default();
+    let mut known = named(&mut counts);
+    if version < 3 {
+        for (_, count) in &mut known[..COUNTS_OF_2] {
+            **count = at_most(MAX_COUNT, "count", input.u64().map_err(text)?)?;
+        }
+        return Ok(counts);
+    }
+    for _ in 0..input.bounded(MAX_COUNTS).map_err(text)? {
+        let name = input.prefixed(MAX_COUNT_NAME_BYTES).map_err(text)?;
+        let value = at_most(MAX_COUNT, "count", input.u64().map_err(text)?)?;
+        // What a later program counts means nothing to this one.
+        if let Some((_, count)) = known.iter_mut().find(|(known, _)| known.as_bytes() == name) {
+            **count = value;
+        }
+    }
+    Ok(counts)
 }
 
 #[cfg(test)]
@@ -314,6 +345,7 @@ mod tests {
             tags: Vec::new(),
             description: String::new(),
             tool: String::new(),
+            vector: None,
         }
     }
 

@@ -16,7 +16,9 @@ use crate::pack::{PackNumber, Spot, format};
 use crate::pack_store::{FrameReader, PackStore, nowhere};
 use crate::progress::{CancelFlag, Progress};
 use crate::recipe::{PAGE_SEGMENTS, Ref, Root};
+use crate::references::is_private;
 use crate::tree::TreeReader;
+use crate::volumes::Home;
 use std::collections::HashMap;
 use uuid::Uuid;
 
@@ -50,6 +52,8 @@ pub(crate) struct Marks<'a> {
     live: HashMap<PackNumber, Vec<u64>>,
     /// Frames of each pack that are the only known ones of their ids.
     sole: HashMap<PackNumber, u32>,
+    /// Whether the snapshots of one VM are walked, for its own packs.
+    is_of_vm: bool,
     frames: FrameReader<'a>,
 }
 
@@ -66,6 +70,7 @@ impl<'a> Marks<'a> {
             present,
             slice,
             live: HashMap::new(),
+            is_of_vm: vm.is_some(),
             sole: pack_store.index.sole_frames(vm)?,
             frames: FrameReader::new(pack_store)?,
         })
@@ -102,11 +107,18 @@ impl<'a> Marks<'a> {
 
     /// Marks the frame of a chunk that a reader gets.
     fn chunk(&mut self, reference: &Ref) -> Result<()> {
+        // What all VMs of a fleet may refer to is not swept for one of them.
+        if self.is_of_vm && !is_private(reference) {
+            return Ok(());
+        }
         let is_there = self.is_present(reference.spot.pack);
         if is_there && self.is_alone(reference.spot.pack)? {
             return self.mark(reference, reference.spot);
         }
         let mut spots = self.pack_store.other_spots(reference)?;
+        if self.is_of_vm && self.has_moved(reference, &spots, is_there)? {
+            return Ok(());
+        }
         spots.retain(|spot| self.is_present(spot.pack));
         if is_there {
             spots.insert(0, reference.spot);
@@ -123,6 +135,26 @@ impl<'a> Marks<'a> {
                 Err(error) => Err(error),
             },
         }
+    }
+
+    /// Whether a chunk of the VM moved to a popular frame that is good. While there is a frame of the VM's own, the popular one is
+    /// opened: it is about to be the only one.
+    fn has_moved(&mut self, reference: &Ref, others: &[Spot], is_there: bool) -> Result<bool> {
+        let (popular, own): (Vec<Spot>, Vec<Spot>) =
+            others.iter().partition(|spot| spot.home == Home::Shared);
+        let has_own = is_there || own.iter().any(|spot| self.is_present(spot.pack));
+        for spot in popular {
+            let located = match self.pack_store.at(spot, &reference.id.short()) {
+                Err(error) if error.is_corruption() => None,
+                located => located?,
+            };
+            if let Some(located) = located
+                && (!has_own || self.frames.opens_to(&located, &reference.id)?)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Where the frame of a chunk stands that opens.

@@ -4,6 +4,8 @@
 //! - A reference's spot is tried first, then where the index says: when the pack of the spot is gone or damaged, holds
 //!   something else there, or its frame does not open. Whoever reads goes through [`PackStore::first_good`], and the mark
 //!   (`mark`) asks it which frame that is, so what it keeps is what is read (BAK-6).
+//! - In a fleet whoever finds nothing looks once more if others have changed something of the VM since: what a recipe leads to
+//!   may be rewritten or moved by another host while it is read.
 //! - An error that is no damage ends the search: what may be well in a moment is never passed over for another copy.
 //! - Memory: footers up to a fixed budget, and one window per reader.
 
@@ -23,8 +25,8 @@ use copal_chunk::ChunkId;
 use copal_volume::{ReadOptions, VolumeError, VolumeId};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
 
 /// Memory of cached footers, in bytes.
@@ -52,6 +54,14 @@ impl Located {
     }
 }
 
+/// Tells what other hosts have done to the packs of a VM of a fleet.
+pub(crate) trait VmNews: Send + Sync {
+    /// The index of the VM is as its log says, from now on.
+    /// # Errors
+    /// `Damaged`; those of the store and the index.
+    fn catch_up(&self, pack_store: &PackStore, vm: Uuid) -> Result<()>;
+}
+
 /// Everything that is needed to read a repository; shared between threads.
 pub(crate) struct PackStore {
     pub(crate) layout: Layout,
@@ -62,6 +72,8 @@ pub(crate) struct PackStore {
     /// Damaged frames that the index, open for reading, could not note.
     unnoted: Mutex<Vec<LostFrame>>,
     read_bytes: AtomicU64,
+    /// Who tells what others have done; nobody, in the layout solo.
+    news: OnceLock<Arc<dyn VmNews>>,
 }
 
 #[derive(Default)]
@@ -82,7 +94,13 @@ impl PackStore {
             footers: Mutex::default(),
             unnoted: Mutex::default(),
             read_bytes: AtomicU64::new(0),
+            news: OnceLock::new(),
         }
+    }
+
+    /// From now on `news` is asked where nothing is found of a VM. The first one counts.
+    pub(crate) fn ask_for_news(&self, news: Arc<dyn VmNews>) {
+        self.news.get_or_init(|| news);
     }
 
     /// Bytes that were read from packs, vectors and lists so far.
@@ -102,8 +120,12 @@ impl PackStore {
         }
     }
 
-    /// A frame was found damaged: it leaves the index. Where that cannot be written, it is remembered.
+    /// A frame was found damaged: it leaves the index. Where that cannot be written, it is remembered. One whose pack is gone is
+    /// not damaged.
     pub(crate) fn note_damaged(&self, footer: &Footer, slot: u32) {
+        if self.footers.lock().missing.contains(&footer.number) {
+            return;
+        }
         let Some(row) = footer.rows.get(slot as usize) else {
             return;
         };
@@ -178,11 +200,7 @@ impl PackStore {
                 Ok(Some((footer, vid)))
             }
             Err(Error::Volume(VolumeError::NotFound | VolumeError::VolumeGone)) => {
-                let mut cache = self.footers.lock();
-                if cache.missing.len() >= MISSING_PACKS {
-                    cache.missing.clear();
-                }
-                cache.missing.insert(pack);
+                self.footers.lock().lose(pack);
                 Ok(None)
             }
             Err(error) => {
@@ -264,26 +282,66 @@ impl PackStore {
         mut first: Option<Error>,
         mut take: impl FnMut(&Located) -> Result<T>,
     ) -> Result<T> {
+        let mut tried = vec![tried];
+        if let Some(taken) = self.elsewhere(reference, &mut tried, &mut first, &mut take)? {
+            return Ok(taken);
+        }
+        if let Some(vm) = reference.spot.home.vm()
+            && self.catch_up(vm)?
+            && let Some(taken) = self.elsewhere(reference, &mut tried, &mut first, &mut take)?
+        {
+            return Ok(taken);
+        }
+        Err(first.unwrap_or_else(|| nowhere(reference)))
+    }
+
+    /// Hands the places of a reference that the index knows to `take`, but for those that were `tried`. `None`: none is good,
+    /// and `first` is the first damage that was met.
+    /// # Errors
+    /// Whatever is no damage.
+    fn elsewhere<T>(
+        &self,
+        reference: &Ref,
+        tried: &mut Vec<Spot>,
+        first: &mut Option<Error>,
+        take: &mut impl FnMut(&Located) -> Result<T>,
+    ) -> Result<Option<T>> {
         let others = match self.other_spots(reference) {
             // A damaged index is not what keeps this frame from being read.
-            Err(error) if error.is_corruption() => return Err(first.unwrap_or(error)),
+            Err(error) if error.is_corruption() => {
+                first.get_or_insert(error);
+                return Ok(None);
+            }
             others => others?,
         };
         for spot in others {
-            if spot == tried {
+            if tried.contains(&spot) {
                 continue;
             }
-            match self.at(spot, &reference.id.short()) {
+            tried.push(spot);
+            let taken = self.at(spot, &reference.id.short());
+            match taken.and_then(|located| located.as_ref().map(&mut *take).transpose()) {
                 Ok(None) => {}
-                Ok(Some(located)) => match take(&located) {
-                    Err(error) if error.is_corruption() => drop(first.get_or_insert(error)),
-                    taken => return taken,
-                },
+                Ok(Some(taken)) => return Ok(Some(taken)),
                 Err(error) if error.is_corruption() => drop(first.get_or_insert(error)),
                 Err(error) => return Err(error),
             }
         }
-        Err(first.unwrap_or_else(|| nowhere(reference)))
+        Ok(None)
+    }
+
+    /// Whether the index of a VM may know more than before. Damage of the index, and of lists, leaves it as it was.
+    fn catch_up(&self, vm: Uuid) -> Result<bool> {
+        let Some(news) = self.news.get() else {
+            return Ok(false);
+        };
+        match news.catch_up(self, vm) {
+            Err(error) if error.is_corruption() => {
+                tracing::warn!(%error, "nothing new is known of the VM");
+                Ok(true)
+            }
+            caught_up => caught_up.map(|()| true),
+        }
     }
 
     /// Where the index says that frames of a reference stand, beside its own spot. Not all need be there.
@@ -314,10 +372,15 @@ impl PackStore {
     pub(crate) fn read(&self, vid: VolumeId, pack: PackNumber, range: std::ops::Range<u64>) -> Result<Bytes> {
         let wanted = range.end - range.start;
         let name = pack.file_name();
-        let bytes = self
-            .volumes
-            .store
-            .get(vid, name.as_bytes(), range, &ReadOptions::default())?;
+        let read = ReadOptions::default();
+        let bytes = match self.volumes.store.get(vid, name.as_bytes(), range, &read) {
+            // Another host removed it after its footer was read here.
+            Err(VolumeError::NotFound | VolumeError::VolumeGone) => {
+                self.footers.lock().lose(pack);
+                return Err(reader::damaged(pack, "it is gone"));
+            }
+            bytes => bytes?,
+        };
         self.note_read(bytes.len() as u64);
         if bytes.len() as u64 != wanted {
             return Err(reader::damaged(
@@ -341,6 +404,16 @@ pub(crate) fn nowhere(reference: &Ref) -> Error {
 }
 
 impl Footers {
+    fn lose(&mut self, pack: PackNumber) {
+        if let Some((_, footer)) = self.known.remove(&pack) {
+            self.bytes -= footer.memory_bytes();
+        }
+        if self.missing.len() >= MISSING_PACKS {
+            self.missing.clear();
+        }
+        self.missing.insert(pack);
+    }
+
     fn insert(&mut self, pack: PackNumber, footer: Arc<Footer>) {
         self.bytes += footer.memory_bytes();
         self.clock += 1;

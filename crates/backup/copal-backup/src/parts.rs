@@ -3,12 +3,11 @@
 //!
 //! Operations take this and not the façade, which calls them.
 
-use crate::catalog::fields::DeadList;
 use crate::catalog::log::{Append, Catalog, LogName};
 use crate::catalog::record::{MAX_LISTED, PackPlace, Record};
 use crate::catalog::replay::Replayed;
 use crate::catalog::vm::{Published, VmState};
-use crate::dead_frames::{self, DeadFrames};
+use crate::dead_frames::DeadFrames;
 use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::manifest::{self, Manifest};
@@ -17,24 +16,24 @@ use crate::progress::{CancelFlag, Silent};
 use crate::reindex::{self, Whose};
 use crate::repository_locks::RepositoryLocks;
 use crate::request::Layout;
+use crate::vm_index::{self, VmIndex};
 use copal_chunk::Chunker;
-use copal_volume::{Consistency, ReadOptions, VolumeError};
+use copal_volume::{ReadOptions, VolumeError};
 use parking_lot::{Mutex, RwLockReadGuard};
-use std::collections::HashMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
 /// The parts of an open repository; shared between threads.
 pub(crate) struct Parts {
     pack_store: PackStore,
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
     chunker: Chunker,
     /// With all other handles of this repository.
     locks: Arc<RepositoryLocks>,
     indexed: Mutex<Indexed>,
     changing: Mutex<Changing>,
-    /// By VM of a fleet: the list of dead frames that its index leaves out.
-    passed_over: Mutex<HashMap<Uuid, Option<DeadList>>>,
+    /// Of a fleet.
+    vm_index: Arc<VmIndex>,
 }
 
 /// What this handle knows of the packs there are.
@@ -70,6 +69,12 @@ impl Parts {
             changes: locks.changes(),
             epoch: 0,
         };
+        let catalog = Arc::new(catalog);
+        let vm_index = Arc::new(VmIndex::new(Arc::clone(&catalog)));
+        if pack_store.layout.is_fleet() {
+            let news = Arc::clone(&vm_index);
+            pack_store.ask_for_news(news);
+        }
         Parts {
             pack_store,
             catalog,
@@ -77,7 +82,7 @@ impl Parts {
             locks,
             indexed: Mutex::new(indexed),
             changing: Mutex::default(),
-            passed_over: Mutex::default(),
+            vm_index,
         }
     }
 
@@ -100,6 +105,11 @@ impl Parts {
 
     pub(crate) fn directory(&self) -> Directory<'_> {
         Directory::new(&self.catalog)
+    }
+
+    /// Whether several processes write at once, so that nobody can take another's session for dead: a fleet on several servers.
+    pub(crate) fn is_written_by_several(&self) -> bool {
+        self.pack_store.layout.is_fleet() && self.pack_store.volumes.store.is_replicated()
     }
 
     /// State of a VM's log, read to its end.
@@ -199,44 +209,31 @@ impl Parts {
 
     /// Brings the index of a VM of a fleet up to date. Names are listed each time, since any host may have added to them.
     /// # Errors
-    /// `Damaged`: the list of dead frames is. Those of the store and the index.
+    /// `Damaged`: a list of dead or moved frames is. Those of the store and the index.
     pub(crate) fn index_vm(&self, vm: Uuid) -> Result<()> {
-        self.index_vm_packs(vm)?;
-        let list = self.vm_state(vm)?.dead;
-        let mut passed_over = self.passed_over.lock();
-        if passed_over.get(&vm) == Some(&list) {
-            return Ok(());
-        }
-        let dead = dead_frames::read(&self.pack_store, vm, list.as_ref())?;
-        self.pass_over(&dead)?;
-        passed_over.insert(vm, list);
-        Ok(())
+        self.vm_index.index(&self.pack_store, vm)
     }
 
     /// As [`Parts::index_vm`], dead frames with the others.
     pub(crate) fn index_vm_packs(&self, vm: Uuid) -> Result<()> {
-        self.reindex(Whose::Vm(vm))
+        self.vm_index.index_live_and_dead(&self.pack_store, vm).map(drop)
+    }
+
+    /// Leads chunks of a VM of a fleet that moved to their popular frames, in an index that knows its packs.
+    /// # Errors
+    /// As [`Parts::index_vm`].
+    pub(crate) fn lead_moved(&self, vm: Uuid) -> Result<()> {
+        self.vm_index.lead_moved(&self.pack_store, vm).map(drop)
     }
 
     /// Takes dead frames out of the index.
     pub(crate) fn pass_over(&self, dead: &DeadFrames) -> Result<()> {
-        let pack_store = &self.pack_store;
-        for (home, volume, pack) in dead.packs() {
-            let footer = match pack_store.footer(home, volume, pack) {
-                Ok(Some((footer, _))) => footer,
-                Ok(None) => continue,
-                Err(error) if error.is_corruption() => continue,
-                Err(error) => return Err(error),
-            };
-            let rows = footer.rows.iter().zip(0..);
-            let rows = rows.filter(|(_, slot)| dead.has(pack, *slot));
-            let rows: Vec<(u32, [u8; 16])> = rows.map(|(row, slot)| (slot, row.id)).collect();
-            match pack_store.index.remove_frames(home, pack, &rows) {
-                Ok(()) | Err(Error::Index(copal_kv::Error::ReadOnly)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        vm_index::leave_out(&self.pack_store, dead)
+    }
+
+    /// The index was thrown away: what it had of VMs of a fleet is entered again.
+    pub(crate) fn forget_indexed(&self) {
+        self.vm_index.forget();
     }
 
     fn reindex(&self, whose: Whose) -> Result<()> {
@@ -328,13 +325,9 @@ impl Parts {
         let pack_store = &self.pack_store;
         let name = place.pack.file_name();
         // All members are asked: a removal that has begun is brought to its end.
-        let strict = ReadOptions {
-            consistency: Consistency::Strict,
-            ..ReadOptions::default()
-        };
         if let Some(vid) = pack_store.volumes.find(place.home, place.volume)? {
             let store = &pack_store.volumes.store;
-            match store.stat(vid, name.as_bytes(), &strict) {
+            match store.stat(vid, name.as_bytes(), &ReadOptions::STRICT) {
                 Ok(info) => store.delete(vid, name.as_bytes(), info.fid)?,
                 Err(VolumeError::NotFound | VolumeError::VolumeGone) => {}
                 Err(error) => return Err(error.into()),

@@ -78,24 +78,34 @@ pub(crate) fn for_each_pack(
     whose: Whose,
     mut visit: impl FnMut(StoredPack) -> Result<()>,
 ) -> Result<()> {
-    for home in whose.homes(pack_store)? {
-        for (volume, vid) in pack_store.volumes.numbers(home)? {
-            for_each_file(
-                &*pack_store.volumes.store,
-                vid,
-                b"",
-                |name, info| match PackNumber::from_file_name(name) {
-                    Some(number) => visit(StoredPack {
-                        home,
-                        volume,
-                        vid,
-                        number,
-                        info: info.clone(),
-                    }),
-                    None => Ok(()),
-                },
-            )?;
-        }
+    let homes = whose.homes(pack_store)?;
+    homes
+        .into_iter()
+        .try_for_each(|home| for_each_pack_of(pack_store, home, &mut visit))
+}
+
+/// Calls `visit` for each pack of a home.
+pub(crate) fn for_each_pack_of(
+    pack_store: &PackStore,
+    home: Home,
+    mut visit: impl FnMut(StoredPack) -> Result<()>,
+) -> Result<()> {
+    for (volume, vid) in pack_store.volumes.numbers(home)? {
+        for_each_file(
+            &*pack_store.volumes.store,
+            vid,
+            b"",
+            |name, info| match PackNumber::from_file_name(name) {
+                Some(number) => visit(StoredPack {
+                    home,
+                    volume,
+                    vid,
+                    number,
+                    info: info.clone(),
+                }),
+                None => Ok(()),
+            },
+        )?;
     }
     Ok(())
 }
@@ -133,8 +143,11 @@ pub(crate) fn reindex(
             progress.stage(Stage::Index, "", 0);
             started = true;
         }
-        let footer = match pack_store.footer(pack.home, pack.volume, pack.number) {
-            Ok(Some((footer, _))) => footer,
+        match enter(pack_store, pack.home, pack.volume, pack.number) {
+            Ok(Some(rows)) => {
+                summary.packs += 1;
+                summary.rows += rows;
+            }
             Ok(None) => return Ok(()),
             Err(error) if error.is_corruption() => {
                 tracing::warn!(pack = %pack.number, %error, "not in the index");
@@ -142,19 +155,7 @@ pub(crate) fn reindex(
                 return Ok(());
             }
             Err(error) => return Err(error),
-        };
-        let entry = PackEntry {
-            home: pack.home,
-            volume: pack.volume,
-            frames: footer.rows.len() as u32,
-            file_bytes: footer.file_bytes,
-        };
-        let ids = footer.rows.iter().map(|row| row.id);
-        pack_store
-            .index
-            .add_pack(pack.number, entry, ids, Older::Kept, Durability::Deferred)?;
-        summary.packs += 1;
-        summary.rows += footer.rows.len() as u64;
+        }
         progress.advance(1);
         Ok(())
     })?;
@@ -167,4 +168,29 @@ pub(crate) fn reindex(
         pack_store.index.sync()?;
     }
     Ok(summary)
+}
+
+/// Enters a pack from its footer. Returns how many rows it has; `None`: it is not there.
+/// # Errors
+/// `Damaged`: its footer is. Those of the store and the index.
+pub(crate) fn enter(
+    pack_store: &PackStore,
+    home: Home,
+    volume: u32,
+    number: PackNumber,
+) -> Result<Option<u64>> {
+    let Some((footer, _)) = pack_store.footer(home, volume, number)? else {
+        return Ok(None);
+    };
+    let entry = PackEntry {
+        home,
+        volume,
+        frames: footer.rows.len() as u32,
+        file_bytes: footer.file_bytes,
+    };
+    let ids = footer.rows.iter().map(|row| row.id);
+    pack_store
+        .index
+        .add_pack(number, entry, ids, Older::Kept, Durability::Deferred)?;
+    Ok(Some(footer.rows.len() as u64))
 }

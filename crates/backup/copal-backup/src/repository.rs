@@ -9,9 +9,10 @@
 //!
 //! Not here: which snapshots there are and which one is meant (`lookup`).
 
-use crate::backup;
+use crate::backup::{self, Collaboration};
 use crate::catalog::log::{Catalog, LogName};
 use crate::catalog::record::{MAX_LISTED, Record};
+use crate::catalog::split::has_roles;
 use crate::catalog::vm::Published;
 use crate::check;
 use crate::error::{Error, Result};
@@ -21,6 +22,7 @@ use crate::keys::{Keys, random};
 use crate::manifest::{Manifest, ManifestDisk};
 use crate::pack_store::PackStore;
 use crate::parts::{Parts, readable};
+use crate::popular::{self, PopularFrames, PopularStatus, UncheckedPack};
 use crate::progress::{CancelFlag, Progress};
 use crate::prune;
 use crate::recipe::PAGE_SEGMENTS;
@@ -28,10 +30,11 @@ use crate::reindex::{self, Whose};
 use crate::repository_locks::RepositoryLocks;
 use crate::request::*;
 use crate::restore;
+use crate::role::Role;
 use crate::seen::Seen;
 use crate::target::Target;
 use crate::tree::TreeReader;
-use crate::unlock::{catalogs, find_catalog, for_each_slot, has_init, unlock_master};
+use crate::unlock::{catalogs, find_catalog, for_each_slot, has_init, open_role_slot, unlock_master};
 use crate::volumes::{Home, Volumes, open_or_make};
 use bytes::Bytes;
 use copal_chunk::Chunker;
@@ -45,6 +48,8 @@ use zeroize::Zeroizing;
 pub struct Repository {
     pub(crate) parts: Parts,
     info: RepositoryInfo,
+    /// Name of the file of the slot that opened it.
+    opened_by: String,
     pub(crate) seen: Mutex<Seen>,
 }
 
@@ -98,11 +103,23 @@ impl Repository {
 
     /// Opens the repository of a store.
     /// # Errors
-    /// `NoRepository`, `WrongPassword`, `PasswordNeeded`, `PasswordNotUsed`, `Version`, `Damaged`.
+    /// `NoRepository`, `WrongPassword`, `WrongKey`, `PasswordNeeded`, `PasswordNotUsed`, `Version`, `Damaged`.
     pub fn open(volumes: Arc<dyn VolumeStore>, index: IndexHome, unlock: &Unlock) -> Result<Repository> {
         let (vid, domain) = find_catalog(&*volumes)?.ok_or(Error::NoRepository)?;
-        let (master, encrypted) = unlock_master(&*volumes, vid, domain, unlock)?;
-        let keys = Arc::new(Keys::derive(&master));
+        let (keys, encrypted, opened_by) = match unlock {
+            Unlock::Key(key) => {
+                refuse_clear(&*volumes, vid, domain)?;
+                let (keys, slot) = open_role_slot(&*volumes, vid, *domain.as_bytes(), key)?;
+                (keys, true, slot)
+            }
+            unlock => {
+                let master = unlock_master(&*volumes, vid, domain, unlock)?;
+                let keys = Keys::derive(&master.key);
+                has_roles(&*volumes, vid, &keys)?;
+                (keys, master.is_encrypted, master.slot)
+            }
+        };
+        let keys = Arc::new(keys);
         let catalog = Catalog::new(Arc::clone(&volumes), vid, Arc::clone(&keys));
         let first = catalog.record(LogName::Domain, 0)?;
         let created_ms = first.created_ms;
@@ -137,6 +154,7 @@ impl Repository {
         Ok(Repository {
             parts: Parts::new(pack_store, catalog, chunker, RepositoryLocks::of(domain)),
             info,
+            opened_by,
             seen: Mutex::default(),
         })
     }
@@ -148,12 +166,18 @@ impl Repository {
         let Some((vid, domain)) = find_catalog(volumes)? else {
             return Ok(None);
         };
-        let mut needed = None;
-        for_each_slot(volumes, vid, domain, |slot| {
-            needed = Some(slot.needs_password());
+        // Where there are role keys alone, one of those is needed.
+        let mut needed = true;
+        for_each_slot(volumes, vid, domain, |_, slot| {
+            needed = slot.needs_password();
             Ok(false)
         })?;
-        Ok(needed)
+        Ok(Some(needed))
+    }
+
+    /// Name of the file of the slot that opened it.
+    pub(crate) fn opened_by(&self) -> &[u8] {
+        self.opened_by.as_bytes()
     }
 
     /// A handle that behaves as one in another process would, for tests of what the store below should keep out.
@@ -170,7 +194,8 @@ impl Repository {
 
     /// Backs up one VM. On an error nothing is published; what was stored is used by the next backup.
     /// # Errors
-    /// `Busy`: this VM is being backed up, or the repository is being pruned. `Source`, `FellBack`,
+    /// `Busy`: this VM is being backed up, or the repository is being pruned. `SessionOpen`: another host has begun a backup
+    /// of it that has not ended ([`Repository::watch_vm`] tells when it has). `Source`, `FellBack`,
     /// `Cancelled`, `NoSpace`, `Invalid`, `Fenced`, `SelfCheck`; those of the store.
     pub fn backup(
         &self,
@@ -178,10 +203,77 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<BackupSummary> {
+        self.backup_with(&request, None, progress, cancel)
+    }
+
+    /// As [`Repository::backup`]; in a fleet with others, who are asked what they have.
+    /// # Errors
+    /// As [`Repository::backup`]. `Denied`: others, in the layout solo. `Ended` by them; `Spool`.
+    pub fn backup_with(
+        &self,
+        request: &BackupRequest,
+        others: Option<&Collaboration<'_>>,
+        progress: &dyn Progress,
+        cancel: &CancelFlag,
+    ) -> Result<BackupSummary> {
         let _shared = self.parts.enter()?;
-        let outcome = backup::run(&self.parts, &request, progress, cancel);
+        if others.is_some() && !self.info.layout.is_fleet() {
+            return Err(Error::Denied {
+                reason:
+                    "in a repository of the layout solo there is nobody to ask: every VM shares all chunks"
+                        .into(),
+            });
+        }
+        // Until the session has ended, one way or the other.
+        let beating = match self.parts.is_written_by_several() {
+            true => Some(self.beat_for_session(&request.holder)?),
+            false => None,
+        };
+        let holder = beating.as_ref().map(|beating| beating.holder());
+        let counting = self.parts.locks().heart().counting(progress);
+        let outcome = backup::run(&self.parts, request, others, holder, &counting, cancel);
         self.parts.note_change();
         outcome
+    }
+
+    /// Position of the newest entry in the log of popular packs; 0: there is none.
+    /// # Errors
+    /// `Damaged`; those of the store.
+    pub fn newest_popular(&self) -> Result<u64> {
+        popular::newest(&self.parts)
+    }
+
+    /// Hands over what the log of popular packs says behind a position, in order; reads the footers of those packs.
+    /// # Errors
+    /// `Damaged`: the log is. Those of the store and of `visit`.
+    pub fn for_each_popular_since(
+        &self,
+        after: u64,
+        visit: &mut dyn FnMut(PopularFrames) -> Result<()>,
+    ) -> Result<()> {
+        popular::for_each_since(&self.parts, after, visit)
+    }
+
+    /// The popular packs that nobody has checked.
+    /// # Errors
+    /// `Damaged`: the log is; those of the store.
+    pub fn unchecked_popular(&self) -> Result<Vec<UncheckedPack>> {
+        popular::unchecked(&self.parts)
+    }
+
+    /// Opens all of a popular pack that another host has written; if it is what it should be, it counts for all VMs from then
+    /// on. `false`: it is not.
+    /// # Errors
+    /// `Cancelled`; those of the store that are no damage.
+    pub fn check_popular(&self, pack: u64, cancel: &CancelFlag) -> Result<bool> {
+        popular::check(&self.parts, pack, cancel)
+    }
+
+    /// How many popular chunks there are.
+    /// # Errors
+    /// `Denied`: the layout has none. `Damaged`; those of the store.
+    pub fn popular_status(&self) -> Result<PopularStatus> {
+        popular::status(&self.parts)
     }
 
     /// What the disks of a snapshot consist of.
@@ -318,7 +410,7 @@ impl Repository {
 
     /// Makes snapshots invisible. Their space returns at the next `delete` or `prune`.
     /// # Errors
-    /// `NotFound`, `Denied` (one of them is held): nothing was forgotten. `Damaged`; those of the store.
+    /// `NotFound`, `Denied` (one of them is held, or this handle has no delete role): nothing was forgotten. `Damaged`; those of the store.
     pub fn forget(&self, snapshots: &[SnapshotId]) -> Result<ForgetSummary> {
         self.forget_with(snapshots, &ForgetOptions::default())
     }
@@ -328,6 +420,7 @@ impl Repository {
     /// As [`Repository::forget`]. `Denied`, too, where a hold ended only if the clock is right, and no snapshot of the
     /// last 45 days bears it out.
     pub fn forget_with(&self, snapshots: &[SnapshotId], options: &ForgetOptions) -> Result<ForgetSummary> {
+        self.roles().require(Role::Delete)?;
         let by_vm = self.by_vm(snapshots)?;
         let all = by_vm.iter().flat_map(|(_, published)| published);
         let clock = self.clock_for_holds(all.clone().map(|one| one.held_until_ms), options.accept_clock)?;
@@ -348,16 +441,18 @@ impl Repository {
 
     /// Holds snapshots: until `until_ms` (ms since 1970) they cannot be forgotten; 0 ends a hold.
     /// # Errors
-    /// `NotFound`: nothing was held. `Damaged`; those of the store.
+    /// `NotFound`, `Denied` (this handle has no delete role): nothing was held. `Damaged`; those of the store.
     pub fn hold(&self, snapshots: &[SnapshotId], until_ms: u64) -> Result<()> {
+        self.roles().require(Role::Delete)?;
         let by_vm = self.by_vm(snapshots)?;
         self.append_listed(&by_vm, |snapshots| Record::Hold { snapshots, until_ms })
     }
 
     /// Notes that a [`Repository::verify`] of the snapshot found nothing wrong; retention keeps the newest such.
     /// # Errors
-    /// `NotFound`; those of the store.
+    /// `NotFound`; `Denied`: this handle has no delete role. Those of the store.
     pub fn note_verified(&self, snapshot: SnapshotId) -> Result<()> {
+        self.roles().require(Role::Delete)?;
         let by_vm = self.by_vm(&[snapshot])?;
         self.append_listed(&by_vm, |snapshots| Record::Verified { snapshots })
     }
@@ -394,16 +489,25 @@ impl Repository {
     /// `delete`, and rewrites packs that hold dead frames; ends and sweeps unfinished backups.
     /// # Errors
     /// `Busy`: something else runs. `Damaged`: a snapshot cannot be understood, so nothing was removed;
-    /// forget it first. `Cancelled`; those of the store.
+    /// forget it first. `Denied`: this handle has no delete role. `Cancelled`; those of the store.
     pub fn prune(
         &self,
         options: &PruneOptions,
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<PruneSummary> {
+        if !options.dry_run {
+            self.roles().require(Role::Delete)?;
+        }
         let _alone = self.parts.locks().alone()?;
         self.parts.catch_up();
         let outcome = prune::run(&self.parts, options, progress, cancel);
+        if self.parts.is_written_by_several()
+            && !options.dry_run
+            && let Err(error) = self.parts.catalog().clear_beats()
+        {
+            tracing::debug!(%error, "old signs of life stay");
+        }
         self.parts.pack_store().forget_cached();
         self.parts.note_change();
         outcome
@@ -462,6 +566,7 @@ impl Repository {
         self.parts.catch_up();
         self.parts.pack_store().forget_cached();
         self.parts.pack_store().index.clear()?;
+        self.parts.forget_indexed();
         let summary = reindex::reindex(self.parts.pack_store(), Whose::All, progress, cancel);
         self.parts.note_indexed(summary.is_ok());
         self.parts.note_change();
@@ -471,8 +576,9 @@ impl Repository {
     /// Lets the repository go on without records of its catalog that are lost or damaged. Returns what is lost, in words.
     /// What was removed by such a record is there again, as far as its bytes are: check, and remove what is damaged.
     /// # Errors
-    /// `Busy`: something else runs. Those of the store.
+    /// `Busy`: something else runs. `Denied`: this handle has no delete role. Those of the store.
     pub fn salvage_catalog(&self) -> Result<Vec<String>> {
+        self.roles().require(Role::Delete)?;
         let _alone = self.parts.locks().alone()?;
         let lost = self.parts.catalog().salvage()?;
         self.parts.note_change();
@@ -494,6 +600,19 @@ impl Repository {
             .iter()
             .for_each(|frame| self.parts.pack_store().note_lost(frame));
         self.parts.pack_store().index.sync()
+    }
+}
+
+/// Refuses to go on with a key in a repository that lies open: it may have taken the place of another one.
+fn refuse_clear(volumes: &dyn VolumeStore, vid: VolumeId, domain: Uuid) -> Result<()> {
+    let mut is_clear = false;
+    for_each_slot(volumes, vid, domain, |_, slot| {
+        is_clear |= !slot.needs_password();
+        Ok(true)
+    })?;
+    match is_clear {
+        true => Err(Error::PasswordNotUsed),
+        false => Ok(()),
     }
 }
 

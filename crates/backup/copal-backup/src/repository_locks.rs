@@ -6,6 +6,7 @@
 //! its handles meet here. Copies of a repository meet too, which costs them a wait and nothing else.
 
 use crate::error::{Error, Result};
+use crate::lease::beating::Heart;
 use crate::request::Vm;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{HashMap, HashSet};
@@ -23,6 +24,8 @@ pub(crate) struct RepositoryLocks {
     writing: Mutex<HashSet<Uuid>>,
     /// Counts what changed which packs there are.
     changes: AtomicU64,
+    /// Leaves signs of life.
+    heart: Arc<Heart>,
 }
 
 impl RepositoryLocks {
@@ -45,6 +48,7 @@ impl RepositoryLocks {
             packs_lock: RwLock::new(()),
             writing: Mutex::default(),
             changes: AtomicU64::new(0),
+            heart: Arc::default(),
         })
     }
 
@@ -60,6 +64,11 @@ impl RepositoryLocks {
     /// `Busy`.
     pub(crate) fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>> {
         self.packs_lock.try_write().ok_or_else(busy)
+    }
+
+    /// What leaves signs of life of this process.
+    pub(crate) fn heart(&self) -> &Arc<Heart> {
+        &self.heart
     }
 
     /// How often packs came or went.

@@ -2,7 +2,9 @@
 //!
 //! Sizes are bytes, times are milliseconds since 1970 as stamped by the store.
 
+use crate::open_session::{Holder, HolderId, Session};
 use crate::retention::Misdated;
+use crate::role::RoleKey;
 use crate::source::{Bitmap, ChangedExtents, Source};
 use crate::volumes::Home;
 use copal_chunk::Profile;
@@ -16,6 +18,8 @@ use zeroize::Zeroizing;
 pub enum Unlock {
     /// The password of one of its key slots.
     Password(Zeroizing<String>),
+    /// A role key of it; what may be done then is for the key to say.
+    Key(RoleKey),
     /// The repository was made with `--insecure-no-password`.
     Insecure,
 }
@@ -172,6 +176,9 @@ pub struct BackupRequest {
     pub spot_check_millionths: u32,
     /// Memory the pipeline may hold, in bytes; [`BackupRequest::DEFAULT_MEMORY_BYTES`].
     pub memory_bytes: u64,
+    /// Who backs up, told to others who want the same VM; counts in a fleet on several servers, unless
+    /// [`Repository::beat`](crate::Repository::beat) has said it before.
+    pub holder: Holder,
 }
 
 impl BackupRequest {
@@ -190,6 +197,7 @@ impl BackupRequest {
             full: false,
             spot_check_millionths: BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS,
             memory_bytes: BackupRequest::DEFAULT_MEMORY_BYTES,
+            holder: Holder::default(),
         }
     }
 }
@@ -259,6 +267,60 @@ pub struct BackupCounts {
     pub clean_segments: u64,
     /// Bytes read besides, to compare some of what the changed extents leave out with the base.
     pub spot_check_bytes: u64,
+    /// Bytes read again, to be stored: where others are asked what they have, a disk is read in two passes.
+    pub read_again_bytes: u64,
+    /// Chunks others were asked about.
+    pub asked_chunks: u64,
+    /// Bytes read that are popular: other VMs have them, too, and this one refers to the same frames.
+    pub popular_dup_bytes: u64,
+    /// Bytes stored as popular, before compression.
+    pub popular_bytes: u64,
+    /// Chunks stored for this VM because nobody answered in time.
+    pub unresolved_chunks: u64,
+}
+
+impl BackupCounts {
+    /// Adds what another part of a backup counted.
+    pub(crate) fn add(&mut self, other: &BackupCounts) {
+        let BackupCounts {
+            logical_bytes,
+            dirty_bytes,
+            read_bytes,
+            data_bytes,
+            inner_dup_bytes,
+            cross_dup_bytes,
+            new_bytes,
+            stored_bytes,
+            chunks,
+            new_chunks,
+            segments,
+            clean_segments,
+            spot_check_bytes,
+            read_again_bytes,
+            asked_chunks,
+            popular_dup_bytes,
+            popular_bytes,
+            unresolved_chunks,
+        } = other;
+        self.logical_bytes += logical_bytes;
+        self.dirty_bytes += dirty_bytes;
+        self.read_bytes += read_bytes;
+        self.data_bytes += data_bytes;
+        self.inner_dup_bytes += inner_dup_bytes;
+        self.cross_dup_bytes += cross_dup_bytes;
+        self.new_bytes += new_bytes;
+        self.stored_bytes += stored_bytes;
+        self.chunks += chunks;
+        self.new_chunks += new_chunks;
+        self.segments += segments;
+        self.clean_segments += clean_segments;
+        self.spot_check_bytes += spot_check_bytes;
+        self.read_again_bytes += read_again_bytes;
+        self.asked_chunks += asked_chunks;
+        self.popular_dup_bytes += popular_dup_bytes;
+        self.popular_bytes += popular_bytes;
+        self.unresolved_chunks += unresolved_chunks;
+    }
 }
 
 /// What a backup did.
@@ -600,14 +662,15 @@ pub struct RepositoryStats {
     pub unfinished_sessions: u64,
 }
 
-/// Identity of one attempt to back up one VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Session(pub [u8; 16]);
-
-impl fmt::Display for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
+/// A session that was ended because its holder had gone silent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FencedSession {
+    /// Whose backup it was.
+    pub vm: Vm,
+    /// Which.
+    pub session: Session,
+    /// Who held it.
+    pub holder: HolderId,
 }
 
 /// Size and shape of one VM of a fleet.
@@ -639,6 +702,40 @@ pub struct VmStats {
     pub leak_estimate_bytes: u64,
     /// Backups that have not ended.
     pub unfinished_sessions: u64,
+    /// Chunks about which nobody answered when they were stored, and about which no clean-up has asked since.
+    pub unresolved_chunks: u64,
+    /// Chunks whose own frames the VM gave up for popular ones.
+    pub moved_chunks: u64,
+}
+
+/// What a clean-up of one VM of a fleet did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CleanUpSummary {
+    /// The VM.
+    pub vm: Option<Vm>,
+    /// Frames of the VM's own that others were asked about.
+    pub asked: u64,
+    /// Those of them that were given up for popular ones.
+    pub moved: u64,
+    /// Chunks that were stored where all find them.
+    pub stored_popular: u64,
+    /// Bytes of the chunks of `moved`.
+    pub moved_bytes: u64,
+    /// Stored bytes of frames that became dead; they count as free from then on.
+    pub freed_bytes: u64,
+    /// Frames about which nobody answered in time, or nothing that holds: the next clean-up asks again.
+    pub unanswered: u64,
+    /// Bytes read from the store.
+    pub read_bytes: u64,
+}
+
+/// Packs that were removed because nothing names them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SweptPacks {
+    /// How many.
+    pub packs: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// What a rebuild of the index did.

@@ -4,9 +4,13 @@
 //! `init` writes.
 
 use crate::catalog::log::LogName;
+use crate::catalog::split;
 use crate::error::{Error, Result};
 use crate::key_slot;
+use crate::keys::Keys;
 use crate::request::Unlock;
+use crate::role::{Role, RoleKey};
+use crate::role_key;
 use crate::volumes::{for_each_file, for_each_volume};
 use copal_codec::{Envelope, EnvelopeError};
 use copal_volume::{ReadOptions, VolumeError, VolumeId, VolumeStore};
@@ -44,14 +48,15 @@ pub(crate) fn find_catalog(store: &dyn VolumeStore) -> Result<Option<(VolumeId, 
     Ok(None)
 }
 
-/// Hands every readable key slot to `visit` until it returns false.
+/// Hands every readable key slot of a password to `visit`, with the name of its file, until it returns false. A slot of a role
+/// key is readable, too.
 /// # Errors
 /// `Damaged` or `Version` when there is no readable one; those of the store.
 pub(crate) fn for_each_slot(
     store: &dyn VolumeStore,
     vid: VolumeId,
     domain: Uuid,
-    mut visit: impl FnMut(&key_slot::Slot<'_>) -> Result<bool>,
+    mut visit: impl FnMut(&str, &key_slot::Slot<'_>) -> Result<bool>,
 ) -> Result<()> {
     let mut names = Vec::new();
     for_each_file(store, vid, b"key.", |name, _| {
@@ -69,6 +74,10 @@ pub(crate) fn for_each_slot(
             }
             Err(error) => return Err(error.into()),
         };
+        if role_key::decode(&bytes).is_ok() {
+            readable += 1;
+            continue;
+        }
         if let Err(EnvelopeError::Version { found, newest, .. }) = Envelope::open(&key_slot::FORMAT, &bytes) {
             trouble = Some(Error::Version {
                 what: "a key slot",
@@ -80,7 +89,7 @@ pub(crate) fn for_each_slot(
         match key_slot::decode(&bytes) {
             Ok(slot) if slot.domain == *domain.as_bytes() => {
                 readable += 1;
-                if !visit(&slot)? {
+                if !visit(&String::from_utf8_lossy(&name), &slot)? {
                     return Ok(());
                 }
             }
@@ -102,18 +111,65 @@ fn bad_slot(detail: String) -> Error {
     }
 }
 
+/// The master key, and how it was kept.
+pub(crate) struct Master {
+    pub(crate) key: Zeroizing<[u8; 32]>,
+    pub(crate) is_encrypted: bool,
+    /// Name of the file of the slot.
+    pub(crate) slot: String,
+}
+
 pub(crate) fn unlock_master(
     store: &dyn VolumeStore,
     vid: VolumeId,
     domain: Uuid,
     unlock: &Unlock,
-) -> Result<(Zeroizing<[u8; 32]>, bool)> {
+) -> Result<Master> {
     let mut tried = 0;
     let mut opened = None;
-    for_each_slot(store, vid, domain, |slot| {
+    for_each_slot(store, vid, domain, |name, slot| {
         tried += 1;
-        opened = slot.open(unlock)?.map(|master| (master, slot.needs_password()));
+        opened = slot.open(unlock)?.map(|key| Master {
+            key,
+            is_encrypted: slot.needs_password(),
+            slot: name.to_owned(),
+        });
         Ok(opened.is_none())
     })?;
     opened.ok_or(Error::WrongPassword { slots: tried })
+}
+
+/// The keys that a role key opens, and the file of its slot.
+/// # Errors
+/// `WrongKey`: there is no slot for it, or the slot was made for another. Those of the store.
+pub(crate) fn open_role_slot(
+    store: &dyn VolumeStore,
+    vid: VolumeId,
+    domain: [u8; 16],
+    key: &RoleKey,
+) -> Result<(Keys, String)> {
+    let name = key.id().file_name();
+    let wrong = || Error::WrongKey { id: key.id() };
+    let bytes = match store.get(
+        vid,
+        name.as_bytes(),
+        0..key_slot::MAX_FILE_BYTES,
+        &ReadOptions::default(),
+    ) {
+        Ok(bytes) => bytes,
+        Err(VolumeError::NotFound) => return Err(wrong()),
+        Err(error) => return Err(error.into()),
+    };
+    let slot = role_key::decode(&bytes).map_err(|detail| Error::Damaged {
+        what: format!("key slot {}", key.id()),
+        detail,
+    })?;
+    if slot.domain != domain {
+        return Err(wrong());
+    }
+    let keys = slot.open(key).ok_or_else(wrong)?;
+    if slot.role == Role::Admin {
+        split::has_roles(store, vid, &keys)?;
+    }
+    Ok((keys, name))
 }

@@ -10,7 +10,8 @@ use crate::progress::{CancelFlag, Progress};
 use crate::prune::fence_all;
 use crate::reindex::{Whose, for_each_pack};
 use crate::repository::Repository;
-use crate::request::{FreeMethod, PruneOptions, PruneSummary, Session, Vm, VmStats};
+use crate::request::{FreeMethod, PruneOptions, PruneSummary, Vm, VmStats};
+use crate::role::Role;
 use crate::volumes::for_each_volume;
 use copal_volume::{Remove, VolumeError};
 
@@ -27,11 +28,17 @@ impl Repository {
             snapshots: state.published.len() as u64,
             forgotten: state.forgotten.len() as u64,
             unfinished_sessions: state.open.len() as u64,
+            moved_chunks: state.moved.iter().map(|list| u64::from(list.ids)).sum(),
             ..VmStats::default()
         };
         for published in &state.published {
             match parts.manifest(vm.uuid, published) {
-                Ok(manifest) => stats.logical_bytes += manifest.counts.logical_bytes,
+                Ok(manifest) => {
+                    stats.logical_bytes += manifest.counts.logical_bytes;
+                    if published.sequence >= state.resolved_below {
+                        stats.unresolved_chunks += manifest.counts.unresolved_chunks;
+                    }
+                }
                 Err(error) if error.is_corruption() => stats.damaged_snapshots += 1,
                 Err(error) => return Err(error),
             }
@@ -81,6 +88,7 @@ impl Repository {
         progress: &dyn Progress,
         cancel: &CancelFlag,
     ) -> Result<PruneSummary> {
+        self.roles().require(Role::Delete)?;
         self.must_be_fleet()?;
         let vm = self.parts.directory().find(vm)?;
         let options = PruneOptions {
@@ -97,20 +105,6 @@ impl Repository {
         }
     }
 
-    /// Backups that have begun and not ended, by VM: those that run, and those whose process has died.
-    /// # Errors
-    /// `Damaged`; those of the store.
-    pub fn sessions(&self) -> Result<Vec<(Vm, Vec<Session>)>> {
-        let mut found = Vec::new();
-        for vm in self.parts.directory().all()? {
-            let open = self.parts.vm_state(vm.uuid)?.open.clone();
-            if !open.is_empty() {
-                found.push((vm, open.into_iter().map(Session).collect()));
-            }
-        }
-        Ok(found)
-    }
-
     /// Ends all backups of a VM that have not ended: one that is alive can publish no more, and says so. Returns how many.
     /// # Errors
     /// `NotFound`; those of the store.
@@ -125,6 +119,7 @@ impl Repository {
     /// `NotFound`; `Denied`: the layout is solo, a snapshot is held, or there are some. `Busy`: it is being backed up. Those of
     /// the store.
     pub fn remove_vm(&self, vm: &str, force: bool, accept_clock: bool) -> Result<Vm> {
+        self.roles().require(Role::Delete)?;
         self.must_be_fleet()?;
         let _alone = self.parts.locks().alone()?;
         let parts = &self.parts;
@@ -199,7 +194,9 @@ impl Repository {
         Ok(())
     }
 
-    fn must_be_fleet(&self) -> Result<()> {
+    /// # Errors
+    /// `Denied`: the layout is solo.
+    pub(crate) fn must_be_fleet(&self) -> Result<()> {
         match self.info().layout.is_fleet() {
             true => Ok(()),
             false => Err(Error::Denied {

@@ -12,7 +12,7 @@
 
 use crate::error::{Error, Result};
 use crate::pack::PackKind;
-use copal_volume::{VolumeError, VolumeId, VolumeOptions, VolumeStore};
+use copal_volume::{ReadOptions, VolumeError, VolumeId, VolumeOptions, VolumeStore};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -142,7 +142,10 @@ impl Volumes {
     pub(crate) fn current(&self, home: Home) -> Result<(u32, VolumeId)> {
         let newest = self.numbers(home)?.into_iter().max();
         if let Some((number, vid)) = newest {
-            let packs = self.store.list(vid, b"", None, CLOSED_AT_PACKS)?;
+            // How full it is need not be known to the last pack.
+            let packs = self
+                .store
+                .list(vid, b"", None, CLOSED_AT_PACKS, &ReadOptions::default())?;
             let bytes: u64 = packs.iter().map(|(_, info)| info.size).sum();
             if packs.len() < CLOSED_AT_PACKS && bytes < CLOSED_AT_BYTES {
                 return Ok((number, vid));
@@ -253,6 +256,9 @@ pub(crate) fn for_each_volume(
 }
 
 /// Calls `visit` for every file of a volume, in order of names.
+///
+/// Strictly: callers decide by what is not there. An entry of the index goes when its pack is not shown, a snapshot's vectors
+/// and manifests are gone for good when none is shown, a repair counts as leaked what no pack that is shown holds.
 pub(crate) fn for_each_file(
     store: &dyn VolumeStore,
     vid: VolumeId,
@@ -261,7 +267,7 @@ pub(crate) fn for_each_file(
 ) -> Result<()> {
     let mut after: Option<bytes::Bytes> = None;
     loop {
-        let page = store.list(vid, prefix, after.as_deref(), PAGE)?;
+        let page = store.list(vid, prefix, after.as_deref(), PAGE, &ReadOptions::STRICT)?;
         for (name, info) in &page {
             visit(name, info)?;
         }

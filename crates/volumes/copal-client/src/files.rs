@@ -4,6 +4,7 @@ use crate::{
     cluster::Cluster,
     operation::{Body, Wanted, What},
     reading::Counts,
+    strict::{ListedBelow, Page},
     upload::{PIECE_BYTES, Upload},
 };
 use bytes::{Bytes, BytesMut};
@@ -162,8 +163,8 @@ impl Cluster {
         Ok((got.bytes, info(got.head)?))
     }
 
-    /// Up to `limit` files whose names begin with `prefix` and are above `after`: all that was acknowledged, by the word of
-    /// all members that are up (VOL-22).
+    /// Up to `limit` files whose names begin with `prefix` and are above `after`: as a whole member has them, or strictly, by
+    /// the word of all members that are up (VOL-22).
     /// # Errors
     /// As [`VolumeStore::list`](copal_volume::VolumeStore::list).
     pub async fn list(
@@ -172,31 +173,33 @@ impl Cluster {
         prefix: &[u8],
         after: Option<&[u8]>,
         limit: usize,
+        options: &ReadOptions,
         end: Instant,
     ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
-        let prefix = Bytes::copy_from_slice(prefix);
-        let mut after = after.map(Bytes::copy_from_slice);
+        let mut wanted = ListedBelow {
+            vid,
+            prefix: Bytes::copy_from_slice(prefix),
+            after: after.map(Bytes::copy_from_slice),
+            limit: 0,
+        };
         let mut files = Vec::new();
         loop {
-            let wanted = (limit - files.len()).min(LISTED);
-            let request = |view: &View| messages::List {
-                group: view.group.0,
-                epoch: view.epoch.0,
-                volume: vid.0,
-                prefix: prefix.clone(),
-                after: after.clone().unwrap_or_default(),
-                has_after: after.is_some(),
-                limit: wanted as u32,
+            wanted.limit = (limit - files.len()).min(LISTED);
+            let page = match options.consistency {
+                Consistency::Strict => self.list_strictly(&wanted, end).await?,
+                Consistency::Available => {
+                    let request = |view: &View| wanted.request(view);
+                    let listed: messages::ListReply =
+                        self.read(vid, Method::List, Counts::Whole, end, request).await?;
+                    Page::from(listed)
+                }
             };
-            let page: messages::ListReply = self.read_strictly(vid, Method::List, end, request).await?;
-            let is_empty = page.files.is_empty();
-            for file in page.files {
-                after = Some(file.name.clone());
-                files.push((file.name, info(file.head)?));
+            for (name, head) in page.files {
+                files.push((name, info(Some(head))?));
             }
-            if !page.more || is_empty || files.len() >= limit {
-                files.truncate(limit);
-                return Ok(files);
+            match page.goes_on_after {
+                Some(last) if files.len() < limit => wanted.after = Some(last),
+                _ => return Ok(files),
             }
         }
     }

@@ -75,27 +75,6 @@ impl Cluster {
         }
     }
 
-    /// As [`Cluster::read`] of whole members, in a view in which all members that are up have answered afterwards.
-    /// # Errors
-    /// As [`Cluster::read`].
-    pub(crate) async fn read_strictly<Q: Message, R: FromMember>(
-        &self,
-        vid: VolumeId,
-        method: Method,
-        end: Instant,
-        request: impl Fn(&View) -> Q,
-    ) -> Result<R, VolumeError> {
-        loop {
-            let view = self.view(vid, end).await?;
-            let request = request(&view);
-            match self.round(&view, method, Counts::Whole, end, &request).await {
-                Some(Ok(reply)) if self.is_present(vid, &view, end).await? => return Ok(reply),
-                Some(Err(error)) if error != VolumeError::NotFound => return Err(error),
-                Some(_) | None => self.pause(end).await?,
-            }
-        }
-    }
-
     /// Asks one member after the other, and one more beside who takes longer than most; `None`: nothing that counts, but that
     /// may change.
     async fn round<R: FromMember>(

@@ -265,8 +265,10 @@ impl VolumeStore for ClusterStore {
         prefix: &[u8],
         after: Option<&[u8]>,
         limit: usize,
+        options: &ReadOptions,
     ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
-        self.wait(self.cluster.list(vid, prefix, after, limit, self.end()))
+        let list = self.cluster.list(vid, prefix, after, limit, options, self.end());
+        self.wait(list)
     }
 
     fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {

@@ -7,11 +7,18 @@
 //!
 //! Design: docs/design/cluster.md#rules VOL-22
 //! Invariant: what a strict read has shown, or shown to be gone, stays so.
+//! Not here: lists (`list`).
+
+mod list;
+
+pub(crate) use list::{ListedBelow, Page};
 
 use crate::{
     cluster::{Cluster, SOON},
     connection::CallError,
+    errors::volume_error,
     machine,
+    reading::FromMember,
 };
 use bytes::Bytes;
 use copal_proto::{
@@ -24,21 +31,38 @@ use copal_volume::{
     group::{BUCKET_MS, DiskId, MAX_OP_AGE_MS, MAX_OP_AHEAD_MS, Role, View},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
+use prost::Message;
 use std::time::Instant;
 
 /// A create of this age is refused by nobody any more: by the clocks of all it has been too old for long.
 const DECIDED_MS: u64 = MAX_OP_AGE_MS + MAX_OP_AHEAD_MS + BUCKET_MS;
 
-/// What one member says of a name.
-enum Said {
-    /// A whole member: the live file, if there is one.
-    Whole(Option<messages::FileHead>),
+/// What one member says.
+enum Said<R> {
+    /// A whole member; none: there is no such file.
+    Whole(Option<R>),
     /// It is in the view and does not know: it is not whole.
     InView,
     /// The volume is gone.
     Gone,
+    /// It cannot read what it has.
+    Damaged(VolumeError),
     /// Nothing that counts.
     Nothing,
+}
+
+/// What all members that are up say in one view.
+enum Answers<R> {
+    All {
+        /// Of each whole one; none: there is no such file.
+        whole: Vec<Option<R>>,
+        /// Whether all of them are whole.
+        are_whole: bool,
+    },
+    /// The volume is gone.
+    Gone,
+    /// Not all have answered; why, if it is damage and no whole one could say more.
+    NotAll(Option<VolumeError>),
 }
 
 /// What all of them say.
@@ -98,24 +122,6 @@ impl Cluster {
         }
     }
 
-    /// Waits until all members that are up have answered in the present view of a volume.
-    /// # Errors
-    /// As [`Cluster::stat_strictly`].
-    pub(crate) async fn is_present(
-        &self,
-        vid: VolumeId,
-        view: &View,
-        end: Instant,
-    ) -> Result<bool, VolumeError> {
-        // Any name: what counts is that they answer.
-        let name = Bytes::from_static(b"\0");
-        match self.ask_all(view, vid, &name, end).await {
-            Agreed::Gone => Err(VolumeError::VolumeGone),
-            Agreed::Not => Ok(false),
-            Agreed::Held(_) | Agreed::HeldByWhole(_) | Agreed::NotFound | Agreed::Differ(_) => Ok(true),
-        }
-    }
-
     /// Whether a member that is up and not whole may yet refuse a create that all whole ones have, upon which whoever creates
     /// the file takes it back: it lacks the file, and the create is not too old to be refused.
     async fn may_be_refused(
@@ -125,8 +131,7 @@ impl Cluster {
         head: &messages::FileHead,
         end: Instant,
     ) -> Result<bool, VolumeError> {
-        let age_ms = machine::wall_ms().saturating_sub(OpId(id(head.op)).ms());
-        if age_ms > DECIDED_MS {
+        if is_decided(head) {
             return Ok(false);
         }
         let found = self
@@ -138,7 +143,7 @@ impl Cluster {
         Ok(!found.is_with_all_that_are_up())
     }
 
-    pub(crate) async fn pause(&self, end: Instant) -> Result<(), VolumeError> {
+    async fn pause(&self, end: Instant) -> Result<(), VolumeError> {
         if machine::now() + SOON >= end {
             return Err(VolumeError::Deadline {
                 reason: "a strict read takes an answer of every member that is up; try again, or read what is available"
@@ -150,10 +155,6 @@ impl Cluster {
     }
 
     async fn ask_all(&self, view: &View, vid: VolumeId, name: &Bytes, end: Instant) -> Agreed {
-        // Nothing could hold in so small a view, so members that were away meanwhile are whole without what it saw.
-        if view.up().count() < view.needed() {
-            return Agreed::Not;
-        }
         let request = messages::Stat {
             group: view.group.0,
             epoch: view.epoch.0,
@@ -161,33 +162,62 @@ impl Cluster {
             name: name.clone(),
             if_file: None,
         };
-        let calls = view.up().map(|disk| self.ask_one(disk, &request, end));
-        let mut calls: FuturesUnordered<_> = calls.collect();
-        let (mut heads, mut answered, mut are_whole) = (Vec::new(), 0, true);
-        while let Some(said) = calls.next().await {
-            match said {
-                Said::Whole(head) => heads.push(head),
-                Said::InView => are_whole = false,
-                Said::Gone => return Agreed::Gone,
-                Said::Nothing => continue,
-            }
-            answered += 1;
-        }
-        if answered < view.up().count() {
-            return Agreed::Not;
-        }
-        match agreed(heads) {
+        let (replies, are_whole) = match self.ask_each(view, Method::Stat, &request, end).await {
+            Answers::All { whole, are_whole } => (whole, are_whole),
+            Answers::Gone => return Agreed::Gone,
+            Answers::NotAll(_) => return Agreed::Not,
+        };
+        let head = |reply: Option<messages::StatReply>| reply.and_then(|reply| reply.head);
+        match agreed(replies.into_iter().map(head).collect()) {
             Agreed::Held(head) if !are_whole => Agreed::HeldByWhole(head),
             agreed => agreed,
         }
     }
 
-    async fn ask_one(&self, disk: DiskId, request: &messages::Stat, end: Instant) -> Said {
-        let answer = self
-            .call::<messages::StatReply>(disk, Method::Stat, request, end)
-            .await;
-        match answer {
-            Ok(reply) if role(reply.role) == Some(Role::Normal) => Said::Whole(reply.head),
+    /// Asks all members that are up.
+    async fn ask_each<R: FromMember>(
+        &self,
+        view: &View,
+        method: Method,
+        request: &impl Message,
+        end: Instant,
+    ) -> Answers<R> {
+        // Nothing could hold in so small a view, so members that were away meanwhile are whole without what it saw.
+        if view.up().count() < view.needed() {
+            return Answers::NotAll(None);
+        }
+        let calls = view.up().map(|disk| self.ask_one(disk, method, request, end));
+        let mut calls: FuturesUnordered<_> = calls.collect();
+        let (mut whole, mut are_whole, mut answered, mut damage) = (Vec::new(), true, 0, None);
+        while let Some(said) = calls.next().await {
+            match said {
+                Said::Whole(reply) => whole.push(reply),
+                Said::InView => are_whole = false,
+                Said::Gone => return Answers::Gone,
+                Said::Damaged(error) => {
+                    damage = Some(error);
+                    continue;
+                }
+                Said::Nothing => continue,
+            }
+            answered += 1;
+        }
+        match answered < view.up().count() {
+            // Where another whole member can read it, the damaged one is soon not whole any more.
+            true => Answers::NotAll(damage.filter(|_| whole.is_empty())),
+            false => Answers::All { whole, are_whole },
+        }
+    }
+
+    async fn ask_one<R: FromMember>(
+        &self,
+        disk: DiskId,
+        method: Method,
+        request: &impl Message,
+        end: Instant,
+    ) -> Said<R> {
+        match self.call::<R>(disk, method, request, end).await {
+            Ok(reply) if role(reply.role()) == Some(Role::Normal) => Said::Whole(Some(reply)),
             Ok(_) => Said::InView,
             Err(CallError::Failed(failure)) => {
                 if let Some(newer) = &failure.view {
@@ -197,6 +227,7 @@ impl Cluster {
                     Code::NotFound => Said::Whole(None),
                     Code::NotAuthoritative => Said::InView,
                     Code::VolumeGone => Said::Gone,
+                    Code::Corrupt => Said::Damaged(volume_error(CallError::Failed(failure))),
                     _ => Said::Nothing,
                 }
             }
@@ -206,6 +237,12 @@ impl Cluster {
             }
         }
     }
+}
+
+/// Whether a create is too old to be refused by anybody.
+fn is_decided(head: &messages::FileHead) -> bool {
+    let age_ms = machine::wall_ms().saturating_sub(OpId(id(head.op)).ms());
+    age_ms > DECIDED_MS
 }
 
 fn agreed(heads: Vec<Option<messages::FileHead>>) -> Agreed {

@@ -93,7 +93,7 @@ fn small_files(device: &Arc<dyn Device>, files: u64) -> Result<()> {
     let mut last: Option<Bytes> = None;
     let mut listed = 0;
     loop {
-        let page = store.list(vid, b"", last.as_deref(), 1000)?;
+        let page = store.list(vid, b"", last.as_deref(), 1000, &ReadOptions::default())?;
         let Some((name, _)) = page.last() else { break };
         last = Some(name.clone());
         listed += page.len();

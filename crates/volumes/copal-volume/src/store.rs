@@ -51,6 +51,14 @@ pub struct ReadOptions {
     pub if_file: Option<FileId>,
 }
 
+impl ReadOptions {
+    /// Sees every create and delete acknowledged before; of whichever file the name means.
+    pub const STRICT: ReadOptions = ReadOptions {
+        consistency: Consistency::Strict,
+        if_file: None,
+    };
+}
+
 /// Which kind of storage a volume wants; one local node takes all and keeps the wish.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeOptions {
@@ -206,6 +214,8 @@ pub trait VolumeStore: Send + Sync {
 
     /// Up to `limit` files whose names begin with `prefix` and are above `after`, bytewise
     /// ascending. Paging by the last name shows every file that was there throughout exactly once.
+    /// Of each name a strict list says what a strict `stat` would, begun with the list; so it may be relied on for what it
+    /// does not show. A page is no snapshot: names are looked at one after the other. `if_file` means nothing here.
     /// # Errors
     /// `Corrupt`.
     fn list(
@@ -214,6 +224,7 @@ pub trait VolumeStore: Send + Sync {
         prefix: &[u8],
         after: Option<&[u8]>,
         limit: usize,
+        options: &ReadOptions,
     ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError>;
 
     /// Deletes the file if the name still means `fid`; else nothing happens, and that is no

@@ -2,6 +2,7 @@
 
 use crate::human;
 use clap::{Args, ValueEnum};
+use std::time::Duration;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -74,6 +75,9 @@ pub(crate) struct Backup {
     /// Fail (exit code 22) instead of reading a whole disk when its changed extents cannot be used
     #[arg(long)]
     pub(crate) strict_incremental: bool,
+    /// In a fleet: longest time for an answer of an agent; what none answers is stored for this VM alone, and counted as unresolved
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = human::parse_duration)]
+    pub(crate) timeout: Duration,
     /// Word kept with the snapshot (repeat)
     #[arg(long = "tag", value_name = "WORD")]
     pub(crate) tags: Vec<String>,

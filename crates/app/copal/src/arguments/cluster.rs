@@ -73,7 +73,7 @@ pub(crate) struct Times {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Monitored {
     /// Where to answer monitors over HTTP (/metrics, /health, /ready), or `none`; kept for later starts [default: on loopback,
-    /// 100 ports behind its own]
+    /// 200 ports behind its own]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) http: Option<HttpAt>,
 }

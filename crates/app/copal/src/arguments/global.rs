@@ -11,10 +11,10 @@ use std::{
     time::Duration,
 };
 
-/// What `--wait` is for: a store that is free, or a cluster that is well.
+/// What `--wait` is for: what another one has or does, or a cluster that is well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// So long, for a store that another process is using.
+    /// So long, for what another process is using or doing.
     For(Duration),
     /// Until the cluster is so.
     Until(String),
@@ -23,6 +23,7 @@ pub(crate) enum Wait {
 impl Wait {
     fn parse(text: &str) -> Result<Wait, String> {
         match text {
+            "" => Ok(Wait::For(Duration::MAX)),
             "healthy" | "recovering" | "degraded" | "incomplete" => Ok(Wait::Until(text.to_owned())),
             _ => human::parse_duration(text).map(Wait::For),
         }
@@ -42,6 +43,9 @@ pub(crate) struct Common {
     /// File whose first line is the password
     #[arg(long, global = true, env = "COPAL_PASSWORD_FILE", value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
+    /// Key file, instead of a password; what may be done then is for the key to say (`copal key add`)
+    #[arg(long, global = true, env = "COPAL_KEY_FILE", value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
     /// Make or open a repository without encryption: whoever reads the file reads the disks. Without this option such a
     /// one is refused
     #[arg(long, global = true)]
@@ -61,8 +65,10 @@ pub(crate) struct Common {
     /// Open a store whose last acknowledged writes are damaged, without them
     #[arg(long, global = true)]
     pub(crate) accept_tail_loss: bool,
-    /// Wait so long for a store that another process is using: 90s, 10m, 2h (default: exit code 11)
+    /// Wait so long for a store, or a VM, that another process is using: 90s, 10m, 2h; without a time, for as long as it takes
+    /// (default: exit code 11)
     #[arg(long, global = true, env = "COPAL_WAIT", value_name = "DURATION", value_parser = Wait::parse)]
+    #[arg(num_args = 0..=1, default_missing_value = "")]
     pub(crate) wait: Option<Wait>,
     /// Use pread and pwrite even where the kernel offers io_uring
     #[arg(long, global = true)]
@@ -88,7 +94,7 @@ impl Common {
         self.repo.as_deref().ok_or_else(none)
     }
 
-    /// How long to wait for a store that another process is using.
+    /// How long to wait for what another process is using.
     /// # Errors
     /// It is told to wait for something else.
     pub(crate) fn wait_for_store(&self) -> Outcome<Duration> {

@@ -3,15 +3,18 @@
 //!
 //! Not here: what the words mean (`commands`).
 
+mod agent;
 mod backup;
 mod client;
 mod cluster;
 mod global;
+mod key;
 pub(crate) mod kv;
 mod reading;
 mod repository;
 mod retention;
 
+pub(crate) use agent::{Agent, AgentWord, JobOptions, JobRun, JobStatus, JobWord, PdsCleanup, PdsWord};
 pub(crate) use backup::{Backup, Format};
 pub(crate) use client::Client;
 pub(crate) use cluster::{
@@ -19,6 +22,7 @@ pub(crate) use cluster::{
     TransferWord,
 };
 pub(crate) use global::{Common, Wait};
+pub(crate) use key::{KeyAdd, KeyRm, KeyWord, RoleWord};
 pub(crate) use reading::{Check, Ls, Restore, Snapshots, Verify};
 pub(crate) use repository::{
     Chunking, Init, Repair, RepairLeak, RepairStore, SessionsFence, SessionsWord, Stats, VmRm, VmWord,
@@ -36,9 +40,10 @@ Exit codes:
        snapshot was made
    10  no repository there, or the file is not a Copal store
    11  another process is using the store
-   12  wrong password, no password where one is needed, or a repository without one (see --insecure-no-password)
+   12  wrong password or key, none where one is needed, or a repository without one (see --insecure-no-password)
    20  stored data is damaged, cut off or missing
-   21  denied: by a guard of the retention rules, because the store is read-only, or because the target exists
+   21  denied: by a guard of the retention rules, because the key given is for less, because the store is read-only, or
+       because the target exists
    22  --strict-incremental: a disk could not be backed up from its changed extents
    28  the store is full and cannot grow
    40  no such file or volume in the cluster
@@ -54,6 +59,7 @@ Environment:
   COPAL_REPOSITORY     the repository, instead of --repo
   COPAL_PASSWORD_FILE  a file whose first line is the password, instead of --password-file
   COPAL_PASSWORD       the password itself; a file is safer
+  COPAL_KEY_FILE       a file of `copal key add`, instead of --key
   COPAL_CLUSTER        the profile of the cluster, instead of --cluster
   COPAL_WAIT           how long to wait for a store in use, instead of --wait
   COPAL_LOG            more words on standard error, such as info or copal_object=debug
@@ -158,12 +164,23 @@ pub(crate) enum Command {
     /// Show the size and shape of the repository
     #[command(after_help = STATS_HELP)]
     Stats(Stats),
+    /// Run the agent of a host of VMs, or list the agents
+    Agent(Agent),
+    /// Back up the VMs of all agents
+    #[command(subcommand)]
+    Job(JobWord),
+    /// Chunks that many VMs have
+    #[command(subcommand)]
+    Pds(PdsWord),
     /// Backups that have begun and not ended
     #[command(subcommand)]
     Sessions(SessionsWord),
     /// VMs of the repository
     #[command(subcommand)]
     Vm(VmWord),
+    /// Keys of the repository that may do less than its password
+    #[command(subcommand)]
+    Key(KeyWord),
     /// Repair what can be rebuilt
     #[command(subcommand)]
     Repair(Repair),
@@ -272,6 +289,9 @@ mod tests {
             "copal prune --repo R --keep-daily 7 --memory 128M",
             "copal prune --repo R --max-unused 5% --accept-clock --keep-last 1",
             "copal prune --repo R --max-unused 0",
+            "copal key add --role backup --out F",
+            "copal --key F key ls",
+            "copal key rm 5c1d --key F",
             "copal completions bash",
         ] {
             Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -287,6 +307,10 @@ mod tests {
             "copal forget --keep-within 3",
             "copal prune --max-unused 101%",
             "copal stats --memory lots",
+            "copal key",
+            "copal key add --role king --out F",
+            "copal key add --role backup",
+            "copal key rm",
         ] {
             assert!(Arguments::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

@@ -23,6 +23,11 @@ pub(crate) fn counts(counts: &BackupCounts) -> Value {
         "segments": counts.segments,
         "clean_segments": counts.clean_segments,
         "spot_check_bytes": counts.spot_check_bytes,
+        "read_again_bytes": counts.read_again_bytes,
+        "asked_chunks": counts.asked_chunks,
+        "popular_dup_bytes": counts.popular_dup_bytes,
+        "popular_bytes": counts.popular_bytes,
+        "unresolved_chunks": counts.unresolved_chunks,
     })
 }
 

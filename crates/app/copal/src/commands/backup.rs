@@ -1,6 +1,7 @@
 //! `copal backup`.
 
 mod source;
+mod together;
 
 use super::{Context, as_json, close};
 use crate::{
@@ -55,7 +56,11 @@ pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
     request.spot_check_millionths = backup.spot_check;
     request.memory_bytes = memory.work;
     let meter = context.meter();
-    let outcome = opened.repository().backup(request, &meter, &context.cancel);
+    let is_shared = matches!(place, Place::Cluster(_)) && opened.repository().info().layout.is_fleet();
+    let outcome = match is_shared {
+        true => together::run(context, opened.repository(), request, backup.timeout, &meter),
+        false => opened.repository().backup(request, &meter, &context.cancel),
+    };
     drop(meter);
     let summary = close(opened, outcome.map_err(Failure::from))?;
     report(context, &summary);
@@ -269,6 +274,19 @@ fn report(context: &Context<'_>, summary: &BackupSummary) {
             human::bytes(counts.stored_bytes),
             human::seconds(summary.duration.as_secs_f64()),
         ));
+        if counts.asked_chunks > 0 {
+            text.push_str(&format!(
+                "  others have {} of it; stored for all {}\n",
+                human::bytes(counts.popular_dup_bytes),
+                human::bytes(counts.popular_bytes),
+            ));
+        }
+        if counts.unresolved_chunks > 0 {
+            text.push_str(&format!(
+                "  {} chunks nobody answered for in time: `copal pds cleanup` asks again\n",
+                counts.unresolved_chunks
+            ));
+        }
         text
     });
 }

@@ -1,5 +1,6 @@
 //! One file per command: what was typed becomes a request, the answer becomes words.
 
+mod agent;
 mod as_json;
 mod backup;
 mod check;
@@ -7,8 +8,11 @@ mod cluster;
 mod forget;
 mod hold;
 mod init;
+mod job;
+mod key;
 mod kv;
 mod list;
+mod pds;
 mod prune;
 mod repair_store;
 mod restore;
@@ -16,7 +20,7 @@ mod stats;
 mod vm;
 
 use crate::{
-    arguments::{Arguments, Command, Common, Repair, SessionsWord, VmWord},
+    arguments::{AgentWord, Arguments, Command, Common, JobWord, PdsWord, Repair, SessionsWord, VmWord},
     failure::{Failure, Outcome, exit},
     holder_text, human,
     meter::Meter,
@@ -82,8 +86,17 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
             Some(name) => vm::stats(&context, name),
             None => stats::stats(&context),
         },
+        Command::Agent(words) => match &words.word {
+            Some(AgentWord::Ls) => agent::list(&context),
+            None => agent::run(&context, words),
+        },
+        Command::Job(JobWord::Run(words)) => job::run(&context, words),
+        Command::Job(JobWord::Status(words)) => job::status(&context, words),
+        Command::Pds(PdsWord::Status) => pds::status(&context),
+        Command::Pds(PdsWord::Cleanup(words)) => pds::cleanup::run(&context, words),
         Command::Sessions(SessionsWord::Ls) => vm::sessions(&context),
         Command::Sessions(SessionsWord::Fence(words)) => vm::fence(&context, words),
+        Command::Key(words) => key::run(&context, words),
         Command::Vm(VmWord::Ls) => vm::list(&context),
         Command::Vm(VmWord::Rm(words)) => vm::remove(&context, words),
         Command::Master(words) => cluster::master(&context, words),

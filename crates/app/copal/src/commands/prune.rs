@@ -26,7 +26,8 @@ pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
 }
 
 fn free(context: &Context<'_>, opened: &Opened, delete: &Delete) -> Outcome<Freed> {
-    let judgement = forget::by_name(opened, &delete.snapshots, None, delete.accept_clock)?;
+    let visible = not_forgotten(opened, &delete.snapshots)?;
+    let judgement = forget::by_name(opened, &visible, None, delete.accept_clock)?;
     let judgement = judgement.or_refuse(delete.dry_run)?;
     if !delete.dry_run {
         forget::forget_all(opened, &judgement.judged, delete.accept_clock)?;
@@ -43,6 +44,17 @@ fn free(context: &Context<'_>, opened: &Opened, delete: &Delete) -> Outcome<Free
         ..PruneOptions::default()
     };
     sweep(context, opened, judgement, &options)
+}
+
+/// Those of the named snapshots that `forget` has not been told of before: the space of the others returns anyway.
+fn not_forgotten(opened: &Opened, names: &[String]) -> Outcome<Vec<String>> {
+    let mut visible = Vec::new();
+    for name in names {
+        if !opened.repository().is_forgotten(name)? {
+            visible.push(name.clone());
+        }
+    }
+    Ok(visible)
 }
 
 /// What was forgotten, and what returned.

@@ -6,7 +6,7 @@ use crate::{
     failure::{Failure, Outcome},
     human,
 };
-use copal_backup::VmStats;
+use copal_backup::{OpenSession, Vm, VmStats};
 use copal_node::Access;
 use serde_json::json;
 
@@ -55,18 +55,38 @@ pub(super) fn sessions(context: &Context<'_>) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let sessions = opened.repository().sessions().map_err(Failure::from);
     let sessions = close(opened, sessions)?;
-    let rows: Vec<Vec<String>> = sessions
+    let open: Vec<_> = sessions
         .iter()
-        .flat_map(|(vm, open)| {
-            open.iter()
-                .map(|session| vec![vm.name.clone(), session.to_string()])
-        })
+        .flat_map(|(vm, open)| open.iter().map(move |open| (vm, open)))
         .collect();
-    let told = rows.iter().map(|row| json!({ "vm": row[0], "session": row[1] }));
+    let told = open.iter().map(|(vm, open)| {
+        let holder = open.info.as_ref().map(|info| {
+            json!({
+                "name": info.name,
+                "address": info.address,
+                "beat_age_seconds": info.beat_age_ms as f64 / 1e3,
+                "read_bytes": info.progress,
+            })
+        });
+        json!({ "vm": vm.name, "session": open.session.to_string(), "holder": holder })
+    });
     let fields = json!({ "command": "sessions ls", "sessions": told.collect::<Vec<_>>() });
-    context.output.answer(fields, || match rows.is_empty() {
+    context.output.answer(fields, || match open.is_empty() {
         true => "no backup is under way\n".to_owned(),
-        false => human::table(&["VM", "Session"], &rows),
+        false => {
+            let row = |(vm, open): &(&Vm, &OpenSession)| {
+                let (holder, heard) = match &open.info {
+                    Some(info) => (
+                        human::visible(&info.name).into_owned(),
+                        human::age(info.beat_age_ms / 1000),
+                    ),
+                    None => ("-".to_owned(), "-".to_owned()),
+                };
+                vec![vm.name.clone(), open.session.to_string(), holder, heard]
+            };
+            let rows: Vec<Vec<String>> = open.iter().map(row).collect();
+            human::table(&["VM", "Session", "Held by", "Heard of"], &rows)
+        }
     });
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Ports that are free now, one behind the other, and that no other test of this process gets; so are those 100 behind
+/// Ports that are free now, one behind the other, and that no other test of this process gets; so are those 200 behind
 /// them, where monitors are answered.
 pub(crate) fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -21,11 +21,11 @@ pub(crate) fn free_ports(count: u16) -> u16 {
     assert!(count <= EACH);
     loop {
         let turn = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Twelve clusters below a hundred, their monitors in the next hundred.
-        let place = ((std::process::id() % 720) as u16 + turn) % 720;
-        let first = 20_000 + place / 12 * 200 + place % 12 * EACH;
+        // Twelve clusters below a hundred, their monitors in the next hundred but one.
+        let place = ((std::process::id() % 360) as u16 + turn) % 360;
+        let first = 20_000 + place / 12 * 400 + place % 12 * EACH;
         let is_free = |at| {
-            [0, 100]
+            [0, 200]
                 .iter()
                 .all(|behind| TcpListener::bind(("127.0.0.1", first + at + behind)).is_ok())
         };

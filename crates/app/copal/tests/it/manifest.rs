@@ -5,7 +5,7 @@ use crate::{
     harness::{House, Run, id},
 };
 use copal_data::LocalStore;
-use copal_volume::VolumeStore;
+use copal_volume::{ReadOptions, VolumeStore};
 
 /// Flips a bit of a file of the volumes, in a way that the layers below do not notice: of the last whose name `is_meant`.
 fn damage(house: &House, is_meant: impl Fn(&str) -> bool) {
@@ -26,7 +26,9 @@ fn damage(house: &House, is_meant: impl Fn(&str) -> bool) {
     let volumes = LocalStore::open(kv).unwrap();
     let mut meant = Vec::new();
     for (_, vid) in volumes.list_volumes("", None, 1000).unwrap() {
-        let files = volumes.list(vid, b"", None, 1000).unwrap();
+        let files = volumes
+            .list(vid, b"", None, 1000, &ReadOptions::default())
+            .unwrap();
         let files = files
             .into_iter()
             .filter(|(name, _)| is_meant(&String::from_utf8_lossy(name)));

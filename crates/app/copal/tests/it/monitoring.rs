@@ -30,7 +30,7 @@ fn each_process_counts_what_it_answers_and_says_how_it_is() {
         let process = processes.iter().find(|process| process["name"] == name);
         process.unwrap()["http"].as_str().unwrap().to_owned()
     };
-    assert_eq!(http("data2"), format!("127.0.0.1:{}", cluster.port + 102));
+    assert_eq!(http("data2"), format!("127.0.0.1:{}", cluster.port + 202));
     cluster.good(&["fs", "mkdir", "mail"]);
     cluster.good(&["fs", "put", "mail", "m1", "/etc/hostname"]);
     assert_ne!(
@@ -101,7 +101,7 @@ fn a_connection_that_is_closed_for_what_it_sent_is_counted() {
     let cluster = Served::start(&[]);
     let (calls, http) = (
         format!("127.0.0.1:{}", cluster.port + 1),
-        format!("127.0.0.1:{}", cluster.port + 101),
+        format!("127.0.0.1:{}", cluster.port + 201),
     );
     let refused = "copal_connections_refused_total{why=\"handshake\"}";
     let before = value(&page(&http, "/metrics"), refused).unwrap();
@@ -119,7 +119,7 @@ fn a_connection_that_is_closed_for_what_it_sent_is_counted() {
 #[test]
 fn a_master_that_ended_is_missed_by_its_servers() {
     let cluster = Served::start(&[]);
-    let http = format!("127.0.0.1:{}", cluster.port + 101);
+    let http = format!("127.0.0.1:{}", cluster.port + 201);
     assert!(page(&http, "/health").starts_with("HTTP/1.1 200 "));
     cluster.signal("master", "-KILL");
     let end = Instant::now() + Duration::from_secs(30);

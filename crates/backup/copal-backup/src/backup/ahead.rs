@@ -5,7 +5,8 @@
 //! long, or fails, nothing is announced: a backup is not lost for its progress bar.
 
 use super::changes::zero_bytes;
-use super::reader::{DiskPlan, Reader, Stop, Stopping};
+use super::reader::{DiskPlan, Reader};
+use super::stop::{Stop, Stopping};
 use crate::request::DiskSource;
 use std::time::{Duration, Instant};
 

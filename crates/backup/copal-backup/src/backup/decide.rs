@@ -5,12 +5,14 @@
 
 use super::job::{ChunkState, Job, JobEntry, NewChunk, Step};
 use super::read_helpers::data_of;
-use super::reader::{Reader, Stopping};
+use super::reader::Reader;
+use super::stop::Stopping;
 use crate::error::Result;
 use crate::pack::{PackNumber, Spot};
 use crate::recipe::format::SEGMENT_LEVEL;
 use crate::recipe::{Entry, Ref, SegmentRecipe};
 use copal_chunk::{ChunkId, Piece};
+use std::ops::Range;
 
 impl Reader<'_> {
     /// Names the chunks, decides about them and sends the segment on. Returns its bytes that are no holes.
@@ -60,10 +62,7 @@ impl Reader<'_> {
                 Some(known) if !fresh => ChunkState::Known(known),
                 Some(new) => self.decide(new.id, piece, old)?,
             };
-            job.entries.push(JobEntry {
-                length: entry.length,
-                state,
-            });
+            job.entries.push(JobEntry::new(entry.length, state));
         }
         self.send(Step::Write(job))?;
         Ok(data)
@@ -112,9 +111,17 @@ impl Reader<'_> {
             self.counts.inner_dup_bytes += bytes;
             return Ok(ChunkState::Known(known));
         }
-        if self.in_flight.has(&id) {
+        if let Some(state) = self.known_to_vm(id, bytes)? {
+            return Ok(state);
+        }
+        Ok(self.state_of_new(id, piece.range()))
+    }
+
+    /// What this backup, or the index of its home, has of a chunk of so many bytes.
+    pub(super) fn known_to_vm(&mut self, id: ChunkId, bytes: u64) -> Stopping<Option<ChunkState>> {
+        if self.in_flight.has(&id.short()) {
             self.counts.inner_dup_bytes += bytes;
-            return Ok(ChunkState::InFlight(id));
+            return Ok(Some(ChunkState::InFlight(id)));
         }
         if let Some(known) = self.stored(id)? {
             if self.in_flight.wrote(known.spot.pack) {
@@ -122,22 +129,33 @@ impl Reader<'_> {
             } else {
                 self.counts.cross_dup_bytes += bytes;
             }
-            return Ok(ChunkState::Known(known));
+            return Ok(Some(ChunkState::Known(known)));
         }
-        self.in_flight.enter(&id);
-        self.counts.new_bytes += bytes;
-        self.counts.new_chunks += 1;
-        Ok(ChunkState::New(NewChunk {
+        Ok(None)
+    }
+
+    /// A chunk that nobody has. The first pass only names it: whether it is stored is decided later.
+    pub(super) fn state_of_new(&mut self, id: ChunkId, raw: Range<usize>) -> ChunkState {
+        if !self.outlet.is_spool() {
+            self.in_flight.enter(&id.short());
+            self.counts.new_bytes += raw.len() as u64;
+            self.counts.new_chunks += 1;
+        }
+        ChunkState::New(NewChunk {
             id,
-            raw: piece.range(),
+            raw,
             packed: None,
-        }))
+        })
     }
 
     /// The frame that the index knows of a chunk; a full backup refers to none that does not open.
     fn stored(&mut self, id: ChunkId) -> Stopping<Option<Ref>> {
         for (row, entry) in self.pack_store.index.places(self.chunks, &id.short())? {
             if !entry.home.has_chunks() {
+                continue;
+            }
+            // What moved to a popular pack is noted as damaged there, and led to all the same.
+            if self.pack_store.index.is_damaged(row.pack, row.slot)? {
                 continue;
             }
             let spot = entry.spot(row);

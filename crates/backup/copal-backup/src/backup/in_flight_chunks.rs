@@ -8,6 +8,7 @@
 
 use crate::pack::writer::WrittenPack;
 use crate::pack::{PackNumber, Spot};
+use crate::peers::ShortId;
 use copal_chunk::ChunkId;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -26,12 +27,12 @@ struct Chunks {
 
 impl InFlightChunks {
     /// Whether the id was entered and not taken out.
-    pub(crate) fn has(&self, id: &ChunkId) -> bool {
-        self.chunks.lock().spots.contains_key(&id.short())
+    pub(crate) fn has(&self, id: &ShortId) -> bool {
+        self.chunks.lock().spots.contains_key(id)
     }
     /// Enters an id that will be stored.
-    pub(crate) fn enter(&self, id: &ChunkId) {
-        self.chunks.lock().spots.insert(id.short(), None);
+    pub(crate) fn enter(&self, id: &ShortId) {
+        self.chunks.lock().spots.insert(*id, None);
     }
     /// The frame of an id was encrypted.
     pub(crate) fn place(&self, id: &ChunkId, spot: Spot) {

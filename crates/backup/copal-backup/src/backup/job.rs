@@ -12,6 +12,27 @@ use std::ops::Range;
 pub(crate) struct JobEntry {
     pub(crate) length: u32,
     pub(crate) state: ChunkState,
+    /// Whether the chunk is stored for this VM because nobody answered in time.
+    pub(crate) is_unresolved: bool,
+}
+
+impl JobEntry {
+    /// An entry that is as it is for good.
+    pub(crate) fn new(length: u32, state: ChunkState) -> JobEntry {
+        JobEntry {
+            length,
+            state,
+            is_unresolved: false,
+        }
+    }
+
+    /// The chunk that is to be stored.
+    pub(crate) fn new_id(&self) -> Option<ChunkId> {
+        match &self.state {
+            ChunkState::New(chunk) => Some(chunk.id),
+            _ => None,
+        }
+    }
 }
 
 /// What is to be done about it.
@@ -37,7 +58,10 @@ pub(crate) struct NewChunk {
 }
 
 /// One segment on its way.
+#[derive(Debug)]
 pub(crate) struct Job {
+    /// Where it begins in the disk.
+    pub(crate) start: u64,
     pub(crate) segment: Vec<u8>,
     pub(crate) packed: Vec<u8>,
     pub(crate) entries: Vec<JobEntry>,
@@ -51,6 +75,7 @@ impl Job {
 
     pub(crate) fn new() -> Box<Job> {
         Box::new(Job {
+            start: 0,
             segment: vec![0; SEGMENT_BYTES],
             packed: Vec::new(),
             entries: Vec::new(),
@@ -60,6 +85,7 @@ impl Job {
 }
 
 /// One step of building a disk's tree, in order.
+#[derive(Debug)]
 pub(crate) enum Step {
     /// A whole page taken from the base, or all hole.
     Page(Option<Ref>),

@@ -4,8 +4,9 @@
 
 use super::compress;
 use super::job::{Job, Numbered};
+use super::outlet::Channels;
 use super::packer::Packer;
-use super::reader::{Channels, Stopping};
+use super::stop::Stopping;
 use crate::error::Result;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 

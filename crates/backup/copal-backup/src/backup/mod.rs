@@ -9,48 +9,64 @@
 //! the last nothing refers to any of it; after it all of it is there.
 //!
 //! - [`plan`]: how each disk is read (after a look at what need not be, [`spot`]), [`ahead`]: how much of it. [`reader`] (with [`decide`]), [`compress`], [`packer`]: the three threads, on one [`line`].
+//! - [`collaborate`]: two passes with a [`spool`] between them, where others are asked what they have.
 //! - [`session`]: the records at the beginning and at the end.
 
 mod ahead;
 mod changes;
+mod collaborate;
 mod compress;
 mod decide;
 mod in_flight_chunks;
 mod job;
 mod line;
+mod outlet;
 mod packer;
 mod plan;
+mod popular;
 mod read_helpers;
 mod reader;
 mod request_check;
+mod second_pass;
 mod session;
+mod spool;
 mod spot;
+mod stop;
 
 use crate::error::{Error, Result};
 use crate::keys::random;
 use crate::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
+use crate::open_session::HolderId;
 use crate::pack_store::PackStore;
 use crate::parts::Parts;
 use crate::progress::{CancelFlag, Progress, Stage};
 use crate::request::{
     BackupCounts, BackupRequest, BackupSummary, DiskSource, DiskSummary, Layout, SnapshotId,
 };
+pub(crate) use collaborate::failed as spool_failed;
+pub use collaborate::{Collaboration, parts_of_disk};
 use in_flight_chunks::InFlightChunks;
 use job::Job;
 use line::Line;
+use outlet::Outlet;
 use packer::{BuiltDisk, Packer};
 use plan::{Base, Planned};
-use reader::{Reader, Stop};
+pub(crate) use popular::PopularPacker;
+use reader::Reader;
 use session::Session;
 use std::time::Instant;
+use stop::{Stop, Stopping};
+use uuid::Uuid;
 
 /// Fixed memory of a backup: pack blocks, footers, compression, pages of the base.
 const FIXED_MEMORY_BYTES: u64 = 14 << 20;
 
-/// Runs one backup. The caller holds the lock of packs and the VM.
+/// Runs one backup. The caller holds the lock of packs and the VM, and leaves signs of life as `holder`, if it does.
 pub(crate) fn run(
     parts: &Parts,
     request: &BackupRequest,
+    others: Option<&Collaboration<'_>>,
+    holder: Option<HolderId>,
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<BackupSummary> {
@@ -63,8 +79,9 @@ pub(crate) fn run(
         Layout::Solo => Some(parts.begin_change()?),
         Layout::Fleet { .. } => None,
     };
-    let (session, base) = Session::open(parts, &vm)?;
-    let outcome = produce(parts, request, &session, base.as_ref(), progress, cancel);
+    let (session, base) = Session::open(parts, &vm, holder)?;
+    let watched = Watched { progress, cancel };
+    let outcome = produce(parts, request, &session, base.as_ref(), others, watched);
     let produced = match outcome {
         Ok(produced) => produced,
         Err(error) => {
@@ -87,6 +104,7 @@ pub(crate) fn run(
         tags: request.tags.clone(),
         description: request.description.clone(),
         tool: format!("copal {}", env!("CARGO_PKG_VERSION")),
+        vector: None,
     };
     let snapshot = manifest.snapshot;
     let published = session.publish(parts, manifest)?;
@@ -157,43 +175,87 @@ impl Produced {
     }
 }
 
+/// Who watches a backup, and may stop it.
+#[derive(Clone, Copy)]
+struct Watched<'a> {
+    progress: &'a dyn Progress,
+    cancel: &'a CancelFlag,
+}
+
+/// What every pass of a backup reads with.
+struct Reading<'a> {
+    parts: &'a Parts,
+    request: &'a BackupRequest,
+    vm: Uuid,
+    in_flight: &'a InFlightChunks,
+    watched: Watched<'a>,
+}
+
+impl<'a> Reading<'a> {
+    fn reader(&self, outlet: Outlet) -> Result<Reader<'a>> {
+        let Watched { progress, cancel } = self.watched;
+        let pack_store = self.parts.pack_store();
+        let chunker = self.parts.chunker();
+        let mut reader = Reader::new(
+            pack_store,
+            chunker,
+            self.in_flight,
+            progress,
+            cancel,
+            self.vm,
+            outlet,
+        )?;
+        if self.request.full {
+            reader.believe_nothing()?;
+        }
+        Ok(reader)
+    }
+
+    /// Runs `read` with a reader whose steps go on the line at once. Returns what it counted.
+    fn on_line(
+        &self,
+        packer: &mut Packer<'_>,
+        read: impl FnOnce(&mut Reader<'a>) -> Stopping<()>,
+    ) -> Result<Stopping<BackupCounts>> {
+        let (line, channels) = Line::with_jobs(jobs_within(self.request.memory_bytes));
+        let reader = self.reader(Outlet::line(channels))?;
+        line.run(packer, || {
+            // With the reader its channels go: the others run dry and end.
+            let mut reader = reader;
+            read(&mut reader)?;
+            Ok(reader.counts)
+        })
+    }
+}
+
 fn produce(
     parts: &Parts,
     request: &BackupRequest,
     session: &Session,
     base: Option<&Base>,
-    progress: &dyn Progress,
-    cancel: &CancelFlag,
+    others: Option<&Collaboration<'_>>,
+    watched: Watched<'_>,
 ) -> Result<Produced> {
+    let Watched { progress, cancel } = watched;
     let pack_store = parts.pack_store();
     let planned = plan::plan(pack_store, request, session.vm, base, cancel)?;
     let in_flight = InFlightChunks::default();
     let bases = planned.iter().map(|plan| plan.base_root.clone()).collect();
     let mut packer = Packer::new(pack_store, &in_flight, progress, session.vm, session.id, bases)?;
-
-    let (line, channels) = Line::with_jobs(jobs_within(request.memory_bytes));
-    let mut reader = Reader::new(
-        pack_store,
-        parts.chunker(),
-        &in_flight,
-        progress,
-        cancel,
-        session.vm,
-        channels,
-    )?;
-    if request.full {
-        reader.believe_nothing()?;
-    }
-
-    let read = line.run(&mut packer, || {
-        let disks = request.disks.iter().zip(&planned);
-        // With the reader its channels go: the others run dry and end.
-        let mut reader = reader;
-        for (disk, plan) in disks {
-            reader.disk(disk, &plan.plan)?;
-        }
-        Ok(reader.counts)
-    })?;
+    let reading = Reading {
+        parts,
+        request,
+        vm: session.vm,
+        in_flight: &in_flight,
+        watched,
+    };
+    let read = match others {
+        Some(others) => others.read(&reading, session.id, &planned, &mut packer)?,
+        None => reading.on_line(&mut packer, |reader| {
+            let mut disks = request.disks.iter().zip(&planned);
+            disks.try_for_each(|(disk, plan)| reader.disk(disk, &plan.plan))
+        })?,
+    };
     let confirmed = read.and_then(|counts| Ok((counts, confirm(&request.disks, &planned)?)));
     let (mut counts, warnings) = match confirmed {
         Ok(confirmed) => confirmed,
@@ -201,7 +263,7 @@ fn produce(
     };
     let disks = packer.finish()?;
     pack_store.index.sync()?;
-    counts.stored_bytes = packer.stored_bytes();
+    counts.stored_bytes += packer.stored_bytes();
     counts.spot_check_bytes = planned.iter().map(|plan| plan.checked.read_bytes).sum();
     Ok(Produced {
         disks,

@@ -155,7 +155,12 @@ impl<'a> Packer<'a> {
 
     fn write_segment(&mut self, job: &mut Job) -> Result<Ref> {
         let mut entries = Vec::with_capacity(job.entries.len());
-        for JobEntry { length, state } in std::mem::take(&mut job.entries) {
+        for JobEntry {
+            length,
+            state,
+            is_unresolved,
+        } in std::mem::take(&mut job.entries)
+        {
             let chunk = match state {
                 ChunkState::Hole => None,
                 ChunkState::Known(reference) => Some(reference),
@@ -168,7 +173,11 @@ impl<'a> Packer<'a> {
                     spot: self.store(job, &chunk)?,
                 }),
             };
-            entries.push(Entry::new(length, chunk));
+            entries.push(Entry {
+                length,
+                chunk,
+                is_unresolved,
+            });
         }
         let frame = SegmentRecipe { entries }.encode();
         self.write_recipe(job.recipe_id, &frame)

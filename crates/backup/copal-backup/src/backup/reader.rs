@@ -9,8 +9,10 @@
 
 use super::changes::{Changes, apply_zero_extent, segment_range};
 use super::in_flight_chunks::InFlightChunks;
-use super::job::{Job, Numbered, Step};
+use super::job::{Job, Step};
+use super::outlet::Outlet;
 use super::read_helpers::{data_of, pieces_of, read_exactly, read_fully};
+use super::stop::{Stop, Stopping};
 use crate::error::{Error, Result};
 use crate::keys::RecipeKey;
 use crate::pack::PackNumber;
@@ -24,7 +26,6 @@ use crate::source::{Extent, ExtentKind};
 use crate::tree::TreeReader;
 use crate::volumes::Home;
 use copal_chunk::{BLOCK_BYTES, Chunker, Dirty, Fresh, Piece, SEGMENT_BYTES, rechunk, split};
-use crossbeam_channel::{Receiver, Sender};
 use std::collections::HashSet;
 use std::ops::Range;
 use uuid::Uuid;
@@ -40,11 +41,19 @@ pub(crate) struct DiskPlan {
     pub(crate) changes: Option<Changes>,
 }
 
-/// Where the reader takes empty jobs from and sends what it decides.
-pub(crate) struct Channels {
-    pub(crate) free: Receiver<Box<Job>>,
-    pub(crate) compress: Sender<Numbered>,
-    pub(crate) pack: Sender<Numbered>,
+impl DiskPlan {
+    /// Bytes of the disk that are no holes, before anything of it is read.
+    pub(super) fn data_at_first(&self) -> u64 {
+        match (&self.changes, &self.base) {
+            (Some(_), Some((_, data))) => *data,
+            _ => 0,
+        }
+    }
+}
+
+/// Pages of a disk of that size.
+pub(super) fn pages_of(size_bytes: u64) -> u64 {
+    segments_of(size_bytes).div_ceil(PAGE_SEGMENTS as u64)
 }
 
 /// The state of the reading thread.
@@ -62,31 +71,13 @@ pub(crate) struct Reader<'a> {
     pub(super) opened: Option<FrameReader<'a>>,
     /// Packs that the index led to and that are there: 8 bytes for each of 16 MiB.
     pub(super) seen: HashSet<PackNumber>,
-    channels: Channels,
-    next_number: u64,
+    pub(super) outlet: Outlet,
     pub(crate) counts: BackupCounts,
     /// The source's answer about the neighbourhood, so that a long hole is asked for once.
     extent: Option<Extent>,
     /// A job that turned out not to be needed.
     pub(super) spare: Option<Box<Job>>,
 }
-
-/// Why the reader stopped early.
-pub(crate) enum Stop {
-    /// The user asked.
-    Cancelled,
-    /// Another thread has failed and says why.
-    Disconnected,
-    Failed(Error),
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Stop {
-        Stop::Failed(error)
-    }
-}
-
-pub(super) type Stopping<T> = std::result::Result<T, Stop>;
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(
@@ -96,7 +87,7 @@ impl<'a> Reader<'a> {
         progress: &'a dyn Progress,
         cancel: &'a CancelFlag,
         vm: Uuid,
-        channels: Channels,
+        outlet: Outlet,
     ) -> Result<Reader<'a>> {
         Ok(Reader {
             pack_store,
@@ -109,8 +100,7 @@ impl<'a> Reader<'a> {
             tree: TreeReader::new(pack_store, vm)?,
             opened: None,
             seen: HashSet::new(),
-            channels,
-            next_number: 0,
+            outlet,
             counts: BackupCounts::default(),
             extent: None,
             spare: None,
@@ -125,20 +115,49 @@ impl<'a> Reader<'a> {
 
     /// Reads one disk.
     pub(crate) fn disk(&mut self, disk: &DiskSource, plan: &DiskPlan) -> Stopping<()> {
+        self.begin_disk(disk, plan)?;
+        let (size_bytes, data_bytes) = match disk.source.size_bytes() {
+            Some(size) => {
+                let pages = 0..pages_of(size);
+                (size, self.pages(disk, plan, size, pages, plan.data_at_first())?)
+            }
+            None => self.stream(disk, plan.base.as_ref().map(|(root, _)| root))?,
+        };
+        self.end_disk(size_bytes, data_bytes)
+    }
+
+    /// Says how much of a disk will be read.
+    pub(super) fn begin_disk(&mut self, disk: &DiskSource, plan: &DiskPlan) -> Stopping<()> {
         self.extent = None;
-        let size = disk.source.size_bytes();
         self.progress.stage(Stage::Plan, &disk.name, 0);
         let ahead = self.bytes_ahead(disk, plan)?;
         // The map is walked again from its beginning.
         self.extent = None;
         self.progress.stage(Stage::Read, &disk.name, ahead);
-        let (size_bytes, data_bytes) = match (size, &plan.changes, &plan.base) {
-            (Some(size), Some(changes), Some((base, data))) => {
-                (size, self.incremental(disk, size, changes, base, *data)?)
+        Ok(())
+    }
+
+    /// Reads some pages of a disk of a known size. `data`: bytes of it that are no holes, as far as is known; returns that
+    /// with what these pages change of it.
+    pub(super) fn pages(
+        &mut self,
+        disk: &DiskSource,
+        plan: &DiskPlan,
+        size: u64,
+        pages: Range<u64>,
+        data: u64,
+    ) -> Stopping<u64> {
+        match (&plan.changes, &plan.base) {
+            (Some(changes), Some((base, _))) => self.incremental(disk, (size, pages), changes, base, data),
+            (_, base) => {
+                let base = base.as_ref().map(|(root, _)| root);
+                Ok(data + self.scan(disk, (size, pages), base)?)
             }
-            (Some(size), _, base) => (size, self.scan(disk, size, base.as_ref().map(|(root, _)| root))?),
-            (None, _, base) => self.stream(disk, base.as_ref().map(|(root, _)| root))?,
-        };
+        }
+    }
+
+    /// Ends the tree of a disk.
+    pub(super) fn end_disk(&mut self, size_bytes: u64, data_bytes: u64) -> Stopping<()> {
         self.counts.logical_bytes += size_bytes;
         self.counts.data_bytes += data_bytes;
         self.counts.segments += segments_of(size_bytes);
@@ -152,17 +171,16 @@ impl<'a> Reader<'a> {
     fn incremental(
         &mut self,
         disk: &DiskSource,
-        size: u64,
+        (size, pages): (u64, Range<u64>),
         changes: &Changes,
         base: &Root,
-        base_data: u64,
+        mut data: u64,
     ) -> Stopping<u64> {
-        self.counts.dirty_bytes += changes.dirty_bytes();
-        let mut data = base_data;
-        for index in 0..segments_of(size).div_ceil(PAGE_SEGMENTS as u64) {
+        for index in pages {
             self.check_cancel()?;
             let page_start = index * PAGE_BYTES;
             let page_range = page_start..(page_start + PAGE_BYTES).min(size);
+            self.counts.dirty_bytes += changes.dirty_bytes_in(&page_range);
             let old = base.pages.get(index as usize).copied().flatten();
             if !changes.touches(&page_range) {
                 self.counts.clean_segments += segments_of(page_range.end - page_range.start);
@@ -257,7 +275,7 @@ impl<'a> Reader<'a> {
                 apply_zero_extent(&mut blocks, range, extent)
             })?;
         }
-        let mut job = self.job()?;
+        let mut job = self.job(range.start)?;
         let length = (range.end - range.start) as usize;
         let pieces = pieces_of(&old.entries);
         let mut read_bytes = 0;
@@ -283,10 +301,15 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads everything that is not a hole.
-    fn scan(&mut self, disk: &DiskSource, size: u64, base: Option<&Root>) -> Stopping<u64> {
+    fn scan(
+        &mut self,
+        disk: &DiskSource,
+        (size, pages): (u64, Range<u64>),
+        base: Option<&Root>,
+    ) -> Stopping<u64> {
         let mut data = 0;
-        let mut number = 0;
-        let segments = segments_of(size);
+        let mut number = pages.start * PAGE_SEGMENTS as u64;
+        let segments = segments_of(size).min(pages.end * PAGE_SEGMENTS as u64);
         let mut page: Option<(u64, Page)> = None;
         while number < segments {
             self.check_cancel()?;
@@ -344,7 +367,7 @@ impl<'a> Reader<'a> {
             .filter(|_| same_place)
     }
 
-    fn whole_segment(
+    pub(super) fn whole_segment(
         &mut self,
         disk: &DiskSource,
         range: &Range<u64>,
@@ -359,7 +382,7 @@ impl<'a> Reader<'a> {
             self.send(Step::Segment(None))?;
             return Ok(0);
         }
-        let mut job = self.job()?;
+        let mut job = self.job(range.start)?;
         let segment = &mut job.segment[..length];
         let mut first = 0;
         for run in blocks.chunk_by(|a, b| a == b) {
@@ -383,7 +406,7 @@ impl<'a> Reader<'a> {
         let mut page = None;
         for number in 0.. {
             self.check_cancel()?;
-            let mut job = self.job()?;
+            let mut job = self.job(size)?;
             let length =
                 read_fully(&*disk.source, size, &mut job.segment).map_err(|error| Error::Source {
                     disk: disk.name.clone(),
@@ -460,23 +483,21 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn job(&mut self) -> Stopping<Box<Job>> {
-        if let Some(job) = self.spare.take() {
-            return Ok(job);
-        }
-        self.channels.free.recv().map_err(|_| Stop::Disconnected)
+    /// An empty job for the segment that begins at `start`.
+    pub(super) fn job(&mut self, start: u64) -> Stopping<Box<Job>> {
+        let mut job = match self.spare.take() {
+            Some(job) => job,
+            None => self.outlet.job()?,
+        };
+        job.start = start;
+        Ok(job)
     }
 
     pub(super) fn send(&mut self, step: Step) -> Stopping<()> {
-        let outlet = match &step {
-            Step::Write(_) => &self.channels.compress,
-            _ => &self.channels.pack,
-        };
-        let number = self.next_number;
-        self.next_number += 1;
-        outlet
-            .send(Numbered { number, step })
-            .map_err(|_| Stop::Disconnected)
+        if let Some(job) = self.outlet.send(step)? {
+            self.spare = Some(job);
+        }
+        Ok(())
     }
 
     pub(super) fn check_cancel(&self) -> Stopping<()> {

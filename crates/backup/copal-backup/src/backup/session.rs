@@ -10,7 +10,9 @@ use crate::catalog::record::Record;
 use crate::catalog::vm::VmState;
 use crate::error::{Error, Result};
 use crate::keys::random;
+use crate::lease::sessions as leases;
 use crate::manifest::{self, Manifest};
+use crate::open_session::HolderId;
 use crate::parts::Parts;
 use crate::request::Vm;
 use crate::retention::misdated;
@@ -40,9 +42,10 @@ impl Session {
     /// Ends what earlier sessions left open, and opens a new one on the newest snapshot that can be read. From then on the
     /// index knows what the VM has, in a fleet.
     /// # Errors
-    /// `Busy`: in a fleet on several servers, another session of the VM is open, and may be alive. Those of the store.
-    pub(crate) fn open(parts: &Parts, vm: &Vm) -> Result<(Session, Option<Base>)> {
-        let opened = Session::append_open(parts, vm)?;
+    /// `SessionOpen`: in a fleet on several servers, another session of the VM is open, and may be alive (BAK-21). Those of the
+    /// store.
+    pub(crate) fn open(parts: &Parts, vm: &Vm, holder: Option<HolderId>) -> Result<(Session, Option<Base>)> {
+        let opened = Session::append_open(parts, vm, holder)?;
         if parts.pack_store().layout.is_fleet() {
             // Behind the record: a prune has listed what it removes before it, or sees the session.
             parts.finish_removals_of(vm.uuid)?;
@@ -51,10 +54,9 @@ impl Session {
         Ok(opened)
     }
 
-    fn append_open(parts: &Parts, named: &Vm) -> Result<(Session, Option<Base>)> {
+    fn append_open(parts: &Parts, named: &Vm, holder: Option<HolderId>) -> Result<(Session, Option<Base>)> {
         let vm = named.uuid;
-        let is_alone =
-            !parts.pack_store().layout.is_fleet() || !parts.pack_store().volumes.store.is_replicated();
+        let is_alone = !parts.is_written_by_several();
         let id: SessionId = random()?;
         let log = LogName::Vm(vm);
         let mut lost: Option<Option<Base>> = None;
@@ -76,12 +78,16 @@ impl Session {
             }
             if let Some(&stale) = state.open.first() {
                 if !is_alone {
-                    return Err(Error::Busy {
-                        what: format!(
-                            "VM {} (`copal sessions fence {}` ends a backup whose host has died)",
-                            named.name, named.name
-                        ),
-                    });
+                    match leases::open_sessions(parts, vm)?.into_iter().next() {
+                        Some(open) => {
+                            return Err(Error::SessionOpen {
+                                vm: named.name.clone(),
+                                open: Box::new(open),
+                            });
+                        }
+                        // It ended meanwhile.
+                        None => continue,
+                    }
                 }
                 // This process has the VM to itself, so whoever opened that session is gone.
                 parts
@@ -90,9 +96,18 @@ impl Session {
                 continue;
             }
             let base = newest_readable(parts, vm, &state);
-            let record = Record::Open {
-                session: id,
-                base: base.as_ref().map(|base| base.manifest.snapshot),
+            let session = id;
+            let snapshot = base.as_ref().map(|base| base.manifest.snapshot);
+            let record = match holder {
+                Some(holder) => Record::OpenHeld {
+                    session,
+                    base: snapshot,
+                    holder,
+                },
+                None => Record::Open {
+                    session,
+                    base: snapshot,
+                },
             };
             match parts.catalog().append(log, state.next_number, &record)? {
                 Append::Lost => lost = Some(base),
@@ -142,7 +157,8 @@ impl Session {
                 None => None,
             };
             let vector = summaries::write(parts, &manifest, base.map(|base| base.header.geometry))?;
-            manifest.counts.stored_bytes += vector.file_bytes();
+            manifest.vector = Some(vector.digest);
+            manifest.counts.stored_bytes += vector.header.file_bytes();
         }
         let keys = &parts.pack_store().keys;
         // Counters have a fixed width: neither length depends on what is counted.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 /// A store whose deletes, from a moment on, are told to have failed and take effect later.
 #[derive(Clone)]
-struct LateStore {
+pub(super) struct LateStore {
     inner: MemoryStore,
     late: Arc<Mutex<Late>>,
 }
@@ -25,7 +25,7 @@ struct Late {
 }
 
 impl LateStore {
-    fn new() -> LateStore {
+    pub(super) fn new() -> LateStore {
         LateStore {
             inner: MemoryStore::new(),
             late: Arc::default(),
@@ -49,7 +49,7 @@ impl LateStore {
         deletes.len()
     }
 
-    fn open(&self) -> Repository {
+    pub(super) fn open(&self) -> Repository {
         Repository::open(Arc::new(self.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap()
     }
 }
@@ -96,8 +96,9 @@ impl VolumeStore for LateStore {
         prefix: &[u8],
         after: Option<&[u8]>,
         limit: usize,
+        options: &ReadOptions,
     ) -> Done<Vec<(Bytes, FileInfo)>> {
-        self.inner.list(vid, prefix, after, limit)
+        self.inner.list(vid, prefix, after, limit, options)
     }
     fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Done<()> {
         let mut late = self.late.lock().unwrap();
@@ -165,7 +166,10 @@ fn survives(flaw: &'static [Flaw], layout: Layout) -> bool {
     // The list has done its work.
     let catalog = store.inner.list_volumes("", None, 100).unwrap();
     let (_, catalog) = catalog.iter().find(|(name, _)| name.starts_with("cat-")).unwrap();
-    let lists = store.inner.list(*catalog, b"r.", None, 10).unwrap();
+    let lists = store
+        .inner
+        .list(*catalog, b"r.", None, 10, &ReadOptions::default())
+        .unwrap();
     assert!(lists.is_empty(), "{lists:?}");
     is_whole
 }
@@ -198,7 +202,10 @@ fn a_list_of_an_earlier_epoch_removes_nothing() {
     // The list is not there yet for the next writer.
     let volumes = store.inner.list_volumes("", None, 100).unwrap();
     let (_, catalog) = volumes.iter().find(|(name, _)| name.starts_with("cat-")).unwrap();
-    let lists = store.inner.list(*catalog, b"r.", None, 10).unwrap();
+    let lists = store
+        .inner
+        .list(*catalog, b"r.", None, 10, &ReadOptions::default())
+        .unwrap();
     let [(name, info)] = &lists[..] else {
         panic!("{lists:?}");
     };
@@ -212,5 +219,11 @@ fn a_list_of_an_earlier_epoch_removes_nothing() {
         .unwrap();
     back_up(&store.open(), "db", &text_disk(2), false);
     assert_eq!(restore(&store.open(), kept.snapshot), disk.bytes);
-    assert!(store.inner.list(*catalog, b"r.", None, 10).unwrap().is_empty());
+    assert!(
+        store
+            .inner
+            .list(*catalog, b"r.", None, 10, &ReadOptions::default())
+            .unwrap()
+            .is_empty()
+    );
 }

@@ -1,9 +1,12 @@
 //! Checkpoints of logs and their bytes: what all records below a number amount to.
 //!
-//! Format: docs/formats/backup-checkpoint.md v2
+//! Format: docs/formats/backup-checkpoint.md v3
+//! In a repository that has had role keys only the delete role writes checkpoints, and signs them: what one says takes the
+//! place of all records before it (BAK-19).
 //! Not here: when one is written and what goes then (`replay`), what the states are (`domain`, `vm`).
 
 use super::fold::Fold;
+use super::record::split_signature;
 use crate::keys::{Keys, MAC_BYTES};
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 
@@ -11,9 +14,12 @@ pub(crate) const FORMAT: Format = Format {
     magic: *b"COPALCKP",
     name: "catalog checkpoint",
     oldest: 1,
-    version: 2,
+    version: 3,
     known_flags: 0,
 };
+
+/// Checkpoints without a signature are what they were before there was one.
+const UNSIGNED: Format = Format { version: 2, ..FORMAT };
 
 /// No checkpoint is longer: 200,000 VMs of the longest names. A log that needs more goes on without.
 pub(crate) const MAX_CHECKPOINT_BYTES: u64 = 64 << 20;
@@ -25,14 +31,38 @@ pub(crate) fn encode<S: Fold>(state: &S, place: &str, keys: &Keys) -> Vec<u8> {
     bytes.put_zeros(3);
     bytes.put_u64(state.next_number());
     state.put(&mut bytes);
+    let format = match keys.sign(place, &bytes[ENVELOPE_LEN..]) {
+        Some(signature) => {
+            bytes.put_bytes(&signature);
+            &FORMAT
+        }
+        None => &UNSIGNED,
+    };
     let mac = keys.mac(place, &bytes[ENVELOPE_LEN..]);
     bytes.put_bytes(&mac);
-    Envelope::seal(&FORMAT, 0, 0, &mut bytes);
+    Envelope::seal(format, 0, 0, &mut bytes);
     bytes
 }
 
 /// Reads the checkpoint at `place`, which is that of record `number`.
 pub(crate) fn decode<S: Fold>(bytes: &[u8], place: &str, number: u64, keys: &Keys) -> Result<S, String> {
+    let (version, content) = open(bytes, place, keys)?;
+    let mut input = Reader::new(content);
+    let state: S = parse(&mut input, version)?;
+    input.finish().map_err(|error| error.to_string())?;
+    if state.next_number() != number {
+        return Err(format!("it is that of record {}", state.next_number()));
+    }
+    Ok(state)
+}
+
+/// Whether these bytes are a checkpoint that counts at `place`, whatever it says.
+pub(crate) fn counts(bytes: &[u8], place: &str, keys: &Keys) -> bool {
+    open(bytes, place, keys).is_ok()
+}
+
+/// The version of a checkpoint that counts, and its fields.
+fn open<'a>(bytes: &'a [u8], place: &str, keys: &Keys) -> Result<(u16, &'a [u8]), String> {
     let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
     let at = body
         .len()
@@ -42,16 +72,14 @@ pub(crate) fn decode<S: Fold>(bytes: &[u8], place: &str, number: u64, keys: &Key
     if !keys.mac_fits(place, content, mac) {
         return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
     }
-    let mut input = Reader::new(content);
-    let state: S = parse(&mut input, envelope.version)?;
-    input.finish().map_err(|error| error.to_string())?;
-    if state.next_number() != number {
-        return Err(format!("it is that of record {}", state.next_number()));
+    let (content, signature) = split_signature(content, envelope.version >= FORMAT.version)?;
+    if !keys.counts(place, content, signature) {
+        return Err("it lacks the signature of the delete role, so it is none; if `copal key add` was interrupted, run it again".into());
     }
-    Ok(state)
+    Ok((envelope.version, content))
 }
 
-/// Reads what stands behind the envelope and before the MAC.
+/// Reads what stands behind the envelope and before the signature or MAC.
 pub(crate) fn parse<S: Fold>(input: &mut Reader<'_>, version: u16) -> Result<S, String> {
     let text = |error: DecodeError| error.to_string();
     let kind = input.u8().map_err(text)?;

@@ -1,6 +1,6 @@
 //! What the log of the domain amounts to: a pure fold over its records.
 //!
-//! Format: docs/formats/backup-checkpoint.md v2
+//! Format: docs/formats/backup-checkpoint.md v3
 
 use super::fold::{Entry, Fold};
 use super::record::{MAX_NAME_BYTES, Record};
@@ -20,6 +20,15 @@ pub(crate) struct DomainState {
     pub(crate) vms: Vec<Vm>,
 }
 
+impl DomainState {
+    /// Whether a machine has this UUID or this name.
+    fn has(&self, vm: Uuid, name: &str) -> bool {
+        self.vms
+            .iter()
+            .any(|known| known.uuid == vm || known.name == name)
+    }
+}
+
 impl Fold for DomainState {
     const KIND: u8 = 1;
 
@@ -34,7 +43,8 @@ impl Fold for DomainState {
     fn apply(&mut self, entry: &Entry) {
         self.next_number = entry.number + 1;
         match &entry.record {
-            Record::VmAdded { vm, name } => self.vms.push(Vm {
+            // A machine that is listed twice would have each snapshot twice, and retention let one of the two go.
+            Record::VmAdded { vm, name } if !self.has(*vm, name) => self.vms.push(Vm {
                 uuid: *vm,
                 name: name.clone(),
             }),

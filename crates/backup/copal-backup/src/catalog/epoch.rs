@@ -8,7 +8,7 @@ use super::log::{Catalog, PAGE, number_of};
 use crate::error::Result;
 use crate::volumes::settled;
 use bytes::Bytes;
-use copal_volume::{FileInfo, PutOptions, VolumeError};
+use copal_volume::{FileInfo, PutOptions, ReadOptions, VolumeError};
 
 const PREFIX: &str = "e.";
 /// Epochs are cleared away whenever so many have passed.
@@ -31,9 +31,14 @@ impl Catalog {
         let mut found = Vec::new();
         loop {
             let after = found.last().map(|(name, _): &(Bytes, FileInfo)| name.clone());
-            let page = self
-                .store
-                .list(self.vid, PREFIX.as_bytes(), after.as_deref(), PAGE)?;
+            // An index is believed to know all packs if no newer epoch is shown.
+            let page = self.store.list(
+                self.vid,
+                PREFIX.as_bytes(),
+                after.as_deref(),
+                PAGE,
+                &ReadOptions::STRICT,
+            )?;
             if page.is_empty() {
                 return Ok(found);
             }

@@ -37,6 +37,42 @@ pub(super) fn dead(input: &mut Reader<'_>) -> Result<Option<DeadList>, DecodeErr
     })
 }
 
+/// Most lists of moved frames of a VM that are in force at once.
+pub(crate) const MAX_MOVED_LISTS: usize = 1024;
+
+/// A list of moved frames that is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MovedList {
+    pub(crate) number: u64,
+    /// How many ids it leads on.
+    pub(crate) ids: u32,
+    /// Of its file.
+    pub(crate) hash: [u8; 32],
+}
+
+/// Lists of moved frames: how many, then the number, the ids and the hash of each.
+pub(super) fn put_moved(bytes: &mut Vec<u8>, lists: &[MovedList]) {
+    bytes.put_varint(lists.len() as u64);
+    for list in lists {
+        bytes.put_u64(list.number);
+        bytes.put_u32(list.ids);
+        bytes.put_bytes(&list.hash);
+    }
+}
+
+/// Reads what [`put_moved`] wrote. A number that nobody can count on from is none.
+pub(super) fn moved(input: &mut Reader<'_>) -> Result<Vec<MovedList>, DecodeError> {
+    let count = input.bounded(MAX_MOVED_LISTS)?;
+    let list = |_| {
+        Ok(MovedList {
+            number: input.u64()?.min(MAX_SEQUENCE),
+            ids: input.u32()?,
+            hash: input.array()?,
+        })
+    };
+    (0..count).map(list).collect()
+}
+
 /// An optional snapshot: 0, or 1 and its id.
 pub(crate) fn put_option(bytes: &mut Vec<u8>, snapshot: Option<SnapshotId>) {
     bytes.put_u8(u8::from(snapshot.is_some()));

@@ -4,11 +4,13 @@
 
 use super::domain::DomainState;
 use super::fold::Entry;
+use super::popular::PopularState;
 use super::record::Record;
 use super::replay::{Replayed, Replays, missing};
 use super::vm::VmState;
 use crate::error::{Error, Result};
-use crate::keys::Keys;
+use crate::keys::{Keys, Signatures};
+use crate::role::Role;
 use crate::volumes::settled;
 use bytes::Bytes;
 use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeId, VolumeStore};
@@ -27,6 +29,8 @@ pub(crate) enum LogName {
     Domain,
     /// Of one VM: its sessions and snapshots.
     Vm(Uuid),
+    /// Of a fleet: its packs of popular chunks.
+    Popular,
 }
 
 impl LogName {
@@ -34,20 +38,21 @@ impl LogName {
         match self {
             LogName::Domain => "d.".into(),
             LogName::Vm(vm) => format!("v.{}.", vm.simple()),
+            LogName::Popular => "k.".into(),
         }
     }
     pub(super) fn checkpoint_prefix(self) -> String {
         format!("c.{}", self.prefix())
     }
     /// Name of the file of the checkpoint that covers all records below `number`.
-    pub(super) fn checkpoint_place(self, number: u64) -> String {
+    pub(crate) fn checkpoint_place(self, number: u64) -> String {
         format!("{}{number:016x}", self.checkpoint_prefix())
     }
     /// The record behind which records may go.
     pub(super) fn first_removable(self) -> Option<String> {
         match self {
             LogName::Domain => Some(self.place(0)),
-            LogName::Vm(_) => None,
+            LogName::Vm(_) | LogName::Popular => None,
         }
     }
     /// Name of the file of record `number`; names ascend with numbers.
@@ -71,6 +76,7 @@ pub(crate) struct Catalog {
     pub(super) keys: Arc<Keys>,
     domains: Replays<DomainState>,
     vms: Replays<VmState>,
+    popular: Replays<PopularState>,
 }
 
 impl Catalog {
@@ -81,6 +87,7 @@ impl Catalog {
             keys,
             domains: Replays::default(),
             vms: Replays::default(),
+            popular: Replays::default(),
         }
     }
 
@@ -98,10 +105,26 @@ impl Catalog {
         self.replay(&self.vms, LogName::Vm(vm))
     }
 
+    /// State of the log of popular packs, read to its end.
+    /// # Errors
+    /// `Damaged`; those of the store.
+    pub(crate) fn popular(&self) -> Result<Arc<Replayed<PopularState>>> {
+        self.replay(&self.popular, LogName::Popular)
+    }
+
+    pub(super) fn domains(&self) -> &Replays<DomainState> {
+        &self.domains
+    }
+
+    pub(super) fn vms(&self) -> &Replays<VmState> {
+        &self.vms
+    }
+
     /// What was replayed is read again.
     pub(super) fn forget_replays(&self) {
         self.domains.forget_all();
         self.vms.forget_all();
+        self.popular.forget_all();
     }
 
     /// Hands over all that is damaged of the domain's log.
@@ -165,9 +188,15 @@ impl Catalog {
         let mut expected = needed;
         let mut after = first.checked_sub(1).map(|before| Bytes::from(log.place(before)));
         loop {
-            let page = self
-                .store
-                .list(self.vid, prefix.as_bytes(), after.as_deref(), PAGE)?;
+            // Where the list ends the log ends, and the next number is appended on the strength of what stood before: a Fence
+            // or a Retired that was acknowledged must be shown.
+            let page = self.store.list(
+                self.vid,
+                prefix.as_bytes(),
+                after.as_deref(),
+                PAGE,
+                &ReadOptions::STRICT,
+            )?;
             let Some((last, _)) = page.last() else {
                 return Ok(());
             };
@@ -207,13 +236,36 @@ impl Catalog {
             Err(VolumeError::Corrupt { what }) => return Err(damaged_record(place, what)),
             body => body?,
         };
-        let record =
+        let mut record =
             Record::decode(&body, place, &self.keys).map_err(|detail| damaged_record(place, detail))?;
+        if let Record::Void { code } = record {
+            tracing::warn!(
+                place,
+                kind = code,
+                "a record without the signature of the delete role counts for nothing"
+            );
+        }
+        if let Record::Publish { clock_ms, .. } = &mut record
+            && self.keys.signatures() == Signatures::Needed
+        {
+            // Who backs up does not say when that was.
+            *clock_ms = Some(created_ms);
+        }
         Ok(Entry {
             number,
             created_ms,
             record,
         })
+    }
+
+    /// Refuses to write what would count for nothing.
+    /// # Errors
+    /// `Denied`.
+    pub(super) fn may_write(&self, role: Role) -> Result<()> {
+        match role {
+            Role::Delete if !self.keys.can_sign() => self.keys.roles().require(role),
+            _ => Ok(()),
+        }
     }
 
     /// Creates record `number` of a log, if nobody has. `Lost` may also be said of a record that counts, where others
@@ -228,12 +280,14 @@ impl Catalog {
             match log {
                 LogName::Domain => self.keep_short(&self.domains, log),
                 LogName::Vm(_) => self.keep_short(&self.vms, log),
+                LogName::Popular => self.keep_short(&self.popular, log),
             }
         }
         Ok(outcome)
     }
 
     fn create(&self, log: LogName, number: u64, record: &Record) -> Result<Append> {
+        self.may_write(record.role())?;
         let place = log.place(number);
         let body = Bytes::from(record.encode(&place, &self.keys));
         match self

@@ -1,11 +1,18 @@
 //! Catalog records and their bytes.
 //!
-//! Format: docs/formats/backup-catalog.md v2
+//! Format: docs/formats/backup-catalog.md v3
+//! A record that takes something away is signed in a repository that has had role keys (BAK-19), and then of version 3.
 
-use super::fields::{DeadList, MAX_SEQUENCE, SessionId, dead, option, put_dead, put_option};
+use super::fields::{
+    DeadList, MAX_SEQUENCE, MovedList, SessionId, dead, moved, option, put_dead, put_moved, put_option,
+};
 use crate::keys::{Keys, MAC_BYTES};
+use crate::open_session::HolderId;
 use crate::pack::PackNumber;
+use crate::peers::Writer;
 use crate::request::SnapshotId;
+use crate::role::Role;
+use crate::signing::SIGNATURE_BYTES;
 use crate::volumes::Home;
 use copal_chunk::Profile;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
@@ -15,9 +22,12 @@ pub(crate) const FORMAT: Format = Format {
     magic: *b"COPALREC",
     name: "catalog record",
     oldest: 1,
-    version: 2,
+    version: 3,
     known_flags: 0,
 };
+
+/// Records without a signature are what they were before there was one.
+const UNSIGNED: Format = Format { version: 2, ..FORMAT };
 
 /// Longest name of a VM, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
@@ -72,12 +82,47 @@ pub(crate) enum Record {
     Retired,
     /// Nothing of a VM is there any more.
     VmRemoved { vm: Uuid },
+    /// In the log of popular packs: this one is durable, and its frames have the ordinals from here on.
+    Popular {
+        volume: u32,
+        pack: PackNumber,
+        first_ordinal: u32,
+        frames: u32,
+        /// Says which host wrote it: another one opens it.
+        writer: Writer,
+    },
+    /// In the log of popular packs: another agent than its writer's has opened all frames of this one.
+    Checked { pack: PackNumber },
     /// As `Init`, of a fleet.
     InitFleet {
         domain: Uuid,
         profile: Profile,
         /// How much of all unique chunks may be popular.
         popular_millionths: u32,
+    },
+    /// From here on what takes something away is signed. Beside the logs, in a file of its own, it says that of all of them.
+    Roles,
+    /// A record of this kind that should be signed and is not: it changes nothing. Never written.
+    Void { code: u8 },
+    /// Whoever holds sessions is alive. In a file of its own, in no log.
+    Beat {
+        name: String,
+        address: String,
+        progress: u64,
+    },
+    /// As `Open`, of a holder that leaves signs of life.
+    OpenHeld {
+        session: SessionId,
+        base: Option<SnapshotId>,
+        holder: HolderId,
+    },
+    /// Chunks of the VM that several VMs have are led to the popular frames that `moved` lists, all lists there are; the VM's
+    /// own frames of them stand in `dead`.
+    Moved {
+        moved: Vec<MovedList>,
+        dead: Option<DeadList>,
+        /// Of no snapshot below this sequence there is a chunk about which nobody answered.
+        resolved_below: u64,
     },
 }
 
@@ -107,6 +152,43 @@ impl Record {
             Record::Freed { .. } => 13,
             Record::Retired => 14,
             Record::VmRemoved { .. } => 15,
+            Record::Popular { .. } => 16,
+            Record::Checked { .. } => 17,
+            Record::Beat { .. } => 18,
+            Record::Roles => 19,
+            Record::OpenHeld { .. } => 20,
+            Record::Moved { .. } => 21,
+            Record::Void { code } => *code,
+        }
+    }
+
+    /// Who may write it. Whatever a backup does not need is not a backup's.
+    pub(crate) fn role(&self) -> Role {
+        match self {
+            Record::Init { .. }
+            | Record::InitFleet { .. }
+            | Record::VmAdded { .. }
+            | Record::Open { .. }
+            | Record::OpenHeld { .. }
+            | Record::Beat { .. }
+            | Record::Publish { .. }
+            | Record::Fence { .. }
+            | Record::Popular { .. }
+            | Record::Checked { .. }
+            // Says of packs that a signed list names that they are gone.
+            | Record::Removed { .. } => Role::Backup,
+            Record::Forget { .. }
+            | Record::Deleted { .. }
+            // Retention lets others go for one that is verified.
+            | Record::Verified { .. }
+            | Record::Hold { .. }
+            | Record::Removing { .. }
+            | Record::Freed { .. }
+            | Record::Moved { .. }
+            | Record::Retired
+            | Record::VmRemoved { .. }
+            | Record::Roles
+            | Record::Void { .. } => Role::Delete,
         }
     }
 
@@ -127,6 +209,24 @@ impl Record {
             Record::Open { session, base } => {
                 bytes.put_bytes(session);
                 put_option(&mut bytes, *base);
+            }
+            Record::OpenHeld {
+                session,
+                base,
+                holder,
+            } => {
+                bytes.put_bytes(session);
+                put_option(&mut bytes, *base);
+                bytes.put_bytes(&holder.0);
+            }
+            Record::Beat {
+                name,
+                address,
+                progress,
+            } => {
+                bytes.put_prefixed(name.as_bytes());
+                bytes.put_prefixed(address.as_bytes());
+                bytes.put_u64(*progress);
             }
             Record::Publish {
                 session,
@@ -150,11 +250,34 @@ impl Record {
                 put_listed(&mut bytes, snapshots);
             }
             Record::Removing { packs } | Record::Removed { packs } => put_packs(&mut bytes, packs),
-            Record::Retired => {}
+            Record::Retired | Record::Roles | Record::Void { .. } => {}
             Record::VmRemoved { vm } => bytes.put_bytes(vm.as_bytes()),
+            Record::Popular {
+                volume,
+                pack,
+                first_ordinal,
+                frames,
+                writer,
+            } => {
+                bytes.put_u32(*volume);
+                bytes.put_u64(pack.0);
+                bytes.put_u32(*first_ordinal);
+                bytes.put_u32(*frames);
+                bytes.put_u64(writer.0);
+            }
+            Record::Checked { pack } => bytes.put_u64(pack.0),
             Record::Freed { snapshots, dead } => {
                 put_dead(&mut bytes, dead.as_ref());
                 put_listed(&mut bytes, snapshots);
+            }
+            Record::Moved {
+                moved,
+                dead,
+                resolved_below,
+            } => {
+                put_dead(&mut bytes, dead.as_ref());
+                bytes.put_u64(*resolved_below);
+                put_moved(&mut bytes, moved);
             }
             Record::InitFleet {
                 domain,
@@ -166,13 +289,24 @@ impl Record {
                 bytes.put_u32(*popular_millionths);
             }
         }
+        let signature = match self.role() {
+            Role::Backup => None,
+            Role::Delete | Role::Admin => keys.sign(place, &bytes[ENVELOPE_LEN..]),
+        };
+        let format = match &signature {
+            Some(signature) => {
+                bytes.put_bytes(signature);
+                &FORMAT
+            }
+            None => &UNSIGNED,
+        };
         let mac = keys.mac(place, &bytes[ENVELOPE_LEN..]);
         bytes.put_bytes(&mac);
-        Envelope::seal(&FORMAT, 0, 0, &mut bytes);
+        Envelope::seal(format, 0, 0, &mut bytes);
         bytes
     }
 
-    /// Reads the record at `place`.
+    /// Reads the record at `place`; `Void` when it lacks a signature that it needs.
     pub(crate) fn decode(bytes: &[u8], place: &str, keys: &Keys) -> Result<Record, String> {
         let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
         let at = body
@@ -183,11 +317,29 @@ impl Record {
         if !keys.mac_fits(place, content, mac) {
             return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
         }
+        let (content, signature) = split_signature(content, envelope.version >= FORMAT.version)?;
         let mut input = Reader::new(content);
         let record = parse(&mut input, envelope.version)?;
         input.finish().map_err(|error| error.to_string())?;
-        Ok(record)
+        match record.role() {
+            Role::Backup => Ok(record),
+            Role::Delete | Role::Admin if keys.counts(place, content, signature) => Ok(record),
+            Role::Delete | Role::Admin => Ok(Record::Void { code: record.code() }),
+        }
     }
+}
+
+/// What was signed, and the signature behind it, if there is to be one.
+pub(super) fn split_signature(content: &[u8], is_signed: bool) -> Result<(&[u8], Option<&[u8]>), String> {
+    if !is_signed {
+        return Ok((content, None));
+    }
+    let at = content
+        .len()
+        .checked_sub(SIGNATURE_BYTES)
+        .ok_or("it is too short for a signature")?;
+    let (content, signature) = content.split_at(at);
+    Ok((content, Some(signature)))
 }
 
 /// Reads the fields of a record of this version.
@@ -259,12 +411,49 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
             10 => Record::Removing { packs: packs(input)? },
             11 => Record::Removed { packs: packs(input)? },
             14 => Record::Retired,
+            19 => Record::Roles,
             15 => Record::VmRemoved {
                 vm: Uuid::from_bytes(input.array()?),
+            },
+            16 => Record::Popular {
+                volume: input.u32()?,
+                pack: PackNumber(input.u64()?),
+                first_ordinal: input.u32()?,
+                frames: input.u32()?,
+                writer: Writer(input.u64()?),
+            },
+            17 => Record::Checked {
+                pack: PackNumber(input.u64()?),
             },
             13 => Record::Freed {
                 dead: dead(input)?,
                 snapshots: listed(input)?,
+            },
+            18 => {
+                let name = std::str::from_utf8(input.prefixed(MAX_NAME_BYTES)?);
+                let address = std::str::from_utf8(input.prefixed(MAX_NAME_BYTES)?);
+                match (name, address) {
+                    (Ok(name), Ok(address)) => Record::Beat {
+                        name: name.to_owned(),
+                        address: address.to_owned(),
+                        progress: input.u64()?,
+                    },
+                    (Err(error), _) | (_, Err(error)) => {
+                        return Ok(Err(format!(
+                            "the name of whoever holds sessions is not text: {error}"
+                        )));
+                    }
+                }
+            }
+            20 => Record::OpenHeld {
+                session: input.array()?,
+                base: option(input)?,
+                holder: HolderId(input.array()?),
+            },
+            21 => Record::Moved {
+                dead: dead(input)?,
+                resolved_below: input.u64()?.min(MAX_SEQUENCE),
+                moved: moved(input)?,
             },
             other => {
                 return Ok(Err(format!(

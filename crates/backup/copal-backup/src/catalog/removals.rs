@@ -9,6 +9,7 @@
 use super::log::{Catalog, PAGE, damaged_record, number_of};
 use super::record::{PackPlace, Record};
 use crate::error::Result;
+use crate::role::Role;
 use crate::volumes::settled;
 use bytes::Bytes;
 use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError};
@@ -32,6 +33,7 @@ impl Catalog {
     /// Those of the store: then nothing may be removed.
     pub(crate) fn begin_removal(&self, epoch: u64, number: u32, packs: &[PackPlace]) -> Result<Removal> {
         let name = format!("{PREFIX}{epoch:016x}.{number:08x}");
+        self.may_write(Role::Delete)?;
         let packs = packs.to_vec();
         let bytes = Record::Removing { packs }.encode(&name, &self.keys);
         let put = self
@@ -52,9 +54,14 @@ impl Catalog {
         let mut found: Vec<Removal> = Vec::new();
         loop {
             let after = found.last().map(|removal| removal.name.clone().into_bytes());
-            let page = self
-                .store
-                .list(self.vid, PREFIX.as_bytes(), after.as_deref(), PAGE)?;
+            // A list that is not shown is not finished, and its packs would be referred to.
+            let page = self.store.list(
+                self.vid,
+                PREFIX.as_bytes(),
+                after.as_deref(),
+                PAGE,
+                &ReadOptions::STRICT,
+            )?;
             if page.is_empty() {
                 return Ok(found);
             }
@@ -81,6 +88,14 @@ impl Catalog {
             .get(self.vid, name.as_bytes(), 0..MAX_LIST_BYTES, &read)?;
         match Record::decode(&bytes, name, &self.keys) {
             Ok(Record::Removing { packs }) => Ok(packs),
+            // Whoever can write a file would remove what he likes.
+            Ok(Record::Void { .. }) => {
+                tracing::warn!(
+                    name,
+                    "a list of packs without the signature of the delete role removes nothing"
+                );
+                Ok(Vec::new())
+            }
             Ok(_) => Err(damaged_record(name, "it is no list of packs")),
             Err(detail) => Err(damaged_record(name, detail)),
         }

@@ -16,7 +16,10 @@
 use super::checkpoint::{self, MAX_CHECKPOINT_BYTES};
 use super::fold::Fold;
 use super::log::{Catalog, LogName, PAGE, damaged_record, number_of};
+use super::record::Record;
 use crate::error::{Error, Result};
+use crate::keys::Signatures;
+use crate::request::Vm;
 use crate::volumes::settled;
 use bytes::Bytes;
 use copal_volume::{FileInfo, PutOptions, ReadOptions, VolumeError};
@@ -48,6 +51,11 @@ impl<S> Deref for Replayed<S> {
 }
 
 impl<S: Fold> Replayed<S> {
+    /// Whether a checkpoint of that number is there and can be read.
+    pub(super) fn has_checkpoint_at(&self, number: u64) -> bool {
+        self.base == number && number > 0
+    }
+
     fn is_due(&self) -> bool {
         self.state.next_number() - self.base >= INTERVAL.max(self.state.items() as u64 / 16)
     }
@@ -145,9 +153,14 @@ impl Catalog {
         let mut found = Vec::new();
         let mut after: Option<Bytes> = None;
         loop {
-            let page = self
-                .store
-                .list(self.vid, prefix.as_bytes(), after.as_deref(), PAGE)?;
+            // Behind the newest checkpoint records are asked for; before an older one they may be gone.
+            let page = self.store.list(
+                self.vid,
+                prefix.as_bytes(),
+                after.as_deref(),
+                PAGE,
+                &ReadOptions::STRICT,
+            )?;
             let Some((last, _)) = page.last() else {
                 return Ok(found);
             };
@@ -176,18 +189,55 @@ impl Catalog {
         }
     }
 
-    /// Whether a log has a checkpoint of a higher number.
+    /// Whether a log has a checkpoint of a higher number. Where checkpoints are signed, one that is not is none: otherwise
+    /// who may write any file would have every record taken for one that is covered.
     pub(super) fn has_checkpoint_behind(&self, log: LogName, number: u64) -> Result<bool> {
-        let (prefix, after) = (log.checkpoint_prefix(), log.checkpoint_place(number));
-        let found = self
-            .store
-            .list(self.vid, prefix.as_bytes(), Some(after.as_bytes()), 1)?;
-        Ok(!found.is_empty())
+        let prefix = log.checkpoint_prefix();
+        let mut after = Bytes::from(log.checkpoint_place(number));
+        loop {
+            // That none is shown means that the log has not been shortened behind what was read.
+            let found = self.store.list(
+                self.vid,
+                prefix.as_bytes(),
+                Some(&after),
+                PAGE,
+                &ReadOptions::STRICT,
+            )?;
+            let Some((last, _)) = found.last() else {
+                return Ok(false);
+            };
+            if self.keys.signatures() != Signatures::Needed {
+                return Ok(true);
+            }
+            after = last.clone();
+            for (name, info) in &found {
+                if self.is_checkpoint(name, info.size)? {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// Whether the file of that name is a checkpoint that counts; one that is gone has given way to a newer one.
+    pub(super) fn is_checkpoint(&self, name: &Bytes, size: u64) -> Result<bool> {
+        if size > MAX_CHECKPOINT_BYTES {
+            return Ok(false);
+        }
+        let place = String::from_utf8_lossy(name);
+        match self.store.get(self.vid, name, 0..size, &ReadOptions::default()) {
+            Ok(bytes) => Ok(checkpoint::counts(&bytes, &place, &self.keys)),
+            Err(VolumeError::NotFound) => Ok(true),
+            Err(VolumeError::Corrupt { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Writes a checkpoint if it is time for one. What comes of it changes nothing for the caller: without it, the next
     /// reader reads more, and the next who appends tries again.
     pub(super) fn keep_short<S: Fold>(&self, replays: &Replays<S>, log: LogName) {
+        if !self.keys.can_sign() {
+            return;
+        }
         let outcome = self.replay(replays, log).and_then(|replayed| {
             if replayed.is_due() {
                 self.write_checkpoint(replays, log, &replayed)?;
@@ -200,17 +250,26 @@ impl Catalog {
         }
     }
 
-    fn write_checkpoint<S: Fold>(
+    /// Writes the checkpoints that are due. Where they are signed, a backup writes none, so it falls to who can.
+    pub(crate) fn keep_all_short(&self, vms: &[Vm]) {
+        self.keep_short(self.domains(), LogName::Domain);
+        for vm in vms {
+            self.keep_short(self.vms(), LogName::Vm(vm.uuid));
+        }
+    }
+
+    /// Writes a checkpoint; `false`: there is none of that number, or another one.
+    pub(super) fn write_checkpoint<S: Fold>(
         &self,
         replays: &Replays<S>,
         log: LogName,
         replayed: &Replayed<S>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let number = replayed.next_number();
         let place = log.checkpoint_place(number);
         let body = checkpoint::encode(&replayed.state, &place, &self.keys);
         if body.len() as u64 > MAX_CHECKPOINT_BYTES {
-            return Ok(());
+            return Ok(false);
         }
         let options = PutOptions::default();
         match self
@@ -219,10 +278,10 @@ impl Catalog {
         {
             Ok(_) => {}
             // Somebody was faster, or this one is there and cannot be read: the next record brings another.
-            Err(VolumeError::Exists { .. }) => return Ok(()),
+            Err(VolumeError::Exists { .. }) => return Ok(false),
             Err(VolumeError::Unknown { fid }) => {
                 if !settled(&*self.store, self.vid, fid)? {
-                    return Ok(());
+                    return Ok(false);
                 }
             }
             Err(error) => return Err(error.into()),
@@ -233,7 +292,8 @@ impl Catalog {
             newest: number.max(replayed.newest),
         };
         replays.keep(log, &Arc::new(written));
-        self.drop_covered::<S>(log, number)
+        self.drop_covered::<S>(log, number)?;
+        Ok(true)
     }
 
     /// Deletes what lies behind the newest checkpoint below `number` that can be read.
@@ -262,9 +322,14 @@ impl Catalog {
         let prefix = log.prefix();
         let mut after = log.first_removable().map(Bytes::from);
         loop {
-            let page = self
-                .store
-                .list(self.vid, prefix.as_bytes(), after.as_deref(), PAGE)?;
+            // What is not shown here stays until the next checkpoint.
+            let page = self.store.list(
+                self.vid,
+                prefix.as_bytes(),
+                after.as_deref(),
+                PAGE,
+                &ReadOptions::default(),
+            )?;
             let listed = page.len();
             let mut covered = Vec::new();
             for (name, info) in page {
@@ -352,6 +417,14 @@ impl Catalog {
             meet(&mut state, &mut is_whole, number, &mut damages);
             match outcome {
                 Ok(entry) if entry.number < state.next_number() => {}
+                Ok(entry) if matches!(entry.record, Record::Void { .. }) => {
+                    let place = log.place(number);
+                    damages.push(damaged_record(
+                        &place,
+                        "it lacks the signature of the delete role, and counts for nothing",
+                    ));
+                    state.apply(&entry);
+                }
                 Ok(entry) if is_whole => state.apply(&entry),
                 Ok(entry) => state.apply_behind_loss(&entry),
                 Err(error) => {

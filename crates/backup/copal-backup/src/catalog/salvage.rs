@@ -14,10 +14,11 @@ use super::domain::DomainState;
 use super::fold::Fold;
 use super::log::{Catalog, LogName, number_of};
 use crate::error::{Error, Result};
+use crate::keys::Signatures;
 use crate::request::Vm;
 use crate::volumes::for_each_file;
 use bytes::Bytes;
-use copal_volume::{FileId, PutOptions};
+use copal_volume::{FileId, FileInfo, PutOptions};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
@@ -77,11 +78,38 @@ impl Catalog {
         Ok(unlisted)
     }
 
+    /// Deletes checkpoints that lack a signature they need. Their numbers mean nothing, and may be any.
+    fn drop_forged(&self, log: LogName) -> Result<()> {
+        if self.keys.signatures() != Signatures::Needed {
+            return Ok(());
+        }
+        let mut listed: Vec<(Bytes, FileInfo)> = Vec::new();
+        for_each_file(
+            &*self.store,
+            self.vid,
+            log.checkpoint_prefix().as_bytes(),
+            |name, info| {
+                listed.push((Bytes::copy_from_slice(name), info.clone()));
+                Ok(())
+            },
+        )?;
+        let mut forged = Vec::new();
+        for (name, info) in listed {
+            if !self.is_checkpoint(&name, info.size)? {
+                forged.push((name, info.fid));
+            }
+        }
+        forged
+            .chunks(DELETED_AT_ONCE)
+            .try_for_each(|files| self.delete(files))
+    }
+
     /// `state` becomes all there is of `log`.
     fn begin_anew<S: Fold>(&self, log: LogName, state: &mut S) -> Result<()> {
         let mut next = state.next_number();
         let mut before: Vec<(Bytes, FileId)> = Vec::new();
         let first = log.first_removable().map(String::into_bytes);
+        self.drop_forged(log)?;
         for prefix in [log.checkpoint_prefix(), log.prefix()] {
             for_each_file(&*self.store, self.vid, prefix.as_bytes(), |name, info| {
                 if let Ok(number) = number_of(&prefix, name) {

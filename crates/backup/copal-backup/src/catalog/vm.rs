@@ -1,11 +1,12 @@
 //! What the log of one VM amounts to: a pure fold over its records.
 //!
-//! Format: docs/formats/backup-checkpoint.md v2
+//! Format: docs/formats/backup-checkpoint.md v3
 
-use super::fields::{DeadList, MAX_SEQUENCE, SessionId, dead, put_dead};
+use super::fields::{DeadList, MAX_SEQUENCE, MovedList, SessionId, dead, moved, put_dead, put_moved};
 use super::fold::{Entry, Fold};
 use super::record::{PackPlace, Record, packs, put_packs};
 use crate::broken::{self, Flaw};
+use crate::open_session::HolderId;
 use crate::request::SnapshotId;
 use copal_codec::{DecodeError, Put, Reader};
 
@@ -52,12 +53,18 @@ pub(crate) struct VmState {
     pub(crate) is_retired: bool,
     /// Sessions that neither published nor were fenced.
     pub(crate) open: Vec<SessionId>,
+    /// Who holds them, of those whose holders leave signs of life.
+    pub(crate) held: Vec<(SessionId, HolderId)>,
     /// The newest sessions that were fenced, oldest first.
     pub(crate) fenced: Vec<SessionId>,
     /// The store's order of the newest of them.
     pub(crate) newest_ms: u64,
     /// In a fleet: packs that are going, and may not be gone from all servers. Nobody refers to them any more.
     pub(crate) removing: Vec<PackPlace>,
+    /// In a fleet: lists that lead chunks, of which the VM had frames of its own, to popular ones.
+    pub(crate) moved: Vec<MovedList>,
+    /// Below this sequence no snapshot has a chunk about which nobody answered: a clean-up has asked about all of them.
+    pub(crate) resolved_below: u64,
 }
 
 impl VmState {
@@ -66,9 +73,31 @@ impl VmState {
         self.fenced.drain(..older);
     }
 
+    fn begin(&mut self, session: SessionId, holder: Option<HolderId>) {
+        self.open.push(session);
+        self.held.extend(holder.map(|holder| (session, holder)));
+    }
+
+    fn end(&mut self, session: &SessionId) {
+        self.open.retain(|open| open != session);
+        self.held.retain(|(held, _)| held != session);
+    }
+
+    /// Who holds an open session; `None`: it is not open, or nobody leaves signs of life for it.
+    pub(crate) fn holder_of(&self, session: &SessionId) -> Option<HolderId> {
+        let mut held = self.held.iter();
+        held.find(|(held, _)| held == session).map(|(_, holder)| *holder)
+    }
+
     /// Whether one of these snapshots is forgotten and nothing of it was freed yet.
     pub(crate) fn lists_forgotten(&self, snapshots: &[SnapshotId]) -> bool {
         self.forgotten.iter().any(|one| snapshots.contains(&one.snapshot))
+    }
+
+    /// Whether a snapshot of this id was published and is not deleted yet.
+    fn knows(&self, snapshot: SnapshotId) -> bool {
+        let mut listed = self.published.iter().chain(&self.forgotten);
+        listed.any(|one| one.snapshot == snapshot) || self.freed.contains(&snapshot)
     }
 
     fn named<'a>(&'a mut self, snapshots: &'a [SnapshotId]) -> impl Iterator<Item = &'a mut Published> {
@@ -92,9 +121,10 @@ impl Fold for VmState {
     fn apply(&mut self, entry: &Entry) {
         self.next_number = entry.number + 1;
         match &entry.record {
-            Record::Open { session, .. } => self.open.push(*session),
+            Record::Open { session, .. } => self.begin(*session, None),
+            Record::OpenHeld { session, holder, .. } => self.begin(*session, Some(*holder)),
             Record::Fence { session } => {
-                self.open.retain(|open| open != session);
+                self.end(session);
                 self.fenced.push(*session);
                 self.trim_fenced();
             }
@@ -110,7 +140,11 @@ impl Fold for VmState {
                 if !self.open.contains(session) && !broken::by(Flaw::FencedPublishes) {
                     return;
                 }
-                self.open.retain(|open| open != session);
+                self.end(session);
+                if self.knows(*snapshot) {
+                    // Forgetting one of the two would take the other along, so there is no second.
+                    return;
+                }
                 self.newest_ms = entry.created_ms.max(self.newest_ms + 1);
                 self.next_sequence = sequence + 1;
                 self.published.push(Published {
@@ -137,6 +171,15 @@ impl Fold for VmState {
                 self.freed.extend(freed.map(|one| one.snapshot));
                 self.dead = *dead;
             }
+            Record::Moved {
+                moved,
+                dead,
+                resolved_below,
+            } => {
+                self.moved.clone_from(moved);
+                self.dead = *dead;
+                self.resolved_below = *resolved_below;
+            }
             Record::Verified { snapshots } => {
                 self.named(snapshots)
                     .for_each(|published| published.is_verified = true);
@@ -151,7 +194,12 @@ impl Fold for VmState {
             Record::Init { .. }
             | Record::InitFleet { .. }
             | Record::VmAdded { .. }
-            | Record::VmRemoved { .. } => {}
+            | Record::Popular { .. }
+            | Record::Checked { .. }
+            | Record::Beat { .. }
+            | Record::VmRemoved { .. }
+            | Record::Roles
+            | Record::Void { .. } => {}
         }
     }
 
@@ -173,6 +221,7 @@ impl Fold for VmState {
             + self.open.len()
             + self.fenced.len()
             + self.removing.len()
+            + self.moved.len()
     }
 
     fn put(&self, bytes: &mut Vec<u8>) {
@@ -189,6 +238,19 @@ impl Fold for VmState {
         self.freed.iter().for_each(|one| bytes.put_bytes(&one.0));
         put_dead(bytes, self.dead.as_ref());
         bytes.put_u8(u8::from(self.is_retired));
+        // A state without any has the bytes that it had before there were holders, and before anything was moved.
+        let was_cleaned = !self.moved.is_empty() || self.resolved_below > 0;
+        if !self.held.is_empty() || was_cleaned {
+            bytes.put_varint(self.held.len() as u64);
+            for (session, holder) in &self.held {
+                bytes.put_bytes(session);
+                bytes.put_bytes(&holder.0);
+            }
+        }
+        if was_cleaned {
+            bytes.put_u64(self.resolved_below);
+            put_moved(bytes, &self.moved);
+        }
     }
 
     fn parse(next_number: u64, input: &mut Reader<'_>, version: u16) -> Result<VmState, String> {
@@ -227,6 +289,16 @@ fn parse(next_number: u64, input: &mut Reader<'_>, version: u16) -> Result<VmSta
         state.freed = ids(input)?.into_iter().map(SnapshotId).collect();
         state.dead = dead(input)?;
         state.is_retired = input.bounded(1)? == 1;
+        if input.remaining() > 0 {
+            let count = input.bounded(input.remaining() / 32)?;
+            for _ in 0..count {
+                state.held.push((input.array()?, HolderId(input.array()?)));
+            }
+        }
+        if input.remaining() > 0 {
+            state.resolved_below = input.u64()?;
+            state.moved = moved(input)?;
+        }
     }
     Ok(state)
 }

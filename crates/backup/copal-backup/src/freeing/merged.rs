@@ -20,7 +20,7 @@ impl<'a> Merged<'a> {
     pub(super) fn of(parts: &'a Parts, vm: Uuid, stay: &[Published]) -> Result<Option<Merged<'a>>> {
         let mut vectors = Vec::with_capacity(stay.len());
         for published in stay {
-            match store::find(parts, vm, published.snapshot)? {
+            match store::find_trusted(parts, vm, published)? {
                 Some(vector) => vectors.push(vector),
                 None => return Ok(None),
             }

@@ -7,7 +7,7 @@
 //! Not here: what the next writer does about a list (`parts`).
 
 use crate::broken::{self, Flaw};
-use crate::catalog::fields::DeadList;
+use crate::catalog::fields::{DeadList, MovedList};
 use crate::catalog::log::{Append, LogName};
 use crate::catalog::record::{MAX_LISTED, PackPlace, Record};
 use crate::catalog::removals::Removal;
@@ -33,6 +33,8 @@ enum Place {
         next_number: u64,
         /// The snapshots whose frames are marked.
         published: Vec<Published>,
+        /// Where its moved chunks were known to be.
+        moved: Vec<MovedList>,
         listed: Vec<PackPlace>,
     },
 }
@@ -54,6 +56,7 @@ impl<'a> Announced<'a> {
                 vm,
                 next_number: state.next_number,
                 published: state.published.clone(),
+                moved: state.moved.clone(),
                 listed: Vec::new(),
             },
         }
@@ -61,7 +64,7 @@ impl<'a> Announced<'a> {
 
     /// Lists packs; safe on return.
     /// # Errors
-    /// `Busy`: a backup of the VM began, or its snapshots are others by now. Those of the store. Then nothing may be removed.
+    /// `Busy`: a backup of the VM began, its snapshots are others by now, or a clean-up has moved chunks. Those of the store. Then nothing may be removed.
     pub(crate) fn add(&mut self, packs: &[PackPlace]) -> Result<()> {
         if broken::by(Flaw::RemovesUnlisted) {
             return Ok(());
@@ -81,6 +84,7 @@ impl<'a> Announced<'a> {
                 vm,
                 next_number,
                 published,
+                moved,
                 listed,
             } => {
                 for packs in packs.chunks(MAX_LISTED) {
@@ -89,7 +93,7 @@ impl<'a> Announced<'a> {
                     };
                     let stands = |state: &VmState| packs.iter().all(|pack| state.removing.contains(pack));
                     *next_number =
-                        append_unless_opened(parts, *vm, *next_number, published, &record, stands)?;
+                        append_unless_opened(parts, *vm, *next_number, (published, moved), &record, stands)?;
                     listed.extend_from_slice(packs);
                 }
                 Ok(())
@@ -105,6 +109,7 @@ impl<'a> Announced<'a> {
             vm,
             next_number,
             published,
+            moved,
             ..
         } = &mut self.place
         else {
@@ -115,7 +120,8 @@ impl<'a> Announced<'a> {
         loop {
             let record = Record::Freed { snapshots, dead };
             let stands = |state: &VmState| state.dead == dead && !state.lists_forgotten(gone);
-            *next_number = append_unless_opened(self.parts, *vm, *next_number, published, &record, stands)?;
+            *next_number =
+                append_unless_opened(self.parts, *vm, *next_number, (published, moved), &record, stands)?;
             match listed.next() {
                 Some(more) => snapshots = more.to_vec(),
                 None => return Ok(()),
@@ -143,7 +149,7 @@ fn append_unless_opened(
     parts: &Parts,
     vm: Uuid,
     mut next_number: u64,
-    published: &[Published],
+    (published, moved): (&[Published], &[MovedList]),
     record: &Record,
     stands: impl Fn(&VmState) -> bool,
 ) -> Result<u64> {
@@ -154,7 +160,8 @@ fn append_unless_opened(
         let state = parts.vm_state(vm)?;
         let stays = |one: &Published| published.iter().any(|known| known.snapshot == one.snapshot);
         // What was forgotten meanwhile keeps its frames until the next prune.
-        let has_changed = !state.open.is_empty() || !state.published.iter().all(stays);
+        let is_as_marked = state.published.iter().all(stays) && state.moved == moved;
+        let has_changed = !state.open.is_empty() || !is_as_marked;
         if has_changed && !broken::by(Flaw::RemovesBesideSessions) {
             return Err(Error::Busy {
                 what: format!("VM {}", vm.simple()),

@@ -34,7 +34,7 @@ use crate::reindex::{Whose, for_each_pack};
 use crate::request::{Layout, PruneOptions, PruneSummary, Vm};
 use crate::volumes::for_each_file;
 use announced::Announced;
-use copal_volume::VolumeError;
+use copal_volume::{ReadOptions, VolumeError};
 use sweep::{Live, Sweep};
 use uuid::Uuid;
 
@@ -62,6 +62,9 @@ pub(crate) fn run(
         }
     }
     parts.pack_store().forget_cached();
+    if !options.dry_run && parts.pack_store().keys.roles().are_split {
+        parts.catalog().keep_all_short(&vms);
+    }
     Ok(summary)
 }
 
@@ -269,7 +272,9 @@ fn remove_empty_volumes(parts: &Parts, whose: Whose) -> Result<()> {
     let volumes = &parts.pack_store().volumes;
     for home in whose.homes(parts.pack_store())? {
         for (number, vid) in volumes.numbers(home)? {
-            if volumes.store.list(vid, b"", None, 1)?.is_empty() {
+            // The removal looks for itself whether the volume is empty.
+            let any = volumes.store.list(vid, b"", None, 1, &ReadOptions::default())?;
+            if any.is_empty() {
                 // Removing alone frees behind our back, and the store may be closed before that is done. A store that
                 // is too full to be tidied first is tidied by the removal.
                 match volumes.store.reclaim(vid) {

@@ -176,16 +176,7 @@ impl<'a> Prune<'a> {
             return Ok(None);
         }
         let parts = self.parts;
-        let is_empty = dead.total() == 0 && dead.leak_bytes == 0;
-        let list = match is_empty {
-            true => None,
-            false => Some(dead_frames::write(
-                parts.pack_store(),
-                vm,
-                state.dead.as_ref(),
-                dead,
-            )?),
-        };
+        let list = dead_frames::write(parts.pack_store(), vm, state.dead.as_ref(), dead)?;
         let gone: Vec<SnapshotId> = snapshots.gone.iter().map(|one| one.snapshot).collect();
         announced.free(&gone, list)?;
         parts.pass_over(dead)?;

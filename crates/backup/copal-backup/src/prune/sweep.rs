@@ -22,7 +22,7 @@ use crate::volumes::Home;
 use copal_kv::Durability;
 use copal_volume::{VolumeError, VolumeId};
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// One slice of packs being swept.
@@ -214,6 +214,7 @@ impl Sweep<'_, '_> {
         let pack_store = self.parts.pack_store();
         let mut appender = PackAppender::new(pack_store, home, random()?, Durability::Device);
         let mut moved: Vec<&StoredPack> = Vec::new();
+        let mut had_turn = HashSet::new();
         for Mixed { pack, dead_bytes } in packs {
             self.check_cancel()?;
             self.summary.rewritten_packs += 1;
@@ -224,7 +225,8 @@ impl Sweep<'_, '_> {
                 self.summary.written_bytes += pack.info.size.saturating_sub(*dead_bytes);
                 continue;
             }
-            if let Err(error) = copy_live(self.parts, &mut appender, live, pack) {
+            had_turn.insert(pack.number);
+            if let Err(error) = copy_live(self.parts, &mut appender, live, pack, &had_turn) {
                 if !error.is_corruption() {
                     return Err(error);
                 }
@@ -334,11 +336,13 @@ fn homes_of(packs: &[Mixed]) -> Vec<Home> {
     homes
 }
 
+/// Copies the live frames of a pack, but for those that stand elsewhere as well. `had_turn`: this pack, and those before it.
 fn copy_live(
     parts: &Parts,
     appender: &mut PackAppender<'_>,
     live: &Live<'_, '_>,
     pack: &StoredPack,
+    had_turn: &HashSet<PackNumber>,
 ) -> Result<()> {
     let pack_store = parts.pack_store();
     let Some((footer, vid)) = pack_store.footer(pack.home, pack.volume, pack.number)? else {
@@ -358,6 +362,9 @@ fn copy_live(
             spot,
         };
         let row = *located.row();
+        if stands_elsewhere(parts, &mut frames, live, &located, had_turn)? {
+            continue;
+        }
         let payload = frames.payload(&located)?;
         appender.append(&Frame {
             id: row.id,
@@ -367,4 +374,38 @@ fn copy_live(
         })?;
     }
     Ok(())
+}
+
+/// Whether another live frame of the id is there and holds the same: in a pack that stays, or whose turn is yet to come. A prune that was
+/// killed may have left one, and snapshots that refer to either; all of them find the one that is left.
+fn stands_elsewhere(
+    parts: &Parts,
+    frames: &mut FrameReader<'_>,
+    live: &Live<'_, '_>,
+    located: &Located,
+    had_turn: &HashSet<PackNumber>,
+) -> Result<bool> {
+    let pack_store = parts.pack_store();
+    let (home, id) = (located.spot.home, located.row().id);
+    for (row, entry) in pack_store.index.places(home, &id)? {
+        let spot = entry.spot(row);
+        if spot.home != home || had_turn.contains(&spot.pack) || !live.has(spot.pack, spot.slot) {
+            continue;
+        }
+        let is_equal = match pack_store.at(spot, &id) {
+            Ok(Some(other)) => frames.raw(&other).map(<[u8]>::to_vec).and_then(|other| {
+                let own = frames.raw(located)?;
+                Ok(own == other)
+            }),
+            Ok(None) => Ok(false),
+            Err(error) => Err(error),
+        };
+        match is_equal {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(error) if error.is_corruption() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
 }

@@ -9,7 +9,12 @@ use super::{
     Bitmap, ChangedExtents, Source, SourceError, chain, file::FileSource, nbd::NbdSource, qcow2,
     stream::StreamSource,
 };
-use std::{fs::File, io::Read, os::unix::fs::FileTypeExt, path::Path};
+use std::{
+    fs::File,
+    io::{Read, Seek, SeekFrom},
+    os::unix::fs::FileTypeExt,
+    path::Path,
+};
 
 /// Format of an image file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,6 +103,24 @@ pub fn open(spec: &str, format: ImageFormat, bitmaps: Bitmaps<'_>) -> Result<Ope
         path => Box::new(FileSource::open(Path::new(path))?),
     };
     Ok(without_bitmaps(spec, bitmaps, source))
+}
+
+/// The size of the disk that `spec` names, without opening it as a source; `None` where only that tells.
+///
+/// # Errors
+/// As [`open`].
+pub fn size_bytes(spec: &str, format: ImageFormat) -> Result<Option<u64>, SourceError> {
+    let path = Path::new(spec);
+    if copal_nbd::Uri::looks_like(spec) || spec == "-" || is_fifo(path) {
+        return Ok(None);
+    }
+    let is_qcow2 = decide(path, format)? == ImageFormat::Qcow2;
+    let mut file = File::open(path).map_err(|error| failed("open", path, error))?;
+    let size = match is_qcow2 {
+        true => qcow2::size_in_header(&mut file),
+        false => file.seek(SeekFrom::End(0)),
+    };
+    size.map(Some).map_err(|error| failed("read", path, error))
 }
 
 /// A source of a kind that has no dirty bitmaps.

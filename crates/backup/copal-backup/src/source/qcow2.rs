@@ -246,3 +246,12 @@ fn spawn(
 fn absolute(image: &Path) -> Result<PathBuf, SourceError> {
     std::path::absolute(image).map_err(|error| io("find", image, error))
 }
+
+/// The size that the header of an image gives its disk.
+pub(super) fn size_in_header(file: &mut std::fs::File) -> std::io::Result<u64> {
+    use std::io::Read;
+    let mut header = [0; 32];
+    file.read_exact(&mut header)?;
+    let (_, size) = header.split_at(24);
+    Ok(size.try_into().map_or(0, u64::from_be_bytes))
+}

@@ -1,10 +1,11 @@
 //! The bytes of a summary vector.
 //!
-//! Format: docs/formats/backup-summary.md v1
+//! Format: docs/formats/backup-summary.md v2
 
 use super::Geometry;
 use crate::keys::{Keys, MAC_BYTES};
 use crate::request::SnapshotId;
+use crate::signing::SIGNATURE_BYTES;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use uuid::Uuid;
 
@@ -12,9 +13,12 @@ pub(crate) const FORMAT: Format = Format {
     magic: *b"COPALSUM",
     name: "summary vector",
     oldest: 1,
-    version: 1,
+    version: 2,
     known_flags: 0,
 };
+
+/// Vectors without a signature behind their blocks.
+const UNSIGNED: Format = Format { version: 1, ..FORMAT };
 
 /// Envelope and header.
 pub(crate) const HEADER_BYTES: usize = ENVELOPE_LEN + 56 + MAC_BYTES;
@@ -29,13 +33,24 @@ pub(crate) struct Header {
     pub(crate) geometry: Geometry,
     /// How many references were entered, counted as often as they occur.
     pub(crate) references: u64,
+    /// Whether the signature of a delete role stands behind the blocks.
+    pub(crate) is_signed: bool,
 }
 
 impl Header {
     /// Bytes of the whole file.
     pub(crate) fn file_bytes(&self) -> u64 {
-        let block = u64::from(self.geometry.block_words) * 8 + BLOCK_MAC_BYTES as u64;
-        HEADER_BYTES as u64 + u64::from(self.geometry.blocks) * block
+        self.block_at(self.geometry.blocks) + if self.is_signed { SIGNATURE_BYTES as u64 } else { 0 }
+    }
+
+    /// Where block `number` begins; behind the last one, the signature.
+    pub(crate) fn block_at(&self, number: u32) -> u64 {
+        HEADER_BYTES as u64 + u64::from(number) * (self.bits_bytes() + BLOCK_MAC_BYTES as u64)
+    }
+
+    /// Bytes of a block, before its MAC.
+    pub(crate) fn bits_bytes(&self) -> u64 {
+        u64::from(self.geometry.block_words) * 8
     }
 
     /// The beginning of the file `name`.
@@ -50,13 +65,14 @@ impl Header {
         bytes.put_u64(self.references);
         let mac = keys.mac(name, &bytes[ENVELOPE_LEN..]);
         bytes.put_bytes(&mac);
-        Envelope::seal(&FORMAT, 0, 0, &mut bytes);
+        let format = if self.is_signed { &FORMAT } else { &UNSIGNED };
+        Envelope::seal(format, 0, 0, &mut bytes);
         bytes
     }
 
     /// Reads the beginning of the file `name`.
     pub(crate) fn decode(bytes: &[u8], name: &str, keys: &Keys) -> Result<Header, String> {
-        let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
+        let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
         let at = body
             .len()
             .checked_sub(MAC_BYTES)
@@ -65,7 +81,11 @@ impl Header {
         if !keys.mac_fits(name, content, mac) {
             return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
         }
-        parse(content)
+        let header = parse(content)?;
+        Ok(Header {
+            is_signed: envelope.version >= FORMAT.version,
+            ..header
+        })
     }
 }
 
@@ -87,11 +107,25 @@ pub(crate) fn parse(content: &[u8]) -> Result<Header, String> {
         snapshot,
         geometry,
         references,
+        is_signed: false,
     })
 }
 
+/// The MAC of a block.
+pub(crate) type BlockMac = [u8; BLOCK_MAC_BYTES];
+
+/// What a manifest names a vector by, and a delete role signs: its header as it stands in the file, and the MACs of its blocks.
+pub(crate) fn digest(header: &[u8], macs: &[BlockMac]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(header);
+    for mac in macs {
+        hasher.update(mac);
+    }
+    *hasher.finalize().as_bytes()
+}
+
 /// What stands behind the bits of block `number` of the file `name`.
-pub(crate) fn block_mac(name: &str, number: u32, bits: &[u8], keys: &Keys) -> [u8; BLOCK_MAC_BYTES] {
+pub(crate) fn block_mac(name: &str, number: u32, bits: &[u8], keys: &Keys) -> BlockMac {
     let mut short = [0; BLOCK_MAC_BYTES];
     short.copy_from_slice(&keys.mac(&block_name(name, number), bits)[..BLOCK_MAC_BYTES]);
     short

@@ -1,6 +1,6 @@
 //! Summary vectors as files in the volume of a VM's manifests.
 
-use super::format::{BLOCK_MAC_BYTES, HEADER_BYTES, Header, block_mac};
+use super::format::{BLOCK_MAC_BYTES, BlockMac, HEADER_BYTES, Header, block_mac, digest};
 use super::{Block, Geometry};
 use crate::broken::{self, Flaw};
 use crate::catalog::vm::Published;
@@ -9,6 +9,7 @@ use crate::manifest::Manifest;
 use crate::parts::Parts;
 use crate::references;
 use crate::request::SnapshotId;
+use crate::signing::SIGNATURE_BYTES;
 use crate::volumes::{for_each_file, settled};
 use bytes::Bytes;
 use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeId};
@@ -16,7 +17,7 @@ use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
 /// Name of the vector of a snapshot; another geometry has another name, so that one can be made beside the other.
-fn file_name(snapshot: SnapshotId, geometry: Geometry) -> String {
+pub(crate) fn file_name(snapshot: SnapshotId, geometry: Geometry) -> String {
     let Geometry {
         blocks,
         block_words,
@@ -36,6 +37,15 @@ pub(crate) struct Stored {
     pub(crate) header: Header,
     vid: VolumeId,
     name: String,
+    /// What blocks must be sealed with, where the seal that stands beside them is not enough.
+    macs: Option<Vec<BlockMac>>,
+}
+
+/// A vector that was written.
+pub(crate) struct Written {
+    pub(crate) header: Header,
+    /// What the manifest of its snapshot names it by.
+    pub(crate) digest: [u8; 32],
 }
 
 /// The newest vector of a snapshot; `None`: there is none that can be used.
@@ -71,7 +81,12 @@ pub(crate) fn find(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<Opti
         (header.vm, header.snapshot) == (vm, snapshot) && name == file_name(snapshot, header.geometry)
     };
     match header {
-        Ok(header) if fits(&header) => Ok(Some(Stored { header, vid, name })),
+        Ok(header) if fits(&header) => Ok(Some(Stored {
+            header,
+            vid,
+            name,
+            macs: None,
+        })),
         Ok(_) => Ok(None),
         Err(detail) => {
             tracing::warn!(%snapshot, detail, "its summary vector is not used");
@@ -80,7 +95,80 @@ pub(crate) fn find(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<Opti
     }
 }
 
+/// As [`find`], for who takes something away on the word of it. Where backups are made with keys that may not delete, a vector
+/// counts that the manifest of its snapshot names, or that a delete role has signed: who may only write backups can then lie
+/// about those that he makes himself, and harm no others (BAK-18).
+/// # Errors
+/// Those of the store that are no damage.
+pub(crate) fn find_trusted(parts: &Parts, vm: Uuid, published: &Published) -> Result<Option<Stored>> {
+    let Some(mut vector) = find(parts, vm, published.snapshot)? else {
+        return Ok(None);
+    };
+    if !parts.pack_store().keys.roles().are_split || broken::by(Flaw::TrustsAnyVector) {
+        return Ok(Some(vector));
+    }
+    let Some(macs) = vector.read_macs(parts)? else {
+        return Ok(None);
+    };
+    let digest = digest(
+        &vector.header.encode(&vector.name, &parts.pack_store().keys),
+        &macs,
+    );
+    let is_trusted = match vector.header.is_signed {
+        true => vector.is_signed(parts, &digest)?,
+        false => false,
+    } || match parts.manifest(vm, published) {
+        Ok(manifest) => manifest.vector == Some(digest),
+        Err(error) if error.is_corruption() => false,
+        Err(error) => return Err(error),
+    };
+    if !is_trusted {
+        tracing::warn!(snapshot = %published.snapshot, "its summary vector is not the one it was published with, and not used");
+        return Ok(None);
+    }
+    vector.macs = Some(macs);
+    Ok(Some(vector))
+}
+
 impl Stored {
+    /// The seals of its blocks. `None`: they cannot be read.
+    fn read_macs(&self, parts: &Parts) -> Result<Option<Vec<BlockMac>>> {
+        let mut macs = Vec::new();
+        for number in 0..self.header.geometry.blocks() {
+            let at = self.header.block_at(number) + self.header.bits_bytes();
+            match self
+                .read(parts, at..at + BLOCK_MAC_BYTES as u64)?
+                .map(|mac| mac[..].try_into())
+            {
+                Some(Ok(mac)) => macs.push(mac),
+                Some(Err(_)) | None => return Ok(None),
+            }
+        }
+        Ok(Some(macs))
+    }
+
+    /// Whether a delete role has signed it.
+    fn is_signed(&self, parts: &Parts, digest: &[u8; 32]) -> Result<bool> {
+        let at = self.header.block_at(self.header.geometry.blocks());
+        let signature = self.read(parts, at..at + SIGNATURE_BYTES as u64)?;
+        let keys = &parts.pack_store().keys;
+        Ok(signature.is_some_and(|signature| keys.counts(&self.name, digest, Some(&signature))))
+    }
+
+    /// Bytes of the file, fewer at its end. `None`: they cannot be read.
+    fn read(&self, parts: &Parts, range: std::ops::Range<u64>) -> Result<Option<Bytes>> {
+        let pack_store = parts.pack_store();
+        let store = &pack_store.volumes.store;
+        match store.get(self.vid, self.name.as_bytes(), range, &ReadOptions::default()) {
+            Ok(bytes) => {
+                pack_store.note_read(bytes.len() as u64);
+                Ok(Some(bytes))
+            }
+            Err(VolumeError::NotFound | VolumeError::Corrupt { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Whether all of it is as it was written.
     /// # Errors
     /// Those of the store that are no damage.
@@ -98,27 +186,20 @@ impl Stored {
     /// # Errors
     /// Those of the store that are no damage.
     pub(crate) fn merge_into(&self, block: &mut Block, number: u32, parts: &Parts) -> Result<bool> {
-        let bits = self.header.geometry.block_words as usize * 8;
-        let each = (bits + BLOCK_MAC_BYTES) as u64;
-        let from = HEADER_BYTES as u64 + u64::from(number) * each;
-        let pack_store = parts.pack_store();
-        let range = from..from + each;
-        let read = ReadOptions::default();
-        let bytes = match pack_store
-            .volumes
-            .store
-            .get(self.vid, self.name.as_bytes(), range, &read)
-        {
-            Ok(bytes) => bytes,
-            Err(VolumeError::NotFound | VolumeError::Corrupt { .. }) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        };
-        pack_store.note_read(bytes.len() as u64);
-        if bytes.len() as u64 != each {
+        let range = self.header.block_at(number)..self.header.block_at(number + 1);
+        let wanted_bytes = range.end - range.start;
+        let Some(bytes) = self
+            .read(parts, range)?
+            .filter(|bytes| bytes.len() as u64 == wanted_bytes)
+        else {
             return Ok(false);
-        }
-        let (bits, mac) = bytes.split_at(bits);
-        let wanted = block_mac(&self.name, number, bits, &pack_store.keys);
+        };
+        let (bits, beside) = bytes.split_at(self.header.bits_bytes() as usize);
+        let mac = match &self.macs {
+            Some(macs) => macs.get(number as usize).map_or(&[][..], |mac| &mac[..]),
+            None => beside,
+        };
+        let wanted = block_mac(&self.name, number, bits, &parts.pack_store().keys);
         let fits = bool::from(wanted[..].ct_eq(mac)) || broken::by(Flaw::NoVectorSeal);
         Ok(fits && block.merge_bytes(bits).is_some())
     }
@@ -128,14 +209,14 @@ impl Stored {
 /// one that fits. Memory: one block. Returns what it says.
 /// # Errors
 /// `Damaged`: a recipe cannot be read. Those of the store.
-pub(crate) fn write(parts: &Parts, manifest: &Manifest, geometry: Option<Geometry>) -> Result<Header> {
+pub(crate) fn write(parts: &Parts, manifest: &Manifest, geometry: Option<Geometry>) -> Result<Written> {
     let mut geometry = match geometry {
         Some(geometry) => geometry,
         None => Geometry::for_references(references::count(parts, manifest)?),
     };
     loop {
         match try_write(parts, manifest, geometry)? {
-            Ok(header) => return Ok(header),
+            Ok(written) => return Ok(written),
             Err(references) => geometry = Geometry::for_references(references),
         }
     }
@@ -147,7 +228,7 @@ pub(crate) fn write(parts: &Parts, manifest: &Manifest, geometry: Option<Geometr
 pub(crate) fn mend(parts: &Parts, vm: Uuid, snapshots: &[Published]) -> Result<()> {
     let mut geometry = None;
     for published in snapshots.iter().rev() {
-        if let Some(vector) = find(parts, vm, published.snapshot)? {
+        if let Some(vector) = find_trusted(parts, vm, published)? {
             let found = vector.header.geometry;
             if geometry.is_none_or(|wanted| found == wanted) && vector.is_whole(parts)? {
                 geometry = Some(found);
@@ -156,7 +237,7 @@ pub(crate) fn mend(parts: &Parts, vm: Uuid, snapshots: &[Published]) -> Result<(
         }
         drop_all(parts, vm, published.snapshot)?;
         let manifest = parts.manifest(vm, published)?;
-        let written = write(parts, &manifest, geometry)?.geometry;
+        let written = write(parts, &manifest, geometry)?.header.geometry;
         geometry.get_or_insert(written);
     }
     Ok(())
@@ -184,7 +265,7 @@ fn try_write(
     parts: &Parts,
     manifest: &Manifest,
     geometry: Geometry,
-) -> Result<std::result::Result<Header, u64>> {
+) -> Result<std::result::Result<Written, u64>> {
     let keys = &parts.pack_store().keys;
     let store = &*parts.pack_store().volumes.store;
     let vid = parts
@@ -202,7 +283,9 @@ fn try_write(
         snapshot: manifest.snapshot,
         geometry,
         references: 0,
+        is_signed: keys.sign(&name, &[]).is_some(),
     };
+    let mut macs = Vec::new();
     for number in 0..geometry.blocks() {
         block.clear();
         let mut references = 0;
@@ -224,7 +307,7 @@ fn try_write(
                 let mut begun = match store.writer(vid, name.as_bytes(), &PutOptions::default()) {
                     Ok(begun) => begun,
                     // The same snapshot again: what is there was written from the same recipes.
-                    Err(VolumeError::Exists { .. }) => return Ok(Ok(header)),
+                    Err(VolumeError::Exists { .. }) => return Ok(Ok(written_before(parts, manifest)?)),
                     Err(error) => return Err(error.into()),
                 };
                 begun.append(Bytes::from(header.encode(&name, keys)))?;
@@ -233,12 +316,34 @@ fn try_write(
         };
         let mut bits = block.bytes();
         let mac = block_mac(&name, number, &bits, keys);
+        macs.push(mac);
         bits.extend_from_slice(&mac);
         file.append(Bytes::from(bits))?;
     }
-    match file.map(|file| file.commit()) {
-        None | Some(Ok(_) | Err(VolumeError::Exists { .. })) => Ok(Ok(header)),
-        Some(Err(VolumeError::Unknown { fid })) if settled(store, vid, fid)? => Ok(Ok(header)),
-        Some(Err(error)) => Err(error.into()),
+    let digest = digest(&header.encode(&name, keys), &macs);
+    if let (Some(file), Some(signature)) = (&mut file, keys.sign(&name, &digest)) {
+        file.append(Bytes::copy_from_slice(&signature))?;
     }
+    match file.map(|file| file.commit()) {
+        None | Some(Ok(_)) => {}
+        Some(Err(VolumeError::Exists { .. })) => return Ok(Ok(written_before(parts, manifest)?)),
+        Some(Err(VolumeError::Unknown { fid })) if settled(store, vid, fid)? => {}
+        Some(Err(error)) => return Err(error.into()),
+    }
+    Ok(Ok(Written { header, digest }))
+}
+
+/// The vector of the same snapshot that is there.
+fn written_before(parts: &Parts, manifest: &Manifest) -> Result<Written> {
+    let unread = || Error::Damaged {
+        what: format!("the summary vector of snapshot {}", manifest.snapshot),
+        detail: "it is there and cannot be read; run the backup again".into(),
+    };
+    let vector = find(parts, manifest.vm, manifest.snapshot)?.ok_or_else(unread)?;
+    let macs = vector.read_macs(parts)?.ok_or_else(unread)?;
+    let header = vector.header;
+    Ok(Written {
+        header,
+        digest: digest(&header.encode(&vector.name, &parts.pack_store().keys), &macs),
+    })
 }

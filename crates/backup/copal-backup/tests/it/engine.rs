@@ -8,7 +8,7 @@ use copal_device::crash::{self, Limits};
 use copal_device::fault::{FaultDevice, FaultOptions, Order};
 use copal_device::{Device, Image};
 use copal_object::{MkfsOptions, OpenOptions};
-use copal_volume::VolumeStore;
+use copal_volume::{ReadOptions, VolumeStore};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -183,7 +183,11 @@ fn damage_that_was_found_is_stored_anew_by_a_later_process() {
         .find(|(name, _)| name.starts_with("pds-"))
         .unwrap();
     let vid = stack.volumes.open_volume(&volume).unwrap();
-    let (name, info) = stack.volumes.list(vid, b"", None, 1).unwrap().remove(0);
+    let (name, info) = stack
+        .volumes
+        .list(vid, b"", None, 1, &ReadOptions::default())
+        .unwrap()
+        .remove(0);
     let mut body = stack
         .volumes
         .get(vid, &name, 0..info.size, &Default::default())

@@ -18,6 +18,7 @@ pub(crate) struct MortalStore {
     questions: Arc<AtomicU64>,
     before_put: Arc<Mutex<Option<Interruption>>>,
     order: Arc<Mutex<Vec<(Did, VolumeId)>>>,
+    is_replicated: bool,
 }
 
 /// What was done to the files of a volume.
@@ -42,7 +43,19 @@ impl MortalStore {
             questions: Arc::default(),
             before_put: Arc::default(),
             order: Arc::default(),
+            is_replicated: false,
         }
+    }
+    /// One that lives until it is killed, and lies on several servers, as it says.
+    pub(crate) fn replicated(inner: MemoryStore) -> MortalStore {
+        MortalStore {
+            is_replicated: true,
+            ..MortalStore::new(inner, i64::MAX)
+        }
+    }
+    /// This is its last moment.
+    pub(crate) fn kill(&self) {
+        self.steps.store(-1, Ordering::Relaxed);
     }
     /// Files and volumes that were read, listed or counted so far.
     pub(crate) fn reads(&self) -> u64 {
@@ -111,6 +124,9 @@ impl FileWriter for MortalWriter {
 impl VolumeStore for MortalStore {
     fn now_ms(&self) -> u64 {
         self.inner.now_ms()
+    }
+    fn is_replicated(&self) -> bool {
+        self.is_replicated
     }
     fn create_volume(
         &self,
@@ -194,9 +210,10 @@ impl VolumeStore for MortalStore {
         prefix: &[u8],
         after: Option<&[u8]>,
         limit: usize,
+        options: &ReadOptions,
     ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
         self.alive()?;
-        let page = self.inner.list(vid, prefix, after, limit)?;
+        let page = self.inner.list(vid, prefix, after, limit, options)?;
         self.note_reads(page.len());
         Ok(page)
     }

@@ -1,6 +1,7 @@
 //! The backup layer from end to end, on stores that live in memory.
 
 mod backups;
+mod cleanup;
 mod clocks;
 mod copies;
 mod costs;
@@ -14,6 +15,9 @@ mod handles;
 mod histories;
 mod incremental;
 mod isolation;
+mod leases;
 mod logs;
 mod progress;
+mod roles;
+mod together;
 mod world;

@@ -6,7 +6,7 @@ use copal_backup::source::{
 use copal_backup::target::{Target, TargetError};
 use copal_backup::*;
 pub(crate) use copal_testkit::Random;
-use copal_volume::{MemoryStore, VolumeStore};
+use copal_volume::{MemoryStore, ReadOptions, VolumeStore};
 use std::sync::{Arc, Mutex};
 
 pub(crate) const BLOCK: usize = 4096;
@@ -295,7 +295,10 @@ pub(crate) fn prune(repository: &Repository) -> PruneSummary {
 pub(crate) fn files(store: &MemoryStore) -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let mut files = Vec::new();
     for (volume, vid) in store.list_volumes("", None, 1000).unwrap() {
-        for (name, info) in store.list(vid, b"", None, 100_000).unwrap() {
+        for (name, info) in store
+            .list(vid, b"", None, 100_000, &ReadOptions::default())
+            .unwrap()
+        {
             let body = store.get(vid, &name, 0..info.size, &Default::default()).unwrap();
             files.push((volume.clone(), name.to_vec(), body.to_vec()));
         }

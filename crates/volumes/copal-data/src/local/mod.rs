@@ -320,6 +320,7 @@ impl VolumeStore for LocalStore {
         prefix: &[u8],
         after: Option<&[u8]>,
         limit: usize,
+        _options: &ReadOptions,
     ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
         self.inner.list(vid, prefix, after, limit)
     }

@@ -9,7 +9,9 @@ use copal_data::LocalStore;
 use copal_device::fault::FaultDevice;
 use copal_device::{Device, History, crash};
 use copal_testkit::Random;
-use copal_volume::{FileId, PutOptions, Remove, VolumeError, VolumeId, VolumeOptions, VolumeStore};
+use copal_volume::{
+    FileId, PutOptions, ReadOptions, Remove, VolumeError, VolumeId, VolumeOptions, VolumeStore,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -198,7 +200,10 @@ fn contents(store: &LocalStore) -> Model {
     let mut model = Model::new();
     for (volume, vid) in store.list_volumes("", None, 100).expect("list volumes") {
         let mut files = BTreeMap::new();
-        for (name, info) in store.list(vid, b"", None, 100).expect("list") {
+        for (name, info) in store
+            .list(vid, b"", None, 100, &ReadOptions::default())
+            .expect("list")
+        {
             let bytes = get(store, vid, &name).expect("a listed file is whole");
             let seed = (0..200).find(|&seed| body(seed, bytes.len()) == bytes);
             let seed = seed.expect("bytes that somebody wrote");

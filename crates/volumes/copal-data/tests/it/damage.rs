@@ -128,9 +128,15 @@ fn a_damaged_head_is_corrupt_and_the_others_read_on() {
     is_corrupt(get(&store, files.vid, b"medium"));
     is_corrupt(store.stat(files.vid, b"medium", &ReadOptions::default()));
     is_corrupt(put(&store, files.vid, b"medium", body(9, 1)));
-    is_corrupt(store.list(files.vid, b"", None, 10));
+    is_corrupt(store.list(files.vid, b"", None, 10, &ReadOptions::default()));
     assert_eq!(get(&store, files.vid, b"small"), Ok(body(1, 100)));
-    assert_eq!(store.list(files.vid, b"s", None, 10).expect("list").len(), 1);
+    assert_eq!(
+        store
+            .list(files.vid, b"s", None, 10, &ReadOptions::default())
+            .expect("list")
+            .len(),
+        1
+    );
     let found = findings(&store, false);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("\"medium\": its head"), "{found:?}");

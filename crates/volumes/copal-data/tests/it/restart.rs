@@ -3,7 +3,7 @@
 use crate::stack::{MIB, blank, body, engine, everything, get, open, open_at, put, volume};
 use bytes::Bytes;
 use copal_data::CheckOptions;
-use copal_volume::{ManualClock, PutOptions, Remove, VolumeError, VolumeOptions, VolumeStore};
+use copal_volume::{ManualClock, PutOptions, ReadOptions, Remove, VolumeError, VolumeOptions, VolumeStore};
 use std::sync::Arc;
 
 #[test]
@@ -147,7 +147,13 @@ fn a_store_opened_for_reading_reads_and_refuses_to_write() {
     let written = device.counters().writes;
     let store = copal_data::LocalStore::open(read_only()).expect("volumes");
     assert_eq!(get(&store, vid, b"f"), Ok(body(1, 100_000)));
-    assert_eq!(store.list(vid, b"", None, 9).expect("list").len(), 1);
+    assert_eq!(
+        store
+            .list(vid, b"", None, 9, &ReadOptions::default())
+            .expect("list")
+            .len(),
+        1
+    );
     assert_eq!(store.open_volume("v"), Ok(vid));
     let denied = |answer: Result<(), VolumeError>| {
         assert!(matches!(answer, Err(VolumeError::Denied { .. })), "{answer:?}");

@@ -7,7 +7,7 @@ use copal_device::fault::FaultDevice;
 use copal_device::{Device, crash};
 use copal_testkit::Random;
 use copal_volume::conformance::{Subject, random_history};
-use copal_volume::{FileId, PutOptions, VolumeError, VolumeStore};
+use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError, VolumeStore};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -115,7 +115,9 @@ fn a_store_at_the_edge_of_its_space_keeps_what_it_acknowledged() {
                     for (name, (_, seed, size)) in &files {
                         assert!(get(store, vid, name) == Ok(body(*seed, *size)), "{what}");
                     }
-                    let listed = store.list(vid, b"", None, 1000).expect("list");
+                    let listed = store
+                        .list(vid, b"", None, 1000, &ReadOptions::default())
+                        .expect("list");
                     assert_eq!(listed.len(), files.len(), "{what}: a refused file is there");
                 }
             }

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 /// How far the port lies behind that of the calls, unless an address is given.
-const PORT_BEHIND: u16 = 100;
+const PORT_BEHIND: u16 = 200;
 /// How long a connection may last, its answer included.
 const TO_ANSWER: Duration = Duration::from_secs(10);
 /// Bytes of a request's headers, the least that hyper takes.
@@ -34,7 +34,7 @@ const CONNECTIONS: usize = 16;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HttpAt {
-    /// On loopback, 100 ports behind that of the calls; nowhere, where somebody has that port.
+    /// On loopback, 200 ports behind that of the calls; nowhere, where somebody has that port.
     #[default]
     Behind,
     /// There.

@@ -5,8 +5,7 @@ use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_data::{Body, MemberStore, NewHead, Operation};
 use copal_volume::{
-    Consistency, FileId, FileIds, OpId, PutOptions, ReadOptions, VolumeError, VolumeId, VolumeOptions,
-    VolumeStore,
+    FileId, FileIds, OpId, PutOptions, ReadOptions, VolumeError, VolumeId, VolumeOptions, VolumeStore,
     group::{Epoch, GroupId, Role},
 };
 use std::time::Duration;
@@ -150,16 +149,18 @@ fn a_name_with_two_files_is_settled_by_the_donors() {
 }
 
 #[test]
-fn a_strict_read_shows_what_all_whole_members_agree_on_and_ends_what_has_begun() {
+fn strict_reads_and_lists_show_what_all_whole_members_agree_on_and_end_what_has_begun() {
     let cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
     let vid = client
         .create_volume("", "mail", &VolumeOptions::default())
         .unwrap();
-    let strict = ReadOptions {
-        consistency: Consistency::Strict,
-        if_file: None,
+    let strict = ReadOptions::STRICT;
+    let listed = || {
+        let page = client.list(vid, b"", None, 9, &strict).unwrap();
+        let fids = page.into_iter().map(|(_, info)| info.fid);
+        fids.collect::<Vec<_>>()
     };
     let body = Bytes::from_static(b"body");
     let put = client.put(vid, b"kept", body, &PutOptions::default()).unwrap();
@@ -167,6 +168,10 @@ fn a_strict_read_shows_what_all_whole_members_agree_on_and_ends_what_has_begun()
     // A create that one member has was promised to nobody.
     left_over(cluster.store_of(1), vid, b"begun", 1);
     assert_eq!(client.stat(vid, b"begun", &strict), Err(VolumeError::NotFound));
+    // Whoever is asked first.
+    for _ in 0..3 {
+        assert_eq!(listed(), [put.fid]);
+    }
     // A delete that one member has was asked for: once it was seen it stays.
     let delete = Operation::Delete {
         vid,
@@ -175,6 +180,7 @@ fn a_strict_read_shows_what_all_whole_members_agree_on_and_ends_what_has_begun()
         op: OpId(FileId::new(put.fid.ms() + 1, 9, 9).0),
     };
     apply(cluster.store_of(2), vid, delete);
+    assert_eq!(listed(), []);
     assert_eq!(
         client.get(vid, b"kept", 0..9, &strict),
         Err(VolumeError::NotFound)

@@ -75,7 +75,9 @@ pub(super) fn item_by_item(store: &dyn VolumeStore) {
         .expect("delete");
     assert!(deleted[..4].iter().all(Result::is_ok), "{deleted:?}");
     assert!(matches!(deleted[4], Err(VolumeError::InvalidName { .. })));
-    let left = store.list(vid, b"", None, 10).expect("list");
+    let left = store
+        .list(vid, b"", None, 10, &ReadOptions::STRICT)
+        .expect("list");
     let left: Vec<&[u8]> = left.iter().map(|(name, _)| name.as_ref()).collect();
     assert_eq!(left, [&b"c"[..], b"taken"]);
     assert_eq!(store.put_batch(vid, Vec::new()).expect("empty"), []);
@@ -89,7 +91,12 @@ pub(super) fn bounded(store: &dyn VolumeStore) {
         matches!(refused, Err(VolumeError::TooLarge { .. })),
         "two halves and two names are above the limit"
     );
-    assert_eq!(store.list(vid, b"", None, 10).expect("list"), []);
+    assert_eq!(
+        store
+            .list(vid, b"", None, 10, &ReadOptions::STRICT)
+            .expect("list"),
+        []
+    );
     let fits = store.put_batch(vid, vec![item(b"a", 1, half), item(b"b", 2, half - 2)]);
     assert!(fits.expect("batch").iter().all(Result::is_ok));
     store

@@ -5,10 +5,12 @@ use crate::error::VolumeError;
 use crate::ids::{FileId, VolumeId};
 use crate::memory::MemoryStore;
 use crate::store::{
-    FileInfo, FileWriter, Outcome, PutOptions, ReadOptions, Remove, Settle, VolumeOptions, VolumeStats,
-    VolumeStore,
+    Consistency, FileInfo, FileWriter, Outcome, PutOptions, ReadOptions, Remove, Settle, VolumeOptions,
+    VolumeStats, VolumeStore,
 };
 use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -16,7 +18,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 struct Broken {
     twin: MemoryStore,
     fault: Fault,
+    /// What the last list of a volume showed.
+    listed: Mutex<HashMap<VolumeId, Page>>,
 }
+
+type Page = Vec<(Bytes, FileInfo)>;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
@@ -32,6 +38,7 @@ enum Fault {
     ListStartsAtAfter,
     ListRunsBackwards,
     ListDropsOne,
+    StrictListIsLate,
     DroppedWriterCommits,
     WriterIsVisibleAtOnce,
     MetadataIsLost,
@@ -46,7 +53,7 @@ enum Fault {
     BatchHasNoLimit,
 }
 
-const FAULTS: [Fault; 23] = [
+const FAULTS: [Fault; 24] = [
     Fault::LoserIsToldItWon,
     Fault::PutReplaces,
     Fault::DeleteIgnoresTheFileId,
@@ -58,6 +65,7 @@ const FAULTS: [Fault; 23] = [
     Fault::ListStartsAtAfter,
     Fault::ListRunsBackwards,
     Fault::ListDropsOne,
+    Fault::StrictListIsLate,
     Fault::DroppedWriterCommits,
     Fault::WriterIsVisibleAtOnce,
     Fault::MetadataIsLost,
@@ -143,7 +151,7 @@ impl VolumeStore for Broken {
         self.twin.rename_volume(from, to)?;
         if self.is(Fault::RenameLosesFiles) {
             let vid = self.twin.open_volume(to)?;
-            for (name, info) in self.twin.list(vid, b"", None, usize::MAX)? {
+            for (name, info) in self.twin.list(vid, b"", None, usize::MAX, &ReadOptions::STRICT)? {
                 self.twin.delete(vid, &name, info.fid)?;
             }
         }
@@ -253,14 +261,21 @@ impl VolumeStore for Broken {
         prefix: &[u8],
         after: Option<&[u8]>,
         limit: usize,
+        options: &ReadOptions,
     ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
         let prefix = match self.fault {
             Fault::ListForgetsThePrefix => b"",
             _ => prefix,
         };
-        let mut page = self.twin.list(vid, prefix, after, limit)?;
+        let mut page = self.twin.list(vid, prefix, after, limit, options)?;
         match self.fault {
             Fault::ListRunsBackwards => page.reverse(),
+            Fault::StrictListIsLate if options.consistency == Consistency::Strict => {
+                let newer = page.clone();
+                if let Some(older) = self.listed.lock().insert(vid, newer) {
+                    page = older;
+                }
+            }
             Fault::ListDropsOne if page.len() > 5 => drop(page.remove(3)),
             Fault::ListStartsAtAfter => {
                 if let Some(after) = after
@@ -346,6 +361,7 @@ fn failing(fault: Fault) -> Vec<&'static str> {
             let store = Broken {
                 twin: MemoryStore::new(),
                 fault,
+                listed: Mutex::default(),
             };
             catch_unwind(AssertUnwindSafe(|| case(&store))).is_err()
         })

@@ -2,7 +2,7 @@
 
 use super::{Random, body, volume};
 use crate::error::VolumeError;
-use crate::store::{Consistency, PutOptions, ReadOptions, Remove, VolumeStore};
+use crate::store::{PutOptions, ReadOptions, Remove, VolumeStore};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -70,10 +70,6 @@ pub(super) fn strict_reads(store: &dyn VolumeStore) {
     let acknowledged = AtomicU64::new(0);
     let last_time_ms = AtomicU64::new(0);
     let done = AtomicBool::new(false);
-    let strict = ReadOptions {
-        consistency: Consistency::Strict,
-        if_file: None,
-    };
     thread::scope(|scope| {
         scope.spawn(|| {
             let _done = SetOnDrop(&done);
@@ -94,10 +90,12 @@ pub(super) fn strict_reads(store: &dyn VolumeStore) {
                     let seen = acknowledged.load(Ordering::SeqCst);
                     if seen > 0 {
                         let n = seen - 1 - random.below(seen.min(3));
-                        let read = store.get(vid, &n.to_be_bytes(), 0..u64::MAX, &strict);
+                        let read = store.get(vid, &n.to_be_bytes(), 0..u64::MAX, &ReadOptions::STRICT);
                         assert_eq!(read.expect("an acknowledged file"), body(n, 500));
                         let time_ms = last_time_ms.load(Ordering::SeqCst);
-                        let listed = store.list(vid, b"", None, 1000).expect("list");
+                        let listed = store
+                            .list(vid, b"", None, 1000, &ReadOptions::STRICT)
+                            .expect("list");
                         assert!(listed.len() as u64 >= seen, "list misses acknowledged files");
                         let mine = store.put(
                             vid,
@@ -111,6 +109,62 @@ pub(super) fn strict_reads(store: &dyn VolumeStore) {
                                 "created after an acknowledged file but with an earlier time"
                             );
                         }
+                    }
+                    if last_round {
+                        break;
+                    }
+                    thread::yield_now();
+                }
+            });
+        }
+    });
+}
+
+/// One thread creates a file after the other and deletes each three creates later; the others look at how far it has come,
+/// then list: what they are shown must be as new as that.
+pub(super) fn strict_lists(store: &dyn VolumeStore) {
+    const FILES: u64 = 60;
+    const LIVE: u64 = 3;
+    let vid = volume(store, "v");
+    let (created, deleted) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (delete_begun, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _done = SetOnDrop(&done);
+            let mut fids = Vec::new();
+            for n in 0..FILES {
+                let put = store.put(vid, &n.to_be_bytes(), body(n, 50), &PutOptions::default());
+                fids.push(put.expect("put").fid);
+                created.store(n + 1, Ordering::SeqCst);
+                if let Some(old) = n.checked_sub(LIVE) {
+                    delete_begun.store(old + 1, Ordering::SeqCst);
+                    store
+                        .delete(vid, &old.to_be_bytes(), fids[old as usize])
+                        .expect("delete");
+                    deleted.store(old + 1, Ordering::SeqCst);
+                }
+            }
+        });
+        for _ in 0..3 {
+            scope.spawn(|| {
+                loop {
+                    let last_round = done.load(Ordering::SeqCst);
+                    let (gone, there) = (deleted.load(Ordering::SeqCst), created.load(Ordering::SeqCst));
+                    let page = store
+                        .list(vid, b"", None, 1000, &ReadOptions::STRICT)
+                        .expect("list");
+                    let going = delete_begun.load(Ordering::SeqCst);
+                    let shown: Vec<u64> = page
+                        .iter()
+                        .filter_map(|(name, _)| Some(u64::from_be_bytes(name[..].try_into().ok()?)))
+                        .collect();
+                    assert_eq!(shown.len(), page.len(), "names that nobody put there");
+                    assert!(
+                        shown.iter().all(|n| *n >= gone),
+                        "{shown:?} shows a file below {gone}, whose delete was acknowledged"
+                    );
+                    for n in going..there {
+                        assert!(shown.contains(&n), "{shown:?} lacks {n}, which was acknowledged");
                     }
                     if last_round {
                         break;
@@ -155,7 +209,9 @@ pub(super) fn list_under_changes(store: &dyn VolumeStore) {
                 let mut seen: Vec<Vec<u8>> = Vec::new();
                 loop {
                     let after = seen.last().map(Vec::as_slice);
-                    let page = store.list(vid, b"", after, limit).expect("list");
+                    let page = store
+                        .list(vid, b"", after, limit, &ReadOptions::default())
+                        .expect("list");
                     if page.is_empty() {
                         break;
                     }

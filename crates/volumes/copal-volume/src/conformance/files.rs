@@ -9,13 +9,6 @@ use bytes::Bytes;
 
 const WHOLE: std::ops::Range<u64> = 0..u64::MAX;
 
-fn strict() -> ReadOptions {
-    ReadOptions {
-        consistency: Consistency::Strict,
-        if_file: None,
-    }
-}
-
 pub(super) fn round_trip(store: &dyn VolumeStore) {
     let vid = volume(store, "v");
     let long_name = vec![0xFF; MAX_FILE_NAME_BYTES];
@@ -37,14 +30,20 @@ pub(super) fn round_trip(store: &dyn VolumeStore) {
         assert_eq!(info.size, *len as u64);
         assert_eq!(info.crc32c, copal_codec::crc32c(0, &bytes));
         assert_eq!(info.metadata, options.metadata);
-        assert_eq!(store.stat(vid, name, &strict()).expect("stat"), info);
-        assert_eq!(store.get(vid, name, WHOLE, &strict()).expect("get"), bytes);
+        assert_eq!(store.stat(vid, name, &ReadOptions::STRICT).expect("stat"), info);
+        assert_eq!(
+            store.get(vid, name, WHOLE, &ReadOptions::STRICT).expect("get"),
+            bytes
+        );
     }
     assert_eq!(
-        store.get(vid, b"absent", WHOLE, &strict()),
+        store.get(vid, b"absent", WHOLE, &ReadOptions::STRICT),
         Err(VolumeError::NotFound)
     );
-    assert_eq!(store.stat(vid, b"absent", &strict()), Err(VolumeError::NotFound));
+    assert_eq!(
+        store.stat(vid, b"absent", &ReadOptions::STRICT),
+        Err(VolumeError::NotFound)
+    );
 }
 
 pub(super) fn exclusive(store: &dyn VolumeStore) {
@@ -61,7 +60,7 @@ pub(super) fn exclusive(store: &dyn VolumeStore) {
     let elsewhere = store.put(other, b"n", body(3, 11), &options);
     let elsewhere = elsewhere.expect("the same name in another volume is another file");
     assert_ne!(elsewhere.fid, first.fid);
-    let read = store.get(vid, b"n", WHOLE, &strict()).expect("get");
+    let read = store.get(vid, b"n", WHOLE, &ReadOptions::STRICT).expect("get");
     assert_eq!(read, body(1, 10), "a refused create changed the file");
 }
 
@@ -72,14 +71,20 @@ pub(super) fn conditional_delete(store: &dyn VolumeStore) {
         let first = store.put(vid, b"n", body(1, size), &options).expect("put");
         store.delete(vid, b"n", first.fid).expect("delete");
         store.delete(vid, b"n", first.fid).expect("delete again");
-        assert_eq!(store.get(vid, b"n", WHOLE, &strict()), Err(VolumeError::NotFound));
+        assert_eq!(
+            store.get(vid, b"n", WHOLE, &ReadOptions::STRICT),
+            Err(VolumeError::NotFound)
+        );
         let second = store.put(vid, b"n", body(2, size), &options).expect("re-use");
         assert!(second.fid != first.fid, "a file id was used twice");
         store.delete(vid, b"n", first.fid).expect("late delete");
-        let read = store.get(vid, b"n", WHOLE, &strict()).expect("get");
+        let read = store.get(vid, b"n", WHOLE, &ReadOptions::STRICT).expect("get");
         assert_eq!(read, body(2, size), "a late delete touched a later file");
         store.delete(vid, b"other name", second.fid).expect("wrong name");
-        assert_eq!(store.stat(vid, b"n", &strict()).expect("stat").fid, second.fid);
+        assert_eq!(
+            store.stat(vid, b"n", &ReadOptions::STRICT).expect("stat").fid,
+            second.fid
+        );
         store.delete(vid, b"n", second.fid).expect("clean up");
     }
 }
@@ -109,7 +114,7 @@ pub(super) fn ranges(store: &dyn VolumeStore) {
             let end = range.end.min(n);
             let start = range.start.min(end);
             let read = store
-                .get(vid, name.as_bytes(), range.clone(), &strict())
+                .get(vid, name.as_bytes(), range.clone(), &ReadOptions::STRICT)
                 .expect("ranged get");
             assert!(
                 read == bytes.slice(start as usize..end as usize),
@@ -149,7 +154,9 @@ pub(super) fn creation_times(store: &dyn VolumeStore) {
             .expect("put");
         assert!(info.created_ms >= last, "a later file has an earlier time");
         assert!(info.created_ms > 0);
-        let seen = store.stat(vid, name.as_bytes(), &strict()).expect("stat");
+        let seen = store
+            .stat(vid, name.as_bytes(), &ReadOptions::STRICT)
+            .expect("stat");
         assert_eq!(seen.created_ms, info.created_ms);
         last = info.created_ms;
     }
@@ -177,8 +184,8 @@ pub(super) fn refusals(store: &dyn VolumeStore) {
         };
         bad(store.put(vid, name, body(1, 1), &options).map(drop));
         bad(store.writer(vid, name, &options).map(drop));
-        bad(store.get(vid, name, WHOLE, &strict()).map(drop));
-        bad(store.stat(vid, name, &strict()).map(drop));
+        bad(store.get(vid, name, WHOLE, &ReadOptions::STRICT).map(drop));
+        bad(store.stat(vid, name, &ReadOptions::STRICT).map(drop));
         bad(store.delete(vid, name, FileId(1)));
     }
     let fat = PutOptions {
@@ -198,15 +205,21 @@ pub(super) fn refusals(store: &dyn VolumeStore) {
     let gone = Err(VolumeError::VolumeGone);
     assert_eq!(store.put(nowhere, b"n", body(1, 1), &options).map(drop), gone);
     assert_eq!(store.writer(nowhere, b"n", &options).map(drop), gone);
-    assert_eq!(store.get(nowhere, b"n", WHOLE, &strict()).map(drop), gone);
-    assert_eq!(store.stat(nowhere, b"n", &strict()).map(drop), gone);
-    assert_eq!(store.list(nowhere, b"", None, 9).map(drop), gone);
+    assert_eq!(
+        store.get(nowhere, b"n", WHOLE, &ReadOptions::STRICT).map(drop),
+        gone
+    );
+    assert_eq!(store.stat(nowhere, b"n", &ReadOptions::STRICT).map(drop), gone);
+    assert_eq!(
+        store.list(nowhere, b"", None, 9, &ReadOptions::STRICT).map(drop),
+        gone
+    );
     assert_eq!(store.delete(nowhere, b"n", FileId(1)), gone);
     assert_eq!(store.volume_stats(nowhere).map(drop), gone);
     assert_eq!(store.reclaim(nowhere), gone);
     assert_eq!(store.settle(nowhere, FileId(1), Settle::Commit).map(drop), gone);
     assert_eq!(
-        store.list(vid, b"", None, 9).expect("list"),
+        store.list(vid, b"", None, 9, &ReadOptions::STRICT).expect("list"),
         [],
         "a refusal left a file"
     );
@@ -246,13 +259,13 @@ pub(super) fn large(store: &dyn VolumeStore) {
             .put(vid, &name, bytes.clone(), &PutOptions::default())
             .expect("put");
         assert_eq!(info.crc32c, copal_codec::crc32c(0, &bytes));
-        let whole: Bytes = store.get(vid, &name, WHOLE, &strict()).expect("get");
+        let whole: Bytes = store.get(vid, &name, WHOLE, &ReadOptions::STRICT).expect("get");
         assert!(whole == bytes, "{size} bytes came back changed");
         let cut = PIECE as u64;
         for range in [cut - 3..cut + 3, cut..cut + 1, 1..size as u64 - 1, cut - 1..cut] {
             let end = range.end.min(size as u64) as usize;
             let read = store
-                .get(vid, &name, range.clone(), &strict())
+                .get(vid, &name, range.clone(), &ReadOptions::STRICT)
                 .expect("ranged get");
             assert!(
                 read == bytes.slice(range.start as usize..end.max(range.start as usize)),
@@ -261,7 +274,7 @@ pub(super) fn large(store: &dyn VolumeStore) {
         }
         store.delete(vid, &name, info.fid).expect("delete");
         assert_eq!(
-            store.get(vid, &name, WHOLE, &strict()).map(drop),
+            store.get(vid, &name, WHOLE, &ReadOptions::STRICT).map(drop),
             Err(VolumeError::NotFound)
         );
     }

@@ -1,7 +1,7 @@
 //! Listing and counting.
 
 use super::{body, volume};
-use crate::store::{PutOptions, VolumeStats, VolumeStore};
+use crate::store::{PutOptions, ReadOptions, VolumeStats, VolumeStore};
 
 fn put(store: &dyn VolumeStore, vid: crate::VolumeId, name: &[u8]) {
     store
@@ -21,7 +21,9 @@ fn names(
     after: Option<&[u8]>,
     limit: usize,
 ) -> Vec<Vec<u8>> {
-    let page = store.list(vid, prefix, after, limit).expect("list");
+    let list = |options| store.list(vid, prefix, after, limit, options).expect("list");
+    let page = list(&ReadOptions::STRICT);
+    assert_eq!(page, list(&ReadOptions::default()), "nothing is under way");
     page.iter().map(|(name, _)| name.to_vec()).collect()
 }
 
@@ -78,10 +80,10 @@ pub(super) fn pages(store: &dyn VolumeStore) {
         }
     }
     assert_eq!(names(store, vid, b"", Some(b"a/15"), 2), [&b"a/2"[..], b"aa"]);
-    let page = store.list(vid, b"b", None, 1).expect("list");
-    let stat = store
-        .stat(vid, b"b", &crate::ReadOptions::default())
-        .expect("stat");
+    let page = store
+        .list(vid, b"b", None, 1, &ReadOptions::default())
+        .expect("list");
+    let stat = store.stat(vid, b"b", &ReadOptions::default()).expect("stat");
     assert_eq!(page[0].1, stat, "list and stat agree");
 }
 
@@ -105,5 +107,11 @@ pub(super) fn stats(store: &dyn VolumeStore) {
     expected.files -= 1;
     expected.bytes -= 70_000;
     assert_eq!(store.volume_stats(vid).expect("stats"), expected);
-    assert_eq!(store.list(vid, b"", None, 10).expect("list").len(), 3);
+    assert_eq!(
+        store
+            .list(vid, b"", None, 10, &ReadOptions::default())
+            .expect("list")
+            .len(),
+        3
+    );
 }

@@ -2,7 +2,7 @@
 //!
 //! Covers what the backup layer builds on: exclusive create with one winner (VOL-2), whole or absent,
 //! deletes conditional on the file id, ranged reads, listing in name order under concurrent
-//! operations (VOL-8), reads that see every acknowledged create, creation times stamped by
+//! operations (VOL-8), strict reads and lists that see every acknowledged create and delete, creation times stamped by
 //! the store, volumes that move and go as a whole; and a seeded random history compared step by
 //! step with [`MemoryStore`](crate::MemoryStore).
 //!
@@ -58,6 +58,10 @@ pub const CASES: &[Case] = &[
     ("volume ids are never used twice", volumes::ids),
     ("one winner among racing creators", concurrent::one_winner),
     ("acknowledged creates are seen by all", concurrent::strict_reads),
+    (
+        "a strict list shows what is acknowledged and nothing that is gone",
+        concurrent::strict_lists,
+    ),
     (
         "list is exact under concurrent changes",
         concurrent::list_under_changes,

@@ -275,8 +275,12 @@ impl History<'_> {
         let prefix = &name[..self.random.below(2) as usize];
         let limit = self.random.below(15) as usize;
         let after = self.random.one_in(2).then(|| self.name());
+        let options = match limit % 2 {
+            0 => ReadOptions::STRICT,
+            _ => ReadOptions::default(),
+        };
         let page = |store: &dyn VolumeStore, vid| {
-            let page = store.list(vid, prefix, after.as_deref(), limit)?;
+            let page = store.list(vid, prefix, after.as_deref(), limit, &options)?;
             Ok::<_, VolumeError>(
                 page.iter()
                     .map(|(name, info)| (name.clone(), content(info)))
@@ -317,7 +321,7 @@ impl History<'_> {
     fn compare_all(&mut self) {
         for (real, twin) in self.volumes.clone() {
             let page = |store: &dyn VolumeStore, vid| {
-                let page = store.list(vid, b"", None, usize::MAX)?;
+                let page = store.list(vid, b"", None, usize::MAX, &ReadOptions::STRICT)?;
                 page.into_iter()
                     .map(|(name, info)| {
                         let whole = store.get(vid, &name, 0..u64::MAX, &ReadOptions::default())?;

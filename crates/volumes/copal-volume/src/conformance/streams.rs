@@ -19,7 +19,12 @@ pub(super) fn visible_at_commit(store: &dyn VolumeStore) {
             store.stat(vid, b"n", &ReadOptions::default()),
             Err(VolumeError::NotFound)
         );
-        assert_eq!(store.list(vid, b"", None, 10).expect("list"), []);
+        assert_eq!(
+            store
+                .list(vid, b"", None, 10, &ReadOptions::STRICT)
+                .expect("list"),
+            []
+        );
         assert_eq!(store.volume_stats(vid).expect("stats"), VolumeStats::default());
     }
     let info = writer.commit().expect("commit");
@@ -38,7 +43,12 @@ pub(super) fn dropped(store: &dyn VolumeStore) {
         let mut writer = store.writer(vid, b"n", &PutOptions::default()).expect("writer");
         writer.append(body(1, size)).expect("append");
         drop(writer);
-        assert_eq!(store.list(vid, b"", None, 10).expect("list"), []);
+        assert_eq!(
+            store
+                .list(vid, b"", None, 10, &ReadOptions::STRICT)
+                .expect("list"),
+            []
+        );
         let info = store.put(vid, b"n", body(2, 8), &PutOptions::default());
         let fid = info.expect("the name is free after a dropped writer").fid;
         store.delete(vid, b"n", fid).expect("delete");

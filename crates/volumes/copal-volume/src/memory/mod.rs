@@ -173,6 +173,7 @@ impl VolumeStore for MemoryStore {
         prefix: &[u8],
         after: Option<&[u8]>,
         limit: usize,
+        _options: &ReadOptions,
     ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
         self.state.lock().list(vid, prefix, after, limit)
     }

@@ -205,7 +205,13 @@ impl Files<'_> {
                 let after = files.last().map(|(name, _)| name.clone());
                 let page = self
                     .store
-                    .list(vid, prefix.as_bytes(), after.as_deref(), PAGE)
+                    .list(
+                        vid,
+                        prefix.as_bytes(),
+                        after.as_deref(),
+                        PAGE,
+                        &ReadOptions::STRICT,
+                    )
                     .map_err(of_volume)?;
                 let is_last = page.len() < PAGE;
                 files.extend(page);

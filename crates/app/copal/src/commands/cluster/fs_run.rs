@@ -202,7 +202,14 @@ impl Operation<'_> {
             "list" => {
                 let vid = self.volume().await?;
                 let files = cluster
-                    .list(vid, line.prefix.as_bytes(), None, MOST_LISTED, end)
+                    .list(
+                        vid,
+                        line.prefix.as_bytes(),
+                        None,
+                        MOST_LISTED,
+                        &self.options()?,
+                        end,
+                    )
                     .await?;
                 let names: Vec<Value> = files
                     .iter()

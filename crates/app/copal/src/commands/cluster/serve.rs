@@ -4,6 +4,7 @@ use super::Context;
 use crate::{
     arguments::Serve,
     failure::{Failure, Outcome, exit},
+    place::PROFILE,
 };
 use copal_client::Profile;
 use serde_json::{Value, json};
@@ -69,7 +70,7 @@ impl Serving<'_> {
             processes.push(master);
         }
         let url = match processes.first() {
-            Some(first) => format!("copal://{}", first.address),
+            Some(first) => format!("copal://{}/vms{PROFILE}{}", first.address, profile.display()),
             None => return Ok(()),
         };
         for number in 1..=self.words.servers {
@@ -87,6 +88,7 @@ impl Serving<'_> {
             json!({ "url": url, "profile": profile, "processes": told }),
         );
         output.line(&format!("ready: export COPAL_CLUSTER={}", profile.display()));
+        output.line(&format!("a repository may be at {url}"));
         Ok(())
     }
 

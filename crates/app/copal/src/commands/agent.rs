@@ -1,0 +1,206 @@
+//! `copal agent`: the daemon on a host of VMs.
+
+use super::{Context, close, job};
+use crate::{
+    arguments::Agent as Words,
+    failure::{Failure, Outcome, exit},
+    human,
+    output::write_out,
+    place::Place,
+    repository,
+};
+use copal_agent::agent::{Agent, AgentError, AgentOptions};
+use copal_backup::Repository;
+use copal_node::Access;
+use serde_json::json;
+use std::{
+    collections::HashSet,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// How often a daemon looks whether it was told to end.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(super) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
+    let Some(state) = &words.state else {
+        return Err(Failure::usage(
+            "where does the agent keep its files? give --state DIR",
+        ));
+    };
+    context.memory()?;
+    let several = check_names(context, words)?;
+    let cache = state.join("cache");
+    let opened = repository::open_with_cache(&context.arguments.common, &cache, &context.patience())?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let outcome = start_all(context, words, several, state, opened.shared(), &stop);
+    let outcome = outcome.map(|agents| {
+        for agent in &agents {
+            let (name, address) = (agent.name(), agent.address());
+            match context.output.is_json() {
+                true => context
+                    .output
+                    .message("ready", json!({ "name": name, "address": address.to_string() })),
+                false => write_out(&format!("ready {name} {address}\n")),
+            }
+        }
+        let outcome = jobs(context, words, opened.shared());
+        stop.store(true, Ordering::Release);
+        agents.into_iter().for_each(Agent::wait);
+        outcome
+    });
+    close(opened, outcome.and_then(|outcome| outcome))
+}
+
+/// Runs jobs as the words say, until the command is to end.
+fn jobs(context: &Context<'_>, words: &Words, repository: &Repository) -> Outcome<()> {
+    if words.once {
+        return job::once(context, repository, &words.job);
+    }
+    if let Some(every) = words.every {
+        while !context.is_ended() {
+            let began = Instant::now();
+            // The next job may do better.
+            if let Err(failure) = job::once(context, repository, &words.job) {
+                context.output.failure(&failure);
+            }
+            while !context.is_ended() && began.elapsed() < every {
+                context.pause(LOOK);
+            }
+        }
+    }
+    context.wait_for_end(LOOK);
+    Ok(())
+}
+
+/// Whether there are several; each has a plan and a name of its own.
+fn check_names(context: &Context<'_>, words: &Words) -> Outcome<bool> {
+    let mut seen = HashSet::new();
+    for name in &words.name {
+        if name.is_empty()
+            || name.len() > 64
+            || !name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        {
+            return Err(Failure::usage(format!(
+                "--name {name:?} cannot be the name of an agent: 1 to 64 letters, digits, dots, hyphens and underscores"
+            )));
+        }
+        if !seen.insert(name) {
+            return Err(Failure::usage(format!(
+                "two agents are named {name}; give each its own name"
+            )));
+        }
+    }
+    if words.plan.len() != words.name.len() {
+        return Err(Failure::usage(format!(
+            "{} agents have {} plan files; give one --plan for each --name, in the same order",
+            words.name.len(),
+            words.plan.len()
+        )));
+    }
+    let several = words.name.len() > 1;
+    if several && matches!(Place::find(&context.arguments.common)?, Place::Cluster(_)) {
+        return Err(Failure::usage(
+            "several agents in one process are for a repository in a directory; with copal:// run one on each host",
+        ));
+    }
+    let mut owners = std::collections::HashMap::new();
+    for (name, file) in words.name.iter().zip(&words.plan) {
+        let plan =
+            copal_agent::plan_file::Plan::read(file).map_err(|error| Failure::usage(error.to_string()))?;
+        for vm in plan.vms {
+            if let Some(other) = owners.insert(vm.vm.clone(), name) {
+                return Err(Failure::usage(format!(
+                    "VM {} is in the plans of {other} and {name}; take it out of one of them",
+                    vm.vm
+                )));
+            }
+        }
+    }
+    Ok(several)
+}
+
+fn start_all(
+    context: &Context<'_>,
+    words: &Words,
+    several: bool,
+    state: &Path,
+    repository: &Arc<Repository>,
+    stop: &Arc<AtomicBool>,
+) -> Outcome<Vec<Agent>> {
+    let limit = |bytes: u64| (bytes > 0).then_some(bytes);
+    let mut agents = Vec::new();
+    for (name, plan) in words.name.iter().zip(&words.plan) {
+        let options = AgentOptions {
+            name: name.clone(),
+            state: if several {
+                state.join(name)
+            } else {
+                state.to_owned()
+            },
+            listen: words.listen.clone(),
+            plan: Some(plan.clone()),
+            memory_bytes: context.arguments.common.memory,
+            read_limit: limit(words.limit_read),
+            upload_limit: limit(words.limit_upload),
+        };
+        match Agent::start(Arc::clone(repository), &options, Arc::clone(stop)) {
+            Ok(agent) => agents.push(agent),
+            Err(error) => {
+                stop.store(true, Ordering::Release);
+                agents.into_iter().for_each(Agent::wait);
+                return Err(of_agent(error));
+            }
+        }
+    }
+    Ok(agents)
+}
+
+pub(super) fn of_agent(error: AgentError) -> Failure {
+    let sentence = error.to_string();
+    match error {
+        AgentError::Repository(error) => error.into(),
+        AgentError::Solo => Failure::new(exit::DENIED, "denied", sentence),
+        AgentError::Memory(_)
+        | AgentError::Plan(_)
+        | AgentError::Planned(_)
+        | AgentError::NameTaken { .. } => Failure::usage(sentence),
+        _ => Failure::plain("agent", sentence),
+    }
+}
+
+pub(super) fn list(context: &Context<'_>) -> Outcome<()> {
+    let opened = context.open(Access::Read)?;
+    let holders = opened.repository().holders().map_err(Failure::from);
+    let mut holders = close(opened, holders)?;
+    // Whoever has no address is a backup of its own, which `sessions ls` shows.
+    holders.retain(|holder| !holder.address.is_empty());
+    holders.sort_by(|a, b| (&a.name, a.beat_age_ms).cmp(&(&b.name, b.beat_age_ms)));
+    let told = holders.iter().map(|holder| {
+        json!({ "name": holder.name, "address": holder.address, "beat_age_seconds": holder.beat_age_ms as f64 / 1e3 })
+    });
+    let fields = json!({ "command": "agent ls", "agents": told.collect::<Vec<_>>() });
+    context.output.answer(fields, || {
+        let rows: Vec<Vec<String>> = holders
+            .iter()
+            .map(|holder| {
+                vec![
+                    holder.name.clone(),
+                    holder.address.clone(),
+                    human::age(holder.beat_age_ms / 1000),
+                ]
+            })
+            .collect();
+        match rows.is_empty() {
+            true => "no agent was heard of\n".to_owned(),
+            false => human::table(&["Agent", "Address", "Heard of"], &rows),
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! A backup in a fleet: it asks the agents that it can reach, and waits for a VM that another host is backing up.
+
+use super::super::Context;
+use crate::asking::{self, PART_BYTES};
+use copal_agent::agent::Client;
+use copal_backup::{
+    BackupRequest, BackupSummary, Collaboration, Error, Holder, LeaseWatch, Progress, Repository, Result,
+    peers::Writer,
+};
+use std::time::{Duration, Instant};
+
+/// How often a VM that another host has is looked at.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Backs up, with whom it can.
+pub(super) fn run(
+    context: &Context<'_>,
+    repository: &Repository,
+    mut request: BackupRequest,
+    timeout: Duration,
+    progress: &dyn Progress,
+) -> Result<BackupSummary> {
+    let name = asking::own_name();
+    request.holder = Holder {
+        name: name.clone(),
+        address: String::new(),
+    };
+    let spool = asking::spool_directory()?;
+    let client = Client::connect(repository, &name, spool.path(), timeout)?;
+    if client.is_none() {
+        progress
+            .notice("no agent can be asked: nothing is shared with other VMs but what is popular already");
+    }
+    let others = client.as_ref().map(|client| Collaboration {
+        peers: client,
+        spool_directory: spool.path().to_owned(),
+        writer: Writer::of(&name),
+        part_bytes: PART_BYTES,
+    });
+    let began = Instant::now();
+    let mut watch = LeaseWatch::new();
+    loop {
+        match repository.backup_with(&request, others.as_ref(), progress, &context.cancel) {
+            Err(error @ Error::SessionOpen { .. }) => {
+                if began.elapsed() >= context.wait {
+                    return Err(error);
+                }
+                progress.notice(&error.to_string());
+                if !is_free(context, repository, &request.vm, (began, &mut watch))? {
+                    return Err(error);
+                }
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Waits until nobody has the VM; `false`: patience ended, or the command.
+fn is_free(
+    context: &Context<'_>,
+    repository: &Repository,
+    vm: &str,
+    (began, watch): (Instant, &mut LeaseWatch),
+) -> Result<bool> {
+    while !repository.watch_vm(vm, watch, began.elapsed())?.is_empty() {
+        let rest = context.wait.saturating_sub(began.elapsed());
+        if rest.is_zero() || context.is_ended() {
+            return Ok(false);
+        }
+        context.pause(LOOK.min(rest));
+    }
+    Ok(true)
+}

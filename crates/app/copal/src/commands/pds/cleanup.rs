@@ -1,0 +1,228 @@
+//! `copal pds cleanup`: what several VMs store each for itself is stored once.
+
+use super::super::{Context, as_json, close, prune};
+use crate::{
+    arguments::PdsCleanup,
+    asking::{self, PART_BYTES},
+    failure::{Failure, Outcome, exit},
+    human,
+    place::Place,
+};
+use copal_agent::agent::{Agent, AgentOptions, Client};
+use copal_backup::{CleanUpSummary, Collaboration, Error, PruneOptions, Repository, Vm, peers::Writer};
+use copal_node::Access;
+use serde_json::json;
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// What the first pass asks for last may be what VMs of its beginning have.
+const PASSES: usize = 2;
+
+/// What was done to all VMs.
+#[derive(Default)]
+struct Done {
+    vms: Vec<CleanUpSummary>,
+    /// Names of VMs that are being backed up.
+    busy: Vec<String>,
+    /// Bytes of packs that are gone.
+    returned_bytes: u64,
+    swept_bytes: u64,
+}
+
+pub(crate) fn run(context: &Context<'_>, words: &PdsCleanup) -> Outcome<()> {
+    let opened = context.open(Access::Write)?;
+    let outcome = with_agents(context, words, opened.shared());
+    let done = close(opened, outcome)?;
+    tell(context, &done);
+    Ok(())
+}
+
+/// Finds agents to ask. A repository in a directory has them in this process: nobody else can open it.
+fn with_agents(context: &Context<'_>, words: &PdsCleanup, repository: &Arc<Repository>) -> Outcome<Done> {
+    let name = asking::own_name();
+    let spool = asking::spool_directory()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let own = match Place::find(&context.arguments.common)? {
+        Place::Cluster(_) => None,
+        Place::Store(_) => Some(start_own(context, repository, spool.path(), &stop)?),
+    };
+    let outcome = Client::connect(repository, &name, spool.path(), words.timeout)
+        .map_err(Failure::from)
+        .and_then(|client| {
+            let client = client.ok_or_else(|| {
+                Failure::new(
+                    exit::TOO_FEW,
+                    "no_agents",
+                    "no agent can be reached, and they know what is popular; start `copal agent` on the hosts",
+                )
+            })?;
+            let others = Collaboration {
+                peers: &client,
+                spool_directory: spool.path().to_owned(),
+                writer: Writer::of(&name),
+                part_bytes: PART_BYTES,
+            };
+            clean_up(context, words, repository, &others)
+        });
+    stop.store(true, Ordering::Release);
+    if let Some(own) = own {
+        own.wait();
+    }
+    outcome
+}
+
+fn start_own(
+    context: &Context<'_>,
+    repository: &Arc<Repository>,
+    directory: &Path,
+    stop: &Arc<AtomicBool>,
+) -> Outcome<Agent> {
+    let options = AgentOptions {
+        name: "cleanup".to_owned(),
+        state: directory.join("agent"),
+        listen: "127.0.0.1:0".to_owned(),
+        plan: None,
+        memory_bytes: context.arguments.common.memory,
+        read_limit: None,
+        upload_limit: None,
+    };
+    let started = Agent::start(Arc::clone(repository), &options, Arc::clone(stop));
+    started.map_err(super::super::agent::of_agent)
+}
+
+fn clean_up(
+    context: &Context<'_>,
+    words: &PdsCleanup,
+    repository: &Repository,
+    others: &Collaboration<'_>,
+) -> Outcome<Done> {
+    let wanted = |vm: &Vm| {
+        words
+            .vm
+            .as_ref()
+            .is_none_or(|only| *only == vm.name || *only == vm.uuid.to_string())
+    };
+    let vms: Vec<Vm> = repository.vms()?.into_iter().filter(wanted).collect();
+    if let (Some(name), true) = (&words.vm, vms.is_empty()) {
+        return Err(Failure::plain(
+            "not_found",
+            format!("no VM is named {name}; `copal vm ls` lists them"),
+        ));
+    }
+    let mut done = Done::default();
+    let meter = context.meter();
+    for pass in 0..PASSES {
+        let mut moved = 0;
+        for vm in &vms {
+            moved += one(context, repository, others, vm, pass, &meter, &mut done)?;
+        }
+        if moved == 0 || vms.len() == 1 {
+            break;
+        }
+    }
+    done.swept_bytes = repository.sweep_popular(&context.cancel)?.bytes;
+    Ok(done)
+}
+
+/// Returns how many chunks moved.
+fn one(
+    context: &Context<'_>,
+    repository: &Repository,
+    others: &Collaboration<'_>,
+    vm: &Vm,
+    pass: usize,
+    meter: &dyn copal_backup::Progress,
+    done: &mut Done,
+) -> Outcome<u64> {
+    let memory_bytes = context.memory()?.work;
+    let summary = match repository.clean_up_vm(&vm.name, others, memory_bytes, meter, &context.cancel) {
+        Err(Error::Busy { .. } | Error::SessionOpen { .. }) => {
+            if pass == 0 {
+                done.busy.push(vm.name.clone());
+            }
+            return Ok(0);
+        }
+        summary => summary?,
+    };
+    let moved = summary.moved;
+    if moved > 0 {
+        let options = PruneOptions {
+            vm: Some(vm.uuid),
+            memory_bytes,
+            ..PruneOptions::default()
+        };
+        let pruned = repository.prune(&options, meter, &context.cancel)?;
+        done.returned_bytes += prune::freed_bytes(&pruned);
+    }
+    let of_vm = |one: &&mut CleanUpSummary| one.vm == summary.vm;
+    match done.vms.iter_mut().find(of_vm) {
+        Some(first) => {
+            first.asked += summary.asked;
+            first.moved += moved;
+            first.stored_popular += summary.stored_popular;
+            first.moved_bytes += summary.moved_bytes;
+            first.freed_bytes += summary.freed_bytes;
+            first.read_bytes += summary.read_bytes;
+            first.unanswered = summary.unanswered;
+        }
+        None => done.vms.push(summary),
+    }
+    Ok(moved)
+}
+
+fn tell(context: &Context<'_>, done: &Done) {
+    let sum = |count: fn(&CleanUpSummary) -> u64| done.vms.iter().map(count).sum::<u64>();
+    let vms = done.vms.iter().map(|one| {
+        json!({
+            "vm": one.vm.as_ref().map(|vm| vm.name.clone()),
+            "asked": one.asked,
+            "moved": one.moved,
+            "moved_bytes": one.moved_bytes,
+            "stored_popular": one.stored_popular,
+            "freed_bytes": one.freed_bytes,
+            "unanswered": one.unanswered,
+        })
+    });
+    let fields = json!({
+        "command": "pds cleanup",
+        "vms": vms.collect::<Vec<_>>(),
+        "busy": done.busy,
+        "asked": sum(|one| one.asked),
+        "moved": sum(|one| one.moved),
+        "moved_bytes": sum(|one| one.moved_bytes),
+        "stored_popular": sum(|one| one.stored_popular),
+        "freed_bytes": sum(|one| one.freed_bytes),
+        "unanswered": sum(|one| one.unanswered),
+        "read_bytes": sum(|one| one.read_bytes),
+        "returned_bytes": done.returned_bytes,
+        "swept_bytes": done.swept_bytes,
+        "peak_memory_bytes": as_json::peak_memory_bytes(),
+    });
+    context.output.summary(fields, || {
+        let mut text = format!(
+            "asked about {} chunks: {} moved to popular ones, {} of them newly so; {} freed\n",
+            sum(|one| one.asked),
+            sum(|one| one.moved),
+            sum(|one| one.stored_popular),
+            human::bytes(sum(|one| one.freed_bytes)),
+        );
+        if !done.busy.is_empty() {
+            text.push_str(&format!(
+                "passed over, being backed up: {}\n",
+                done.busy.join(", ")
+            ));
+        }
+        match sum(|one| one.unanswered) {
+            0 => {}
+            unanswered => text.push_str(&format!(
+                "{unanswered} chunks nobody answered for; run it again\n"
+            )),
+        }
+        text
+    });
+}

@@ -1,0 +1,117 @@
+//! A backup that is no agent's: it asks the agents that it can reach, and nobody waits for it.
+
+use super::{alive::alive, commands, patience::HostPatience, peers::tag_of};
+use crate::{
+    asker::{Asker, AskerOptions, Member},
+    channel::Secret,
+    members::{Responsible, partition_bits},
+};
+use copal_backup::{
+    Repository,
+    peers::{Answer, Ids, Peers, Turn},
+};
+use parking_lot::Mutex;
+use std::{
+    io,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use uuid::Uuid;
+
+/// Time between two questions about what is to be carried.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Asks the agents of a fleet for one backup.
+pub struct Client {
+    asker: Asker,
+    timeout: Duration,
+    again_since: Mutex<Option<Instant>>,
+    members: Vec<Member>,
+}
+
+impl Client {
+    /// Looks which agents answer; `None`: none does, so that the backup is one without others.
+    /// # Errors
+    /// Those of the store, and when the system gives no thread.
+    pub fn connect(
+        repository: &Repository,
+        name: &str,
+        spool: &Path,
+        timeout: Duration,
+    ) -> copal_backup::Result<Option<Client>> {
+        let secret = Secret::new(*repository.agents_secret());
+        let mut members = alive(repository)?;
+        members.retain(|member| match commands::info(member, &secret) {
+            Ok(_) => true,
+            Err(reason) => {
+                tracing::warn!(reason, "not asked");
+                false
+            }
+        });
+        let bits = partition_bits(members.len());
+        let Some(owners) = Responsible::of(&members, bits) else {
+            return Ok(None);
+        };
+        let failed = |error: io::Error| copal_backup::Error::Invalid {
+            reason: format!("the agents cannot be asked: {error}"),
+        };
+        let mut job = [0; 16];
+        getrandom::fill(&mut job).map_err(|error| failed(io::Error::other(error)))?;
+        let mut options = AskerOptions::new(job, name, members.clone(), secret, spool.to_owned());
+        options.participants = 1;
+        let patience = Arc::new(HostPatience::new(timeout, 1));
+        let asker = Asker::new(options, Arc::new(owners), patience).map_err(failed)?;
+        Ok(Some(Client {
+            asker,
+            timeout,
+            again_since: Mutex::default(),
+            members,
+        }))
+    }
+
+    /// Who is asked.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Bytes sent and received.
+    #[must_use]
+    pub fn message_bytes(&self) -> u64 {
+        let traffic = self.asker.traffic();
+        traffic.sent_bytes() + traffic.received_bytes()
+    }
+}
+
+impl Peers for Client {
+    fn begin(&self, _vm: Uuid, _turn: Turn) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn end(&self, _vm: Uuid, _turn: Turn) {}
+
+    fn send(&self, vm: Uuid, ids: Ids<'_>) -> io::Result<u64> {
+        *self.again_since.lock() = None;
+        let sent = self.asker.send(tag_of(vm), ids)?;
+        self.asker.end_round();
+        Ok(sent)
+    }
+
+    fn receive(&self, sent: u64) -> Vec<Answer> {
+        self.asker.receive(sent)
+    }
+
+    fn ask_again(&self, vm: Uuid, ids: Ids<'_>) -> io::Result<Option<Vec<Answer>>> {
+        let since = *self.again_since.lock().get_or_insert_with(Instant::now);
+        if since.elapsed() >= self.timeout {
+            return Ok(None);
+        }
+        std::thread::park_timeout(PAUSE);
+        let sent = self.asker.send(tag_of(vm), ids)?;
+        self.asker.end_round();
+        Ok(Some(self.asker.receive(sent)))
+    }
+
+    fn stored(&self) {}
+}

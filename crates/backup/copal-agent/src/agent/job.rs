@@ -1,0 +1,339 @@
+//! One job on one host: its VMs, backed up in rounds with the other hosts.
+//!
+//! Paper: low-profile-dedup §3, Figure 3.
+//!
+//! A VM's backup runs on a thread of its own from the round of its first part to that of its last, and holds a turn while it
+//! reads or stores. What it backs up is read when its round begins, not when the job does.
+
+use super::{
+    patience::HostPatience,
+    peers::{Again, VmPeers},
+    planned::{Planned, PlannedBackup},
+    report::{VmOutcome, VmReport},
+    turns::{After, Turns},
+};
+use crate::{
+    asker::{Asker, AskerOptions, Member},
+    channel::{Secret, Traffic},
+    members::Responsible,
+    throttle::Throttle,
+};
+use copal_backup::{BackupRequest, CancelFlag, Collaboration, Error, Progress, Repository, peers::Writer};
+use parking_lot::{Condvar, Mutex};
+use std::{
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Memory of one VM's pipeline: two segments on their way, packs, footers.
+const PIPELINE_BYTES: u64 = 22 << 20;
+
+/// What all hosts of a job agree on.
+#[derive(Clone, Debug)]
+pub(crate) struct Agreed {
+    pub(crate) id: [u8; 16],
+    /// Who answers.
+    pub(crate) members: Vec<Member>,
+    /// Hosts that take part.
+    pub(crate) participants: u32,
+    pub(crate) partition_bits: u8,
+    /// As many as the host with most has.
+    pub(crate) rounds: u32,
+    pub(crate) timeout: Duration,
+}
+
+/// What a host has for all its jobs.
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) repository: Arc<Repository>,
+    pub(crate) secret: Secret,
+    pub(crate) spool: PathBuf,
+    pub(crate) read_limit: Arc<Throttle>,
+    pub(crate) upload_limit: Arc<Throttle>,
+    /// Set when the agent ends.
+    pub(crate) stop: Arc<AtomicBool>,
+    checker: Mutex<bool>,
+    checker_woken: Condvar,
+}
+
+impl Host {
+    pub(crate) fn new(
+        name: &str,
+        repository: Arc<Repository>,
+        secret: Secret,
+        spool: PathBuf,
+        (read_limit, upload_limit): (Throttle, Throttle),
+        stop: Arc<AtomicBool>,
+    ) -> Host {
+        Host {
+            name: name.to_owned(),
+            repository,
+            secret,
+            spool,
+            read_limit: Arc::new(read_limit),
+            upload_limit: Arc::new(upload_limit),
+            stop,
+            checker: Mutex::default(),
+            checker_woken: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn ends(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Somebody stored a popular pack, or time is over.
+    pub(crate) fn wait_for_packs(&self, limit: Duration) {
+        let mut woken = self.checker.lock();
+        if !*woken {
+            self.checker_woken.wait_for(&mut woken, limit);
+        }
+        *woken = false;
+    }
+
+    fn wake_checker(&self) {
+        *self.checker.lock() = true;
+        self.checker_woken.notify_all();
+    }
+
+    pub(crate) fn asker(
+        &self,
+        agreed: &Agreed,
+        (id, participants): ([u8; 16], u32),
+        patience: Arc<HostPatience>,
+    ) -> io::Result<Asker> {
+        let owners = Responsible::of(&agreed.members, agreed.partition_bits)
+            .ok_or_else(|| io::Error::other("there is nobody to ask"))?;
+        let mut options = AskerOptions::new(
+            id,
+            &self.name,
+            agreed.members.clone(),
+            self.secret.clone(),
+            self.spool.clone(),
+        );
+        options.participants = participants;
+        Asker::new(options, Arc::new(owners), patience)
+    }
+}
+
+/// A job that runs, or has run.
+pub(crate) struct Job {
+    host: Arc<Host>,
+    agreed: Agreed,
+    asker: Asker,
+    again: Again,
+    patience: Arc<HostPatience>,
+    cancel: CancelFlag,
+    started: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    vms: Vec<VmReport>,
+    round: usize,
+    is_done: bool,
+    took: Duration,
+}
+
+/// What is known of a job while it runs.
+#[derive(Clone, Debug)]
+pub(crate) struct JobStatus {
+    pub(crate) is_done: bool,
+    /// Since it began.
+    pub(crate) age: Duration,
+    pub(crate) all_rounds: u32,
+    pub(crate) round: usize,
+    pub(crate) took: Duration,
+    pub(crate) vms: Vec<VmReport>,
+    /// Answers that were not believed.
+    pub(crate) dropped: u64,
+    /// Sent and received for questions and answers.
+    pub(crate) message_bytes: u64,
+}
+
+impl Job {
+    /// # Errors
+    /// When the system gives no thread, or there is nobody to ask.
+    pub(crate) fn new(host: Arc<Host>, agreed: Agreed) -> io::Result<Job> {
+        let patience = Arc::new(HostPatience::new(agreed.timeout, agreed.participants));
+        let asker = host.asker(&agreed, (agreed.id, agreed.participants), Arc::clone(&patience))?;
+        // Who asks again asks alone: owners wait for nobody.
+        let mut alone = [0; 16];
+        getrandom::fill(&mut alone).map_err(io::Error::other)?;
+        let at_once = Arc::new(HostPatience::new(agreed.timeout, 1));
+        let again = Again::new(host.asker(&agreed, (alone, 1), at_once)?, agreed.timeout);
+        Ok(Job {
+            host,
+            agreed,
+            asker,
+            again,
+            patience,
+            cancel: CancelFlag::new(),
+            started: Instant::now(),
+            state: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn id(&self) -> [u8; 16] {
+        self.agreed.id
+    }
+
+    pub(super) fn asker(&self) -> &Asker {
+        &self.asker
+    }
+
+    pub(super) fn again(&self) -> &Again {
+        &self.again
+    }
+
+    pub(super) fn wake_checker(&self) {
+        self.host.wake_checker();
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.cancel.cancel();
+    }
+
+    pub(crate) fn ends(&self) -> bool {
+        self.cancel.is_cancelled() || self.host.ends()
+    }
+
+    pub(super) fn end_round(&self) {
+        self.patience.end_round();
+        self.asker.end_round();
+    }
+
+    pub(crate) fn status(&self) -> JobStatus {
+        let state = self.state.lock();
+        let dropped = self.asker.dropped();
+        JobStatus {
+            is_done: state.is_done,
+            age: self.started.elapsed(),
+            all_rounds: self.agreed.rounds,
+            round: state.round,
+            took: match state.is_done {
+                true => state.took,
+                false => self.started.elapsed(),
+            },
+            vms: state.vms.clone(),
+            dropped: [
+                dropped.late,
+                dropped.repeated,
+                dropped.foreign,
+                dropped.miscounted,
+                dropped.unknown_code,
+                dropped.stale,
+                dropped.violations,
+            ]
+            .iter()
+            .sum(),
+            message_bytes: bytes_of(self.asker.traffic()) + bytes_of(self.again.traffic()),
+        }
+    }
+
+    /// Runs the job to its end; blocks.
+    pub(crate) fn run(&self, planned: Planned) {
+        self.state.lock().vms = planned.vms.iter().map(VmReport::waiting).collect();
+        let turns = Turns::new(planned.rounds.clone());
+        let ends = || self.ends();
+        std::thread::scope(|scope| {
+            let turns = &turns;
+            loop {
+                self.patience.begin_round();
+                self.state.lock().round = turns.round();
+                for vm in turns.beginners() {
+                    let backup = &planned.vms[vm];
+                    let run = move || self.vm(vm, backup, planned.part_bytes, turns);
+                    let spawned = std::thread::Builder::new().name(format!("backup-{vm}"));
+                    if let Err(error) = spawned.spawn_scoped(scope, run) {
+                        self.end_vm(vm, turns, VmOutcome::failed("threads", &error.to_string()));
+                    }
+                }
+                if turns.look() == After::AllAsked {
+                    self.end_round();
+                }
+                if !turns.next_round(&ends) {
+                    break;
+                }
+            }
+            // Others wait for the markers of all rounds.
+            for _ in turns.round()..self.agreed.rounds as usize {
+                self.end_round();
+            }
+        });
+        let mut state = self.state.lock();
+        state.is_done = true;
+        state.took = self.started.elapsed();
+    }
+
+    fn vm(&self, index: usize, backup: &PlannedBackup, part_bytes: u64, turns: &Turns) {
+        let peers = VmPeers {
+            job: self,
+            index,
+            turns,
+            again_since: Mutex::new(None),
+        };
+        self.state.lock().vms[index].begin();
+        let outcome = self.back_up(backup, part_bytes, &peers);
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => VmOutcome::failed(error.code(), &error.to_string()),
+        };
+        self.end_vm(index, turns, outcome);
+    }
+
+    fn end_vm(&self, index: usize, turns: &Turns, outcome: VmOutcome) {
+        self.state.lock().vms[index].end(outcome);
+        if turns.end_vm(index) == After::AllAsked {
+            self.end_round();
+        }
+    }
+
+    fn back_up(
+        &self,
+        backup: &PlannedBackup,
+        part_bytes: u64,
+        peers: &VmPeers<'_>,
+    ) -> Result<VmOutcome, Error> {
+        let disks = backup.open(&self.host.read_limit, &self.host.stop)?;
+        let mut request = BackupRequest::new(backup.vm.clone(), disks);
+        request.memory_bytes = PIPELINE_BYTES;
+        request.description = format!("by agent {}", self.host.name);
+        let others = Collaboration {
+            peers,
+            spool_directory: self.host.spool.clone(),
+            writer: Writer::of(&self.host.name),
+            part_bytes: backup.part_bytes(part_bytes),
+        };
+        let progress = Upload { host: &self.host };
+        let repository = &self.host.repository;
+        let summary = repository.backup_with(&request, Some(&others), &progress, &self.cancel)?;
+        Ok(VmOutcome::Done(Box::new(summary)))
+    }
+}
+
+fn bytes_of(traffic: &Traffic) -> u64 {
+    traffic.sent_bytes() + traffic.received_bytes()
+}
+
+/// Holds a backup back to the limit of what is uploaded.
+struct Upload<'a> {
+    host: &'a Host,
+}
+
+impl Progress for Upload<'_> {
+    fn stored(&self, delta_bytes: u64) {
+        // Told to stop, it goes on unthrottled to its next safe point.
+        let _ = self.host.upload_limit.take(delta_bytes, &self.host.stop);
+    }
+
+    fn notice(&self, message: &str) {
+        tracing::info!(message);
+    }
+}

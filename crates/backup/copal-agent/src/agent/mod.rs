@@ -1,0 +1,223 @@
+//! An agent: backs up the VMs of its host's plan, answers for its share of the popular chunks, and looks after what others
+//! store for all.
+//!
+//! Threads: those of the server (`crate::server`), one that checks popular packs, one that beats, one per job and one per VM
+//! that is being backed up.
+
+mod alive;
+mod checker;
+pub(crate) mod commands;
+mod job;
+mod owner;
+mod patience;
+mod peers;
+mod planned;
+mod report;
+mod turns;
+
+pub use alive::alive;
+pub use client::Client;
+pub use commands::{AgentInfo, PlanInfo};
+
+mod client;
+
+use crate::{
+    budget::{Budget, BudgetError},
+    channel::Secret,
+    plan_file::PlanError,
+    server::{Server, ServerOptions},
+    throttle::Throttle,
+};
+use commands::Commands;
+use copal_backup::{Error, Holder, Layout, Repository};
+use job::Host;
+use owner::Owner;
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+    thread::JoinHandle,
+};
+
+/// How an agent is set up.
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    /// Its name: no other agent of the repository has it.
+    pub name: String,
+    /// A directory of its own, made if it is missing. All in it may be deleted while it does not run.
+    pub state: PathBuf,
+    /// Where it listens, host:port; port 0 is any free one.
+    pub listen: String,
+    /// Which VMs it backs up; read anew for each job. `None`: it only answers.
+    pub plan: Option<PathBuf>,
+    /// Ceiling of the process.
+    pub memory_bytes: u64,
+    /// Most bytes a second that are read from disks; `None`: as many as there are.
+    pub read_limit: Option<u64>,
+    /// Most bytes a second that are stored.
+    pub upload_limit: Option<u64>,
+}
+
+/// Why an agent does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// The layout has no agents.
+    #[error(
+        "agents need a repository of the layout fleet; this one is solo: make another with `copal init --layout fleet`"
+    )]
+    Solo,
+    /// Too little memory.
+    #[error(transparent)]
+    Memory(#[from] BudgetError),
+    /// The plan file.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// What the plan asks for cannot be done.
+    #[error("{0}")]
+    Planned(String),
+    /// Another agent has the name.
+    #[error("an agent named {name} runs at {address}; give this one another --name, or end that one first")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Where the other listens.
+        address: String,
+    },
+    /// Its directory.
+    #[error("cannot use {}: {error}; name a directory that this user may write with --state", path.display())]
+    State {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The address.
+    #[error("cannot listen at {0}; name a free address of this host with --listen")]
+    Listen(io::Error),
+    /// The system gives no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+    /// The repository.
+    #[error(transparent)]
+    Repository(#[from] Error),
+}
+
+/// A running agent.
+pub struct Agent {
+    server: Server,
+    host: Arc<Host>,
+    commands: Arc<Commands>,
+    checker: JoinHandle<()>,
+    _beat: copal_backup::Beating,
+}
+
+impl Agent {
+    /// Starts all threads. It ends when `stop` is set.
+    /// # Errors
+    /// A sentence that says what is wrong; nothing has started then.
+    pub fn start(
+        repository: Arc<Repository>,
+        options: &AgentOptions,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Agent, AgentError> {
+        let Layout::Fleet { popular_millionths } = repository.info().layout else {
+            return Err(AgentError::Solo);
+        };
+        Budget::of_process(options.memory_bytes)?;
+        if let Some(plan) = &options.plan {
+            let planned = planned::Planned::read(plan, crate::rounds::RoundCount::Auto, options.memory_bytes);
+            planned.map_err(|error| match error {
+                planned::PlannedError::Plan(error) => AgentError::Plan(error),
+                live => AgentError::Planned(live.to_string()),
+            })?;
+        }
+        let spool = options.state.join("spool");
+        make_private(&options.state)?;
+        make_private(&spool)?;
+        let secret = Secret::new(*repository.agents_secret());
+        if let Some(other) = commands::namesake(&repository, &secret, &options.name)? {
+            return Err(AgentError::NameTaken {
+                name: options.name.clone(),
+                address: other,
+            });
+        }
+        let limits = (
+            Throttle::new(options.read_limit),
+            Throttle::new(options.upload_limit),
+        );
+        let host = Arc::new(Host::new(
+            &options.name,
+            Arc::clone(&repository),
+            secret.clone(),
+            spool,
+            limits,
+            Arc::clone(&stop),
+        ));
+        let owner = Owner::new(
+            Arc::clone(&repository),
+            options.state.join("partitions"),
+            popular_millionths,
+        );
+        let commands = Arc::new(Commands::new(
+            Arc::clone(&host),
+            options.plan.clone(),
+            options.memory_bytes,
+        ));
+        let listening = ServerOptions::new(&options.listen, &options.name, secret);
+        let server = Server::start(listening, Arc::new(owner), commands.clone(), Arc::clone(&stop));
+        let server = server.map_err(AgentError::Listen)?;
+        let holder = Holder {
+            name: options.name.clone(),
+            address: server.address().to_string(),
+        };
+        // From here on others find it.
+        let beat = repository.beat(&holder)?;
+        let checker = {
+            let host = Arc::clone(&host);
+            let named = std::thread::Builder::new().name("agent-check".into());
+            named
+                .spawn(move || checker::run(&host))
+                .map_err(AgentError::Thread)?
+        };
+        Ok(Agent {
+            server,
+            host,
+            commands,
+            checker,
+            _beat: beat,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.host.name
+    }
+
+    /// Waits until it was stopped and all has ended: backups under way end at their next safe point and publish nothing.
+    pub fn wait(self) {
+        self.server.wait();
+        self.commands.join();
+        let _ = self.checker.join();
+    }
+}
+
+fn make_private(path: &Path) -> Result<(), AgentError> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path);
+    made.map_err(|error| AgentError::State {
+        path: path.to_owned(),
+        error,
+    })
+}

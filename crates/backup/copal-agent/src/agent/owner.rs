@@ -1,0 +1,233 @@
+//! The owner's side: takes what hosts ask, and says when a partition is compared with what.
+//!
+//! A partition is compared when all hosts of a round have asked, or when the others were waited for long enough: half as long
+//! again as the first one took, and ten seconds at least. So one host that is ten times slower delays nobody, and hosts
+//! that are about as fast see each other's chunks. Who comes later is compared then.
+
+use crate::{
+    detect::{BatchHeader, DetectError, Detector, PopularPack, PopularPacks},
+    server::Detect,
+    wire::{Answers, Ask, Marker},
+};
+use copal_backup::{Error, Repository, peers::Answer};
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Others are waited for at least so long after the first one has asked.
+pub(crate) const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+/// Rounds that are remembered.
+const MOST_ROUNDS: usize = 256;
+
+/// How long others are waited for by who took so long itself.
+pub(crate) fn patience_after(took: Duration) -> Duration {
+    LEAST_PATIENCE.max(took / 2)
+}
+
+/// A round of a job.
+type Round = ([u8; 16], u32);
+/// Bits, and a partition of that many.
+type Place = (u8, u32);
+
+/// Answers for the partitions of this host, whichever those are: who asks knows.
+pub(crate) struct Owner {
+    repository: Arc<Repository>,
+    directory: PathBuf,
+    popular_millionths: u32,
+    detectors: Mutex<BTreeMap<u8, Arc<Detector>>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    rounds: BTreeMap<Round, Asked>,
+    due: BTreeSet<Place>,
+}
+
+/// What was asked in a round.
+#[derive(Default)]
+struct Asked {
+    places: BTreeSet<Place>,
+    hosts: BTreeSet<[u8; 16]>,
+    /// When the first host had asked all, and how long the others are waited for.
+    first: Option<(Instant, Duration)>,
+    /// When the first batch came.
+    began: Option<Instant>,
+    is_closed: bool,
+}
+
+impl Owner {
+    pub(crate) fn new(repository: Arc<Repository>, directory: PathBuf, popular_millionths: u32) -> Owner {
+        Owner {
+            repository,
+            directory,
+            popular_millionths,
+            detectors: Mutex::default(),
+            state: Mutex::default(),
+        }
+    }
+
+    fn detector(&self, bits: u8) -> Result<Arc<Detector>, DetectError> {
+        let mut detectors = self.detectors.lock();
+        if let Some(detector) = detectors.get(&bits) {
+            return Ok(Arc::clone(detector));
+        }
+        let directory = self.directory.join(format!("{bits}-bits"));
+        let detector = Arc::new(Detector::open(&directory, bits, self.popular_millionths)?);
+        detectors.insert(bits, Arc::clone(&detector));
+        Ok(detector)
+    }
+}
+
+impl State {
+    /// The round, remembered.
+    fn round(&mut self, round: Round, now: Instant) -> &mut Asked {
+        while self.rounds.len() >= MOST_ROUNDS && !self.rounds.contains_key(&round) {
+            let oldest = self.rounds.iter().min_by_key(|(_, asked)| asked.began);
+            let Some(oldest) = oldest.map(|(round, _)| *round) else {
+                break;
+            };
+            let forgotten = self.rounds.remove(&oldest);
+            self.due
+                .extend(forgotten.into_iter().flat_map(|asked| asked.places));
+        }
+        let asked = self.rounds.entry(round).or_default();
+        asked.began.get_or_insert(now);
+        asked
+    }
+}
+
+impl Detect for Owner {
+    fn take(&self, ask: &Ask, host: [u8; 16]) -> Result<(), String> {
+        let header = BatchHeader {
+            job: ask.job,
+            round: ask.round,
+            host,
+            vm: ask.vm,
+            batch: ask.batch,
+            partition: ask.partition,
+        };
+        let detector = self
+            .detector(ask.partition_bits)
+            .map_err(|error| error.to_string())?;
+        detector
+            .take(&header, &ask.ids)
+            .map_err(|error| error.to_string())?;
+        let place = (ask.partition_bits, ask.partition);
+        let mut state = self.state.lock();
+        state
+            .round((ask.job, ask.round), Instant::now())
+            .places
+            .insert(place);
+        Ok(())
+    }
+
+    fn mark(&self, marker: &Marker, host: [u8; 16]) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        let asked = state.round((marker.job, marker.round), now);
+        asked.hosts.insert(host);
+        let took = now.saturating_duration_since(asked.began.unwrap_or(now));
+        asked.first.get_or_insert((now, patience_after(took)));
+        if asked.is_closed || asked.hosts.len() >= marker.participants as usize {
+            asked.is_closed = true;
+            let places = std::mem::take(&mut asked.places);
+            state.due.extend(places);
+        }
+    }
+
+    fn due(&self, now: Instant) -> Option<u32> {
+        let mut state = self.state.lock();
+        if state.due.is_empty() {
+            let mut late = Vec::new();
+            for asked in state.rounds.values_mut().filter(|asked| !asked.is_closed) {
+                if asked
+                    .first
+                    .is_some_and(|(first, patience)| now >= first + patience)
+                {
+                    asked.is_closed = true;
+                    late.append(&mut asked.places.iter().copied().collect());
+                    asked.places.clear();
+                }
+            }
+            state.due.extend(late);
+        }
+        state
+            .due
+            .pop_first()
+            .map(|(bits, partition)| u32::from(bits) << 24 | partition)
+    }
+
+    fn compare(&self, place: u32, reply: &mut dyn FnMut([u8; 16], Answers)) -> io::Result<()> {
+        let (bits, partition) = ((place >> 24) as u8, place & 0x00ff_ffff);
+        let detector = self.detector(bits).map_err(io::Error::other)?;
+        let log = Log::read(&self.repository)?;
+        let generation = log.newest;
+        let mut answer = |header: &BatchHeader, answers: &[Answer]| {
+            reply(
+                header.host,
+                Answers {
+                    job: header.job,
+                    round: header.round,
+                    batch: header.batch,
+                    partition: header.partition,
+                    generation,
+                    codes: answers.iter().map(|answer| answer.code()).collect(),
+                },
+            );
+        };
+        let compared = detector.compare(partition, Instant::now(), &log, &mut answer);
+        let compared = compared.map_err(io::Error::other)?;
+        tracing::debug!(bits, partition, ?compared, "compared");
+        Ok(())
+    }
+}
+
+/// The log of popular packs, as far as it went when it was read.
+struct Log<'a> {
+    repository: &'a Repository,
+    newest: u64,
+}
+
+impl<'a> Log<'a> {
+    fn read(repository: &'a Repository) -> io::Result<Log<'a>> {
+        let newest = repository.newest_popular().map_err(io::Error::other)?;
+        Ok(Log { repository, newest })
+    }
+}
+
+impl PopularPacks for Log<'_> {
+    fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    fn for_each_since(
+        &self,
+        after: u64,
+        visit: &mut dyn FnMut(PopularPack) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut failed = None;
+        let outcome = self.repository.for_each_popular_since(after, &mut |frames| {
+            let pack = PopularPack {
+                position: frames.position,
+                first_ordinal: frames.first_ordinal,
+                ids: frames.ids,
+                is_checked: frames.is_checked,
+            };
+            visit(pack).map_err(|error| {
+                let reason = error.to_string();
+                failed = Some(error);
+                Error::Ended { reason }
+            })
+        });
+        match (outcome, failed) {
+            (_, Some(error)) => Err(error),
+            (outcome, None) => outcome.map_err(io::Error::other),
+        }
+    }
+}

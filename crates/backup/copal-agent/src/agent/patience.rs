@@ -1,0 +1,92 @@
+//! How long this host waits for answers, from how long it took itself and how long answers took lately.
+
+use super::owner::patience_after;
+use crate::{
+    asker::Patience,
+    deadline::{AnswerTimes, LEAST_DEADLINE},
+};
+use parking_lot::Mutex;
+use std::time::{Duration, Instant};
+
+/// Waits for who is about as fast as this host, and for the owner's own work, and no longer.
+pub(crate) struct HostPatience {
+    /// Longest time for an owner that has been asked by all it waits for.
+    timeout: Duration,
+    /// Whether others ask in the same round.
+    has_others: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    times: AnswerTimes,
+    round_began: Instant,
+    took: Duration,
+}
+
+impl HostPatience {
+    pub(crate) fn new(timeout: Duration, participants: u32) -> HostPatience {
+        HostPatience {
+            timeout,
+            has_others: participants > 1,
+            state: Mutex::new(State {
+                times: AnswerTimes::default(),
+                round_began: Instant::now(),
+                took: Duration::ZERO,
+            }),
+        }
+    }
+
+    /// This host begins to read for a round.
+    pub(crate) fn begin_round(&self) {
+        self.state.lock().round_began = Instant::now();
+    }
+
+    /// This host has asked all it will in the round.
+    pub(crate) fn end_round(&self) {
+        let mut state = self.state.lock();
+        state.took = state.round_began.elapsed();
+    }
+
+    fn for_others(&self) -> Duration {
+        match self.has_others {
+            // Owners wait half as long as the first host took, which is no longer than this one.
+            true => patience_after(self.state.lock().took),
+            false => Duration::ZERO,
+        }
+    }
+}
+
+impl Patience for HostPatience {
+    fn hedge_after(&self) -> Duration {
+        let p95 = self.state.lock().times.percentile(95);
+        let usual = p95.unwrap_or(self.timeout / 2).min(self.timeout);
+        self.for_others() + usual.max(Duration::from_millis(500))
+    }
+
+    fn deadline(&self) -> Duration {
+        let p99 = self.state.lock().times.percentile(99).unwrap_or(self.timeout);
+        let usual = p99.saturating_mul(3).max(LEAST_DEADLINE).min(self.timeout);
+        self.for_others() + usual
+    }
+
+    fn answered(&self, _member: usize, after: Duration) {
+        self.state.lock().times.enter(after);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_alone_waits_for_the_owner_only() {
+        let alone = HostPatience::new(Duration::from_secs(30), 1);
+        assert_eq!(alone.deadline(), Duration::from_secs(30));
+        alone.answered(0, Duration::from_millis(10));
+        assert_eq!(alone.deadline(), LEAST_DEADLINE);
+        let among_others = HostPatience::new(Duration::from_secs(30), 3);
+        among_others.answered(0, Duration::from_millis(10));
+        assert!(among_others.deadline() >= super::super::owner::LEAST_PATIENCE + LEAST_DEADLINE);
+        assert!(among_others.hedge_after() < among_others.deadline());
+    }
+}

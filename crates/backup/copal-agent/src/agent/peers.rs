@@ -1,0 +1,109 @@
+//! What one VM's backup asks, and when it may go on: the job's askers and turns, seen from the VM.
+
+use super::{
+    job::Job,
+    turns::{After, Turns},
+};
+use crate::{asker::Asker, channel::Traffic};
+use copal_backup::peers::{Answer, Ids, Peers, Turn};
+use parking_lot::Mutex;
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+use uuid::Uuid;
+
+/// Time between two questions about what is to be carried.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// A VM's number among all VMs: a part of its UUID, which is random.
+pub(crate) fn tag_of(vm: Uuid) -> u32 {
+    vm.as_bytes()
+        .first_chunk()
+        .map_or(0, |first| u32::from_be_bytes(*first))
+}
+
+/// Asks about what was to be carried until it is found or the time is over.
+pub(crate) struct Again {
+    asker: Asker,
+    patience: Duration,
+}
+
+impl Again {
+    pub(crate) fn new(asker: Asker, patience: Duration) -> Again {
+        Again { asker, patience }
+    }
+
+    pub(crate) fn traffic(&self) -> &Traffic {
+        self.asker.traffic()
+    }
+
+    /// `since`: when the VM asked for the first time.
+    pub(crate) fn ask(&self, since: Instant, vm: Uuid, ids: Ids<'_>) -> io::Result<Option<Vec<Answer>>> {
+        if since.elapsed() >= self.patience {
+            return Ok(None);
+        }
+        std::thread::park_timeout(PAUSE);
+        let sent = self.asker.send(tag_of(vm), ids)?;
+        self.asker.end_round();
+        Ok(Some(self.asker.receive(sent)))
+    }
+}
+
+/// The peers of one VM of a job.
+pub(crate) struct VmPeers<'a> {
+    pub(crate) job: &'a Job,
+    /// Its place in the plan.
+    pub(crate) index: usize,
+    pub(crate) turns: &'a Turns,
+    pub(crate) again_since: Mutex<Option<Instant>>,
+}
+
+impl VmPeers<'_> {
+    fn note(&self, after: After) {
+        if after == After::AllAsked {
+            self.job.end_round();
+        }
+    }
+}
+
+impl Peers for VmPeers<'_> {
+    fn begin(&self, _vm: Uuid, turn: Turn) -> Result<(), String> {
+        let ends = || self.job.ends();
+        let goes_on = match turn {
+            Turn::Read(part) => {
+                *self.again_since.lock() = None;
+                self.turns.begin_reading((self.index, part), &ends)
+            }
+            Turn::Store(_) => self.turns.begin_storing(self.index, &ends),
+        };
+        match goes_on {
+            true => Ok(()),
+            false => Err("the job was ended; run it again".into()),
+        }
+    }
+
+    fn end(&self, _vm: Uuid, turn: Turn) {
+        self.note(match turn {
+            Turn::Read(part) => self.turns.end_reading((self.index, part)),
+            Turn::Store(part) => self.turns.end_storing((self.index, part)),
+        });
+    }
+
+    fn send(&self, vm: Uuid, ids: Ids<'_>) -> io::Result<u64> {
+        self.job.asker().send(tag_of(vm), ids)
+    }
+
+    fn receive(&self, sent: u64) -> Vec<Answer> {
+        self.job.asker().receive(sent)
+    }
+
+    fn ask_again(&self, vm: Uuid, ids: Ids<'_>) -> io::Result<Option<Vec<Answer>>> {
+        let since = *self.again_since.lock().get_or_insert_with(Instant::now);
+        self.job.again().ask(since, vm, ids)
+    }
+
+    fn stored(&self) {
+        self.job.wake_checker();
+    }
+}

@@ -1,0 +1,257 @@
+//! What a host backs up in a job: its plan file, read anew for each job, and the rounds its VMs are divided into.
+
+use crate::{
+    budget::DEFAULT_MEMORY_BYTES,
+    plan_file::{Plan, PlanError, PlannedSource},
+    rounds::{self, PAGE_BYTES, RoundCount, RoundLimits, VmChanges},
+    throttle::Throttle,
+};
+use copal_backup::{
+    DiskSource, Error, parts_of_disk,
+    source::{
+        Extent, Source, SourceError,
+        open::{self, Bitmaps, ImageFormat},
+    },
+};
+use std::{
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use super::turns::Item;
+
+/// A host reads for two minutes at least before it divides what it has into rounds: at 60 MB/s.
+const LEAST_ROUND_BYTES: u64 = 7_200_000_000;
+/// More rounds than that shorten nobody's backup by much.
+const MOST_ROUNDS_FOR_TIME: u64 = 12;
+/// Memory for the answers of a round.
+const ANSWERS_BYTES: u64 = 6 << 20;
+/// VMs of one round at the usual memory limit. Each has a thread, buffers of its packs, and footers until it has ended: 1.7 MB were
+/// measured.
+const USUAL_VMS: u64 = 12;
+const VM_BYTES: u64 = 2 << 20;
+/// Mean length of a chunk.
+const CHUNK_BYTES: u64 = 16 << 10;
+
+/// Why a host cannot take part in a job.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PlannedError {
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(
+        "VM {vm} of the plan file {plan} is a running QEMU, which agents do not back up yet: name its disks under \"disks\""
+    )]
+    Live { vm: String, plan: PathBuf },
+}
+
+/// A VM to be backed up.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedBackup {
+    pub(crate) vm: String,
+    pub(crate) disks: Vec<(String, PathBuf)>,
+    /// Bytes that will be read, as far as the file system tells.
+    pub(crate) bytes: u64,
+    /// Size of each disk; `None`: only its server knows.
+    sizes: Option<Vec<u64>>,
+}
+
+/// What a host backs up in a job.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    pub(crate) vms: Vec<PlannedBackup>,
+    pub(crate) rounds: Vec<Vec<Item>>,
+    pub(crate) part_bytes: u64,
+}
+
+impl Planned {
+    /// Reads the plan file and divides what it names.
+    /// There are as many rounds as memory demands at least, whatever `count` says.
+    pub(crate) fn read(file: &Path, count: RoundCount, memory_bytes: u64) -> Result<Planned, PlannedError> {
+        let plan = Plan::read(file)?;
+        let mut vms = Vec::with_capacity(plan.vms.len());
+        for vm in plan.vms {
+            let PlannedSource::Files(disks) = vm.source else {
+                let (vm, plan) = (vm.vm, file.to_owned());
+                return Err(PlannedError::Live { vm, plan });
+            };
+            vms.push(PlannedBackup {
+                sizes: disks.iter().map(|(_, path)| size_of(path)).collect(),
+                bytes: disks.iter().map(|(_, path)| bytes_of(path)).sum(),
+                vm: vm.vm,
+                disks,
+            });
+        }
+        Ok(Planned::of(vms, count, memory_bytes))
+    }
+
+    fn of(vms: Vec<PlannedBackup>, count: RoundCount, memory_bytes: u64) -> Planned {
+        let total: u64 = vms.iter().map(|vm| vm.bytes).sum();
+        let average = total.div_ceil(vms.len().max(1) as u64);
+        let part_bytes = average.max(PAGE_BYTES);
+        // A part is what the backup makes of it: pages of each disk, none over two disks.
+        let changes: Vec<VmChanges> = vms
+            .iter()
+            .map(|vm| {
+                let parts = vm.parts(part_bytes);
+                VmChanges {
+                    pages: vec![vm.bytes / parts as u64; parts],
+                    missed_windows: 0,
+                }
+            })
+            .collect();
+        let for_time = total.div_ceil(LEAST_ROUND_BYTES).clamp(1, MOST_ROUNDS_FOR_TIME);
+        let for_memory = (vms.len() as u64).div_ceil(most_vms(memory_bytes));
+        let wanted = match count {
+            RoundCount::Auto => for_time,
+            RoundCount::Exactly(rounds) => u64::from(rounds),
+        };
+        let limits = RoundLimits {
+            rounds: RoundCount::Exactly(wanted.max(for_memory) as u32),
+            answers_bytes: ANSWERS_BYTES,
+            chunk_bytes: CHUNK_BYTES,
+        };
+        let rounds = rounds::plan(&changes, &limits);
+        let items = rounds.iter().map(|round| {
+            let parts = round.iter();
+            parts
+                .flat_map(|part| {
+                    let first = part.first_page as u32;
+                    (first..first + part.pages as u32).map(|page| (part.vm, page))
+                })
+                .collect()
+        });
+        let rounds = items.collect();
+        Planned {
+            rounds,
+            vms,
+            part_bytes,
+        }
+    }
+}
+
+/// How many VMs a round may have at a memory limit.
+fn most_vms(memory_bytes: u64) -> u64 {
+    let more = memory_bytes.saturating_sub(DEFAULT_MEMORY_BYTES) / VM_BYTES;
+    let fewer = DEFAULT_MEMORY_BYTES.saturating_sub(memory_bytes) / VM_BYTES;
+    (USUAL_VMS + more).saturating_sub(fewer).max(1)
+}
+
+/// Bytes a file takes on its disk; a device, its size. What cannot be looked at fails when it is opened.
+fn bytes_of(path: &Path) -> u64 {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => (found.blocks() * 512).min(found.len()),
+        _ => size_of(path).unwrap_or(0),
+    }
+}
+
+/// The size of what will be read.
+fn size_of(path: &Path) -> Option<u64> {
+    open::size_bytes(&path.to_string_lossy(), ImageFormat::Auto)
+        .ok()
+        .flatten()
+}
+
+impl PlannedBackup {
+    /// The parts its backup is taken in; one whose size is not known before is taken whole.
+    fn parts(&self, part_bytes: u64) -> usize {
+        let disks = self.disks.len();
+        let parts = |sizes: &Vec<u64>| sizes.iter().map(|size| parts_of_disk(*size, part_bytes)).sum();
+        self.sizes.as_ref().map_or(disks, parts).max(1)
+    }
+
+    /// Bytes of one of its parts, where the others have `part_bytes`.
+    pub(crate) fn part_bytes(&self, part_bytes: u64) -> u64 {
+        self.sizes.as_ref().map_or(u64::MAX, |_| part_bytes)
+    }
+
+    /// Opens the disks, held back to a limit.
+    pub(crate) fn open(
+        &self,
+        limit: &Arc<Throttle>,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Vec<DiskSource>, Error> {
+        let open_one = |(name, path): &(String, PathBuf)| {
+            let path = path.to_string_lossy();
+            let opened = open::open(&path, ImageFormat::Auto, Bitmaps::default());
+            let opened = opened.map_err(|error| Error::Source {
+                disk: name.clone(),
+                error,
+            })?;
+            let source = Box::new(Limited {
+                source: opened.source,
+                limit: Arc::clone(limit),
+                stop: Arc::clone(stop),
+            });
+            Ok(DiskSource {
+                warnings: opened.warnings,
+                no_changes: opened.no_changes,
+                ..DiskSource::new(name, source)
+            })
+        };
+        self.disks.iter().map(open_one).collect()
+    }
+}
+
+/// A source that is read no faster than the host allows.
+struct Limited {
+    source: Box<dyn Source>,
+    limit: Arc<Throttle>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Source for Limited {
+    fn size_bytes(&self) -> Option<u64> {
+        self.source.size_bytes()
+    }
+
+    fn extent_at(&self, offset: u64) -> Result<Extent, SourceError> {
+        self.source.extent_at(offset)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        // Told to stop, the backup ends at its next safe point.
+        let _ = self.limit.take(buf.len() as u64, &self.stop);
+        self.source.read_at(offset, buf)
+    }
+
+    fn confirm(&self) -> Result<Option<String>, SourceError> {
+        self.source.confirm()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vms(count: usize) -> Vec<PlannedBackup> {
+        let vm = |number| PlannedBackup {
+            vm: format!("vm{number}"),
+            disks: vec![("sda".into(), "disk".into())],
+            bytes: 1 << 20,
+            sizes: Some(vec![1 << 20]),
+        };
+        (0..count).map(vm).collect()
+    }
+
+    #[test]
+    fn no_round_has_more_vms_than_the_memory_holds() {
+        for (count, memory_bytes, most) in [
+            (36, DEFAULT_MEMORY_BYTES, 12),
+            (5, DEFAULT_MEMORY_BYTES, 12),
+            (36, 200_000_000, 61),
+            (36, 80_000_000, 5),
+        ] {
+            for rounds in [RoundCount::Auto, RoundCount::Exactly(1)] {
+                let planned = Planned::of(vms(count), rounds, memory_bytes);
+                assert!(
+                    planned.rounds.iter().all(|round| round.len() <= most),
+                    "{planned:?}"
+                );
+                assert_eq!(planned.rounds.iter().map(Vec::len).sum::<usize>(), count);
+                assert_eq!(planned.rounds.len(), count.div_ceil(most));
+            }
+        }
+        assert_eq!(most_vms(0), 1);
+    }
+}

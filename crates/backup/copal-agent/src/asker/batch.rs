@@ -1,0 +1,206 @@
+//! What is asked and not yet answered: parts, and of each its batches. No network and no threads here.
+
+use super::{
+    options::{Dropped, Ticket},
+    spool::Spool,
+};
+use copal_backup::peers::Answer;
+use std::{collections::BTreeMap, time::Instant};
+
+/// Who of the two that may answer a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Owner,
+    StandIn,
+}
+
+impl Role {
+    pub(super) fn other(self) -> Role {
+        match self {
+            Role::Owner => Role::StandIn,
+            Role::StandIn => Role::Owner,
+        }
+    }
+}
+
+/// No member.
+pub(super) const NOBODY: u16 = u16::MAX;
+
+/// How it stands with one member that may answer a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Not asked.
+    #[default]
+    Unasked,
+    /// Is being asked.
+    Asking,
+    /// Was asked over the connection of this number.
+    Asked(u8),
+    /// Cannot be asked, or will not answer.
+    Failed,
+}
+
+/// One member that may answer a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub(super) member: u16,
+    pub(super) standing: Standing,
+    /// Was asked again after a connection ended.
+    pub(super) retried: bool,
+}
+
+impl Target {
+    pub(super) fn of(member: Option<usize>) -> Target {
+        Target {
+            member: member.map_or(NOBODY, |member| member as u16),
+            standing: match member {
+                Some(_) => Standing::Unasked,
+                None => Standing::Failed,
+            },
+            retried: false,
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Batch>() == 32);
+
+/// A batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Batch {
+    /// Where its ids and positions are in the part's spool.
+    pub(super) at: u64,
+    pub(super) partition: u32,
+    pub(super) count: u16,
+    pub(super) targets: [Target; 2],
+    /// Answered, or given up.
+    pub(super) done: bool,
+}
+
+impl Batch {
+    pub(super) fn target(&mut self, role: Role) -> &mut Target {
+        &mut self.targets[role as usize]
+    }
+}
+
+/// A batch among all: the part's number, and the batch's in it. Together the number on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct BatchId {
+    pub(super) ticket: Ticket,
+    pub(super) index: usize,
+}
+
+impl BatchId {
+    pub(super) fn number(self) -> u64 {
+        self.ticket << 32 | self.index as u64
+    }
+
+    pub(super) fn of_number(number: u64) -> BatchId {
+        BatchId {
+            ticket: number >> 32,
+            index: (number & 0xffff_ffff) as usize,
+        }
+    }
+}
+
+/// A part that was sent.
+pub(super) struct Part {
+    pub(super) vm: u32,
+    pub(super) round: u32,
+    pub(super) spool: Spool,
+    pub(super) answers: Vec<Answer>,
+    pub(super) batches: Vec<Batch>,
+    /// Batches that are not done.
+    pub(super) open: usize,
+    /// Since when answers may be expected.
+    pub(super) since: Option<Instant>,
+    /// Has gone to the stand-ins.
+    pub(super) hedged: bool,
+}
+
+/// What happened to connections, for the hedge thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    /// The connection of this number to a member ended.
+    Closed { member: usize, connection: u8 },
+    /// A member will not answer a batch.
+    Refused { batch: BatchId, member: usize },
+}
+
+/// All that is asked and not yet received.
+#[derive(Default)]
+pub(super) struct Pending {
+    pub(super) parts: BTreeMap<Ticket, Part>,
+    pub(super) next: Ticket,
+    pub(super) dropped: Dropped,
+    pub(super) events: Vec<Event>,
+}
+
+impl Pending {
+    pub(super) fn add(&mut self, vm: u32, round: u32, spool: Spool) -> Ticket {
+        let ticket = self.next;
+        self.next += 1;
+        let part = Part {
+            vm,
+            round,
+            spool,
+            answers: Vec::new(),
+            batches: Vec::new(),
+            open: 0,
+            since: None,
+            hedged: false,
+        };
+        self.parts.insert(ticket, part);
+        ticket
+    }
+
+    pub(super) fn part(&mut self, ticket: Ticket) -> Option<&mut Part> {
+        self.parts.get_mut(&ticket)
+    }
+
+    /// A batch that is still open.
+    pub(super) fn open_batch(&mut self, id: BatchId) -> Option<&mut Batch> {
+        let batch = self.parts.get_mut(&id.ticket)?.batches.get_mut(id.index)?;
+        (!batch.done).then_some(batch)
+    }
+
+    /// Nothing more of a batch is expected. Nothing if it was done before.
+    pub(super) fn finish(&mut self, id: BatchId) {
+        if let Some(part) = self.parts.get_mut(&id.ticket)
+            && let Some(batch) = part.batches.get_mut(id.index)
+            && !std::mem::replace(&mut batch.done, true)
+        {
+            part.open -= 1;
+        }
+    }
+
+    pub(super) fn end_round(&mut self, round: u32, now: Instant) {
+        let parts = self.parts.values_mut();
+        parts
+            .filter(|part| part.round == round)
+            .for_each(|part| part.since = Some(now));
+    }
+
+    /// Somebody waits for a part: if its round has not ended, its time begins now.
+    pub(super) fn wait_began(&mut self, ticket: Ticket, now: Instant) {
+        if let Some(part) = self.part(ticket) {
+            part.since.get_or_insert(now);
+        }
+    }
+
+    /// `None`: nothing is missing any more.
+    pub(super) fn waiting_since(&self, ticket: Ticket) -> Option<Instant> {
+        let part = self.parts.get(&ticket)?;
+        part.since.filter(|_| part.open > 0)
+    }
+
+    pub(super) fn take(&mut self, ticket: Ticket) -> Vec<Answer> {
+        self.parts
+            .remove(&ticket)
+            .map(|part| part.answers)
+            .unwrap_or_default()
+    }
+
+    pub(super) fn ids(&self) -> usize {
+        self.parts.values().map(|part| part.answers.len()).sum()
+    }
+}

@@ -1,0 +1,149 @@
+//! The hedge thread: batches of members that are silent, gone or unwilling go to whoever can answer instead.
+
+use super::{
+    Shared,
+    batch::{BatchId, Event, Pending, Role, Standing},
+};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+/// What is to be asked again.
+struct Lost {
+    batch: BatchId,
+    role: Role,
+    standing: Standing,
+}
+
+pub(super) fn run(shared: &Arc<Shared>) {
+    let mut pending = shared.pending.lock();
+    while !shared.stop.load(Ordering::Acquire) {
+        let hedge_after = shared.patience.hedge_after();
+        let events = std::mem::take(&mut pending.events);
+        let lost: Vec<Lost> = events
+            .into_iter()
+            .flat_map(|event| pending.lost_by(event))
+            .collect();
+        let silent = pending.silent(Instant::now(), hedge_after);
+        if lost.is_empty() && silent.is_empty() {
+            match pending.next_hedge(hedge_after) {
+                Some(at) => drop(shared.changed.wait_until(&mut pending, at)),
+                None => shared.changed.wait(&mut pending),
+            }
+            continue;
+        }
+        drop(pending);
+        ask_again(shared, lost, silent);
+        pending = shared.pending.lock();
+    }
+}
+
+fn ask_again(shared: &Arc<Shared>, lost: Vec<Lost>, silent: Vec<BatchId>) {
+    let mut asked = BTreeSet::new();
+    let goes_on = || !shared.stop.load(Ordering::Acquire);
+    for lost in lost.into_iter().take_while(|_| goes_on()) {
+        if lost.standing == Standing::Failed || shared.lose(lost.batch, lost.role, lost.standing) {
+            let member = shared.ask(lost.batch, lost.role, None);
+            asked.extend(member.map(|member| (member, lost.batch.ticket)));
+        }
+    }
+    for batch in silent.into_iter().take_while(|_| goes_on()) {
+        let member = shared.ask(batch, Role::StandIn, None);
+        asked.extend(member.map(|member| (member, batch.ticket)));
+    }
+    // Behind the marker of a round come no questions: so after these, it comes again.
+    let mut rounds = BTreeSet::new();
+    {
+        let pending = shared.pending.lock();
+        let now = shared.round.load(Ordering::Acquire);
+        for (member, ticket) in asked {
+            let part = pending.parts.get(&ticket);
+            rounds.extend(
+                part.filter(|part| part.round < now)
+                    .map(|part| (member, part.round)),
+            );
+        }
+    }
+    for (member, round) in rounds.into_iter().take_while(|_| goes_on()) {
+        shared.mark(member, round);
+    }
+}
+
+impl Pending {
+    /// What an event makes hopeless.
+    fn lost_by(&mut self, event: Event) -> Vec<Lost> {
+        match event {
+            Event::Refused { batch, member } => self.refused(batch, member).into_iter().collect(),
+            Event::Closed { member, connection } => {
+                let standing = Standing::Asked(connection);
+                self.open_batches()
+                    .flat_map(|(batch, targets)| {
+                        [Role::Owner, Role::StandIn].map(|role| (batch, role, targets[role as usize]))
+                    })
+                    .filter(|(_, _, target)| {
+                        usize::from(target.member) == member && target.standing == standing
+                    })
+                    .map(|(batch, role, _)| Lost {
+                        batch,
+                        role,
+                        standing,
+                    })
+                    .collect()
+            }
+        }
+    }
+
+    /// Who refuses is not asked again: said at once, since the refusal may overtake the note that it was asked.
+    fn refused(&mut self, batch: BatchId, member: usize) -> Option<Lost> {
+        let role = self.role_of(batch, member)?;
+        let target = self.open_batch(batch)?.target(role);
+        let asked = matches!(target.standing, Standing::Asked(_) | Standing::Asking);
+        let standing = Standing::Failed;
+        if asked {
+            target.standing = standing;
+        }
+        asked.then_some(Lost {
+            batch,
+            role,
+            standing,
+        })
+    }
+
+    fn open_batches(&self) -> impl Iterator<Item = (BatchId, [super::batch::Target; 2])> {
+        self.parts.iter().flat_map(|(&ticket, part)| {
+            let batches = part.batches.iter().enumerate();
+            batches
+                .filter(|(_, batch)| !batch.done)
+                .map(move |(index, batch)| (BatchId { ticket, index }, batch.targets))
+        })
+    }
+
+    /// Open batches of parts whose hedge time has come, once.
+    fn silent(&mut self, now: Instant, after: Duration) -> Vec<BatchId> {
+        let mut silent = Vec::new();
+        for (&ticket, part) in &mut self.parts {
+            let due = part.since.is_some_and(|since| now >= since + after);
+            if part.hedged || !due {
+                continue;
+            }
+            part.hedged = true;
+            let batches = part.batches.iter().enumerate();
+            let open = batches.filter(|(_, batch)| {
+                !batch.done && batch.targets[Role::StandIn as usize].standing == Standing::Unasked
+            });
+            silent.extend(open.map(|(index, _)| BatchId { ticket, index }));
+        }
+        silent
+    }
+
+    /// When the next part is hedged.
+    fn next_hedge(&self, after: Duration) -> Option<Instant> {
+        let parts = self.parts.values().filter(|part| !part.hedged && part.open > 0);
+        parts
+            .filter_map(|part| part.since)
+            .min()
+            .map(|since| since + after)
+    }
+}

@@ -1,0 +1,218 @@
+//! The requester's side of a job's rounds: ids of a part go to the owners of their partitions, answers come back.
+//!
+//! Paper: low-profile-dedup §2 (request and output threads of the backup agent).
+//!
+//! A part's ids are split by partition into batches while they come. Where each id stood is kept in a spool file, and the
+//! ids, too, so that a batch can be sent again; in memory stay an answer per id (4 bytes) and 32 bytes per batch.
+//!
+//! Invariants
+//! - An answer counts once, and only for a batch that its sender was asked, with the length, job, round and partition of
+//!   that ask. Everything else is dropped and counted ([`Dropped`]).
+//! - Who does not answer costs time, never an error: its batches go to the stand-in, and at the deadline what is missing is
+//!   `UNANSWERED`.
+//! - Every thread is joined when the asker is dropped.
+//!
+//! Not here: when rounds begin and end (`Peers::begin_part`), how long to wait ([`Patience`]).
+
+mod answers;
+mod batch;
+mod hedge;
+mod link;
+mod options;
+mod send;
+mod split;
+mod spool;
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    channel::Traffic,
+    wire::{Hello, Marker, Message},
+};
+use batch::Pending;
+use copal_backup::peers::{Answer, ShortId};
+use link::Link;
+pub use options::{AskerOptions, Dropped, FixedPatience, Member, Owners, Patience, Ticket};
+use parking_lot::{Condvar, Mutex};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread::JoinHandle,
+    time::Instant,
+};
+
+struct Shared {
+    options: AskerOptions,
+    hello: Hello,
+    owners: Arc<dyn Owners>,
+    patience: Arc<dyn Patience>,
+    links: Vec<Link>,
+    round: AtomicU32,
+    pending: Mutex<Pending>,
+    /// Something was answered, given up, lost or ended.
+    changed: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    traffic: Arc<Traffic>,
+    stop: AtomicBool,
+}
+
+/// Asks the members of one job. Shared by reference between the threads that back up.
+pub struct Asker {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Asker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Asker")
+            .field("members", &self.shared.options.members)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Asker {
+    /// Begins with round 0. Connects when something is sent.
+    /// # Errors
+    /// When the system gives no random numbers or no thread.
+    ///
+    /// # Panics
+    /// With 65,535 members or more.
+    pub fn new(
+        options: AskerOptions,
+        owners: Arc<dyn Owners>,
+        patience: Arc<dyn Patience>,
+    ) -> io::Result<Asker> {
+        let members = options.members.len();
+        assert!(
+            members < usize::from(u16::MAX),
+            "a batch names its owner in 16 bits"
+        );
+        let mut instance = [0; 16];
+        getrandom::fill(&mut instance).map_err(io::Error::other)?;
+        let shared = Arc::new(Shared {
+            hello: Hello {
+                name: options.name.clone(),
+                instance,
+            },
+            links: (0..members).map(Link::new).collect(),
+            options,
+            owners,
+            patience,
+            round: AtomicU32::new(0),
+            pending: Mutex::default(),
+            changed: Condvar::new(),
+            threads: Mutex::default(),
+            traffic: Arc::default(),
+            stop: AtomicBool::new(false),
+        });
+        shared.spawn("agent-hedge", hedge::run)?;
+        Ok(Asker { shared })
+    }
+
+    /// Splits the ids of a part of the VM's backup and sends them to their owners while they come. Blocks while they are
+    /// sent; a member that takes nothing is waited for up to the write limit, then it counts as silent.
+    /// # Errors
+    /// What `ids` fails with, and failures of the spool file. The part is forgotten then.
+    pub fn send(&self, vm: u32, ids: &mut dyn Iterator<Item = io::Result<ShortId>>) -> io::Result<Ticket> {
+        send::run(&self.shared, vm, ids)
+    }
+
+    /// Ends the round: tells all members that we have asked all we will, and begins the next one. Returns how many members
+    /// could be told. Nobody sends meanwhile.
+    pub fn end_round(&self) -> usize {
+        let round = self.shared.round.fetch_add(1, Ordering::AcqRel);
+        let members = 0..self.shared.links.len();
+        let told = members.filter(|&member| self.shared.mark(member, round)).count();
+        self.shared.pending.lock().end_round(round, Instant::now());
+        self.shared.changed.notify_all();
+        told
+    }
+
+    /// Waits for the answers of a part, in the order of its ids, up to the deadline; what is missing then is `UNANSWERED`.
+    /// The part is forgotten after. The answers of a ticket that nobody has are none.
+    #[must_use]
+    pub fn receive(&self, ticket: Ticket) -> Vec<Answer> {
+        let began = Instant::now();
+        let mut pending = self.shared.pending.lock();
+        pending.wait_began(ticket, began);
+        self.shared.changed.notify_all();
+        while let Some(since) = pending.waiting_since(ticket) {
+            let deadline = since + self.shared.patience.deadline();
+            if self.shared.changed.wait_until(&mut pending, deadline).timed_out() {
+                break;
+            }
+        }
+        pending.take(ticket)
+    }
+
+    /// Ids whose answers are in memory, or room for them.
+    #[must_use]
+    pub fn waiting_ids(&self) -> usize {
+        self.shared.pending.lock().ids()
+    }
+
+    /// What was not believed.
+    #[must_use]
+    pub fn dropped(&self) -> Dropped {
+        self.shared.pending.lock().dropped
+    }
+
+    /// Bytes that went over the connections to members.
+    #[must_use]
+    pub fn traffic(&self) -> &Traffic {
+        &self.shared.traffic
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        {
+            let _pending = self.shared.pending.lock();
+            self.shared.stop.store(true, Ordering::Release);
+        }
+        self.shared.changed.notify_all();
+        self.shared.links.iter().for_each(Link::close);
+        // A thread that was connecting may just have begun another.
+        while let Some(thread) = { self.shared.threads.lock().pop() } {
+            let _ = thread.join();
+            self.shared.links.iter().for_each(Link::close);
+        }
+    }
+}
+
+impl Shared {
+    fn spawn(
+        self: &Arc<Shared>,
+        name: &str,
+        run: impl FnOnce(&Arc<Shared>) + Send + 'static,
+    ) -> io::Result<()> {
+        const STACK_BYTES: usize = 256 << 10;
+        let mut threads = self.threads.lock();
+        if self.stop.load(Ordering::Acquire) {
+            return Err(io::Error::other("the asker ends"));
+        }
+        for done in threads.extract_if(.., |thread| thread.is_finished()) {
+            let _ = done.join();
+        }
+        let shared = Arc::clone(self);
+        let builder = std::thread::Builder::new()
+            .name(name.to_owned())
+            .stack_size(STACK_BYTES);
+        threads.push(builder.spawn(move || run(&shared))?);
+        Ok(())
+    }
+
+    /// Tells a member that we have asked all of `round`; whether it could be told.
+    fn mark(self: &Arc<Shared>, member: usize, round: u32) -> bool {
+        let marker = Message::Marker(Marker {
+            job: self.options.job,
+            round,
+            participants: self.options.participants,
+        });
+        let bytes = marker.encode();
+        // The connection may have ended unseen: once more.
+        self.links[member].send(self, &bytes).is_some() || self.links[member].send(self, &bytes).is_some()
+    }
+}

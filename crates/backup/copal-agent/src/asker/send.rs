@@ -1,0 +1,225 @@
+//! Sending: a part is split, spooled, and each batch goes to its owner, or to the stand-in when the owner cannot be asked.
+
+use super::{
+    Shared, Ticket,
+    batch::{Batch, BatchId, Role, Standing, Target},
+    split::{Entry, Split},
+    spool::{self, SpoolWriter},
+};
+use crate::wire::{Ask, Message};
+use copal_backup::peers::{Answer, ShortId};
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+};
+use tracing::warn;
+
+pub(super) fn run(
+    shared: &Arc<Shared>,
+    vm: u32,
+    ids: &mut dyn Iterator<Item = io::Result<ShortId>>,
+) -> io::Result<Ticket> {
+    let (spool, mut writer) = spool::create(&shared.options.spool)?;
+    let round = shared.round.load(Ordering::Acquire);
+    let ticket = shared.pending.lock().add(vm, round, spool);
+    let sent = send_all(shared, ticket, &mut writer, ids);
+    if sent.is_err() {
+        shared.pending.lock().take(ticket);
+    }
+    sent.map(|()| ticket)
+}
+
+fn send_all(
+    shared: &Arc<Shared>,
+    ticket: Ticket,
+    writer: &mut SpoolWriter,
+    ids: &mut dyn Iterator<Item = io::Result<ShortId>>,
+) -> io::Result<()> {
+    let mut split = Split::new(shared.options.sort_bytes);
+    let mut count = 0u32;
+    for id in ids {
+        let id = id?;
+        let full = split.push(Entry {
+            partition: shared.owners.partition(&id),
+            position: count,
+            id,
+        });
+        let next = count.checked_add(1);
+        count = next.ok_or_else(|| io::Error::other("a part has more ids than 32 bits count"))?;
+        if full {
+            flush(shared, ticket, writer, &mut split, count)?;
+        }
+    }
+    flush(shared, ticket, writer, &mut split, count)
+}
+
+/// Spools what was gathered, then sends it. `count` ids of the part have come.
+fn flush(
+    shared: &Arc<Shared>,
+    ticket: Ticket,
+    writer: &mut SpoolWriter,
+    split: &mut Split,
+    count: u32,
+) -> io::Result<()> {
+    let entries = split.batches();
+    let mut batches = Vec::new();
+    for batch in entries.clone() {
+        let partition = batch[0].partition;
+        batches.push(Batch {
+            at: writer.append(batch)?,
+            partition,
+            count: batch.len() as u16,
+            targets: [
+                Target::of(Some(shared.owners.owner(partition))),
+                Target::of(shared.owners.stand_in(partition)),
+            ],
+            done: false,
+        });
+    }
+    writer.flush()?;
+    let first = {
+        let mut pending = shared.pending.lock();
+        let part = pending
+            .part(ticket)
+            .expect("a part is there until it is received");
+        part.answers.reserve_exact(count as usize - part.answers.len());
+        part.answers.resize(count as usize, Answer::UNANSWERED);
+        part.open += batches.len();
+        let first = part.batches.len();
+        part.batches.extend(batches);
+        first
+    };
+    for (index, batch) in entries.enumerate() {
+        let id = BatchId {
+            ticket,
+            index: first + index,
+        };
+        let ids = batch.iter().map(|entry| entry.id).collect();
+        shared.ask(id, Role::Owner, Some(ids));
+    }
+    split.clear();
+    Ok(())
+}
+
+/// A batch that is to be asked of somebody.
+struct Wanted {
+    member: usize,
+    ask: Ask,
+}
+
+impl Shared {
+    /// Asks a batch of its owner or stand-in, again when the connection ended, and then of the other one; when both fail it
+    /// is given up. `ids` are read from the spool if they are not at hand. Returns who was asked.
+    pub(super) fn ask(
+        self: &Arc<Shared>,
+        id: BatchId,
+        role: Role,
+        mut ids: Option<Vec<ShortId>>,
+    ) -> Option<usize> {
+        for role in [role, role.other()] {
+            while let Some(wanted) = self.begin_ask(id, role, ids.take()) {
+                let Wanted { member, ask } = wanted;
+                let message = Message::Ask(ask);
+                let sent = self.links[member].send(self, &message.encode());
+                let Message::Ask(ask) = message else {
+                    unreachable!("made above")
+                };
+                ids = Some(ask.ids);
+                if self.end_ask(id, role, member, sent) {
+                    return Some(member);
+                }
+            }
+        }
+        self.give_up(id);
+        None
+    }
+
+    /// `None`: this one is not to be asked, since it was asked already or failed.
+    fn begin_ask(&self, id: BatchId, role: Role, ids: Option<Vec<ShortId>>) -> Option<Wanted> {
+        let mut pending = self.pending.lock();
+        let batch = pending.open_batch(id)?;
+        let target = batch.target(role);
+        if target.standing != Standing::Unasked {
+            return None;
+        }
+        target.standing = Standing::Asking;
+        let member = usize::from(target.member);
+        let (at, partition, count) = (batch.at, batch.partition, usize::from(batch.count));
+        let part = pending.part(id.ticket)?;
+        let (vm, round, spool) = (part.vm, part.round, part.spool.clone());
+        drop(pending);
+        let ids = match ids.map_or_else(|| spool.ids(at, count), Ok) {
+            Ok(ids) => ids,
+            Err(error) => {
+                warn!(%error, "the spool cannot be read: a batch cannot be sent again");
+                self.set(id, role, Standing::Failed);
+                return None;
+            }
+        };
+        let ask = Ask {
+            job: self.options.job,
+            round,
+            vm,
+            batch: id.number(),
+            partition_bits: self.owners.partition_bits(),
+            partition,
+            ids,
+        };
+        Some(Wanted { member, ask })
+    }
+
+    /// Whether nothing more is to be done for this one now. A connection that ended since counts as not asked.
+    fn end_ask(&self, id: BatchId, role: Role, member: usize, sent: Option<u8>) -> bool {
+        let Some(connection) = sent else {
+            self.lose(id, role, Standing::Asking);
+            return false;
+        };
+        if !self.set(id, role, Standing::Asked(connection)) {
+            return false;
+        }
+        // Who reads the connection tells of its end once: perhaps before we said that it was asked over it.
+        self.links[member].is_alive(connection) || !self.lose(id, role, Standing::Asked(connection))
+    }
+
+    /// What came of asking; `false`: it is done, or was refused meanwhile.
+    fn set(&self, id: BatchId, role: Role, standing: Standing) -> bool {
+        let mut pending = self.pending.lock();
+        let target = pending.open_batch(id).map(|batch| batch.target(role));
+        target
+            .filter(|target| target.standing == Standing::Asking)
+            .map(|target| target.standing = standing)
+            .is_some()
+    }
+
+    /// What was asked as `standing` says is lost: it may be asked once more. `false`: somebody else saw to it, or it is done.
+    pub(super) fn lose(&self, id: BatchId, role: Role, standing: Standing) -> bool {
+        let mut pending = self.pending.lock();
+        let Some(batch) = pending.open_batch(id) else {
+            return false;
+        };
+        let target = batch.target(role);
+        if target.standing != standing {
+            return false;
+        }
+        target.standing = match std::mem::replace(&mut target.retried, true) {
+            false => Standing::Unasked,
+            true => Standing::Failed,
+        };
+        true
+    }
+
+    /// Gives a batch up if nobody who could answer is left.
+    fn give_up(&self, id: BatchId) {
+        let mut pending = self.pending.lock();
+        let failed = pending.open_batch(id).is_some_and(|batch| {
+            batch
+                .targets
+                .iter()
+                .all(|target| target.standing == Standing::Failed)
+        });
+        if failed {
+            pending.finish(id);
+            self.changed.notify_all();
+        }
+    }
+}

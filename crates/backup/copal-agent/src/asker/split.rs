@@ -1,0 +1,60 @@
+//! Ids of a part, sorted into batches: each of one partition, in the order in which its ids came.
+
+use copal_backup::peers::ShortId;
+
+/// Most ids of a batch that is sent: with its head it stays below 64 KiB.
+pub(super) const ASK_IDS: usize = 4000;
+const _: () = assert!(ASK_IDS <= crate::wire::BATCH_IDS);
+
+/// An id, where it stood in its part, and its partition.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) partition: u32,
+    pub(super) position: u32,
+    pub(super) id: ShortId,
+}
+
+/// Gathers ids up to a bound on memory.
+pub(super) struct Split {
+    entries: Vec<Entry>,
+    most: usize,
+}
+
+impl Split {
+    pub(super) fn new(bytes: usize) -> Split {
+        Split {
+            entries: Vec::new(),
+            most: (bytes / size_of::<Entry>()).max(1),
+        }
+    }
+
+    /// Adds one; whether it is full now.
+    pub(super) fn push(&mut self, entry: Entry) -> bool {
+        if self.entries.len() == self.entries.capacity() {
+            // Doubles as a vector does, but not past the bound.
+            let more = self.entries.len().max(1024).min(self.most - self.entries.len());
+            self.entries.reserve_exact(more);
+        }
+        self.entries.push(entry);
+        self.entries.len() == self.most
+    }
+
+    /// What was gathered, as batches.
+    pub(super) fn batches(&mut self) -> impl Iterator<Item = &[Entry]> + Clone {
+        self.entries
+            .sort_unstable_by_key(|entry| (entry.partition, entry.position));
+        self.entries
+            .chunk_by(|a, b| a.partition == b.partition)
+            .flat_map(|partition| partition.chunks(ASK_IDS))
+    }
+
+    /// Forgets what was gathered.
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+    }
+}

@@ -1,0 +1,265 @@
+//! Comparison of one slice: a sorted merge of requests, index run and candidate run, then promotion.
+//!
+//! Paper: low-profile-dedup §3
+//! Invariants
+//! - Nothing is granted or answered before both runs were read to their ends and found right.
+//! - An id that is stored has no rows in the candidate run; a granted one keeps them until it is stored.
+//! - Of the VMs that ask for an id, at most one is told to store it where all find it.
+
+use super::error::{DetectError, Result};
+use super::format::{Belongs, Row, RunKind};
+use super::grants::Grants;
+use super::promotion::{MOST_VMS, Promotion, Tally};
+use super::run_file::{Damaged, RunReader, RunWriter};
+use super::slice::{Slice, Wanted};
+use copal_backup::peers::{Answer, ShortId};
+use std::cmp::Reverse;
+use std::path::Path;
+use std::time::Instant;
+use tracing::warn;
+
+/// What a merge found.
+pub(crate) struct Merged {
+    /// Rows of the index run.
+    pub(crate) popular: u64,
+    /// Distinct ids that are not in it.
+    pub(crate) candidates: u64,
+    /// The candidate run that comes next; `None`: it could not be written, and the old one stays.
+    next_candidates: Option<RunWriter>,
+}
+
+/// Merges the slice with both runs: stored and granted ids are answered, the others that several VMs ask for are
+/// noted as wanted.
+/// # Errors
+/// The inner error: a run is damaged, and nothing was changed.
+pub(crate) fn merge(
+    dir: &Path,
+    belongs: Belongs,
+    index: Option<RunReader>,
+    grants: &Grants,
+    slice: &mut Slice,
+) -> Result<std::result::Result<Merged, Damaged>> {
+    let candidates = match RunReader::open(dir, RunKind::Candidates, belongs)? {
+        Ok(candidates) => candidates,
+        Err(damaged) => return Ok(Err(damaged)),
+    };
+    let next_candidates = RunWriter::create(dir, RunKind::Candidates, belongs);
+    let merge = Merge {
+        next_candidates: next_candidates.inspect_err(tell_unwritten).ok(),
+        index,
+        candidates,
+        distinct: 0,
+    };
+    Ok(merge.run(grants, slice))
+}
+
+fn tell_unwritten(error: &DetectError) {
+    warn!(%error, "candidates of this round are not remembered: some chunks become popular later");
+}
+
+struct Merge {
+    index: Option<RunReader>,
+    candidates: Option<RunReader>,
+    next_candidates: Option<RunWriter>,
+    distinct: u64,
+}
+
+/// VMs that asked for one id before.
+#[derive(Default)]
+struct Asked {
+    vms: [u32; MOST_VMS as usize],
+    len: usize,
+}
+
+impl Asked {
+    fn has(&self, vm: u32) -> bool {
+        self.vms[..self.len].contains(&vm)
+    }
+
+    /// Remembers a VM while there is room.
+    fn add(&mut self, vm: u32) {
+        if let Some(place) = self.vms.get_mut(self.len) {
+            *place = vm;
+            self.len += 1;
+        }
+    }
+}
+
+impl Merge {
+    fn run(mut self, grants: &Grants, slice: &mut Slice) -> std::result::Result<Merged, Damaged> {
+        let popular = self.index.as_ref().map_or(0, |index| index.head().rows);
+        let mut first = 0;
+        loop {
+            let requested = slice.requests.get(first).map(|request| request.id);
+            let asked = self
+                .candidates
+                .as_ref()
+                .and_then(|run| run.peek())
+                .map(|row| row.id);
+            let Some(id) = requested.into_iter().chain(asked).min() else {
+                break;
+            };
+            let stored = self.stored(&id)?;
+            let before = self.asked_before(&id)?;
+            let requests = if requested == Some(id) {
+                slice.group(first).len()
+            } else {
+                0
+            };
+            let group = first..first + requests;
+            match stored {
+                Some(answer) => group.for_each(|at| slice.answers[slice.requests[at].at as usize] = answer),
+                None => self.miss(&id, before, group, grants, slice),
+            }
+            first += requests;
+        }
+        if let Some(index) = &mut self.index {
+            index.read_to_end()?;
+        }
+        Ok(Merged {
+            popular,
+            candidates: self.distinct,
+            next_candidates: self.next_candidates,
+        })
+    }
+
+    /// What the index run says of an id. Ids ascend.
+    fn stored(&mut self, id: &ShortId) -> std::result::Result<Option<Answer>, Damaged> {
+        let Some(index) = &mut self.index else {
+            return Ok(None);
+        };
+        while let Some(row) = index.peek().copied()
+            && row.id <= *id
+        {
+            index.advance()?;
+            if row.id == *id {
+                let kind = RunKind::Popular;
+                let what = || format!("a row says {}, which is no answer", row.value);
+                let answer = Answer::from_code(row.value).ok_or_else(|| Damaged { kind, what: what() })?;
+                return Ok(Some(answer));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes the rows of an id from the candidate run.
+    fn asked_before(&mut self, id: &ShortId) -> std::result::Result<Asked, Damaged> {
+        let mut asked = Asked::default();
+        while let Some(run) = &mut self.candidates
+            && run.peek().is_some_and(|row| row.id == *id)
+        {
+            if let Some(row) = run.advance()? {
+                asked.add(row.value);
+            }
+        }
+        Ok(asked)
+    }
+
+    fn miss(
+        &mut self,
+        id: &ShortId,
+        before: Asked,
+        group: std::ops::Range<usize>,
+        grants: &Grants,
+        slice: &mut Slice,
+    ) {
+        self.distinct += 1;
+        let requests = &slice.requests[group.clone()];
+        let (mut vms, mut remembered) = (before.len as u32, Asked { ..before });
+        for same_vm in requests.chunk_by(|a, b| a.vm == b.vm) {
+            if !before.has(same_vm[0].vm) {
+                vms += 1;
+                remembered.add(same_vm[0].vm);
+            }
+        }
+        self.remember(id, &mut remembered);
+        match grants.holder(id) {
+            Some(holder) => answer_granted(slice, group, holder),
+            None if vms > 1 && !group.is_empty() => slice.wanted.push(Wanted {
+                first: group.start as u32,
+                vms,
+            }),
+            None => {}
+        }
+    }
+
+    /// Writes the rows of an id that is a candidate still.
+    fn remember(&mut self, id: &ShortId, asked: &mut Asked) {
+        let Some(out) = &mut self.next_candidates else {
+            return;
+        };
+        let vms = &mut asked.vms[..asked.len];
+        vms.sort_unstable();
+        if let Err(error) = vms
+            .iter()
+            .try_for_each(|&value| out.push(&Row { id: *id, value }))
+        {
+            tell_unwritten(&error);
+            self.next_candidates = None;
+        }
+    }
+}
+
+/// The holder stores the id, and everybody else asks again.
+fn answer_granted(slice: &mut Slice, group: std::ops::Range<usize>, holder: u32) {
+    for request in &slice.requests[group] {
+        slice.answers[request.at as usize] = match request.vm == holder {
+            true => Answer::STORE_POPULAR,
+            false => Answer::CARRY,
+        };
+    }
+}
+
+impl Merged {
+    /// Puts the candidate run in its place. Without it less is known, and nothing else is wrong.
+    pub(crate) fn remember_candidates(self) {
+        if let Some(out) = self.next_candidates {
+            let _ = out.finish(0).inspect_err(tell_unwritten);
+        }
+    }
+
+    /// Grants wanted ids, those first that most VMs ask for, as far as the rule allows.
+    /// Returns what the partition has then.
+    pub(crate) fn promote(
+        &self,
+        granted: u64,
+        (popular_millionths, others): (u32, Tally),
+        grants: &mut Grants,
+        now: Instant,
+        slice: &mut Slice,
+    ) -> Tally {
+        let mut promotion = Promotion {
+            popular_millionths,
+            own: Tally {
+                popular: self.popular + granted,
+                known: self.popular + self.candidates,
+            },
+            others,
+        };
+        let mut wanted = std::mem::take(&mut slice.wanted);
+        // Requests ascend by id, so this is the order of ids among equals.
+        wanted.sort_unstable_by_key(|wanted| (Reverse(wanted.vms), wanted.first));
+        for Wanted { first, vms } in &wanted {
+            if promotion.threshold().is_none_or(|threshold| *vms < threshold) {
+                break;
+            }
+            let first = *first as usize;
+            let group = slice.group(first);
+            let (id, len) = (group[0].id, group.len());
+            let Some(earliest) = group.iter().min_by_key(|request| request.at) else {
+                continue;
+            };
+            let holder = earliest.vm;
+            if grants.grant(id, holder, now) {
+                promotion.own.popular += 1;
+                answer_granted(slice, first..first + len, holder);
+            } else {
+                // No room to remember who stores it: all ask again when others have stored theirs.
+                let ask_again = slice.requests[first..first + len].iter();
+                ask_again.for_each(|request| slice.answers[request.at as usize] = Answer::CARRY);
+            }
+        }
+        slice.wanted = wanted;
+        promotion.own
+    }
+}

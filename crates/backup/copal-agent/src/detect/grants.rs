@@ -1,0 +1,118 @@
+//! Grants: which VM was told to store an id where all find it, until the id is stored or ten minutes have passed.
+//!
+//! In memory alone: what a restart forgets is granted again, and of two popular copies both are valid.
+
+use crate::partition::Partitions;
+use copal_backup::peers::ShortId;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Who has not stored what it was granted in this time has it no longer.
+pub(crate) const GRANT_LAPSES_AFTER: Duration = Duration::from_secs(600);
+/// Bytes of one grant in the map, with its control byte.
+const GRANT_BYTES: u64 = (size_of::<ShortId>() + size_of::<Grant>() + 1) as u64;
+
+#[derive(Clone, Copy)]
+struct Grant {
+    vm: u32,
+    /// Seconds after the first grant.
+    at: u32,
+}
+
+/// The grants of a detector; as many as it has room for.
+pub(crate) struct Grants {
+    grants: HashMap<ShortId, Grant>,
+    most: usize,
+    first: Option<Instant>,
+}
+
+/// How many grants fit `bytes`: a map is filled to seven eighths of a power of two.
+pub(crate) fn most_grants(bytes: u64) -> usize {
+    let slots = (bytes / GRANT_BYTES).max(8);
+    let power = 1_u64 << slots.ilog2();
+    (power / 8 * 7) as usize
+}
+
+impl Grants {
+    pub(crate) fn with_room_for(most: usize) -> Grants {
+        Grants {
+            grants: HashMap::with_capacity(most),
+            most,
+            first: None,
+        }
+    }
+
+    fn seconds(&mut self, now: Instant) -> u32 {
+        let first = *self.first.get_or_insert(now);
+        now.saturating_duration_since(first).as_secs() as u32
+    }
+
+    /// Drops what has lapsed.
+    pub(crate) fn lapse(&mut self, now: Instant) {
+        let now = self.seconds(now);
+        let lapses_after = GRANT_LAPSES_AFTER.as_secs() as u32;
+        self.grants
+            .retain(|_, grant| now.saturating_sub(grant.at) < lapses_after);
+    }
+
+    /// How many ids of a partition are granted.
+    pub(crate) fn of_partition(&self, partitions: Partitions, partition: u32) -> u64 {
+        let of = |id: &&ShortId| partitions.of(id) == partition;
+        self.grants.keys().filter(of).count() as u64
+    }
+
+    /// The VM that has an id granted.
+    pub(crate) fn holder(&self, id: &ShortId) -> Option<u32> {
+        self.grants.get(id).map(|grant| grant.vm)
+    }
+
+    /// Grants an id to a VM; `false`: there is no room.
+    pub(crate) fn grant(&mut self, id: ShortId, vm: u32, now: Instant) -> bool {
+        if self.grants.len() >= self.most {
+            return false;
+        }
+        let at = self.seconds(now);
+        self.grants.insert(id, Grant { vm, at });
+        true
+    }
+
+    /// The id is stored.
+    pub(crate) fn is_stored(&mut self, id: &ShortId) {
+        self.grants.remove(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_lasts_ten_minutes_and_the_table_does_not_grow() {
+        let (mut grants, start) = (Grants::with_room_for(2), Instant::now());
+        assert!(grants.grant([1; 16], 7, start));
+        let late = start + GRANT_LAPSES_AFTER - Duration::from_secs(1);
+        assert!(grants.grant([2; 16], 8, late));
+        assert!(!grants.grant([3; 16], 9, late), "full");
+        grants.lapse(late);
+        assert_eq!(
+            (grants.holder(&[1; 16]), grants.holder(&[2; 16])),
+            (Some(7), Some(8))
+        );
+        grants.lapse(start + GRANT_LAPSES_AFTER);
+        assert_eq!(
+            (grants.holder(&[1; 16]), grants.holder(&[2; 16])),
+            (None, Some(8))
+        );
+        grants.is_stored(&[2; 16]);
+        assert_eq!(grants.of_partition(Partitions::new(0).unwrap(), 0), 0);
+    }
+
+    #[test]
+    fn a_full_table_takes_the_bytes_it_was_planned_with() {
+        assert_eq!(GRANT_BYTES, 25);
+        assert_eq!(most_grants(4 << 20), 114_688);
+        assert_eq!(most_grants(0), 7);
+        let grants = Grants::with_room_for(most_grants(4 << 20));
+        assert_eq!(grants.grants.capacity(), 114_688, "no larger table is made");
+    }
+}

@@ -1,0 +1,251 @@
+//! Index run of a partition: brought up to date from the log of popular packs.
+//!
+//! Invariants
+//! - Replaying the log from its start gives the same run, whatever was merged when.
+//! - Of several copies of one id that are checked, the one counts that was checked first.
+//! - New rows are merged whenever they fill their bound, so that the length of the log costs no memory.
+
+use super::error::{DetectError, Result};
+use super::file_name::{self, remove};
+use super::format::{Belongs, Row, RunKind};
+use super::grants::Grants;
+use super::popular::{PopularPack, PopularPacks};
+use super::run_file::{Damaged, RunReader, RunWriter};
+use crate::partition::Partitions;
+use copal_backup::peers::{Answer, ShortId};
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use tracing::warn;
+
+/// How often a file is made anew that is damaged again each time.
+pub(crate) const MOST_TRIES: u32 = 3;
+
+/// What a row says of an id that is stored and not yet checked.
+fn unchecked() -> u32 {
+    Answer::CARRY.code()
+}
+
+/// Log entries up to which the run in a partition's file is complete, where the file itself says less: nothing of the
+/// entries since was the partition's.
+pub(crate) type CompleteTo = HashMap<u32, u64>;
+
+/// How many new rows fit `bytes`.
+pub(crate) fn most_rows(bytes: u64) -> usize {
+    (bytes as usize / NEW_ROW_BYTES).max(1)
+}
+
+/// The index run of one partition.
+pub(crate) struct Index<'a> {
+    pub(crate) dir: &'a Path,
+    pub(crate) partitions: Partitions,
+    pub(crate) partition: u32,
+    /// New rows that are kept before they are merged.
+    pub(crate) most_rows: usize,
+    pub(crate) complete_to: &'a mut CompleteTo,
+    pub(crate) grants: &'a mut Grants,
+}
+
+/// A row that the log has and the run not yet.
+#[derive(Clone, Copy)]
+struct NewRow {
+    id: ShortId,
+    /// Order of entry.
+    at: u32,
+    value: u32,
+}
+
+/// Bytes of a row before it is merged.
+const NEW_ROW_BYTES: usize = size_of::<NewRow>();
+
+/// Why an update stopped.
+enum Stop {
+    Damaged(Damaged),
+    Failed(DetectError),
+}
+
+impl From<DetectError> for Stop {
+    fn from(error: DetectError) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+impl From<Damaged> for Stop {
+    fn from(damaged: Damaged) -> Stop {
+        Stop::Damaged(damaged)
+    }
+}
+
+impl Index<'_> {
+    fn belongs(&self) -> Belongs {
+        Belongs {
+            bits: self.partitions.bits(),
+            partition: self.partition,
+        }
+    }
+
+    /// Opens the run; `None` where nothing is popular yet.
+    pub(crate) fn open(&self) -> Result<std::result::Result<Option<RunReader>, Damaged>> {
+        RunReader::open(self.dir, RunKind::Popular, self.belongs())
+    }
+
+    /// Takes the run away; the next update makes it anew.
+    pub(crate) fn discard(&mut self, what: &str) -> Result<()> {
+        let path = file_name::path(self.dir, RunKind::Popular.file_prefix(), self.belongs());
+        warn!(path = %path.display(), what, "an index run is dropped and made anew from the log of popular packs");
+        self.complete_to.remove(&self.partition);
+        remove(&path)
+    }
+
+    /// Enters what the log has since; returns the bytes that new rows took.
+    pub(crate) fn update(&mut self, popular: &dyn PopularPacks) -> Result<usize> {
+        let mut last = String::new();
+        for _ in 0..MOST_TRIES {
+            match self.try_update(popular) {
+                Ok(rows_bytes) => return Ok(rows_bytes),
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::Damaged(damaged)) => {
+                    self.discard(&damaged.what)?;
+                    last = damaged.what;
+                }
+            }
+        }
+        Err(DetectError::KeepsBreaking {
+            partition: self.partition,
+            tries: MOST_TRIES,
+            what: last,
+        })
+    }
+
+    fn try_update(&mut self, popular: &dyn PopularPacks) -> std::result::Result<usize, Stop> {
+        let newest = popular.newest();
+        let after = match self.open()?? {
+            None => {
+                self.complete_to.remove(&self.partition);
+                None
+            }
+            Some(run) => {
+                let known = self.complete_to.get(&self.partition).copied().unwrap_or(0);
+                Some(run.head().complete_to.max(known))
+            }
+        };
+        match after {
+            Some(after) if after == newest => return Ok(0),
+            Some(after) if after > newest => {
+                let what = format!("it is complete to entry {after} of a log whose last is {newest}");
+                let kind = RunKind::Popular;
+                return Err(Stop::Damaged(Damaged { kind, what }));
+            }
+            _ => {}
+        }
+        let mut fresh = Fresh {
+            index: self,
+            rows: Vec::new(),
+            is_missing: after.is_none(),
+            last: after.unwrap_or(0),
+        };
+        let mut stopped = None;
+        let read = popular.for_each_since(after.unwrap_or(0), &mut |pack| {
+            fresh.enter(&pack).map_err(|stop| {
+                stopped = Some(stop);
+                io::Error::other("the index run cannot be written")
+            })
+        });
+        match (stopped, read) {
+            (Some(stop), _) => return Err(stop),
+            (None, Err(error)) => return Err(Stop::Failed(DetectError::Popular(error))),
+            (None, Ok(())) => {}
+        }
+        fresh.last = fresh.last.max(newest);
+        if fresh.is_missing || !fresh.rows.is_empty() {
+            fresh.merge()?;
+        }
+        let (last, rows) = (fresh.last, fresh.rows.capacity());
+        self.complete_to.insert(self.partition, last);
+        Ok(rows * NEW_ROW_BYTES)
+    }
+}
+
+/// What an update has read and not yet merged.
+struct Fresh<'a, 'b> {
+    index: &'a mut Index<'b>,
+    rows: Vec<NewRow>,
+    is_missing: bool,
+    /// Last entry of the log all of whose rows are in the run or here.
+    last: u64,
+}
+
+impl Fresh<'_, '_> {
+    fn enter(&mut self, pack: &PopularPack) -> std::result::Result<(), Stop> {
+        if pack.position <= self.last {
+            let what = format!("its entry {} follows entry {}", pack.position, self.last);
+            let error = io::Error::new(io::ErrorKind::InvalidData, what);
+            return Err(Stop::Failed(DetectError::Popular(error)));
+        }
+        for (slot, id) in pack.ids.iter().enumerate() {
+            self.index.grants.is_stored(id);
+            if self.index.partitions.of(id) != self.index.partition {
+                continue;
+            }
+            let ordinal = u32::try_from(slot)
+                .ok()
+                .and_then(|slot| pack.first_ordinal.checked_add(slot));
+            let Some(hit) = ordinal.and_then(Answer::hit) else {
+                warn!(
+                    position = pack.position,
+                    "a popular pack has ordinals that no frame can have; they are left out"
+                );
+                break;
+            };
+            if self.rows.is_empty() {
+                self.rows.reserve_exact(self.index.most_rows);
+            } else if self.rows.len() == self.index.most_rows {
+                self.merge()?;
+            }
+            let value = if pack.is_checked { hit.code() } else { unchecked() };
+            let at = self.rows.len() as u32;
+            self.rows.push(NewRow { id: *id, at, value });
+        }
+        self.last = pack.position;
+        Ok(())
+    }
+
+    /// Merges the new rows with the run.
+    fn merge(&mut self) -> std::result::Result<(), Stop> {
+        self.rows.sort_unstable_by_key(|row| (row.id, row.at));
+        let (dir, belongs) = (self.index.dir, self.index.belongs());
+        let mut old = self.index.open()??;
+        let mut out = RunWriter::create(dir, RunKind::Popular, belongs)?;
+        for same in self.rows.chunk_by(|a, b| a.id == b.id) {
+            let mut row = Row {
+                id: same[0].id,
+                value: same
+                    .iter()
+                    .map(|row| row.value)
+                    .find(|value| *value != unchecked())
+                    .unwrap_or(unchecked()),
+            };
+            while let Some(run) = &mut old
+                && let Some(before) = run.peek().copied()
+                && before.id <= row.id
+            {
+                run.advance()?;
+                if before.id < row.id {
+                    out.push(&before)?;
+                } else if before.value != unchecked() {
+                    row.value = before.value;
+                }
+            }
+            out.push(&row)?;
+        }
+        while let Some(run) = &mut old
+            && let Some(row) = run.advance()?
+        {
+            out.push(&row)?;
+        }
+        out.finish(self.last)?;
+        self.rows.clear();
+        self.is_missing = false;
+        Ok(())
+    }
+}

@@ -1,0 +1,329 @@
+//! Duplicate detector: what the owner of partitions answers to the requests of all hosts.
+//!
+//! Paper: low-profile-dedup §3
+//! Format: docs/formats/agent-detector.md
+//!
+//! Requests of a partition wait in its spool. A comparison reads them a slice at a time, sorts the slice, and merges it
+//! with two sorted runs on disk: popular ids, made from the log of popular packs, and candidates, the ids that missed
+//! so far and the VMs that asked for them. What enough VMs ask for is granted to one of them to store where all find it.
+//!
+//! Invariants
+//! - One partition is compared at a time. A comparison takes the bytes of [`Limits::memory_bytes`] at most, however
+//!   long spools, runs and the log are.
+//! - All files may be deleted at any time. Lost requests are asked again, a lost index run is made anew, lost candidates
+//!   and grants delay promotion or store an id twice; both copies are valid.
+//! - What is damaged is dropped, told, and never answered from.
+//!
+//! Not here: the network, and when a partition is due (`deadline`).
+
+mod batch;
+mod compare;
+mod error;
+mod file_name;
+pub(crate) mod format;
+mod grants;
+mod index;
+mod limits;
+mod popular;
+mod promotion;
+mod run_file;
+mod slice;
+mod spool;
+mod spool_reader;
+#[cfg(test)]
+mod tests;
+
+pub use batch::{BatchHeader, MAX_BATCH_IDS};
+pub use error::{DetectError, Refusal};
+pub use limits::Limits;
+pub use popular::{PopularPack, PopularPacks};
+
+use crate::partition::Partitions;
+use copal_backup::peers::{Answer, ShortId};
+use error::Result;
+use file_name::{COMPARED, FileName, SPOOL};
+use format::{Belongs, RunKind};
+use grants::Grants;
+use index::{CompleteTo, Index, MOST_TRIES};
+use parking_lot::Mutex;
+use promotion::{Tallies, Tally};
+use slice::Slice;
+use spool::Spools;
+use spool_reader::SpoolReader;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use tracing::warn;
+
+/// What a comparison did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// Batches that were answered.
+    pub batches: u64,
+    /// Requests in them.
+    pub requests: u64,
+    /// Answered with an ordinal.
+    pub hits: u64,
+    /// Told to store where all find it.
+    pub stores_popular: u64,
+    /// Told to ask again.
+    pub carried: u64,
+    /// Told to store as the VM's own.
+    pub new: u64,
+    /// Parts the requests were compared in.
+    pub slices: u64,
+    /// Popular ids of the partition that are stored.
+    pub popular: u64,
+    /// Distinct ids that were asked for and are not stored as popular.
+    pub candidates: u64,
+    /// Most bytes that were taken at once for requests or new rows of the index.
+    pub peak_bytes: u64,
+}
+
+/// The owner's side of duplicate detection, with its files.
+pub struct Detector {
+    dir: PathBuf,
+    partitions: Partitions,
+    popular_millionths: u32,
+    limits: Limits,
+    spools: Mutex<Spools>,
+    /// Held while a partition is compared.
+    comparing: Mutex<Comparing>,
+    refused: AtomicU64,
+}
+
+/// What comparisons know of each other.
+struct Comparing {
+    grants: Grants,
+    complete_to: CompleteTo,
+    /// Of the partitions that were compared since the detector was opened.
+    tallies: Tallies,
+}
+
+impl Detector {
+    /// Opens the detector of a directory, which is made if it is missing, for 2^`bits` partitions of whose ids
+    /// `popular_millionths` may become popular. One process at a time.
+    /// # Errors
+    /// Too many bits; the directory cannot be made or read.
+    pub fn open(dir: &Path, bits: u8, popular_millionths: u32) -> std::result::Result<Detector, DetectError> {
+        Detector::open_limited(dir, bits, popular_millionths, Limits::default())
+    }
+
+    /// [`Detector::open`] with other bounds.
+    /// # Errors
+    /// Those of [`Detector::open`].
+    pub fn open_limited(
+        dir: &Path,
+        bits: u8,
+        popular_millionths: u32,
+        limits: Limits,
+    ) -> std::result::Result<Detector, DetectError> {
+        let partitions = Partitions::new(bits).ok_or(DetectError::TooManyBits { bits })?;
+        std::fs::create_dir_all(dir).map_err(|source| DetectError::io("create", dir, source))?;
+        let mut spools = Spools::new(dir, bits, limits.spool_bytes);
+        let list_failed = |source| DetectError::io("list", dir, source);
+        for entry in std::fs::read_dir(dir).map_err(list_failed)? {
+            let entry = entry.map_err(list_failed)?;
+            let name = entry.file_name();
+            let Some(found) = name.to_str().and_then(FileName::parse) else {
+                continue;
+            };
+            if found.is_unfinished || found.bits != bits || found.partition >= partitions.count() {
+                file_name::remove(&entry.path())?;
+            } else if found.prefix == SPOOL || found.prefix == COMPARED {
+                let len = entry.metadata().map_err(list_failed)?.len();
+                spools.found(found.partition, found.prefix == COMPARED, len);
+            }
+        }
+        let comparing = Comparing {
+            grants: Grants::with_room_for(grants::most_grants(limits.grants_bytes())),
+            complete_to: CompleteTo::new(),
+            tallies: Tallies::default(),
+        };
+        Ok(Detector {
+            dir: dir.to_owned(),
+            partitions,
+            popular_millionths,
+            limits,
+            spools: Mutex::new(spools),
+            comparing: Mutex::new(comparing),
+            refused: AtomicU64::new(0),
+        })
+    }
+
+    /// The partitions that ids are divided into.
+    pub fn partitions(&self) -> Partitions {
+        self.partitions
+    }
+
+    /// Puts a batch into the spool of its partition. Blocks on the disk, and while another batch is taken.
+    /// # Errors
+    /// Why it is refused; it is counted, too.
+    pub fn take(&self, header: &BatchHeader, ids: &[ShortId]) -> std::result::Result<(), Refusal> {
+        let partition = header.partition;
+        let taken = if partition >= self.partitions.count() {
+            Err(Refusal::NoSuchPartition(partition))
+        } else if ids.is_empty() || ids.len() > MAX_BATCH_IDS {
+            Err(Refusal::Len(ids.len()))
+        } else if ids.iter().any(|id| self.partitions.of(id) != partition) {
+            Err(Refusal::OutsidePartition(partition))
+        } else {
+            self.spools.lock().append(header, ids)
+        };
+        taken.inspect_err(|_| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+
+    /// Batches that were refused since the detector was opened.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Partitions that have requests, ascending.
+    pub fn waiting(&self) -> Vec<u32> {
+        self.spools.lock().partitions()
+    }
+
+    /// Answers all requests of a partition that have come; batch after batch, in the order they came. Blocks on the disk
+    /// and while another partition is compared; batches are taken meanwhile.
+    /// # Errors
+    /// Requests that were not answered are kept for the next comparison, which may answer some again.
+    pub fn compare(
+        &self,
+        partition: u32,
+        now: Instant,
+        popular: &dyn PopularPacks,
+        reply: &mut dyn FnMut(&BatchHeader, &[Answer]),
+    ) -> std::result::Result<Compared, DetectError> {
+        let partitions = self.partitions.count();
+        if partition >= partitions {
+            return Err(DetectError::NoSuchPartition {
+                partition,
+                partitions,
+            });
+        }
+        let mut comparing = self.comparing.lock();
+        let mut compared = Compared::default();
+        loop {
+            let Some(mut apart) = self.spools.lock().set_apart(partition)? else {
+                return Ok(compared);
+            };
+            comparing.grants.lapse(now);
+            let others = comparing.tallies.others(partition);
+            let mut tally = None;
+            let mut index = comparing.index(self, partition);
+            compared.took(index.update(popular)?);
+            while let Some((slice, now_known)) = self.compare_slice(
+                &mut index,
+                (now, others),
+                popular,
+                &mut apart.reader,
+                &mut compared,
+            )? {
+                tally = Some(now_known);
+                slice.reply(reply);
+            }
+            if let Some(tally) = tally {
+                comparing.tallies.set(partition, tally);
+            }
+            self.spools.lock().forget_compared(partition)?;
+            if !apart.more_follows {
+                return Ok(compared);
+            }
+        }
+    }
+
+    /// Compares the next slice; `None` at the end.
+    fn compare_slice(
+        &self,
+        index: &mut Index<'_>,
+        (now, others): (Instant, Tally),
+        popular: &dyn PopularPacks,
+        spool: &mut SpoolReader,
+        compared: &mut Compared,
+    ) -> Result<Option<(Slice, Tally)>> {
+        let Some(mut slice) = Slice::read(spool, self.limits.slice_bytes() as usize) else {
+            return Ok(None);
+        };
+        let belongs = Belongs {
+            bits: self.partitions.bits(),
+            partition: index.partition,
+        };
+        let mut last = String::new();
+        for _ in 0..MOST_TRIES {
+            let merged = match index.open()? {
+                Ok(run) => compare::merge(&self.dir, belongs, run, index.grants, &mut slice)?,
+                Err(damaged) => Err(damaged),
+            };
+            match merged {
+                Ok(merged) => {
+                    let fraction = self.popular_millionths;
+                    let granted = index.grants.of_partition(self.partitions, belongs.partition);
+                    let share = (fraction, others);
+                    let tally = merged.promote(granted, share, index.grants, now, &mut slice);
+                    compared.count(&slice, merged.popular, merged.candidates);
+                    merged.remember_candidates();
+                    return Ok(Some((slice, tally)));
+                }
+                Err(damaged) => {
+                    slice.clear();
+                    match damaged.kind {
+                        RunKind::Popular => {
+                            index.discard(&damaged.what)?;
+                            compared.took(slice.bytes() + index.update(popular)?);
+                        }
+                        RunKind::Candidates => self.discard_candidates(belongs, &damaged.what)?,
+                    }
+                    last = damaged.what;
+                }
+            }
+        }
+        Err(DetectError::KeepsBreaking {
+            partition: belongs.partition,
+            tries: MOST_TRIES,
+            what: last,
+        })
+    }
+
+    fn discard_candidates(&self, belongs: Belongs, what: &str) -> Result<()> {
+        let path = file_name::path(&self.dir, RunKind::Candidates.file_prefix(), belongs);
+        warn!(path = %path.display(), what, "a candidate run is dropped: some chunks become popular later");
+        file_name::remove(&path)
+    }
+}
+
+impl Comparing {
+    fn index<'a>(&'a mut self, detector: &'a Detector, partition: u32) -> Index<'a> {
+        Index {
+            dir: &detector.dir,
+            partitions: detector.partitions,
+            partition,
+            most_rows: index::most_rows(detector.limits.new_rows_bytes()),
+            complete_to: &mut self.complete_to,
+            grants: &mut self.grants,
+        }
+    }
+}
+
+impl Compared {
+    fn count(&mut self, slice: &Slice, popular: u64, candidates: u64) {
+        self.slices += 1;
+        self.batches += slice.batches() as u64;
+        self.requests += slice.answers.len() as u64;
+        for answer in &slice.answers {
+            match *answer {
+                Answer::STORE_POPULAR => self.stores_popular += 1,
+                Answer::CARRY => self.carried += 1,
+                Answer::NEW => self.new += 1,
+                _ => self.hits += 1,
+            }
+        }
+        (self.popular, self.candidates) = (popular, candidates);
+        self.took(slice.bytes());
+    }
+
+    fn took(&mut self, bytes: usize) {
+        self.peak_bytes = self.peak_bytes.max(bytes as u64);
+    }
+}

@@ -1,0 +1,129 @@
+//! Slice of a spool: as many whole batches as are compared at once, sorted by id, and their answers.
+//!
+//! Invariants
+//! - All that a comparison keeps per request is counted here: a slice takes no more bytes than it was given, but always
+//!   one batch.
+
+use super::batch::{BatchHeader, MAX_BATCH_IDS};
+use super::format::BatchHead;
+use super::spool_reader::SpoolReader;
+use copal_backup::peers::{Answer, ShortId};
+
+/// One id that a VM asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) id: ShortId,
+    pub(crate) vm: u32,
+    /// Place of its answer.
+    pub(crate) at: u32,
+}
+
+/// Candidate that more than one VM asks for and nobody was granted.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// First of its requests.
+    pub(crate) first: u32,
+    /// VMs that ask, or have asked.
+    pub(crate) vms: u32,
+}
+
+struct Batch {
+    header: BatchHeader,
+    ids: u32,
+}
+
+/// Bytes of a request: itself, its answer, and what is kept of its id if it is wanted.
+const REQUEST_BYTES: usize = size_of::<Request>() + size_of::<Answer>() + size_of::<Wanted>();
+/// Bytes of a batch; the vector of them may be half empty.
+const BATCH_BYTES: usize = 2 * size_of::<Batch>();
+
+/// Bytes that batches take in a slice.
+pub(crate) fn slice_bytes(batches: usize, ids: usize) -> usize {
+    batches * BATCH_BYTES + ids * REQUEST_BYTES
+}
+
+/// Requests of whole batches; answers are in the order they came.
+pub(crate) struct Slice {
+    batches: Vec<Batch>,
+    /// Ascend by id, then VM, then place.
+    pub(crate) requests: Vec<Request>,
+    pub(crate) answers: Vec<Answer>,
+    /// Filled by the comparison; it has room for all ids.
+    pub(crate) wanted: Vec<Wanted>,
+}
+
+impl Slice {
+    /// Reads the batches that fit `most_bytes`; `None` at the end of the spool.
+    pub(crate) fn read(spool: &mut SpoolReader, most_bytes: usize) -> Option<Slice> {
+        spool.peek()?;
+        let left = usize::try_from(spool.left_bytes()).unwrap_or(usize::MAX) / size_of::<ShortId>();
+        let room = left.min((most_bytes / REQUEST_BYTES).max(MAX_BATCH_IDS));
+        let mut requests: Vec<Request> = Vec::with_capacity(room);
+        let mut batches: Vec<Batch> = Vec::new();
+        while let Some(head) = spool.peek() {
+            let (ids, vm, before) = (head.ids, head.header.vm, requests.len());
+            let bytes = slice_bytes(batches.len() + 1, before + ids as usize);
+            if bytes > most_bytes && !batches.is_empty() {
+                break;
+            }
+            let mut at = before as u32;
+            let taken = spool.take(|id| {
+                requests.push(Request { id, vm, at });
+                at += 1;
+            });
+            match taken {
+                Some(BatchHead { header, ids, .. }) => batches.push(Batch { header, ids }),
+                None => requests.truncate(before),
+            }
+        }
+        batches.shrink_to_fit();
+        requests.shrink_to_fit();
+        let answers = vec![Answer::NEW; requests.len()];
+        requests.sort_unstable_by_key(|request| (request.id, request.vm, request.at));
+        let wanted = Vec::with_capacity(requests.len());
+        Some(Slice {
+            batches,
+            requests,
+            answers,
+            wanted,
+        })
+    }
+
+    /// Begins anew, after a comparison that did not come to its end.
+    pub(crate) fn clear(&mut self) {
+        self.answers.fill(Answer::NEW);
+        self.wanted.clear();
+    }
+
+    /// The requests of one id, from the first of them.
+    pub(crate) fn group(&self, first: usize) -> &[Request] {
+        let id = self.requests[first].id;
+        let len = self.requests[first..]
+            .iter()
+            .take_while(|request| request.id == id)
+            .count();
+        &self.requests[first..first + len]
+    }
+
+    /// Bytes that are taken.
+    pub(crate) fn bytes(&self) -> usize {
+        self.batches.capacity() * size_of::<Batch>()
+            + self.requests.capacity() * size_of::<Request>()
+            + self.answers.capacity() * size_of::<Answer>()
+            + self.wanted.capacity() * size_of::<Wanted>()
+    }
+
+    pub(crate) fn batches(&self) -> usize {
+        self.batches.len()
+    }
+
+    /// Tells each batch's answers.
+    pub(crate) fn reply(&self, reply: &mut dyn FnMut(&BatchHeader, &[Answer])) {
+        let mut rest = self.answers.as_slice();
+        for batch in &self.batches {
+            let (answers, behind) = rest.split_at(batch.ids as usize);
+            reply(&batch.header, answers);
+            rest = behind;
+        }
+    }
+}

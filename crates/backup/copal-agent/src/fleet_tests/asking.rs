@@ -1,0 +1,396 @@
+//! Askers: right answers, and what becomes of wrong, late and missing ones.
+
+use super::{
+    scripted::Scripted,
+    twin::{Manner, Twin, answers_to},
+    *,
+};
+use crate::{
+    asker::Patience,
+    channel::ChannelWriter,
+    wire::{Answers, Message},
+};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const QUICK_HEDGE: FixedPatience = FixedPatience {
+    hedge_after: Duration::from_millis(50),
+    deadline: HANG,
+};
+const SOON: FixedPatience = FixedPatience {
+    hedge_after: Duration::from_millis(50),
+    deadline: Duration::from_millis(500),
+};
+
+#[test]
+fn two_agents_answer_everything_in_the_order_of_the_ids() {
+    let servers = ["h1", "h2"].map(|name| serve(name, Arc::new(Twin::default())));
+    let members = [member("h1", &servers[0]), member("h2", &servers[1])];
+    let asker = asker(options(&members, 1), PATIENT);
+    for round in 0..3u32 {
+        let numbers = round * 100..round * 100 + 20_000;
+        let ticket = send(&asker, 7, numbers.clone());
+        assert_eq!(asker.waiting_ids(), 20_000);
+        assert_eq!(asker.end_round(), 2);
+        assert!(asker.receive(ticket) == all_known(numbers), "round {round}");
+        assert_eq!(asker.waiting_ids(), 0);
+    }
+    assert_eq!(asker.dropped(), Default::default());
+    assert!(asker.traffic().sent_bytes() > 3 * 20_000 * 16);
+    assert!(asker.traffic().received_bytes() > 3 * 20_000 * 4);
+}
+
+#[test]
+fn three_agents_that_ask_each_other_wait_for_all_markers() {
+    let twins = [(); 3].map(|()| Arc::new(Twin::default()));
+    let names = ["h1", "h2", "h3"];
+    let servers: Vec<Server> = names
+        .iter()
+        .zip(&twins)
+        .map(|(name, twin)| serve(name, twin.clone()))
+        .collect();
+    let members: Vec<Member> = names
+        .iter()
+        .zip(&servers)
+        .map(|(name, server)| member(name, server))
+        .collect();
+    std::thread::scope(|scope| {
+        for host in 0..3u32 {
+            let members = &members;
+            scope.spawn(move || {
+                let asker = asker(options(members, 3), PATIENT);
+                for round in 0..4u32 {
+                    let numbers = |vm: u32| {
+                        let first = host * 1_000_000 + round * 10_000 + vm * 1000;
+                        first..first + 900
+                    };
+                    // Several VMs of a host ask at once, in several parts.
+                    let tickets = [0, 1, 2].map(|vm| send(&asker, vm, numbers(vm)));
+                    assert_eq!(asker.end_round(), 3);
+                    for (vm, ticket) in tickets.into_iter().enumerate().rev() {
+                        assert!(asker.receive(ticket) == all_known(numbers(vm as u32)));
+                    }
+                }
+                assert_eq!(asker.dropped(), Default::default());
+            });
+        }
+    });
+    assert!(twins.iter().all(|twin| twin.marked() == 3 * 4));
+}
+
+#[test]
+fn a_part_that_is_sorted_in_many_runs_is_answered_the_same() {
+    let server = serve("h1", Arc::new(Twin::default()));
+    let options = AskerOptions {
+        sort_bytes: 24 * 100,
+        ..options(&[member("h1", &server)], 1)
+    };
+    let asker = asker(options, PATIENT);
+    let ticket = send(&asker, 1, 0..5_050);
+    let empty = send(&asker, 2, 0..0);
+    asker.end_round();
+    assert!(asker.receive(ticket) == all_known(0..5_050));
+    assert!(asker.receive(empty).is_empty());
+    assert!(asker.receive(ticket).is_empty(), "a ticket is good once");
+}
+
+#[test]
+fn ids_that_fail_forget_the_part() {
+    let server = serve("h1", Arc::new(Twin::default()));
+    let asker = asker(options(&[member("h1", &server)], 1), PATIENT);
+    let mut ids = (0..10).map(|number| match number {
+        9 => Err(io::Error::other("the spool ends")),
+        _ => Ok(id(number)),
+    });
+    assert_eq!(asker.send(1, &mut ids).unwrap_err().to_string(), "the spool ends");
+    assert_eq!(asker.waiting_ids(), 0);
+}
+
+#[test]
+fn a_dead_owner_is_stood_in_for() {
+    let server = serve("h2", Arc::new(Twin::default()));
+    let asker = asker(options(&[dead("h1"), member("h2", &server)], 1), PATIENT);
+    let ticket = send(&asker, 1, 0..3000);
+    assert_eq!(asker.end_round(), 1);
+    assert!(asker.receive(ticket) == all_known(0..3000));
+}
+
+#[test]
+fn a_silent_owner_is_stood_in_for_after_the_hedge_time() {
+    let silent = Twin::of(Manner {
+        silent: true,
+        ..Manner::default()
+    });
+    let twin = Arc::new(Twin::default());
+    let servers = [serve("h1", silent.clone()), serve("h2", twin.clone())];
+    let members = [member("h1", &servers[0]), member("h2", &servers[1])];
+    let asker = asker(options(&members, 1), QUICK_HEDGE);
+    let ticket = send(&asker, 1, 0..3000);
+    asker.end_round();
+    assert!(asker.receive(ticket) == all_known(0..3000));
+    assert_eq!(twin.taken(), 8, "its own four, and those of the silent one");
+    assert!(silent.taken() >= 4);
+}
+
+#[test]
+fn an_unwilling_owner_is_stood_in_for_at_once() {
+    let unwilling = Twin::of(Manner {
+        unwilling: true,
+        ..Manner::default()
+    });
+    let servers = [serve("h1", unwilling), serve("h2", Arc::new(Twin::default()))];
+    let members = [member("h1", &servers[0]), member("h2", &servers[1])];
+    // Many small batches: refusals come while others are being sent.
+    let options = AskerOptions {
+        sort_bytes: 24 * 50,
+        ..options(&members, 1)
+    };
+    let asker = asker(options, PATIENT);
+    let ticket = send(&asker, 1, 0..20_000);
+    asker.end_round();
+    assert!(asker.receive(ticket) == all_known(0..20_000));
+}
+
+#[test]
+fn with_nobody_left_everything_is_unanswered_and_nothing_is_waited_for() {
+    let asker = asker(options(&[dead("h1"), dead("h2")], 1), PATIENT);
+    let ticket = send(&asker, 1, 0..3000);
+    assert_eq!(asker.end_round(), 0);
+    assert_eq!(asker.receive(ticket), vec![Answer::UNANSWERED; 3000]);
+}
+
+#[test]
+fn two_silent_members_leave_everything_unanswered_at_the_deadline() {
+    let silent = || {
+        Twin::of(Manner {
+            silent: true,
+            ..Manner::default()
+        })
+    };
+    let servers = [serve("h1", silent()), serve("h2", silent())];
+    let members = [member("h1", &servers[0]), member("h2", &servers[1])];
+    let asker = asker(options(&members, 1), SOON);
+    let ticket = send(&asker, 1, 0..3000);
+    asker.end_round();
+    assert_eq!(asker.receive(ticket), vec![Answer::UNANSWERED; 3000]);
+}
+
+#[test]
+fn an_address_with_another_agent_is_not_asked() {
+    let twin = Arc::new(Twin::default());
+    let server = serve("h2", twin.clone());
+    let asker = asker(options(&[member("h1", &server)], 1), PATIENT);
+    let ticket = send(&asker, 1, 0..100);
+    assert_eq!(asker.receive(ticket), vec![Answer::UNANSWERED; 100]);
+    assert_eq!(twin.taken(), 0);
+}
+
+#[test]
+fn an_old_generation_is_not_believed() {
+    let old = Twin::of(Manner {
+        generation: 4,
+        ..Manner::default()
+    });
+    let server = serve("h1", old);
+    let options = AskerOptions {
+        oldest_generation: 5,
+        ..options(&[member("h1", &server)], 1)
+    };
+    let asker = asker(options, SOON);
+    let ticket = send(&asker, 1, 0..100);
+    asker.end_round();
+    until("a batch of each partition", || asker.dropped().stale == 8);
+    assert_eq!(asker.receive(ticket), vec![Answer::UNANSWERED; 100]);
+}
+
+fn say(writer: &mut ChannelWriter, answers: Answers) {
+    let _ = writer.send(&Message::Answers(answers).encode());
+}
+
+/// What a lying peer says to an ask before or instead of the truth.
+fn lies(ask: &crate::wire::Ask) -> Vec<Answers> {
+    let truth = answers_to(ask);
+    let wrong = |change: &dyn Fn(&mut Answers)| {
+        let mut lie = truth.clone();
+        lie.codes.fill(0);
+        change(&mut lie);
+        lie
+    };
+    vec![
+        wrong(&|lie| lie.job[0] ^= 1),
+        wrong(&|lie| lie.round += 1),
+        wrong(&|lie| lie.partition ^= 1),
+        wrong(&|lie| lie.batch += 1 << 40),
+        wrong(&|lie| lie.batch = 0xffff_ffff),
+        wrong(&|lie| lie.codes.truncate(lie.codes.len() - 1)),
+        wrong(&|lie| lie.codes.push(0)),
+        wrong(&|lie| lie.codes.clear()),
+        wrong(&|lie| lie.codes[0] = u32::MAX - 4),
+    ]
+}
+
+#[test]
+fn answers_that_are_foreign_miscounted_or_twice_are_dropped_and_counted() {
+    let mut kept = Vec::new();
+    let liar = Scripted::start(
+        "h1",
+        Box::new(move |message, writer| {
+            match message {
+                Message::Ask(ask) => kept.push(ask.clone()),
+                // The last first: the order is nobody's.
+                Message::Marker(_) => {
+                    for ask in kept.drain(..).rev() {
+                        lies(&ask).into_iter().for_each(|lie| say(writer, lie));
+                        say(writer, answers_to(&ask));
+                        say(writer, answers_to(&ask));
+                    }
+                }
+                _ => {}
+            }
+            true
+        }),
+    );
+    let honest = serve("h2", Arc::new(Twin::default()));
+    let members = [liar.member.clone(), member("h2", &honest)];
+    let asker = asker(options(&members, 1), PATIENT);
+    let ticket = send(&asker, 1, 0..3000);
+    // Keeps the first part from being the last that is waited for: then all that was said has been heard.
+    let second = send(&asker, 1, 0..500);
+    asker.end_round();
+    assert!(asker.receive(second) == all_known(0..500));
+    assert!(asker.receive(ticket) == all_known(0..3000));
+    let dropped = asker.dropped();
+    // Eight batches went to the liar, the very last of which may still be coming in when we look.
+    assert!((7 * 5..=8 * 5).contains(&dropped.foreign), "{dropped:?}");
+    assert!((7 * 3..=8 * 3).contains(&dropped.miscounted), "{dropped:?}");
+    assert!((7..=8).contains(&dropped.unknown_code), "{dropped:?}");
+    assert!(dropped.repeated + dropped.late >= 7, "{dropped:?}");
+    assert_eq!(dropped.violations, 0);
+}
+
+/// Short at first, long when it is told to be.
+#[derive(Default)]
+struct Wearing {
+    long: AtomicBool,
+}
+
+impl Patience for Wearing {
+    fn hedge_after(&self) -> Duration {
+        HANG
+    }
+
+    fn deadline(&self) -> Duration {
+        match self.long.load(Ordering::Acquire) {
+            false => Duration::from_millis(200),
+            true => HANG,
+        }
+    }
+}
+
+#[test]
+fn late_answers_are_dropped_and_counted() {
+    let mut kept = Vec::new();
+    let tardy = Scripted::start(
+        "h1",
+        Box::new(move |message, writer| {
+            match message {
+                Message::Ask(ask) => kept.push(ask.clone()),
+                // Answers of a round come with the end of the next.
+                Message::Marker(marker) => {
+                    let (now, later) = kept
+                        .drain(..)
+                        .partition(|ask: &crate::wire::Ask| ask.round < marker.round);
+                    kept = later;
+                    now.iter().for_each(|ask| say(writer, answers_to(ask)));
+                    if marker.round == 1 {
+                        kept.drain(..).for_each(|ask| say(writer, answers_to(&ask)));
+                    }
+                }
+                _ => {}
+            }
+            true
+        }),
+    );
+    let patience = Arc::new(Wearing::default());
+    let asker = Asker::new(
+        options(std::slice::from_ref(&tardy.member), 1),
+        Arc::new(ByTurns { members: 1 }),
+        patience.clone(),
+    )
+    .unwrap();
+    let first = send(&asker, 1, 0..100);
+    asker.end_round();
+    assert_eq!(asker.receive(first), vec![Answer::UNANSWERED; 100]);
+    patience.long.store(true, Ordering::Release);
+    let second = send(&asker, 1, 0..100);
+    asker.end_round();
+    assert!(asker.receive(second) == all_known(0..100));
+    assert_eq!(asker.dropped().late, 8);
+}
+
+#[test]
+fn a_peer_that_announces_a_gigabyte_is_left_and_the_others_finish() {
+    let monster = Scripted::start(
+        "h1",
+        Box::new(|message, writer| {
+            if let Message::Ask(_) = message {
+                let _ = writer.announce(1 << 30);
+            }
+            true
+        }),
+    );
+    let honest = serve("h2", Arc::new(Twin::default()));
+    let members = [monster.member.clone(), member("h2", &honest)];
+    let asker = asker(options(&members, 1), PATIENT);
+    let ticket = send(&asker, 1, 0..3000);
+    asker.end_round();
+    assert!(asker.receive(ticket) == all_known(0..3000));
+    assert!(asker.dropped().violations >= 1);
+}
+
+#[test]
+fn a_peer_that_hangs_up_is_asked_once_more_and_then_stood_in_for() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let fickle = Scripted::start(
+        "h1",
+        Box::new(move |message, _| {
+            if let Message::Ask(_) = message {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+            !matches!(message, Message::Ask(_))
+        }),
+    );
+    let honest = serve("h2", Arc::new(Twin::default()));
+    let members = [fickle.member.clone(), member("h2", &honest)];
+    let asker = asker(options(&members, 1), PATIENT);
+    let ticket = send(&asker, 1, 0..3000);
+    asker.end_round();
+    assert!(asker.receive(ticket) == all_known(0..3000));
+    let calls = calls.load(Ordering::Relaxed);
+    assert!(
+        (1..=8).contains(&calls),
+        "four batches, twice each at most: {calls}"
+    );
+}
+
+#[test]
+fn a_peer_that_hangs_up_once_answers_the_second_time() {
+    let mut first = true;
+    let mut kept = Vec::new();
+    let fickle = Scripted::start(
+        "h1",
+        Box::new(move |message, writer| {
+            match message {
+                Message::Marker(_) if std::mem::take(&mut first) => return false,
+                Message::Ask(ask) if !first => kept.push(ask.clone()),
+                Message::Marker(_) => kept.drain(..).for_each(|ask| say(writer, answers_to(&ask))),
+                _ => {}
+            }
+            true
+        }),
+    );
+    let asker = asker(options(std::slice::from_ref(&fickle.member), 1), PATIENT);
+    let ticket = send(&asker, 1, 0..3000);
+    asker.end_round();
+    assert!(asker.receive(ticket) == all_known(0..3000));
+}

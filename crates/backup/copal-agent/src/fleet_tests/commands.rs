@@ -1,0 +1,112 @@
+//! Control messages: a reply for each, and none that holds up the asking.
+
+use super::{twin::Twin, *};
+use crate::{
+    control::{self, CallError},
+    wire::JSON_BYTES,
+};
+use std::sync::{
+    atomic::Ordering,
+    mpsc::{Receiver, channel},
+};
+
+#[test]
+fn a_command_is_carried_out_and_replied_to() {
+    let server = serve("h1", Arc::new(Twin::default()));
+    let address = server.address().to_string();
+    let long = "x".repeat(300_000);
+    for request in [json!({"status": {}}), json!(null), json!({ "long": long })] {
+        let reply = control::call(&address, &secret(), &request, HANG).unwrap();
+        assert!(reply == json!({ "echo": request }));
+    }
+}
+
+#[test]
+fn a_command_with_another_secret_or_to_nobody_fails_with_the_address() {
+    let server = serve("h1", Arc::new(Twin::default()));
+    let address = server.address().to_string();
+    let error = control::call(&address, &Secret::new([1; 32]), &json!(1), HANG).unwrap_err();
+    assert!(error.to_string().contains(&address), "{error}");
+    let nobody = dead("h2").address;
+    let error = control::call(&nobody, &secret(), &json!(1), HANG).unwrap_err();
+    assert!(error.to_string().contains(&nobody), "{error}");
+    let error = control::call(&address, &secret(), &json!("x".repeat(JSON_BYTES)), HANG).unwrap_err();
+    assert!(matches!(error, CallError::TooLong { .. }));
+}
+
+#[test]
+fn a_reply_that_is_too_long_says_so() {
+    let server = serve("h1", Arc::new(Twin::default()));
+    let request = json!("x".repeat(JSON_BYTES - 2));
+    let reply = control::call(&server.address().to_string(), &secret(), &request, HANG).unwrap();
+    assert!(reply["error"].as_str().unwrap().contains("at most"), "{reply}");
+}
+
+/// Carries out `"wait"` until it is told to go on, or until the server stops.
+struct Slow {
+    go_on: parking_lot::Mutex<Receiver<()>>,
+    stop: Arc<AtomicBool>,
+    began: std::sync::mpsc::Sender<()>,
+}
+
+impl Control for Slow {
+    fn handle(&self, request: Value) -> Value {
+        if request == json!("wait") {
+            self.began.send(()).unwrap();
+            let go_on = self.go_on.lock();
+            while !self.stop.load(Ordering::Acquire) && go_on.recv_timeout(Duration::from_millis(20)).is_err()
+            {
+            }
+        }
+        json!("done")
+    }
+}
+
+#[test]
+fn a_long_command_holds_up_neither_asking_nor_other_commands_nor_the_end() {
+    let (tell, go_on) = channel();
+    let (began, has_begun) = channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    let slow = Slow {
+        go_on: go_on.into(),
+        stop: Arc::clone(&stop),
+        began,
+    };
+    let options = ServerOptions {
+        commands: 2,
+        ..ServerOptions::new("127.0.0.1:0", "h1", secret())
+    };
+    let server = Server::start(options, Arc::new(Twin::default()), Arc::new(slow), stop).unwrap();
+    let address = server.address().to_string();
+    let call = |what: &str| control::call(&address, &secret(), &json!(what), HANG);
+    std::thread::scope(|scope| {
+        let long = scope.spawn(|| call("wait"));
+        has_begun.recv_timeout(HANG).unwrap();
+        assert_eq!(call("short").unwrap(), json!("done"));
+        let asker = asker(options_of(&server), PATIENT);
+        let ticket = send(&asker, 1, 0..100);
+        asker.end_round();
+        assert!(asker.receive(ticket) == all_known(0..100));
+        // With two under way, a third is told to come back.
+        let other = scope.spawn(|| call("wait"));
+        has_begun.recv_timeout(HANG).unwrap();
+        let refused = call("short").unwrap();
+        assert!(
+            refused["error"].as_str().unwrap().contains("under way"),
+            "{refused}"
+        );
+        tell.send(()).unwrap();
+        tell.send(()).unwrap();
+        assert_eq!(long.join().unwrap().unwrap(), json!("done"));
+        assert_eq!(other.join().unwrap().unwrap(), json!("done"));
+        // One that is under way when the server stops ends with it; its reply may still go out.
+        let cut = scope.spawn(|| call("wait"));
+        has_begun.recv_timeout(HANG).unwrap();
+        server.stop();
+        let _ = cut.join().unwrap();
+    });
+}
+
+fn options_of(server: &Server) -> AskerOptions {
+    options(&[member("h1", server)], 1)
+}

@@ -1,0 +1,141 @@
+//! Agents in one process on the loopback: askers, servers with a simple detector, and peers that follow a script.
+
+mod asking;
+mod commands;
+mod scripted;
+mod serving;
+mod twin;
+
+use crate::{
+    asker::{Asker, AskerOptions, FixedPatience, Member, Owners},
+    channel::{Secret, Timeouts},
+    control::Control,
+    server::{Detect, Server, ServerOptions},
+};
+use copal_backup::peers::{Answer, ShortId};
+use serde_json::{Value, json};
+use std::{
+    io,
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
+
+const JOB: [u8; 16] = *b"the job of tests";
+/// What waits for something that has to come waits so long: it only ends a test that hangs.
+const HANG: Duration = Duration::from_secs(60);
+/// Nothing is hedged and nothing missing is waited for in vain.
+const PATIENT: FixedPatience = FixedPatience {
+    hedge_after: HANG,
+    deadline: HANG,
+};
+
+fn secret() -> Secret {
+    Secret::new([42; 32])
+}
+
+/// Eight partitions by the first bits of an id; owner and stand-in by turns.
+struct ByTurns {
+    members: usize,
+}
+
+impl Owners for ByTurns {
+    fn partition_bits(&self) -> u8 {
+        3
+    }
+
+    fn partition(&self, id: &ShortId) -> u32 {
+        u32::from(id[0] >> 5)
+    }
+
+    fn owner(&self, partition: u32) -> usize {
+        partition as usize % self.members
+    }
+
+    fn stand_in(&self, partition: u32) -> Option<usize> {
+        (self.members > 1).then_some((partition as usize + 1) % self.members)
+    }
+}
+
+struct Echo;
+
+impl Control for Echo {
+    fn handle(&self, request: Value) -> Value {
+        json!({ "echo": request })
+    }
+}
+
+fn serve(name: &str, detect: Arc<dyn Detect>) -> Server {
+    serve_with(ServerOptions::new("127.0.0.1:0", name, secret()), detect)
+}
+
+fn serve_with(options: ServerOptions, detect: Arc<dyn Detect>) -> Server {
+    Server::start(options, detect, Arc::new(Echo), Arc::new(AtomicBool::new(false))).unwrap()
+}
+
+fn member(name: &str, server: &Server) -> Member {
+    Member {
+        name: name.to_owned(),
+        address: server.address().to_string(),
+    }
+}
+
+/// A member whose address nobody listens at.
+fn dead(name: &str) -> Member {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    Member {
+        name: name.to_owned(),
+        address: listener.local_addr().unwrap().to_string(),
+    }
+}
+
+fn options(members: &[Member], participants: u32) -> AskerOptions {
+    let folder = std::env::temp_dir();
+    AskerOptions {
+        participants,
+        timeouts: Timeouts {
+            handshake: Duration::from_secs(5),
+            ..Timeouts::default()
+        },
+        ..AskerOptions::new(JOB, "asker", members.to_vec(), secret(), folder)
+    }
+}
+
+fn asker(options: AskerOptions, patience: FixedPatience) -> Asker {
+    let members = options.members.len();
+    Asker::new(options, Arc::new(ByTurns { members }), Arc::new(patience)).unwrap()
+}
+
+/// The id of a number, scattered over the partitions.
+fn id(number: u32) -> ShortId {
+    let hash = number.wrapping_mul(0x9e37_79b1).to_be_bytes();
+    let mut id = [0; 16];
+    id[..4].copy_from_slice(&hash);
+    id[12..].copy_from_slice(&number.to_be_bytes());
+    id
+}
+
+fn send(asker: &Asker, vm: u32, numbers: std::ops::Range<u32>) -> u64 {
+    let mut ids = numbers.map(id).map(io::Result::Ok);
+    asker.send(vm, &mut ids).unwrap()
+}
+
+/// What the twin says of a number: every third is a hit of its own ordinal.
+fn known(number: u32) -> Answer {
+    match number % 3 {
+        0 => Answer::hit(number).unwrap(),
+        _ => Answer::NEW,
+    }
+}
+
+fn all_known(numbers: std::ops::Range<u32>) -> Vec<Answer> {
+    numbers.map(known).collect()
+}
+
+/// Waits for a condition that has to come.
+fn until(what: &str, mut come: impl FnMut() -> bool) {
+    let end = Instant::now() + HANG;
+    while !come() {
+        assert!(Instant::now() < end, "{what} did not come");
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,71 @@
+//! What takes apart bytes that others wrote, by name: for the fuzz target, and a short run of each here.
+//!
+//! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
+//! Built for tests and fuzzing only.
+
+use crate::detect::format::{self, BatchHead, Belongs, RunHead, RunKind};
+use crate::plan_file::Plan;
+use copal_codec::Put;
+use std::path::Path;
+
+/// Takes any bytes, gives nothing back and must not panic.
+pub type Decoder = fn(&[u8]);
+
+/// Names and decoders.
+pub const DECODERS: &[(&str, Decoder)] = &[
+    ("popular run", |bytes| {
+        let _ = RunHead::decode(RunKind::Popular, bytes).map(|head| head.file_len());
+    }),
+    ("candidate run", |bytes| {
+        let _ = RunHead::decode(RunKind::Candidates, bytes).map(|head| head.file_len());
+    }),
+    ("run behind its sum", |bytes| {
+        let Some(body) = bytes.first_chunk::<32>() else {
+            return;
+        };
+        let mut input = copal_codec::Reader::new(body);
+        let (Ok(bits), Ok(partition), Ok(rows)) = (input.u8(), input.u32(), input.u64()) else {
+            return;
+        };
+        let head = RunHead {
+            belongs: Belongs { bits, partition },
+            rows,
+            complete_to: rows,
+            rows_sum: rows,
+        };
+        let back = RunHead::decode(RunKind::Popular, &head.encode(RunKind::Popular));
+        assert_eq!(back.ok(), Some(head), "what is written is read");
+        let _ = head.file_len();
+    }),
+    ("spool head", |bytes| {
+        let _ = format::decode_spool_head(bytes);
+    }),
+    ("batch", |bytes| {
+        let _ = bytes.first_chunk().map(|head| BatchHead::decode(0, head));
+    }),
+    ("batch of a possible length", |bytes| {
+        let Some(mut head) = bytes.first_chunk().copied() else {
+            return;
+        };
+        let mut ids = Vec::new();
+        ids.put_u32(1 + u32::from(head[48]));
+        head[48..52].copy_from_slice(&ids);
+        assert!(BatchHead::decode(0, &head).is_ok(), "all else may be any bytes");
+    }),
+    ("plan file", |bytes| {
+        let _ = Plan::parse(Path::new("plan.json"), bytes);
+    }),
+    ("VM of a plan file", |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        let json = format!(r#"{{"v":1,"vms":[{{"vm":"a",{text}}}]}}"#);
+        let _ = Plan::parse(Path::new("plan.json"), json.as_bytes());
+    }),
+];
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn no_decoder_panics_on_any_bytes() {
+        copal_testkit::decoders_survive(super::DECODERS, 4000);
+    }
+}

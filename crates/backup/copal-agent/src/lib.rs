@@ -1,0 +1,37 @@
+//! Agents of a fleet: one per host, each backs up its host's VMs and answers for a share of the popular chunks.
+//!
+//! Design: docs/design/backup.md#a-fleet
+//!
+//! - [`partition`], [`members`]: who answers for which ids.
+//! - [`detect`]: what an owner answers, from its runs and the requests of all hosts.
+//! - [`deadline`]: how long is waited, for an answer and before a comparison.
+//! - [`rounds`]: which parts of which VMs are backed up together.
+//! - [`plan_file`]: which VMs a host backs up.
+//! - [`budget`] and [`throttle`]: bounds on memory, and on bytes read and sent.
+//! - [`channel`]: encrypted connections between members of a domain; [`wire`]: what is said over them; [`greeting`]: who one is.
+//! - [`asker`]: asks the owners of ids, and gathers what they answer.
+//! - [`server`]: receives questions, has them compared, answers; [`control`]: commands to it.
+//! - [`agent`]: all of it on one host. [`coordinate`]: a job on all hosts.
+
+pub mod agent;
+pub mod asker;
+pub mod budget;
+pub mod channel;
+pub mod control;
+pub mod coordinate;
+pub mod deadline;
+pub mod detect;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+pub mod greeting;
+pub mod members;
+pub mod partition;
+pub mod plan_file;
+pub mod rounds;
+pub mod server;
+pub mod throttle;
+pub mod wire;
+
+#[cfg(test)]
+mod fleet_tests;

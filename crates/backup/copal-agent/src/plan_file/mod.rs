@@ -1,0 +1,315 @@
+//! Plan file: which VMs a host backs up, and where their disks are.
+//!
+//! JSON: `{"v":1,"vms":[{"vm":"vm1","disks":{"sda":"set/vm1/day0.raw"}},{"vm":"db1","qmp":"db1.qmp","nodes":{"sda":"vm0"}}]}`.
+//! `disks` are files that are read as they are; `qmp` and `nodes` name a running QEMU's socket and its block nodes.
+//! Relative paths are relative to the working directory.
+//!
+//! Invariants
+//! - No field is passed over: one that is not known here would be a wish that is not kept.
+//! - Every error is one sentence that names the file, what is wrong there, and what to do.
+
+mod error;
+
+pub use error::{MAX_DISKS, MAX_PLAN_BYTES, MAX_VMS, PlanError, VmInTwoPlans};
+
+use error::MAX_NAME_BYTES;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+const VERSION: u64 = 1;
+
+/// What a host backs up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The file it was read from.
+    pub path: PathBuf,
+    /// At least one; names differ.
+    pub vms: Vec<PlannedVm>,
+}
+
+/// A VM of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedVm {
+    /// UUID or name, as it is typed elsewhere.
+    pub vm: String,
+    /// Its disks.
+    pub source: PlannedSource,
+}
+
+/// Where the disks of a VM are read; names of disks differ and are in the order of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlannedSource {
+    /// Name and file of each disk.
+    Files(Vec<(String, PathBuf)>),
+    /// A running QEMU.
+    Qmp {
+        /// Its control socket.
+        socket: PathBuf,
+        /// Name and block node of each disk.
+        nodes: Vec<(String, String)>,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanJson {
+    v: u64,
+    vms: Vec<VmJson>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VmJson {
+    vm: String,
+    disks: Option<Named<PathBuf>>,
+    qmp: Option<PathBuf>,
+    nodes: Option<Named<String>>,
+}
+
+/// A JSON object in its own order, no name of which stands twice.
+struct Named<T>(Vec<(String, T)>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Named<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Names<T>(std::marker::PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Names<T> {
+            type Value = Named<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with a member for each disk")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Named<T>, M::Error> {
+                let mut named = Vec::new();
+                let mut seen = HashSet::new();
+                while let Some((name, value)) = map.next_entry::<String, T>()? {
+                    if !seen.insert(name.clone()) {
+                        let shown: String = name.chars().take(64).collect();
+                        return Err(M::Error::custom(format_args!(
+                            "the disk {shown:?} stands there twice"
+                        )));
+                    }
+                    named.push((name, value));
+                }
+                Ok(Named(named))
+            }
+        }
+        deserializer.deserialize_map(Names(std::marker::PhantomData))
+    }
+}
+
+impl Plan {
+    /// Reads a plan file.
+    /// # Errors
+    /// See [`PlanError`].
+    pub fn read(path: &Path) -> Result<Plan, PlanError> {
+        let failed = |source| PlanError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        let mut bytes = Vec::new();
+        let file = File::open(path).map_err(failed)?;
+        file.take(MAX_PLAN_BYTES + 1)
+            .read_to_end(&mut bytes)
+            .map_err(failed)?;
+        Plan::parse(path, &bytes)
+    }
+
+    /// Takes the bytes of a plan file apart; `path` is what errors call it.
+    /// # Errors
+    /// All of [`PlanError`] but `Read`.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Plan, PlanError> {
+        let path = path.to_owned();
+        if bytes.len() as u64 > MAX_PLAN_BYTES {
+            return Err(PlanError::TooLong { path });
+        }
+        let json: PlanJson = match serde_json::from_slice(bytes) {
+            Ok(json) => json,
+            Err(source) => return Err(PlanError::Json { path, source }),
+        };
+        if json.v != VERSION {
+            return Err(PlanError::Version { path, found: json.v });
+        }
+        if json.vms.is_empty() || json.vms.len() > MAX_VMS {
+            let found = json.vms.len();
+            return Err(PlanError::Vms { path, found });
+        }
+        let mut seen = HashSet::new();
+        let mut vms = Vec::with_capacity(json.vms.len());
+        for vm in json.vms {
+            let vm = planned(&path, vm)?;
+            if !seen.insert(vm.vm.clone()) {
+                return Err(PlanError::VmTwice { path, vm: vm.vm });
+            }
+            vms.push(vm);
+        }
+        Ok(Plan { path, vms })
+    }
+}
+
+fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
+    let vm = json.vm;
+    check_name(path, &vm)?;
+    let source = match (json.disks, json.qmp, json.nodes) {
+        (Some(Named(disks)), None, None) => PlannedSource::Files(disks),
+        (None, Some(socket), Some(Named(nodes))) => PlannedSource::Qmp { socket, nodes },
+        _ => {
+            let path = path.to_owned();
+            return Err(PlanError::Source { path, vm });
+        }
+    };
+    let (disks, has_empty_path): (Vec<&String>, bool) = match &source {
+        PlannedSource::Files(disks) => (
+            disks.iter().map(|(disk, _)| disk).collect(),
+            disks.iter().any(|(_, file)| file.as_os_str().is_empty()),
+        ),
+        PlannedSource::Qmp { socket, nodes } => {
+            nodes.iter().try_for_each(|(_, node)| check_name(path, node))?;
+            let disks = nodes.iter().map(|(disk, _)| disk).collect();
+            (disks, socket.as_os_str().is_empty())
+        }
+    };
+    if disks.is_empty() || disks.len() > MAX_DISKS {
+        let (path, found) = (path.to_owned(), disks.len());
+        return Err(PlanError::Disks { path, vm, found });
+    }
+    disks.into_iter().try_for_each(|disk| check_name(path, disk))?;
+    if has_empty_path {
+        let path = path.to_owned();
+        return Err(PlanError::EmptyPath { path, vm });
+    }
+    Ok(PlannedVm { vm, source })
+}
+
+fn check_name(path: &Path, name: &str) -> Result<(), PlanError> {
+    match !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_control) {
+        true => Ok(()),
+        false => Err(PlanError::Name {
+            path: path.to_owned(),
+            name: name.chars().take(64).collect(),
+        }),
+    }
+}
+
+/// The first VM that two plans have.
+pub fn vm_in_two_plans(plans: &[Plan]) -> Option<VmInTwoPlans<'_>> {
+    let mut seen: HashMap<&str, &Path> = HashMap::new();
+    for plan in plans {
+        for vm in &plan.vms {
+            if let Some(first) = seen.insert(&vm.vm, &plan.path) {
+                return Some(VmInTwoPlans {
+                    vm: &vm.vm,
+                    first,
+                    second: &plan.path,
+                });
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Result<Plan, PlanError> {
+        Plan::parse(Path::new("h1.json"), json.as_bytes())
+    }
+
+    fn refused(json: &str) -> String {
+        parse(json).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn files_and_running_vms_are_read_in_their_order() {
+        let plan = parse(
+            r#"{"v":1,"vms":[{"vm":"vm1","disks":{"sdb":"b.raw","sda":"set/vm1/day0.raw"}},
+                             {"vm":"db1","qmp":"db1.qmp","nodes":{"sda":"vm0"}}]}"#,
+        );
+        let plan = plan.unwrap();
+        let disks = vec![
+            ("sdb".into(), "b.raw".into()),
+            ("sda".into(), "set/vm1/day0.raw".into()),
+        ];
+        assert_eq!(plan.vms[0].source, PlannedSource::Files(disks));
+        let socket = "db1.qmp".into();
+        let nodes = vec![("sda".into(), "vm0".into())];
+        assert_eq!(plan.vms[1].source, PlannedSource::Qmp { socket, nodes });
+    }
+
+    #[test]
+    fn what_is_wrong_is_one_sentence_that_names_the_file() {
+        let vm = |fields: &str| refused(&format!(r#"{{"v":1,"vms":[{{"vm":"a"{fields}}}]}}"#));
+        let either = "the plan file h1.json must say of the VM \"a\" either \"disks\", or both \"qmp\" and \"nodes\"; \
+                      write one of the two";
+        for fields in [
+            "",
+            r#","qmp":"q""#,
+            r#","nodes":{"sda":"n"}"#,
+            r#","disks":{"sda":"f"},"nodes":{"sda":"n"}"#,
+            r#","disks":{"sda":"f"},"qmp":"q""#,
+            r#","disks":{"sda":"f"},"qmp":"q","nodes":{"sda":"n"}"#,
+        ] {
+            assert_eq!(vm(fields), either, "{fields}");
+        }
+        let twice = vm(r#","disks":{"sda":"f","sda":"g"}"#);
+        assert!(twice.starts_with(
+            "the plan file h1.json is not a plan: the disk \"sda\" stands there twice at line 1"
+        ));
+        assert!(vm(r#","disks":{"sda":"f"},"bitmap":"b""#).contains("unknown field `bitmap`"));
+        assert!(vm(r#","disks":{}"#).contains("0 disks; list 1 to 128"));
+        assert!(vm(r#","disks":{"sda":""}"#).contains("empty path"));
+        assert!(vm(r#","disks":{"s\nda":"f"}"#).contains("control characters"));
+        assert!(vm(r#","qmp":"q","nodes":{"sda":""}"#).contains("has the name \"\""));
+        assert!(refused("{").contains("is not a plan: EOF"));
+        assert!(refused(r#"{"v":2,"vms":[]}"#).contains("has version 2, and this build reads 1"));
+        assert!(refused(r#"{"v":1,"vms":[]}"#).contains("has 0 VMs; list 1 to 10000"));
+        assert!(refused(r#"{"v":1,"vms":[],"more":0}"#).contains("unknown field `more`"));
+        let disks = r#""disks":{"sda":"f"}"#;
+        let two = refused(&format!(
+            r#"{{"v":1,"vms":[{{"vm":"a",{disks}}},{{"vm":"a",{disks}}}]}}"#
+        ));
+        assert_eq!(two, "the plan file h1.json lists the VM \"a\" twice; remove one");
+    }
+
+    #[test]
+    fn sizes_and_counts_are_bounded() {
+        let long = " ".repeat(MAX_PLAN_BYTES as usize + 1);
+        assert!(matches!(parse(&long), Err(PlanError::TooLong { .. })));
+        let disks: Vec<String> = (0..=MAX_DISKS).map(|disk| format!(r#""d{disk}":"f""#)).collect();
+        let many = format!(
+            r#"{{"v":1,"vms":[{{"vm":"a","disks":{{{}}}}}]}}"#,
+            disks.join(",")
+        );
+        assert!(matches!(parse(&many), Err(PlanError::Disks { found: 129, .. })));
+        let vms = vec![r#"{"vm":"a"}"#; MAX_VMS + 1].join(",");
+        assert!(matches!(
+            parse(&format!(r#"{{"v":1,"vms":[{vms}]}}"#)),
+            Err(PlanError::Vms { .. })
+        ));
+        let missing = Plan::read(Path::new("/nowhere/plan.json"))
+            .unwrap_err()
+            .to_string();
+        assert!(missing.starts_with("cannot read the plan file /nowhere/plan.json: "));
+    }
+
+    #[test]
+    fn a_vm_of_two_plans_is_found() {
+        let plan = |path: &str, vm: &str| {
+            let json = format!(r#"{{"v":1,"vms":[{{"vm":"{vm}","disks":{{"sda":"f"}}}}]}}"#);
+            Plan::parse(Path::new(path), json.as_bytes()).unwrap()
+        };
+        let plans = [plan("h1.json", "a"), plan("h2.json", "b"), plan("h3.json", "a")];
+        assert_eq!(vm_in_two_plans(&plans[..2]), None);
+        assert_eq!(
+            vm_in_two_plans(&plans).unwrap().to_string(),
+            "the plan files h1.json and h3.json both list the VM \"a\"; remove it from one"
+        );
+    }
+}

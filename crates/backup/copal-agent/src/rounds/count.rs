@@ -1,0 +1,84 @@
+//! How many rounds a job has: as many as memory demands, and at least twelve.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Bytes that wait for one chunk's answer: the answer, and what is noted beside it.
+pub const ANSWER_BYTES: u64 = 5;
+/// Rounds of a job that has parts enough: more of them end a VM's backup, and its snapshot, earlier.
+const LEAST_ROUNDS: u64 = 12;
+
+/// How many rounds a job has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RoundCount {
+    /// At least 12, and as many as memory demands.
+    #[default]
+    Auto,
+    /// This many, and more only if memory demands it.
+    Exactly(u32),
+}
+
+/// Neither `auto` nor a number of rounds.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--rounds {0:?} is not a number of rounds; give \"auto\" or a number from 1 to 4294967295")]
+pub struct NotARoundCount(pub String);
+
+impl FromStr for RoundCount {
+    type Err = NotARoundCount;
+
+    fn from_str(text: &str) -> Result<RoundCount, NotARoundCount> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(RoundCount::Auto),
+            (_, Ok(rounds @ 1..)) => Ok(RoundCount::Exactly(rounds)),
+            _ => Err(NotARoundCount(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for RoundCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RoundCount::Auto => f.write_str("auto"),
+            RoundCount::Exactly(rounds) => rounds.fmt(f),
+        }
+    }
+}
+
+/// What a host has for a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundLimits {
+    /// Number of rounds.
+    pub rounds: RoundCount,
+    /// Memory for answers that wait.
+    pub answers_bytes: u64,
+    /// Mean length of a chunk.
+    pub chunk_bytes: u64,
+}
+
+impl RoundLimits {
+    /// The memory that answers to so many changed bytes take.
+    pub fn answers_for(&self, changed_bytes: u64) -> u64 {
+        changed_bytes
+            .div_ceil(self.chunk_bytes.max(1))
+            .saturating_mul(ANSWER_BYTES)
+    }
+
+    /// The changed bytes whose answers fit.
+    pub(super) fn most_bytes(&self) -> u64 {
+        (self.answers_bytes / ANSWER_BYTES)
+            .saturating_mul(self.chunk_bytes.max(1))
+            .max(1)
+    }
+}
+
+/// How many rounds are aimed at for so many parts.
+pub fn round_count(changed_bytes: u64, parts: usize, limits: &RoundLimits) -> u64 {
+    let for_memory = limits
+        .answers_for(changed_bytes)
+        .div_ceil(limits.answers_bytes.max(1));
+    let wanted = match limits.rounds {
+        RoundCount::Auto => LEAST_ROUNDS,
+        RoundCount::Exactly(rounds) => rounds.into(),
+    };
+    wanted.max(for_memory).min(parts as u64).max(1)
+}

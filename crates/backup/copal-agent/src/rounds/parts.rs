@@ -1,0 +1,75 @@
+//! Parts of VMs: what is backed up in one go.
+
+use super::count::RoundLimits;
+
+/// Bytes of disk in a page.
+pub const PAGE_BYTES: u64 = 1 << 30;
+/// What one VM has to back up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmChanges {
+    /// Changed bytes of each page, of all disks one after another.
+    pub pages: Vec<u64>,
+    /// Windows in which its backup should have ended and did not.
+    pub missed_windows: u32,
+}
+
+/// A run of pages of one VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Place of the VM in the list that was given.
+    pub vm: usize,
+    /// Number of the part within its VM, from 0.
+    pub part: u32,
+    /// First of its pages.
+    pub first_page: usize,
+    /// How many pages; 0 for a VM without any.
+    pub pages: usize,
+    /// What changed in them.
+    pub changed_bytes: u64,
+}
+
+/// Cuts each VM into parts of about the average of all VMs, whose answers fit the memory. Each VM has at least one.
+pub fn parts(vms: &[VmChanges], limits: &RoundLimits) -> Vec<Vec<Part>> {
+    let total: u64 = vms
+        .iter()
+        .flat_map(|vm| &vm.pages)
+        .fold(0, |sum, page| sum.saturating_add(*page));
+    let average = total.div_ceil(vms.len().max(1) as u64);
+    let most_bytes = limits.most_bytes();
+    vms.iter()
+        .enumerate()
+        .map(|(vm, changes)| cut(vm, &changes.pages, average, most_bytes))
+        .collect()
+}
+
+/// Equal parts, as many as the average goes into the VM; a part ends early where its answers would not fit.
+fn cut(vm: usize, pages: &[u64], average: u64, most_bytes: u64) -> Vec<Part> {
+    let changed = pages.iter().fold(0_u64, |sum, page| sum.saturating_add(*page));
+    let equal = changed.div_ceil((changed / average.max(1)).max(1));
+    let mut parts = Vec::new();
+    let mut part = Part {
+        vm,
+        part: 0,
+        first_page: 0,
+        pages: 0,
+        changed_bytes: 0,
+    };
+    for &page in pages {
+        let longer = part.changed_bytes.saturating_add(page);
+        let is_full = part.changed_bytes >= equal && page > 0;
+        if part.pages > 0 && (is_full || longer > most_bytes) {
+            parts.push(part);
+            part = Part {
+                vm,
+                part: part.part + 1,
+                first_page: part.first_page + part.pages,
+                pages: 0,
+                changed_bytes: 0,
+            };
+        }
+        part.pages += 1;
+        part.changed_bytes = part.changed_bytes.saturating_add(page);
+    }
+    parts.push(part);
+    parts
+}

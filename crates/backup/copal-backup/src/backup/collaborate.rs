@@ -1,0 +1,257 @@
+//! A backup in two passes: others are asked in between which of its chunks they have.
+//!
+//! A disk is taken in parts of whole pages. Of each part the first pass names the chunks that the VM has not and keeps the names
+//! in a spool; then come the answers; then the second pass reads what is to be stored, popular chunks first. So whoever waits
+//! for a chunk that another host is storing waits for no longer than that host needs for it: nobody stores the rest of a part
+//! before it has given what others wait for, hence no circle of hosts that wait for each other.
+//!
+//! A source that can be read once only, and from its beginning, is backed up as without others.
+
+use super::packer::Packer;
+use super::plan::Planned;
+use super::popular::PopularPacker;
+use super::reader::pages_of;
+use super::second_pass::Said;
+use super::spool::{Spool, SpoolWriter};
+use super::stop::{Stop, Stopping};
+use super::{Outlet, Reading};
+use crate::catalog::fields::SessionId;
+use crate::error::{Error, Result};
+use crate::peers::Writer;
+use crate::peers::{Answer, Peers, Turn};
+use crate::recipe::PAGE_BYTES;
+use crate::request::{BackupCounts, DiskSource};
+use std::ops::Range;
+use std::path::PathBuf;
+use uuid::Uuid;
+
+/// With whom a backup shares what is popular.
+pub struct Collaboration<'a> {
+    /// Who is asked.
+    pub peers: &'a dyn Peers,
+    /// A directory on this host for what waits between the passes: 36 bytes for each chunk that the VM has not.
+    pub spool_directory: PathBuf,
+    /// Which host this is: another one opens what it stores for all.
+    pub writer: Writer,
+    /// A part has so many bytes of a disk, rounded up to whole GiB; parts end with disks.
+    pub part_bytes: u64,
+}
+
+/// One part of a disk.
+struct Part {
+    number: u32,
+    pages: Range<u64>,
+    is_first: bool,
+    is_last: bool,
+}
+
+impl Collaboration<'_> {
+    /// Reads and stores all disks.
+    pub(super) fn read(
+        &self,
+        reading: &Reading<'_>,
+        session: SessionId,
+        planned: &[Planned],
+        packer: &mut Packer<'_>,
+    ) -> Result<Stopping<BackupCounts>> {
+        let mut popular = PopularPacker::new(reading.parts, session, self.writer)?;
+        let mut counts = BackupCounts::default();
+        let mut number = 0;
+        for (disk, plan) in reading.request.disks.iter().zip(planned) {
+            let Some(size) = disk.source.size_bytes() else {
+                match reading.on_line(packer, |reader| reader.disk(disk, &plan.plan))? {
+                    Ok(counted) => counts.add(&counted),
+                    Err(stop) => return Ok(Err(stop)),
+                }
+                continue;
+            };
+            let mut data = plan.plan.data_at_first();
+            for pages in parts_of(size, self.part_bytes) {
+                let part = Part {
+                    number,
+                    is_first: pages.start == 0,
+                    is_last: pages.end >= pages_of(size),
+                    pages,
+                };
+                number += 1;
+                match self.part(
+                    reading,
+                    (disk, plan, size),
+                    &part,
+                    &mut data,
+                    packer,
+                    &mut popular,
+                )? {
+                    Ok(counted) => counts.add(&counted),
+                    Err(stop) => return Ok(Err(stop)),
+                }
+            }
+        }
+        counts.stored_bytes = popular.stored_bytes();
+        Ok(Ok(counts))
+    }
+
+    fn part(
+        &self,
+        reading: &Reading<'_>,
+        (disk, plan, size): (&DiskSource, &Planned, u64),
+        part: &Part,
+        data: &mut u64,
+        packer: &mut Packer<'_>,
+        popular: &mut PopularPacker<'_>,
+    ) -> Result<Stopping<BackupCounts>> {
+        let mut asked = match self.first_pass(reading, (disk, plan, size), part, data) {
+            Ok(asked) => asked,
+            Err(stop) => return Ok(Err(stop)),
+        };
+        let mut counts = std::mem::take(&mut asked.counts);
+        let storing = Turn::Store(part.number);
+        let stored = {
+            let _turn = self.turn(reading.vm, storing)?;
+            reading.on_line(packer, |reader| {
+                reader.store_popular(disk, &asked.spool, &asked.answers, popular)?;
+                if popular.finish()? {
+                    self.peers.stored();
+                }
+                Ok(())
+            })?
+        };
+        match stored {
+            Ok(counted) => counts.add(&counted),
+            Err(stop) => return Ok(Err(stop)),
+        }
+        if let Err(stop) = self.carried(reading, &mut asked) {
+            return Ok(Err(stop));
+        }
+        let _turn = self.turn(reading.vm, storing)?;
+        let state = reading.parts.catalog().popular()?;
+        let rest = reading.on_line(packer, |reader| {
+            let said = Said {
+                answers: &asked.answers,
+                popular: &state,
+            };
+            reader.store_rest(disk, &asked.spool, &said, popular)
+        })?;
+        Ok(rest.map(|counted| {
+            counts.add(&counted);
+            counts
+        }))
+    }
+
+    /// Names the chunks of a part, asks about those that the VM has not, and waits for the answers.
+    fn first_pass(
+        &self,
+        reading: &Reading<'_>,
+        (disk, plan, size): (&DiskSource, &Planned, u64),
+        part: &Part,
+        data: &mut u64,
+    ) -> Stopping<Asked> {
+        let turn = self.turn(reading.vm, Turn::Read(part.number))?;
+        let outlet = Outlet::Spool(SpoolWriter::new(&self.spool_directory)?);
+        let mut reader = reading.reader(outlet)?;
+        if part.is_first {
+            reader.begin_disk(disk, &plan.plan)?;
+        }
+        *data = reader.pages(disk, &plan.plan, size, part.pages.clone(), *data)?;
+        if part.is_last {
+            reader.end_disk(size, *data)?;
+        }
+        let mut counts = reader.counts;
+        let Outlet::Spool(spool) = reader.outlet else {
+            return Err(Stop::Disconnected);
+        };
+        let spool = spool.finish(reading.vm)?;
+        counts.asked_chunks = spool.asked;
+        let mut answers = Vec::new();
+        if spool.asked > 0 {
+            let mut ids = spool.ids(|_| true).map_err(|error| failed(&error))?;
+            let sent = self
+                .peers
+                .send(reading.vm, &mut ids)
+                .map_err(|error| failed(&error))?;
+            drop(turn);
+            answers = self.peers.receive(sent);
+        }
+        answers.resize(spool.asked as usize, Answer::UNANSWERED);
+        Ok(Asked {
+            spool,
+            answers,
+            counts,
+        })
+    }
+
+    /// Asks again about what others were storing, until all of it is found or the time is over.
+    fn carried(&self, reading: &Reading<'_>, asked: &mut Asked) -> Stopping<()> {
+        let Asked { spool, answers, .. } = asked;
+        while answers.contains(&Answer::CARRY) {
+            if reading.watched.cancel.is_cancelled() {
+                return Err(Stop::Cancelled);
+            }
+            let is_carried = |number: u64| answers.get(number as usize) == Some(&Answer::CARRY);
+            let mut ids = spool.ids(is_carried).map_err(|error| failed(&error))?;
+            let again = self.peers.ask_again(reading.vm, &mut ids);
+            drop(ids);
+            let Some(again) = again.map_err(|error| failed(&error))? else {
+                return Ok(());
+            };
+            let carried = answers.iter_mut().filter(|answer| **answer == Answer::CARRY);
+            for (answer, new) in carried.zip(again) {
+                // Nobody stores popular chunks at this point: what it was, it stays.
+                if new != Answer::STORE_POPULAR && new != Answer::UNANSWERED {
+                    *answer = new;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a turn, which ends with what is returned.
+    pub(crate) fn turn(&self, vm: Uuid, turn: Turn) -> Result<TurnGuard<'_>> {
+        let peers = self.peers;
+        peers.begin(vm, turn).map_err(|reason| Error::Ended { reason })?;
+        Ok(TurnGuard { peers, vm, turn })
+    }
+}
+
+/// How many parts a disk of that size is taken in.
+pub fn parts_of_disk(size_bytes: u64, part_bytes: u64) -> usize {
+    parts_of(size_bytes, part_bytes).len()
+}
+
+/// The pages of each part of a disk of that size; one part at least.
+fn parts_of(size: u64, part_bytes: u64) -> Vec<Range<u64>> {
+    let each = part_bytes.div_ceil(PAGE_BYTES).max(1);
+    let pages = pages_of(size);
+    let starts = (0..pages.max(1)).step_by(usize::try_from(each).unwrap_or(usize::MAX));
+    starts
+        .map(|start| start..start.saturating_add(each).min(pages))
+        .collect()
+}
+
+/// A part whose chunks others were asked about.
+struct Asked {
+    spool: Spool,
+    /// In the order of what was asked.
+    answers: Vec<Answer>,
+    counts: BackupCounts,
+}
+
+/// Ends a turn when dropped.
+pub(crate) struct TurnGuard<'a> {
+    peers: &'a dyn Peers,
+    vm: Uuid,
+    turn: Turn,
+}
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        self.peers.end(self.vm, self.turn);
+    }
+}
+
+/// A spool that cannot be read or written.
+pub(crate) fn failed(error: &std::io::Error) -> Error {
+    Error::Spool {
+        detail: error.to_string(),
+    }
+}

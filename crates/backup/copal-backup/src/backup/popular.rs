@@ -1,0 +1,97 @@
+//! Packs of the chunks that all VMs shall find: written, made durable, then entered in their log.
+
+use super::compress::Compressor;
+use super::in_flight_chunks::InFlightChunks;
+use crate::catalog::popular::PopularState;
+use crate::catalog::replay::Replayed;
+use crate::error::Result;
+use crate::pack::Spot;
+use crate::pack::format::FLAG_ZSTD;
+use crate::pack::writer::{Frame, WrittenPack};
+use crate::pack_appender::PackAppender;
+use crate::parts::Parts;
+use crate::peers::{ShortId, Writer};
+use crate::popular;
+use crate::volumes::Home;
+use copal_kv::Durability;
+use std::sync::Arc;
+
+/// Writes popular packs of one session.
+pub(crate) struct PopularPacker<'a> {
+    parts: &'a Parts,
+    in_flight: InFlightChunks,
+    packs: PackAppender<'a>,
+    compressor: Compressor,
+    writer: Writer,
+    /// Which packs were entered when the session began.
+    entered: Arc<Replayed<PopularState>>,
+}
+
+impl<'a> PopularPacker<'a> {
+    pub(crate) fn new(parts: &'a Parts, session: [u8; 16], writer: Writer) -> Result<PopularPacker<'a>> {
+        let pack_store = parts.pack_store();
+        Ok(PopularPacker {
+            parts,
+            in_flight: InFlightChunks::default(),
+            packs: PackAppender::new(pack_store, Home::Shared, session, Durability::Deferred),
+            compressor: Compressor::new()?,
+            writer,
+            entered: parts.catalog().popular()?,
+        })
+    }
+
+    /// Whether a chunk is popular, as far as this host knows, or is about to be.
+    pub(crate) fn has(&self, id: &ShortId) -> Result<bool> {
+        Ok(self.in_flight.has(id) || self.find(id)?.is_some())
+    }
+
+    /// Where a popular chunk is that this host has stored.
+    pub(crate) fn find(&self, id: &ShortId) -> Result<Option<Spot>> {
+        let pack_store = self.parts.pack_store();
+        for (row, entry) in pack_store.index.places(Home::Shared, id)? {
+            let spot = entry.spot(row);
+            // One that no log names was left by a session that died, and goes.
+            let is_entered = || self.entered.pack(row.pack).is_some();
+            if self.in_flight.wrote(row.pack) || (is_entered() && pack_store.has_pack(spot)?) {
+                return Ok(Some(spot));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Appends a chunk.
+    pub(crate) fn store(&mut self, id: &ShortId, raw: &[u8]) -> Result<()> {
+        self.in_flight.enter(id);
+        let (flags, payload) = match self.compressor.compress(raw) {
+            Some(packed) => (FLAG_ZSTD, packed),
+            None => (0, raw),
+        };
+        let (_, finished) = self.packs.append(&Frame {
+            id: *id,
+            raw_bytes: raw.len() as u32,
+            flags,
+            payload,
+        })?;
+        finished.map_or(Ok(()), |written| self.enter(&written))
+    }
+
+    /// Makes all of it durable and known; whether there was anything.
+    pub(crate) fn finish(&mut self) -> Result<bool> {
+        let Some(written) = self.packs.finish()? else {
+            return Ok(false);
+        };
+        self.enter(&written)?;
+        Ok(true)
+    }
+
+    fn enter(&self, written: &WrittenPack) -> Result<()> {
+        popular::enter(self.parts, written, self.writer)?;
+        self.in_flight.mark_indexed(written);
+        Ok(())
+    }
+
+    /// Bytes of finished packs.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.packs.stored_bytes
+    }
+}

@@ -1,0 +1,277 @@
+//! The second pass over a part of a disk: what the first one named is decided, and only what nobody has is read again.
+//!
+//! Invariants
+//! - A chunk that differs from what the first pass named is never stored under that name: its segment is read as a whole and
+//!   decided anew, without others. That happens where a disk was written while it was read.
+//! - An answer is not believed: a hit counts if its pack was checked, and the frame there bears the id (BAK-20).
+
+use super::job::{ChunkState, JobEntry, NewChunk, Step};
+use super::popular::PopularPacker;
+use super::read_helpers::read_exactly;
+use super::reader::Reader;
+use super::spool::{Spool, Spooled, SpooledSegment};
+use super::stop::{Stop, Stopping};
+use crate::catalog::popular::PopularState;
+use crate::error::Result;
+use crate::pack::Spot;
+use crate::peers::Answer;
+use crate::recipe::Ref;
+use crate::request::DiskSource;
+use crate::volumes::Home;
+use copal_chunk::{ChunkId, SEGMENT_BYTES};
+use std::ops::Range;
+
+/// Most bytes of one read, unless a chunk is larger.
+const READ_BYTES: usize = 256 << 10;
+/// Of one read, at most a fifth is not wanted.
+const WANTED_SHARE: usize = 5;
+
+/// What others said about a part, and where popular frames are.
+pub(super) struct Said<'a> {
+    /// In the order of what was asked.
+    pub(super) answers: &'a [Answer],
+    pub(super) popular: &'a PopularState,
+}
+
+impl Said<'_> {
+    fn of(&self, number: usize) -> Answer {
+        self.answers.get(number).copied().unwrap_or(Answer::UNANSWERED)
+    }
+}
+
+impl Reader<'_> {
+    /// Stores the chunks of a part that all shall find.
+    pub(super) fn store_popular(
+        &mut self,
+        disk: &DiskSource,
+        spool: &Spool,
+        answers: &[Answer],
+        packer: &mut PopularPacker<'_>,
+    ) -> Stopping<()> {
+        let mut number = 0;
+        let mut bytes = vec![0; SEGMENT_BYTES];
+        spool.for_each(|spooled| {
+            let Spooled::Segment(segment) = spooled else {
+                return Ok(());
+            };
+            self.check_cancel()?;
+            let mut wanted = Vec::new();
+            for entry in segment.entries {
+                let ChunkState::New(chunk) = entry.state else {
+                    continue;
+                };
+                let is_popular = answers.get(number) == Some(&Answer::STORE_POPULAR);
+                number += 1;
+                if is_popular && !packer.has(&chunk.id.short())? {
+                    wanted.push(chunk);
+                }
+            }
+            self.read_wanted(disk, segment.start, &wanted, &mut bytes)?;
+            for chunk in wanted {
+                let raw = &bytes[chunk.raw];
+                // Another one is left to the pass that stores the rest. One that comes twice is stored once.
+                if self.pack_store.keys.id.id(raw) == chunk.id && !packer.has(&chunk.id.short())? {
+                    packer.store(&chunk.id.short(), raw)?;
+                    self.counts.popular_bytes += raw.len() as u64;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Sends the steps of a part, with the bytes of what nobody has.
+    pub(super) fn store_rest(
+        &mut self,
+        disk: &DiskSource,
+        spool: &Spool,
+        said: &Said<'_>,
+        packer: &PopularPacker<'_>,
+    ) -> Stopping<()> {
+        let mut number = 0;
+        // What a disk that changed has more, or less, than the first pass saw.
+        let (mut more, mut less) = (0, 0);
+        spool.for_each(|spooled| match spooled {
+            Spooled::Step(Step::EndOfDisk {
+                size_bytes,
+                data_bytes,
+            }) => {
+                let data_bytes = (data_bytes + more).saturating_sub(less);
+                self.send(Step::EndOfDisk {
+                    size_bytes,
+                    data_bytes,
+                })
+            }
+            Spooled::Step(step) => self.send(step),
+            Spooled::Segment(segment) => {
+                self.check_cancel()?;
+                let first = number;
+                number += segment.entries.iter().filter_map(JobEntry::new_id).count();
+                let range = segment.range();
+                let before = segment.data_bytes();
+                if !self.store_segment(disk, segment, first, said, packer)? {
+                    more += self.whole_segment(disk, &range, None)?;
+                    less += before;
+                }
+                Ok(())
+            }
+        })
+    }
+
+    /// Stores one segment; `false`: the disk has other bytes there than the first pass saw.
+    fn store_segment(
+        &mut self,
+        disk: &DiskSource,
+        segment: SpooledSegment,
+        first: usize,
+        said: &Said<'_>,
+        packer: &PopularPacker<'_>,
+    ) -> Stopping<bool> {
+        let mut number = first;
+        let mut entries = Vec::with_capacity(segment.entries.len());
+        let mut wanted = Vec::new();
+        for entry in segment.entries {
+            let ChunkState::New(chunk) = entry.state else {
+                entries.push(entry);
+                continue;
+            };
+            let (state, is_unresolved) = self.settle(chunk, said.of(number), said.popular, packer)?;
+            number += 1;
+            if let ChunkState::New(chunk) = &state {
+                wanted.push(chunk.clone());
+            }
+            entries.push(JobEntry {
+                length: entry.length,
+                state,
+                is_unresolved,
+            });
+        }
+        let mut job = self.job(segment.start)?;
+        self.read_wanted(disk, segment.start, &wanted, &mut job.segment)?;
+        let ids = &self.pack_store.keys.id;
+        if wanted
+            .iter()
+            .any(|chunk| ids.id(&job.segment[chunk.raw.clone()]) != chunk.id)
+        {
+            self.spare = Some(job);
+            return Ok(false);
+        }
+        for entry in &mut entries {
+            let ChunkState::New(NewChunk { id, raw, .. }) = &entry.state else {
+                continue;
+            };
+            // It may stand in the segment twice.
+            entry.state = match self.in_flight.has(&id.short()) {
+                true => ChunkState::InFlight(*id),
+                false => {
+                    self.counts.unresolved_chunks += u64::from(entry.is_unresolved);
+                    self.state_of_new(*id, raw.clone())
+                }
+            };
+        }
+        job.recipe_id = segment.recipe_id;
+        job.entries = entries;
+        self.send(Step::Write(job))?;
+        Ok(true)
+    }
+
+    /// What becomes of a chunk that the VM had not, and whether that may change.
+    fn settle(
+        &mut self,
+        chunk: NewChunk,
+        answer: Answer,
+        popular: &PopularState,
+        packer: &PopularPacker<'_>,
+    ) -> Stopping<(ChunkState, bool)> {
+        let bytes = chunk.raw.len() as u64;
+        if let Some(known) = self.known_to_vm(chunk.id, bytes)? {
+            return Ok((known, false));
+        }
+        let found = match answer.ordinal() {
+            Some(ordinal) => self.popular_frame(ordinal, &chunk.id, popular)?,
+            None if answer == Answer::STORE_POPULAR => packer.find(&chunk.id.short())?,
+            None => None,
+        };
+        if let Some(spot) = found {
+            self.counts.popular_dup_bytes += bytes;
+            let id = chunk.id;
+            return Ok((ChunkState::Known(Ref { id, spot }), false));
+        }
+        let is_unresolved = answer != Answer::NEW && answer != Answer::STORE_POPULAR;
+        Ok((ChunkState::New(chunk), is_unresolved))
+    }
+
+    /// The frame of an ordinal, if it counts and is one of that id.
+    fn popular_frame(&mut self, ordinal: u32, id: &ChunkId, popular: &PopularState) -> Result<Option<Spot>> {
+        let Some((pack, slot)) = popular.of_ordinal(ordinal) else {
+            return Ok(None);
+        };
+        if pack.checked_at.is_none() {
+            return Ok(None);
+        }
+        let spot = Spot {
+            home: Home::Shared,
+            volume: pack.volume,
+            pack: pack.pack,
+            slot,
+        };
+        let located = match self.pack_store.at(spot, &id.short()) {
+            Err(error) if error.is_corruption() => None,
+            located => located?,
+        };
+        let opens = match (&located, &mut self.opened) {
+            (Some(located), Some(frames)) => frames.opens_to(located, id)?,
+            (located, _) => located.is_some(),
+        };
+        Ok(opens.then_some(spot))
+    }
+
+    /// Reads chunks into their places in a segment, neighbours at once.
+    fn read_wanted(
+        &mut self,
+        disk: &DiskSource,
+        start: u64,
+        wanted: &[NewChunk],
+        segment: &mut [u8],
+    ) -> Stopping<()> {
+        for run in runs_of(wanted.iter().map(|chunk| chunk.raw.clone())) {
+            self.counts.read_again_bytes += run.len() as u64;
+            read_exactly(disk, start + run.start as u64, &mut segment[run]).map_err(Stop::from)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads that cover ascending ranges.
+fn runs_of(wanted: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    let mut unwanted = 0;
+    for range in wanted {
+        if let Some(run) = runs.last_mut() {
+            let gap = range.start - run.end;
+            let whole = range.end - run.start;
+            if whole <= READ_BYTES && (unwanted + gap) * WANTED_SHARE <= whole {
+                unwanted += gap;
+                run.end = range.end;
+                continue;
+            }
+        }
+        unwanted = 0;
+        runs.push(range);
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_read_at_once_and_little_between_them() {
+        const K: usize = 1 << 10;
+        let wanted = [0..16 * K, 16 * K..40 * K, 44 * K..60 * K, 100 * K..104 * K];
+        assert_eq!(runs_of(wanted.into_iter()), [0..60 * K, 100 * K..104 * K]);
+        let long = (0..40).map(|number| number * 16 * K..(number + 1) * 16 * K);
+        assert!(runs_of(long).iter().all(|run| run.len() <= READ_BYTES));
+        assert!(runs_of(std::iter::empty()).is_empty());
+    }
+}

@@ -1,0 +1,143 @@
+//! From one role to several: a repository gets its first role key, and what takes something away is signed from then on.
+//!
+//! Each log gets a record that says so, behind all records of it, then a signed checkpoint, and what lies before goes: no
+//! record is left that would have to be judged by the old rule. At last a file of its own says it of the whole repository.
+//!
+//! Invariants
+//! - A handle that was open before meets a signature before it appends anything, since an append is made behind all records:
+//!   it signs from then on (`keys`).
+//! - May die at any step, and be repeated.
+
+use super::fold::Fold;
+use super::log::{Append, Catalog, LogName, number_of};
+use super::record::Record;
+use super::replay::Replays;
+use crate::error::{Error, Result};
+use crate::keys::{Keys, Signatures};
+use crate::volumes::{for_each_file, settled};
+use bytes::Bytes;
+use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError, VolumeId, VolumeStore};
+
+/// The file that says that a repository has had role keys.
+const PLACE: &str = "roles";
+/// Above the file of any record without fields.
+const MAX_FILE_BYTES: u64 = 4 << 10;
+/// A file that nobody of the repository made may stand where a checkpoint is to be; then the next number is taken.
+const TRIES: usize = 16;
+/// Files deleted at once.
+const DELETED_AT_ONCE: usize = 1000;
+
+/// Whether a repository has had role keys; its keys then ask for signatures. `keys` are derived from the master key.
+/// # Errors
+/// `Damaged`: a file says so, and not by who may. Those of the store.
+pub(crate) fn has_roles(store: &dyn VolumeStore, vid: VolumeId, keys: &Keys) -> Result<bool> {
+    let damaged = |detail: String| Error::Damaged {
+        what: "the file that says that there are role keys".into(),
+        detail,
+    };
+    let read = ReadOptions::default();
+    match store.get(vid, PLACE.as_bytes(), 0..MAX_FILE_BYTES, &read) {
+        Ok(bytes) => match Record::decode(&bytes, PLACE, keys).map_err(damaged)? {
+            Record::Roles if keys.signatures() == Signatures::Needed => Ok(true),
+            _ => Err(damaged("it lacks the signature of the delete role".into())),
+        },
+        Err(VolumeError::NotFound) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Catalog {
+    /// Signs from here on, in all logs. `prepare` sees to it that no list of removals is open. The caller has the master key.
+    /// # Errors
+    /// `Busy`: a machine is being backed up. `Damaged`; those of the store, and of `prepare`.
+    pub(crate) fn begin_signing(&self, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
+        // One that died half way has left logs of both kinds.
+        self.keys.set_signatures(Signatures::Begun);
+        self.forget_replays();
+        let outcome = prepare().and_then(|()| self.sign_all());
+        self.keys.set_signatures(match &outcome {
+            Ok(()) => Signatures::Needed,
+            Err(_) => Signatures::None,
+        });
+        self.forget_replays();
+        outcome
+    }
+
+    fn sign_all(&self) -> Result<()> {
+        loop {
+            let domain = self.domain()?;
+            for vm in &domain.vms {
+                self.sign_vm(LogName::Vm(vm.uuid), &vm.name)?;
+            }
+            // Behind the list of machines that was read: one that came meanwhile is signed for in the next turn.
+            let next = domain.next_number;
+            if let Append::Done = self.append(LogName::Domain, next, &Record::Roles)? {
+                break;
+            }
+        }
+        self.leave_signed(self.domains(), LogName::Domain)?;
+        let file = Bytes::from(Record::Roles.encode(PLACE, &self.keys));
+        let put = self
+            .store
+            .put(self.vid, PLACE.as_bytes(), file, &PutOptions::default());
+        match put {
+            Ok(_) | Err(VolumeError::Exists { .. }) => Ok(()),
+            Err(VolumeError::Unknown { fid }) if settled(&*self.store, self.vid, fid)? => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn sign_vm(&self, log: LogName, name: &str) -> Result<()> {
+        let LogName::Vm(vm) = log else {
+            return Ok(());
+        };
+        loop {
+            let state = self.vm(vm)?;
+            if !state.open.is_empty() {
+                return Err(Error::Busy {
+                    what: format!(
+                        "VM {name} (`copal sessions fence {name}` ends a backup whose host has died)"
+                    ),
+                });
+            }
+            if let Append::Done = self.append(log, state.next_number, &Record::Roles)? {
+                return self.leave_signed(self.vms(), log);
+            }
+        }
+    }
+
+    /// Leaves of a log a signed checkpoint and what stands behind it.
+    fn leave_signed<S: Fold>(&self, replays: &Replays<S>, log: LogName) -> Result<()> {
+        for _ in 0..TRIES {
+            let replayed = self.replay(replays, log)?;
+            let number = replayed.next_number();
+            if replayed.has_checkpoint_at(number) || self.write_checkpoint(replays, log, &replayed)? {
+                return self.drop_below(log, number);
+            }
+            self.append(log, number, &Record::Roles)?;
+        }
+        Err(Error::Invalid {
+            reason: format!(
+                "the log {} cannot be given a checkpoint; nothing was added",
+                log.prefix()
+            ),
+        })
+    }
+
+    /// Deletes all that the checkpoint `number` stands for.
+    fn drop_below(&self, log: LogName, number: u64) -> Result<()> {
+        let mut before: Vec<(Bytes, FileId)> = Vec::new();
+        let first = log.first_removable().map(String::into_bytes);
+        for prefix in [log.checkpoint_prefix(), log.prefix()] {
+            for_each_file(&*self.store, self.vid, prefix.as_bytes(), |name, info| {
+                if number_of(&prefix, name)? < number && first.as_deref() != Some(name) {
+                    before.push((Bytes::copy_from_slice(name), info.fid));
+                }
+                Ok(())
+            })?;
+        }
+        before
+            .chunks(DELETED_AT_ONCE)
+            .try_for_each(|files| self.delete(files))
+    }
+}

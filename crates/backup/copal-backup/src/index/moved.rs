@@ -1,0 +1,81 @@
+//! Chunks of a VM that moved to popular packs: in the VM's index their ids lead there.
+//!
+//! Which lists of them were entered is noted beside the packs, so that nobody enters one at each start.
+
+use super::rows::{bad, encode_rows, newest_first};
+use super::{BATCH_ROWS, Backend, Index, IndexRow};
+use crate::error::Result;
+use crate::volumes::Home;
+use bytes::Bytes;
+use copal_kv::Durability;
+use uuid::Uuid;
+
+/// What the keys of notes begin with; the VM follows.
+const NOTE: &[u8] = b"moved.";
+
+fn note_key(vm: Uuid) -> Vec<u8> {
+    [NOTE, vm.as_bytes()].concat()
+}
+
+/// Whether it is the key of a note, in the keyspace of packs.
+pub(super) fn is_note(key: &[u8]) -> bool {
+    key.len() == NOTE.len() + 16 && key.starts_with(NOTE)
+}
+
+impl Index {
+    /// Hashes of the lists of moved frames of a VM that were entered.
+    pub(crate) fn moved_lists(&self, vm: Uuid) -> Result<Vec<[u8; 32]>> {
+        match &self.backend {
+            Backend::Memory(maps) => Ok(maps.lock().moved.get(&vm).cloned().unwrap_or_default()),
+            Backend::Kv { packs, .. } => {
+                let Some(value) = packs.get(&note_key(vm))? else {
+                    return Ok(Vec::new());
+                };
+                let (hashes, rest) = value.as_chunks::<32>();
+                match rest.is_empty() {
+                    true => Ok(hashes.to_vec()),
+                    false => Err(bad("a note of moved frames")),
+                }
+            }
+        }
+    }
+
+    /// Notes what [`Index::moved_lists`] answers. Never durable before what was entered until now.
+    pub(crate) fn note_moved_lists(&self, vm: Uuid, hashes: &[[u8; 32]]) -> Result<()> {
+        match &self.backend {
+            Backend::Memory(maps) => drop(maps.lock().moved.insert(vm, hashes.to_vec())),
+            Backend::Kv { store, packs, .. } => {
+                let mut batch = store.batch();
+                batch.put(packs, &note_key(vm), Bytes::from(hashes.concat()));
+                batch.commit(Durability::Deferred)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Leads ids of a home to these frames first, wherever they lie. Durable with the next `sync`.
+    pub(crate) fn lead(&self, home: Home, frames: impl Iterator<Item = ([u8; 16], IndexRow)>) -> Result<()> {
+        let frames = frames.map(|(id, row)| (self.key(home, &id), row));
+        match &self.backend {
+            Backend::Memory(maps) => {
+                let mut maps = maps.lock();
+                for (key, row) in frames {
+                    let known = maps.chunks.entry(key).or_default();
+                    *known = newest_first(row, known);
+                }
+            }
+            Backend::Kv { store, chunks, .. } => {
+                let mut batch = store.batch();
+                for (number, (key, row)) in frames.enumerate() {
+                    let known = self.rows(&key)?;
+                    batch.put(chunks, &key.bytes(), encode_rows(&newest_first(row, &known)));
+                    if number % BATCH_ROWS == BATCH_ROWS - 1 {
+                        std::mem::replace(&mut batch, store.batch()).commit(Durability::Deferred)?;
+                    }
+                }
+                batch.commit(Durability::Deferred)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! Sessions that have not ended, and who holds them.
+
+use std::fmt;
+
+/// Identity of one attempt to back up one VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session(pub [u8; 16]);
+
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// One run of a program that holds sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HolderId(pub [u8; 16]);
+
+impl fmt::Display for HolderId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What whoever holds sessions says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// A name for people, at most 255 bytes.
+    pub name: String,
+    /// Where it is reached, at most 255 bytes; may be empty.
+    pub address: String,
+}
+
+/// What is known of whoever holds sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HolderInfo {
+    /// Its name; empty: its newest sign of life cannot be read.
+    pub name: String,
+    /// Where it is reached; may be empty.
+    pub address: String,
+    /// Which run of which program it is.
+    pub holder: HolderId,
+    /// Number of its newest sign of life; they ascend.
+    pub newest_beat_number: u64,
+    /// How old that is by the store's clock, which may be wrong: for people, and for nothing else.
+    pub beat_age_ms: u64,
+    /// Bytes that it had read for backups by then.
+    pub progress: u64,
+}
+
+/// A session that has neither published nor been ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenSession {
+    /// Which.
+    pub session: Session,
+    /// Who holds it; none: an older program, or one on the only machine that writes.
+    pub holder: Option<HolderId>,
+    /// What is known of the holder; none: it has left no sign of life, or taken them away.
+    pub info: Option<HolderInfo>,
+}
+
+impl OpenSession {
+    /// Says who is in the way of a backup of `vm`, and what can be done about it.
+    pub(crate) fn in_the_way_of(&self, vm: &str) -> String {
+        let way_out = format!("`copal sessions fence {vm}` ends it if its host is dead");
+        match (&self.info, self.holder) {
+            (Some(info), _) => {
+                let address = match info.address.as_str() {
+                    "" => String::new(),
+                    address => format!(" ({address})"),
+                };
+                let name = match info.name.as_str() {
+                    "" => "a process without a name",
+                    name => name,
+                };
+                format!(
+                    "VM {vm} is being backed up by {name}{address}, whose last sign of life is {} old; wait for it with --wait 30m, \
+                 which takes over 10 minutes after the last one, or {way_out}",
+                    age(info.beat_age_ms)
+                )
+            }
+            (None, Some(holder)) => format!(
+                "VM {vm} is being backed up by process {holder}, which has left no sign of life; wait for it with --wait 30m, which \
+             takes over after 10 minutes without one, or {way_out}"
+            ),
+            (None, None) => format!(
+                "VM {vm} has a backup under way that an older copal has begun, which leaves no signs of life; wait for it to end, or \
+             {way_out}"
+            ),
+        }
+    }
+}
+
+fn age(ms: u64) -> String {
+    match ms / 1000 {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
+    }
+}

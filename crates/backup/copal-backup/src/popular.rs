@@ -1,0 +1,221 @@
+//! Popular packs: entered in their log once durable, opened by another agent, then counted on by all.
+//!
+//! Design: docs/design/backup.md#popular-chunks BAK-20
+//!
+//! Paper: low-profile-dedup §2 and §3 (the popular data set). Not here: which chunks are popular (`copal-agent`).
+
+use crate::catalog::log::{Append, LogName};
+use crate::catalog::record::Record;
+use crate::error::{Error, Result};
+use crate::pack::PackNumber;
+use crate::pack::Spot;
+use crate::pack::writer::WrittenPack;
+use crate::pack_store::{FrameReader, Located};
+use crate::parts::Parts;
+use crate::peers::{ShortId, Writer};
+use crate::progress::CancelFlag;
+use crate::request::Layout;
+use crate::volumes::Home;
+
+/// A popular pack that nobody has checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UncheckedPack {
+    /// Its number.
+    pub pack: u64,
+    /// Who wrote it; anybody else may check it.
+    pub writer: Writer,
+}
+
+/// A pack of popular chunks, as the agents index it.
+#[derive(Clone, Debug)]
+pub struct PopularFrames {
+    /// Where it stands in the log: ascends. A pack is there once when it was stored, and again when it was checked.
+    pub position: u64,
+    /// Ordinal of the first frame; those of the others follow.
+    pub first_ordinal: u32,
+    /// Of its frames, in order.
+    pub ids: Vec<ShortId>,
+    /// Whether another agent has opened all of it.
+    pub is_checked: bool,
+}
+
+/// What the popular chunks of a fleet amount to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PopularStatus {
+    /// How much of all unique chunks may be popular, in millionths.
+    pub fraction_millionths: u32,
+    /// Packs.
+    pub packs: u64,
+    /// Those that no other agent has opened yet.
+    pub unchecked_packs: u64,
+    /// Frames.
+    pub frames: u64,
+    /// Bytes of the packs' files.
+    pub bytes: u64,
+}
+
+/// Enters a durable pack in the log, unless it is there.
+pub(crate) fn enter(parts: &Parts, written: &WrittenPack, writer: Writer) -> Result<()> {
+    loop {
+        let state = parts.catalog().popular()?;
+        if state.pack(written.number).is_some() {
+            return Ok(());
+        }
+        let (first_ordinal, frames) = (state.next_ordinal(), written.rows.len() as u32);
+        if !state.has_room(first_ordinal, frames) {
+            return Err(Error::Invalid {
+                reason: "there are as many popular chunks as can be counted; make a new repository with a smaller --pds-fraction"
+                    .into(),
+            });
+        }
+        let record = Record::Popular {
+            volume: written.volume,
+            pack: written.number,
+            first_ordinal,
+            frames,
+            writer,
+        };
+        if let Append::Done = parts
+            .catalog()
+            .append(LogName::Popular, state.next_number, &record)?
+        {
+            return Ok(());
+        }
+    }
+}
+
+/// Position of the newest entry; 0: there is none.
+pub(crate) fn newest(parts: &Parts) -> Result<u64> {
+    Ok(parts.catalog().popular()?.next_number)
+}
+
+/// Hands over what was entered behind `after`, in order.
+pub(crate) fn for_each_since(
+    parts: &Parts,
+    after: u64,
+    visit: &mut dyn FnMut(PopularFrames) -> Result<()>,
+) -> Result<()> {
+    let state = parts.catalog().popular()?;
+    let mut found = Vec::new();
+    for pack in &state.packs {
+        let positions = [(Some(pack.entered_at), false), (pack.checked_at, true)];
+        for (at, is_checked) in positions {
+            // Positions begin with 1, so that 0 stands before all.
+            found.extend(
+                at.map(|at| at + 1)
+                    .filter(|at| *at > after)
+                    .map(|at| (at, is_checked, *pack)),
+            );
+        }
+    }
+    found.sort_unstable_by_key(|(position, ..)| *position);
+    for (position, is_checked, pack) in found {
+        let ids = match parts.pack_store().footer(Home::Shared, pack.volume, pack.pack) {
+            Ok(Some((footer, _))) => footer.rows.iter().map(|row| row.id).collect(),
+            Ok(None) => Vec::new(),
+            // Nobody is led to a pack that cannot be read.
+            Err(error) if error.is_corruption() => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        visit(PopularFrames {
+            position,
+            first_ordinal: pack.first_ordinal,
+            ids,
+            is_checked,
+        })?;
+    }
+    Ok(())
+}
+
+/// Packs that nobody has checked.
+pub(crate) fn unchecked(parts: &Parts) -> Result<Vec<UncheckedPack>> {
+    let state = parts.catalog().popular()?;
+    let unchecked = state.packs.iter().filter(|pack| pack.checked_at.is_none());
+    let named = unchecked.map(|pack| UncheckedPack {
+        pack: pack.pack.0,
+        writer: pack.writer,
+    });
+    Ok(named.collect())
+}
+
+/// Opens every frame of a pack and compares it with its id; if all are what they should be, the pack counts. `false`: it does
+/// not, and never will while it stays so.
+pub(crate) fn check(parts: &Parts, number: u64, cancel: &CancelFlag) -> Result<bool> {
+    let number = PackNumber(number);
+    let state = parts.catalog().popular()?;
+    let Some(pack) = state.pack(number).copied() else {
+        return Ok(false);
+    };
+    let pack_store = parts.pack_store();
+    let found = match pack_store.footer(Home::Shared, pack.volume, number) {
+        Err(error) if error.is_corruption() => None,
+        found => found?,
+    };
+    let Some((footer, vid)) = found.filter(|(footer, _)| footer.rows.len() as u32 == pack.frames) else {
+        return Ok(false);
+    };
+    let mut frames = FrameReader::new(pack_store)?;
+    for (row, slot) in footer.rows.iter().zip(0..) {
+        if cancel.is_cancelled() {
+            return Err(Error::Cancelled { kept_bytes: None });
+        }
+        let spot = Spot {
+            home: Home::Shared,
+            volume: pack.volume,
+            pack: number,
+            slot,
+        };
+        let footer = footer.clone();
+        let located = Located { footer, vid, spot };
+        match frames.raw(&located) {
+            Ok(raw) if pack_store.keys.id.id(raw).short() == row.id => {}
+            Ok(_) => return Ok(false),
+            Err(error) if error.is_corruption() => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    loop {
+        let state = parts.catalog().popular()?;
+        if state.pack(number).is_none_or(|pack| pack.checked_at.is_some()) {
+            return Ok(true);
+        }
+        let record = Record::Checked { pack: number };
+        if let Append::Done = parts
+            .catalog()
+            .append(LogName::Popular, state.next_number, &record)?
+        {
+            return Ok(true);
+        }
+    }
+}
+
+/// How many there are.
+/// # Errors
+/// `Denied`: the layout has none.
+pub(crate) fn status(parts: &Parts) -> Result<PopularStatus> {
+    let Layout::Fleet { popular_millionths } = parts.pack_store().layout else {
+        return Err(Error::Denied {
+            reason: "a repository of the layout solo has no popular chunks: all of them are shared".into(),
+        });
+    };
+    let state = parts.catalog().popular()?;
+    let volumes = &parts.pack_store().volumes;
+    let mut bytes = 0;
+    for (_, vid) in volumes.numbers(Home::Shared)? {
+        crate::volumes::for_each_file(&*volumes.store, vid, b"", |_, info| {
+            bytes += info.size;
+            Ok(())
+        })?;
+    }
+    Ok(PopularStatus {
+        fraction_millionths: popular_millionths,
+        packs: state.packs.len() as u64,
+        unchecked_packs: state
+            .packs
+            .iter()
+            .filter(|pack| pack.checked_at.is_none())
+            .count() as u64,
+        frames: state.packs.iter().map(|pack| u64::from(pack.frames)).sum(),
+        bytes,
+    })
+}

@@ -1,0 +1,245 @@
+//! Sessions in a fleet on several servers: who has a VM keeps it for as long as he lives, and loses it when he is silent.
+
+use crate::failing::MortalStore;
+use crate::world::*;
+use copal_backup::*;
+use copal_volume::{ManualClock, MemoryStore};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const HOUR_MS: u64 = 3600 * 1000;
+
+/// Does something once, when a stage begins.
+struct At<F: FnOnce() + Send>(Stage, Mutex<Option<F>>);
+
+impl<F: FnOnce() + Send> Progress for At<F> {
+    fn stage(&self, stage: Stage, _what: &str, _total: u64) {
+        if stage == self.0
+            && let Some(act) = self.1.lock().unwrap().take()
+        {
+            act();
+        }
+    }
+}
+
+/// A fleet whose store has a clock that can be set.
+struct Servers {
+    store: MemoryStore,
+    clock: Arc<ManualClock>,
+}
+
+impl Servers {
+    fn new() -> Servers {
+        let clock = Arc::new(ManualClock::new(1_800_000_000_000));
+        let store = MemoryStore::with_clock(clock.clone(), 1);
+        init_as(&store, FLEET);
+        Servers { store, clock }
+    }
+
+    /// A host, and what its life hangs on.
+    fn host(&self) -> (Repository, MortalStore) {
+        let mortal = MortalStore::replicated(self.store.clone());
+        let opened = Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure);
+        (opened.unwrap().behave_as_another_process(), mortal)
+    }
+}
+
+fn disk(seed: u64) -> Disk {
+    let mut disk = Disk::new(3 << 20);
+    Random::new(seed).fill(&mut disk.bytes);
+    disk
+}
+
+fn request_of(name: &str, disk: &Disk) -> BackupRequest {
+    let mut request = request("web", disk, false);
+    request.holder = Holder {
+        name: name.into(),
+        address: format!("{name}.example:7600"),
+    };
+    request
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn who_wants_a_vm_is_told_who_has_it_and_takes_over_ten_minutes_after_that_one_went_silent() {
+    let servers = Servers::new();
+    let ((first, life), (second, _)) = (servers.host(), servers.host());
+    let (old, new) = (disk(1), disk(2));
+    let mut watch = LeaseWatch::new();
+    let refused = |second: &Repository| {
+        let refused = second.backup(request_of("second", &new), &Silent, &CancelFlag::new());
+        let refused = refused.unwrap_err();
+        assert_eq!(
+            (refused.exit_code(), refused.code(), refused.is_retryable()),
+            (11, "busy", true)
+        );
+        refused.to_string()
+    };
+    let at_read = At(
+        Stage::Read,
+        Mutex::new(Some(|| {
+            servers.clock.set(1_800_000_000_000 + 42_000);
+            let sentence = refused(&second);
+            for part in [
+                "VM web",
+                "by first (first.example:7600)",
+                "42 s old",
+                "--wait 30m",
+                "copal sessions fence web",
+            ] {
+                assert!(sentence.contains(part), "{part}: {sentence}");
+            }
+            let sessions = second.sessions().unwrap();
+            assert_eq!(sessions.len(), 1);
+            let [open] = &sessions[0].1[..] else {
+                panic!("{sessions:?}");
+            };
+            let info = open.info.clone().unwrap();
+            assert_eq!(open.holder, Some(info.holder));
+            assert_eq!(
+                (&*info.name, info.newest_beat_number, info.beat_age_ms),
+                ("first", 1, 42_000)
+            );
+            // Whoever was refused has ended, and left nothing.
+            assert_eq!(second.holders().unwrap(), [info]);
+            // Its watch begins, and the first dies.
+            assert_eq!(
+                second.watch_vm("web", &mut watch, seconds(5000)).unwrap(),
+                *sessions[0].1
+            );
+            life.kill();
+        })),
+    );
+    let died = first.backup(request_of("first", &old), &at_read, &CancelFlag::new());
+    assert!(died.is_err() && life.is_dead());
+    drop((at_read, first));
+
+    // What the store's clock says makes nobody dead.
+    servers.clock.set(1_800_000_000_000 + 72 * HOUR_MS);
+    assert_eq!(
+        second.watch_vm("web", &mut watch, seconds(5599)).unwrap().len(),
+        1
+    );
+    assert!(second.watch_leases(&mut watch, seconds(5599)).unwrap().is_empty());
+    let sentence = refused(&second);
+    assert!(sentence.contains("72 h old"), "{sentence}");
+    // Nor alive.
+    servers.clock.set(1_700_000_000_000);
+    assert!(refused(&second).contains("0 s old"));
+    let fenced = second.watch_leases(&mut watch, seconds(5600)).unwrap();
+    assert_eq!(fenced.len(), 1, "{fenced:?}");
+    assert_eq!(fenced[0].vm.name, "web");
+    assert!(
+        second
+            .watch_vm("web", &mut watch, seconds(5600))
+            .unwrap()
+            .is_empty()
+    );
+    assert!(second.sessions().unwrap().is_empty());
+    let summary = second
+        .backup(request_of("second", &new), &Silent, &CancelFlag::new())
+        .unwrap();
+    assert_eq!(restore(&second, summary.snapshot), new.bytes);
+    assert!(check(&second).is_clean());
+    // A week later the dead one's signs of life are cleared away.
+    assert_eq!(second.holders().unwrap().len(), 1);
+    servers.clock.set(1_800_000_000_000 + 200 * HOUR_MS);
+    drop(second.beat(&Holder::default()).unwrap());
+    assert!(second.holders().unwrap().is_empty());
+}
+
+#[test]
+fn a_session_that_was_taken_for_dead_publishes_nothing() {
+    let servers = Servers::new();
+    let ((first, _), (second, _)) = (servers.host(), servers.host());
+    let (old, new) = (disk(1), disk(2));
+    let at_publish = At(
+        Stage::Publish,
+        Mutex::new(Some(|| {
+            let mut watch = LeaseWatch::new();
+            // The watcher's clock runs wild: nothing is lost by it but this backup.
+            for now in [0, 600] {
+                second.watch_leases(&mut watch, seconds(now)).unwrap();
+            }
+            assert!(second.sessions().unwrap().is_empty());
+            second
+                .backup(request_of("second", &new), &Silent, &CancelFlag::new())
+                .unwrap();
+        })),
+    );
+    let fenced = first.backup(request_of("first", &old), &at_publish, &CancelFlag::new());
+    assert!(matches!(fenced, Err(Error::Fenced)), "{fenced:?}");
+    let snapshots = second.snapshots(None).unwrap();
+    assert_eq!(snapshots.len(), 1);
+    assert_eq!(restore(&first, snapshots[0].id), new.bytes);
+    assert!(first.holders().unwrap().is_empty(), "both have ended");
+    assert!(check(&first).is_clean());
+}
+
+/// An agent says who it is before anything begins, and goes on when its backups have ended.
+#[test]
+fn a_backup_is_held_by_whoever_leaves_signs_of_life_already() {
+    let servers = Servers::new();
+    let ((agent, _), (other, _)) = (servers.host(), servers.host());
+    let beating = agent.beat(&Holder {
+        name: "agent".into(),
+        address: String::new(),
+    });
+    let beating = beating.unwrap();
+    let at_read = At(
+        Stage::Read,
+        Mutex::new(Some(|| {
+            let sessions = other.sessions().unwrap();
+            let info = sessions[0].1[0].info.clone().unwrap();
+            assert_eq!((info.name, info.holder), ("agent".into(), beating.holder()));
+        })),
+    );
+    let done = agent.backup(request_of("backup", &disk(1)), &at_read, &CancelFlag::new());
+    done.unwrap();
+    let holders = other.holders().unwrap();
+    assert_eq!(holders.len(), 1);
+    assert_eq!((holders[0].holder, &*holders[0].address), (beating.holder(), ""));
+    drop(beating);
+    assert!(other.holders().unwrap().is_empty());
+    for bad in ["a\nb", &"x".repeat(256)] {
+        let holder = Holder {
+            name: bad.into(),
+            ..Holder::default()
+        };
+        assert!(agent.beat(&holder).is_err());
+    }
+}
+
+/// On one machine the lock of the store proves that whoever opened a session is gone.
+#[test]
+fn on_one_machine_nobody_beats_and_nobody_waits() {
+    let store = MemoryStore::new();
+    let repository = init_as(&store, FLEET);
+    let at_read = At(
+        Stage::Read,
+        Mutex::new(Some(|| {
+            let sessions = repository.sessions().unwrap();
+            assert_eq!((sessions[0].1.len(), sessions[0].1[0].holder), (1, None));
+            assert!(repository.holders().unwrap().is_empty());
+            let mut watch = LeaseWatch::new();
+            assert!(
+                repository
+                    .watch_vm("web", &mut watch, seconds(0))
+                    .unwrap()
+                    .is_empty()
+            );
+            assert!(
+                repository
+                    .watch_leases(&mut watch, seconds(9999))
+                    .unwrap()
+                    .is_empty()
+            );
+            assert_eq!(repository.sessions().unwrap().len(), 1);
+        })),
+    );
+    let done = repository.backup(request_of("backup", &disk(1)), &at_read, &CancelFlag::new());
+    done.unwrap();
+}
